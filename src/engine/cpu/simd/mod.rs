@@ -1,0 +1,121 @@
+//! What the build and the search ask of a CPU's vectors: the minimum of up to 16, or 48, neighbouring keys and the
+//! first lane that holds it.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+pub(super) mod portable;
+
+use crate::engine::{Encoding, EngineError, Key};
+
+/// A set of vector instructions. The engine takes the best one the machine has, at run time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Simd {
+    /// AVX-512 F, BW, DQ and VL, with BMI, LZCNT and POPCNT.
+    Avx512,
+    /// AVX2, with BMI, LZCNT and POPCNT.
+    Avx2,
+    /// What the compiler makes of loops over arrays of fixed size. On aarch64, where NEON is part of the base
+    /// instruction set, that is NEON; elsewhere it is SSE2 or scalar code.
+    Portable,
+}
+
+impl Simd {
+    /// All of them, best first.
+    pub const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Portable];
+
+    /// The best one this machine has.
+    #[must_use]
+    pub fn best() -> Self {
+        Self::ALL
+            .into_iter()
+            .find(|simd| simd.is_available())
+            .unwrap_or(Self::Portable)
+    }
+
+    /// Whether this machine has it.
+    #[must_use]
+    pub fn is_available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                    && Self::Avx2.is_available()
+            }
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("bmi1")
+                    && is_x86_feature_detected!("bmi2")
+                    && is_x86_feature_detected!("lzcnt")
+                    && is_x86_feature_detected!("popcnt")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx512 | Self::Avx2 => false,
+            Self::Portable => true,
+        }
+    }
+
+    /// Itself, where this machine has it.
+    pub(super) fn check(self) -> Result<Self, EngineError> {
+        if self.is_available() {
+            return Ok(self);
+        }
+        Err(EngineError::Unsupported(match self {
+            Self::Avx512 => "AVX-512",
+            Self::Avx2 => "AVX2",
+            Self::Portable => "portable code",
+        }))
+    }
+}
+
+/// Minima of neighbouring keys under a mask (bit `i` for the key at `keys + i`).
+///
+/// Each gives the smallest key and the first lane that holds it: ([`Key::MAX`], [`NOWHERE`]) for an empty mask. Lanes of
+/// a mask are neighbours: there are no holes.
+pub(super) trait Kernel<K: Key>: Copy {
+    /// Of 16 keys of a level.
+    ///
+    /// # Safety
+    /// All 16 keys can be read, and the machine has the kernel's instructions.
+    unsafe fn line(keys: *const K, mask: u32) -> (K, u32);
+
+    /// Of [`WINDOW`](super::levels::WINDOW) keys of a level.
+    ///
+    /// # Safety
+    /// All these keys can be read, and the machine has the kernel's instructions.
+    unsafe fn window(keys: *const K, mask: u64) -> (K, u32);
+
+    /// Of 16 stored values, encoded on the way.
+    ///
+    /// # Safety
+    /// The values under the mask can be read (the others may lie outside the column), and the machine has the
+    /// kernel's instructions.
+    unsafe fn base(values: *const K, mask: u32, encoding: Encoding<K>) -> (K, u32);
+}
+
+/// The lane of a minimum over nothing.
+pub(super) const NOWHERE: u32 = 64;
+
+/// Asks for the cache line of an address. Any address will do: it is a hint.
+#[inline(always)]
+pub(super) fn prefetch<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing a program can see and never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
+}

@@ -1,0 +1,75 @@
+//! Plain Rust over arrays of fixed size, which the compiler turns into the vectors of the base instruction set.
+
+use super::{Kernel, NOWHERE};
+use crate::engine::cpu::levels::{BLOCK, WINDOW};
+use crate::engine::{Encoding, Key};
+
+#[derive(Debug, Clone, Copy)]
+pub(in crate::engine::cpu) struct Portable;
+
+/// The smallest of `N` keys under a mask and its first lane.
+#[inline(always)]
+fn least<K: Key, const N: usize>(keys: &[K; N], mask: u64) -> (K, u32) {
+    let mut masked = [K::MAX; N];
+    for i in 0..N {
+        masked[i] = if mask >> i & 1 == 1 { keys[i] } else { K::MAX };
+    }
+    let mut best = K::MAX;
+    for key in masked {
+        best = best.min(key);
+    }
+    let mut equal = 0_u64;
+    for (i, key) in keys.iter().enumerate() {
+        equal |= u64::from(*key == best) << i;
+    }
+    (best, (equal & mask).trailing_zeros())
+}
+
+impl<K: Key> Kernel<K> for Portable {
+    #[inline(always)]
+    unsafe fn line(keys: *const K, mask: u32) -> (K, u32) {
+        // SAFETY: the caller lets us read 16 keys.
+        let keys = unsafe { &*keys.cast::<[K; BLOCK]>() };
+        least(keys, u64::from(mask))
+    }
+
+    #[inline(always)]
+    unsafe fn window(keys: *const K, mask: u64) -> (K, u32) {
+        // SAFETY: the caller lets us read this many keys.
+        let keys = unsafe { &*keys.cast::<[K; WINDOW]>() };
+        // Most windows are short, and without masked loads a long one is dear.
+        if mask >> BLOCK == 0 {
+            let (first, _) = keys
+                .split_first_chunk::<BLOCK>()
+                .expect("a window is longer than a block");
+            return least(first, mask);
+        }
+        least(keys, mask)
+    }
+
+    #[inline(always)]
+    unsafe fn base(values: *const K, mask: u32, encoding: Encoding<K>) -> (K, u32) {
+        let (mut best, mut lane) = (K::MAX, NOWHERE);
+        if mask == 0 {
+            return (best, lane);
+        }
+        let first = mask.trailing_zeros();
+        let len = (mask >> first).trailing_ones();
+        // SAFETY: the caller lets us read the values under the mask, which has no holes. `values` itself may lie outside
+        // the column, hence `wrapping_add`.
+        let values = unsafe {
+            std::slice::from_raw_parts(values.wrapping_add(first as usize), len as usize)
+        };
+        for value in values {
+            best = best.min(encoding.encode(*value));
+        }
+        let bits = encoding.decode(best);
+        for (i, value) in (first..).zip(values) {
+            if *value == bits {
+                lane = i;
+                break;
+            }
+        }
+        (best, lane)
+    }
+}
