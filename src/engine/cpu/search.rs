@@ -6,13 +6,13 @@
 //! holds (for leftmost positions: on the left, where it equals it too). On most data most ranges never see the column.
 //!
 //! Queries go through in tiles, and several tiles are under way at once, each a stage apart: a stage works on lines
-//! that the stage before asked for while the other tiles were worked on. Within a stage queries are kept in lists by
+//! that the stage before asked for while the other tiles were worked on. Within a stage queries are kept in sets by
 //! what is to be done, built without branches, so that each loop is straight code.
 
-use super::levels::{BLOCK, LEVELS, Levels, WINDOW};
+use super::levels::{BLOCK, LEVELS, Levels};
 use super::memory::Plain;
 use super::simd::{Kernel, prefetch};
-use super::tile::{Place, TILE, Tile};
+use super::tile::{Offsets, Place, Plan, Planner, Set, TILE, Tile, plan};
 use super::validity::NextValid;
 use crate::engine::{Answers, Encoding, Key};
 
@@ -39,20 +39,9 @@ struct Search<'a, K> {
     tops: usize,
     sparse: *const K,
     sparse_place: *const u32,
-    offsets: *const u8,
-    /// How an offset is found in `offsets`, by level (0: there is none).
-    offset: [Offset; LEVELS + 1],
-}
-
-/// Where the offset of the first minimum of block `b` lies: 16 bits at byte `start + (b * bits / 8)`.
-#[derive(Debug, Clone, Copy, Default)]
-struct Offset {
-    start: usize,
-    /// Bits an entry, 0 for none.
-    bits: usize,
-    mask: usize,
-    /// Positions a block, as a power of two.
-    shift: u32,
+    bytes: *const u8,
+    offsets: Offsets,
+    planner: Planner<K>,
 }
 
 /// Answers a batch. `POSITIONS` says whether positions are tracked; outputs have been checked.
@@ -69,138 +58,196 @@ pub(super) unsafe fn answer<K: Key + Plain, S: Kernel<K>, const POSITIONS: bool>
 ) {
     let search = Search::new(context);
     let mut tiles: [Tile<K>; STAGES] = std::array::from_fn(|_| Tile::new());
+    let mut plans: [Plan<K>; 2] = std::array::from_fn(|_| Plan::new());
     let count = left.len().div_ceil(TILE);
     for step in 0..count + STAGES - 1 {
         // Tile `t` of the batch lives in `tiles[t % STAGES]`; at this step it is at stage `step - t`.
-        if let Some(t) = step.checked_sub(STAGES - 1) {
-            let tile = &mut tiles[t % STAGES];
-            // SAFETY: as the caller vouches.
-            unsafe { search.read_column::<S, POSITIONS>(tile) };
-            search.write::<POSITIONS>(tile, &mut out);
-        }
-        for stage in (1..STAGES - 1).rev() {
-            let Some(t) = step.checked_sub(stage).filter(|&t| t < count) else {
-                continue;
+        let stage = |stage: usize| step.checked_sub(stage).filter(|&t| t < count);
+        // SAFETY: as the caller vouches.
+        unsafe {
+            if let Some(t) = stage(4) {
+                let tile = &mut tiles[t % STAGES];
+                search.read_column::<S, POSITIONS>(tile);
+                search.write::<S, POSITIONS>(tile, &mut out);
+            }
+            if let Some(t) = stage(3) {
+                search.descend::<S, POSITIONS>(&mut tiles[t % STAGES], 1);
+            }
+            if let Some(t) = stage(2) {
+                search.descend::<S, POSITIONS>(&mut tiles[t % STAGES], 2);
+            }
+            let [even, odd] = &mut plans;
+            let (now, next) = if step % 2 == 0 {
+                (odd, even)
+            } else {
+                (even, odd)
             };
-            let tile = &mut tiles[t % STAGES];
-            // SAFETY: as the caller vouches.
-            unsafe {
-                match stage {
-                    1 => search.start::<S, POSITIONS>(tile),
-                    2 => search.descend::<S, POSITIONS>(tile, 2),
-                    _ => search.descend::<S, POSITIONS>(tile, 1),
-                }
+            if let Some(t) = stage(0) {
+                let tile = &mut tiles[t % STAGES];
+                search.plan::<S>(tile, next, t * TILE, left, right);
+            }
+            if let Some(t) = stage(1) {
+                search.start::<S, POSITIONS>(&mut tiles[t % STAGES], now, next);
+            } else {
+                (0..TILE).for_each(|i| ask(next, i));
             }
         }
-        if step < count {
-            search.take(&mut tiles[step % STAGES], step * TILE, left, right);
-        }
     }
+}
+
+/// Asks for the lines that query `i` of a plan starts with.
+#[inline(always)]
+fn ask<K>(plan: &Plan<K>, i: usize) {
+    prefetch(plan.first[i % TILE]);
+    prefetch(plan.last[i % TILE]);
 }
 
 impl<'a, K: Key + Plain> Search<'a, K> {
     fn new(context: Context<'a, K>) -> Self {
         let levels = context.levels;
-        let offset = |level: usize, bits: usize| Offset {
-            start: if levels.has_positions() {
-                levels.offset_start(level - 1)
-            } else {
-                0
-            },
-            bits,
-            mask: (1 << bits) - 1,
-            shift: 4 * level as u32,
-        };
+        let mut offsets = Offsets::default();
+        if levels.has_positions() {
+            for (level, log_bits) in [(1, 2), (2, 3), (3, 4), (4, 4)] {
+                offsets.start[level] = levels.offset_start(level - 1) as u64;
+                offsets.keep[level] = !0;
+                offsets.log_bits[level] = log_bits;
+                offsets.mask[level] = (1 << (1 << log_bits)) - 1;
+                offsets.shift[level] = 4 * level as u64;
+            }
+        }
+        let level = std::array::from_fn(|k| levels.level(k).as_ptr());
         Self {
             context,
             base: context.column.as_ptr().wrapping_sub(context.lead),
-            level: std::array::from_fn(|k| levels.level(k).as_ptr()),
+            level,
             tops: levels.layout().len[LEVELS - 1],
             sparse: levels.sparse().as_ptr(),
             sparse_place: levels.sparse_place().as_ptr(),
-            offsets: levels.bytes().as_ptr(),
-            offset: [
-                Offset::default(),
-                offset(1, 4),
-                offset(2, 8),
-                offset(3, 16),
-                offset(4, 16),
-            ],
+            bytes: levels.bytes().as_ptr(),
+            offsets,
+            planner: Planner {
+                // Lengths of slices fit `i64`.
+                last: context.column.len() as i64 - 1,
+                lead: context.lead,
+                level,
+            },
         }
     }
 
-    /// Stage 0: takes queries into a tile, clips their bounds, and asks for the lines they start with.
+    /// Stage 0: takes queries into a tile, and plans where they start.
     #[inline(always)]
-    fn take(&self, tile: &mut Tile<K>, first: usize, left: &[i64], right: &[i64]) {
-        tile.clear();
-        let len = (left.len() - first).min(TILE);
+    unsafe fn plan<S: Kernel<K>>(
+        &self,
+        tile: &mut Tile<K>,
+        next: &mut Plan<K>,
+        first: usize,
+        left: &[i64],
+        right: &[i64],
+    ) {
+        let (left, right) = (&left[first..], &right[first..]);
         tile.first = first;
-        tile.len = len;
-        let (left, right) = (&left[first..first + len], &right[first..first + len]);
-        // Lengths of slices fit `i64`.
-        let last = self.context.column.len() as i64 - 1;
-        let lead = self.context.lead;
-        for q in 0..len {
-            let l = left[q].max(0);
-            let r = right[q].min(last);
-            let some = l <= r;
-            tile.some |= u64::from(some) << q;
-            // Where the range is empty these are never looked at.
-            let (l, r) = (
-                (l as usize).wrapping_add(lead),
-                (r as usize).wrapping_add(lead),
-            );
-            tile.left[q] = l;
-            tile.right[q] = r;
-            let span = |level: usize| (r >> (4 * level)).wrapping_sub(l >> (4 * level)) >= WINDOW;
-            let level = usize::from(span(1)) + usize::from(span(2)) + usize::from(span(3));
-            let list = &mut tile.start[level];
-            list.push_if(q, some);
-            // Level 3 and the sparse table are small and hot, asking for them costs more than it gives.
-            if level < 2 {
-                let keys = self.level[level];
-                let shift = 4 * (level + 1);
-                prefetch(keys.wrapping_add(l >> shift));
-                prefetch(keys.wrapping_add(r >> shift));
-            }
+        tile.len = left.len().min(TILE);
+        if let (Some(left), Some(right)) = (left.first_chunk(), right.first_chunk()) {
+            // SAFETY: as the caller vouches.
+            unsafe { S::plan(&self.planner, left, right, tile, next) };
+        } else {
+            plan(&self.planner, left, right, tile, next);
         }
     }
 
-    /// Stage 1: the blocks inside the range, at the level where it starts.
+    /// Stage 1: the blocks inside the range, at the level where it starts. Meanwhile asks for the lines of the tile that
+    /// is a stage behind, a query each time, so that their way from memory overlaps with the work here.
     #[inline(always)]
-    unsafe fn start<S: Kernel<K>, const POSITIONS: bool>(&self, tile: &mut Tile<K>) {
+    unsafe fn start<S: Kernel<K>, const POSITIONS: bool>(
+        &self,
+        tile: &mut Tile<K>,
+        now: &Plan<K>,
+        next: &Plan<K>,
+    ) {
+        let mut asked = 0;
+        let (mut go_left, mut go_right) = (0, 0);
+        for q in Set(tile.start[0] | tile.start[1] | tile.start[2]) {
+            let (first, last) = (now.first[q], now.last[q]);
+            let blocks = (last.addr() - first.addr()) / size_of::<K>();
+            // All blocks but the first and the last. Where there are none the mask is empty.
+            let mask = ((1_u64 << (blocks % 64)) - 1) & !1;
+            // SAFETY: levels are padded by a window; `first` and `last` are blocks of one level.
+            let (best, lane, at_left, at_right) = unsafe {
+                let (best, lane) = S::window(first, mask);
+                (best, lane, *first, *last)
+            };
+            tile.best[q] = best;
+            if POSITIONS {
+                // Relative to nothing yet; see below.
+                tile.place[q] = Place(lane.into());
+            }
+            go_left |= Set::one(q, beats_left::<K, POSITIONS>(at_left, best));
+            go_right |= Set::one(q, (blocks != 0) & (at_right < best));
+            ask(next, asked);
+            asked += 1;
+        }
+        if POSITIONS {
+            for level in 1..LEVELS {
+                for q in Set(tile.start[level - 1]) {
+                    // Over no block this is a place that the left end is about to replace.
+                    let block = (tile.left[q] >> (4 * level)) + tile.place[q].block();
+                    tile.place[q] = Place::new(level, block);
+                    if level == 1 {
+                        prefetch(
+                            self.bytes
+                                .wrapping_add(self.offsets.start[1] as usize + block / 2),
+                        );
+                    }
+                }
+            }
+        }
+        for level in 1..LEVELS {
+            let start = tile.start[level - 1];
+            tile.down_left[level - 1] = go_left & start;
+            tile.down_right[level - 1] = go_right & start;
+        }
+        let (mut go_left, mut go_right) = (0, 0);
+        for q in Set(tile.start[3]) {
+            // SAFETY: as the caller vouches.
+            let (left, right) = unsafe { self.start_sparse::<POSITIONS>(tile, q) };
+            go_left |= left;
+            go_right |= right;
+            ask(next, asked);
+            asked += 1;
+        }
+        for i in asked..TILE {
+            ask(next, i);
+        }
+        tile.down_left[3] = go_left;
+        tile.down_right[3] = go_right;
+        // Lines of level 3 are hot, so they need no stage of their own.
         // SAFETY: as the caller vouches.
-        unsafe {
-            for i in 0..tile.start[3].len() {
-                self.start_sparse::<POSITIONS>(tile, tile.start[3].get(i));
+        unsafe { self.descend::<S, POSITIONS>(tile, 3) };
+        for below in 0..3 {
+            let line = self.lines(below);
+            let shift = 4 * (below + 1);
+            for q in Set(tile.down_left[below] & tile.start[below]) {
+                self.prefetch_line(line.wrapping_add((tile.left[q] >> shift) * BLOCK));
             }
-            // Lines of level 3 are hot, so they need no stage of their own.
-            self.descend::<S, POSITIONS>(tile, 3);
-            for i in 0..tile.start[2].len() {
-                self.start_window::<S, POSITIONS>(tile, tile.start[2].get(i), 3);
-            }
-            for i in 0..tile.start[1].len() {
-                self.start_window::<S, POSITIONS>(tile, tile.start[1].get(i), 2);
-            }
-            for i in 0..tile.start[0].len() {
-                self.start_window::<S, POSITIONS>(tile, tile.start[0].get(i), 1);
+            for q in Set(tile.down_right[below] & tile.start[below]) {
+                self.prefetch_line(line.wrapping_add((tile.right[q] >> shift) * BLOCK));
             }
         }
     }
 
-    /// Starts a query with the sparse table on level 4.
+    /// Starts a query with the sparse table on level 4: whether it goes down on the left and on the right.
     #[inline(always)]
-    unsafe fn start_sparse<const POSITIONS: bool>(&self, tile: &mut Tile<K>, q: usize) {
+    unsafe fn start_sparse<const POSITIONS: bool>(
+        &self,
+        tile: &mut Tile<K>,
+        q: usize,
+    ) -> (u64, u64) {
         let (l, r) = (tile.left[q], tile.right[q]);
         let (first, last) = (l >> 16, r >> 16);
+        // At least two, as the range spans a window of level 3: so row 0, level 4 itself, is never asked.
         let inner = last - first - 1;
-        // `inner` is at least `WINDOW / 16 - 1`, as the range spans a window of level 3; the row 0 is level 4 itself.
-        let row = inner.ilog2() as usize;
-        let table = if row == 0 {
-            self.level[3]
-        } else {
-            self.sparse.wrapping_add((row - 1) * self.tops)
-        };
+        let row = (inner | 1).ilog2() as usize;
+        let table = self.sparse.wrapping_add(row.wrapping_sub(1) * self.tops);
         let (i, j) = (first + 1, last - (1 << row));
         // SAFETY: `i + 2^row <= last` and `j + 2^row = last`, both within the table's row; `first` and `last` are blocks
         // of level 4.
@@ -210,72 +257,40 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             tile.best[q] = best;
             if POSITIONS {
                 let from = if b < a { j } else { i };
-                let block = if row == 0 {
-                    from
-                } else {
-                    *self.sparse_place.add((row - 1) * self.tops + from) as usize
-                };
+                let block = *self.sparse_place.add((row - 1) * self.tops + from) as usize;
                 tile.place[q] = Place::new(4, block);
             }
             let (at_left, at_right) = (*self.level[3].add(first), *self.level[3].add(last));
-            tile.down_left[3].push_if(q, beats_left::<K, POSITIONS>(at_left, best));
-            tile.down_right[3].push_if(q, at_right < best);
+            (
+                Set::one(q, beats_left::<K, POSITIONS>(at_left, best)),
+                Set::one(q, at_right < best),
+            )
         }
     }
 
-    /// Starts a query with a window of level `level` (1 to 3).
+    /// The lines of level `level`, 0 for the column.
     #[inline(always)]
-    unsafe fn start_window<S: Kernel<K>, const POSITIONS: bool>(
-        &self,
-        tile: &mut Tile<K>,
-        q: usize,
-        level: usize,
-    ) {
-        let (l, r) = (tile.left[q], tile.right[q]);
-        let shift = 4 * level;
-        let (first, last) = (l >> shift, r >> shift);
-        let keys = self.level[level - 1];
-        // All blocks but the first and the last. Where there are none the mask is empty.
-        let mask = ((1_u64 << (last - first)) - 1) & !1;
-        // SAFETY: levels are padded by a window; `first` and `last` are blocks of this level.
-        unsafe {
-            let (best, lane) = S::window(keys.add(first), mask);
-            tile.best[q] = best;
-            if POSITIONS {
-                // Over no block this is a place that the left end is about to replace.
-                tile.place[q] = Place::new(level, first + lane as usize);
-            }
-            let (at_left, at_right) = (*keys.add(first), *keys.add(last));
-            let go_left = beats_left::<K, POSITIONS>(at_left, best);
-            let go_right = first != last && at_right < best;
-            self.go_down(tile, q, level, go_left, go_right);
-        }
-    }
-
-    /// Puts a query on the lists of the line below its end blocks of `level`, and asks for these lines.
-    #[inline(always)]
-    fn go_down(&self, tile: &mut Tile<K>, q: usize, level: usize, left: bool, right: bool) {
-        let below = level - 1;
-        let line = if below == 0 {
+    fn lines(&self, level: usize) -> *const K {
+        if level == 0 {
             self.base
         } else {
-            self.level[below - 1]
-        };
-        let shift = 4 * level;
-        tile.down_left[below].push_if(q, left);
-        tile.down_right[below].push_if(q, right);
-        self.prefetch_if(line.wrapping_add((tile.left[q] >> shift) * BLOCK), left);
-        self.prefetch_if(line.wrapping_add((tile.right[q] >> shift) * BLOCK), right);
+            self.level[level - 1]
+        }
+    }
+
+    /// Asks for the line or two of a block.
+    #[inline(always)]
+    fn prefetch_line(&self, line: *const K) {
+        prefetch(line);
+        if size_of::<K>() > 4 {
+            prefetch(line.wrapping_byte_add(64));
+        }
     }
 
     /// Asks for a line if `wanted`, and for one that is hot anyway if not: a branch would often be mispredicted.
     #[inline(always)]
     fn prefetch_if(&self, line: *const K, wanted: bool) {
-        let line = if wanted { line } else { self.level[3] };
-        prefetch(line);
-        if size_of::<K>() > 4 {
-            prefetch(line.wrapping_byte_add(64));
-        }
+        self.prefetch_line(if wanted { line } else { self.level[3] });
     }
 
     /// Goes down into the lines of level `level` (1 to 3) below the end blocks that promised more.
@@ -286,55 +301,57 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         level: usize,
     ) {
         let keys = self.level[level - 1];
+        let below = self.lines(level - 1);
         let shift = 4 * level;
-        for i in 0..tile.down_left[level].len() {
-            let q = tile.down_left[level].get(i);
+        let mut go = 0;
+        for q in Set(tile.down_left[level]) {
             let child = tile.left[q] >> shift;
             let first = child & !(BLOCK - 1);
             // The children right of the one that the range begins in.
             let mask = (0xFFFE << (child % BLOCK)) & 0xFFFF;
             // SAFETY: lines of a level are complete, padding included.
-            unsafe {
-                let (key, lane) = S::line(keys.add(first), mask);
-                let best = tile.best[q];
-                if POSITIONS {
-                    let better = (key <= best) & (mask != 0);
-                    let place = Place::new(level, first + lane as usize % BLOCK);
-                    tile.place[q] = if better { place } else { tile.place[q] };
-                }
-                let best = best.min(key);
-                tile.best[q] = best;
-                let go = beats_left::<K, POSITIONS>(*keys.add(child), best);
-                self.go_down(tile, q, level, go, false);
+            let ((key, lane), at_left) =
+                unsafe { (S::line(keys.add(first), mask), *keys.add(child)) };
+            let best = tile.best[q];
+            if POSITIONS {
+                let better = (key <= best) & (mask != 0);
+                let place = Place::new(level, first + lane as usize % BLOCK);
+                tile.place[q] = if better { place } else { tile.place[q] };
             }
+            let best = best.min(key);
+            tile.best[q] = best;
+            let on = beats_left::<K, POSITIONS>(at_left, best);
+            go |= Set::one(q, on);
+            self.prefetch_if(below.wrapping_add(child * BLOCK), on);
         }
-        for i in 0..tile.down_right[level].len() {
-            let q = tile.down_right[level].get(i);
+        tile.down_left[level - 1] |= go;
+        let mut go = 0;
+        for q in Set(tile.down_right[level]) {
             let child = tile.right[q] >> shift;
             let first = child & !(BLOCK - 1);
             // The children left of the one that the range ends in.
             let mask = (1 << (child % BLOCK)) - 1;
             // SAFETY: as above.
-            unsafe {
-                let (key, lane) = S::line(keys.add(first), mask);
-                let best = tile.best[q];
-                if POSITIONS {
-                    let place = Place::new(level, first + lane as usize % BLOCK);
-                    tile.place[q] = if key < best { place } else { tile.place[q] };
-                }
-                let best = best.min(key);
-                tile.best[q] = best;
-                let go = *keys.add(child) < best;
-                self.go_down(tile, q, level, false, go);
+            let ((key, lane), at_right) =
+                unsafe { (S::line(keys.add(first), mask), *keys.add(child)) };
+            let best = tile.best[q];
+            if POSITIONS {
+                let place = Place::new(level, first + lane as usize % BLOCK);
+                tile.place[q] = if key < best { place } else { tile.place[q] };
             }
+            let best = best.min(key);
+            tile.best[q] = best;
+            let on = at_right < best;
+            go |= Set::one(q, on);
+            self.prefetch_if(below.wrapping_add(child * BLOCK), on);
         }
+        tile.down_right[level - 1] |= go;
     }
 
     /// The last stage: values of the column itself.
     #[inline(always)]
     unsafe fn read_column<S: Kernel<K>, const POSITIONS: bool>(&self, tile: &mut Tile<K>) {
-        for i in 0..tile.down_left[0].len() {
-            let q = tile.down_left[0].get(i);
+        for q in Set(tile.down_left[0]) {
             let (l, r) = (tile.left[q], tile.right[q]);
             let first = l & !(BLOCK - 1);
             let above = (0xFFFF << (l % BLOCK)) & 0xFFFF;
@@ -352,8 +369,7 @@ impl<'a, K: Key + Plain> Search<'a, K> {
                 tile.best[q] = best.min(key);
             }
         }
-        for i in 0..tile.down_right[0].len() {
-            let q = tile.down_right[0].get(i);
+        for q in Set(tile.down_right[0]) {
             let r = tile.right[q];
             let first = r & !(BLOCK - 1);
             let mask = 0xFFFF >> (BLOCK - 1 - r % BLOCK);
@@ -371,49 +387,40 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         }
     }
 
-    /// The position of the first minimum of a place.
-    #[inline(always)]
-    fn position(&self, place: Place) -> usize {
-        let (level, block) = (place.level(), place.block());
-        let offset = self.offset[level.min(LEVELS)];
-        let bit = block * offset.bits;
-        // SAFETY: `Layout` gives each offset array eight bytes more than its entries; without entries this reads the
-        // first bytes of the index, which has a window of padding at least.
-        let word = unsafe {
-            self.offsets
-                .add(offset.start + bit / 8)
-                .cast::<u16>()
-                .read_unaligned()
-        };
-        let within = (u16::from_le(word) as usize >> (bit % 8)) & offset.mask;
-        (block << offset.shift) + within
-    }
-
     /// Writes the answers of a tile.
     #[inline(always)]
-    fn write<const POSITIONS: bool>(&self, tile: &mut Tile<K>, out: &mut Answers<'_, K>) {
+    unsafe fn write<S: Kernel<K>, const POSITIONS: bool>(
+        &self,
+        tile: &mut Tile<K>,
+        out: &mut Answers<'_, K>,
+    ) {
         let (first, len) = (tile.first, tile.len);
-        let all = if len == TILE { !0 } else { (1 << len) - 1 };
         let mut some = tile.some;
-        if some != all {
-            for q in 0..len {
-                if some >> q & 1 == 0 {
-                    tile.best[q] = K::MAX;
-                }
-            }
+        let all = if len == TILE { !0 } else { (1 << len) - 1 };
+        let none = all & !some;
+        for q in Set(none) {
+            tile.best[q] = K::MAX;
+            tile.place[q] = Place(self.context.lead as u64);
         }
         if let Some(values) = &mut out.values {
             values[first..first + len].copy_from_slice(&tile.best[..len]);
         }
         if POSITIONS && let Some(positions) = &mut out.positions {
-            for (q, position) in positions[first..first + len].iter_mut().enumerate() {
-                let found = self.position(tile.place[q]).wrapping_sub(self.context.lead);
-                *position = if some >> q & 1 == 1 { found as i64 } else { 0 };
+            let positions = &mut positions[first..first + len];
+            // SAFETY: as the caller vouches.
+            unsafe {
+                S::positions(
+                    self.bytes,
+                    &self.offsets,
+                    self.context.lead,
+                    &tile.place,
+                    positions,
+                );
             }
         }
         if let Some(valid) = self.context.valid {
-            for q in 0..len {
-                if some >> q & 1 == 1 && tile.best[q] == K::MAX {
+            for q in Set(some) {
+                if tile.best[q] == K::MAX {
                     let lead = self.context.lead;
                     let next = valid.next(tile.left[q] - lead);
                     let found = next.filter(|&at| at <= tile.right[q] - lead);

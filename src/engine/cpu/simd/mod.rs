@@ -7,6 +7,7 @@ pub(super) mod avx2;
 pub(super) mod avx512;
 pub(super) mod portable;
 
+use super::tile::{self, Offsets, Place, Plan, Planner, TILE, Tile};
 use crate::engine::{Encoding, EngineError, Key};
 
 /// A set of vector instructions. The engine takes the best one the machine has, at run time.
@@ -97,6 +98,37 @@ pub(super) trait Kernel<K: Key>: Copy {
     /// The values under the mask can be read (the others may lie outside the column), and the machine has the
     /// kernel's instructions.
     unsafe fn base(values: *const K, mask: u32, encoding: Encoding<K>) -> (K, u32);
+
+    /// As [`plan`](tile::plan) for a full tile.
+    ///
+    /// # Safety
+    /// The machine has the kernel's instructions.
+    #[inline(always)]
+    unsafe fn plan(
+        planner: &Planner<K>,
+        left: &[i64; TILE],
+        right: &[i64; TILE],
+        tile: &mut Tile<K>,
+        plan: &mut Plan<K>,
+    ) {
+        tile::plan(planner, left, right, tile, plan);
+    }
+
+    /// As [`positions`](tile::positions).
+    ///
+    /// # Safety
+    /// As there, and the machine has the kernel's instructions.
+    #[inline(always)]
+    unsafe fn positions(
+        bytes: *const u8,
+        offsets: &Offsets,
+        lead: usize,
+        places: &[Place; TILE],
+        out: &mut [i64],
+    ) {
+        // SAFETY: as the caller vouches.
+        unsafe { tile::positions(bytes, offsets, lead, places, out) }
+    }
 }
 
 /// The lane of a minimum over nothing.
