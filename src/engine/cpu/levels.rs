@@ -7,7 +7,7 @@
 //!
 //! Everything lies in one piece of memory, the small and hot parts first.
 
-use super::memory::{Memory, Plain};
+use super::memory::{ALIGN, Memory, Plain};
 use crate::engine::{EngineError, Key};
 
 /// Values in a block: of the column at level 0, of level `k` above.
@@ -16,8 +16,8 @@ pub(super) const BLOCK: usize = 16;
 /// Levels of minima above the column.
 pub(super) const LEVELS: usize = 4;
 
-/// Keys of padding behind each level: the search reads windows of this many keys.
-pub(super) const WINDOW: usize = 48;
+/// Lines of [`BLOCK`] keys that a window spans at most: see [`Kernel::window`](super::simd::Kernel::window).
+pub(super) const WINDOW_LINES: usize = 3;
 
 /// Where the parts of an index lie in its memory, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -59,11 +59,11 @@ impl Layout {
         let mut end = 0_usize;
         let mut part = |bytes: usize| {
             let start = end;
-            end = (end + bytes).next_multiple_of(64);
+            end = (end + bytes).next_multiple_of(ALIGN);
             start
         };
         // Hot parts first; of the lower levels each is sixteen times the one above.
-        let padded = |len: usize| (len.next_multiple_of(BLOCK) + WINDOW) * size_of::<K>();
+        let padded = |len: usize| padded_len(len) * size_of::<K>();
         let mut level = [0; LEVELS];
         let mut offset = [0; LEVELS];
         level[3] = part(padded(len[3]));
@@ -102,6 +102,11 @@ impl Layout {
     }
 }
 
+/// Keys of a level in whole lines, one at least.
+fn padded_len(len: usize) -> usize {
+    len.next_multiple_of(BLOCK).max(BLOCK)
+}
+
 /// How many values of the first block are missing so that blocks of the column begin at cache lines.
 ///
 /// Positions are counted from the start of that line within the engine. A column that begins within a line, as a slice
@@ -137,8 +142,8 @@ impl<K: Key + Plain> Levels<K> {
 
     /// Level `k` (0 is level 1) with its padding.
     pub(super) fn level(&self, k: usize) -> &[K] {
-        let len = self.layout.len[k].next_multiple_of(BLOCK) + WINDOW;
-        self.memory.slice(self.layout.level[k], len)
+        self.memory
+            .slice(self.layout.level[k], padded_len(self.layout.len[k]))
     }
 
     /// The sparse table over level 4: row `j >= 1` begins at `(j - 1) * len[3]`.
@@ -175,12 +180,8 @@ impl<K: Key + Plain> Levels<K> {
     pub(super) fn parts(&mut self) -> Parts<'_, K> {
         let layout = self.layout;
         let memory = &mut self.memory;
-        let mut key_part = |k: usize| -> *mut [K] {
-            memory.slice_mut(
-                layout.level[k],
-                layout.len[k].next_multiple_of(BLOCK) + WINDOW,
-            )
-        };
+        let mut key_part =
+            |k: usize| -> *mut [K] { memory.slice_mut(layout.level[k], padded_len(layout.len[k])) };
         let level = [key_part(0), key_part(1), key_part(2), key_part(3)];
         let offset = layout.positions.then(|| {
             let nibbles: *mut [u8] = memory.slice_mut(layout.offset[0], layout.len[0].div_ceil(2));

@@ -8,13 +8,14 @@ use std::ptr::NonNull;
 
 use crate::engine::EngineError;
 
-/// A cache line.
-const LINE: usize = 64;
+/// What memory is aligned to: a block of 16 keys of the widest kind, four cache lines. A line of keys can so be found
+/// from the address of any key in it.
+pub(super) const ALIGN: usize = 256;
 
 /// A huge page of x86-64 and of aarch64 with 4 KiB base pages.
 const HUGE: usize = 2 << 20;
 
-/// Owned bytes, zero at first, aligned to 64.
+/// Owned bytes, zero at first, aligned to [`ALIGN`].
 #[derive(Debug)]
 pub(super) struct Memory {
     start: NonNull<u8>,
@@ -45,8 +46,9 @@ impl Memory {
         if bytes >= HUGE {
             return Self::mapped(bytes).ok_or(failed);
         }
-        let layout = Layout::from_size_align(bytes.max(LINE), LINE).map_err(|_| failed.clone())?;
-        // SAFETY: the layout's size is at least a line, so not zero.
+        let layout =
+            Layout::from_size_align(bytes.max(ALIGN), ALIGN).map_err(|_| failed.clone())?;
+        // SAFETY: the layout's size is at least `ALIGN`, so not zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(failed)?;
         Ok(Self {
             start,
@@ -165,7 +167,7 @@ mod tests {
     fn memory_is_zeroed_aligned_and_writable() {
         for bytes in [0, 1, 64, 4096, HUGE, HUGE + 12_345] {
             let mut memory = Memory::zeroed(bytes).expect("a few MiB are there");
-            assert_eq!(memory.start.as_ptr().addr() % LINE, 0);
+            assert_eq!(memory.start.as_ptr().addr() % ALIGN, 0);
             assert!(memory.slice::<u8>(0, bytes).iter().all(|&b| b == 0));
             memory.slice_mut::<u8>(0, bytes).fill(7);
             assert!(memory.slice::<u8>(0, bytes).iter().all(|&b| b == 7));

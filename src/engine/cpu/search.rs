@@ -1,6 +1,6 @@
 //! The pruned search, many queries at a time.
 //!
-//! A range starts at the lowest level where it spans at most a [`WINDOW`] of blocks (above level 3: at the sparse table
+//! A range starts at the lowest level where it spans at most three lines of blocks (above level 3: at the sparse table
 //! on level 4). The blocks inside the range give a first minimum. The two blocks at its ends reach beyond it, so
 //! their minima are only lower bounds: a range goes down into an end block only where that bound beats what it
 //! holds (for leftmost positions: on the left, where it equals it too). On most data most ranges never see the column.
@@ -98,8 +98,9 @@ pub(super) unsafe fn answer<K: Key + Plain, S: Kernel<K>, const POSITIONS: bool>
 /// Asks for the lines that query `i` of a plan starts with.
 #[inline(always)]
 fn ask<K>(plan: &Plan<K>, i: usize) {
-    prefetch(plan.first[i % TILE]);
-    prefetch(plan.last[i % TILE]);
+    let (first, last) = (plan.first[i % TILE], plan.last[i % TILE]);
+    prefetch(first);
+    prefetch(last);
 }
 
 impl<'a, K: Key + Plain> Search<'a, K> {
@@ -168,21 +169,16 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         let (mut go_left, mut go_right) = (0, 0);
         for q in Set(tile.start[0] | tile.start[1] | tile.start[2]) {
             let (first, last) = (now.first[q], now.last[q]);
-            let blocks = (last.addr() - first.addr()) / size_of::<K>();
-            // All blocks but the first and the last. Where there are none the mask is empty.
-            let mask = ((1_u64 << (blocks % 64)) - 1) & !1;
-            // SAFETY: levels are padded by a window; `first` and `last` are blocks of one level.
-            let (best, lane, at_left, at_right) = unsafe {
-                let (best, lane) = S::window(first, mask);
-                (best, lane, *first, *last)
-            };
+            // SAFETY: `first` and `last` are keys of one level, at most a window apart.
+            let ((best, lane), at_left, at_right) =
+                unsafe { (S::window(first, last), *first, *last) };
             tile.best[q] = best;
             if POSITIONS {
                 // Relative to nothing yet; see below.
                 tile.place[q] = Place(lane.into());
             }
             go_left |= Set::one(q, beats_left::<K, POSITIONS>(at_left, best));
-            go_right |= Set::one(q, (blocks != 0) & (at_right < best));
+            go_right |= Set::one(q, (first != last) & (at_right < best));
             ask(next, asked);
             asked += 1;
         }
@@ -190,7 +186,8 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             for level in 1..LEVELS {
                 for q in Set(tile.start[level - 1]) {
                     // Over no block this is a place that the left end is about to replace.
-                    let block = (tile.left[q] >> (4 * level)) + tile.place[q].block();
+                    let line = (tile.left[q] >> (4 * level)) & !(BLOCK - 1);
+                    let block = line + tile.place[q].block();
                     tile.place[q] = Place::new(level, block);
                     if level == 1 {
                         prefetch(
@@ -225,12 +222,12 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         unsafe { self.descend::<S, POSITIONS>(tile, 3) };
         for below in 0..3 {
             let line = self.lines(below);
-            let shift = 4 * (below + 1);
+            let shift = 4 * below;
             for q in Set(tile.down_left[below] & tile.start[below]) {
-                self.prefetch_line(line.wrapping_add((tile.left[q] >> shift) * BLOCK));
+                prefetch_from(line.wrapping_add(tile.left[q] >> shift));
             }
             for q in Set(tile.down_right[below] & tile.start[below]) {
-                self.prefetch_line(line.wrapping_add((tile.right[q] >> shift) * BLOCK));
+                prefetch_to(line.wrapping_add(tile.right[q] >> shift));
             }
         }
     }
@@ -278,21 +275,6 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         }
     }
 
-    /// Asks for the line or two of a block.
-    #[inline(always)]
-    fn prefetch_line(&self, line: *const K) {
-        prefetch(line);
-        if size_of::<K>() > 4 {
-            prefetch(line.wrapping_byte_add(64));
-        }
-    }
-
-    /// Asks for a line if `wanted`, and for one that is hot anyway if not: a branch would often be mispredicted.
-    #[inline(always)]
-    fn prefetch_if(&self, line: *const K, wanted: bool) {
-        self.prefetch_line(if wanted { line } else { self.level[3] });
-    }
-
     /// Goes down into the lines of level `level` (1 to 3) below the end blocks that promised more.
     #[inline(always)]
     unsafe fn descend<S: Kernel<K>, const POSITIONS: bool>(
@@ -322,7 +304,8 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             tile.best[q] = best;
             let on = beats_left::<K, POSITIONS>(at_left, best);
             go |= Set::one(q, on);
-            self.prefetch_if(below.wrapping_add(child * BLOCK), on);
+            let key = below.wrapping_add(tile.left[q] >> (shift - 4));
+            prefetch_from(if on { key } else { self.level[3] });
         }
         tile.down_left[level - 1] |= go;
         let mut go = 0;
@@ -343,7 +326,8 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             tile.best[q] = best;
             let on = at_right < best;
             go |= Set::one(q, on);
-            self.prefetch_if(below.wrapping_add(child * BLOCK), on);
+            let key = below.wrapping_add(tile.right[q] >> (shift - 4));
+            prefetch_to(if on { key } else { self.level[3] });
         }
         tile.down_right[level - 1] |= go;
     }
@@ -434,6 +418,28 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             }
         }
         out.valid[first / TILE] = some;
+    }
+}
+
+/// Asks for what is read of a block when going down at a left end: from `key` to the end of its block.
+///
+/// Where nothing is wanted callers ask for a line that is hot anyway: a branch would often be mispredicted.
+#[inline(always)]
+fn prefetch_from<K>(key: *const K) {
+    prefetch(key);
+    if size_of::<K>() > 4 {
+        let block = size_of::<K>() * BLOCK;
+        prefetch(key.wrapping_byte_add((block - 1) & !key.addr()));
+    }
+}
+
+/// The same at a right end: from the start of the block to `key`.
+#[inline(always)]
+fn prefetch_to<K>(key: *const K) {
+    prefetch(key);
+    if size_of::<K>() > 4 {
+        let block = size_of::<K>() * BLOCK;
+        prefetch(key.wrapping_byte_sub((block - 1) & key.addr()));
     }
 }
 

@@ -1,6 +1,6 @@
 //! A tile: queries that go through the search together, so that their cache misses overlap.
 
-use super::levels::LEVELS;
+use super::levels::{LEVELS, WINDOW_LINES};
 use crate::engine::Key;
 
 /// Queries in a tile: one for each bit of a word, and few enough that all tiles under way stay in the L1 cache.
@@ -146,8 +146,9 @@ pub(super) fn plan<K: Key>(
         some |= Set::one(q, is_some);
         let mut level = 0;
         for (k, wide) in wide.iter_mut().enumerate() {
-            let shift = 4 * (k + 1);
-            let is_wide = (r >> shift) - (l >> shift) >= super::levels::WINDOW;
+            // Lines of level `k + 1`.
+            let shift = 4 * (k + 2);
+            let is_wide = (r >> shift) - (l >> shift) >= WINDOW_LINES;
             *wide |= Set::one(q, is_wide);
             level += usize::from(is_wide);
         }

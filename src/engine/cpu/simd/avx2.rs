@@ -2,8 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::Kernel;
+use super::{Kernel, window_lines};
 use crate::engine::Encoding;
+use crate::engine::cpu::levels::WINDOW_LINES;
 
 #[derive(Debug, Clone, Copy)]
 pub(in crate::engine::cpu) struct Avx2;
@@ -150,12 +151,13 @@ impl Kernel<u32> for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn window(keys: *const u32, mask: u64) -> (u32, u32) {
+    unsafe fn window(first: *const u32, last: *const u32) -> (u32, u32) {
         // SAFETY: the caller vouches for memory and instructions.
         unsafe {
-            let mut parts = [_mm256_set1_epi32(-1); 6];
+            let (lines, mask) = window_lines::<_, WINDOW_LINES>(first, last);
+            let mut parts = [_mm256_set1_epi32(-1); 2 * WINDOW_LINES];
             for (i, part) in parts.iter_mut().enumerate() {
-                *part = load_u32(keys.add(8 * i), (mask >> (8 * i)) as u32);
+                *part = load_u32(lines[i / 2].add(i % 2 * 8), (mask >> (8 * i)) as u32);
             }
             least_u32(parts, mask)
         }
@@ -196,12 +198,13 @@ impl Kernel<u64> for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn window(keys: *const u64, mask: u64) -> (u64, u32) {
+    unsafe fn window(first: *const u64, last: *const u64) -> (u64, u32) {
         // SAFETY: the caller vouches for memory and instructions.
         unsafe {
-            let mut parts = [_mm256_set1_epi32(-1); 12];
+            let (lines, mask) = window_lines::<_, { 2 * WINDOW_LINES }>(first, last);
+            let mut parts = [_mm256_set1_epi32(-1); 4 * WINDOW_LINES];
             for (i, part) in parts.iter_mut().enumerate() {
-                *part = load_u64(keys.add(4 * i), (mask >> (4 * i)) as u32);
+                *part = load_u64(lines[i / 2].add(i % 2 * 4), (mask >> (4 * i)) as u32);
             }
             least_u64(parts, mask)
         }

@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::Kernel;
-use crate::engine::cpu::levels::WINDOW;
+use super::{Kernel, window_lines};
+use crate::engine::cpu::levels::WINDOW_LINES;
 use crate::engine::cpu::tile::{self, Offsets, Place, Plan, Planner, TILE, Tile};
 use crate::engine::{Encoding, Key};
 
@@ -22,14 +22,14 @@ impl Kernel<u32> for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn window(keys: *const u32, mask: u64) -> (u32, u32) {
+    unsafe fn window(first: *const u32, last: *const u32) -> (u32, u32) {
         // SAFETY: the caller vouches for memory and instructions.
         unsafe {
+            let (lines, mask) = window_lines::<_, WINDOW_LINES>(first, last);
             let none = _mm512_set1_epi32(-1);
-            let masks = [mask as u16, (mask >> 16) as u16, (mask >> 32) as u16];
-            let a = _mm512_mask_loadu_epi32(none, masks[0], keys.cast());
-            let b = _mm512_mask_loadu_epi32(none, masks[1], keys.add(16).cast());
-            let c = _mm512_mask_loadu_epi32(none, masks[2], keys.add(32).cast());
+            let load =
+                |i: usize| _mm512_mask_load_epi32(none, (mask >> (16 * i)) as u16, lines[i].cast());
+            let (a, b, c) = (load(0), load(1), load(2));
             let best = _mm512_reduce_min_epu32(_mm512_min_epu32(_mm512_min_epu32(a, b), c));
             let wanted = _mm512_set1_epi32(best.cast_signed());
             let equal = u64::from(_mm512_cmpeq_epi32_mask(a, wanted))
@@ -97,22 +97,23 @@ impl Kernel<u64> for Avx512 {
         // SAFETY: the caller vouches for memory and instructions.
         unsafe {
             let none = _mm512_set1_epi64(-1);
-            let a = _mm512_mask_loadu_epi64(none, mask as u8, keys.cast());
-            let b = _mm512_mask_loadu_epi64(none, (mask >> 8) as u8, keys.add(8).cast());
+            let (low, high) = halves(keys, mask);
+            let a = _mm512_mask_loadu_epi64(none, mask as u8, low.cast());
+            let b = _mm512_mask_loadu_epi64(none, (mask >> 8) as u8, high.cast());
             least_u64(a, b, mask)
         }
     }
 
     #[inline(always)]
-    unsafe fn window(keys: *const u64, mask: u64) -> (u64, u32) {
+    unsafe fn window(first: *const u64, last: *const u64) -> (u64, u32) {
         // SAFETY: the caller vouches for memory and instructions.
         unsafe {
+            let (lines, mask) = window_lines::<_, { 2 * WINDOW_LINES }>(first, last);
             let none = _mm512_set1_epi64(-1);
-            let mut parts = [none; 6];
+            let mut parts = [none; 2 * WINDOW_LINES];
             let mut least = none;
             for (i, part) in parts.iter_mut().enumerate() {
-                let mask = (mask >> (8 * i)) as u8;
-                *part = _mm512_mask_loadu_epi64(none, mask, keys.add(8 * i).cast());
+                *part = _mm512_mask_load_epi64(none, (mask >> (8 * i)) as u8, lines[i].cast());
                 least = _mm512_min_epu64(least, *part);
             }
             let best = _mm512_reduce_min_epu64(least);
@@ -138,8 +139,9 @@ impl Kernel<u64> for Avx512 {
                 let keys = _mm512_xor_si512(_mm512_xor_si512(bits, folded), flip);
                 _mm512_mask_mov_epi64(none, mask, keys)
             };
-            let a = load(values, mask as u8);
-            let b = load(values.wrapping_add(8), (mask >> 8) as u8);
+            let (low, high) = halves(values, mask);
+            let a = load(low, mask as u8);
+            let b = load(high, (mask >> 8) as u8);
             least_u64(a, b, mask)
         }
     }
@@ -167,6 +169,17 @@ impl Kernel<u64> for Avx512 {
         // SAFETY: the caller vouches for memory and instructions.
         unsafe { positions_eight(bytes, offsets, lead, places, out) }
     }
+}
+
+/// The two lines of a block; the one that is masked out altogether is replaced by the other, for a load brings its line
+/// in whatever the mask.
+#[inline(always)]
+fn halves(block: *const u64, mask: u32) -> (*const u64, *const u64) {
+    let (low, high) = (block, block.wrapping_add(8));
+    (
+        if mask & 0xFF == 0 { high } else { low },
+        if mask >> 8 == 0 { low } else { high },
+    )
 }
 
 /// Of 16 keys that are the greatest where masked out.
@@ -197,7 +210,7 @@ unsafe fn plan_eight<K: Key>(
         let zero = _mm512_setzero_si512();
         let last = _mm512_set1_epi64(planner.last);
         let lead = _mm512_set1_epi64(planner.lead as i64);
-        let window = _mm512_set1_epi64(WINDOW as i64);
+        let window = _mm512_set1_epi64(WINDOW_LINES as i64);
         let keys = |k: usize| _mm512_set1_epi64(planner.level[k].addr() as i64);
         for q in (0..TILE).step_by(8) {
             let l = _mm512_max_epi64(_mm512_loadu_epi64(left.as_ptr().add(q)), zero);
@@ -210,7 +223,8 @@ unsafe fn plan_eight<K: Key>(
             some |= u64::from(is_some) << q;
             let (mut base, mut shift) = (keys(0), _mm512_set1_epi64(4));
             for (k, wide) in wide.iter_mut().enumerate() {
-                let by = _mm_cvtsi64_si128(4 * (k as i64 + 1));
+                // Lines of level `k + 1`.
+                let by = _mm_cvtsi64_si128(4 * (k as i64 + 2));
                 let span = _mm512_sub_epi64(_mm512_srl_epi64(r, by), _mm512_srl_epi64(l, by));
                 let is_wide = _mm512_cmpge_epi64_mask(span, window);
                 *wide |= u64::from(is_wide) << q;

@@ -7,6 +7,7 @@ pub(super) mod avx2;
 pub(super) mod avx512;
 pub(super) mod portable;
 
+use super::levels::{BLOCK, WINDOW_LINES};
 use super::tile::{self, Offsets, Place, Plan, Planner, TILE, Tile};
 use crate::engine::{Encoding, EngineError, Key};
 
@@ -86,11 +87,12 @@ pub(super) trait Kernel<K: Key>: Copy {
     /// All 16 keys can be read, and the machine has the kernel's instructions.
     unsafe fn line(keys: *const K, mask: u32) -> (K, u32);
 
-    /// Of [`WINDOW`](super::levels::WINDOW) keys of a level.
+    /// Of the keys of a level strictly between `first` and `last`, which lie at most [`WINDOW_LINES`] lines apart, the first
+    /// line's and the last's included. The lane counts from the start of the first line.
     ///
     /// # Safety
-    /// All these keys can be read, and the machine has the kernel's instructions.
-    unsafe fn window(keys: *const K, mask: u64) -> (K, u32);
+    /// The lines can be read, and the machine has the kernel's instructions.
+    unsafe fn window(first: *const K, last: *const K) -> (K, u32);
 
     /// Of 16 stored values, encoded on the way.
     ///
@@ -129,6 +131,22 @@ pub(super) trait Kernel<K: Key>: Copy {
         // SAFETY: as the caller vouches.
         unsafe { tile::positions(bytes, offsets, lead, places, out) }
     }
+}
+
+/// The cache lines of a window, `N` for all its [`WINDOW_LINES`] lines, and the mask of the keys between `first` and `last`.
+///
+/// A load whose lanes are all masked out still brings its cache line in. So lines outside of `first..=last` are
+/// replaced by ones inside: exactly the lines that were asked for are touched.
+#[inline(always)]
+fn window_lines<K, const N: usize>(first: *const K, last: *const K) -> ([*const K; N], u64) {
+    const { assert!(N * 64 == WINDOW_LINES * BLOCK * size_of::<K>()) };
+    let line = BLOCK * size_of::<K>();
+    let start = first.map_addr(|at| at & !(line - 1));
+    let lane = |key: *const K| (key.addr() - start.addr()) / size_of::<K>() % 64;
+    let mask = ((1 << lane(last)) - 1) & (!1 << lane(first));
+    let (low, high) = (first.addr() & !63, last.addr() & !63);
+    let lines = std::array::from_fn(|i| start.map_addr(|at| (at + 64 * i).clamp(low, high)));
+    (lines, mask)
 }
 
 /// The lane of a minimum over nothing.

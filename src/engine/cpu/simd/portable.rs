@@ -1,7 +1,7 @@
 //! Plain Rust over arrays of fixed size, which the compiler turns into the vectors of the base instruction set.
 
 use super::{Kernel, NOWHERE};
-use crate::engine::cpu::levels::{BLOCK, WINDOW};
+use crate::engine::cpu::levels::BLOCK;
 use crate::engine::{Encoding, Key};
 
 #[derive(Debug, Clone, Copy)]
@@ -34,17 +34,26 @@ impl<K: Key> Kernel<K> for Portable {
     }
 
     #[inline(always)]
-    unsafe fn window(keys: *const K, mask: u64) -> (K, u32) {
-        // SAFETY: the caller lets us read this many keys.
-        let keys = unsafe { &*keys.cast::<[K; WINDOW]>() };
-        // Most windows are short, and without masked loads a long one is dear.
-        if mask >> BLOCK == 0 {
-            let (first, _) = keys
-                .split_first_chunk::<BLOCK>()
-                .expect("a window is longer than a block");
-            return least(first, mask);
+    unsafe fn window(first: *const K, last: *const K) -> (K, u32) {
+        let line = BLOCK * size_of::<K>();
+        let start = first.map_addr(|at| at & !(line - 1));
+        let lane = |key: *const K| (key.addr() - start.addr()) / size_of::<K>() % 64;
+        let mask = ((1_u64 << lane(last)) - 1) & (!1 << lane(first));
+        let (mut best, mut at) = (K::MAX, NOWHERE);
+        for line in 0..=lane(last) / BLOCK {
+            // SAFETY: the caller lets us read the lines from that of `first` to that of `last`.
+            let keys = unsafe { &*start.add(line * BLOCK).cast::<[K; BLOCK]>() };
+            let (key, lane) = least(keys, mask >> (BLOCK * line) & 0xFFFF);
+            if key < best || at == NOWHERE {
+                best = key;
+                at = if lane == NOWHERE {
+                    at
+                } else {
+                    lane + (BLOCK * line) as u32
+                };
+            }
         }
-        least(keys, mask)
+        (best, at)
     }
 
     #[inline(always)]

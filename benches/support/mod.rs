@@ -1,0 +1,8 @@
+//! What the engine's benchmark is made of.
+
+pub mod clock;
+pub mod contenders;
+pub mod data;
+pub mod memory;
+pub mod random;
+pub mod workload;

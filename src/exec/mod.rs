@@ -1,0 +1,11 @@
+//! The physical operator of range joins, and the relations whose rows it asks.
+
+mod load;
+mod metrics;
+mod range_join;
+mod relation;
+mod stream;
+
+pub(crate) use range_join::PhysicalCall;
+pub use range_join::RangeJoinExec;
+pub(crate) use relation::{Relation, RelationSource};

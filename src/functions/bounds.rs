@@ -1,0 +1,110 @@
+//! The bounds of a range: any integers, inclusive, in Arrow arrays.
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
+use arrow::buffer::NullBuffer;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Int64Type, UInt64Type};
+use datafusion::common::{Result, plan_err};
+
+/// The type that argument `name` of `function` is coerced to: its own if that is an integer, Int64 for a
+/// bare NULL or an untyped parameter.
+///
+/// # Errors
+/// A planning error that names the function, the argument and its type, for any other type.
+pub(crate) fn coerce_bound(function: &str, name: &str, data_type: &DataType) -> Result<DataType> {
+    match data_type {
+        t if t.is_integer() => Ok(t.clone()),
+        DataType::Null => Ok(DataType::Int64),
+        DataType::Dictionary(_, value) if value.is_integer() => Ok(value.as_ref().clone()),
+        other => plan_err!(
+            "{function}: the bound {name} is a {other}, but positions are integers; cast it, for example CAST({name} AS BIGINT)"
+        ),
+    }
+}
+
+/// Refuses a call without exactly three arguments.
+pub(crate) fn check_argument_count(function: &str, given: usize, what: &str) -> Result<()> {
+    if given == 3 {
+        return Ok(());
+    }
+    plan_err!("{function} takes 3 arguments ({what}), but {given} were given")
+}
+
+/// Inclusive ranges of positions, one a row, not yet clipped to a column.
+#[derive(Debug)]
+pub(crate) struct Ranges {
+    left: Int64Array,
+    right: Int64Array,
+}
+
+impl Ranges {
+    /// Reads two integer arrays of one length. A row with a NULL bound becomes an empty range.
+    pub(crate) fn try_new(left: &ArrayRef, right: &ArrayRef) -> Result<Self> {
+        let (left, right) = (to_int64(left)?, to_int64(right)?);
+        let Some(nulls) =
+            NullBuffer::union(left.nulls(), right.nulls()).filter(|n| n.null_count() > 0)
+        else {
+            return Ok(Self { left, right });
+        };
+        let or_else = |bounds: &Int64Array, empty| {
+            (0..bounds.len())
+                .map(|i| {
+                    if nulls.is_valid(i) {
+                        bounds.value(i)
+                    } else {
+                        empty
+                    }
+                })
+                .collect::<Vec<_>>()
+        };
+        Ok(Self {
+            left: or_else(&left, 0).into(),
+            right: or_else(&right, -1).into(),
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.left.len()
+    }
+
+    pub(crate) fn left(&self) -> &[i64] {
+        self.left.values()
+    }
+
+    pub(crate) fn right(&self) -> &[i64] {
+        self.right.values()
+    }
+}
+
+/// Any integers as Int64. A UInt64 past Int64's limit lies past every column: the limit serves as well.
+fn to_int64(bounds: &ArrayRef) -> Result<Int64Array> {
+    Ok(match bounds.data_type() {
+        DataType::Int64 => bounds.as_primitive::<Int64Type>().clone(),
+        DataType::UInt64 => bounds
+            .as_primitive::<UInt64Type>()
+            .unary(|b| i64::try_from(b).unwrap_or(i64::MAX)),
+        _ => cast(bounds, &DataType::Int64)?
+            .as_primitive::<Int64Type>()
+            .clone(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int8Array, UInt64Array};
+
+    use super::*;
+
+    #[test]
+    fn nulls_are_empty_and_huge_unsigned_bounds_stay_right_of_everything() {
+        let left: ArrayRef = Arc::new(Int8Array::from(vec![Some(-3), None, Some(2)]));
+        let right: ArrayRef = Arc::new(UInt64Array::from(vec![Some(u64::MAX), Some(7), None]));
+        let ranges = Ranges::try_new(&left, &right).unwrap();
+        assert_eq!((ranges.left()[0], ranges.right()[0]), (-3, i64::MAX));
+        for row in [1, 2] {
+            assert!(ranges.left()[row] > ranges.right()[row]);
+        }
+    }
+}

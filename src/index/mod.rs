@@ -1,0 +1,27 @@
+//! An indexed column: Arrow's values as order-preserving keys, the index over them, and the catalog of the
+//! indexes that a session holds. Knows Arrow and the engines, not plans.
+
+mod catalog;
+mod column;
+mod keys;
+mod rank;
+mod version;
+
+pub(crate) use catalog::{HeldIndex, IndexKey};
+pub use catalog::{HeldIndexInfo, IndexCatalog};
+pub(crate) use column::ColumnIndex;
+pub(crate) use keys::{check_ordered, value_type};
+pub(crate) use version::{FileVersion, Version};
+
+use datafusion::common::DataFusionError;
+
+use crate::engine::EngineError;
+
+impl From<EngineError> for DataFusionError {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::OutOfMemory { .. } => Self::ResourcesExhausted(error.to_string()),
+            error => Self::External(Box::new(error)),
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The range join between the rewrite rules and the operators: one logical node, and the planner that makes the
+//! operator of it.
+
+mod node;
+mod planner;
+
+pub use node::{RangeCall, RangeJoin, Source, TableColumn};
+pub use planner::RmqQueryPlanner;

@@ -1,0 +1,231 @@
+//! From the logical node to the operator.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::catalog::default_table_source::DefaultTableSource;
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::context::QueryPlanner;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNode};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
+
+use super::{RangeCall, RangeJoin, Source};
+use crate::exec::{PhysicalCall, RangeJoinExec, Relation, RelationSource};
+use crate::functions::column_name::{ColumnName, Names};
+use crate::index::IndexCatalog;
+use crate::rewrite::check_states_order;
+
+/// DataFusion's query planner with range joins.
+///
+/// Each query that it plans sees one version of each table that range functions name, however often they name it.
+pub struct RmqQueryPlanner {
+    names: Names,
+    indexes: Arc<IndexCatalog>,
+    others: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
+}
+
+impl RmqQueryPlanner {
+    pub(crate) fn new(names: Names, indexes: Arc<IndexCatalog>) -> Self {
+        Self {
+            names,
+            indexes,
+            others: vec![],
+        }
+    }
+
+    /// The same planner with planners for other extension nodes beside it.
+    #[must_use]
+    pub fn with_extension_planners(
+        mut self,
+        planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
+    ) -> Self {
+        self.others.extend(planners);
+        self
+    }
+}
+
+impl std::fmt::Debug for RmqQueryPlanner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RmqQueryPlanner")
+            .field("names", &self.names)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl QueryPlanner for RmqQueryPlanner {
+    async fn create_physical_plan(
+        &self,
+        logical_plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let joins = Arc::new(RangeJoinPlanner {
+            names: self.names.with_config(session.config_options()),
+            indexes: Arc::clone(&self.indexes),
+            relations: Mutex::default(),
+        });
+        let mut planners = self.others.clone();
+        planners.push(Arc::clone(&joins) as _);
+        let planner = DefaultPhysicalPlanner::with_extension_planners(planners);
+        let plan = planner.create_physical_plan(logical_plan, session).await?;
+        for relation in joins.take_relations() {
+            relation.plan_scan(session).await?;
+        }
+        Ok(plan)
+    }
+}
+
+/// Plans the range joins of one query.
+struct RangeJoinPlanner {
+    names: Names,
+    indexes: Arc<IndexCatalog>,
+    /// What the query's calls ask, each table and each subquery once.
+    relations: Mutex<Vec<(RelationKey, Arc<Relation>)>>,
+}
+
+#[derive(PartialEq)]
+enum RelationKey {
+    Table(ColumnName),
+    Query(Arc<LogicalPlan>),
+}
+
+impl RangeJoinPlanner {
+    fn take_relations(&self) -> Vec<Arc<Relation>> {
+        let mut relations = self
+            .relations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *relations)
+            .into_iter()
+            .map(|(_, relation)| relation)
+            .collect()
+    }
+
+    fn known(&self, key: &RelationKey) -> Option<Arc<Relation>> {
+        let relations = self
+            .relations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        relations
+            .iter()
+            .find(|(k, _)| k == key)
+            .map(|(_, r)| Arc::clone(r))
+    }
+
+    /// The relation under this key: `new`, unless one was planned meanwhile.
+    fn add(&self, key: RelationKey, new: Relation) -> Arc<Relation> {
+        let mut relations = self
+            .relations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, relation)) = relations.iter().find(|(k, _)| *k == key) {
+            return Arc::clone(relation);
+        }
+        let relation = Arc::new(new);
+        relations.push((key, Arc::clone(&relation)));
+        relation
+    }
+
+    /// The relation that a call asks, and which of its columns.
+    async fn relation(
+        &self,
+        planner: &dyn PhysicalPlanner,
+        call: &RangeCall,
+        session: &dyn Session,
+    ) -> Result<(Arc<Relation>, String)> {
+        let function = call.function.range_name();
+        let column = match &call.source {
+            Source::Table(column) => &column.0,
+            Source::Query(plan) => {
+                let column = plan.schema().field(0).name().clone();
+                let key = RelationKey::Query(Arc::clone(plan));
+                if let Some(relation) = self.known(&key) {
+                    return Ok((relation, column));
+                }
+                let source = self.query(planner, plan, session).await?;
+                let relation = Relation::new(call.source.to_string(), source, &self.indexes);
+                return Ok((self.add(key, relation), column));
+            }
+        };
+        let key = RelationKey::Table(ColumnName {
+            column: String::new(),
+            ..column.clone()
+        });
+        if let Some(relation) = self.known(&key) {
+            return Ok((relation, column.column.clone()));
+        }
+        let table = column.table_reference();
+        let provider = self.names.find_table(function, &table).await?;
+        let source = match provider.get_logical_plan() {
+            None => RelationSource::Table {
+                name: column.clone(),
+                provider,
+            },
+            Some(view) => {
+                check_states_order(function, &format!("the view {}", column.table), &view)?;
+                let provider = Arc::new(DefaultTableSource::new(Arc::clone(&provider)));
+                let scan = LogicalPlanBuilder::scan(&*column.table, provider, None)?.build()?;
+                self.query(planner, &scan, session).await?
+            }
+        };
+        let relation = Relation::new(column.table.to_string(), source, &self.indexes);
+        Ok((self.add(key, relation), column.column.clone()))
+    }
+
+    /// A relation that is a query of its own, optimized and planned as if it stood alone: there
+    /// its ORDER BY holds.
+    async fn query(
+        &self,
+        planner: &dyn PhysicalPlanner,
+        plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<RelationSource> {
+        let optimized = session.optimize(plan)?;
+        let plan = planner.create_physical_plan(&optimized, session).await?;
+        Ok(RelationSource::Query(plan))
+    }
+}
+
+#[async_trait]
+impl ExtensionPlanner for RangeJoinPlanner {
+    async fn plan_extension(
+        &self,
+        planner: &dyn PhysicalPlanner,
+        node: &dyn UserDefinedLogicalNode,
+        logical_inputs: &[&LogicalPlan],
+        physical_inputs: &[Arc<dyn ExecutionPlan>],
+        session: &dyn Session,
+        planning_ctx: &PhysicalPlanningContext,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let Some(node) = node.as_any().downcast_ref::<RangeJoin>() else {
+            return Ok(None);
+        };
+        let ([logical], [input]) = (logical_inputs, physical_inputs) else {
+            return internal_err!("RangeJoin has one input, not {}", logical_inputs.len());
+        };
+        let physical = |bound: &Expr| {
+            planner.create_physical_expr(bound, logical.schema(), session, planning_ctx)
+        };
+        let mut calls = vec![];
+        for call in node.calls() {
+            let (relation, column) = self.relation(planner, call, session).await?;
+            relation.require(&column, call.function.extreme);
+            calls.push(PhysicalCall {
+                function: call.function,
+                relation,
+                column,
+                left: physical(&call.left)?,
+                right: physical(&call.right)?,
+                output: call.output.clone(),
+                data_type: call.data_type.clone(),
+            });
+        }
+        Ok(Some(Arc::new(RangeJoinExec::try_new(
+            Arc::clone(input),
+            calls,
+        )?)))
+    }
+}

@@ -1,0 +1,9 @@
+//! Logical rules: what people wrote, as range joins. One SQL shape a file.
+
+mod frame_call;
+mod order;
+mod scalar_call;
+
+pub use frame_call::CheckFrameCalls;
+pub(crate) use order::check_states_order;
+pub use scalar_call::RangeCallToJoin;

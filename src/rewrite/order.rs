@@ -1,0 +1,29 @@
+//! Whether a relation states the order of its rows.
+
+use datafusion::common::{Result, plan_err};
+use datafusion::logical_expr::LogicalPlan;
+
+/// Refuses a relation whose order nothing fixes: positions in it would mean nothing.
+///
+/// # Errors
+/// A planning error that names the operation that leaves the order open.
+pub(crate) fn check_states_order(function: &str, relation: &str, plan: &LogicalPlan) -> Result<()> {
+    let open = match plan {
+        LogicalPlan::Sort(_) => return Ok(()),
+        // These keep the order of their rows.
+        LogicalPlan::Projection(p) => return check_states_order(function, relation, &p.input),
+        LogicalPlan::SubqueryAlias(a) => return check_states_order(function, relation, &a.input),
+        LogicalPlan::Subquery(s) => return check_states_order(function, relation, &s.subquery),
+        LogicalPlan::Limit(l) => return check_states_order(function, relation, &l.input),
+        LogicalPlan::Filter(f) => return check_states_order(function, relation, &f.input),
+        LogicalPlan::Join(_) => "a join leaves it open",
+        LogicalPlan::Aggregate(_) => "an aggregate leaves it open",
+        LogicalPlan::Distinct(_) => "DISTINCT leaves it open",
+        LogicalPlan::Union(_) => "UNION leaves it open",
+        _ => "there is no ORDER BY",
+    };
+    plan_err!(
+        "{function}: {relation} fixes no order of its rows ({open}), so positions in it have no meaning; end it with ORDER BY. \
+         (An ORDER BY in a subquery of FROM does not count in SQL: put it on the outermost SELECT)"
+    )
+}

@@ -1,0 +1,107 @@
+//! Puts the functions, rules, planner and options into a session.
+
+use std::sync::Arc;
+
+use datafusion::catalog::{CatalogProviderList, MemoryCatalogProviderList, TableFunction};
+use datafusion::execution::SessionStateBuilder;
+use datafusion::logical_expr::{ScalarUDF, WindowUDF};
+use datafusion::optimizer::{Optimizer, OptimizerRule};
+use datafusion::prelude::SessionContext;
+
+use crate::functions::column_name::Names;
+use crate::functions::{
+    Extreme, FrameUdf, IndexesFunction, RangeFunction, RangeTableFunction, RangeUdf,
+};
+use crate::index::IndexCatalog;
+use crate::options::RmqOptions;
+use crate::plan::RmqQueryPlanner;
+use crate::rewrite::{CheckFrameCalls, RangeCallToJoin};
+
+/// Registers range queries with a session that is being built.
+pub trait SessionStateBuilderExt {
+    /// Adds the functions `range_min`, `frame_min` and their like, `rmq_indexes()`, the options `rmq.*`,
+    /// the rules and the query planner that make them work.
+    ///
+    /// Call it after the catalog list and the optimizer's rules have been set, where they are. It replaces
+    /// the query planner; if you have one of your own, register after it and give your extension planners to
+    /// [`RmqQueryPlanner::with_extension_planners`].
+    #[must_use]
+    fn with_rmq(self) -> Self;
+}
+
+impl SessionStateBuilderExt for SessionStateBuilder {
+    fn with_rmq(mut self) -> Self {
+        let mut config = self.config().take().unwrap_or_default();
+        if config.options().extensions.get::<RmqOptions>().is_none() {
+            config = config.with_option_extension(RmqOptions::default());
+        }
+        let catalogs: Arc<dyn CatalogProviderList> = self
+            .catalog_list()
+            .get_or_insert_with(|| Arc::new(MemoryCatalogProviderList::new()))
+            .clone();
+        let names = Names::new(&catalogs, config.options());
+        let indexes = Arc::new(IndexCatalog::default());
+
+        let ranges = RangeFunction::ALL.map(|f| RangeUdf::new(f, names.clone()));
+        let scalars = self.scalar_functions().get_or_insert_default();
+        scalars.extend(ranges.map(|udf| Arc::new(ScalarUDF::from(udf))));
+        let windows = self.window_functions().get_or_insert_default();
+        let frames = RangeFunction::ALL.map(FrameUdf::new);
+        windows.extend(frames.map(|udf| Arc::new(WindowUDF::from(udf))));
+
+        let tables = self.table_functions().get_or_insert_default();
+        for extreme in [Extreme::Min, Extreme::Max] {
+            let function = RangeTableFunction::new(extreme, names.clone());
+            let name = function.name().to_string();
+            tables.insert(
+                name.clone(),
+                Arc::new(TableFunction::new(name, Arc::new(function))),
+            );
+        }
+        let name = IndexesFunction::NAME.to_string();
+        let function = Arc::new(IndexesFunction::new(Arc::clone(&indexes)));
+        tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
+
+        let optimizer = self.optimizer().take().unwrap_or_default();
+        let planner = RmqQueryPlanner::new(names, indexes);
+        self.with_config(config)
+            .with_optimizer_rules(with_rules(optimizer).rules)
+            .with_query_planner(Arc::new(planner))
+    }
+}
+
+/// DataFusion's rules and ours.
+fn with_rules(mut optimizer: Optimizer) -> Optimizer {
+    // First: before literal bounds are folded and an ORDER BY in a first argument is dropped.
+    optimizer.rules.insert(0, Arc::new(CheckFrameCalls));
+    optimizer.rules.insert(1, Arc::new(RangeCallToJoin));
+    // Last, for the calls whose bounds were columns of an outer query.
+    optimizer.rules.push(Arc::new(RangeCallToJoin));
+    optimizer
+}
+
+/// Makes a session ready for range queries: [`SessionStateBuilderExt::with_rmq`] for a session that is there already.
+///
+/// Registering twice does no harm, but lets the indexes held go.
+///
+/// ```
+/// # use datafusion::prelude::*;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> datafusion::error::Result<()> {
+/// let ctx = SessionContext::new();
+/// datafusion_rmq::register(&ctx);
+/// ctx.sql("CREATE TABLE t AS VALUES (3), (1), (2)").await?.collect().await?;
+/// let rows = ctx.sql("SELECT range_min('t.column1', 1, 2) AS m").await?.collect().await?;
+/// assert_eq!(rows[0].num_rows(), 1);
+/// # Ok(()) }
+/// ```
+pub fn register(ctx: &SessionContext) {
+    let state_ref = ctx.state_ref();
+    let mut state = state_ref.write();
+    let mut builder = SessionStateBuilder::new_from_existing(state.clone());
+    if let Some(optimizer) = builder.optimizer() {
+        let ours = [CheckFrameCalls.name(), RangeCallToJoin.name()];
+        optimizer.rules.retain(|rule| !ours.contains(&rule.name()));
+    }
+    *state = builder.with_rmq().build();
+}

@@ -1,0 +1,3 @@
+mod engine;
+#[cfg(feature = "sql")]
+mod sql_files;

@@ -1,0 +1,188 @@
+//! Runs `sql-tests/*.slt`, each file in a session of its own.
+//!
+//! `RMQ_SLT=name` runs only the files whose name contains that; `RMQ_SLT_OVERRIDE=1` writes what came out into the files.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{DataType, SchemaRef};
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::prelude::{SessionConfig, SessionContext};
+use sqllogictest::{AsyncDB, ColumnType, DBOutput, Runner, strict_column_validator};
+
+/// One letter a column, as in DataFusion's own files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Letter {
+    Boolean,
+    Date,
+    Integer,
+    Timestamp,
+    Real,
+    Text,
+    Other,
+}
+
+impl ColumnType for Letter {
+    fn from_char(value: char) -> Option<Self> {
+        Some(match value {
+            'B' => Self::Boolean,
+            'D' => Self::Date,
+            'I' => Self::Integer,
+            'P' => Self::Timestamp,
+            'R' => Self::Real,
+            'T' => Self::Text,
+            '?' => Self::Other,
+            _ => return None,
+        })
+    }
+
+    fn to_char(&self) -> char {
+        match self {
+            Self::Boolean => 'B',
+            Self::Date => 'D',
+            Self::Integer => 'I',
+            Self::Timestamp => 'P',
+            Self::Real => 'R',
+            Self::Text => 'T',
+            Self::Other => '?',
+        }
+    }
+}
+
+impl From<&DataType> for Letter {
+    fn from(data_type: &DataType) -> Self {
+        match data_type {
+            DataType::Boolean => Self::Boolean,
+            DataType::Date32 | DataType::Date64 => Self::Date,
+            t if t.is_integer() => Self::Integer,
+            DataType::Timestamp(..) => Self::Timestamp,
+            t if t.is_floating() || t.is_decimal() => Self::Real,
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Self::Text,
+            _ => Self::Other,
+        }
+    }
+}
+
+struct Session(SessionContext);
+
+#[async_trait]
+impl AsyncDB for Session {
+    type Error = DataFusionError;
+    type ColumnType = Letter;
+
+    async fn run(&mut self, sql: &str) -> Result<DBOutput<Letter>> {
+        let frame = self.0.sql(sql).await?;
+        let schema: SchemaRef = frame.schema().inner().clone();
+        let batches = frame.collect().await?;
+        if schema.fields().is_empty() {
+            return Ok(DBOutput::StatementComplete(0));
+        }
+        let types = schema
+            .fields()
+            .iter()
+            .map(|f| Letter::from(f.data_type()))
+            .collect();
+        let rows = batches
+            .iter()
+            .map(rows)
+            .collect::<Result<Vec<_>>>()?
+            .concat();
+        Ok(DBOutput::Rows { types, rows })
+    }
+
+    fn engine_name(&self) -> &'static str {
+        "datafusion-rmq"
+    }
+
+    async fn sleep(duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    async fn shutdown(&mut self) {}
+}
+
+/// A batch as text: `NULL` for NULL, `(empty)` for an empty string.
+fn rows(batch: &RecordBatch) -> Result<Vec<Vec<String>>> {
+    let options = FormatOptions::default().with_null("NULL");
+    let columns = batch.columns().iter();
+    let columns: Vec<_> = columns
+        .map(|c| ArrayFormatter::try_new(c, &options))
+        .collect::<Result<_, _>>()?;
+    let cell = |column: &ArrayFormatter<'_>, row| match column.value(row).to_string() {
+        text if text.is_empty() => "(empty)".to_string(),
+        text => text,
+    };
+    Ok((0..batch.num_rows())
+        .map(|row| columns.iter().map(|c| cell(c, row)).collect())
+        .collect())
+}
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql-tests");
+    let wanted = std::env::var("RMQ_SLT").unwrap_or_default();
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .expect("the folder sql-tests is part of the repository")
+        .map(|entry| entry.expect("sql-tests is readable").path())
+        .filter(|p| p.extension().is_some_and(|e| e == "slt"))
+        .filter(|p| p.to_string_lossy().contains(&wanted))
+        .collect();
+    files.sort();
+    files
+}
+
+fn runner() -> Runner<Session, impl sqllogictest::MakeConnection<Conn = Session>> {
+    let mut runner = Runner::new(|| async {
+        let config = SessionConfig::new()
+            .with_information_schema(true)
+            .with_target_partitions(4);
+        let ctx = SessionContext::new_with_config(config);
+        datafusion_rmq::register(&ctx);
+        Ok(Session(ctx))
+    });
+    runner.with_column_validator(strict_column_validator);
+    runner
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_files_pass() {
+    let files = files();
+    assert!(!files.is_empty(), "no .slt file matches");
+    let mut failed = vec![];
+    let mut records = 0;
+    for file in &files {
+        if std::env::var_os("RMQ_SLT_OVERRIDE").is_some() {
+            let done = runner()
+                .update_test_file(
+                    file,
+                    " ",
+                    sqllogictest::default_validator,
+                    sqllogictest::default_normalizer,
+                    strict_column_validator,
+                )
+                .await;
+            done.unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+            continue;
+        }
+        let parsed = sqllogictest::parse_file::<Letter>(file)
+            .unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let mut runner = runner();
+        for record in parsed {
+            use sqllogictest::Record::{Query, Statement};
+            records += usize::from(matches!(record, Query { .. } | Statement { .. }));
+            // One failure does not hide the next.
+            if let Err(error) = runner.run_async(record).await {
+                failed.push(error.to_string());
+            }
+        }
+    }
+    println!("{records} records in {} files", files.len());
+    assert!(
+        failed.is_empty(),
+        "{} records failed:\n{}",
+        failed.len(),
+        failed.join("\n\n")
+    );
+}
