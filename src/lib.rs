@@ -1,5 +1,51 @@
-//! Range-minimum queries for Apache DataFusion.
+//! Range-minimum queries for [Apache DataFusion](https://datafusion.apache.org): the minimum, the maximum, and where it stands, of a column
+//! between two positions, for millions of ranges at once.
+//!
+//! One call registers everything:
+//!
+//! ```
+//! # use datafusion::prelude::*;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> datafusion::error::Result<()> {
+//! let ctx = SessionContext::new();
+//! datafusion_rmq::register(&ctx);
+//!
+//! ctx.sql("CREATE TABLE prices AS SELECT column1 AS close FROM (VALUES (5), (3), (8), (1))").await?;
+//! ctx.sql("CREATE TABLE windows AS SELECT column1 AS l, column2 AS r FROM (VALUES (0, 2), (1, 3))").await?;
+//! let lowest = ctx.sql("SELECT l, r, range_min('prices.close', l, r) FROM windows").await?;
+//! # let n: usize = lowest.clone().collect().await?.iter().map(|b| b.num_rows()).sum();
+//! # assert_eq!(n, 2);
+//! lowest.show().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! [`SessionStateBuilderExt::with_rmq`] does the same for a session that is being built.
+//!
+//! # What there is in SQL
+//! - `range_min('table.column', l, r)`, `range_max`, `range_argmin`, `range_argmax`: scalar functions. The first
+//!   argument names a column of a table, or is a subquery of one column that ends in ORDER BY.
+//! - `SELECT * FROM range_min('table.column', 'windows', 'l', 'r')`, `range_max`: the same as table functions.
+//! - `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`, `frame_max`, `frame_argmin`, `frame_argmax`: window
+//!   functions whose frames differ from row to row.
+//! - `rmq_indexes()`: the indexes that the session holds. Options: [`RmqOptions`].
+//!
+//! Bounds are inclusive positions, counted from 0, and clipped to the column. NULLs are skipped; a range without a value gives
+//! NULL. Floats are in IEEE total order, as in DataFusion's MIN without GROUP BY. Of several extremes, the leftmost
+//! has the position.
+//!
+//! # The engine alone
+//! Without the default feature `sql` the crate has no dependency on DataFusion or Arrow: [`engine`] answers ranges over
+//! plain slices.
+//!
+//! # How it works
+//! A rule takes each call out of its expression and puts a `RangeJoin` below it; the operator finds the column's index
+//! in the session's catalog, or builds it once a query, and answers the bounds of each batch. An index is kept for later
+//! queries only where the table can tell that nothing has changed since.
+
+#![warn(missing_docs, clippy::pedantic)]
+
 pub mod engine;
+
 #[cfg(feature = "sql")]
 mod exec;
 #[cfg(feature = "sql")]
@@ -14,5 +60,8 @@ mod plan;
 mod rewrite;
 #[cfg(feature = "sql")]
 mod session;
+
+#[cfg(feature = "sql")]
+pub use options::{ByteSize, EngineChoice, RmqOptions};
 #[cfg(feature = "sql")]
 pub use session::{SessionStateBuilderExt, register};

@@ -6,6 +6,7 @@ use datafusion::catalog::{CatalogProviderList, MemoryCatalogProviderList, TableF
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::{ScalarUDF, WindowUDF};
 use datafusion::optimizer::{Optimizer, OptimizerRule};
+use datafusion::physical_planner::ExtensionPlanner;
 use datafusion::prelude::SessionContext;
 
 use crate::functions::column_name::Names;
@@ -22,15 +23,26 @@ pub trait SessionStateBuilderExt {
     /// Adds the functions `range_min`, `frame_min` and their like, `rmq_indexes()`, the options `rmq.*`,
     /// the rules and the query planner that make them work.
     ///
-    /// Call it after the catalog list and the optimizer's rules have been set, where they are. It replaces
-    /// the query planner; if you have one of your own, register after it and give your extension planners to
-    /// [`RmqQueryPlanner::with_extension_planners`].
+    /// Call it after the catalog list and the optimizer's rules have been set, where they are.
+    /// It replaces the query planner: a session that plans extension nodes of its own uses
+    /// [`Self::with_rmq_and_planners`].
     #[must_use]
     fn with_rmq(self) -> Self;
+
+    /// [`Self::with_rmq`] in a session that plans extension nodes of its own, too.
+    #[must_use]
+    fn with_rmq_and_planners(self, planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>) -> Self;
 }
 
 impl SessionStateBuilderExt for SessionStateBuilder {
-    fn with_rmq(mut self) -> Self {
+    fn with_rmq(self) -> Self {
+        self.with_rmq_and_planners(vec![])
+    }
+
+    fn with_rmq_and_planners(
+        mut self,
+        planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
+    ) -> Self {
         let mut config = self.config().take().unwrap_or_default();
         if config.options().extensions.get::<RmqOptions>().is_none() {
             config = config.with_option_extension(RmqOptions::default());
@@ -63,7 +75,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
 
         let optimizer = self.optimizer().take().unwrap_or_default();
-        let planner = RmqQueryPlanner::new(names, indexes);
+        let planner = RmqQueryPlanner::new(names, indexes, planners);
         self.with_config(config)
             .with_optimizer_rules(with_rules(optimizer).rules)
             .with_query_planner(Arc::new(planner))
@@ -82,7 +94,8 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
 
 /// Makes a session ready for range queries: [`SessionStateBuilderExt::with_rmq`] for a session that is there already.
 ///
-/// Registering twice does no harm, but lets the indexes held go.
+/// It replaces the session's query planner, see [`SessionStateBuilderExt::with_rmq_and_planners`]. Registering
+/// twice does no harm, but lets the indexes held go.
 ///
 /// ```
 /// # use datafusion::prelude::*;

@@ -62,6 +62,7 @@ fn scan_state(state: &SessionState) -> Result<SessionState> {
     let options = config.options_mut();
     options.execution.split_file_groups_by_statistics = false;
     options.execution.collect_statistics = false;
+    options.optimizer.preserve_file_partitions = 0;
     let runtime = RuntimeEnvBuilder::from_runtime_env(state.runtime_env())
         .with_cache_manager(CacheManagerConfig::default())
         .build_arc()?;

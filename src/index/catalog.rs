@@ -235,9 +235,4 @@ impl IndexCatalog {
         });
         list
     }
-
-    /// Lets all indexes go that no running query uses.
-    pub fn clear(&self) {
-        self.lock().by_key.clear();
-    }
 }

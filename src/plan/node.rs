@@ -106,11 +106,6 @@ impl RangeJoin {
         })
     }
 
-    /// The rows that carry the bounds.
-    pub fn input(&self) -> &LogicalPlan {
-        &self.input
-    }
-
     /// The calls, one output column each.
     pub fn calls(&self) -> &[RangeCall] {
         &self.calls

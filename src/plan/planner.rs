@@ -28,22 +28,17 @@ pub struct RmqQueryPlanner {
 }
 
 impl RmqQueryPlanner {
-    pub(crate) fn new(names: Names, indexes: Arc<IndexCatalog>) -> Self {
+    /// A planner that gives extension nodes it does not know to `others`.
+    pub(crate) fn new(
+        names: Names,
+        indexes: Arc<IndexCatalog>,
+        others: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
+    ) -> Self {
         Self {
             names,
             indexes,
-            others: vec![],
+            others,
         }
-    }
-
-    /// The same planner with planners for other extension nodes beside it.
-    #[must_use]
-    pub fn with_extension_planners(
-        mut self,
-        planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
-    ) -> Self {
-        self.others.extend(planners);
-        self
     }
 }
 

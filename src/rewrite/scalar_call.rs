@@ -14,6 +14,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
+use super::conditional::guard_bounds;
 use super::order::check_states_order;
 use crate::functions::RangeUdf;
 use crate::functions::column_text;
@@ -42,13 +43,23 @@ impl OptimizerRule for RangeCallToJoin {
     ) -> Result<Transformed<LogicalPlan>> {
         let mut has_calls = false;
         plan.apply_expressions(|expr| {
-            has_calls |= expr.exists(|e| Ok(range_udf(e).is_some()))?;
+            has_calls |= has_range_call(expr)?;
             Ok(TreeNodeRecursion::Continue)
         })?;
         if !has_calls {
             return Ok(Transformed::no(plan));
         }
-        match plan {
+        let preserver = NamePreserver::new(&plan);
+        let prepared = plan.map_expressions(|expr| {
+            let name = preserver.save(&expr);
+            let inlined = inline_subqueries(expr)?;
+            let prepared = inlined.transform_data(guard_bounds)?;
+            if !prepared.transformed {
+                return Ok(prepared);
+            }
+            Ok(prepared.update_data(|e| name.restore(e)))
+        })?;
+        match prepared.data {
             LogicalPlan::Join(join) => rewrite_join(join, config),
             LogicalPlan::Values(values) => rewrite_values(values, config),
             plan => rewrite_single_input(plan, config),
@@ -56,8 +67,56 @@ impl OptimizerRule for RangeCallToJoin {
     }
 }
 
+/// A correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, is its expression. DataFusion leaves it
+/// correlated, which no operator can run.
+fn inline_subqueries(expr: Expr) -> Result<Transformed<Expr>> {
+    expr.transform_up(|expr| {
+        let Expr::ScalarSubquery(subquery) = &expr else {
+            return Ok(Transformed::no(expr));
+        };
+        let LogicalPlan::Projection(projection) = subquery.subquery.as_ref() else {
+            return Ok(Transformed::no(expr));
+        };
+        let LogicalPlan::EmptyRelation(EmptyRelation {
+            produce_one_row: true,
+            ..
+        }) = projection.input.as_ref()
+        else {
+            return Ok(Transformed::no(expr));
+        };
+        match projection.expr.as_slice() {
+            [one] if has_range_call(one)? && one.contains_outer() => {
+                let one = one.clone().unalias_nested().data;
+                one.transform_up(|e| {
+                    Ok(match e {
+                        Expr::OuterReferenceColumn(_, column) => {
+                            Transformed::yes(Expr::Column(column))
+                        }
+                        e => Transformed::no(e),
+                    })
+                })
+            }
+            _ => Ok(Transformed::no(expr)),
+        }
+    })
+}
+
+/// Whether a range function is called in `expr`, its subqueries without FROM included.
+fn has_range_call(expr: &Expr) -> Result<bool> {
+    expr.exists(|e| match e {
+        Expr::ScalarSubquery(subquery) => match subquery.subquery.as_ref() {
+            LogicalPlan::Projection(p) if matches!(*p.input, LogicalPlan::EmptyRelation(_)) => p
+                .expr
+                .iter()
+                .try_fold(false, |found, e| Ok(found || has_range_call(e)?)),
+            _ => Ok(false),
+        },
+        e => Ok(range_udf(e).is_some()),
+    })
+}
+
 /// The function, if `expr` is a call of one.
-fn range_udf(expr: &Expr) -> Option<(&RangeUdf, &ScalarFunction)> {
+pub(super) fn range_udf(expr: &Expr) -> Option<(&RangeUdf, &ScalarFunction)> {
     match expr {
         Expr::ScalarFunction(call) => call
             .func

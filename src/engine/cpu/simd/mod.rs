@@ -145,7 +145,7 @@ fn window_lines<K, const N: usize>(first: *const K, last: *const K) -> ([*const 
     let lane = |key: *const K| (key.addr() - start.addr()) / size_of::<K>() % 64;
     let mask = ((1 << lane(last)) - 1) & (!1 << lane(first));
     let (low, high) = (first.addr() & !63, last.addr() & !63);
-    let lines = std::array::from_fn(|i| start.map_addr(|at| (at + 64 * i).clamp(low, high)));
+    let lines = std::array::from_fn(|i| start.map_addr(|at| (at + 64 * i).max(low).min(high)));
     (lines, mask)
 }
 
