@@ -1,4 +1,4 @@
-//! The engine for plain Rust slices, without DataFusion, Arrow or keys.
+//! The engine for plain Rust slices, without `DataFusion`, Arrow or keys.
 //!
 //! ```
 //! use datafusion_rmq::engine::alone::Index;
@@ -102,7 +102,7 @@ pub enum Extreme {
 /// one query alone about a microsecond.
 #[derive(Debug)]
 pub struct Index<'a, T: Value> {
-    index: Box<dyn RangeIndex<T::Key> + 'a>,
+    inner: Box<dyn RangeIndex<T::Key> + 'a>,
     encoding: Encoding<T::Key>,
     values: PhantomData<&'a [T]>,
 }
@@ -138,7 +138,7 @@ impl<'a, T: Value> Index<'a, T> {
             Extreme::Max => T::encoding().reversed(),
         };
         Ok(Self {
-            index: T::index(values, encoding, options)?,
+            inner: T::index(values, encoding, options)?,
             encoding,
             values: PhantomData,
         })
@@ -147,19 +147,19 @@ impl<'a, T: Value> Index<'a, T> {
     /// Number of values.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.index.len()
+        self.inner.len()
     }
 
     /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.index.is_empty()
+        self.inner.is_empty()
     }
 
     /// Bytes of the index; the values are not counted.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
-        self.index.index_bytes()
+        self.inner.index_bytes()
     }
 
     /// The extreme value of one range; `None` where the range is empty. What lies outside the slice is left out.
@@ -173,7 +173,7 @@ impl<'a, T: Value> Index<'a, T> {
             valid: &mut valid,
         };
         // Fails on slices of the wrong length only.
-        self.index.answer(&[left], &[right], out).ok()?;
+        self.inner.answer(&[left], &[right], out).ok()?;
         (valid[0] == 1).then(|| T::from_bits(self.encoding.decode(value[0])))
     }
 
@@ -188,7 +188,7 @@ impl<'a, T: Value> Index<'a, T> {
             positions: Some(&mut position),
             valid: &mut valid,
         };
-        self.index.answer(&[left], &[right], out).ok()?;
+        self.inner.answer(&[left], &[right], out).ok()?;
         (valid[0] == 1).then(|| usize::try_from(position[0]).ok())?
     }
 
@@ -211,7 +211,7 @@ impl<'a, T: Value> Index<'a, T> {
                 positions: None,
                 valid: &mut valid[..out.len().div_ceil(64)],
             };
-            self.index.answer(left, right, answers)?;
+            self.inner.answer(left, right, answers)?;
             for (out, key) in out.iter_mut().zip(keys) {
                 *out = T::from_bits(self.encoding.decode(*key));
             }
@@ -242,7 +242,7 @@ impl<'a, T: Value> Index<'a, T> {
                 positions: Some(&mut *out),
                 valid: &mut valid[..words],
             };
-            self.index.answer(left, right, answers)?;
+            self.inner.answer(left, right, answers)?;
             for (i, out) in out.iter_mut().enumerate() {
                 if valid[i / 64] >> (i % 64) & 1 == 0 {
                     *out = -1;

@@ -82,7 +82,7 @@ impl<K: Key> fmt::Debug for Column<K> {
             .field("len", &self.len())
             .field("encoding", &self.encoding)
             .field("validity", &self.validity)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

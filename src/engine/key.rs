@@ -20,9 +20,11 @@ pub trait Key: Copy + Ord + Default + Debug + Send + Sync + 'static + sealed::Se
     const ZERO: Self;
 
     /// `self ^ ((self >>arith (W - 1)) & fold) ^ flip`, see [`Encoding`].
+    #[must_use]
     fn encode_with(self, fold: Self, flip: Self) -> Self;
 
     /// The bits whose key this is: the inverse of [`Key::encode_with`].
+    #[must_use]
     fn decode_with(self, fold: Self, flip: Self) -> Self;
 
     /// All bits turned: the order reversed.
@@ -120,28 +122,28 @@ impl<K: Key> Encoding<K> {
     }
 
     /// The key of stored bits.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub fn encode(self, bits: K) -> K {
         bits.encode_with(self.fold, self.flip)
     }
 
     /// The stored bits of a key.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub fn decode(self, key: K) -> K {
         key.decode_with(self.fold, self.flip)
     }
 
     /// The bits that are turned where the sign bit is set. Never holds the sign bit.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub fn fold(self) -> K {
         self.fold
     }
 
     /// The bits that are turned always.
-    #[inline(always)]
+    #[inline]
     #[must_use]
     pub fn flip(self) -> K {
         self.flip

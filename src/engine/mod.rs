@@ -1,6 +1,6 @@
 //! Engines that answer batches of range-minimum queries.
 //!
-//! An engine knows slices and bounds: no Arrow arrays, no DataFusion. [`Engine`] makes a [`RangeIndex`] of a
+//! An engine knows slices and bounds: no Arrow arrays, no `DataFusion`. [`Engine`] makes a [`RangeIndex`] of a
 //! [`Column`]; the index answers batches of inclusive ranges `(l, r)` with the smallest key in each and with the
 //! leftmost position where it stands. Values are seen as order-preserving unsigned [`Key`]s of 32, 64 or 128 bits
 //! ([`Encoding`]), so that one kernel a width serves every type, and the maximum is the minimum of the complement.

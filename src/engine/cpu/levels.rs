@@ -17,7 +17,7 @@ pub(super) const BLOCK: usize = 16;
 pub(super) const LEVELS: usize = 4;
 
 /// Lines of [`BLOCK`] keys that a window spans at most: see [`Kernel::window`](super::simd::Kernel::window).
-pub(super) const WINDOW_LINES: usize = 3;
+pub(super) const WINDOW_LINES: usize = 2;
 
 /// Where the parts of an index lie in its memory, in bytes.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,7 @@ pub(super) struct Layout {
     offset: [usize; LEVELS],
     sparse: usize,
     sparse_place: usize,
-    /// Rows of the sparse table, row 0 (the level itself) not counted.
+    /// Rows of the sparse table; row 0 is level 4 again.
     rows: usize,
     positions: bool,
     bytes: usize,
@@ -54,7 +54,7 @@ impl Layout {
             *len = below;
         }
         let top = len[LEVELS - 1];
-        let sparse_rows = if top < 2 { 0 } else { top.ilog2() as usize };
+        let sparse_rows = top.checked_ilog2().map_or(0, |rows| rows as usize + 1);
 
         let mut end = 0_usize;
         let mut part = |bytes: usize| {
@@ -146,7 +146,7 @@ impl<K: Key + Plain> Levels<K> {
             .slice(self.layout.level[k], padded_len(self.layout.len[k]))
     }
 
-    /// The sparse table over level 4: row `j >= 1` begins at `(j - 1) * len[3]`.
+    /// The sparse table over level 4: row `j` begins at `j * len[3]`.
     pub(super) fn sparse(&self) -> &[K] {
         let len = self.layout.rows * self.layout.len[LEVELS - 1];
         self.memory.slice(self.layout.sparse, len)
@@ -207,31 +207,38 @@ impl<K: Key + Plain> Levels<K> {
 
     /// Fills the sparse table from level 4.
     pub(super) fn fill_sparse(&mut self) {
-        let top = self.layout.len[LEVELS - 1];
-        for row in 1..=self.layout.rows {
-            let half = 1 << (row - 1);
-            for i in 0..=top - 2 * half {
-                let (left, right) = (self.table(row - 1, i), self.table(row - 1, i + half));
-                let best = if right.0 < left.0 { right } else { left };
-                let at = (row - 1) * top + i;
-                let len = self.layout.rows * top;
-                self.memory.slice_mut::<K>(self.layout.sparse, len)[at] = best.0;
-                if self.layout.positions {
-                    self.memory.slice_mut::<u32>(self.layout.sparse_place, len)[at] = best.1;
+        let Layout {
+            len,
+            rows,
+            positions,
+            ..
+        } = self.layout;
+        let top = len[LEVELS - 1];
+        for row in 0..rows {
+            for i in 0..=top - (1 << row) {
+                let (key, place) = if row == 0 {
+                    // `Layout::new` keeps block numbers of level 4 within 32 bits.
+                    (self.level(LEVELS - 1)[i], i as u32)
+                } else {
+                    let (left, right) =
+                        ((row - 1) * top + i, (row - 1) * top + i + (1 << (row - 1)));
+                    let keys = self.sparse();
+                    let better = if keys[right] < keys[left] {
+                        right
+                    } else {
+                        left
+                    };
+                    let place = self.sparse_place().get(better).copied();
+                    (keys[better], place.unwrap_or(0))
+                };
+                let at = row * top + i;
+                self.memory.slice_mut::<K>(self.layout.sparse, rows * top)[at] = key;
+                if positions {
+                    let start = self.layout.sparse_place;
+                    self.memory.slice_mut::<u32>(start, rows * top)[at] = place;
                 }
             }
         }
-    }
-
-    /// Entry `i` of row `row` with the block it stems from (0 without positions).
-    fn table(&self, row: usize, i: usize) -> (K, u32) {
-        if row == 0 {
-            // `Layout::new` keeps block numbers of level 4 within 32 bits.
-            return (self.level(LEVELS - 1)[i], i as u32);
-        }
-        let at = (row - 1) * self.layout.len[LEVELS - 1] + i;
-        let place = self.sparse_place().get(at).copied().unwrap_or(0);
-        (self.sparse()[at], place)
     }
 }
 
@@ -254,7 +261,7 @@ pub(super) struct Offsets<'a> {
     pub(super) top: &'a mut [u16],
 }
 
-impl<'a, K> Parts<'a, K> {
+impl<K> Parts<'_, K> {
     /// The first `blocks` level-4 blocks, and the rest.
     pub(super) fn split(self, blocks: usize) -> (Self, Self) {
         fn cut<T>(part: &mut [T], at: usize) -> (&mut [T], &mut [T]) {

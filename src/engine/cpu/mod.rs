@@ -5,6 +5,19 @@
 //! of memory by working on many queries at once. Shape after *GPU-RMQ: Accelerating Range Minimum Queries on Modern
 //! GPUs* (Kreis et al., 2026), fitted to caches and vectors of a CPU core.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::inline_always,
+    clippy::many_single_char_names,
+    clippy::needless_bitwise_bool,
+    clippy::similar_names,
+    clippy::verbose_bit_mask,
+    clippy::wildcard_imports,
+    reason = "bit work: numbers are cut on purpose, branches avoided; `l`, `r` and `q` are the papers' names"
+)]
+
 mod build;
 mod dispatch;
 mod levels;
@@ -66,8 +79,8 @@ impl CpuEngine {
     }
 
     fn build<K: CpuKey>(
-        &self,
-        column: Column<K>,
+        self,
+        column: &Column<K>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<K>>, EngineError> {
         Ok(Arc::new(CpuIndex::build(column, options, self.simd)?))
@@ -84,7 +97,7 @@ impl Engine for CpuEngine {
         column: Column<u32>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u32>>, EngineError> {
-        self.build(column, options)
+        self.build(&column, options)
     }
 
     fn build_u64(
@@ -92,7 +105,7 @@ impl Engine for CpuEngine {
         column: Column<u64>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u64>>, EngineError> {
-        self.build(column, options)
+        self.build(&column, options)
     }
 
     fn build_u128(
@@ -100,7 +113,7 @@ impl Engine for CpuEngine {
         column: Column<u128>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError> {
-        self.build(column, options)
+        self.build(&column, options)
     }
 
     fn memory_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
@@ -165,7 +178,7 @@ enum Storage<'a, K> {
 
 impl<K: CpuKey> CpuIndex<'static, K> {
     /// Indexes a shared column.
-    fn build(column: Column<K>, options: &BuildOptions, simd: Simd) -> Result<Self, EngineError> {
+    fn build(column: &Column<K>, options: &BuildOptions, simd: Simd) -> Result<Self, EngineError> {
         let len = column.len();
         let nulls = column
             .validity()
@@ -175,7 +188,7 @@ impl<K: CpuKey> CpuIndex<'static, K> {
             let storage = Storage::Shared(column.shared_bits().clone());
             return Self::over(storage, len, encoding, None, options, simd);
         };
-        let (keys, valid) = build::without_nulls(&column, validity, options.threads)?;
+        let (keys, valid) = build::without_nulls(column, validity, options.threads)?;
         let encoding = Encoding::unsigned();
         Self::over(
             Storage::Copy(keys),

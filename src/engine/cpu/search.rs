@@ -1,6 +1,6 @@
 //! The pruned search, many queries at a time.
 //!
-//! A range starts at the lowest level where it spans at most three lines of blocks (above level 3: at the sparse table
+//! A range starts at the lowest level where it spans at most two lines of blocks (above level 3: at the sparse table
 //! on level 4). The blocks inside the range give a first minimum. The two blocks at its ends reach beyond it, so
 //! their minima are only lower bounds: a range goes down into an end block only where that bound beats what it
 //! holds (for leftmost positions: on the left, where it equals it too). On most data most ranges never see the column.
@@ -186,7 +186,7 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             for level in 1..LEVELS {
                 for q in Set(tile.start[level - 1]) {
                     // Over no block this is a place that the left end is about to replace.
-                    let line = (tile.left[q] >> (4 * level)) & !(BLOCK - 1);
+                    let line = (tile.left[q] >> (4 * level)) & !(64 / size_of::<K>() - 1);
                     let block = line + tile.place[q].block();
                     tile.place[q] = Place::new(level, block);
                     if level == 1 {
@@ -241,20 +241,20 @@ impl<'a, K: Key + Plain> Search<'a, K> {
     ) -> (u64, u64) {
         let (l, r) = (tile.left[q], tile.right[q]);
         let (first, last) = (l >> 16, r >> 16);
-        // At least two, as the range spans a window of level 3: so row 0, level 4 itself, is never asked.
+        // At least one block lies between, as the range spans more than a window of level 3.
         let inner = last - first - 1;
         let row = (inner | 1).ilog2() as usize;
-        let table = self.sparse.wrapping_add(row.wrapping_sub(1) * self.tops);
         let (i, j) = (first + 1, last - (1 << row));
         // SAFETY: `i + 2^row <= last` and `j + 2^row = last`, both within the table's row; `first` and `last` are blocks
         // of level 4.
         unsafe {
+            let table = self.sparse.add(row * self.tops);
             let (a, b) = (*table.add(i), *table.add(j));
             let best = a.min(b);
             tile.best[q] = best;
             if POSITIONS {
                 let from = if b < a { j } else { i };
-                let block = *self.sparse_place.add((row - 1) * self.tops + from) as usize;
+                let block = *self.sparse_place.add(row * self.tops + from) as usize;
                 tile.place[q] = Place::new(4, block);
             }
             let (at_left, at_right) = (*self.level[3].add(first), *self.level[3].add(last));

@@ -7,7 +7,7 @@ use crate::engine::Key;
 pub(super) const TILE: usize = 64;
 
 /// A set of queries of a tile. Adding and walking take no branch and no memory, unlike with a list.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct Set(pub(super) u64);
 
 impl Set {

@@ -29,12 +29,11 @@ impl Kernel<u32> for Avx512 {
             let none = _mm512_set1_epi32(-1);
             let load =
                 |i: usize| _mm512_mask_load_epi32(none, (mask >> (16 * i)) as u16, lines[i].cast());
-            let (a, b, c) = (load(0), load(1), load(2));
-            let best = _mm512_reduce_min_epu32(_mm512_min_epu32(_mm512_min_epu32(a, b), c));
+            let (a, b) = (load(0), load(1));
+            let best = _mm512_reduce_min_epu32(_mm512_min_epu32(a, b));
             let wanted = _mm512_set1_epi32(best.cast_signed());
             let equal = u64::from(_mm512_cmpeq_epi32_mask(a, wanted))
-                | u64::from(_mm512_cmpeq_epi32_mask(b, wanted)) << 16
-                | u64::from(_mm512_cmpeq_epi32_mask(c, wanted)) << 32;
+                | u64::from(_mm512_cmpeq_epi32_mask(b, wanted)) << 16;
             (best, (equal & mask).trailing_zeros())
         }
     }

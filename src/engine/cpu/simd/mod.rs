@@ -133,20 +133,30 @@ pub(super) trait Kernel<K: Key>: Copy {
     }
 }
 
-/// The cache lines of a window, `N` for all its [`WINDOW_LINES`] lines, and the mask of the keys between `first` and `last`.
+/// The cache lines of a window, and the mask of the keys between `first` and `last`, counted from the start of the first
+/// cache line. `N` lines are enough for [`WINDOW_LINES`] lines of keys.
 ///
-/// A load whose lanes are all masked out still brings its cache line in. So lines outside of `first..=last` are
-/// replaced by ones inside: exactly the lines that were asked for are touched.
+/// A load whose lanes are all masked out still brings its cache line in. So a line past that of `last` is replaced by
+/// it: exactly the lines that were asked for are touched.
 #[inline(always)]
 fn window_lines<K, const N: usize>(first: *const K, last: *const K) -> ([*const K; N], u64) {
     const { assert!(N * 64 == WINDOW_LINES * BLOCK * size_of::<K>()) };
-    let line = BLOCK * size_of::<K>();
-    let start = first.map_addr(|at| at & !(line - 1));
-    let lane = |key: *const K| (key.addr() - start.addr()) / size_of::<K>() % 64;
-    let mask = ((1 << lane(last)) - 1) & (!1 << lane(first));
-    let (low, high) = (first.addr() & !63, last.addr() & !63);
-    let lines = std::array::from_fn(|i| start.map_addr(|at| (at + 64 * i).max(low).min(high)));
-    (lines, mask)
+    let (start, end) = (cache_line(first), cache_line(last));
+    let lines = std::array::from_fn(|i| start.wrapping_byte_add(64 * i).min(end));
+    (lines, between(first, last))
+}
+
+/// The start of a key's cache line.
+#[inline(always)]
+fn cache_line<K>(key: *const K) -> *const K {
+    key.map_addr(|at| at & !63)
+}
+
+/// The lanes between `first` and `last`, counted from the start of the cache line of `first`.
+#[inline(always)]
+fn between<K>(first: *const K, last: *const K) -> u64 {
+    let lane = |key: *const K| (key.addr() - cache_line(first).addr()) / size_of::<K>() % 64;
+    ((1 << lane(last)) - 1) & (!1 << lane(first))
 }
 
 /// The lane of a minimum over nothing.

@@ -1,6 +1,6 @@
 //! Plain Rust over arrays of fixed size, which the compiler turns into the vectors of the base instruction set.
 
-use super::{Kernel, NOWHERE};
+use super::{Kernel, NOWHERE, between};
 use crate::engine::cpu::levels::BLOCK;
 use crate::engine::{Encoding, Key};
 
@@ -35,25 +35,18 @@ impl<K: Key> Kernel<K> for Portable {
 
     #[inline(always)]
     unsafe fn window(first: *const K, last: *const K) -> (K, u32) {
-        let line = BLOCK * size_of::<K>();
-        let start = first.map_addr(|at| at & !(line - 1));
-        let lane = |key: *const K| (key.addr() - start.addr()) / size_of::<K>() % 64;
-        let mask = ((1_u64 << lane(last)) - 1) & (!1 << lane(first));
-        let (mut best, mut at) = (K::MAX, NOWHERE);
-        for line in 0..=lane(last) / BLOCK {
-            // SAFETY: the caller lets us read the lines from that of `first` to that of `last`.
-            let keys = unsafe { &*start.add(line * BLOCK).cast::<[K; BLOCK]>() };
-            let (key, lane) = least(keys, mask >> (BLOCK * line) & 0xFFFF);
-            if key < best || at == NOWHERE {
-                best = key;
-                at = if lane == NOWHERE {
-                    at
-                } else {
-                    lane + (BLOCK * line) as u32
-                };
-            }
+        let mask = between(first, last);
+        if mask == 0 {
+            return (K::MAX, NOWHERE);
         }
-        (best, at)
+        // SAFETY: the caller lets us read from `first` to `last`.
+        let keys = unsafe { std::slice::from_raw_parts(first.add(1), mask.count_ones() as usize) };
+        let mut best = K::MAX;
+        for key in keys {
+            best = best.min(*key);
+        }
+        let at = keys.iter().position(|key| *key == best);
+        (best, mask.trailing_zeros() + at.map_or(0, |at| at as u32))
     }
 
     #[inline(always)]
