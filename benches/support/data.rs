@@ -1,5 +1,13 @@
 //! The columns: what they look like decides how far a pruned search goes down.
 
+use std::sync::Arc;
+
+use datafusion_rmq::engine::cpu::CpuEngine;
+use datafusion_rmq::engine::{
+    Answers, BuildOptions, Column, Encoding, Engine as _, Key, RangeIndex,
+};
+
+use super::memory::Values;
 use super::random::Random;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,13 +50,89 @@ impl Data {
 }
 
 /// A type of value that is measured.
-pub trait Cell: datafusion_rmq::engine::alone::Value + PartialOrd {
+pub trait Cell: Copy + PartialOrd + Send + Sync + 'static {
     const NAME: &'static str;
     fn of(value: f64) -> Self;
     fn uniform(random: &mut Random) -> Self;
     /// Strictly increasing in `i`.
     fn counting(i: usize) -> Self;
+    /// A key of the same order, of the positive values here.
+    fn key(self) -> u64;
+    /// An index by the engine, on one thread.
+    fn index(
+        column: Arc<Values<Self>>,
+        engine: &CpuEngine,
+        options: &BuildOptions,
+    ) -> Box<dyn Answer>;
 }
+
+/// An index of the engine, whatever the width of its keys.
+pub trait Answer {
+    fn values(&mut self, left: &[i64], right: &[i64]);
+    fn positions(&mut self, left: &[i64], right: &[i64]);
+    fn bytes(&self) -> usize;
+}
+
+struct Engine<K> {
+    index: Arc<dyn RangeIndex<K>>,
+    keys: Vec<K>,
+    positions: Vec<i64>,
+    valid: Vec<u64>,
+}
+
+impl<K: Key> Engine<K> {
+    fn boxed(index: Arc<dyn RangeIndex<K>>) -> Box<dyn Answer>
+    where
+        K: 'static,
+    {
+        Box::new(Self {
+            index,
+            keys: vec![K::MAX; super::QUERIES],
+            positions: vec![0; super::QUERIES],
+            valid: vec![0; super::QUERIES / 64],
+        })
+    }
+}
+
+impl<K: Key> Answer for Engine<K> {
+    fn values(&mut self, left: &[i64], right: &[i64]) {
+        let out = Answers {
+            values: Some(&mut self.keys[..left.len()]),
+            positions: None,
+            valid: &mut self.valid[..left.len().div_ceil(64)],
+        };
+        self.index.answer(left, right, out).expect("slices fit");
+    }
+
+    fn positions(&mut self, left: &[i64], right: &[i64]) {
+        let out = Answers {
+            values: None,
+            positions: Some(&mut self.positions[..left.len()]),
+            valid: &mut self.valid[..left.len().div_ceil(64)],
+        };
+        self.index.answer(left, right, out).expect("slices fit");
+    }
+
+    fn bytes(&self) -> usize {
+        self.index.index_bytes()
+    }
+}
+
+/// A column's memory as keys.
+struct Keys<T>(Arc<Values<T>>);
+
+macro_rules! keys {
+    ($value:ty, $key:ty) => {
+        impl AsRef<[$key]> for Keys<$value> {
+            fn as_ref(&self) -> &[$key] {
+                // SAFETY: both are numbers of one size and alignment, and all bits of either are values.
+                unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), self.0.len()) }
+            }
+        }
+    };
+}
+keys!(f32, u32);
+keys!(i64, u64);
 
 impl Cell for f32 {
     const NAME: &'static str = "f32";
@@ -62,6 +146,17 @@ impl Cell for f32 {
         // Neighbouring floats: past 2^24 whole numbers would repeat.
         Self::from_bits(0x2000_0000 + i as u32)
     }
+    fn key(self) -> u64 {
+        u64::from(Encoding::<u32>::float().encode(self.to_bits()))
+    }
+    fn index(
+        column: Arc<Values<Self>>,
+        engine: &CpuEngine,
+        options: &BuildOptions,
+    ) -> Box<dyn Answer> {
+        let column = Column::new(Arc::new(Keys(column)), Encoding::float());
+        Engine::boxed(engine.build_u32(column, options).expect("there is memory"))
+    }
 }
 
 impl Cell for i64 {
@@ -74,5 +169,16 @@ impl Cell for i64 {
     }
     fn counting(i: usize) -> Self {
         i as Self
+    }
+    fn key(self) -> u64 {
+        Encoding::<u64>::signed().encode(self.cast_unsigned())
+    }
+    fn index(
+        column: Arc<Values<Self>>,
+        engine: &CpuEngine,
+        options: &BuildOptions,
+    ) -> Box<dyn Answer> {
+        let column = Column::new(Arc::new(Keys(column)), Encoding::signed());
+        Engine::boxed(engine.build_u64(column, options).expect("there is memory"))
     }
 }

@@ -10,6 +10,32 @@ pub enum Pages {
     Small,
 }
 
+impl Pages {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Huge => "huge pages",
+            Self::Small => "4 KiB pages",
+        }
+    }
+
+    /// Lets `work` have memory of these pages only, whatever it advises.
+    pub fn during<R>(self, work: impl FnOnce() -> R) -> R {
+        #[cfg(target_os = "linux")]
+        let forbid = |forbidden: libc::c_ulong| {
+            // SAFETY: switches huge pages of this process off or on, for memory that is touched from now on.
+            unsafe {
+                libc::prctl(libc::PR_SET_THP_DISABLE, forbidden, 0, 0, 0);
+            }
+        };
+        #[cfg(not(target_os = "linux"))]
+        let forbid = |_: libc::c_ulong| {};
+        forbid(libc::c_ulong::from(self == Self::Small));
+        let result = work();
+        forbid(0);
+        result
+    }
+}
+
 /// Values in memory of their own, straight from the kernel.
 pub struct Values<T> {
     map: *mut libc::c_void,
@@ -68,6 +94,11 @@ impl<T> DerefMut for Values<T> {
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
+
+// SAFETY: owned memory of numbers, only read while shared.
+unsafe impl<T: Send> Send for Values<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Values<T> {}
 
 impl<T> Drop for Values<T> {
     fn drop(&mut self) {
