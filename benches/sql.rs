@@ -1,6 +1,6 @@
 //! SQL around the engine: how much the whole query takes beside the engine's own time for the same ranges.
 //!
-//! `cargo bench --bench sql`; `RMQ_BENCH_ROWS` and `RMQ_BENCH_RANGES` change the sizes (2^24 and 10^7).
+//! `cargo bench --profile quick --bench sql`; `RMQ_BENCH_ROWS` and `RMQ_BENCH_RANGES` change the sizes (2^24 and 10^7).
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -17,7 +17,10 @@ use datafusion_rmq::engine::alone::Index;
 const BATCH: usize = 8192;
 
 fn size(name: &str, default: usize) -> usize {
-    std::env::var(name).ok().and_then(|s| s.parse().ok()).unwrap_or(default)
+    std::env::var(name)
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(default)
 }
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
@@ -66,12 +69,16 @@ fn table(ctx: &SessionContext, name: &str, columns: Vec<(&str, ArrayRef)>, batch
         .map(|at| whole.slice(at, batch.min(whole.num_rows() - at)))
         .collect();
     let table = MemTable::try_new(whole.schema(), vec![batches]).expect("batches of one schema");
-    ctx.register_table(name, Arc::new(table)).expect("the table is new");
+    ctx.register_table(name, Arc::new(table))
+        .expect("the table is new");
 }
 
 /// CPU time of this process, all threads.
 fn cpu_time() -> Duration {
-    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `now` is a valid place for the time to be written to.
     let status = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut now) };
     assert_eq!(status, 0, "the clock of the process is there");
@@ -92,12 +99,17 @@ fn median(mut run: impl FnMut()) -> Duration {
 }
 
 fn benches(criterion: &mut Criterion) {
-    let (n, ranges) = (size("RMQ_BENCH_ROWS", 1 << 24), size("RMQ_BENCH_RANGES", 10_000_000));
+    let (n, ranges) = (
+        size("RMQ_BENCH_ROWS", 1 << 24),
+        size("RMQ_BENCH_RANGES", 10_000_000),
+    );
     let mut random = Random(1);
     let values: Vec<f32> = (0..n).map(|_| random.unit() as f32).collect();
     let (left, right) = mixed(n, ranges, &mut random);
 
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
     let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     datafusion_rmq::register(&ctx);
     let v: ArrayRef = Arc::new(Float32Array::from(values.clone()));
@@ -124,11 +136,15 @@ fn benches(criterion: &mut Criterion) {
     let mut out = vec![0.0_f32; BATCH];
     let engine = median(|| {
         for (l, r) in left.chunks(BATCH).zip(right.chunks(BATCH)) {
-            index.values_into(l, r, &mut out[..l.len()]).expect("slices of one length");
+            index
+                .values(l, r, &mut out[..l.len()])
+                .expect("slices of one length");
             black_box(&out);
         }
     });
-    println!("CPU time of {ranges} mixed ranges over {n} f32, one thread, and its ratio to the engine's own:");
+    println!(
+        "CPU time of {ranges} mixed ranges over {n} f32, one thread, and its ratio to the engine's own:"
+    );
     let print = |what: &str, time: Duration| {
         println!(
             "  {what:<34} {time:>8.0?}  {:>6.1} ns a range  {:.2}",
@@ -145,7 +161,10 @@ fn benches(criterion: &mut Criterion) {
     let symbols = "SELECT sum(m) FROM (SELECT frame_min(v, i - 100, i) OVER (PARTITION BY s ORDER BY i) AS m \
                    FROM (SELECT value % 1000 AS s, value / 1000 AS i, (value * 7919) % 10007 AS v FROM range(0, 1000000)))";
     let ranked = symbols.replace("frame_min(v, i - 100, i)", "row_number()");
-    print_window("window form, 10^6 rows, 1000 symbols", median(|| run(symbols)));
+    print_window(
+        "window form, 10^6 rows, 1000 symbols",
+        median(|| run(symbols)),
+    );
     print_window("row_number() over the same", median(|| run(&ranked)));
 
     let mut group = criterion.benchmark_group("sql");

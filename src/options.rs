@@ -1,24 +1,107 @@
 //! The options of this extension: `SET rmq.name = value`, explained by
 //! `SELECT name, value, description FROM information_schema.df_settings WHERE name LIKE 'rmq.%'`.
 
+use std::any::Any;
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-use datafusion::common::config::{ConfigExtension, ConfigField, ConfigOptions, Visit};
-use datafusion::common::{DataFusionError, Result, config_err, extensions_options};
+use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
+use datafusion::common::{DataFusionError, Result, config_err};
 
-extensions_options! {
-    /// Options of range queries, prefix `rmq`.
-    pub struct RmqOptions {
-        /// Which engine answers ranges: 'auto' or 'cpu'
-        pub engine: EngineChoice, default = EngineChoice::Auto
-        /// Whether the index of a column is kept for later queries when its table can tell that nothing changed. When false, every query builds its own
-        pub keep_indexes: bool, default = true
-        /// The most memory that indexes, and the columns copied for them, may take, as bytes or with a unit (K, M, G, T). Over it the least recently used go
-        pub index_memory_limit: ByteSize, default = ByteSize(8 << 30)
-        /// How many threads build the index of a large column; 0 takes all cores
-        pub build_threads: usize, default = 0
+/// Options of range queries, prefix `rmq`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RmqOptions {
+    /// Which engine answers ranges.
+    pub engine: EngineChoice,
+    /// Whether an index is kept for later queries when its table can tell that nothing changed.
+    pub keep_indexes: bool,
+    /// The most memory that indexes, and the columns copied for them, may take.
+    pub index_memory_limit: ByteSize,
+    /// How many threads build the index of a large column; 0 takes all cores.
+    pub build_threads: usize,
+}
+
+impl Default for RmqOptions {
+    fn default() -> Self {
+        Self {
+            engine: EngineChoice::Auto,
+            keep_indexes: true,
+            index_memory_limit: ByteSize(8 << 30),
+            build_threads: 0,
+        }
     }
+}
+
+/// What `information_schema.df_settings` says of each option.
+const HELP: [(&str, &str); 4] = [
+    ("rmq.engine", "Which engine answers ranges: 'auto' or 'cpu'"),
+    (
+        "rmq.keep_indexes",
+        "Whether the index of a column is kept for later queries when its table can tell that nothing changed. When false, every \
+         query builds its own",
+    ),
+    (
+        "rmq.index_memory_limit",
+        "The most memory that indexes, and the columns copied for them, may take: bytes, or with a unit K, M, G or T. Over it \
+         the least recently used go",
+    ),
+    (
+        "rmq.build_threads",
+        "How many threads build the index of a large column; 0 takes all cores",
+    ),
+];
+
+impl ExtensionOptions for RmqOptions {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn Any {
+        self
+    }
+
+    fn cloned(&self) -> Box<dyn ExtensionOptions> {
+        Box::new(self.clone())
+    }
+
+    fn set(&mut self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "engine" => self.engine = value.parse()?,
+            "keep_indexes" => self.keep_indexes = parse(key, value, "true or false")?,
+            "index_memory_limit" => self.index_memory_limit = value.parse()?,
+            "build_threads" => {
+                self.build_threads = parse(key, value, "a whole number, 0 for all cores")?;
+            }
+            _ => {
+                let known = HELP.map(|(name, _)| name).join(", ");
+                return config_err!("there is no option rmq.{key}; there are {known}");
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> Vec<ConfigEntry> {
+        let values = [
+            self.engine.to_string(),
+            self.keep_indexes.to_string(),
+            self.index_memory_limit.to_string(),
+            self.build_threads.to_string(),
+        ];
+        let entry = |((key, description), value): ((&str, &'static str), String)| ConfigEntry {
+            key: key.to_string(),
+            value: Some(value),
+            description,
+        };
+        HELP.into_iter().zip(values).map(entry).collect()
+    }
+}
+
+fn parse<T: FromStr>(key: &str, value: &str, expected: &str) -> Result<T> {
+    value
+        .to_ascii_lowercase()
+        .parse()
+        .or_else(|_| config_err!("rmq.{key} = '{value}': expected {expected}"))
 }
 
 impl ConfigExtension for RmqOptions {
@@ -117,23 +200,6 @@ impl Display for ByteSize {
         }
     }
 }
-
-/// `SET` reads a value by `FromStr` and `SHOW` prints it by `Display`.
-macro_rules! config_field {
-    ($($type:ty),*) => {$(
-        impl ConfigField for $type {
-            fn visit<V: Visit>(&self, v: &mut V, key: &str, description: &'static str) {
-                v.some(key, self, description);
-            }
-
-            fn set(&mut self, _key: &str, value: &str) -> Result<()> {
-                *self = value.parse()?;
-                Ok(())
-            }
-        }
-    )*};
-}
-config_field!(EngineChoice, ByteSize);
 
 #[cfg(test)]
 mod tests {

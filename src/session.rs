@@ -111,7 +111,8 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
 pub fn register(ctx: &SessionContext) {
     let state_ref = ctx.state_ref();
     let mut state = state_ref.write();
-    let mut builder = SessionStateBuilder::new_from_existing(state.clone());
+    let mut builder = SessionStateBuilder::new_from_existing(state.clone())
+        .with_session_id(state.session_id().to_string());
     if let Some(optimizer) = builder.optimizer() {
         let ours = [CheckFrameCalls.name(), RangeCallToJoin.name()];
         optimizer.rules.retain(|rule| !ours.contains(&rule.name()));

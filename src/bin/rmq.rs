@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use clap::Parser;
 use datafusion::common::{DataFusionError, Result, plan_datafusion_err};
@@ -12,7 +12,7 @@ use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::ExplainFormat;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
-use datafusion::sql::sqlparser::tokenizer::{Location, Token, Tokenizer};
+use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer};
 use datafusion_cli::catalog::DynamicObjectStoreCatalog;
 use datafusion_cli::functions::ParquetMetadataFunc;
 use datafusion_cli::object_storage::StdinCarriesCommands;
@@ -26,13 +26,16 @@ use mimalloc::MiMalloc;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let ours = env!("CARGO_PKG_VERSION");
+    format!("{ours} on DataFusion {DATAFUSION_CLI_VERSION}")
+});
 
 /// SQL with range-minimum queries: DataFusion's shell with `range_min`, `frame_min` and their like.
 ///
 /// Without -c and -f it reads SQL from the terminal or from a pipe.
 #[derive(Debug, Parser)]
-#[command(name = "rmq", version = format!("{VERSION}, DataFusion {DATAFUSION_CLI_VERSION}"))]
+#[command(name = "rmq", version = VERSION.as_str())]
 struct Args {
     /// Run these statements, then exit; may be given several times
     #[arg(short, long, value_name = "SQL")]
@@ -93,11 +96,7 @@ async fn run(args: Args) -> Result<()> {
         std::env::set_current_dir(directory).map_err(|e| no_file(directory, e))?;
     }
     if !args.quiet {
-        let mut stdout = io::stdout();
-        writeln!(
-            stdout,
-            "rmq {VERSION} on DataFusion {DATAFUSION_CLI_VERSION}"
-        )?;
+        writeln!(io::stdout(), "rmq {}", *VERSION)?;
     }
 
     let stores = Arc::new(InstrumentedObjectStoreRegistry::new());
@@ -201,13 +200,20 @@ fn statements<'a>(ctx: &SessionContext, text: &'a str) -> Result<Vec<(u64, &'a s
         .tokenize_with_location()
         .map_err(|e| DataFusionError::SQL(Box::new(e.into()), None))?;
 
+    let newlines = text.match_indices('\n').map(|(i, _)| i + 1);
+    let lines: Vec<usize> = std::iter::once(0).chain(newlines).collect();
+
     let mut statements = vec![];
     let (mut start, mut line) = (0, None);
     for token in &tokens {
         match token.token {
             Token::Whitespace(_) => continue,
             Token::SemiColon => {
-                let end = offset(text, token.span.end);
+                // A location counts lines, and characters in its line, from 1.
+                let [end_line, end_column] =
+                    [token.span.end.line, token.span.end.column].map(|n| n as usize - 1);
+                let before = text[lines[end_line]..].chars().take(end_column);
+                let end = lines[end_line] + before.map(char::len_utf8).sum::<usize>();
                 if let Some(line) = line.take() {
                     statements.push((line, text[start..end].trim()));
                 }
@@ -220,15 +226,6 @@ fn statements<'a>(ctx: &SessionContext, text: &'a str) -> Result<Vec<(u64, &'a s
         statements.push((line, text[start..].trim()));
     }
     Ok(statements)
-}
-
-/// Where a location, which counts lines and their characters from 1, lies in a text, in bytes.
-fn offset(text: &str, at: Location) -> usize {
-    let before = |n: u64| usize::try_from(n - 1).unwrap_or(usize::MAX);
-    let lines = text.split_inclusive('\n').map(str::len);
-    let line_start = lines.take(before(at.line)).sum::<usize>();
-    let characters = text[line_start..].chars().map(char::len_utf8);
-    line_start + characters.take(before(at.column)).sum::<usize>()
 }
 
 fn no_file(path: &Path, error: io::Error) -> DataFusionError {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err, resources_err};
+use datafusion::datasource::MemTable;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
@@ -45,7 +46,8 @@ pub(super) async fn plan_table_scan(
         ),
     });
     let projection = indices.collect::<Result<Vec<_>>>()?;
-    match session.as_any().downcast_ref::<SessionState>() {
+    let state = session.as_any().downcast_ref::<SessionState>();
+    match state.filter(|_| !provider.is::<MemTable>()) {
         Some(state) => {
             provider
                 .scan(&scan_state(state)?, Some(&projection), &[], None)
@@ -58,15 +60,22 @@ pub(super) async fn plan_table_scan(
 /// The session, set so that files come in the order of their paths, as they are now: in one partition, their list and
 /// footers asked of the store, not of the session's caches.
 fn scan_state(state: &SessionState) -> Result<SessionState> {
-    let mut config = state.config().clone().with_target_partitions(1);
+    let runtime = RuntimeEnvBuilder::from_runtime_env(state.runtime_env())
+        .with_cache_manager(CacheManagerConfig::default())
+        .build_arc()?;
+    // The builder's own copy of the configuration: it does not make a new default catalog, which would replace the
+    // session's.
+    let mut builder = SessionStateBuilder::new_from_existing(state.clone());
+    let mut config = builder
+        .config()
+        .take()
+        .unwrap_or_default()
+        .with_target_partitions(1);
     let options = config.options_mut();
     options.execution.split_file_groups_by_statistics = false;
     options.execution.collect_statistics = false;
     options.optimizer.preserve_file_partitions = 0;
-    let runtime = RuntimeEnvBuilder::from_runtime_env(state.runtime_env())
-        .with_cache_manager(CacheManagerConfig::default())
-        .build_arc()?;
-    Ok(SessionStateBuilder::new_from_existing(state.clone())
+    Ok(builder
         .with_config(config)
         .with_runtime_env(runtime)
         .build())

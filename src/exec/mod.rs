@@ -2,10 +2,12 @@
 
 mod load;
 mod metrics;
+mod prepare;
 mod range_join;
 mod relation;
 mod stream;
 
+pub(crate) use prepare::{PhysicalLookup, PrepareIndexesExec};
 pub(crate) use range_join::PhysicalCall;
 pub use range_join::RangeJoinExec;
 pub(crate) use relation::{Relation, RelationSource};

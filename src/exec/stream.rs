@@ -7,6 +7,7 @@ use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, exec_err, internal_datafusion_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::{StreamExt, TryStreamExt};
 
@@ -88,8 +89,7 @@ impl Answering {
         }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
-        self.metrics.baseline.record_output(rows);
-        Ok(batch)
+        Ok(batch.record_output(&self.metrics.baseline))
     }
 
     async fn prepare(&mut self) -> Result<()> {

@@ -5,11 +5,14 @@
 pub(crate) mod bounds;
 pub(crate) mod column_name;
 mod indexes;
+mod lookup;
 mod scalar;
 mod table;
 mod window;
 
 pub use indexes::IndexesFunction;
+pub use lookup::IndexSlot;
+pub(crate) use lookup::LookupUdf;
 pub use scalar::RangeUdf;
 pub(crate) use scalar::column_text;
 pub use table::RangeTableFunction;

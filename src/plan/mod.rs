@@ -3,6 +3,8 @@
 
 mod node;
 mod planner;
+mod prepare;
 
 pub use node::{RangeCall, RangeJoin, Source, TableColumn};
 pub use planner::RmqQueryPlanner;
+pub use prepare::{Lookup, PrepareIndexes};

@@ -5,15 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::catalog::default_table_source::DefaultTableSource;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::Result;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
-use super::{RangeCall, RangeJoin, Source};
-use crate::exec::{PhysicalCall, RangeJoinExec, Relation, RelationSource};
+use super::{Lookup, PrepareIndexes, RangeJoin, Source};
+use crate::exec::{
+    PhysicalCall, PhysicalLookup, PrepareIndexesExec, RangeJoinExec, Relation, RelationSource,
+};
+use crate::functions::RangeFunction;
 use crate::functions::column_name::{ColumnName, Names};
 use crate::index::IndexCatalog;
 use crate::rewrite::check_states_order;
@@ -128,11 +131,12 @@ impl RangeJoinPlanner {
     async fn relation(
         &self,
         planner: &dyn PhysicalPlanner,
-        call: &RangeCall,
+        function: RangeFunction,
+        source: &Source,
         session: &dyn Session,
     ) -> Result<(Arc<Relation>, String)> {
-        let function = call.function.range_name();
-        let column = match &call.source {
+        let function = function.range_name();
+        let column = match source {
             Source::Table(column) => &column.0,
             Source::Query(plan) => {
                 let column = plan.schema().field(0).name().clone();
@@ -140,8 +144,8 @@ impl RangeJoinPlanner {
                 if let Some(relation) = self.known(&key) {
                     return Ok((relation, column));
                 }
-                let source = self.query(planner, plan, session).await?;
-                let relation = Relation::new(call.source.to_string(), source, &self.indexes);
+                let rows = self.query(planner, plan, session).await?;
+                let relation = Relation::new(source.to_string(), rows, &self.indexes);
                 return Ok((self.add(key, relation), column));
             }
         };
@@ -195,18 +199,43 @@ impl ExtensionPlanner for RangeJoinPlanner {
         session: &dyn Session,
         planning_ctx: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        let Some(node) = node.as_any().downcast_ref::<RangeJoin>() else {
+        let ([logical], [input]) = (logical_inputs, physical_inputs) else {
             return Ok(None);
         };
-        let ([logical], [input]) = (logical_inputs, physical_inputs) else {
-            return internal_err!("RangeJoin has one input, not {}", logical_inputs.len());
+        if let Some(node) = node.as_any().downcast_ref::<PrepareIndexes>() {
+            let mut lookups = vec![];
+            for Lookup {
+                function,
+                source,
+                slot,
+            } in node.lookups()
+            {
+                let (function, slot) = (*function, slot.clone());
+                let (relation, column) = self.relation(planner, function, source, session).await?;
+                relation.require(&column, function.extreme);
+                lookups.push(PhysicalLookup {
+                    function,
+                    relation,
+                    column,
+                    slot,
+                });
+            }
+            return Ok(Some(Arc::new(PrepareIndexesExec::new(
+                Arc::clone(input),
+                lookups,
+            ))));
+        }
+        let Some(node) = node.as_any().downcast_ref::<RangeJoin>() else {
+            return Ok(None);
         };
         let physical = |bound: &Expr| {
             planner.create_physical_expr(bound, logical.schema(), session, planning_ctx)
         };
         let mut calls = vec![];
         for call in node.calls() {
-            let (relation, column) = self.relation(planner, call, session).await?;
+            let (relation, column) = self
+                .relation(planner, call.function, &call.source, session)
+                .await?;
             relation.require(&column, call.function.extreme);
             calls.push(PhysicalCall {
                 function: call.function,

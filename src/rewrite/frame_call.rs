@@ -4,7 +4,9 @@
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, plan_err};
 use datafusion::logical_expr::expr::{NullTreatment, WindowFunction, WindowFunctionDefinition};
-use datafusion::logical_expr::{Expr, LogicalPlan, WindowFrame};
+use datafusion::logical_expr::{
+    Expr, LogicalPlan, WindowFrame, WindowFrameBound, WindowFrameUnits,
+};
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 use crate::functions::FrameUdf;
@@ -50,12 +52,6 @@ fn check(call: &WindowFunction) -> Result<()> {
     }
     let name = udf.name();
     let params = &call.params;
-    if params.window_frame != WindowFrame::new((!params.order_by.is_empty()).then_some(false)) {
-        return plan_err!(
-            "{name} takes its frame from its arguments, the first and the last position; remove the frame clause {}",
-            params.window_frame
-        );
-    }
     if params.distinct {
         return plan_err!("{name} does not take DISTINCT");
     }
@@ -70,5 +66,22 @@ fn check(call: &WindowFunction) -> Result<()> {
             "{name} does not take IGNORE NULLS; it skips NULLs always, and they keep their positions"
         );
     }
+    if !is_default_frame(&params.window_frame, params.order_by.is_empty()) {
+        return plan_err!(
+            "{name} takes its frame from its arguments, the first and the last position; remove the frame clause {}",
+            params.window_frame
+        );
+    }
     Ok(())
+}
+
+/// Whether this is the frame that `DataFusion` puts where a query has none.
+fn is_default_frame(frame: &WindowFrame, unordered: bool) -> bool {
+    let from_start = frame.start_bound.is_unbounded();
+    let to_end = if unordered {
+        frame.end_bound.is_unbounded()
+    } else {
+        frame.units == WindowFrameUnits::Range && frame.end_bound == WindowFrameBound::CurrentRow
+    };
+    from_start && to_end
 }

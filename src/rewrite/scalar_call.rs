@@ -7,18 +7,18 @@ use arrow::datatypes::FieldRef;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
 use datafusion::common::{Column, DFSchema, DFSchemaRef, JoinType, Result, not_impl_err, plan_err};
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
 use datafusion::logical_expr::{
-    EmptyRelation, Expr, ExprSchemable, Extension, Filter, Join, LogicalPlan, Projection, Union,
-    Values,
+    EmptyRelation, Expr, ExprSchemable, Extension, Filter, Join, LogicalPlan, Projection,
+    ScalarUDF, Union, Values,
 };
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
 use super::conditional::guard_bounds;
 use super::order::check_states_order;
-use crate::functions::RangeUdf;
 use crate::functions::column_text;
-use crate::plan::{RangeCall, RangeJoin, Source, TableColumn};
+use crate::functions::{IndexSlot, LookupUdf, RangeUdf};
+use crate::plan::{Lookup, PrepareIndexes, RangeCall, RangeJoin, Source, TableColumn};
 
 /// Takes the scalar calls of range functions out of their expressions.
 ///
@@ -51,7 +51,7 @@ impl OptimizerRule for RangeCallToJoin {
         }
         let preserver = NamePreserver::new(&plan);
         let prepared = plan.map_expressions(|expr| {
-            let name = preserver.save(&expr);
+            let name = save_name(&preserver, &expr);
             let inlined = inline_subqueries(expr)?;
             let prepared = inlined.transform_data(guard_bounds)?;
             if !prepared.transformed {
@@ -127,6 +127,15 @@ pub(super) fn range_udf(expr: &Expr) -> Option<(&RangeUdf, &ScalarFunction)> {
     }
 }
 
+/// The name to restore after rewriting `expr`. Grouping sets are no column: their members' names come back with
+/// [`restore_columns`].
+fn save_name(preserver: &NamePreserver, expr: &Expr) -> SavedName {
+    match expr {
+        Expr::GroupingSet(_) => SavedName::None,
+        expr => preserver.save(expr),
+    }
+}
+
 /// A node with one input: a range join goes between the two.
 fn rewrite_single_input(
     plan: LogicalPlan,
@@ -144,7 +153,7 @@ fn rewrite_single_input(
     let preserver = NamePreserver::new(&plan);
     let schema = Arc::clone(plan.schema());
     let replaced = plan.map_expressions(|expr| {
-        let name = preserver.save(&expr);
+        let name = save_name(&preserver, &expr);
         Ok(expr.rewrite(&mut calls)?.update_data(|e| name.restore(e)))
     })?;
     if calls.found.is_empty() {
@@ -157,7 +166,7 @@ fn rewrite_single_input(
 }
 
 /// A join's condition: each call goes below the side whose columns its bounds need. Where a call needs
-/// both sides of an inner join, the condition moves above the join.
+/// both sides, the condition moves above an inner join; for others the call stays an expression.
 fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
     let schema = Arc::clone(&join.schema);
     let both = Arc::new(join.left.schema().join(join.right.schema())?);
@@ -176,30 +185,29 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
     let found = !left.found.is_empty() || !right.found.is_empty();
 
     let mut across = Calls::new(config, &both);
-    let needs_both = |calls: &mut Calls, expr: &Expr| -> Result<bool> {
-        Ok(expr.clone().rewrite(calls)?.transformed)
+    let needs_both = match &filter {
+        Some(filter) => filter.clone().rewrite(&mut across)?.transformed,
+        None => false,
     };
-    let lift = filter
-        .as_ref()
-        .map(|f| needs_both(&mut across, f))
-        .transpose()?
-        .unwrap_or(false);
-    if lift && join.join_type != JoinType::Inner {
-        return plan_err!(
-            "{}: its bounds need columns of both sides of a {} JOIN's ON, which is supported for inner joins only; compute the \
-             call in a subquery, or in WHERE",
-            across.found[0].call.function.range_name(),
-            join.join_type
-        );
-    }
-    if !found && !lift {
+    if !found && !needs_both {
         // What is left waits for a subquery to be decorrelated.
-        let filter_and_on = Join { on, filter, ..join };
-        return Ok(Transformed::no(LogicalPlan::Join(filter_and_on)));
+        let join = Join { on, filter, ..join };
+        return Ok(Transformed::no(LogicalPlan::Join(join)));
     }
     let left = Arc::new(left.join_below(Arc::unwrap_or_clone(join.left))?);
     let right = Arc::new(right.join_below(Arc::unwrap_or_clone(join.right))?);
-    let (on_join, above) = if lift { (None, filter) } else { (filter, None) };
+    // An inner join's condition may as well stand above it. That of another join must not: there the call
+    // stays an expression.
+    let (left, on_join, above) = match filter {
+        Some(filter) if needs_both && join.join_type == JoinType::Inner => {
+            (left, None, Some(filter))
+        }
+        Some(filter) if needs_both => {
+            let (left, filter) = look_up(left, filter)?;
+            (left, Some(filter), None)
+        }
+        filter => (left, filter, None),
+    };
     let mut plan = LogicalPlan::Join(Join::try_new(
         left,
         right,
@@ -217,6 +225,32 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
         plan = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
     }
     Ok(Transformed::yes(restore_columns(plan, &schema)?))
+}
+
+/// The calls in `condition` as expressions over indexes that are made ready below, in `input`.
+fn look_up(input: Arc<LogicalPlan>, condition: Expr) -> Result<(Arc<LogicalPlan>, Expr)> {
+    let mut lookups = vec![];
+    let condition = condition.transform_up(|expr| {
+        let Some((udf, call)) = range_udf(&expr) else {
+            return Ok(Transformed::no(expr));
+        };
+        let function = udf.function();
+        let (source, field) = source(udf, &call.args[0])?;
+        let slot = IndexSlot::default();
+        let data_type = function.result_type(field.data_type());
+        let lookup = ScalarUDF::from(LookupUdf::new(function, data_type, slot.clone()));
+        lookups.push(Lookup {
+            function,
+            source,
+            slot,
+        });
+        Ok(Transformed::yes(lookup.call(call.args[1..].to_vec())))
+    })?;
+    let node = Arc::new(PrepareIndexes::new(Arc::unwrap_or_clone(input), lookups));
+    Ok((
+        Arc::new(LogicalPlan::Extension(Extension { node })),
+        condition.data,
+    ))
 }
 
 /// Literal rows have no input: each becomes a projection of the one row that holds the answers.

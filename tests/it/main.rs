@@ -1,3 +1,13 @@
+//! All integration tests in one binary: each more would link DataFusion once again.
+
 mod engine;
 #[cfg(feature = "sql")]
+mod properties;
+#[cfg(feature = "sql")]
+mod robustness;
+#[cfg(feature = "sql")]
 mod sql_files;
+#[cfg(feature = "sql")]
+mod staleness;
+#[cfg(feature = "sql")]
+mod support;

@@ -95,12 +95,18 @@ pub(super) unsafe fn answer<K: Key + Plain, S: Kernel<K>, const POSITIONS: bool>
     }
 }
 
-/// Asks for the lines that query `i` of a plan starts with.
+/// Asks for the cache lines that query `i` of a plan starts with.
 #[inline(always)]
 fn ask<K>(plan: &Plan<K>, i: usize) {
     let (first, last) = (plan.first[i % TILE], plan.last[i % TILE]);
     prefetch(first);
     prefetch(last);
+    // Two lines of keys are two cache lines of 32-bit keys, but four of 64-bit ones. (Of 128-bit keys they are eight, read
+    // one after the other, which the machine foresees.)
+    if size_of::<K>() > 4 {
+        prefetch(first.wrapping_byte_add(64).min(last));
+        prefetch(first.wrapping_byte_add(128).min(last));
+    }
 }
 
 impl<'a, K: Key + Plain> Search<'a, K> {

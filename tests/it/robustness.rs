@@ -1,0 +1,263 @@
+//! Memory limits, faults, cancelling, and calls from outside SQL.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
+use datafusion::arrow::datatypes::Int64Type;
+use datafusion::common::DFSchema;
+use datafusion::execution::memory_pool::GreedyMemoryPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
+use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
+use datafusion_rmq::SessionStateBuilderExt;
+use futures::StreamExt;
+
+use crate::support::{bigint, error, register, run, session};
+
+fn numbers(values: impl IntoIterator<Item = i64>) -> ArrayRef {
+    Arc::new(Int64Array::from_iter_values(values))
+}
+
+#[tokio::test]
+async fn a_call_that_no_rule_rewrote_is_an_error() {
+    let ctx = session();
+    register(&ctx, "t", &[("v", numbers([1]))], &[]);
+    let call = ctx
+        .udf("range_min")
+        .unwrap()
+        .call(vec![lit("t.v"), lit(0_i64), lit(1_i64)]);
+    let expr = ctx.create_physical_expr(call, &DFSchema::empty()).unwrap();
+    let batch = run(&ctx, "SELECT 1").await.unwrap();
+    let message = expr.evaluate(&batch).unwrap_err().to_string();
+    assert!(
+        message.contains("range_min was not planned as a range query"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn the_dataframe_api_takes_the_functions() {
+    let ctx = session();
+    register(&ctx, "t", &[("v", numbers([5, 3, 8]))], &[]);
+    register(
+        &ctx,
+        "q",
+        &[("l", numbers([0, 1])), ("r", numbers([1, 2]))],
+        &[],
+    );
+    let range_max = ctx.udf("range_max").unwrap();
+    let call = range_max.call(vec![lit("t.v"), col("l"), col("r")]);
+    let frame = ctx.table("q").await.unwrap();
+    let frame = frame.filter(call.clone().gt(lit(5_i64))).unwrap();
+    let frame = frame.select(vec![call.alias("m")]).unwrap();
+    let batches = frame.collect().await.unwrap();
+    let values: Vec<_> = batches
+        .iter()
+        .flat_map(|b| b.column(0).as_primitive::<Int64Type>().values().to_vec())
+        .collect();
+    assert_eq!(values, [8]);
+}
+
+#[tokio::test]
+async fn a_builder_registers_as_well_as_a_context() {
+    let config = SessionConfig::new();
+    let builder = SessionStateBuilder::new()
+        .with_config(config)
+        .with_default_features()
+        .with_rmq();
+    let ctx = SessionContext::new_with_state(builder.build());
+    register(&ctx, "t", &[("v", numbers([5, 3, 8]))], &[]);
+    assert_eq!(
+        bigint(&ctx, "SELECT range_argmax('t.v', 0, 2)").await,
+        Some(2)
+    );
+    // Twice is as good as once.
+    datafusion_rmq::register(&ctx);
+    datafusion_rmq::register(&ctx);
+    assert_eq!(
+        bigint(&ctx, "SELECT range_argmax('t.v', 0, 2)").await,
+        Some(2)
+    );
+}
+
+#[tokio::test]
+async fn a_default_schema_set_later_counts() {
+    let ctx = session();
+    register(&ctx, "t", &[("v", numbers([5]))], &[]);
+    run(&ctx, "CREATE SCHEMA other").await.unwrap();
+    run(&ctx, "CREATE TABLE other.t AS SELECT 'x' AS v")
+        .await
+        .unwrap();
+    assert_eq!(bigint(&ctx, "SELECT range_max('t.v', 0, 0)").await, Some(5));
+    run(&ctx, "SET datafusion.catalog.default_schema = 'other'")
+        .await
+        .unwrap();
+    let batch = run(&ctx, "SELECT arrow_cast(range_max('t.v', 0, 0), 'Utf8')")
+        .await
+        .unwrap();
+    assert_eq!(batch.column(0).as_string::<i32>().value(0), "x");
+    assert_eq!(
+        bigint(&ctx, "SELECT range_max('public.t.v', 0, 0)").await,
+        Some(5)
+    );
+}
+
+#[tokio::test]
+async fn over_the_limit_the_least_recently_used_go() {
+    let ctx = session();
+    for name in ["a", "b", "c"] {
+        register(&ctx, name, &[("v", numbers(0..100_000))], &[]);
+    }
+    let ask = |name: &str| format!("SELECT range_min('{name}.v', 5, 9)");
+    bigint(&ctx, &ask("a")).await;
+    let bytes = bigint(&ctx, "SELECT CAST(max(bytes) AS BIGINT) FROM rmq_indexes()")
+        .await
+        .unwrap();
+    // Room for two, while a third is built by an estimate that may be a little high.
+    run(
+        &ctx,
+        &format!("SET rmq.index_memory_limit = '{}'", bytes * 5 / 2),
+    )
+    .await
+    .unwrap();
+    bigint(&ctx, &ask("b")).await;
+    bigint(&ctx, &ask("a")).await;
+    bigint(&ctx, &ask("c")).await;
+    let held = run(&ctx, "SELECT \"table\" FROM rmq_indexes() ORDER BY 1")
+        .await
+        .unwrap();
+    let expected = StringArray::from(vec!["datafusion.public.a", "datafusion.public.c"]);
+    assert_eq!(held.column(0).as_ref(), &expected);
+}
+
+#[tokio::test]
+async fn a_column_over_the_limit_is_an_error_that_names_the_option() {
+    let ctx = session();
+    register(&ctx, "t", &[("v", numbers(0..100_000))], &[50_000]);
+    run(&ctx, "SET rmq.index_memory_limit = '100K'")
+        .await
+        .unwrap();
+    let message = error(&ctx, "SELECT range_min('t.v', 5, 9)").await;
+    assert!(message.contains("Resources exhausted"), "{message}");
+    assert!(message.contains("the index of t.v needs"), "{message}");
+    assert!(
+        message.contains("rmq.index_memory_limit = '100K'"),
+        "{message}"
+    );
+    run(&ctx, "SET rmq.index_memory_limit = '100M'")
+        .await
+        .unwrap();
+    assert_eq!(bigint(&ctx, "SELECT range_min('t.v', 5, 9)").await, Some(5));
+}
+
+#[tokio::test]
+async fn the_sessions_pool_bounds_indexes_and_they_yield_to_each_other() {
+    let pool = Arc::new(GreedyMemoryPool::new(3_000_000));
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(pool)
+        .build_arc()
+        .unwrap();
+    let ctx = SessionContext::new_with_config_rt(SessionConfig::new(), runtime);
+    datafusion_rmq::register(&ctx);
+    // Two batches, so that each index owns a copy of 1.6 MB.
+    for name in ["a", "b"] {
+        register(&ctx, name, &[("v", numbers(0..200_000))], &[100_000]);
+        let sql = format!("SELECT range_max('{name}.v', 5, 9)");
+        assert_eq!(bigint(&ctx, &sql).await, Some(9));
+    }
+    assert_eq!(
+        bigint(&ctx, "SELECT count(*) FROM rmq_indexes()").await,
+        Some(1)
+    );
+    register(&ctx, "big", &[("v", numbers(0..2_000_000))], &[1_000_000]);
+    let message = error(&ctx, "SELECT range_max('big.v', 5, 9)").await;
+    assert!(message.contains("Resources exhausted"), "{message}");
+    assert!(message.contains("memory pool"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_stream_stops_and_frees() {
+    let ctx = session();
+    register(&ctx, "t", &[("v", numbers(0..100_000))], &[]);
+    let sql = "SELECT range_min('t.v', value, value + 1000) FROM range(0, 1000000000)";
+    let mut stream = ctx.sql(sql).await.unwrap().execute_stream().await.unwrap();
+    assert!(stream.next().await.unwrap().unwrap().num_rows() > 0);
+    let started = std::time::Instant::now();
+    drop(stream);
+    drop(ctx.deregister_table("t").unwrap());
+    run(&ctx, "SELECT * FROM rmq_indexes()").await.unwrap();
+    // Other threads may be in the middle of a batch.
+    while ctx.runtime_env().memory_pool.reserved() > 0 {
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "memory is still held"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        run(&ctx, "SELECT * FROM rmq_indexes()").await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn no_rows_ask_for_no_index() {
+    let ctx = session();
+    register(&ctx, "t", &[("v", numbers([5, 3, 8]))], &[]);
+    register(
+        &ctx,
+        "q",
+        &[("l", numbers([])), ("r", numbers([]))],
+        &[0, 0],
+    );
+    let none = run(&ctx, "SELECT range_min('t.v', l, r) FROM q")
+        .await
+        .unwrap();
+    assert_eq!(none.num_rows(), 0);
+    let none = run(
+        &ctx,
+        "SELECT min, argmin FROM range_min('t.v', 'q', 'l', 'r')",
+    )
+    .await
+    .unwrap();
+    assert_eq!(none.num_rows(), 0);
+    assert_eq!(
+        bigint(&ctx, "SELECT count(*) FROM rmq_indexes()").await,
+        Some(0)
+    );
+}
+
+#[tokio::test]
+async fn a_subquerys_order_holds_over_many_partitions() {
+    let ctx = session();
+    let keys: Vec<i64> = (0..40_000).map(|i| i * 7919 % 40_009).collect();
+    let rows: Vec<usize> = vec![5000; 7];
+    register(
+        &ctx,
+        "t",
+        &[("k", numbers(keys.clone())), ("v", numbers(0..40_000))],
+        &rows,
+    );
+    run(&ctx, "CREATE VIEW ordered AS SELECT v, k FROM t ORDER BY k")
+        .await
+        .unwrap();
+    let mut sorted: Vec<_> = keys.iter().zip(0_i64..).collect();
+    sorted.sort_unstable();
+    for source in [
+        "'ordered.v'",
+        "(SELECT v FROM t ORDER BY k)",
+        "(SELECT v FROM ordered ORDER BY k)",
+    ] {
+        let sql = format!(
+            "SELECT i, range_min({source}, i, i) AS v FROM (SELECT value AS i FROM range(0, 40000)) ORDER BY i"
+        );
+        let got = run(&ctx, &sql).await.unwrap();
+        let got = got.column(1).as_primitive::<Int64Type>();
+        assert_eq!(got.null_count(), 0);
+        assert!(
+            got.values()
+                .iter()
+                .zip(&sorted)
+                .all(|(got, (_, v))| got == v),
+            "{source}"
+        );
+    }
+}

@@ -1,0 +1,64 @@
+//! What several tests share.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::compute::concat_batches;
+use datafusion::arrow::datatypes::{Int64Type, Schema};
+use datafusion::datasource::MemTable;
+use datafusion::error::Result;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+/// A session with four partitions and the extension.
+pub fn session() -> SessionContext {
+    let config = SessionConfig::new()
+        .with_information_schema(true)
+        .with_target_partitions(4);
+    let ctx = SessionContext::new_with_config(config);
+    datafusion_rmq::register(&ctx);
+    ctx
+}
+
+/// Runs one statement to its end; the rows as one batch.
+pub async fn run(ctx: &SessionContext, sql: &str) -> Result<RecordBatch> {
+    let frame = ctx.sql(sql).await?;
+    let schema = Arc::clone(frame.schema().inner());
+    Ok(concat_batches(&schema, &frame.collect().await?)?)
+}
+
+/// The first column of the only row, a BIGINT.
+pub async fn bigint(ctx: &SessionContext, sql: &str) -> Option<i64> {
+    let batch = run(ctx, sql).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
+    assert_eq!(batch.num_rows(), 1, "{sql}");
+    let column = batch.column(0).as_primitive::<Int64Type>();
+    column.is_valid(0).then(|| column.value(0))
+}
+
+/// The message of the error that a statement ends with.
+pub async fn error(ctx: &SessionContext, sql: &str) -> String {
+    match run(ctx, sql).await {
+        Ok(_) => panic!("no error from: {sql}"),
+        Err(e) => e.to_string(),
+    }
+}
+
+/// Registers columns as a table in memory, in batches of these lengths.
+pub fn register(ctx: &SessionContext, name: &str, columns: &[(&str, ArrayRef)], batches: &[usize]) {
+    let fields: Vec<_> = columns
+        .iter()
+        .map(|(n, a)| datafusion::arrow::datatypes::Field::new(*n, a.data_type().clone(), true))
+        .collect();
+    let schema = Arc::new(Schema::new(fields));
+    let arrays = columns.iter().map(|(_, a)| Arc::clone(a)).collect();
+    let whole = RecordBatch::try_new(Arc::clone(&schema), arrays).expect("columns of one length");
+    let mut start = 0;
+    let mut parts = vec![];
+    for length in batches {
+        parts.push(whole.slice(start, *length));
+        start += length;
+    }
+    parts.push(whole.slice(start, whole.num_rows() - start));
+    let table = MemTable::try_new(schema, vec![parts]).expect("batches of one schema");
+    ctx.register_table(name, Arc::new(table))
+        .expect("the table is new");
+}
