@@ -5,7 +5,7 @@ use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::logical_expr::{Case, Expr, Operator};
 
-use super::scalar_call::range_udf;
+use super::calls::range_udf;
 
 /// Gives the bounds of the calls in the branches of each CASE in `expr` the branch's condition: they become NULL, an
 /// empty range, for rows that go elsewhere.

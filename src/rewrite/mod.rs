@@ -1,5 +1,6 @@
 //! Logical rules: what people wrote, as range joins. One SQL shape a file.
 
+mod calls;
 mod conditional;
 mod frame_call;
 mod order;

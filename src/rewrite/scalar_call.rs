@@ -3,22 +3,17 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::FieldRef;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
-use datafusion::common::{Column, DFSchema, DFSchemaRef, JoinType, Result, not_impl_err, plan_err};
-use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err};
 use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
 use datafusion::logical_expr::{
-    EmptyRelation, Expr, ExprSchemable, Extension, Filter, Join, LogicalPlan, Projection,
-    ScalarUDF, Union, Values,
+    Case, Distinct, DistinctOn, Expr, ExprSchemable, Filter, Join, LogicalPlan, LogicalPlanBuilder,
+    Projection, Values, lit,
 };
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
+use super::calls::{Calls, has_range_call, inline_subqueries, look_up};
 use super::conditional::guard_bounds;
-use super::order::check_states_order;
-use crate::functions::column_text;
-use crate::functions::{IndexSlot, LookupUdf, RangeUdf};
-use crate::plan::{Lookup, PrepareIndexes, RangeCall, RangeJoin, Source, TableColumn};
 
 /// Takes the scalar calls of range functions out of their expressions.
 ///
@@ -67,66 +62,6 @@ impl OptimizerRule for RangeCallToJoin {
     }
 }
 
-/// A correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, is its expression. DataFusion leaves it
-/// correlated, which no operator can run.
-fn inline_subqueries(expr: Expr) -> Result<Transformed<Expr>> {
-    expr.transform_up(|expr| {
-        let Expr::ScalarSubquery(subquery) = &expr else {
-            return Ok(Transformed::no(expr));
-        };
-        let LogicalPlan::Projection(projection) = subquery.subquery.as_ref() else {
-            return Ok(Transformed::no(expr));
-        };
-        let LogicalPlan::EmptyRelation(EmptyRelation {
-            produce_one_row: true,
-            ..
-        }) = projection.input.as_ref()
-        else {
-            return Ok(Transformed::no(expr));
-        };
-        match projection.expr.as_slice() {
-            [one] if has_range_call(one)? && one.contains_outer() => {
-                let one = one.clone().unalias_nested().data;
-                one.transform_up(|e| {
-                    Ok(match e {
-                        Expr::OuterReferenceColumn(_, column) => {
-                            Transformed::yes(Expr::Column(column))
-                        }
-                        e => Transformed::no(e),
-                    })
-                })
-            }
-            _ => Ok(Transformed::no(expr)),
-        }
-    })
-}
-
-/// Whether a range function is called in `expr`, its subqueries without FROM included.
-fn has_range_call(expr: &Expr) -> Result<bool> {
-    expr.exists(|e| match e {
-        Expr::ScalarSubquery(subquery) => match subquery.subquery.as_ref() {
-            LogicalPlan::Projection(p) if matches!(*p.input, LogicalPlan::EmptyRelation(_)) => p
-                .expr
-                .iter()
-                .try_fold(false, |found, e| Ok(found || has_range_call(e)?)),
-            _ => Ok(false),
-        },
-        e => Ok(range_udf(e).is_some()),
-    })
-}
-
-/// The function, if `expr` is a call of one.
-pub(super) fn range_udf(expr: &Expr) -> Option<(&RangeUdf, &ScalarFunction)> {
-    match expr {
-        Expr::ScalarFunction(call) => call
-            .func
-            .inner()
-            .downcast_ref::<RangeUdf>()
-            .map(|udf| (udf, call)),
-        _ => None,
-    }
-}
-
 /// The name to restore after rewriting `expr`. Grouping sets are no column: their members' names come back with
 /// [`restore_columns`].
 fn save_name(preserver: &NamePreserver, expr: &Expr) -> SavedName {
@@ -156,12 +91,21 @@ fn rewrite_single_input(
         let name = save_name(&preserver, &expr);
         Ok(expr.rewrite(&mut calls)?.update_data(|e| name.restore(e)))
     })?;
-    if calls.found.is_empty() {
+    if calls.is_empty() {
         return Ok(replaced);
     }
     let input = calls.join_below(input)?;
-    let expressions = replaced.data.expressions();
-    let plan = replaced.data.with_new_exprs(expressions, vec![input])?;
+    let plan = match replaced.data {
+        // Its expressions can't be set from outside.
+        LogicalPlan::Distinct(Distinct::On(distinct)) => {
+            let input = Arc::new(input);
+            LogicalPlan::Distinct(Distinct::On(DistinctOn { input, ..distinct }))
+        }
+        plan => {
+            let expressions = plan.expressions();
+            plan.with_new_exprs(expressions, vec![input])?
+        }
+    };
     Ok(Transformed::yes(restore_columns(plan, &schema)?))
 }
 
@@ -182,7 +126,7 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
         .map(|(l, r)| Ok((take(l)?, take(r)?)))
         .collect::<Result<Vec<_>>>()?;
     let filter = join.filter.map(&mut take).transpose()?;
-    let found = !left.found.is_empty() || !right.found.is_empty();
+    let found = !left.is_empty() || !right.is_empty();
 
     let mut across = Calls::new(config, &both);
     let needs_both = match &filter {
@@ -227,80 +171,35 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
     Ok(Transformed::yes(restore_columns(plan, &schema)?))
 }
 
-/// The calls in `condition` as expressions over indexes that are made ready below, in `input`.
-fn look_up(input: Arc<LogicalPlan>, condition: Expr) -> Result<(Arc<LogicalPlan>, Expr)> {
-    let mut lookups = vec![];
-    let condition = condition.transform_up(|expr| {
-        let Some((udf, call)) = range_udf(&expr) else {
-            return Ok(Transformed::no(expr));
-        };
-        let function = udf.function();
-        let (source, field) = source(udf, &call.args[0])?;
-        let slot = IndexSlot::default();
-        let data_type = function.result_type(field.data_type());
-        let lookup = ScalarUDF::from(LookupUdf::new(function, data_type, slot.clone()));
-        lookups.push(Lookup {
-            function,
-            source,
-            slot,
-        });
-        Ok(Transformed::yes(lookup.call(call.args[1..].to_vec())))
-    })?;
-    let node = Arc::new(PrepareIndexes::new(Arc::unwrap_or_clone(input), lookups));
-    Ok((
-        Arc::new(LogicalPlan::Extension(Extension { node })),
-        condition.data,
-    ))
-}
-
-/// Literal rows have no input: each becomes a projection of the one row that holds the answers.
+/// Literal rows have no input. Their numbers serve as one, over which each column becomes a CASE of its cells.
 fn rewrite_values(
     values: Values,
     config: &dyn OptimizerConfig,
 ) -> Result<Transformed<LogicalPlan>> {
-    let one_row = LogicalPlan::EmptyRelation(EmptyRelation {
-        produce_one_row: true,
-        schema: Arc::new(DFSchema::empty()),
-    });
-    let mut calls = Calls::new(config, one_row.schema());
-    let rows = values
-        .values
-        .clone()
-        .into_iter()
-        .map(|row| {
-            row.into_iter()
-                .map(|e| Ok(e.rewrite(&mut calls)?.data))
-                .collect()
-        })
-        .collect::<Result<Vec<Vec<_>>>>()?;
-    if calls.found.is_empty() {
+    let numbers = (0_i64..).take(values.values.len()).map(|i| vec![lit(i)]);
+    let numbers = LogicalPlanBuilder::values(numbers.collect())?.build()?;
+    let number = Expr::Column(Column::from(numbers.schema().qualified_field(0)));
+    let mut calls = Calls::new(config, numbers.schema());
+    let mut cases = vec![];
+    for (i, (qualifier, field)) in values.schema.iter().enumerate() {
+        let mut cells = vec![];
+        for (row, cell) in (0_i64..).zip(&values.values) {
+            let cell = cell[i].clone().rewrite(&mut calls)?.data;
+            cells.push((Box::new(lit(row)), Box::new(cell)));
+        }
+        let case = Expr::Case(Case::new(Some(Box::new(number.clone())), cells, None));
+        cases.push((case, qualifier, field));
+    }
+    if calls.is_empty() {
         return Ok(Transformed::no(LogicalPlan::Values(values)));
     }
-    let answers = Arc::new(calls.join_below(one_row.clone())?);
-    let projections = rows.into_iter().map(|row| {
-        let columns = row
-            .into_iter()
-            .zip(values.schema.iter())
-            .map(|(expr, (q, field))| {
-                let typed = expr.cast_to(field.data_type(), answers.schema())?;
-                Ok(typed.alias_qualified(q.cloned(), field.name()))
-            });
-        let columns = columns.collect::<Result<Vec<_>>>()?;
-        Ok(LogicalPlan::Projection(Projection::try_new(
-            columns,
-            Arc::clone(&answers),
-        )?))
+    let answers = calls.join_below(numbers)?;
+    let columns = cases.into_iter().map(|(case, qualifier, field)| {
+        let typed = case.cast_to(field.data_type(), answers.schema())?;
+        Ok(typed.alias_qualified(qualifier.cloned(), field.name()))
     });
-    let mut projections = projections.collect::<Result<Vec<_>>>()?;
-    let plan = if projections.len() == 1 {
-        projections.remove(0)
-    } else {
-        let inputs = projections.into_iter().map(Arc::new).collect();
-        LogicalPlan::Union(Union {
-            inputs,
-            schema: Arc::clone(&values.schema),
-        })
-    };
+    let columns = columns.collect::<Result<Vec<_>>>()?;
+    let plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(answers))?);
     Ok(Transformed::yes(plan))
 }
 
@@ -332,163 +231,4 @@ fn restore_columns(plan: LogicalPlan, schema: &DFSchema) -> Result<LogicalPlan> 
         columns,
         Arc::new(plan),
     )?))
-}
-
-/// The calls found in expressions over one input, each replaced by the column that its answer will be.
-struct Calls<'a> {
-    config: &'a dyn OptimizerConfig,
-    schema: DFSchemaRef,
-    /// The same call twice is answered once.
-    found: Vec<Found>,
-}
-
-struct Found {
-    /// The call as it stood in its expression, inner calls already replaced.
-    written: ScalarFunction,
-    call: RangeCall,
-    /// 0 if the bounds need the input alone, else one more than the calls whose answers they need.
-    layer: usize,
-}
-
-impl<'a> Calls<'a> {
-    fn new(config: &'a dyn OptimizerConfig, schema: &DFSchemaRef) -> Self {
-        Self {
-            config,
-            schema: Arc::clone(schema),
-            found: vec![],
-        }
-    }
-
-    /// `input` with the answers as further columns.
-    fn join_below(self, input: LogicalPlan) -> Result<LogicalPlan> {
-        let mut plan = input;
-        let mut rest = self.found;
-        for layer in 0.. {
-            if rest.is_empty() {
-                break;
-            }
-            let (now, later): (Vec<_>, _) = rest.into_iter().partition(|f| f.layer == layer);
-            let calls = now.into_iter().map(|f| f.call).collect();
-            let node = Arc::new(RangeJoin::try_new(plan, calls)?);
-            plan = LogicalPlan::Extension(Extension { node });
-            rest = later;
-        }
-        Ok(plan)
-    }
-
-    /// The layer of a call with this bound, or `None` if the bound needs more than this input.
-    fn layer(&self, bound: &Expr) -> Option<usize> {
-        if bound.contains_outer() {
-            return None;
-        }
-        let layers = bound.column_refs().into_iter().map(|column| {
-            let answer = self.found.iter().find(|f| f.call.output == column.name);
-            match answer {
-                Some(found) => Some(found.layer + 1),
-                None => self.schema.has_column(column).then_some(0),
-            }
-        });
-        layers
-            .into_iter()
-            .try_fold(0, |most, layer| Some(most.max(layer?)))
-    }
-
-    /// The column that stands for a call, or `None` if its bounds need more than this input.
-    fn take(&mut self, udf: &RangeUdf, call: &ScalarFunction) -> Result<Option<Column>> {
-        let name = udf.function().range_name();
-        let [column, left, right] = call.args.as_slice() else {
-            return plan_err!(
-                "{name} takes 3 arguments, but {} were given",
-                call.args.len()
-            );
-        };
-        let (source, column_field) = source(udf, column)?;
-        let mut layer = 0;
-        for bound in [left, right] {
-            if bound.exists(|e| Ok(matches!(e, Expr::LambdaVariable(_))))? {
-                return plan_err!(
-                    "{name}: the bound {bound} depends on a lambda's variable, which range functions do not support; unnest the array"
-                );
-            }
-            match self.layer(bound) {
-                Some(needed) => layer = layer.max(needed),
-                None => return Ok(None),
-            }
-        }
-        if let Some(same) = self.found.iter().find(|f| f.written == *call) {
-            return Ok(Some(Column::new_unqualified(&same.call.output)));
-        }
-        let output = self.config.alias_generator().next("__rmq");
-        let call_taken = RangeCall {
-            function: udf.function(),
-            source,
-            left: left.clone(),
-            right: right.clone(),
-            output: output.clone(),
-            data_type: udf.function().result_type(column_field.data_type()),
-        };
-        self.found.push(Found {
-            written: call.clone(),
-            call: call_taken,
-            layer,
-        });
-        Ok(Some(Column::new_unqualified(output)))
-    }
-}
-
-impl TreeNodeRewriter for Calls<'_> {
-    type Node = Expr;
-
-    fn f_up(&mut self, expr: Expr) -> Result<Transformed<Expr>> {
-        let Some((udf, call)) = range_udf(&expr) else {
-            return Ok(Transformed::no(expr));
-        };
-        Ok(match self.take(udf, call)? {
-            Some(column) => Transformed::yes(Expr::Column(column)),
-            None => Transformed::no(expr),
-        })
-    }
-}
-
-/// What the first argument of a call stands for.
-fn source(udf: &RangeUdf, column: &Expr) -> Result<(Source, FieldRef)> {
-    let name = udf.function().range_name();
-    match column {
-        Expr::Literal(literal, _) => {
-            let column = udf.names().parse(name, column_text(name, literal)?)?;
-            let provider = udf.names().table(name, &column.table_reference())?;
-            if let Some(view) = provider.get_logical_plan() {
-                check_states_order(name, &format!("the view {}", column.table), &view)?;
-            }
-            let field = udf.names().field(name, &column)?;
-            Ok((Source::Table(TableColumn(column)), field))
-        }
-        Expr::ScalarSubquery(subquery) if subquery.outer_ref_columns.is_empty() => {
-            let plan = &subquery.subquery;
-            if plan.schema().fields().len() != 1 {
-                return plan_err!(
-                    "{name}: the subquery must have one column, but it has {}",
-                    plan.schema().fields().len()
-                );
-            }
-            check_states_order(name, "the subquery", plan)?;
-            Ok((
-                Source::Query(Arc::clone(plan)),
-                Arc::clone(plan.schema().field(0)),
-            ))
-        }
-        Expr::ScalarSubquery(_) => plan_err!(
-            "{name}: the subquery that gives the column must not depend on the outer query"
-        ),
-        Expr::Placeholder(parameter) => plan_err!(
-            "{name}: the column can't be the parameter {}, as planning needs to know it; bind the parameter before planning, or \
-             write the column's name",
-            parameter.id
-        ),
-        other => plan_err!(
-            "{name}: the first argument must be a string literal that names a table's column ('prices.close') or a subquery, not \
-             {other}; for a column of the query itself use the window form {}({other}, l, r) OVER (ORDER BY …)",
-            udf.function().frame_name()
-        ),
-    }
 }
