@@ -85,28 +85,12 @@ pub(super) unsafe fn answer<K: Key + Plain, S: Kernel<K>, const POSITIONS: bool>
             if let Some(t) = stage(0) {
                 let tile = &mut tiles[t % STAGES];
                 search.plan::<S>(tile, next, t * TILE, left, right);
-                expect(&out, t * TILE);
             }
             if let Some(t) = stage(1) {
                 search.start::<S, POSITIONS>(&mut tiles[t % STAGES], now, next);
             } else {
                 (0..TILE).for_each(|i| ask(next, i));
             }
-        }
-    }
-}
-
-/// Asks for the memory that a tile's answers go to.
-#[inline(always)]
-fn expect<K>(out: &Answers<'_, K>, first: usize) {
-    if let Some(values) = &out.values {
-        for line in (0..TILE).step_by(64 / size_of::<K>()) {
-            prefetch(values.as_ptr().wrapping_add(first + line));
-        }
-    }
-    if let Some(positions) = &out.positions {
-        for line in (0..TILE).step_by(8) {
-            prefetch(positions.as_ptr().wrapping_add(first + line));
         }
     }
 }
