@@ -26,7 +26,7 @@ fn threads(rows: usize, wanted: usize) -> usize {
     wanted.min(rows / MIN_PER_THREAD).max(1)
 }
 
-/// Fills all levels and the sparse table.
+/// Fills all levels and the sparse table, on up to `wanted` threads. `simd` is available.
 pub(super) fn fill_levels<K: CpuKey>(
     levels: &mut Levels<K>,
     source: Source<'_, K>,
@@ -44,11 +44,15 @@ pub(super) fn fill_levels<K: CpuKey>(
             rest = others;
             std::thread::Builder::new()
                 .name("rmq-build".to_owned())
-                .spawn_scoped(scope, move || K::fill(simd, source, first, part))
+                .spawn_scoped(scope, move || {
+                    // SAFETY: `simd` is available.
+                    unsafe { K::fill(simd, source, first, part) }
+                })
                 .map_err(|error| EngineError::Thread(error.to_string()))?;
             first += share;
         }
-        K::fill(simd, source, first, rest);
+        // SAFETY: `simd` is available.
+        unsafe { K::fill(simd, source, first, rest) };
         Ok(())
     })?;
     levels.fill_sparse();

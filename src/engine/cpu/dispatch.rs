@@ -13,12 +13,18 @@ use crate::engine::{Answers, Key};
 
 /// A key with code for each instruction set.
 pub(super) trait CpuKey: Key + Plain {
-    /// See [`build::fill`]. `simd` must be available ([`Simd::check`]).
-    fn fill(simd: Simd, source: Source<'_, Self>, top: usize, parts: Parts<'_, Self>);
+    /// See [`build::fill`].
+    ///
+    /// # Safety
+    /// `simd` is available: [`Simd::check`].
+    unsafe fn fill(simd: Simd, source: Source<'_, Self>, top: usize, parts: Parts<'_, Self>);
 
-    /// See [`search::answer`]; positions are tracked where they are asked for. `simd` must be available, and `context`
-    /// of one piece.
-    fn answer(
+    /// See [`search::answer`]; positions are tracked where they are asked for.
+    ///
+    /// # Safety
+    /// `simd` is available; the levels of `context` (with positions where these are asked for) were built of its column, or
+    /// of one of the same length and [`lead`](super::levels::lead).
+    unsafe fn answer(
         simd: Simd,
         context: Context<'_, Self>,
         left: &[i64],
@@ -104,7 +110,12 @@ mod x86 {
 macro_rules! with_vectors {
     ($key:ty) => {
         impl CpuKey for $key {
-            fn fill(simd: Simd, source: Source<'_, Self>, top: usize, parts: Parts<'_, Self>) {
+            unsafe fn fill(
+                simd: Simd,
+                source: Source<'_, Self>,
+                top: usize,
+                parts: Parts<'_, Self>,
+            ) {
                 match simd {
                     // SAFETY: `simd` is available, so the machine has the instructions.
                     #[cfg(target_arch = "x86_64")]
@@ -116,14 +127,14 @@ macro_rules! with_vectors {
                 }
             }
 
-            fn answer(
+            unsafe fn answer(
                 simd: Simd,
                 context: Context<'_, Self>,
                 left: &[i64],
                 right: &[i64],
                 out: Answers<'_, Self>,
             ) {
-                // SAFETY: `simd` is available, so the machine has the instructions; `context` is of one piece.
+                // SAFETY: `simd` is available, so the machine has the instructions; of `context` the caller vouches.
                 unsafe {
                     match simd {
                         #[cfg(target_arch = "x86_64")]
@@ -143,18 +154,18 @@ with_vectors!(u64);
 
 /// 128-bit keys have no vector minimum anywhere; a block of them is four lines, read in order.
 impl CpuKey for u128 {
-    fn fill(_: Simd, source: Source<'_, Self>, top: usize, parts: Parts<'_, Self>) {
+    unsafe fn fill(_: Simd, source: Source<'_, Self>, top: usize, parts: Parts<'_, Self>) {
         build::fill::<Self, Portable>(source, top, parts);
     }
 
-    fn answer(
+    unsafe fn answer(
         _: Simd,
         context: Context<'_, Self>,
         left: &[i64],
         right: &[i64],
         out: Answers<'_, Self>,
     ) {
-        // SAFETY: no instructions are needed; `context` is of one piece.
+        // SAFETY: no instructions are needed; of `context` the caller vouches.
         unsafe { answer_with::<Self, Portable>(context, left, right, out) }
     }
 }

@@ -47,8 +47,8 @@ struct Search<'a, K> {
 /// Answers a batch. `POSITIONS` says whether positions are tracked; outputs have been checked.
 ///
 /// # Safety
-/// The levels (with positions where `POSITIONS`) were built of this column with this lead, and the machine has the
-/// instructions of `S`.
+/// The levels (with positions where `POSITIONS`) were built of this column, or of one of the same length and lead, and
+/// the machine has the instructions of `S`.
 #[inline(always)]
 pub(super) unsafe fn answer<K: Key + Plain, S: Kernel<K>, const POSITIONS: bool>(
     context: Context<'_, K>,
