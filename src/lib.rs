@@ -43,6 +43,10 @@
 //! queries only where the table can tell that nothing has changed since.
 
 #![warn(missing_docs, clippy::pedantic)]
+#![allow(
+    clippy::single_match_else,
+    reason = "two arms beside each other read as what they are"
+)]
 
 pub mod engine;
 

@@ -110,6 +110,7 @@ impl ConfigExtension for RmqOptions {
 
 impl RmqOptions {
     /// The options as they stand in `config`, or the defaults where the extension is not registered.
+    #[must_use]
     pub fn of(config: &ConfigOptions) -> Self {
         config.extensions.get::<Self>().cloned().unwrap_or_default()
     }

@@ -246,7 +246,7 @@ pub(super) async fn load_columns(
                     return resources_err!(
                         "the columns of {relation} that the query asks take more than rmq.index_memory_limit = '{limit}'; raise it, for \
                          example SET rmq.index_memory_limit = '{}G'",
-                        (2 * limit.0 >> 30) + 1
+                        ((2 * limit.0) >> 30) + 1
                     );
                 }
                 if let Some(chunks) = loaded.get_mut(*column) {

@@ -81,10 +81,11 @@ impl Relation {
 
     /// What `EXPLAIN` calls the column.
     pub(crate) fn column_label(&self, column: &str) -> String {
-        match self.source {
-            RelationSource::Table { .. } => format!("{}.{column}", self.label),
-            RelationSource::Query(_) if self.label.starts_with('(') => self.label.clone(),
-            RelationSource::Query(_) => format!("{}.{column}", self.label),
+        // The label of a subquery, "(subquery of v)", names its column.
+        if self.label.starts_with('(') {
+            self.label.clone()
+        } else {
+            format!("{}.{column}", self.label)
         }
     }
 

@@ -110,9 +110,9 @@ impl Answering {
             prepared.push(index);
         }
         if !self.noted.swap(true, Ordering::Relaxed) {
-            prepared
-                .iter()
-                .for_each(|index| self.metrics.note_index(index));
+            for index in &prepared {
+                self.metrics.note_index(index);
+            }
         }
         self.prepared = prepared;
         Ok(())

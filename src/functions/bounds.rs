@@ -16,6 +16,10 @@ pub(crate) fn coerce_bound(function: &str, name: &str, data_type: &DataType) -> 
         t if t.is_integer() => Ok(t.clone()),
         DataType::Null => Ok(DataType::Int64),
         DataType::Dictionary(_, value) if value.is_integer() => Ok(value.as_ref().clone()),
+        t @ (DataType::Decimal128(_, 0) | DataType::Decimal256(_, 0)) => plan_err!(
+            "{function}: the bound {name} is a {t}, but positions are integers; cast it, for example CAST({name} AS BIGINT). \
+             (DataFusion makes a decimal of an unsigned integer minus a signed one, as in row_number() OVER (…) - 1)"
+        ),
         other => plan_err!(
             "{function}: the bound {name} is a {other}, but positions are integers; cast it, for example CAST({name} AS BIGINT)"
         ),

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Weak};
 
 use arrow::datatypes::FieldRef;
-use datafusion::catalog::{CatalogProviderList, TableProvider};
+use datafusion::catalog::{CatalogProviderList, SchemaProvider, TableProvider};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
 use datafusion::common::{
@@ -146,6 +146,9 @@ impl Names {
             Some(Ok(Some(provider))) => Ok(provider),
             Some(Ok(None)) => Err(unknown_table(function, table, &catalogs)),
             Some(Err(error)) => Err(error),
+            None if !schema_of(&catalogs, table).is_some_and(|s| s.table_exist(&table.table)) => {
+                Err(unknown_table(function, table, &catalogs))
+            }
             None => plan_err!(
                 "{function}: the schema '{}.{}' would have to wait for table '{}', which planning can't; register the table in a \
                  schema in memory, for example with CREATE EXTERNAL TABLE",
@@ -178,14 +181,18 @@ impl Names {
     }
 }
 
+fn schema_of(
+    catalogs: &Arc<dyn CatalogProviderList>,
+    table: &ResolvedTableReference,
+) -> Option<Arc<dyn SchemaProvider>> {
+    catalogs.catalog(&table.catalog)?.schema(&table.schema)
+}
+
 async fn lookup(
     catalogs: &Arc<dyn CatalogProviderList>,
     table: &ResolvedTableReference,
 ) -> Result<Option<Arc<dyn TableProvider>>> {
-    match catalogs
-        .catalog(&table.catalog)
-        .and_then(|catalog| catalog.schema(&table.schema))
-    {
+    match schema_of(catalogs, table) {
         Some(schema) => schema.table(&table.table).await,
         None => Ok(None),
     }
@@ -199,14 +206,14 @@ fn unknown_table(
 ) -> DataFusionError {
     /// Names less alike than this are no help; DataFusion uses the same bound for columns.
     const NEAR: f64 = 0.5;
-    let known = catalogs
-        .catalog(&table.catalog)
-        .and_then(|catalog| catalog.schema(&table.schema))
+    let known = schema_of(catalogs, table)
         .map(|schema| schema.table_names())
         .unwrap_or_default();
+    let likeness =
+        |name: &str| normalized_levenshtein(&name.to_lowercase(), &table.table.to_lowercase());
     let mut near: Vec<_> = known
         .iter()
-        .map(|name| (normalized_levenshtein(name, &table.table), name))
+        .map(|name| (likeness(name), name))
         .filter(|(likeness, _)| *likeness >= NEAR)
         .collect();
     near.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));

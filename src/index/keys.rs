@@ -4,6 +4,11 @@
 //! memory. A narrow type, and one that Arrow stores in parts, is converted once; strings, binaries and
 //! 256-bit decimals are ranked.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "keys are cut into the parts they are made of"
+)]
+
 use std::sync::Arc;
 
 use arrow::array::{

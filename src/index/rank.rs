@@ -34,15 +34,14 @@ pub(crate) fn rank(values: &ArrayRef) -> Result<Ranked> {
     let compare = make_comparator(values, values, options)?;
     let mut ranks = vec![0; values.len()];
     let mut firsts: Vec<u32> = vec![];
-    for &row in order {
-        if firsts
-            .last()
-            .is_none_or(|&first| compare(first as usize, row as usize).is_ne())
-        {
+    let mut rank = 0;
+    for (i, &row) in order.iter().enumerate() {
+        let before = order[i.saturating_sub(1)];
+        if i == 0 || compare(before as usize, row as usize).is_ne() {
+            rank += u32::from(i > 0);
             firsts.push(row);
         }
-        // At least one value has been pushed, and there are no more than `values.len()`, a `u32`.
-        ranks[row as usize] = (firsts.len() - 1) as u32;
+        ranks[row as usize] = rank;
     }
     let distinct = take(values, &UInt32Array::from(firsts), None)?;
     Ok(Ranked {

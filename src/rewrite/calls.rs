@@ -120,6 +120,16 @@ impl<'a> Calls<'a> {
         Ok(plan)
     }
 
+    /// A name that no column of the input has.
+    fn unused_name(&self) -> String {
+        loop {
+            let name = self.config.alias_generator().next("__rmq");
+            if !self.schema.has_column_with_unqualified_name(&name) {
+                return name;
+            }
+        }
+    }
+
     /// The layer of a call with this bound, or `None` if the bound needs more than this input.
     fn layer(&self, bound: &Expr) -> Option<usize> {
         if bound.contains_outer() {
@@ -162,7 +172,7 @@ impl<'a> Calls<'a> {
         if let Some(same) = self.found.iter().find(|f| f.written == *call) {
             return Ok(Some(Column::new_unqualified(&same.call.output)));
         }
-        let output = self.config.alias_generator().next("__rmq");
+        let output = self.unused_name();
         let call_taken = RangeCall {
             function: udf.function(),
             source,

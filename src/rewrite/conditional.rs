@@ -62,7 +62,7 @@ fn only_in(case: &Case, branch: Option<usize>, bound: Expr) -> Expr {
         } else {
             Expr::default()
         };
-        *result = Box::new(kept);
+        **result = kept;
     }
     only.else_expr = branch.is_none().then(|| Box::new(bound));
     Expr::Case(only)
@@ -72,8 +72,13 @@ fn only_in(case: &Case, branch: Option<usize>, bound: Expr) -> Expr {
 fn may_fail(bound: &Expr) -> Result<bool> {
     bound.exists(|e| {
         Ok(match e {
-            Expr::Column(_) | Expr::Literal(..) | Expr::OuterReferenceColumn(..) => false,
-            Expr::Alias(_) | Expr::Case(_) | Expr::IsNull(_) | Expr::IsNotNull(_) => false,
+            Expr::Column(_)
+            | Expr::Literal(..)
+            | Expr::OuterReferenceColumn(..)
+            | Expr::Alias(_)
+            | Expr::Case(_)
+            | Expr::IsNull(_)
+            | Expr::IsNotNull(_) => false,
             // Integers wrap around.
             Expr::BinaryExpr(e) => !matches!(e.op, Operator::Plus | Operator::Minus),
             _ => range_udf(e).is_none(),

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err};
+use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err, plan_err};
 use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
 use datafusion::logical_expr::{
-    Case, Distinct, DistinctOn, Expr, ExprSchemable, Filter, Join, LogicalPlan, LogicalPlanBuilder,
-    Projection, Values, lit,
+    Case, Distinct, DistinctOn, DmlStatement, Expr, ExprSchemable, Filter, Join, LogicalPlan,
+    LogicalPlanBuilder, Projection, Values, WriteOp, lit,
 };
 use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
 
@@ -36,6 +36,9 @@ impl OptimizerRule for RangeCallToJoin {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
+        if let LogicalPlan::Dml(statement) = &plan {
+            check_statement(statement)?;
+        }
         let mut has_calls = false;
         plan.apply_expressions(|expr| {
             has_calls |= has_range_call(expr)?;
@@ -60,6 +63,23 @@ impl OptimizerRule for RangeCallToJoin {
             plan => rewrite_single_input(plan, config),
         }
     }
+}
+
+/// Refuses range functions in DELETE and UPDATE: a table takes the conditions and values of these apart from the plan, and
+/// evaluates them itself.
+fn check_statement(statement: &DmlStatement) -> Result<()> {
+    if !matches!(statement.op, WriteOp::Delete | WriteOp::Update) {
+        return Ok(());
+    }
+    statement.input.apply(|node| match node {
+        LogicalPlan::Extension(e) if e.node.name() == "RangeJoin" => plan_err!(
+            "range functions (range_min and its like) do not work in {}, whose conditions and values a table evaluates by itself; \
+             write the answers into a table first, with CREATE TABLE … AS SELECT",
+            statement.op.name()
+        ),
+        _ => Ok(TreeNodeRecursion::Continue),
+    })?;
+    Ok(())
 }
 
 /// The name to restore after rewriting `expr`. Grouping sets are no column: their members' names come back with
@@ -128,9 +148,9 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
     let filter = join.filter.map(&mut take).transpose()?;
     let found = !left.is_empty() || !right.is_empty();
 
-    let mut across = Calls::new(config, &both);
+    let mut spanning = Calls::new(config, &both);
     let needs_both = match &filter {
-        Some(filter) => filter.clone().rewrite(&mut across)?.transformed,
+        Some(filter) => filter.clone().rewrite(&mut spanning)?.transformed,
         None => false,
     };
     if !found && !needs_both {
@@ -163,9 +183,9 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
         join.null_aware,
     )?);
     if let Some(condition) = above {
-        let mut calls = Calls::new(config, plan.schema());
-        let condition = condition.rewrite(&mut calls)?.data;
-        let input = calls.join_below(plan)?;
+        let mut answers = Calls::new(config, plan.schema());
+        let condition = condition.rewrite(&mut answers)?.data;
+        let input = answers.join_below(plan)?;
         plan = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
     }
     Ok(Transformed::yes(restore_columns(plan, &schema)?))

@@ -456,14 +456,13 @@ async fn check(case: &Case) -> Result<usize, TestCaseError> {
         .collect();
     register(&ctx, "t", &[("v", Arc::clone(&values))], &lengths);
     let ranges: Vec<_> = (0..RANGES).map(|_| range(case.rows, &mut random)).collect();
-    let bound = |f: fn(&(Option<i64>, Option<i64>)) -> Option<i64>| -> ArrayRef {
-        Arc::new(Int64Array::from_iter(ranges.iter().map(f)))
-    };
+    let left: ArrayRef = Arc::new(Int64Array::from_iter(ranges.iter().map(|r| r.0)));
+    let right: ArrayRef = Arc::new(Int64Array::from_iter(ranges.iter().map(|r| r.1)));
     let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..RANGES as i64));
     register(
         &ctx,
         "q",
-        &[("id", ids), ("l", bound(|r| r.0)), ("r", bound(|r| r.1))],
+        &[("id", ids), ("l", left), ("r", right)],
         &[700, 1],
     );
 

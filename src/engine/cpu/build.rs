@@ -3,7 +3,7 @@
 use super::dispatch::CpuKey;
 use super::levels::{BLOCK, Levels, Parts};
 use super::memory::{Memory, Plain};
-use super::simd::{Kernel, Simd};
+use super::simd::{Kernel, Simd, prefetch};
 use super::validity::NextValid;
 use crate::engine::{Column, Encoding, EngineError, Key, Validity};
 
@@ -12,6 +12,9 @@ const TOP: usize = BLOCK * BLOCK * BLOCK * BLOCK;
 
 /// Below this many values a second thread costs more than it gives.
 const MIN_PER_THREAD: usize = 1 << 20;
+
+/// How many bytes ahead of the build the column is asked for.
+const AHEAD: usize = 4096;
 
 /// The values that levels are built of.
 #[derive(Debug, Clone, Copy)]
@@ -79,6 +82,14 @@ pub(super) fn fill<K: Key + Plain, S: Kernel<K>>(
         let keys = &mut parts.level[0][line * BLOCK..][..BLOCK];
         if from >= source.lead && from + BLOCK * BLOCK <= end {
             for (i, key) in keys.iter_mut().enumerate() {
+                // The machine's own prefetcher stops at the end of each page.
+                let ahead = origin
+                    .wrapping_add(from + i * BLOCK)
+                    .wrapping_byte_add(AHEAD);
+                prefetch(ahead);
+                if size_of::<K>() > 4 {
+                    prefetch(ahead.wrapping_byte_add(64));
+                }
                 // SAFETY: all 256 values lie inside the column.
                 (*key, lanes[i]) = unsafe {
                     S::base(
