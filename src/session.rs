@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::catalog::{CatalogProviderList, MemoryCatalogProviderList, TableFunction};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::{ScalarUDF, WindowUDF};
-use datafusion::optimizer::{Optimizer, OptimizerRule};
+use datafusion::optimizer::{AnalyzerRule, Optimizer, OptimizerRule};
 use datafusion::physical_planner::ExtensionPlanner;
 use datafusion::prelude::SessionContext;
 
@@ -77,6 +77,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         let optimizer = self.optimizer().take().unwrap_or_default();
         let planner = RmqQueryPlanner::new(names, indexes, planners);
         self.with_config(config)
+            .with_analyzer_rule(Arc::new(CheckFrameCalls))
             .with_optimizer_rules(with_rules(optimizer).rules)
             .with_query_planner(Arc::new(planner))
     }
@@ -85,8 +86,7 @@ impl SessionStateBuilderExt for SessionStateBuilder {
 /// DataFusion's rules and ours.
 fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     // First: before literal bounds are folded and an ORDER BY in a first argument is dropped.
-    optimizer.rules.insert(0, Arc::new(CheckFrameCalls));
-    optimizer.rules.insert(1, Arc::new(RangeCallToJoin));
+    optimizer.rules.insert(0, Arc::new(RangeCallToJoin));
     // Last, for the calls whose bounds were columns of an outer query.
     optimizer.rules.push(Arc::new(RangeCallToJoin));
     optimizer
@@ -113,9 +113,16 @@ pub fn register(ctx: &SessionContext) {
     let mut state = state_ref.write();
     let mut builder = SessionStateBuilder::new_from_existing(state.clone())
         .with_session_id(state.session_id().to_string());
+    // What an earlier call registered.
+    if let Some(analyzer) = builder.analyzer() {
+        analyzer
+            .rules
+            .retain(|rule| rule.name() != CheckFrameCalls.name());
+    }
     if let Some(optimizer) = builder.optimizer() {
-        let ours = [CheckFrameCalls.name(), RangeCallToJoin.name()];
-        optimizer.rules.retain(|rule| !ours.contains(&rule.name()));
+        optimizer
+            .rules
+            .retain(|rule| rule.name() != RangeCallToJoin.name());
     }
     *state = builder.with_rmq().build();
 }

@@ -188,6 +188,8 @@ impl Relation {
                 None => missing.push((column, extreme, data_type)),
             }
         }
+        // The option may have been set lower since they were built.
+        self.catalog.shrink_to(options.index_memory_limit);
         if missing.is_empty() {
             return Ok(prepared);
         }

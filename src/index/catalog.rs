@@ -164,6 +164,11 @@ impl IndexCatalog {
         entries.by_key.insert(key, entry);
     }
 
+    /// Lets indexes go, the least recently used first, while they take more than `limit`.
+    pub(crate) fn shrink_to(&self, limit: ByteSize) {
+        while self.total.load(Ordering::Relaxed) > limit.0 && self.lock().evict() {}
+    }
+
     /// Registers `bytes` for the index of `column`. Held indexes go, the least recently used first, until both the
     /// option's limit and the session's pool have room.
     ///

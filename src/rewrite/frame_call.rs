@@ -1,13 +1,15 @@
 //! `frame_min(…) OVER (…)`: refuses what the window form has no meaning for. DataFusion shows a window function
-//! neither its frame clause nor its modifiers, so a rule looks at the plan.
+//! neither its frame clause nor its modifiers, so a rule looks at the plan: an analyzer's, as a session may be told
+//! to go on without an optimizer's rule that fails.
 
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, plan_err};
 use datafusion::logical_expr::expr::{NullTreatment, WindowFunction, WindowFunctionDefinition};
 use datafusion::logical_expr::{
     Expr, LogicalPlan, WindowFrame, WindowFrameBound, WindowFrameUnits,
 };
-use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::AnalyzerRule;
 
 use crate::functions::FrameUdf;
 
@@ -15,31 +17,26 @@ use crate::functions::FrameUdf;
 #[derive(Debug, Default)]
 pub struct CheckFrameCalls;
 
-impl OptimizerRule for CheckFrameCalls {
+impl AnalyzerRule for CheckFrameCalls {
     fn name(&self) -> &'static str {
         "rmq_check_frame_calls"
     }
 
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::TopDown)
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        _config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        if let LogicalPlan::Window(window) = &plan {
-            for expr in &window.window_expr {
-                expr.apply(|e| {
-                    if let Expr::WindowFunction(call) = e {
-                        check(call)?;
-                    }
-                    Ok(TreeNodeRecursion::Continue)
-                })?;
+    fn analyze(&self, plan: LogicalPlan, _config: &ConfigOptions) -> Result<LogicalPlan> {
+        plan.apply_with_subqueries(|node| {
+            if let LogicalPlan::Window(window) = node {
+                for expr in &window.window_expr {
+                    expr.apply(|e| {
+                        if let Expr::WindowFunction(call) = e {
+                            check(call)?;
+                        }
+                        Ok(TreeNodeRecursion::Continue)
+                    })?;
+                }
             }
-        }
-        Ok(Transformed::no(plan))
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(plan)
     }
 }
 

@@ -68,14 +68,15 @@ impl OptimizerRule for RangeCallToJoin {
 /// Refuses range functions in DELETE and UPDATE: a table takes the conditions and values of these apart from the plan, and
 /// evaluates them itself.
 fn check_statement(statement: &DmlStatement) -> Result<()> {
-    if !matches!(statement.op, WriteOp::Delete | WriteOp::Update) {
-        return Ok(());
-    }
+    let statement_name = match statement.op {
+        WriteOp::Delete => "DELETE",
+        WriteOp::Update => "UPDATE",
+        _ => return Ok(()),
+    };
     statement.input.apply(|node| match node {
         LogicalPlan::Extension(e) if e.node.name() == "RangeJoin" => plan_err!(
-            "range functions (range_min and its like) do not work in {}, whose conditions and values a table evaluates by itself; \
-             write the answers into a table first, with CREATE TABLE … AS SELECT",
-            statement.op.name()
+            "range functions (range_min and its like) do not work in {statement_name}, whose conditions and values a table evaluates by itself; \
+             write the answers into a table first, with CREATE TABLE … AS SELECT"
         ),
         _ => Ok(TreeNodeRecursion::Continue),
     })?;
