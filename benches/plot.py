@@ -66,14 +66,12 @@ def main():
     tables = defaultdict(dict)
     references = {}
     with open(path, newline="") as file:
-        # Names of contenders hold a comma, so fields are counted from both ends.
-        next(file)
-        for fields in csv.reader(file):
-            if fields[:2] != [kind, size]:
+        for row in csv.DictReader(file):
+            if (row["type"], row["log n"]) != (kind, size):
                 continue
-            data, ranges, ns, ratio = fields[2], fields[-3], float(fields[-2]), float(fields[-1])
-            tables[data][(",".join(fields[3:-3]), ranges)] = ns
-            if ratio > 0.05 and ratio < 5:
+            data, ns, ratio = row["data"], float(row["ns"]), float(row["ratio"])
+            tables[data][(row["contender"], row["ranges"])] = ns
+            if row["contender"] == "engine, value":
                 references[data] = ns / ratio
     columns = 2
     wide = LEFT + columns * WIDTH

@@ -87,8 +87,9 @@ impl<K: Key> Engine<K> {
     {
         Box::new(Self {
             index,
-            keys: vec![K::MAX; super::QUERIES],
-            positions: vec![0; super::QUERIES],
+            // Made at the first answer, so that a build's time is that of the build.
+            keys: Vec::new(),
+            positions: Vec::new(),
             valid: vec![0; super::QUERIES / 64],
         })
     }
@@ -96,6 +97,7 @@ impl<K: Key> Engine<K> {
 
 impl<K: Key> Answer for Engine<K> {
     fn values(&mut self, left: &[i64], right: &[i64]) {
+        self.keys.resize(super::QUERIES, K::MAX);
         let out = Answers {
             values: Some(&mut self.keys[..left.len()]),
             positions: None,
@@ -105,6 +107,7 @@ impl<K: Key> Answer for Engine<K> {
     }
 
     fn positions(&mut self, left: &[i64], right: &[i64]) {
+        self.positions.resize(super::QUERIES, 0);
         let out = Answers {
             values: None,
             positions: Some(&mut self.positions[..left.len()]),

@@ -109,12 +109,12 @@ impl Results {
             "\n{title}: ns/query (ratio to ref2 = {:.1} ns)",
             self.reference
         );
-        let head = Workload::ALL.map(|workload| format!("{:>17}", workload.name()));
+        let head = Workload::ALL.map(|workload| format!("{:>21}", workload.name()));
         println!("{:38}{}", "", head.concat());
         for (name, times) in &self.rows {
             let cells = times.map(|time| {
                 let ratio = time / self.reference;
-                format!("{time:>9.1} {:>7}", format!("({ratio:.2})"))
+                format!("{time:>11.1} {:>9}", format!("({ratio:.2})"))
             });
             println!("{name:38}{}", cells.concat());
         }
@@ -127,7 +127,7 @@ impl Results {
             for (workload, time) in Workload::ALL.iter().zip(times) {
                 let ratio = time / self.reference;
                 lines += &format!(
-                    "{values},{},{data},{name},{},{time:.2},{ratio:.3}\n",
+                    "{values},{},{data},\"{name}\",{},{time:.2},{ratio:.3}\n",
                     n.ilog2(),
                     workload.name()
                 );
