@@ -45,10 +45,6 @@ struct Args {
     #[arg(short, long, value_name = "FILE")]
     file: Vec<PathBuf>,
 
-    /// Run this file before reading from the terminal, in place of ~/.datafusionrc; may be given several times
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["command", "file"])]
-    rc: Vec<PathBuf>,
-
     /// How results are printed
     #[arg(long, value_enum, default_value_t = PrintFormat::Automatic)]
     format: PrintFormat,
@@ -110,9 +106,6 @@ async fn run(args: Args) -> Result<()> {
     };
 
     if interactive {
-        for file in start_files(args.rc) {
-            run_file(&ctx, &file, &print).await?;
-        }
         return exec::exec_from_repl(&ctx, &mut print)
             .await
             .map_err(|e| DataFusionError::External(Box::new(e)));
@@ -161,24 +154,10 @@ async fn session(
     Ok(ctx)
 }
 
-/// The files to run before the first prompt.
-fn start_files(given: Vec<PathBuf>) -> Vec<PathBuf> {
-    if !given.is_empty() {
-        return given;
-    }
-    let file = std::env::home_dir().map(|home| home.join(".datafusionrc"));
-    file.into_iter().filter(|f| f.is_file()).collect()
-}
-
 /// Runs the statements of a file one after another, up to the first that fails.
 async fn run_file(ctx: &SessionContext, file: &Path, print: &PrintOptions) -> Result<()> {
     let text = std::fs::read_to_string(file).map_err(|e| no_file(file, e))?;
-    // A first line for the system, `#!/usr/bin/env -S rmq -f`, stays as an empty one: lines are counted.
-    let text = match text.split_once('\n') {
-        Some((first, _)) if first.starts_with("#!") => &text[first.len()..],
-        _ => &text,
-    };
-    let statements = statements(ctx, text).map_err(|e| e.context(file.display().to_string()))?;
+    let statements = statements(ctx, &text).map_err(|e| e.context(file.display().to_string()))?;
     for (line, statement) in statements {
         if !print.quiet {
             writeln!(io::stdout(), "\n{statement}")?;

@@ -178,10 +178,6 @@ impl UserDefinedLogicalNodeCore for RangeJoin {
         needed.dedup();
         Some(vec![needed])
     }
-
-    fn supports_limit_pushdown(&self) -> bool {
-        true
-    }
 }
 
 impl Hash for RangeJoin {

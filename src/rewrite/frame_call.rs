@@ -6,9 +6,7 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, plan_err};
 use datafusion::logical_expr::expr::{NullTreatment, WindowFunction, WindowFunctionDefinition};
-use datafusion::logical_expr::{
-    Expr, LogicalPlan, WindowFrame, WindowFrameBound, WindowFrameUnits,
-};
+use datafusion::logical_expr::{Expr, LogicalPlan, WindowFrame, WindowFrameBound};
 use datafusion::optimizer::AnalyzerRule;
 
 use crate::functions::FrameUdf;
@@ -72,13 +70,10 @@ fn check(call: &WindowFunction) -> Result<()> {
     Ok(())
 }
 
-/// Whether this is the frame that `DataFusion` puts where a query has none.
+/// Whether this may be the frame that DataFusion puts where a query has none: all rows without an order, those up to
+/// the current one (RANGE, or ROWS where it knows the order to be strict) with one.
 fn is_default_frame(frame: &WindowFrame, unordered: bool) -> bool {
-    let from_start = frame.start_bound.is_unbounded();
-    let to_end = if unordered {
-        frame.end_bound.is_unbounded()
-    } else {
-        frame.units == WindowFrameUnits::Range && frame.end_bound == WindowFrameBound::CurrentRow
-    };
-    from_start && to_end
+    let to_end = frame.end_bound.is_unbounded();
+    let to_current = frame.end_bound == WindowFrameBound::CurrentRow;
+    frame.start_bound.is_unbounded() && (to_current || (to_end && unordered))
 }
