@@ -105,11 +105,7 @@ impl Names {
 
     /// Reads a table's name by SQL's identifier rules.
     pub(crate) fn parse_table(&self, text: &str) -> ResolvedTableReference {
-        self.resolve(if self.fold_case {
-            TableReference::parse_str(text)
-        } else {
-            TableReference::from(text)
-        })
+        self.resolve(TableReference::parse_str_normalized(text, !self.fold_case))
     }
 
     /// The field of a named column, checked to have an order.

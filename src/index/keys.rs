@@ -137,7 +137,7 @@ pub(crate) enum KeyColumn {
     W128(Column<u128>),
 }
 
-/// A column's keys, what turns them back into values, and the bytes that were copied to make them.
+/// A column's keys, what turns them back into values, and the bytes of the keys where they are a copy.
 #[derive(Debug)]
 pub(crate) struct Encoded {
     pub(crate) column: KeyColumn,
@@ -175,7 +175,7 @@ pub(crate) fn encode(
         }
         Layout::Narrow => {
             let keys = widen(&values);
-            copied_bytes += size_of_val(keys.as_slice());
+            copied_bytes = size_of_val(keys.as_slice());
             KeyColumn::W32(column(
                 Arc::new(keys),
                 directed(Encoding::unsigned(), extreme),
@@ -189,7 +189,7 @@ pub(crate) fn encode(
                 .iter()
                 .map(|v| day_time_key(*v))
                 .collect();
-            copied_bytes += size_of_val(keys.as_slice());
+            copied_bytes = size_of_val(keys.as_slice());
             KeyColumn::W64(column(
                 Arc::new(keys),
                 directed(Encoding::unsigned(), extreme),
@@ -203,7 +203,7 @@ pub(crate) fn encode(
                 .iter()
                 .map(|v| month_day_nano_key(*v))
                 .collect();
-            copied_bytes += size_of_val(keys.as_slice());
+            copied_bytes = size_of_val(keys.as_slice());
             KeyColumn::W128(column(
                 Arc::new(keys),
                 directed(Encoding::unsigned(), extreme),
@@ -213,8 +213,7 @@ pub(crate) fn encode(
         Layout::Rank => {
             let ranked = rank(&values)?;
             // The ranks replace the values.
-            copied_bytes =
-                size_of_val(ranked.ranks.as_slice()) + ranked.distinct.get_array_memory_size();
+            copied_bytes = size_of_val(ranked.ranks.as_slice());
             distinct = Some(ranked.distinct);
             let keys: SharedSlice<u32> = Arc::new(ranked.ranks);
             KeyColumn::W32(column(
@@ -429,6 +428,13 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
+    /// Bytes of the distinct values, where keys are ranks.
+    pub(crate) fn bytes(&self) -> usize {
+        self.distinct
+            .as_ref()
+            .map_or(0, |d| d.get_array_memory_size())
+    }
+
     /// The type of the values that come back.
     pub(crate) fn value_type(&self) -> &DataType {
         &self.value_type
