@@ -13,6 +13,12 @@ use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_rmq::engine::alone::Index;
 
+#[allow(dead_code)]
+mod support;
+use support::clock::timed;
+use support::random::Random;
+use support::workload::Workload;
+
 /// Rows in a batch of the table of ranges, as DataFusion's own readers make them.
 const BATCH: usize = 8192;
 
@@ -21,45 +27,6 @@ fn size(name: &str, default: usize) -> usize {
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or(default)
-}
-
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Uniform in (0, 1].
-    fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Normal by Box and Muller.
-    fn normal(&mut self) -> f64 {
-        (-2.0 * self.unit().ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()
-    }
-}
-
-/// The paper's mixed workload: one third each of large, medium and small ranges.
-fn mixed(n: usize, ranges: usize, random: &mut Random) -> (Vec<i64>, Vec<i64>) {
-    let log = (n as f64).ln();
-    (0..ranges)
-        .map(|i| {
-            let length = match i % 3 {
-                0 => random.unit() * n as f64,
-                1 => (log * 0.6 + 0.3 * random.normal()).exp(),
-                _ => (log * 0.3 + 0.3 * random.normal()).exp(),
-            };
-            let length = (length as usize).clamp(1, n);
-            let left = (random.next() % (n - length + 1) as u64) as usize;
-            (left as i64, (left + length - 1) as i64)
-        })
-        .unzip()
 }
 
 fn table(ctx: &SessionContext, name: &str, columns: Vec<(&str, ArrayRef)>, batch: usize) {
@@ -73,27 +40,9 @@ fn table(ctx: &SessionContext, name: &str, columns: Vec<(&str, ArrayRef)>, batch
         .expect("the table is new");
 }
 
-/// CPU time of this process, all threads.
-fn cpu_time() -> Duration {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `now` is a valid place for the time to be written to.
-    let status = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut now) };
-    assert_eq!(status, 0, "the clock of the process is there");
-    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
-}
-
-/// The median CPU time of five runs.
+/// The median CPU time of five runs on this thread.
 fn median(mut run: impl FnMut()) -> Duration {
-    let mut times: Vec<_> = (0..5)
-        .map(|_| {
-            let before = cpu_time();
-            run();
-            cpu_time() - before
-        })
-        .collect();
+    let mut times: Vec<_> = (0..5).map(|_| timed(&mut run)).collect();
     times.sort_unstable();
     times[2]
 }
@@ -105,7 +54,7 @@ fn benches(criterion: &mut Criterion) {
     );
     let mut random = Random(1);
     let values: Vec<f32> = (0..n).map(|_| random.unit() as f32).collect();
-    let (left, right) = mixed(n, ranges, &mut random);
+    let (left, right) = Workload::Mixed.queries(n, ranges);
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

@@ -3,7 +3,8 @@
 //!
 //! One call registers everything:
 //!
-//! ```
+#![cfg_attr(feature = "sql", doc = "```")]
+#![cfg_attr(not(feature = "sql"), doc = "```ignore")]
 //! # use datafusion::prelude::*;
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> datafusion::error::Result<()> {
@@ -19,7 +20,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`SessionStateBuilderExt::with_rmq`] does the same for a session that is being built.
+//! `SessionStateBuilderExt::with_rmq` does the same for a session that is being built.
 //!
 //! # What there is in SQL
 //! - `range_min('table.column', l, r)`, `range_max`, `range_argmin`, `range_argmax`: scalar functions. The first
@@ -27,7 +28,7 @@
 //! - `SELECT * FROM range_min('table.column', 'windows', 'l', 'r')`, `range_max`: the same as table functions.
 //! - `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`, `frame_max`, `frame_argmin`, `frame_argmax`: window
 //!   functions whose frames differ from row to row.
-//! - `rmq_indexes()`: the indexes that the session holds. Options: [`RmqOptions`].
+//! - `rmq_indexes()`: the indexes that the session holds. Options: `RmqOptions`.
 //!
 //! Bounds are inclusive positions, counted from 0, and clipped to the column. NULLs are skipped; a range without a value gives
 //! NULL. Floats are in IEEE total order, as in DataFusion's MIN without GROUP BY. Of several extremes, the leftmost

@@ -9,10 +9,9 @@ use datafusion::optimizer::{AnalyzerRule, Optimizer, OptimizerRule};
 use datafusion::physical_planner::ExtensionPlanner;
 use datafusion::prelude::SessionContext;
 
+use crate::engine::Extreme;
 use crate::functions::column_name::Names;
-use crate::functions::{
-    Extreme, FrameUdf, IndexesFunction, RangeFunction, RangeTableFunction, RangeUdf,
-};
+use crate::functions::{FrameUdf, IndexesFunction, RangeFunction, RangeTableFunction, RangeUdf};
 use crate::index::IndexCatalog;
 use crate::options::RmqOptions;
 use crate::plan::RmqQueryPlanner;

@@ -22,7 +22,7 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
-use super::{Answers, BuildOptions, Encoding, EngineError, Key, RangeIndex};
+use super::{Answers, BuildOptions, Encoding, EngineError, Extreme, Key, RangeIndex};
 
 mod sealed {
     use super::{BuildOptions, Encoding, EngineError, Key, RangeIndex};
@@ -86,15 +86,6 @@ value!(u128, u128, index_u128, unsigned, std::convert::identity);
 value!(f32, u32, index_u32, float, f32::from_bits);
 value!(f64, u64, index_u64, float, f64::from_bits);
 
-/// Whether the smallest or the greatest value is sought.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Extreme {
-    /// The smallest.
-    Min,
-    /// The greatest.
-    Max,
-}
-
 /// A slice made ready for range-minimum, or range-maximum, queries.
 ///
 /// It borrows the values and adds some 0.3 bytes for each of 4 bytes, 0.6 for each of 8. Many queries are best asked at
@@ -133,10 +124,7 @@ impl<'a, T: Value> Index<'a, T> {
         extreme: Extreme,
         options: &BuildOptions,
     ) -> Result<Self, EngineError> {
-        let encoding = match extreme {
-            Extreme::Min => T::encoding(),
-            Extreme::Max => T::encoding().reversed(),
-        };
+        let encoding = T::encoding().directed(extreme);
         Ok(Self {
             inner: T::index(values, encoding, options)?,
             encoding,

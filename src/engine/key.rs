@@ -2,6 +2,8 @@
 
 use std::fmt::Debug;
 
+use super::Extreme;
+
 mod sealed {
     pub trait Sealed {}
     impl Sealed for u32 {}
@@ -109,6 +111,15 @@ impl<K: Key> Encoding<K> {
         Self {
             fold: K::SIGN.complement(),
             flip: K::SIGN,
+        }
+    }
+
+    /// The encoding under which the extreme sought has the smallest key.
+    #[must_use]
+    pub fn directed(self, extreme: Extreme) -> Self {
+        match extreme {
+            Extreme::Min => self,
+            Extreme::Max => self.reversed(),
         }
     }
 

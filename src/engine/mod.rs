@@ -33,6 +33,26 @@ pub use column::{Column, SharedSlice, Validity};
 pub use error::EngineError;
 pub use key::{Encoding, Key};
 
+/// Which end of the order is sought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Extreme {
+    /// The smallest value.
+    Min,
+    /// The greatest value.
+    Max,
+}
+
+impl Extreme {
+    /// `min` or `max`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Min => "min",
+            Self::Max => "max",
+        }
+    }
+}
+
 /// Where a batch of answers goes; what is wanted follows from which outputs are there.
 ///
 /// `n` is the number of queries, the length of the bounds.

@@ -17,8 +17,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use tokio::sync::OnceCell;
 
 use super::load::{load_columns, plan_table_scan, read_version};
+use crate::engine::Extreme;
 use crate::engine::cpu::CpuEngine;
-use crate::functions::Extreme;
 use crate::functions::column_name::ColumnName;
 use crate::index::{ColumnIndex, HeldIndex, IndexCatalog, IndexKey};
 use crate::options::RmqOptions;

@@ -20,26 +20,8 @@ pub use window::FrameUdf;
 
 use arrow::datatypes::DataType;
 
+use crate::engine::Extreme;
 use crate::index::value_type;
-
-/// Which end of the order is asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Extreme {
-    /// The smallest value.
-    Min,
-    /// The largest value.
-    Max,
-}
-
-impl Extreme {
-    /// `min` or `max`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Min => "min",
-            Self::Max => "max",
-        }
-    }
-}
 
 /// One of the four questions about a range of rows: the extreme value, or where it stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -12,9 +12,10 @@ use datafusion::logical_expr::{
     Signature, Volatility, scalar_doc_sections::DOC_SECTION_OTHER,
 };
 
+use super::RangeFunction;
 use super::bounds::{check_argument_count, coerce_bound};
 use super::column_name::Names;
-use super::{Extreme, RangeFunction};
+use crate::engine::Extreme;
 use crate::index::check_ordered;
 
 /// What the three arguments are, for error messages.

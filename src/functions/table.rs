@@ -10,9 +10,10 @@ use datafusion::common::{Column, DFSchema, Result, TableReference, field_not_fou
 use datafusion::datasource::ViewTable;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder, ScalarUDF, lit};
 
+use super::RangeFunction;
 use super::column_name::Names;
 use super::scalar::{RangeUdf, column_text};
-use super::{Extreme, RangeFunction};
+use crate::engine::Extreme;
 
 /// What the four arguments are, for error messages.
 const ARGUMENTS: &str = "a column 'table.column', a table of windows, and the names of its columns with the first and the last position";

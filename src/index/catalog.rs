@@ -11,7 +11,7 @@ use datafusion::common::{Result, resources_datafusion_err, resources_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 
 use super::{ColumnIndex, Version};
-use crate::functions::Extreme;
+use crate::engine::Extreme;
 use crate::functions::column_name::ColumnName;
 use crate::options::ByteSize;
 

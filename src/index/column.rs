@@ -9,8 +9,8 @@ use arrow::datatypes::DataType;
 use datafusion::common::Result;
 
 use super::keys::{Decoder, Encoded, KeyColumn, encode, key_bytes, value_type};
+use crate::engine::Extreme;
 use crate::engine::{Answers, BuildOptions, ColumnSize, Engine, EngineError, Key, RangeIndex};
-use crate::functions::Extreme;
 use crate::functions::bounds::Ranges;
 
 /// A column made ready to be asked for its smallest, or its largest, values and where they stand.

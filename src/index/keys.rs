@@ -24,8 +24,8 @@ use arrow::datatypes::{
 use datafusion::common::{Result, exec_datafusion_err, plan_err};
 
 use super::rank::rank;
+use crate::engine::Extreme;
 use crate::engine::{Column, Encoding, SharedSlice, Validity};
-use crate::functions::Extreme;
 
 /// How many bits a key of this type takes and how they come about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,23 +162,23 @@ pub(crate) fn encode(
     let mut distinct = None;
     let column = match layout {
         Layout::Native(Width::W32, order) => {
-            let encoding = directed(encoding_32(order), extreme);
+            let encoding = encoding_32(order).directed(extreme);
             KeyColumn::W32(column(borrow::<u32>(&values), encoding, nulls)?)
         }
         Layout::Native(Width::W64, order) => {
-            let encoding = directed(encoding_64(order), extreme);
+            let encoding = encoding_64(order).directed(extreme);
             KeyColumn::W64(column(borrow::<u64>(&values), encoding, nulls)?)
         }
         Layout::Native(Width::W128, _) => {
             let bits: SharedSlice<u128> = Arc::new(Bits128(native::<i128>(&values)));
-            KeyColumn::W128(column(bits, directed(Encoding::signed(), extreme), nulls)?)
+            KeyColumn::W128(column(bits, Encoding::signed().directed(extreme), nulls)?)
         }
         Layout::Narrow => {
             let keys = widen(&values);
             copied_bytes = size_of_val(keys.as_slice());
             KeyColumn::W32(column(
                 Arc::new(keys),
-                directed(Encoding::unsigned(), extreme),
+                Encoding::unsigned().directed(extreme),
                 nulls,
             )?)
         }
@@ -192,7 +192,7 @@ pub(crate) fn encode(
             copied_bytes = size_of_val(keys.as_slice());
             KeyColumn::W64(column(
                 Arc::new(keys),
-                directed(Encoding::unsigned(), extreme),
+                Encoding::unsigned().directed(extreme),
                 nulls,
             )?)
         }
@@ -206,7 +206,7 @@ pub(crate) fn encode(
             copied_bytes = size_of_val(keys.as_slice());
             KeyColumn::W128(column(
                 Arc::new(keys),
-                directed(Encoding::unsigned(), extreme),
+                Encoding::unsigned().directed(extreme),
                 nulls,
             )?)
         }
@@ -216,11 +216,7 @@ pub(crate) fn encode(
             copied_bytes = size_of_val(ranked.ranks.as_slice());
             distinct = Some(ranked.distinct);
             let keys: SharedSlice<u32> = Arc::new(ranked.ranks);
-            KeyColumn::W32(column(
-                keys,
-                directed(Encoding::unsigned(), extreme),
-                nulls,
-            )?)
+            KeyColumn::W32(column(keys, Encoding::unsigned().directed(extreme), nulls)?)
         }
         Layout::AllNull => {
             let keys: SharedSlice<u32> = Arc::new(vec![0; values.len()]);
@@ -289,13 +285,6 @@ fn column<K: crate::engine::Key>(
     let bytes = ScalarBuffer::<u8>::from(nulls.into_inner().into_inner());
     let validity = Validity::new(Arc::new(bytes), offset);
     Ok(column.with_validity(validity)?)
-}
-
-fn directed<K: crate::engine::Key>(encoding: Encoding<K>, extreme: Extreme) -> Encoding<K> {
-    match extreme {
-        Extreme::Min => encoding,
-        Extreme::Max => encoding.reversed(),
-    }
 }
 
 fn encoding_32(order: Order) -> Encoding<u32> {
@@ -443,16 +432,16 @@ impl Decoder {
     pub(crate) fn decode_32(&self, keys: Vec<u32>, valid: NullBuffer) -> Result<ArrayRef> {
         match self.layout {
             Layout::Native(_, order) => {
-                let encoding = directed(encoding_32(order), self.extreme);
+                let encoding = encoding_32(order).directed(self.extreme);
                 self.native(Buffer::from_vec(decode(keys, encoding)), valid)
             }
             Layout::Narrow => {
-                let keys = decode(keys, directed(Encoding::unsigned(), self.extreme));
+                let keys = decode(keys, Encoding::unsigned().directed(self.extreme));
                 self.narrow(&keys, valid)
             }
             Layout::AllNull => Ok(new_null_array(&self.value_type, keys.len())),
             _ => {
-                let ranks = decode(keys, directed(Encoding::unsigned(), self.extreme));
+                let ranks = decode(keys, Encoding::unsigned().directed(self.extreme));
                 let ranks = arrow::array::UInt32Array::new(ranks.into(), Some(valid));
                 let distinct = self
                     .distinct
@@ -466,11 +455,11 @@ impl Decoder {
     pub(crate) fn decode_64(&self, keys: Vec<u64>, valid: NullBuffer) -> Result<ArrayRef> {
         match self.layout {
             Layout::Native(_, order) => {
-                let encoding = directed(encoding_64(order), self.extreme);
+                let encoding = encoding_64(order).directed(self.extreme);
                 self.native(Buffer::from_vec(decode(keys, encoding)), valid)
             }
             _ => {
-                let keys = decode(keys, directed(Encoding::unsigned(), self.extreme));
+                let keys = decode(keys, Encoding::unsigned().directed(self.extreme));
                 let values: Vec<_> = keys.into_iter().map(day_time).collect();
                 self.native(Buffer::from_vec(values), valid)
             }
@@ -479,11 +468,11 @@ impl Decoder {
 
     pub(crate) fn decode_128(&self, keys: Vec<u128>, valid: NullBuffer) -> Result<ArrayRef> {
         if self.layout == Layout::MonthDayNano {
-            let keys = decode(keys, directed(Encoding::unsigned(), self.extreme));
+            let keys = decode(keys, Encoding::unsigned().directed(self.extreme));
             let values: Vec<_> = keys.into_iter().map(month_day_nano).collect();
             return self.native(Buffer::from_vec(values), valid);
         }
-        let keys = decode(keys, directed(Encoding::signed(), self.extreme));
+        let keys = decode(keys, Encoding::signed().directed(self.extreme));
         let values: Vec<i128> = keys.into_iter().map(u128::cast_signed).collect();
         self.native(Buffer::from_vec(values), valid)
     }

@@ -3,6 +3,7 @@
 mod engine;
 #[cfg(feature = "sql")]
 mod properties;
+mod random;
 #[cfg(feature = "sql")]
 mod robustness;
 #[cfg(feature = "sql")]

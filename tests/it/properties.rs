@@ -23,6 +23,7 @@ use datafusion::scalar::ScalarValue;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
+use crate::random::Random;
 use crate::support::{register, run, session};
 
 /// Ranges asked in one case.
@@ -299,22 +300,6 @@ fn case() -> impl Strategy<Value = Case> {
         })
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n.max(1) as u64) as usize
-    }
-}
-
 fn column(case: &Case, random: &mut Random) -> ArrayRef {
     let constant = random.next();
     let bits: Vec<_> = (0..case.rows)
@@ -442,7 +427,7 @@ fn datafusion_extremes(slice: &ArrayRef) -> Option<[ScalarValue; 2]> {
 /// Asks all ranges of one case; how many answers were also compared with DataFusion's.
 async fn check(case: &Case) -> Result<usize, TestCaseError> {
     let ctx: SessionContext = session();
-    let mut random = Random(case.seed);
+    let mut random = Random::from_seed(case.seed);
     let values = column(case, &mut random);
     let mut lengths: Vec<usize> = (0..case.batches)
         .map(|_| random.below(case.rows + 1))
@@ -523,20 +508,13 @@ async fn check(case: &Case) -> Result<usize, TestCaseError> {
 
 #[test]
 fn sql_agrees_with_a_naive_scan_and_with_datafusion() {
-    let seed = std::env::var("RMQ_TEST_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or_else(|| {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            now.map_or(1, |t| t.as_nanos() as u64)
-        });
+    let mut seed = Random::new("SQL against a naive scan");
     let cases = std::env::var("RMQ_CASES")
         .ok()
         .and_then(|s| s.parse().ok())
         .unwrap_or(CASES);
-    println!("RMQ_TEST_SEED={seed} repeats this run of {cases} cases");
     let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&u64::to_le_bytes(seed));
+    bytes[..8].copy_from_slice(&seed.next().to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
     let config = Config {
         cases,
@@ -554,7 +532,7 @@ fn sql_agrees_with_a_naive_scan_and_with_datafusion() {
         Ok(())
     });
     if let Err(error) = result {
-        panic!("RMQ_TEST_SEED={seed}: {error}");
+        panic!("{error}");
     }
     println!(
         "{} ranges asked four ways, {} compared with MIN and MAX",
