@@ -31,11 +31,12 @@ pub struct RangeUdf {
 
 impl RangeUdf {
     pub(crate) fn new(function: RangeFunction, names: Names) -> Self {
-        // Stable: within a query, a column has one version.
+        // Within a query a column has one version, so "stable" would be the word. But then DataFusion may fold a
+        // call, or push it into a scan, before the rule that takes it out of its expression has come to it.
         Self {
             function,
             names,
-            signature: Signature::user_defined(Volatility::Stable),
+            signature: Signature::user_defined(Volatility::Volatile),
         }
     }
 
@@ -104,7 +105,14 @@ impl ScalarUDFImpl for RangeUdf {
         )))
     }
 
-    fn invoke_with_args(&self, _args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        // To decorrelate a subquery, DataFusion evaluates it for an empty group. No table is needed for that answer.
+        let null = |bound: &ColumnarValue| matches!(bound, ColumnarValue::Scalar(s) if s.is_null());
+        if args.args.iter().skip(1).any(null) {
+            return Ok(ColumnarValue::Scalar(ScalarValue::try_from(
+                args.return_field.data_type(),
+            )?));
+        }
         exec_err!(
             "{} was not planned as a range query: it needs a table's rows, which an expression on its own can't see. It works in \
              queries and DataFrames of a session in which datafusion-rmq is registered",

@@ -7,7 +7,9 @@ use arrow::datatypes::FieldRef;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRewriter};
 use datafusion::common::{Column, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::{EmptyRelation, Expr, Extension, LogicalPlan, ScalarUDF};
+use datafusion::logical_expr::{
+    EmptyRelation, Expr, Extension, LogicalPlan, Projection, ScalarUDF,
+};
 use datafusion::optimizer::OptimizerConfig;
 
 use super::order::check_states_order;
@@ -80,6 +82,8 @@ pub(super) struct Calls<'a> {
     schema: DFSchemaRef,
     /// The same call twice is answered once.
     found: Vec<Found>,
+    /// Bounds with correlated subqueries, which DataFusion takes in projections only, and the names of their columns.
+    projected: Vec<(Expr, String)>,
 }
 
 struct Found {
@@ -96,6 +100,7 @@ impl<'a> Calls<'a> {
             config,
             schema: Arc::clone(schema),
             found: vec![],
+            projected: vec![],
         }
     }
 
@@ -106,6 +111,15 @@ impl<'a> Calls<'a> {
     /// `input` with the answers as further columns.
     pub(super) fn join_below(self, input: LogicalPlan) -> Result<LogicalPlan> {
         let mut plan = input;
+        if !self.projected.is_empty() {
+            let columns = plan.schema().columns().into_iter().map(Expr::Column);
+            let bounds = self
+                .projected
+                .into_iter()
+                .map(|(bound, name)| bound.alias(name));
+            let columns = columns.chain(bounds).collect();
+            plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(plan))?);
+        }
         let mut rest = self.found;
         for layer in 0.. {
             if rest.is_empty() {
@@ -118,6 +132,19 @@ impl<'a> Calls<'a> {
             rest = later;
         }
         Ok(plan)
+    }
+
+    /// `bound`, or the column that a projection makes of it if it has a correlated subquery.
+    fn project(&mut self, bound: &Expr) -> Result<Expr> {
+        let correlated = bound.exists(|e| {
+            Ok(matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty()))
+        })?;
+        if !correlated {
+            return Ok(bound.clone());
+        }
+        let name = self.unused_name();
+        self.projected.push((bound.clone(), name.clone()));
+        Ok(Expr::Column(Column::new_unqualified(name)))
     }
 
     /// A name that no column of the input has.
@@ -172,12 +199,13 @@ impl<'a> Calls<'a> {
         if let Some(same) = self.found.iter().find(|f| f.written == *call) {
             return Ok(Some(Column::new_unqualified(&same.call.output)));
         }
+        let (left, right) = (self.project(left)?, self.project(right)?);
         let output = self.unused_name();
         let call_taken = RangeCall {
             function: udf.function(),
             source,
-            left: left.clone(),
-            right: right.clone(),
+            left,
+            right,
             output: output.clone(),
             data_type: udf.function().result_type(column_field.data_type()),
         };

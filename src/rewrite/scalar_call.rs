@@ -3,14 +3,14 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
 use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err, plan_err};
 use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
 use datafusion::logical_expr::{
     Case, Distinct, DistinctOn, DmlStatement, Expr, ExprSchemable, Filter, Join, LogicalPlan,
     LogicalPlanBuilder, Projection, Values, WriteOp, lit,
 };
-use datafusion::optimizer::{ApplyOrder, OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::calls::{Calls, has_range_call, inline_subqueries, look_up};
 use super::conditional::guard_bounds;
@@ -18,7 +18,8 @@ use super::conditional::guard_bounds;
 /// Takes the scalar calls of range functions out of their expressions.
 ///
 /// It must see them before anything else does (literal bounds would be folded, an ORDER BY in the first argument
-/// dropped), and again after subqueries have been decorrelated, for bounds that were columns of an outer query.
+/// dropped), and again after subqueries have been decorrelated: DataFusion can't pull a correlated condition through
+/// a range join, so calls in correlated subqueries wait until these are joins.
 #[derive(Debug, Default)]
 pub struct RangeCallToJoin;
 
@@ -27,41 +28,64 @@ impl OptimizerRule for RangeCallToJoin {
         "rmq_range_call_to_join"
     }
 
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::BottomUp)
-    }
-
     fn rewrite(
         &self,
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        if let LogicalPlan::Dml(statement) = &plan {
-            check_statement(statement)?;
+        plan.rewrite(&mut TakeCalls { config })
+    }
+}
+
+/// Visits the nodes of a plan and of its uncorrelated subqueries, inputs first.
+struct TakeCalls<'a> {
+    config: &'a dyn OptimizerConfig,
+}
+
+impl TreeNodeRewriter for TakeCalls<'_> {
+    type Node = LogicalPlan;
+
+    fn f_down(&mut self, plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+        let next = match &plan {
+            LogicalPlan::Subquery(s) if !s.outer_ref_columns.is_empty() => TreeNodeRecursion::Jump,
+            _ => TreeNodeRecursion::Continue,
+        };
+        Ok(Transformed::new(plan, false, next))
+    }
+
+    fn f_up(&mut self, plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+        let subqueries_done = plan.map_subqueries(|subquery| subquery.rewrite(self))?;
+        subqueries_done.transform_data(|plan| take_calls(plan, self.config))
+    }
+}
+
+/// Takes the calls out of one node's expressions.
+fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+    if let LogicalPlan::Dml(statement) = &plan {
+        check_statement(statement)?;
+    }
+    let mut has_calls = false;
+    plan.apply_expressions(|expr| {
+        has_calls |= has_range_call(expr)?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    if !has_calls {
+        return Ok(Transformed::no(plan));
+    }
+    let preserver = NamePreserver::new(&plan);
+    let prepared = plan.map_expressions(|expr| {
+        let name = save_name(&preserver, &expr);
+        let inlined = inline_subqueries(expr)?;
+        let prepared = inlined.transform_data(guard_bounds)?;
+        if !prepared.transformed {
+            return Ok(prepared);
         }
-        let mut has_calls = false;
-        plan.apply_expressions(|expr| {
-            has_calls |= has_range_call(expr)?;
-            Ok(TreeNodeRecursion::Continue)
-        })?;
-        if !has_calls {
-            return Ok(Transformed::no(plan));
-        }
-        let preserver = NamePreserver::new(&plan);
-        let prepared = plan.map_expressions(|expr| {
-            let name = save_name(&preserver, &expr);
-            let inlined = inline_subqueries(expr)?;
-            let prepared = inlined.transform_data(guard_bounds)?;
-            if !prepared.transformed {
-                return Ok(prepared);
-            }
-            Ok(prepared.update_data(|e| name.restore(e)))
-        })?;
-        match prepared.data {
-            LogicalPlan::Join(join) => rewrite_join(join, config),
-            LogicalPlan::Values(values) => rewrite_values(values, config),
-            plan => rewrite_single_input(plan, config),
-        }
+        Ok(prepared.update_data(|e| name.restore(e)))
+    })?;
+    match prepared.data {
+        LogicalPlan::Join(join) => rewrite_join(join, config),
+        LogicalPlan::Values(values) => rewrite_values(values, config),
+        plan => rewrite_single_input(plan, config),
     }
 }
 
