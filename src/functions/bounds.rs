@@ -80,7 +80,7 @@ impl Ranges {
     }
 }
 
-/// Any integers as Int64. A UInt64 past Int64's limit lies past every column: the limit serves as well.
+/// Any integers as Int64. An unsigned one past its limit lies past every column: the limit serves as well.
 fn to_int64(bounds: &ArrayRef) -> Result<Int64Array> {
     Ok(match bounds.data_type() {
         DataType::Int64 => bounds.as_primitive::<Int64Type>().clone(),

@@ -421,7 +421,7 @@ impl Decoder {
     pub(crate) fn bytes(&self) -> usize {
         self.distinct
             .as_ref()
-            .map_or(0, |d| d.get_array_memory_size())
+            .map_or(0, Array::get_array_memory_size)
     }
 
     /// The type of the values that come back.

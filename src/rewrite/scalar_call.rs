@@ -227,12 +227,12 @@ fn rewrite_values(
     let mut calls = Calls::new(config, numbers.schema());
     let mut cases = vec![];
     for (i, (qualifier, field)) in values.schema.iter().enumerate() {
-        let mut cells = vec![];
+        let mut branches = vec![];
         for (row, cell) in (0_i64..).zip(&values.values) {
             let cell = cell[i].clone().rewrite(&mut calls)?.data;
-            cells.push((Box::new(lit(row)), Box::new(cell)));
+            branches.push((Box::new(lit(row)), Box::new(cell)));
         }
-        let case = Expr::Case(Case::new(Some(Box::new(number.clone())), cells, None));
+        let case = Expr::Case(Case::new(Some(Box::new(number.clone())), branches, None));
         cases.push((case, qualifier, field));
     }
     if calls.is_empty() {
