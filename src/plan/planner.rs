@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use datafusion::catalog::Session;
 use datafusion::catalog::default_table_source::DefaultTableSource;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
+use datafusion::execution::SessionState;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNode};
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use super::{Lookup, PrepareIndexes, RangeJoin, Source};
@@ -19,7 +20,7 @@ use crate::exec::{
 use crate::functions::RangeFunction;
 use crate::functions::column_name::{ColumnName, Names};
 use crate::index::IndexCatalog;
-use crate::rewrite::check_states_order;
+use crate::rewrite::{check_states_order, ends_in_order_by};
 
 /// DataFusion's query planner with range joins.
 ///
@@ -183,7 +184,21 @@ impl RangeJoinPlanner {
         session: &dyn Session,
     ) -> Result<RelationSource> {
         let optimized = session.optimize(plan)?;
-        let plan = planner.create_physical_plan(&optimized, session).await?;
+        let state = session.as_any().downcast_ref::<SessionState>();
+        let plan = match state.filter(|_| !ends_in_order_by(plan)) {
+            Some(state) => {
+                let mut state = state.clone();
+                state.config_mut().options_mut().execution.target_partitions = 1;
+                planner.create_physical_plan(&optimized, &state).await?
+            }
+            None => planner.create_physical_plan(&optimized, session).await?,
+        };
+        let partitions = plan.output_partitioning().partition_count();
+        if partitions != 1 {
+            return internal_err!(
+                "a relation in a stated order has {partitions} partitions, not one"
+            );
+        }
         Ok(RelationSource::Query(plan))
     }
 }

@@ -7,5 +7,5 @@ mod order;
 mod scalar_call;
 
 pub use frame_call::CheckFrameCalls;
-pub(crate) use order::check_states_order;
+pub(crate) use order::{check_states_order, ends_in_order_by};
 pub use scalar_call::RangeCallToJoin;

@@ -1,7 +1,7 @@
 //! Whether a relation states the order of its rows.
 
 use datafusion::common::{Result, plan_err};
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 
 /// Refuses a relation whose order nothing fixes: positions in it would mean nothing.
 ///
@@ -26,4 +26,20 @@ pub(crate) fn check_states_order(function: &str, relation: &str, plan: &LogicalP
         "{function}: {relation} fixes no order of its rows ({open}), so positions in it have no meaning; end it with ORDER BY. \
          (An ORDER BY in a subquery of FROM does not count in SQL: put it on the outermost SELECT)"
     )
+}
+
+/// Whether the plan's order is that of a query ending in ORDER BY, which DataFusion keeps on any number of partitions. Where
+/// rows are still computed or filtered above the sort, it may deal them out to several and lose their order.
+pub(crate) fn ends_in_order_by(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Sort(_) => true,
+        LogicalPlan::Projection(p) => {
+            let plain = |e: &Expr| matches!(e.clone().unalias(), Expr::Column(_));
+            p.expr.iter().all(plain) && ends_in_order_by(&p.input)
+        }
+        LogicalPlan::SubqueryAlias(a) => ends_in_order_by(&a.input),
+        LogicalPlan::Subquery(s) => ends_in_order_by(&s.subquery),
+        LogicalPlan::Limit(l) => ends_in_order_by(&l.input),
+        _ => false,
+    }
 }

@@ -245,6 +245,9 @@ async fn a_subquerys_order_holds_over_many_partitions() {
         "'ordered.v'",
         "(SELECT v FROM t ORDER BY k)",
         "(SELECT v FROM ordered ORDER BY k)",
+        // Rows that are computed or filtered above the sort.
+        "(SELECT v + 0 FROM t ORDER BY k)",
+        "(SELECT abs(v) FROM (SELECT v, k FROM t ORDER BY k LIMIT 40000) AS s WHERE v >= 0)",
     ] {
         let sql = format!(
             "SELECT i, range_min({source}, i, i) AS v FROM (SELECT value AS i FROM range(0, 40000)) ORDER BY i"
