@@ -9,11 +9,12 @@ use arrow::array::ArrayRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err, resources_err};
 use datafusion::datasource::MemTable;
+use datafusion::datasource::listing::ListingTable;
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::cache::cache_manager::CacheManagerConfig;
-use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder, TaskContext};
 use datafusion::object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
@@ -139,6 +140,10 @@ pub(super) async fn read_version(
             versions.collect::<Result<_>>()?,
         ))));
     }
+    // Another provider's scan of files may leave out rows by rules of its own.
+    if !provider.is::<ListingTable>() {
+        return Ok(None);
+    }
     let Some(files) = source.data_source().downcast_ref::<FileScanConfig>() else {
         return Ok(None);
     };
@@ -195,12 +200,16 @@ fn memory_chunks(memory: &MemorySourceConfig, column: &str) -> Result<Vec<ArrayR
 }
 
 /// Columns in memory, each in chunks.
-#[derive(Debug, Default)]
-pub(super) struct Loaded(HashMap<String, Vec<ArrayRef>>);
+#[derive(Debug)]
+pub(super) struct Loaded {
+    columns: HashMap<String, Vec<ArrayRef>>,
+    /// Registers what was read while it is held; `None` for a table in memory, which is not copied.
+    _memory: Option<MemoryReservation>,
+}
 
 impl Loaded {
     pub(super) fn chunks(&self, column: &str) -> Result<Vec<ArrayRef>> {
-        match self.0.get(column) {
+        match self.columns.get(column) {
             Some(chunks) => Ok(chunks.clone()),
             None => internal_err!("the column {column} was not loaded"),
         }
@@ -219,12 +228,16 @@ pub(super) async fn load_columns(
     limit: ByteSize,
 ) -> Result<Loaded> {
     if let Some(source) = scan.downcast_ref::<DataSourceExec>()
+        && source.fetch().is_none()
         && let Some(memory) = source.data_source().downcast_ref::<MemorySourceConfig>()
     {
         let chunks = columns
             .iter()
             .map(|c| Ok(((*c).to_string(), memory_chunks(memory, c)?)));
-        return Ok(Loaded(chunks.collect::<Result<_>>()?));
+        return Ok(Loaded {
+            columns: chunks.collect::<Result<_>>()?,
+            _memory: None,
+        });
     }
 
     let schema = scan.schema();
@@ -255,5 +268,8 @@ pub(super) async fn load_columns(
             }
         }
     }
-    Ok(Loaded(loaded))
+    Ok(Loaded {
+        columns: loaded,
+        _memory: Some(reservation),
+    })
 }

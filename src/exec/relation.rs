@@ -2,6 +2,7 @@
 //! indexes, found in the session's catalog or built.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,8 @@ use datafusion::common::{
 };
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
-use tokio::sync::OnceCell;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Shared, WeakShared};
 
 use super::load::{load_columns, plan_table_scan, read_version};
 use crate::engine::Extreme;
@@ -22,6 +24,7 @@ use crate::engine::cpu::CpuEngine;
 use crate::functions::column_name::ColumnName;
 use crate::index::{ColumnIndex, HeldIndex, IndexCatalog, IndexKey};
 use crate::options::RmqOptions;
+use crate::plan::Source;
 
 /// Where a relation's rows come from.
 #[derive(Debug)]
@@ -39,22 +42,38 @@ pub(crate) enum RelationSource {
 #[derive(Debug)]
 pub(crate) struct Relation {
     label: String,
+    is_subquery: bool,
     source: RelationSource,
     catalog: Arc<IndexCatalog>,
     /// Which indexes the query's calls need; complete once the query is planned.
     required: Mutex<BTreeSet<(String, Extreme)>>,
     /// The scan of the required columns.
     scan: OnceLock<Arc<dyn ExecutionPlan>>,
-    /// The indexes as the current run of the plan has them.
-    run: Mutex<Run>,
+    /// The indexes as the runs of the plan that go on have them.
+    runs: Mutex<Vec<Run>>,
 }
+
+/// The indexes that a run needs, or why they could not be made; all operators get the same.
+type Made = SharedResult<Arc<Vec<PreparedIndex>>>;
+
+/// The work of making them. Whoever waits drives it, so none depends on another's being polled; when all who wait are
+/// gone, so is the work.
+type Making = BoxFuture<'static, Made>;
 
 /// One run of a plan is known by its task context, which all its operators share. A plan that is run again looks at
 /// the data again.
-#[derive(Debug, Default)]
 struct Run {
     context: Weak<TaskContext>,
-    indexes: Arc<OnceCell<SharedResult<Arc<Vec<PreparedIndex>>>>>,
+    making: Option<WeakShared<Making>>,
+    made: Arc<OnceLock<Made>>,
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run")
+            .field("made", &self.made)
+            .finish_non_exhaustive()
+    }
 }
 
 /// An index that is ready to be asked.
@@ -68,21 +87,27 @@ pub(crate) struct PreparedIndex {
 }
 
 impl Relation {
-    pub(crate) fn new(label: String, source: RelationSource, catalog: &Arc<IndexCatalog>) -> Self {
+    /// The relation that `asked` names, whose rows come from `source`.
+    pub(crate) fn new(asked: &Source, source: RelationSource, catalog: &Arc<IndexCatalog>) -> Self {
+        let (label, is_subquery) = match asked {
+            Source::Table(column) => (column.0.table.to_string(), false),
+            Source::Query(_) => (asked.to_string(), true),
+        };
         Self {
             label,
+            is_subquery,
             source,
             catalog: Arc::clone(catalog),
             required: Mutex::default(),
             scan: OnceLock::new(),
-            run: Mutex::default(),
+            runs: Mutex::default(),
         }
     }
 
     /// What `EXPLAIN` calls the column.
     pub(crate) fn column_label(&self, column: &str) -> String {
-        // The label of a subquery, "(subquery of v)", names its column.
-        if self.label.starts_with('(') {
+        if self.is_subquery {
+            // The label names the column.
             self.label.clone()
         } else {
             format!("{}.{column}", self.label)
@@ -121,33 +146,54 @@ impl Relation {
     /// # Errors
     /// What reading the table, or building the index, came to; each operator that asks gets it.
     pub(crate) async fn index(
-        &self,
+        self: &Arc<Self>,
         column: &str,
         extreme: Extreme,
         context: &Arc<TaskContext>,
     ) -> Result<PreparedIndex> {
-        let cell = {
-            let mut run = self.run.lock().unwrap_or_else(PoisonError::into_inner);
-            let here = Arc::downgrade(context);
-            if !run.context.ptr_eq(&here) {
-                *run = Run {
-                    context: here,
-                    indexes: Arc::default(),
-                };
-            }
-            Arc::clone(&run.indexes)
+        let made = match self.make(context) {
+            Ok(made) => made,
+            Err(making) => making.await,
         };
-        let prepare = || async { self.prepare(context).await.map(Arc::new).map_err(Arc::new) };
-        let prepared = cell
-            .get_or_init(prepare)
-            .await
-            .clone()
-            .map_err(DataFusionError::Shared)?;
+        let prepared = made.map_err(DataFusionError::Shared)?;
         prepared
             .iter()
             .find(|p| p.column == column && p.extreme == extreme)
             .cloned()
             .ok_or_else(|| internal_datafusion_err!("no index of {column} was asked for"))
+    }
+
+    /// The indexes of this run if they are made, else the work of making them.
+    fn make(self: &Arc<Self>, context: &Arc<TaskContext>) -> Result<Made, Shared<Making>> {
+        let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.retain(|run| run.context.strong_count() > 0);
+        let here = Arc::downgrade(context);
+        let place = runs
+            .iter()
+            .position(|run| run.context.ptr_eq(&here))
+            .unwrap_or_else(|| {
+                runs.push(Run {
+                    context: here,
+                    making: None,
+                    made: Arc::default(),
+                });
+                runs.len() - 1
+            });
+        let run = &mut runs[place];
+        if let Some(made) = run.made.get() {
+            return Ok(made.clone());
+        }
+        if let Some(making) = run.making.as_ref().and_then(WeakShared::upgrade) {
+            return Err(making);
+        }
+        let (this, context, done) = (Arc::clone(self), Arc::clone(context), Arc::clone(&run.made));
+        let making = async move {
+            let made = this.prepare(&context).await.map(Arc::new).map_err(Arc::new);
+            done.get_or_init(|| made).clone()
+        };
+        let making = making.boxed().shared();
+        run.making = making.downgrade();
+        Err(making)
     }
 
     /// Finds or builds all indexes that the query needs of this relation.
@@ -251,14 +297,18 @@ impl Relation {
             .catalog
             .reserve(&label, bytes, limit, context.memory_pool())?;
         let (data_type, threads) = (data_type.clone(), options.threads());
-        let build = move || ColumnIndex::build(&engine, &chunks, &data_type, extreme, threads);
-        let index = SpawnedTask::spawn_blocking(build)
+        // The memory goes along: a build that has begun can't be stopped, and uses it to its end.
+        let build = move || {
+            let index = ColumnIndex::build(&engine, &chunks, &data_type, extreme, threads)?;
+            Ok::<_, DataFusionError>(HeldIndex::new(index, memory))
+        };
+        let held = SpawnedTask::spawn_blocking(build)
             .join_unwind()
             .await
             .map_err(|e| {
                 internal_datafusion_err!("building the index of {label} did not end: {e}")
             })??;
-        Ok(Arc::new(HeldIndex::new(index, memory)))
+        Ok(Arc::new(held))
     }
 
     /// Under which key the session's catalog holds an index of this relation; queries have none.

@@ -78,11 +78,7 @@ impl Names {
     /// # Errors
     /// A planning error if the text is not `table.column`, qualified or quoted as needed.
     pub(crate) fn parse(&self, function: &str, text: &str) -> Result<ColumnName> {
-        let column = if self.fold_case {
-            Column::from_qualified_name(text)
-        } else {
-            Column::from_qualified_name_ignore_case(text)
-        };
+        let column = self.parse_column(text);
         let Some(table) = column.relation else {
             return plan_err!(
                 "{function}: '{text}' does not name a column of a table: expected 'table.column', qualified and quoted as in SQL \
@@ -96,6 +92,15 @@ impl Names {
             table: table.table,
             column: column.name,
         })
+    }
+
+    /// Reads a column's name, qualified or not, by SQL's identifier rules.
+    pub(crate) fn parse_column(&self, text: &str) -> Column {
+        if self.fold_case {
+            Column::from_qualified_name(text)
+        } else {
+            Column::from_qualified_name_ignore_case(text)
+        }
     }
 
     /// Completes a table's name with the session's default catalog and schema.

@@ -56,13 +56,23 @@ pub(crate) struct LookupUdf {
 }
 
 impl LookupUdf {
+    /// Volatile, so that nothing evaluates it before the index is there: no folding, no moving to another operator.
     pub(crate) fn new(function: RangeFunction, data_type: DataType, slot: IndexSlot) -> Self {
         Self {
             function,
             data_type,
             slot,
-            signature: Signature::any(2, Volatility::Stable),
+            signature: Signature::any(2, Volatility::Volatile),
         }
+    }
+
+    pub(crate) fn slot(&self) -> &IndexSlot {
+        &self.slot
+    }
+
+    /// The same function of the index in another slot.
+    pub(crate) fn with_slot(&self, slot: IndexSlot) -> Self {
+        Self::new(self.function, self.data_type.clone(), slot)
     }
 }
 

@@ -74,10 +74,18 @@ impl TableFunctionImpl for RangeTableFunction {
         let schema = DFSchema::try_from_qualified_schema(windows.clone(), &provider.schema())?;
 
         let bound = |text: &str| {
-            let bound = Column::from_qualified_name(text);
-            let exact = Column::new(Some(windows.clone()), text);
-            let found = [exact, Column::new(Some(windows.clone()), &bound.name)];
-            let found = found.into_iter().find(|c| schema.has_column(c));
+            // As it stands, or by SQL's rules for names, qualified by the table or not at all.
+            let parsed = names.parse_column(text);
+            let here = parsed
+                .relation
+                .as_ref()
+                .is_none_or(|r| r.table() == windows.table());
+            let candidates = [Some(text), here.then_some(parsed.name.as_str())];
+            let found = candidates
+                .into_iter()
+                .flatten()
+                .map(|name| Column::new(Some(windows.clone()), name))
+                .find(|c| schema.has_column(c));
             found.map(Expr::Column).ok_or_else(|| {
                 field_not_found(Some(windows.clone()), text, &schema)
                     .context(format!("{name}: unknown column of bounds '{text}'"))

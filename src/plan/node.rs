@@ -7,7 +7,10 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field};
+use datafusion::catalog::TableProvider;
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DFSchema, DFSchemaRef, Result, TableReference, internal_err};
+use datafusion::datasource::source_as_provider;
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::functions::RangeFunction;
@@ -26,6 +29,36 @@ pub enum Source {
 /// A column of a registered table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableColumn(pub(crate) ColumnName);
+
+impl Source {
+    /// Whether both are the same rows. Plans that look alike need not be: a scan compares equal to one of
+    /// another provider under the same name.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Table(a), Self::Table(b)) => a == b,
+            (Self::Query(a), Self::Query(b)) => {
+                let providers = || Some((providers(a)?, providers(b)?));
+                a == b
+                    && providers().is_some_and(|(a, b)| {
+                        a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| Arc::ptr_eq(a, b))
+                    })
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The providers of all scans in a plan and its subqueries, or `None` if one can't be told.
+fn providers(plan: &LogicalPlan) -> Option<Vec<Arc<dyn TableProvider>>> {
+    let mut providers = vec![];
+    let visited = plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node {
+            providers.push(source_as_provider(&scan.source)?);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    visited.ok().map(|_| providers)
+}
 
 impl Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

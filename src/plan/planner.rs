@@ -13,7 +13,8 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefine
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
-use super::{Lookup, PrepareIndexes, RangeJoin, Source};
+use super::prepare::with_fresh_slots;
+use super::{Lookup, PrepareIndexes, RangeJoin, Source, TableColumn};
 use crate::exec::{
     PhysicalCall, PhysicalLookup, PrepareIndexesExec, RangeJoinExec, Relation, RelationSource,
 };
@@ -69,7 +70,8 @@ impl QueryPlanner for RmqQueryPlanner {
         let mut planners = self.others.clone();
         planners.push(Arc::clone(&joins) as _);
         let planner = DefaultPhysicalPlanner::with_extension_planners(planners);
-        let plan = planner.create_physical_plan(logical_plan, session).await?;
+        let logical_plan = with_fresh_slots(logical_plan)?;
+        let plan = planner.create_physical_plan(&logical_plan, session).await?;
         for relation in joins.take_relations() {
             relation.plan_scan(session).await?;
         }
@@ -82,13 +84,7 @@ struct RangeJoinPlanner {
     names: Names,
     indexes: Arc<IndexCatalog>,
     /// What the query's calls ask, each table and each subquery once.
-    relations: Mutex<Vec<(RelationKey, Arc<Relation>)>>,
-}
-
-#[derive(PartialEq)]
-enum RelationKey {
-    Table(ColumnName),
-    Query(Arc<LogicalPlan>),
+    relations: Mutex<Vec<(Source, Arc<Relation>)>>,
 }
 
 impl RangeJoinPlanner {
@@ -103,24 +99,24 @@ impl RangeJoinPlanner {
             .collect()
     }
 
-    fn known(&self, key: &RelationKey) -> Option<Arc<Relation>> {
+    fn known(&self, key: &Source) -> Option<Arc<Relation>> {
         let relations = self
             .relations
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         relations
             .iter()
-            .find(|(k, _)| k == key)
+            .find(|(k, _)| k.is_same(key))
             .map(|(_, r)| Arc::clone(r))
     }
 
     /// The relation under this key: `new`, unless one was planned meanwhile.
-    fn add(&self, key: RelationKey, new: Relation) -> Arc<Relation> {
+    fn add(&self, key: Source, new: Relation) -> Arc<Relation> {
         let mut relations = self
             .relations
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, relation)) = relations.iter().find(|(k, _)| *k == key) {
+        if let Some((_, relation)) = relations.iter().find(|(k, _)| k.is_same(&key)) {
             return Arc::clone(relation);
         }
         let relation = Arc::new(new);
@@ -141,25 +137,25 @@ impl RangeJoinPlanner {
             Source::Table(column) => &column.0,
             Source::Query(plan) => {
                 let column = plan.schema().field(0).name().clone();
-                let key = RelationKey::Query(Arc::clone(plan));
-                if let Some(relation) = self.known(&key) {
+                if let Some(relation) = self.known(source) {
                     return Ok((relation, column));
                 }
                 let rows = self.query(planner, plan, session).await?;
-                let relation = Relation::new(source.to_string(), rows, &self.indexes);
-                return Ok((self.add(key, relation), column));
+                let relation = Relation::new(source, rows, &self.indexes);
+                return Ok((self.add(source.clone(), relation), column));
             }
         };
-        let key = RelationKey::Table(ColumnName {
+        // One relation serves all columns of a table.
+        let key = Source::Table(TableColumn(ColumnName {
             column: String::new(),
             ..column.clone()
-        });
+        }));
         if let Some(relation) = self.known(&key) {
             return Ok((relation, column.column.clone()));
         }
         let table = column.table_reference();
         let provider = self.names.find_table(function, &table).await?;
-        let source = match provider.get_logical_plan() {
+        let rows = match provider.get_logical_plan() {
             None => RelationSource::Table {
                 name: column.clone(),
                 provider,
@@ -171,7 +167,7 @@ impl RangeJoinPlanner {
                 self.query(planner, &scan, session).await?
             }
         };
-        let relation = Relation::new(column.table.to_string(), source, &self.indexes);
+        let relation = Relation::new(source, rows, &self.indexes);
         Ok((self.add(key, relation), column.column.clone()))
     }
 

@@ -1,13 +1,18 @@
 //! The logical node that makes indexes ready for the expressions of the node above.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::Arc;
 
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchemaRef, Result, internal_err};
-use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::logical_expr::{
+    Expr, Extension, LogicalPlan, ScalarUDF, UserDefinedLogicalNodeCore,
+};
 
 use super::Source;
-use crate::functions::{IndexSlot, RangeFunction};
+use crate::functions::{IndexSlot, LookupUdf, RangeFunction};
 
 /// An index that an expression above will ask.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -89,4 +94,55 @@ impl PartialOrd for PrepareIndexes {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         (self == other).then_some(Ordering::Equal)
     }
+}
+
+/// The plan with slots of its own. A prepared statement's logical plan is planned again for each execution; if these
+/// shared slots, one could find the index of another.
+pub(super) fn with_fresh_slots(plan: &LogicalPlan) -> Result<Cow<'_, LogicalPlan>> {
+    let is_prepare = |node: &LogicalPlan| match node {
+        LogicalPlan::Extension(e) => e.node.as_any().is::<PrepareIndexes>(),
+        _ => false,
+    };
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        found |= is_prepare(node);
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    if !found {
+        return Ok(Cow::Borrowed(plan));
+    }
+    let mut fresh: Vec<(IndexSlot, IndexSlot)> = vec![];
+    let mut renew = |slot: &IndexSlot| match fresh.iter().find(|(old, _)| old == slot) {
+        Some((_, new)) => new.clone(),
+        None => {
+            let new = IndexSlot::default();
+            fresh.push((slot.clone(), new.clone()));
+            new
+        }
+    };
+    let plan = plan.clone().transform_up_with_subqueries(|node| {
+        if let LogicalPlan::Extension(extension) = &node
+            && let Some(prepare) = extension.node.as_any().downcast_ref::<PrepareIndexes>()
+        {
+            let mut prepare = prepare.clone();
+            for lookup in &mut prepare.lookups {
+                lookup.slot = renew(&lookup.slot);
+            }
+            let node = Arc::new(prepare);
+            return Ok(Transformed::yes(LogicalPlan::Extension(Extension { node })));
+        }
+        node.map_expressions(|expr| {
+            expr.transform_up(|expr| {
+                let Expr::ScalarFunction(call) = &expr else {
+                    return Ok(Transformed::no(expr));
+                };
+                let Some(udf) = call.func.inner().downcast_ref::<LookupUdf>() else {
+                    return Ok(Transformed::no(expr));
+                };
+                let udf = ScalarUDF::from(udf.with_slot(renew(udf.slot())));
+                Ok(Transformed::yes(udf.call(call.args.clone())))
+            })
+        })
+    })?;
+    Ok(Cow::Owned(plan.data))
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::FieldRef;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRewriter};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
 use datafusion::common::{Column, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
@@ -13,6 +13,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::OptimizerConfig;
 
 use super::order::check_states_order;
+use crate::functions::column_name::ColumnName;
 use crate::functions::{IndexSlot, LookupUdf, RangeUdf, column_text};
 use crate::plan::{Lookup, PrepareIndexes, RangeCall, RangeJoin, Source, TableColumn};
 
@@ -183,6 +184,10 @@ impl<'a> Calls<'a> {
                 call.args.len()
             );
         };
+        if has_parameter(column)? {
+            // The call waits until the parameter is bound, when the statement is executed.
+            return Ok(None);
+        }
         let (source, column_field) = source(udf, column)?;
         let mut layer = 0;
         for bound in [left, right] {
@@ -196,7 +201,12 @@ impl<'a> Calls<'a> {
                 None => return Ok(None),
             }
         }
-        if let Some(same) = self.found.iter().find(|f| f.written == *call) {
+        let same = self.found.iter().find(|f| {
+            f.written.func == call.func
+                && f.written.args[1..] == call.args[1..]
+                && f.call.source.is_same(&source)
+        });
+        if let Some(same) = same {
             return Ok(Some(Column::new_unqualified(&same.call.output)));
         }
         let (left, right) = (self.project(left)?, self.project(right)?);
@@ -232,6 +242,63 @@ impl TreeNodeRewriter for Calls<'_> {
     }
 }
 
+/// Whether a subquery has a parameter, `$1`.
+fn has_parameter(column: &Expr) -> Result<bool> {
+    let Expr::ScalarSubquery(subquery) = column else {
+        return Ok(false);
+    };
+    let mut found = false;
+    subquery.subquery.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            found |= expr.exists(|e| Ok(matches!(e, Expr::Placeholder(_))))?;
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(found)
+}
+
+/// Refuses a view whose range functions lead back to it, over any number of other views.
+///
+/// `path` holds the views that led here.
+fn check_no_cycle(
+    udf: &RangeUdf,
+    name: &ColumnName,
+    view: &LogicalPlan,
+    path: &mut Vec<ColumnName>,
+) -> Result<()> {
+    let this = ColumnName {
+        column: String::new(),
+        ..name.clone()
+    };
+    if path.contains(&this) {
+        return plan_err!(
+            "{}: the view {} asks for its own rows, by way of its range functions",
+            udf.function().range_name(),
+            name.table
+        );
+    }
+    path.push(this);
+    view.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|e| {
+                if let Some((udf, call)) = range_udf(e)
+                    && let Some(Expr::Literal(text, _)) = call.args.first()
+                {
+                    let function = udf.function().range_name();
+                    let name = udf.names().parse(function, column_text(function, text)?)?;
+                    let provider = udf.names().table(function, &name.table_reference())?;
+                    if let Some(view) = provider.get_logical_plan() {
+                        check_no_cycle(udf, &name, &view, path)?;
+                    }
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    path.pop();
+    Ok(())
+}
+
 /// What the first argument of a call stands for.
 fn source(udf: &RangeUdf, column: &Expr) -> Result<(Source, FieldRef)> {
     let name = udf.function().range_name();
@@ -240,6 +307,7 @@ fn source(udf: &RangeUdf, column: &Expr) -> Result<(Source, FieldRef)> {
             let column = udf.names().parse(name, column_text(name, literal)?)?;
             let provider = udf.names().table(name, &column.table_reference())?;
             if let Some(view) = provider.get_logical_plan() {
+                check_no_cycle(udf, &column, &view, &mut vec![])?;
                 check_states_order(name, &format!("the view {}", column.table), &view)?;
             }
             let field = udf.names().field(name, &column)?;
@@ -266,6 +334,10 @@ fn source(udf: &RangeUdf, column: &Expr) -> Result<(Source, FieldRef)> {
             "{name}: the column can't be the parameter {}, as planning needs to know it; bind the parameter before planning, or \
              write the column's name",
             parameter.id
+        ),
+        other if other.column_refs().is_empty() => plan_err!(
+            "{name}: the first argument must be a string literal that names a table's column ('prices.close') or a subquery, not \
+             {other}"
         ),
         other => plan_err!(
             "{name}: the first argument must be a string literal that names a table's column ('prices.close') or a subquery, not \

@@ -1,26 +1,35 @@
 //! CASE evaluates a branch only for the rows that take it; a call taken out of the branch is answered for
 //! all rows. Bounds that may fail, such as `10 / x`, must not see the other rows.
 
-use datafusion::common::Result;
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::logical_expr::{Case, Expr, Operator};
+use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::logical_expr::{Case, Expr, ExprSchemable, Operator, lit};
 
 use super::calls::range_udf;
 
 /// Gives the bounds of the calls in the branches of each CASE in `expr` the branch's condition: they become NULL, an
 /// empty range, for rows that go elsewhere.
-pub(super) fn guard_bounds(expr: Expr) -> Result<Transformed<Expr>> {
+pub(super) fn guard_bounds(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
     expr.transform_up(|expr| {
         let Expr::Case(case) = expr else {
             return Ok(Transformed::no(expr));
         };
+        // A condition that differs each time it is evaluated can't be repeated.
+        let conditions = case
+            .when_then_expr
+            .iter()
+            .map(|(when, _)| when)
+            .chain(&case.expr);
+        if conditions.into_iter().any(|c| c.is_volatile()) {
+            return Ok(Transformed::no(Expr::Case(case)));
+        }
         let mut guarded = case.clone();
         let mut changed = false;
         for (branch, (_, result)) in guarded.when_then_expr.iter_mut().enumerate() {
-            changed |= guard(result, &case, Some(branch))?;
+            changed |= guard(result, &case, Some(branch), schema)?;
         }
         if let Some(result) = &mut guarded.else_expr {
-            changed |= guard(result, &case, None)?;
+            changed |= guard(result, &case, None, schema)?;
         }
         let case = Expr::Case(if changed { guarded } else { case });
         Ok(Transformed::new_transformed(case, changed))
@@ -28,7 +37,12 @@ pub(super) fn guard_bounds(expr: Expr) -> Result<Transformed<Expr>> {
 }
 
 /// Guards the bounds in `result`, the result of branch number `branch` of `case`, or its ELSE.
-fn guard(result: &mut Box<Expr>, case: &Case, branch: Option<usize>) -> Result<bool> {
+fn guard(
+    result: &mut Box<Expr>,
+    case: &Case,
+    branch: Option<usize>,
+    schema: &DFSchema,
+) -> Result<bool> {
     let expr = std::mem::take(result.as_mut());
     let done = expr.transform_up(|expr| {
         if range_udf(&expr).is_none() {
@@ -40,7 +54,8 @@ fn guard(result: &mut Box<Expr>, case: &Case, branch: Option<usize>) -> Result<b
         let mut changed = false;
         for bound in call.args.iter_mut().skip(1) {
             if may_fail(bound)? {
-                *bound = only_in(case, branch, std::mem::take(bound));
+                let null = ScalarValue::try_from(&bound.get_type(schema)?)?;
+                *bound = only_in(case, branch, std::mem::take(bound), null);
                 changed = true;
             }
         }
@@ -53,14 +68,14 @@ fn guard(result: &mut Box<Expr>, case: &Case, branch: Option<usize>) -> Result<b
     Ok(done.transformed)
 }
 
-/// `bound` where `case` takes that branch, NULL elsewhere.
-fn only_in(case: &Case, branch: Option<usize>, bound: Expr) -> Expr {
+/// `bound` where `case` takes that branch, `null` elsewhere.
+fn only_in(case: &Case, branch: Option<usize>, bound: Expr, null: ScalarValue) -> Expr {
     let mut only = case.clone();
     for (i, (_, result)) in only.when_then_expr.iter_mut().enumerate() {
         let kept = if branch == Some(i) {
             bound.clone()
         } else {
-            Expr::default()
+            lit(null.clone())
         };
         **result = kept;
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
 use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err, plan_err};
 use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
+use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
     Case, Distinct, DistinctOn, DmlStatement, Expr, ExprSchemable, Filter, Join, LogicalPlan,
     LogicalPlanBuilder, Projection, Values, WriteOp, lit,
@@ -72,11 +73,17 @@ fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfo
     if !has_calls {
         return Ok(Transformed::no(plan));
     }
+    if matches!(plan, LogicalPlan::Limit(_)) {
+        return plan_err!(
+            "range functions (range_min and its like) can't stand in LIMIT or OFFSET, which need constants"
+        );
+    }
     let preserver = NamePreserver::new(&plan);
+    let schema = merge_schema(&plan.inputs());
     let prepared = plan.map_expressions(|expr| {
         let name = save_name(&preserver, &expr);
         let inlined = inline_subqueries(expr)?;
-        let prepared = inlined.transform_data(guard_bounds)?;
+        let prepared = inlined.transform_data(|e| guard_bounds(e, &schema))?;
         if !prepared.transformed {
             return Ok(prepared);
         }
