@@ -22,7 +22,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::functions::column_name::ColumnName;
-use crate::index::{FileVersion, Version};
+use crate::index::{Chunks, FileVersion, Version};
 use crate::options::ByteSize;
 
 /// How many files are asked for their state at a time.
@@ -204,13 +204,16 @@ fn memory_chunks(memory: &MemorySourceConfig, column: &str) -> Result<Vec<ArrayR
 pub(super) struct Loaded {
     columns: HashMap<String, Vec<ArrayRef>>,
     /// Registers what was read while it is held; `None` for a table in memory, which is not copied.
-    _memory: Option<MemoryReservation>,
+    memory: Option<MemoryReservation>,
 }
 
 impl Loaded {
-    pub(super) fn chunks(&self, column: &str) -> Result<Vec<ArrayRef>> {
+    pub(super) fn chunks(&self, column: &str) -> Result<Chunks> {
         match self.columns.get(column) {
-            Some(chunks) => Ok(chunks.clone()),
+            Some(arrays) => Ok(Chunks {
+                arrays: arrays.clone(),
+                held_by_table: self.memory.is_none(),
+            }),
             None => internal_err!("the column {column} was not loaded"),
         }
     }
@@ -236,7 +239,7 @@ pub(super) async fn load_columns(
             .map(|c| Ok(((*c).to_string(), memory_chunks(memory, c)?)));
         return Ok(Loaded {
             columns: chunks.collect::<Result<_>>()?,
-            _memory: None,
+            memory: None,
         });
     }
 
@@ -270,6 +273,6 @@ pub(super) async fn load_columns(
     }
     Ok(Loaded {
         columns: loaded,
-        _memory: Some(reservation),
+        memory: Some(reservation),
     })
 }

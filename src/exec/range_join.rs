@@ -41,12 +41,15 @@ pub(crate) struct PhysicalCall {
     pub(crate) right: Arc<dyn PhysicalExpr>,
     pub(crate) output: String,
     pub(crate) data_type: DataType,
+    /// Whether the bounds are others each time that they are evaluated.
+    pub(crate) volatile: bool,
 }
 
 impl PhysicalCall {
     /// Whether both calls ask the same ranges of the same index: one search answers both.
     fn shares_search(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.relation, &other.relation)
+        !self.volatile
+            && Arc::ptr_eq(&self.relation, &other.relation)
             && self.column == other.column
             && self.function.extreme == other.function.extreme
             && self.left.as_ref() == other.left.as_ref()

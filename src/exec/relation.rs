@@ -6,7 +6,6 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::runtime::SpawnedTask;
@@ -22,7 +21,7 @@ use super::load::{load_columns, plan_table_scan, read_version};
 use crate::engine::Extreme;
 use crate::engine::cpu::CpuEngine;
 use crate::functions::column_name::ColumnName;
-use crate::index::{ColumnIndex, HeldIndex, IndexCatalog, IndexKey};
+use crate::index::{Chunks, ColumnIndex, HeldIndex, IndexCatalog, IndexKey};
 use crate::options::RmqOptions;
 use crate::plan::Source;
 
@@ -285,7 +284,7 @@ impl Relation {
         column: &str,
         extreme: Extreme,
         data_type: &DataType,
-        chunks: Vec<ArrayRef>,
+        chunks: Chunks,
         context: &Arc<TaskContext>,
         options: &RmqOptions,
     ) -> Result<Arc<HeldIndex>> {

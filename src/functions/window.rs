@@ -15,7 +15,7 @@ use datafusion::logical_expr::{
 use super::RangeFunction;
 use super::bounds::{Ranges, check_argument_count, coerce_bound};
 use crate::engine::cpu::CpuEngine;
-use crate::index::{ColumnIndex, check_ordered};
+use crate::index::{Chunks, ColumnIndex, check_ordered};
 
 /// What the three arguments are, for error messages.
 const ARGUMENTS: &str = "a value, the first position in the partition and the last";
@@ -126,11 +126,16 @@ impl PartitionEvaluator for FrameEvaluator {
             );
         };
         // DataFusion evaluates partitions one after another on as many threads as it has; more would not help.
+        let chunks = Chunks {
+            arrays: vec![Arc::clone(value)],
+            held_by_table: true,
+        };
+        let extreme = self.function.extreme;
         let index = ColumnIndex::build(
             &CpuEngine::default(),
-            std::slice::from_ref(value),
+            &chunks,
             value.data_type(),
-            self.function.extreme,
+            extreme,
             1,
         )?;
         let answer = index.answer(

@@ -8,7 +8,7 @@ use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 
-use super::keys::{Decoder, Encoded, KeyColumn, encode, key_bytes, value_type};
+use super::keys::{Chunks, Decoder, Encoded, KeyColumn, encode, key_bytes};
 use crate::engine::Extreme;
 use crate::engine::{Answers, BuildOptions, ColumnSize, Engine, EngineError, Key, RangeIndex};
 use crate::functions::bounds::Ranges;
@@ -41,7 +41,7 @@ impl ColumnIndex {
     /// Builds the index of the column that `chunks` make up, on at most `threads` threads.
     pub(crate) fn build(
         engine: &dyn Engine,
-        chunks: &[ArrayRef],
+        chunks: &Chunks,
         data_type: &DataType,
         extreme: Extreme,
         threads: usize,
@@ -72,30 +72,17 @@ impl ColumnIndex {
     }
 
     /// About how many bytes [`Self::build`] will take for a column of that size, to reserve them first.
-    pub(crate) fn estimate(
-        engine: &dyn Engine,
-        chunks: &[ArrayRef],
-        data_type: &DataType,
-    ) -> usize {
-        let rows = chunks.iter().map(|c| c.len()).sum();
+    pub(crate) fn estimate(engine: &dyn Engine, chunks: &Chunks, data_type: &DataType) -> usize {
         let size = ColumnSize {
-            rows,
+            rows: chunks.arrays.iter().map(|c| c.len()).sum(),
             key_bytes: key_bytes(data_type),
-            nulls: chunks.iter().any(|c| c.logical_null_count() > 0),
+            nulls: chunks.arrays.iter().any(|c| c.logical_null_count() > 0),
         };
-        let copied = if chunks.len() > 1 || value_type(data_type) != *data_type {
-            rows * size.key_bytes
-        } else {
-            0
+        let options = BuildOptions {
+            positions: true,
+            threads: 1,
         };
-        copied
-            + engine.memory_bytes(
-                size,
-                &BuildOptions {
-                    positions: true,
-                    threads: 1,
-                },
-            )
+        chunks.copy_bytes(data_type) + engine.memory_bytes(size, &options)
     }
 
     /// Answers one batch of ranges: their extreme values, if `values`, and where these stand, if `positions`.

@@ -129,6 +129,39 @@ pub(crate) fn key_bytes(data_type: &DataType) -> usize {
     }
 }
 
+/// The arrays that a column consists of.
+#[derive(Debug, Clone)]
+pub(crate) struct Chunks {
+    pub(crate) arrays: Vec<ArrayRef>,
+    /// Whether a table in memory holds them anyway, so that an index that borrows from them takes no memory.
+    pub(crate) held_by_table: bool,
+}
+
+impl Chunks {
+    /// About how many bytes of copies [`encode`] makes of them, the most at any time.
+    pub(crate) fn copy_bytes(&self, data_type: &DataType) -> usize {
+        let held = || {
+            self.arrays
+                .iter()
+                .map(|c| c.get_array_memory_size())
+                .sum::<usize>()
+        };
+        let rows = self.arrays.iter().map(|c| c.len()).sum::<usize>();
+        match layout(data_type) {
+            // The joined values, their order, their ranks, and the distinct ones.
+            Some(Layout::Rank) => 2 * held() + 2 * size_of::<u32>() * rows,
+            Some(Layout::Native(..)) if self.arrays.len() == 1 => {
+                if self.held_by_table {
+                    0
+                } else {
+                    held()
+                }
+            }
+            _ => rows * key_bytes(data_type),
+        }
+    }
+}
+
 /// A column as an engine takes it.
 #[derive(Debug)]
 pub(crate) enum KeyColumn {
@@ -149,11 +182,7 @@ pub(crate) struct Encoded {
 ///
 /// # Errors
 /// An execution error for a type without an order, and Arrow's own errors where chunks can't be joined.
-pub(crate) fn encode(
-    chunks: &[ArrayRef],
-    data_type: &DataType,
-    extreme: Extreme,
-) -> Result<Encoded> {
+pub(crate) fn encode(chunks: &Chunks, data_type: &DataType, extreme: Extreme) -> Result<Encoded> {
     let layout = layout(data_type)
         .ok_or_else(|| exec_datafusion_err!("a {data_type} has no order for range queries"))?;
     let value_type = value_type(data_type);
@@ -239,14 +268,11 @@ pub(crate) fn encode(
     })
 }
 
-/// The chunks as one array of the value type, and how many bytes that copied.
-fn join(
-    chunks: &[ArrayRef],
-    data_type: &DataType,
-    value_type: &DataType,
-) -> Result<(ArrayRef, usize)> {
+/// The chunks as one array of the value type, and how many of its bytes nobody else holds.
+fn join(chunks: &Chunks, data_type: &DataType, value_type: &DataType) -> Result<(ArrayRef, usize)> {
     let plain = data_type == value_type;
     let decoded = chunks
+        .arrays
         .iter()
         .map(|chunk| {
             if plain {
@@ -264,7 +290,8 @@ fn join(
             concat(&parts)?
         }
     };
-    let copied = if plain && chunks.len() == 1 {
+    let borrowed = plain && chunks.arrays.len() == 1 && chunks.held_by_table;
+    let copied = if borrowed {
         0
     } else {
         joined.get_array_memory_size()

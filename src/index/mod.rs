@@ -10,7 +10,7 @@ mod version;
 pub(crate) use catalog::{HeldIndex, IndexKey};
 pub use catalog::{HeldIndexInfo, IndexCatalog};
 pub(crate) use column::ColumnIndex;
-pub(crate) use keys::{check_ordered, value_type};
+pub(crate) use keys::{Chunks, check_ordered, value_type};
 pub(crate) use version::{FileVersion, Version};
 
 use datafusion::common::DataFusionError;

@@ -256,6 +256,7 @@ impl ExtensionPlanner for RangeJoinPlanner {
                 right: physical(&call.right)?,
                 output: call.output.clone(),
                 data_type: call.data_type.clone(),
+                volatile: call.left.is_volatile() || call.right.is_volatile(),
             });
         }
         Ok(Some(Arc::new(RangeJoinExec::try_new(

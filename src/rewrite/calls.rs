@@ -201,8 +201,11 @@ impl<'a> Calls<'a> {
                 None => return Ok(None),
             }
         }
+        // A volatile bound is another each time.
+        let repeats = !left.is_volatile() && !right.is_volatile();
         let same = self.found.iter().find(|f| {
-            f.written.func == call.func
+            repeats
+                && f.written.func == call.func
                 && f.written.args[1..] == call.args[1..]
                 && f.call.source.is_same(&source)
         });
