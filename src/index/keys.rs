@@ -143,10 +143,10 @@ impl Chunks {
         let held = || {
             self.arrays
                 .iter()
-                .map(|c| c.get_array_memory_size())
+                .map(Array::get_array_memory_size)
                 .sum::<usize>()
         };
-        let rows = self.arrays.iter().map(|c| c.len()).sum::<usize>();
+        let rows = self.arrays.iter().map(Array::len).sum::<usize>();
         match layout(data_type) {
             // The joined values, their order, their ranks, and the distinct ones.
             Some(Layout::Rank) => 2 * held() + 2 * size_of::<u32>() * rows,

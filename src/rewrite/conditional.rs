@@ -55,7 +55,7 @@ fn guard(
         for bound in call.args.iter_mut().skip(1) {
             if may_fail(bound)? {
                 let null = ScalarValue::try_from(&bound.get_type(schema)?)?;
-                *bound = only_in(case, branch, std::mem::take(bound), null);
+                *bound = only_in(case, branch, std::mem::take(bound), &null);
                 changed = true;
             }
         }
@@ -69,7 +69,7 @@ fn guard(
 }
 
 /// `bound` where `case` takes that branch, `null` elsewhere.
-fn only_in(case: &Case, branch: Option<usize>, bound: Expr, null: ScalarValue) -> Expr {
+fn only_in(case: &Case, branch: Option<usize>, bound: Expr, null: &ScalarValue) -> Expr {
     let mut only = case.clone();
     for (i, (_, result)) in only.when_then_expr.iter_mut().enumerate() {
         let kept = if branch == Some(i) {

@@ -34,8 +34,8 @@ pub(crate) fn ends_in_order_by(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Sort(_) => true,
         LogicalPlan::Projection(p) => {
-            let plain = |e: &Expr| matches!(e.clone().unalias(), Expr::Column(_));
-            p.expr.iter().all(plain) && ends_in_order_by(&p.input)
+            let is_column = |e: &Expr| matches!(e.clone().unalias(), Expr::Column(_));
+            p.expr.iter().all(is_column) && ends_in_order_by(&p.input)
         }
         LogicalPlan::SubqueryAlias(a) => ends_in_order_by(&a.input),
         LogicalPlan::Subquery(s) => ends_in_order_by(&s.subquery),
