@@ -14,6 +14,7 @@ use datafusion::common::{
 };
 use datafusion::execution::TaskContext;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 
@@ -202,6 +203,11 @@ impl Relation {
                 "the relation {} was not planned by RmqQueryPlanner",
                 self.label
             );
+        };
+        // The operators of a query keep the state of a run; one that was given up, or an earlier one, may have left its own.
+        let scan = &match &self.source {
+            RelationSource::Table { .. } => Arc::clone(scan),
+            RelationSource::Query(_) => reset_plan_states(Arc::clone(scan))?,
         };
         let options = RmqOptions::of(context.session_config().options());
         let version = match &self.source {

@@ -180,11 +180,19 @@ impl RangeJoinPlanner {
         session: &dyn Session,
     ) -> Result<RelationSource> {
         let optimized = session.optimize(plan)?;
-        let state = session.as_any().downcast_ref::<SessionState>();
-        let plan = match state.filter(|_| !ends_in_order_by(plan)) {
+        let optimized = with_fresh_slots(&optimized)?;
+        let plan = match session.as_any().downcast_ref::<SessionState>() {
             Some(state) => {
                 let mut state = state.clone();
-                state.config_mut().options_mut().execution.target_partitions = 1;
+                let options = state.config_mut().options_mut();
+                if !ends_in_order_by(plan) {
+                    options.execution.target_partitions = 1;
+                }
+                // A filter that a first run has tightened would stay so in a scan that is run again.
+                options.optimizer.enable_dynamic_filter_pushdown = false;
+                options.optimizer.enable_topk_dynamic_filter_pushdown = false;
+                options.optimizer.enable_join_dynamic_filter_pushdown = false;
+                options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
                 planner.create_physical_plan(&optimized, &state).await?
             }
             None => planner.create_physical_plan(&optimized, session).await?,

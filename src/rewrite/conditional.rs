@@ -2,7 +2,7 @@
 //! all rows. Bounds that may fail, such as `10 / x`, must not see the other rows.
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::common::{DFSchema, DataFusionError, Result, ScalarValue};
 use datafusion::logical_expr::{Case, Expr, ExprSchemable, Operator, lit};
 
 use super::calls::range_udf;
@@ -14,13 +14,14 @@ pub(super) fn guard_bounds(expr: Expr, schema: &DFSchema) -> Result<Transformed<
         let Expr::Case(case) = expr else {
             return Ok(Transformed::no(expr));
         };
-        // A condition that differs each time it is evaluated can't be repeated.
-        let conditions = case
+        let mut conditions = case
             .when_then_expr
             .iter()
             .map(|(when, _)| when)
             .chain(&case.expr);
-        if conditions.into_iter().any(|c| c.is_volatile()) {
+        if conditions.try_fold(false, |found, c| {
+            Ok::<_, DataFusionError>(found || !can_repeat(c)?)
+        })? {
             return Ok(Transformed::no(Expr::Case(case)));
         }
         let mut guarded = case.clone();
@@ -81,6 +82,18 @@ fn only_in(case: &Case, branch: Option<usize>, bound: Expr, null: &ScalarValue) 
     }
     only.else_expr = branch.is_none().then(|| Box::new(bound));
     Expr::Case(only)
+}
+
+/// Whether a condition can stand in a bound too: not if it differs each time that it is evaluated, nor with a subquery
+/// that DataFusion takes in its own operators only.
+fn can_repeat(condition: &Expr) -> Result<bool> {
+    let subquery = condition.exists(|e| {
+        Ok(matches!(
+            e,
+            Expr::InSubquery(_) | Expr::Exists(_) | Expr::SetComparison(_)
+        ))
+    })?;
+    Ok(!subquery && !condition.is_volatile())
 }
 
 /// Whether evaluating `bound` can be an error for some row.

@@ -9,6 +9,8 @@ use datafusion::common::DFSchema;
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
+use datafusion::physical_plan::collect;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
 use datafusion_rmq::SessionStateBuilderExt;
 use futures::StreamExt;
@@ -263,4 +265,31 @@ async fn a_subquerys_order_holds_over_many_partitions() {
             "{source}"
         );
     }
+}
+
+/// The first to ask gives up while a subquery's rows are read; who asks later in the same run reads them anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subquery_given_up_is_read_again() {
+    let ctx = session();
+    let values = numbers((0..400_000).map(|i| i * 7919 % 300_007));
+    register(&ctx, "t", &[("v", values)], &[100_000, 100_000]);
+    let sql = "SELECT range_argmax((SELECT v FROM t GROUP BY v ORDER BY v LIMIT 4000), i, i + 5000) \
+               FROM (SELECT value AS i FROM range(0, 3))";
+    let plan = ctx.sql(sql).await.unwrap();
+    let plan = plan.create_physical_plan().await.unwrap();
+    let task = ctx.task_ctx();
+    // A new plan around the same relation, as its own operators run once only.
+    let again = || reset_plan_states(Arc::clone(&plan)).unwrap();
+    for given_up in 0..4 {
+        let mut stream = again().execute(0, Arc::clone(&task)).unwrap();
+        let next = tokio::time::timeout(Duration::from_millis(3 * given_up), stream.next());
+        drop(next.await);
+        drop(stream);
+    }
+    let batches = collect(again(), task).await.unwrap();
+    let rows: Vec<_> = batches
+        .iter()
+        .flat_map(|b| b.column(0).as_primitive::<Int64Type>().values().to_vec())
+        .collect();
+    assert_eq!(rows, [3999; 3]);
 }
