@@ -1,0 +1,117 @@
+// What the kernels know of an index: keys, levels, table, validity. Shared by all kernels; the host's twin is
+// `src/engine/cuda/layout.rs`.
+//
+//   level[top]   o o o o o o          + table: row j holds the minima of 2^j neighbours of level[top]
+//   ...
+//   level[1]     o o o o o o o o o    minima of chunks of level[0]
+//   level[0]     x x x x x x x x x x x x x x x x x x   the column
+//
+// A chunk is what LANES threads read with one 16-byte load each: 128 bytes, one cache line, for 8 of them. Levels hold
+// keys (unsigned, order-preserving); the column holds the bits as they came, or keys where it has NULLs
+// (`keyed`), the greatest key standing for NULL.
+#pragma once
+#include "device.cuh"
+
+using u8 = unsigned char;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i64 = long long;
+
+struct alignas(16) u128 {
+  u64 lo, hi;
+};
+
+constexpr int MAX_LEVELS = 8;
+constexpr int MAX_VALID_LEVELS = 8;
+
+// Passed to kernels by value. Pointers are device addresses.
+struct Index {
+  u64 n;                           // values in the column
+  u64 fold[2], flip[2];            // key = x ^ (x >> arithmetic (W - 1) & fold) ^ flip, low word first
+  const void* level[MAX_LEVELS];   // level[k][i] is the minimum of chunk i of level[k - 1]
+  // Where the leftmost minimum of level[k][i] stands, counted in values from the first that it covers: u8 for k = 1,
+  // u32 above. Null in an index without positions.
+  const void* offset[MAX_LEVELS];
+  const void* table;               // keys; row j >= 1 begins at (j - 1) * table_stride, row 0 is level[top]
+  const u32* table_at;             // which entry of level[top] that minimum is, the leftmost; null without positions
+  u64 table_stride;                // entries from row to row
+  // valid[0] has a bit a value, set where it is not NULL; a bit of valid[k] is set where word i of valid[k - 1] is not 0. Null
+  // without NULLs.
+  const u32* valid[MAX_VALID_LEVELS];
+  u32 top;                         // at least 1
+  u32 rows;                        // rows of the table, row 0 counted
+  u32 valid_levels;                // 0 without NULLs
+  u32 keyed;                       // whether level[0] holds keys
+};
+
+// --- keys of three widths ---
+
+template <class K> struct Key;
+
+template <> struct Key<u32> {
+  static __device__ __forceinline__ u32 max() { return ~0u; }
+  static __device__ __forceinline__ bool less(u32 a, u32 b) { return a < b; }
+  static __device__ __forceinline__ bool same(u32 a, u32 b) { return a == b; }
+  static __device__ __forceinline__ u32 min(u32 a, u32 b) { return a < b ? a : b; }
+  static __device__ __forceinline__ u32 fold(u32 x, u32 fold, u32 flip) { return x ^ (u32(int(x) >> 31) & fold) ^ flip; }
+  static __device__ __forceinline__ u32 word(const u64* w) { return u32(w[0]); }
+  static __device__ __forceinline__ u32 flipped(u32 x, u32 flip) { return x ^ flip; }
+  static __device__ __forceinline__ u32 shuffle_xor(u32 x, int lane) { return __shfl_xor_sync(~0u, x, lane); }
+};
+
+template <> struct Key<u64> {
+  static __device__ __forceinline__ u64 max() { return ~0ull; }
+  static __device__ __forceinline__ bool less(u64 a, u64 b) { return a < b; }
+  static __device__ __forceinline__ bool same(u64 a, u64 b) { return a == b; }
+  static __device__ __forceinline__ u64 min(u64 a, u64 b) { return a < b ? a : b; }
+  static __device__ __forceinline__ u64 fold(u64 x, u64 fold, u64 flip) { return x ^ (u64(i64(x) >> 63) & fold) ^ flip; }
+  static __device__ __forceinline__ u64 word(const u64* w) { return w[0]; }
+  static __device__ __forceinline__ u64 flipped(u64 x, u64 flip) { return x ^ flip; }
+  static __device__ __forceinline__ u64 shuffle_xor(u64 x, int lane) { return __shfl_xor_sync(~0u, x, lane); }
+};
+
+template <> struct Key<u128> {
+  static __device__ __forceinline__ u128 max() { return {~0ull, ~0ull}; }
+  static __device__ __forceinline__ bool less(u128 a, u128 b) { return a.hi < b.hi || (a.hi == b.hi && a.lo < b.lo); }
+  static __device__ __forceinline__ bool same(u128 a, u128 b) { return a.hi == b.hi && a.lo == b.lo; }
+  static __device__ __forceinline__ u128 min(u128 a, u128 b) { return less(b, a) ? b : a; }
+  static __device__ __forceinline__ u128 fold(u128 x, u128 fold, u128 flip) {
+    u64 sign = u64(i64(x.hi) >> 63);
+    return {x.lo ^ (sign & fold.lo) ^ flip.lo, x.hi ^ (sign & fold.hi) ^ flip.hi};
+  }
+  static __device__ __forceinline__ u128 word(const u64* w) { return {w[0], w[1]}; }
+  static __device__ __forceinline__ u128 flipped(u128 x, u128 flip) { return {x.lo ^ flip.lo, x.hi ^ flip.hi}; }
+  static __device__ __forceinline__ u128 shuffle_xor(u128 x, int lane) {
+    return {__shfl_xor_sync(~0u, x.lo, lane), __shfl_xor_sync(~0u, x.hi, lane)};
+  }
+};
+
+// How stored bits become keys, and back.
+template <class K> struct Encoding {
+  K fold, flip;
+  static __device__ __forceinline__ Encoding of(const Index& x) { return {Key<K>::word(x.fold), Key<K>::word(x.flip)}; }
+  // That of level[0]: none where it holds keys.
+  static __device__ __forceinline__ Encoding of_column(const Index& x) {
+    u64 none[2] = {0, 0};
+    return x.keyed ? Encoding{Key<K>::word(none), Key<K>::word(none)} : of(x);
+  }
+  __device__ __forceinline__ K encode(K bits) const { return Key<K>::fold(bits, fold, flip); }
+  // `fold` leaves the sign alone, so folding a second time undoes the first.
+  __device__ __forceinline__ K decode(K key) const {
+    u64 none[2] = {0, 0};
+    return Key<K>::fold(Key<K>::flipped(key, flip), fold, Key<K>::word(none));
+  }
+};
+
+// The values that one 16-byte load brings.
+template <class K> struct alignas(16) Pack {
+  static constexpr int SIZE = 16 / sizeof(K);
+  K at[SIZE];
+};
+
+// The shape of chunks that LANES threads read together.
+template <class K, int LANES> struct Chunk {
+  static constexpr int SIZE = LANES * Pack<K>::SIZE;
+  static constexpr int SHIFT = SIZE == 4 ? 2 : SIZE == 8 ? 3 : SIZE == 16 ? 4 : 5;
+  static_assert(1 << SHIFT == SIZE, "a power of two, so that a value's chunk is a shift away");
+};
