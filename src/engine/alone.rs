@@ -94,7 +94,6 @@ value!(f64, u64, index_u64, float, f64::from_bits);
 #[derive(Debug)]
 pub struct Index<'a, T: Value> {
     inner: Box<dyn RangeIndex<T::Key> + 'a>,
-    encoding: Encoding<T::Key>,
     values: PhantomData<&'a [T]>,
 }
 
@@ -127,7 +126,6 @@ impl<'a, T: Value> Index<'a, T> {
         let encoding = T::encoding().directed(extreme);
         Ok(Self {
             inner: T::index(values, encoding, options)?,
-            encoding,
             values: PhantomData,
         })
     }
@@ -162,7 +160,7 @@ impl<'a, T: Value> Index<'a, T> {
         };
         // Fails on slices of the wrong length only.
         self.inner.answer(&[left], &[right], out).ok()?;
-        (valid[0] == 1).then(|| T::from_bits(self.encoding.decode(value[0])))
+        (valid[0] == 1).then(|| T::from_bits(value[0]))
     }
 
     /// Where the extreme value of one range stands, of several the leftmost; `None` where the range is empty, and
@@ -188,20 +186,20 @@ impl<'a, T: Value> Index<'a, T> {
     /// # Errors
     /// [`EngineError::Lengths`] where the three slices differ in length.
     pub fn values(&self, left: &[i64], right: &[i64], out: &mut [T]) -> Result<(), EngineError> {
-        let mut keys = [T::Key::ZERO; BATCH];
+        let mut values = [T::Key::ZERO; BATCH];
         let mut valid = [0; BATCH / 64];
         lengths(left, right, out.len())?;
         let bounds = left.chunks(BATCH).zip(right.chunks(BATCH));
         for ((left, right), out) in bounds.zip(out.chunks_mut(BATCH)) {
-            let keys = &mut keys[..out.len()];
+            let values = &mut values[..out.len()];
             let answers = Answers {
-                values: Some(keys),
+                values: Some(&mut *values),
                 positions: None,
                 valid: &mut valid[..out.len().div_ceil(64)],
             };
             self.inner.answer(left, right, answers)?;
-            for (out, key) in out.iter_mut().zip(keys) {
-                *out = T::from_bits(self.encoding.decode(*key));
+            for (out, bits) in out.iter_mut().zip(values) {
+                *out = T::from_bits(*bits);
             }
         }
         Ok(())
@@ -241,7 +239,7 @@ impl<'a, T: Value> Index<'a, T> {
     }
 }
 
-/// Queries handed to the engine at once: its keys stay in the L1 cache until they are decoded.
+/// Queries handed to the engine at once: its answers stay in the L1 cache until they are values.
 const BATCH: usize = 1024;
 
 /// Inclusive bounds. A slice has at most `isize::MAX` bytes, so clipping to `i64` loses nothing.

@@ -43,6 +43,42 @@ pub enum EngineError {
     Thread(String),
     /// An engine was asked for instructions that this machine does not have.
     Unsupported(&'static str),
+    /// There is no GPU to use.
+    NoDevice {
+        /// Why, in one line: no driver, one that is too old, no device, one that does not serve.
+        why: String,
+    },
+    /// The memory of a GPU that the engine may use does not suffice.
+    DeviceMemory {
+        /// Which device.
+        ordinal: usize,
+        /// Bytes asked for.
+        needed: usize,
+        /// Bytes that could be had.
+        free: usize,
+        /// Bytes that may be used in all.
+        limit: usize,
+    },
+    /// A GPU failed. The engine does not use it again.
+    Device {
+        /// Which device.
+        ordinal: usize,
+        /// What it was asked to do.
+        what: &'static str,
+        /// What the driver says.
+        why: String,
+    },
+}
+
+impl EngineError {
+    /// Whether a GPU is the reason, so that the CPU engine would have an answer.
+    #[must_use]
+    pub fn of_device(&self) -> bool {
+        matches!(
+            self,
+            Self::NoDevice { .. } | Self::DeviceMemory { .. } | Self::Device { .. }
+        )
+    }
 }
 
 impl fmt::Display for EngineError {
@@ -81,6 +117,19 @@ impl fmt::Display for EngineError {
                     f,
                     "this machine lacks {what}, which the engine was told to use"
                 )
+            }
+            Self::NoDevice { why } => f.write_str(why),
+            Self::DeviceMemory {
+                ordinal,
+                needed,
+                free,
+                limit,
+            } => write!(
+                f,
+                "{needed} bytes do not fit on CUDA device {ordinal}: {free} of the {limit} bytes that may be used are free"
+            ),
+            Self::Device { ordinal, what, why } => {
+                write!(f, "CUDA device {ordinal} failed to {what}: {why}")
             }
         }
     }

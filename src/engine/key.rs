@@ -1,6 +1,7 @@
 //! Order-preserving unsigned keys: one kernel a width serves every type and both directions.
 
 use std::fmt::Debug;
+use std::panic::RefUnwindSafe;
 
 use super::Extreme;
 
@@ -14,7 +15,9 @@ mod sealed {
 /// An unsigned key of 32, 64 or 128 bits whose order is the order of the values it stands for.
 ///
 /// Sealed: implemented for `u32`, `u64` and `u128`.
-pub trait Key: Copy + Ord + Default + Debug + Send + Sync + 'static + sealed::Sealed {
+pub trait Key:
+    Copy + Ord + Default + Debug + Send + Sync + RefUnwindSafe + 'static + sealed::Sealed
+{
     /// The greatest key: the neutral element of the minimum, and what stands for NULL.
     const MAX: Self;
 

@@ -5,7 +5,8 @@
 //! leftmost position where it stands. Values are seen as order-preserving unsigned [`Key`]s of 32, 64 or 128 bits
 //! ([`Encoding`]), so that one kernel a width serves every type, and the maximum is the minimum of the complement.
 //!
-//! [`cpu`] is the engine for CPUs; [`alone`] is the same for plain Rust slices, without any of these words:
+//! [`cpu`] is the engine for CPUs, `cuda` that for NVIDIA GPUs; [`alone`] is the CPU's for plain Rust slices, without any
+//! of these words:
 //!
 //! ```
 //! use datafusion_rmq::engine::alone::Index;
@@ -23,8 +24,11 @@
 pub mod alone;
 mod column;
 pub mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod error;
 mod key;
+mod output;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -32,6 +36,7 @@ use std::sync::Arc;
 pub use column::{Column, SharedSlice, Validity};
 pub use error::EngineError;
 pub use key::{Encoding, Key};
+pub use output::{Memory, Outputs};
 
 /// Which end of the order is sought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -58,8 +63,8 @@ impl Extreme {
 /// `n` is the number of queries, the length of the bounds.
 #[derive(Debug)]
 pub struct Answers<'a, K> {
-    /// The smallest key of each range, `n` of them: [`Encoding::decode`] gives the value's bits.
-    /// [`Key::MAX`] where the range holds no value.
+    /// The value with the smallest key of each range, `n` of them, as the bits that the column has for it. Where the range
+    /// holds no value, the bits of [`Key::MAX`].
     pub values: Option<&'a mut [K]>,
     /// The leftmost position of that minimum, 0-based, `n` of them; 0 where the range holds no value.
     pub positions: Option<&'a mut [i64]>,
@@ -117,9 +122,19 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
     /// Bytes of the index alone: levels, tables, offsets and what skips NULLs.
     fn index_bytes(&self) -> usize;
 
-    /// All bytes this object owns: the index, and a copy of the column if it made one. A borrowed column is not
-    /// counted.
+    /// All bytes of this machine's memory that this object owns: the index, and a copy of the column if it made one. A
+    /// borrowed column is not counted, nor is the memory of a GPU.
     fn memory_bytes(&self) -> usize;
+
+    /// Bytes of GPU memory that this object owns, on each of its devices.
+    fn device_bytes(&self) -> usize {
+        0
+    }
+
+    /// Memory for the answers of `queries` ranges, from where this index writes them fastest. (Any other serves too.)
+    fn outputs(&self, queries: usize, values: bool, positions: bool) -> Outputs<K> {
+        Outputs::allocated(queries, values, positions)
+    }
 
     /// Answers one batch on the calling thread.
     ///

@@ -261,7 +261,6 @@ pub(crate) fn encode(chunks: &Chunks, data_type: &DataType, extreme: Extreme) ->
         decoder: Decoder {
             value_type,
             layout,
-            extreme,
             distinct,
         },
         copied_bytes,
@@ -433,12 +432,11 @@ fn month_day_nano(key: u128) -> IntervalMonthDayNano {
     )
 }
 
-/// Turns an engine's keys back into Arrow's values.
+/// Turns an engine's answers, the bits that the column was made of, back into Arrow's values.
 #[derive(Debug)]
 pub(crate) struct Decoder {
     value_type: DataType,
     layout: Layout,
-    extreme: Extreme,
     /// The distinct values in their order, where keys are ranks.
     distinct: Option<ArrayRef>,
 }
@@ -458,18 +456,11 @@ impl Decoder {
 
     pub(crate) fn decode_32(&self, keys: Vec<u32>, valid: NullBuffer) -> Result<ArrayRef> {
         match self.layout {
-            Layout::Native(_, order) => {
-                let encoding = encoding_32(order).directed(self.extreme);
-                self.native(Buffer::from_vec(decode(keys, encoding)), valid)
-            }
-            Layout::Narrow => {
-                let keys = decode(keys, Encoding::unsigned().directed(self.extreme));
-                self.narrow(&keys, valid)
-            }
+            Layout::Native(..) => self.native(Buffer::from_vec(keys), valid),
+            Layout::Narrow => self.narrow(&keys, valid),
             Layout::AllNull => Ok(new_null_array(&self.value_type, keys.len())),
             _ => {
-                let ranks = decode(keys, Encoding::unsigned().directed(self.extreme));
-                let ranks = arrow::array::UInt32Array::new(ranks.into(), Some(valid));
+                let ranks = arrow::array::UInt32Array::new(keys.into(), Some(valid));
                 let distinct = self
                     .distinct
                     .as_ref()
@@ -481,12 +472,8 @@ impl Decoder {
 
     pub(crate) fn decode_64(&self, keys: Vec<u64>, valid: NullBuffer) -> Result<ArrayRef> {
         match self.layout {
-            Layout::Native(_, order) => {
-                let encoding = encoding_64(order).directed(self.extreme);
-                self.native(Buffer::from_vec(decode(keys, encoding)), valid)
-            }
+            Layout::Native(..) => self.native(Buffer::from_vec(keys), valid),
             _ => {
-                let keys = decode(keys, Encoding::unsigned().directed(self.extreme));
                 let values: Vec<_> = keys.into_iter().map(day_time).collect();
                 self.native(Buffer::from_vec(values), valid)
             }
@@ -495,11 +482,9 @@ impl Decoder {
 
     pub(crate) fn decode_128(&self, keys: Vec<u128>, valid: NullBuffer) -> Result<ArrayRef> {
         if self.layout == Layout::MonthDayNano {
-            let keys = decode(keys, Encoding::unsigned().directed(self.extreme));
             let values: Vec<_> = keys.into_iter().map(month_day_nano).collect();
             return self.native(Buffer::from_vec(values), valid);
         }
-        let keys = decode(keys, Encoding::signed().directed(self.extreme));
         let values: Vec<i128> = keys.into_iter().map(u128::cast_signed).collect();
         self.native(Buffer::from_vec(values), valid)
     }
@@ -530,11 +515,4 @@ impl Decoder {
         };
         self.native(values, valid)
     }
-}
-
-fn decode<K: crate::engine::Key>(mut keys: Vec<K>, encoding: Encoding<K>) -> Vec<K> {
-    for key in &mut keys {
-        *key = encoding.decode(*key);
-    }
-    keys
 }

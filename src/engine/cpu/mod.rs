@@ -163,7 +163,10 @@ struct CpuIndex<'a, K> {
     column: Storage<'a, K>,
     len: usize,
     lead: usize,
+    /// How the values of `column` become keys.
     encoding: Encoding<K>,
+    /// How keys become the bits that were handed in.
+    decoding: Encoding<K>,
     levels: Levels<K>,
     valid: Option<NextValid>,
     simd: Simd,
@@ -192,15 +195,18 @@ impl<K: CpuKey> CpuIndex<'static, K> {
             return Self::over(storage, len, encoding, None, options, simd);
         };
         let (keys, valid) = build::without_nulls(column, validity, options.threads)?;
-        let encoding = Encoding::unsigned();
-        Self::over(
+        let index = Self::over(
             Storage::Copy(keys),
             len,
-            encoding,
+            Encoding::unsigned(),
             Some(valid),
             options,
             simd,
-        )
+        )?;
+        Ok(Self {
+            decoding: column.encoding(),
+            ..index
+        })
     }
 }
 
@@ -231,6 +237,7 @@ impl<'a, K: CpuKey> CpuIndex<'a, K> {
             len,
             lead,
             encoding,
+            decoding: encoding,
             levels,
             valid,
             simd,
@@ -269,7 +276,12 @@ impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
         self.index_bytes() + copy
     }
 
-    fn answer(&self, left: &[i64], right: &[i64], out: Answers<'_, K>) -> Result<(), EngineError> {
+    fn answer(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        mut out: Answers<'_, K>,
+    ) -> Result<(), EngineError> {
         out.check(left, right)?;
         if out.positions.is_some() && !self.has_positions() {
             return Err(EngineError::NoPositions);
@@ -286,8 +298,18 @@ impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
             levels: &self.levels,
             valid: self.valid.as_ref(),
         };
+        let keys = Answers {
+            values: out.values.as_deref_mut(),
+            positions: out.positions,
+            valid: out.valid,
+        };
         // SAFETY: a `CpuEngine` has available instructions only, and length and lead were compared above.
-        unsafe { K::answer(self.simd, context, left, right, out) };
+        unsafe { K::answer(self.simd, context, left, right, keys) };
+        if let Some(values) = out.values.filter(|_| self.decoding != Encoding::unsigned()) {
+            for value in values {
+                *value = self.decoding.decode(*value);
+            }
+        }
         Ok(())
     }
 }
