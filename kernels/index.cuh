@@ -6,9 +6,8 @@
 //   level[1]     o o o o o o o o o    minima of chunks of level[0]
 //   level[0]     x x x x x x x x x x x x x x x x x x   the column
 //
-// A chunk is what LANES threads read with one 16-byte load each: 128 bytes, one cache line, for 8 of them. Levels hold
-// keys (unsigned, order-preserving); the column holds the bits as they came, or keys where it has NULLs
-// (`keyed`), the greatest key standing for NULL.
+// A chunk is one cache line of 128 bytes (64 in the index of a small column). Levels hold keys (unsigned, order-preserving);
+// the column holds the bits as they came, or keys where it has NULLs (`keyed`), the greatest key standing for NULL.
 #pragma once
 #include "device.cuh"
 
@@ -20,6 +19,11 @@ using i64 = long long;
 struct alignas(16) u128 {
   u64 lo, hi;
 };
+
+__device__ __forceinline__ void store_streamed(u128* p, u128 v) {
+  store_streamed(&p->lo, v.lo);
+  store_streamed(&p->hi, v.hi);
+}
 
 constexpr int MAX_LEVELS = 8;
 constexpr int MAX_VALID_LEVELS = 8;
@@ -56,6 +60,7 @@ template <> struct Key<u32> {
   static __device__ __forceinline__ u32 fold(u32 x, u32 fold, u32 flip) { return x ^ (u32(int(x) >> 31) & fold) ^ flip; }
   static __device__ __forceinline__ u32 word(const u64* w) { return u32(w[0]); }
   static __device__ __forceinline__ u32 flipped(u32 x, u32 flip) { return x ^ flip; }
+  static __device__ __forceinline__ u32 shuffle(u32 x, int lane) { return __shfl_sync(~0u, x, lane); }
   static __device__ __forceinline__ u32 shuffle_xor(u32 x, int lane) { return __shfl_xor_sync(~0u, x, lane); }
 };
 
@@ -67,6 +72,7 @@ template <> struct Key<u64> {
   static __device__ __forceinline__ u64 fold(u64 x, u64 fold, u64 flip) { return x ^ (u64(i64(x) >> 63) & fold) ^ flip; }
   static __device__ __forceinline__ u64 word(const u64* w) { return w[0]; }
   static __device__ __forceinline__ u64 flipped(u64 x, u64 flip) { return x ^ flip; }
+  static __device__ __forceinline__ u64 shuffle(u64 x, int lane) { return __shfl_sync(~0u, x, lane); }
   static __device__ __forceinline__ u64 shuffle_xor(u64 x, int lane) { return __shfl_xor_sync(~0u, x, lane); }
 };
 
@@ -81,6 +87,9 @@ template <> struct Key<u128> {
   }
   static __device__ __forceinline__ u128 word(const u64* w) { return {w[0], w[1]}; }
   static __device__ __forceinline__ u128 flipped(u128 x, u128 flip) { return {x.lo ^ flip.lo, x.hi ^ flip.hi}; }
+  static __device__ __forceinline__ u128 shuffle(u128 x, int lane) {
+    return {__shfl_sync(~0u, x.lo, lane), __shfl_sync(~0u, x.hi, lane)};
+  }
   static __device__ __forceinline__ u128 shuffle_xor(u128 x, int lane) {
     return {__shfl_xor_sync(~0u, x.lo, lane), __shfl_xor_sync(~0u, x.hi, lane)};
   }
@@ -109,9 +118,31 @@ template <class K> struct alignas(16) Pack {
   K at[SIZE];
 };
 
-// The shape of chunks that LANES threads read together.
-template <class K, int LANES> struct Chunk {
-  static constexpr int SIZE = LANES * Pack<K>::SIZE;
+// A chunk of BYTES: 128, one cache line, or 64.
+template <class K, int BYTES> struct Chunk {
+  static constexpr int PACKS = BYTES / 16;
+  static constexpr int SIZE = BYTES / sizeof(K);
   static constexpr int SHIFT = SIZE == 4 ? 2 : SIZE == 8 ? 3 : SIZE == 16 ? 4 : 5;
-  static_assert(1 << SHIFT == SIZE, "a power of two, so that a value's chunk is a shift away");
+  static_assert(1 << SHIFT == SIZE && SIZE <= 32, "a value's chunk is a shift away, a chunk's entries have a bit each in a word");
 };
+
+// --- the least of several threads ---
+
+// The smallest key that a thread has seen, and where.
+template <class K> struct Least {
+  K key;
+  u32 at;
+};
+
+// The least of LANES neighbouring threads, which all get it; of equal keys that with the smallest `at`, which counts if AT.
+template <class K, int LANES, bool AT> __device__ __forceinline__ Least<K> least_of_lanes(Least<K> mine) {
+  Least<K> least = mine;
+#pragma unroll
+  for (int step = LANES / 2; step > 0; step /= 2) least.key = Key<K>::min(Key<K>::shuffle_xor(least.key, step), least.key);
+  if (AT) {
+    least.at = Key<K>::same(mine.key, least.key) ? mine.at : ~0u;
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) least.at = Key<u32>::min(__shfl_xor_sync(~0u, least.at, step), least.at);
+  }
+  return least;
+}

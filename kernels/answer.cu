@@ -1,0 +1,243 @@
+// Answers batches of ranges: one thread owns a query, groups of threads read chunks for it.
+//
+// A search begins at the lowest level where the range spans few chunks: there it reads the one or two chunks in which the range begins
+// and ends. The entries in between count as they are; the first and the last cover values outside the range, and only
+// where one promises less than what is known already does the search go on in the chunk below it. A range too wide
+// for any level begins with two entries of the sparse table on top. So most ranges cost one or two cache lines, and hardly any the two
+// lines of the column that hold its ends.
+//
+// The threads of a warp put the chunks they want to see into a queue (after the paper's warp-local queuing), and groups of threads,
+// each of which reads a chunk with one 16-byte load a thread, work it off, level by level. Several loads a thread under
+// way were slower: what limits the search is the number of instructions, and most queues are short.
+#include "index.cuh"
+
+constexpr int THREADS = 256;
+constexpr int WARPS = THREADS / 32;
+
+// A stretch of one chunk. A bit stands for an entry. The entries in `touched` but not in `inner` are the first and the last,
+// which cover values outside the range, too.
+template <class P> struct alignas(16) Task {
+  P chunk;
+  u32 inner, touched;
+  u32 ends;  // first entry | last entry << 8
+
+  static __device__ __forceinline__ Task make(P chunk, u32 first, u32 last, bool first_is_inner, bool last_is_inner) {
+    u32 touched = (2u << last) - (1u << first);
+    u32 inner = touched & ~(first_is_inner ? 0 : 1u << first) & ~(last_is_inner ? 0 : 1u << last);
+    return {chunk, inner, touched, first | last << 8};
+  }
+};
+
+// What was found there.
+template <class K> struct alignas(16) Found {
+  K least;        // of the inner entries
+  K first, last;  // the entries at the ends
+  u32 at;         // where in the chunk the leftmost inner least stands
+};
+
+// How the threads of a warp tell each other.
+template <class K, class P> union Slot {
+  Task<P> task;
+  Found<K> found;
+  __device__ Slot() {}
+};
+
+// Entry `at` of the chunk whose packs the LANES threads of a group hold.
+template <class K, int LANES> __device__ __forceinline__ K entry_of(const Pack<K>& pack, u32 at, int lane) {
+  constexpr int PACK = Pack<K>::SIZE;
+  K entry = pack.at[0];
+#pragma unroll
+  for (int j = 1; j < PACK; j++) {
+    if (at % PACK == j) entry = pack.at[j];
+  }
+  return Key<K>::shuffle(entry, lane / LANES * LANES + at / PACK);
+}
+
+// Reads the chunks of one level for `count` tasks and puts what was found into their places.
+template <class K, class P, int BYTES, bool AT, bool COLUMN>
+__device__ __forceinline__ void read_chunks(const void* level, int count, Slot<K, P>* slots, Encoding<K> encoding,
+                                            const CachePolicy& policy) {
+  constexpr int PACK = Pack<K>::SIZE, LANES = Chunk<K, BYTES>::PACKS, GROUPS = 32 / LANES;
+  int lane = threadIdx.x % 32, sub = lane % LANES, begin = sub * PACK;
+  for (int slot = lane / LANES; slot - lane / LANES < count; slot += GROUPS) {
+    Task<P> task = {0, 0, 0, 0};
+    if (slot < count) task = slots[slot].task;
+    Pack<K> pack;
+    if ((task.touched >> begin & ((1u << PACK) - 1)) != 0) {
+      const char* at = static_cast<const char*>(level) + u64(task.chunk) * BYTES + sub * 16;
+      Bits128 bits = COLUMN ? load_once(at, policy) : load_kept(at, policy);
+      memcpy(&pack, &bits, 16);
+    }
+    __syncwarp();  // all have read their tasks
+    Least<K> least = {Key<K>::max(), 0};
+#pragma unroll
+    for (int j = 0; j < PACK; j++) {
+      K key = COLUMN ? encoding.encode(pack.at[j]) : pack.at[j];
+      bool inner = task.inner >> begin >> j & 1;
+      if (AT) {
+        if (inner && Key<K>::less(key, least.key)) least = {key, u32(begin + j)};
+      } else {
+        if (inner) least.key = Key<K>::min(key, least.key);
+      }
+    }
+    least = least_of_lanes<K, LANES, AT>(least);
+    Found<K> found;
+    found.least = least.key;
+    found.at = least.at;
+    if (!COLUMN) {
+      found.first = entry_of<K, LANES>(pack, task.ends & 0xff, lane);
+      found.last = entry_of<K, LANES>(pack, task.ends >> 8, lane);
+    }
+    if (sub == 0 && slot < count) slots[slot].found = found;
+  }
+}
+
+// The first value at or after `from` that is not NULL; n or more where there is none.
+__device__ inline u64 next_valid(const Index& x, u64 from) {
+  u64 i = from;
+  for (u32 up = 0; up < x.valid_levels; up++) {
+    u64 bits = (x.n + (1ull << 5 * up) - 1) >> 5 * up;
+    if (i >= bits) return x.n;
+    u32 word = x.valid[up][i / 32] & ~0u << i % 32;
+    if (word != 0) {
+      i = i / 32 * 32 + __ffs(word) - 1;
+      while (up > 0) {
+        up--;
+        i = i * 32 + __ffs(x.valid[up][i]) - 1;
+      }
+      return i;
+    }
+    i = i / 32 + 1;
+  }
+  return x.n;
+}
+
+template <class K, class P, int BYTES, bool VALUE, bool AT>
+__device__ __forceinline__ void answer(const Index& x, u32 m, const P* left, const P* right, K* values, i64* positions, u32* valid) {
+  constexpr int CHUNK = Chunk<K, BYTES>::SIZE, SHIFT = Chunk<K, BYTES>::SHIFT;
+  __shared__ Slot<K, P> all_slots[WARPS][64];
+  Slot<K, P>* slots = all_slots[threadIdx.x / 32];
+  u32 q = blockIdx.x * blockDim.x + threadIdx.x;
+  int lane = threadIdx.x % 32;
+  CachePolicy policy;
+  auto encoding = Encoding<K>::of_column(x);
+
+  P l = 1, r = 0;
+  if (q < m) {
+    l = load_streamed(left + q);
+    r = load_streamed(right + q);
+  }
+  bool some = l <= r;
+
+  // The least key known and where: an entry of a level, and for the table's part the row.
+  K best = Key<K>::max();
+  P best_entry = 0;
+  u32 best_level = 0, best_row = 0;
+  int begin = -1;  // the level where the search begins
+  bool go_left = false, go_right = false;
+  P a = l >> SHIFT * x.top, b = r >> SHIFT * x.top;
+  if (some && b - a >= 2) {
+    begin = x.top;
+    const K* level = static_cast<const K*>(x.level[x.top]);
+    u32 row = 31 - __clz(u32(b - a - 1));
+    const K* minima = row == 0 ? level : static_cast<const K*>(x.table) + (row - 1) * x.table_stride;
+    P one = a + 1, two = b - (P(1) << row);
+    K first = level[a], last = level[b], least_one = minima[one], least_two = minima[two];
+    bool second = Key<K>::less(least_two, least_one);
+    best = second ? least_two : least_one;
+    best_entry = second ? two : one;
+    best_level = x.top;
+    best_row = row;
+    go_left = AT ? !Key<K>::less(best, first) : Key<K>::less(first, best);
+    go_right = Key<K>::less(last, best);
+  } else if (some) {
+    begin = x.top - 1;
+    while (begin > 0 && (r >> SHIFT * begin) - (l >> SHIFT * begin) <= 1) begin--;
+  }
+
+  for (int k = x.top - 1; k >= 0; k--) {
+    P chunk_l = l >> SHIFT * (k + 1), chunk_r = r >> SHIFT * (k + 1);
+    bool here = k == begin, one = here && chunk_l == chunk_r;
+    go_left |= here;
+    go_right |= here && !one;
+    u32 lefts = __ballot_sync(~0u, go_left), rights = __ballot_sync(~0u, go_right);
+    int count = __popc(lefts) + __popc(rights);
+    if (count == 0) continue;
+    u32 before = (1u << lane) - 1;
+    int slot_l = __popc(lefts & before), slot_r = __popc(lefts) + __popc(rights & before);
+    u32 entry_l = u32(l >> SHIFT * k) % CHUNK, entry_r = u32(r >> SHIFT * k) % CHUNK;
+    if (go_left) slots[slot_l].task = Task<P>::make(chunk_l, entry_l, one ? entry_r : CHUNK - 1, k == 0, k == 0 || !one);
+    if (go_right) slots[slot_r].task = Task<P>::make(chunk_r, 0, entry_r, true, k == 0);
+    __syncwarp();
+    if (k == 0) {
+      read_chunks<K, P, BYTES, AT, true>(x.level[0], count, slots, encoding, policy);
+    } else {
+      read_chunks<K, P, BYTES, AT, false>(x.level[k], count, slots, encoding, policy);
+    }
+    __syncwarp();
+
+    // What comes from the left end stands left of all that is known, what comes from the right end right of it.
+    K first = Key<K>::max(), last = first;
+    if (go_left) {
+      const Found<K>& found = slots[slot_l].found;
+      if (AT ? !Key<K>::less(best, found.least) : Key<K>::less(found.least, best)) {
+        best = found.least;
+        if (AT) best_entry = chunk_l * CHUNK + found.at, best_level = k, best_row = 0;
+      }
+      if (k > 0) first = found.first;
+      if (k > 0 && one) last = found.last;
+    }
+    if (go_right) {
+      const Found<K>& found = slots[slot_r].found;
+      if (Key<K>::less(found.least, best)) {
+        best = found.least;
+        if (AT) best_entry = chunk_r * CHUNK + found.at, best_level = k, best_row = 0;
+      }
+      if (k > 0) last = found.last;
+    }
+    go_right = (go_right || one) && Key<K>::less(last, best);
+    go_left = go_left && (AT ? !Key<K>::less(best, first) : Key<K>::less(first, best));
+    __syncwarp();
+  }
+
+  u64 position = best_entry;
+  if (some && Key<K>::same(best, Key<K>::max())) {
+    // Every value there is has the greatest key, or there is none.
+    position = x.valid_levels ? next_valid(x, l) : l;
+    some = position <= r;
+  } else if (AT && some && best_level > 0) {
+    P entry = best_row > 0 ? P(x.table_at[(best_row - 1) * x.table_stride + best_entry]) : best_entry;
+    u32 offset = best_level == 1 ? u32(static_cast<const u8*>(x.offset[1])[entry]) : static_cast<const u32*>(x.offset[best_level])[entry];
+    position = (u64(entry) << SHIFT * best_level) + offset;
+  }
+  if (VALUE && q < m) store_streamed(values + q, Encoding<K>::of(x).decode(best));
+  if (AT && q < m) store_streamed(positions + q, some ? i64(position) : 0);
+  if (valid != nullptr) {
+    u32 word = __ballot_sync(~0u, some);
+    if (lane == 0 && q < m) valid[q / 32] = word;
+  }
+}
+
+#define ANSWER_AS(K, BYTES, P, BITS, WANT, VALUE, AT)                                                                    \
+  KERNEL(THREADS) answer_##K##_c##BYTES##_p##BITS##_##WANT(Index x, u32 m, const P* left, const P* right, K* values,        \
+                                                           i64* positions, u32* valid) {                               \
+    answer<K, P, BYTES, VALUE, AT>(x, m, left, right, values, positions, valid);                   \
+  }
+#define ANSWER_FOR(K, BYTES, P, BITS)                    \
+  ANSWER_AS(K, BYTES, P, BITS, value, true, false)       \
+  ANSWER_AS(K, BYTES, P, BITS, position, false, true)    \
+  ANSWER_AS(K, BYTES, P, BITS, both, true, true)
+#define ANSWER(K, BYTES)           \
+  ANSWER_FOR(K, BYTES, u32, 32)    \
+  ANSWER_FOR(K, BYTES, u64, 64)
+
+#ifdef RMQ_KEY_U32
+ANSWER(u32, 64)
+ANSWER(u32, 128)
+#endif
+#ifdef RMQ_KEY_U64
+ANSWER(u64, 128)
+#endif
+#ifdef RMQ_KEY_U128
+ANSWER(u128, 128)
+#endif
