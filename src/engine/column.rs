@@ -120,6 +120,32 @@ impl Validity {
         }
         Ok(())
     }
+
+    /// How many of `len` values, which the bitmap covers, are NULL.
+    pub(crate) fn null_count(&self, len: usize) -> usize {
+        let mut valid = 0;
+        for from in (0..len).step_by(64) {
+            let bits = word(self.bytes(), self.offset + from, (len - from).min(64));
+            valid += bits.count_ones() as usize;
+        }
+        len - valid
+    }
+}
+
+/// `len <= 64` bits from bit `offset` of `bytes` on.
+pub(super) fn word(bytes: &[u8], offset: usize, len: usize) -> u64 {
+    let (first, shift) = (offset / 8, offset % 8);
+    let mut wide = [0_u8; 16];
+    let have = bytes.len().min(first + 9) - first;
+    wide[..have].copy_from_slice(&bytes[first..first + have]);
+    let bits = u128::from_le_bytes(wide) >> shift;
+    #[expect(clippy::cast_possible_truncation, reason = "cut on purpose")]
+    let bits = bits as u64;
+    if len == 64 {
+        bits
+    } else {
+        bits & ((1 << len) - 1)
+    }
 }
 
 impl fmt::Debug for Validity {
@@ -128,5 +154,28 @@ impl fmt::Debug for Validity {
             .field("bytes", &self.bytes().len())
             .field("offset", &self.offset)
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_bitmap_at_any_offset() {
+        let bytes: Vec<u8> = (0..40).map(|i: u8| i.wrapping_mul(151) ^ 0x5A).collect();
+        for offset in 0..64 {
+            for len in 1..=64 {
+                let mut expected = 0_u64;
+                for i in 0..len {
+                    let at = offset + i;
+                    expected |= u64::from(bytes[at / 8] >> (at % 8) & 1) << i;
+                }
+                assert_eq!(word(&bytes, offset, len), expected, "{offset} {len}");
+            }
+        }
+        let bitmap = Validity::new(Arc::new(vec![0xF0, 0xFF, 1]), 4);
+        assert_eq!(bitmap.null_count(13), 0);
+        assert_eq!(bitmap.null_count(14), 1);
     }
 }

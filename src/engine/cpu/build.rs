@@ -5,6 +5,7 @@ use super::levels::{BLOCK, Levels, Parts};
 use super::memory::{Memory, Plain};
 use super::simd::{Kernel, Simd, prefetch};
 use super::validity::NextValid;
+use crate::engine::column::word;
 use crate::engine::{Column, Encoding, EngineError, Key, Validity};
 
 /// Values under a block of level 4.
@@ -222,52 +223,9 @@ fn copy_valid<K: Key>(
     }
 }
 
-/// `len <= 64` bits from bit `offset` of `bytes` on.
-fn word(bytes: &[u8], offset: usize, len: usize) -> u64 {
-    let (first, shift) = (offset / 8, offset % 8);
-    let mut wide = [0_u8; 16];
-    let have = bytes.len().min(first + 9) - first;
-    wide[..have].copy_from_slice(&bytes[first..first + have]);
-    let bits = (u128::from_le_bytes(wide) >> shift) as u64;
-    if len == 64 {
-        bits
-    } else {
-        bits & ((1 << len) - 1)
-    }
-}
-
-/// How many of `len` values are NULL.
-pub(super) fn null_count(validity: &Validity, len: usize) -> usize {
-    let mut valid = 0;
-    for from in (0..len).step_by(64) {
-        let bits = word(
-            validity.bytes(),
-            validity.offset() + from,
-            (len - from).min(64),
-        );
-        valid += bits.count_ones() as usize;
-    }
-    len - valid
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn words_of_a_bitmap_at_any_offset() {
-        let bytes: Vec<u8> = (0..40).map(|i: u8| i.wrapping_mul(151) ^ 0x5A).collect();
-        for offset in 0..64 {
-            for len in 1..=64 {
-                let mut expected = 0_u64;
-                for i in 0..len {
-                    let at = offset + i;
-                    expected |= u64::from(bytes[at / 8] >> (at % 8) & 1) << i;
-                }
-                assert_eq!(word(&bytes, offset, len), expected, "{offset} {len}");
-            }
-        }
-    }
 
     #[test]
     fn inside_is_a_run_of_bits() {

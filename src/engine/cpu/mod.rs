@@ -188,7 +188,7 @@ impl<K: CpuKey> CpuIndex<'static, K> {
         let len = column.len();
         let nulls = column
             .validity()
-            .filter(|validity| build::null_count(validity, len) > 0);
+            .filter(|validity| validity.null_count(len) > 0);
         let Some(validity) = nulls else {
             let encoding = column.encoding();
             let storage = Storage::Shared(column.shared_bits().clone());

@@ -3,14 +3,40 @@
 //! A program with it builds without CUDA's toolkit and runs on machines without a driver: [`devices`] and [`CudaEngine::open`]
 //! then say so in one line.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::inline_always,
+    reason = "sizes are of 64 bits on every machine with such a GPU; what is cut was compared before"
+)]
+
+mod build;
+mod device;
 mod devices;
 mod driver;
+mod fault;
+mod gpu;
+mod index;
+mod key;
+mod lane;
+mod layout;
+mod memory;
+mod module;
+mod narrow;
+mod pinned;
+mod stream;
+mod tuning;
+mod upload;
 
 use std::sync::Arc;
 
 use crate::engine::{BuildOptions, Column, ColumnSize, Engine, EngineError, RangeIndex};
 pub use devices::{DeviceInfo, devices};
 pub use driver::CudaVersion;
+#[doc(hidden)]
+pub use fault::Fault;
+use gpu::Gpu;
+use index::CudaIndex;
+use key::CudaKey;
 
 /// Which kernel answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,7 +93,8 @@ pub struct DeviceUse {
 /// The engine for NVIDIA GPUs: see the [module](self). Clones share devices and their memory.
 #[derive(Debug, Clone)]
 pub struct CudaEngine {
-    _private: (),
+    gpus: Arc<[Arc<Gpu>]>,
+    fallback: bool,
 }
 
 impl CudaEngine {
@@ -76,22 +103,62 @@ impl CudaEngine {
     /// # Errors
     /// [`EngineError::NoDevice`] where there is no such device or it does not serve, [`EngineError::Device`] where it fails.
     pub fn open(options: &CudaOptions) -> Result<Self, EngineError> {
-        let _ = options;
-        devices()?;
-        Err(EngineError::Unsupported("kernels"))
+        if options.kernel != CudaKernel::Auto {
+            return Err(EngineError::Unsupported("the paper's kernels"));
+        }
+        let mut ordinals = options.devices.clone();
+        if ordinals.is_empty() {
+            let all = devices()?;
+            // The error of one that does not serve says why.
+            let first = all.iter().find(|device| device.unusable.is_none());
+            ordinals.push(first.or(all.first()).map_or(0, |device| device.ordinal));
+        }
+        let mut gpus: Vec<Arc<Gpu>> = Vec::new();
+        for ordinal in ordinals {
+            if gpus.iter().all(|gpu| gpu.device.ordinal() != ordinal) {
+                gpus.push(Arc::new(Gpu::open(ordinal, options.memory_limit)?));
+            }
+        }
+        Ok(Self {
+            gpus: gpus.into(),
+            fallback: options.fallback,
+        })
     }
 
     /// The devices in use, in the order they were asked for.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceUse> {
-        Vec::new()
+        let gpus = self.gpus.iter();
+        gpus.map(|gpu| DeviceUse {
+            ordinal: gpu.device.ordinal(),
+            used: gpu.budget.used(),
+            limit: gpu.budget.limit(),
+            failed: gpu.device.failed().map(str::to_owned),
+        })
+        .collect()
     }
 
     /// Bytes that an index of such a column takes on each device, the column included: known before anything is built.
     #[must_use]
     pub fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
-        let _ = (size, options);
-        usize::MAX
+        index::layout(size, options.positions).map_or(usize::MAX, |layout| layout.bytes as usize)
+    }
+
+    /// Lets the `nth` call of that kind fail, on every device, counted from 1 and from now on; none where it is 0.
+    #[doc(hidden)]
+    pub fn inject(&self, fault: Fault, nth: u64) {
+        for gpu in self.gpus.iter() {
+            gpu.device.faults.arm(fault, nth);
+        }
+    }
+
+    fn build<K: CudaKey>(
+        &self,
+        column: Column<K>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<K>>, EngineError> {
+        let index = CudaIndex::build(&self.gpus, column, options, self.fallback)?;
+        Ok(Arc::new(index))
     }
 }
 
@@ -102,28 +169,29 @@ impl Engine for CudaEngine {
 
     fn build_u32(
         &self,
-        _: Column<u32>,
-        _: &BuildOptions,
+        column: Column<u32>,
+        options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u32>>, EngineError> {
-        Err(EngineError::Unsupported("kernels"))
+        self.build(column, options)
     }
 
     fn build_u64(
         &self,
-        _: Column<u64>,
-        _: &BuildOptions,
+        column: Column<u64>,
+        options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u64>>, EngineError> {
-        Err(EngineError::Unsupported("kernels"))
+        self.build(column, options)
     }
 
     fn build_u128(
         &self,
-        _: Column<u128>,
-        _: &BuildOptions,
+        column: Column<u128>,
+        options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError> {
-        Err(EngineError::Unsupported("kernels"))
+        self.build(column, options)
     }
 
+    /// Nothing: an index takes memory of its devices. (What the CPU engine takes after all of them failed is not foreseen.)
     fn memory_bytes(&self, _: ColumnSize, _: &BuildOptions) -> usize {
         0
     }

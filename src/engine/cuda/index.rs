@@ -1,0 +1,335 @@
+//! A column on its devices, and what answers where all of them fail.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use super::build::{Source, build};
+use super::gpu::Gpu;
+use super::key::CudaKey;
+use super::lane::{Question, Targets};
+use super::layout::{Index, Layout};
+use super::memory::DeviceMemory;
+use super::module::Function;
+use super::pinned::Pod;
+use super::tuning::{self, BATCH};
+use crate::engine::{
+    Answers, BuildOptions, Column, ColumnSize, Encoding, EngineError, Memory, Outputs, RangeIndex,
+};
+
+/// An index that each of some devices holds.
+pub(super) struct CudaIndex<K> {
+    rows: usize,
+    encoding: Encoding<K>,
+    options: BuildOptions,
+    /// Bytes on each device, the column included.
+    bytes: usize,
+    /// None of an empty column.
+    replicas: Vec<Replica>,
+    /// Kept for the CPU engine to index, if that may answer.
+    column: Option<Column<K>>,
+    on_cpu: OnceLock<Result<Arc<dyn RangeIndex<K>>, EngineError>>,
+}
+
+/// The index on one device.
+struct Replica {
+    index: Index,
+    /// What the index lies in.
+    _memory: DeviceMemory,
+    kernels: Kernels,
+    gpu: Arc<Gpu>,
+}
+
+/// The kernels that answer.
+#[derive(Clone, Copy)]
+struct Kernels {
+    value: Function,
+    position: Option<Function>,
+    both: Option<Function>,
+}
+
+/// The layout of a column's index.
+pub(super) fn layout(size: ColumnSize, positions: bool) -> Result<Layout, EngineError> {
+    let shape = tuning::shape(size.rows as u64, size.key_bytes);
+    Layout::new(size, positions, shape)
+}
+
+impl<K: CudaKey> CudaIndex<K> {
+    /// Builds the index on every device that has room for it.
+    pub(super) fn build(
+        gpus: &[Arc<Gpu>],
+        column: Column<K>,
+        options: &BuildOptions,
+        fallback: bool,
+    ) -> Result<Self, EngineError> {
+        let bits = column.bits();
+        let mut validity = column.validity();
+        if let Some(bitmap) = validity {
+            bitmap.check(bits.len())?;
+            validity = validity.filter(|bitmap| bitmap.null_count(bits.len()) > 0);
+        }
+        let source = Source {
+            bits,
+            encoding: column.encoding(),
+            validity,
+            positions: options.positions,
+            threads: options.threads,
+        };
+        let size = ColumnSize {
+            rows: bits.len(),
+            key_bytes: size_of::<K>(),
+            nulls: validity.is_some(),
+        };
+        let layout = layout(size, options.positions)?;
+        let mut replicas = Vec::new();
+        let mut failure = None;
+        for gpu in gpus.iter().filter(|_| !bits.is_empty()) {
+            match Replica::build(gpu, source, &layout) {
+                Ok(replica) => replicas.push(replica),
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        match failure {
+            Some(error) if replicas.is_empty() => return Err(error),
+            Some(error) => log::warn!("an index is not on all devices: {error}"),
+            None => {}
+        }
+        Ok(Self {
+            rows: bits.len(),
+            encoding: column.encoding(),
+            options: *options,
+            bytes: if replicas.is_empty() {
+                0
+            } else {
+                usize::try_from(layout.bytes).unwrap_or(usize::MAX)
+            },
+            replicas,
+            column: fallback.then_some(column),
+            on_cpu: OnceLock::new(),
+        })
+    }
+
+    /// Answers on the device that has least to do, or on another one where that fails.
+    fn on_devices(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        out: &mut Answers<'_, K>,
+    ) -> Result<(), EngineError> {
+        let mut failure = EngineError::NoDevice {
+            why: "all CUDA devices that held the index have failed".to_owned(),
+        };
+        let mut left_out = vec![false; self.replicas.len()];
+        let least_busy = |left_out: &[bool]| {
+            let replicas = self.replicas.iter().enumerate();
+            replicas
+                .filter(|(i, replica)| !left_out[*i] && replica.gpu.device.failed().is_none())
+                .min_by_key(|(_, replica)| replica.gpu.busy())
+        };
+        while let Some((i, replica)) = least_busy(&left_out) {
+            let targets = self.targets(out);
+            // SAFETY: targets are those of `out`, whose lengths were checked.
+            match unsafe { replica.answer(left, right, targets, self.rows) } {
+                Ok(()) => return Ok(()),
+                Err(error) => failure = error,
+            }
+            left_out[i] = true;
+        }
+        Err(failure)
+    }
+
+    fn targets(&self, out: &mut Answers<'_, K>) -> Targets {
+        fn pinned<T>(replicas: &[Replica], slice: &[T]) -> bool {
+            replicas.iter().any(|one| one.gpu.pinned.holds(slice))
+        }
+        Targets {
+            pinned: pinned(&self.replicas, out.valid)
+                && out
+                    .values
+                    .as_deref()
+                    .is_none_or(|values| pinned(&self.replicas, values))
+                && out
+                    .positions
+                    .as_deref()
+                    .is_none_or(|positions| pinned(&self.replicas, positions)),
+            values: (out.values.as_mut())
+                .map_or(std::ptr::null_mut(), |values| values.as_mut_ptr().cast()),
+            value_bytes: size_of::<K>(),
+            positions: (out.positions.as_mut())
+                .map_or(std::ptr::null_mut(), |positions| positions.as_mut_ptr()),
+            valid: out.valid.as_mut_ptr(),
+        }
+    }
+
+    /// The index of the CPU engine, built by the first that asks; others wait for it.
+    fn on_cpu(&self, failure: EngineError) -> Result<&dyn RangeIndex<K>, EngineError> {
+        let Some(column) = &self.column else {
+            return Err(failure);
+        };
+        let built = self.on_cpu.get_or_init(|| {
+            log::warn!("{failure}; the CPU answers instead");
+            if column.len() != self.rows {
+                return Err(EngineError::ColumnMoved);
+            }
+            K::on_cpu(column.clone(), &self.options)
+        });
+        match built {
+            Ok(index) => Ok(&**index),
+            Err(error) => Err(error.clone()),
+        }
+    }
+}
+
+impl Replica {
+    fn build<K: CudaKey>(
+        gpu: &Arc<Gpu>,
+        source: Source<'_, K>,
+        layout: &Layout,
+    ) -> Result<Self, EngineError> {
+        let width = if wide(source.bits.len()) { 64 } else { 32 };
+        let find = |wanted: &str| {
+            let (key, chunk) = (K::NAME, layout.chunk_bytes);
+            let name = format!("answer_{key}_c{chunk}_p{width}_{wanted}");
+            gpu.modules.function(K::ANSWER, &name)
+        };
+        let of_positions = |wanted| source.positions.then(|| find(wanted)).transpose();
+        let kernels = Kernels {
+            value: find("value")?,
+            position: of_positions("position")?,
+            both: of_positions("both")?,
+        };
+        let (index, memory) = build(gpu, source, layout)?;
+        Ok(Self {
+            index,
+            _memory: memory,
+            kernels,
+            gpu: Arc::clone(gpu),
+        })
+    }
+
+    /// Answers a batch, part by part on two lanes.
+    ///
+    /// # Safety
+    /// `targets` have room for as many answers as there are bounds, and nobody else touches them meanwhile.
+    unsafe fn answer(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        targets: Targets,
+        rows: usize,
+    ) -> Result<(), EngineError> {
+        let kernel = match (targets.values.is_null(), targets.positions.is_null()) {
+            (_, true) => Some(self.kernels.value),
+            (true, false) => self.kernels.position,
+            (false, false) => self.kernels.both,
+        };
+        let question = Question {
+            index: &self.index,
+            kernel: kernel.ok_or(EngineError::NoPositions)?,
+            wide: wide(rows),
+        };
+        self.gpu.with_slot(|slot| {
+            let parts = left.chunks(BATCH).zip(right.chunks(BATCH)).enumerate();
+            for (i, (left, right)) in parts {
+                let lane = &mut slot.lanes[i % 2];
+                // SAFETY: as the caller vouches. After an error the slot is dropped, which waits for what is under way.
+                unsafe {
+                    lane.finish()?;
+                    lane.start(&self.gpu, question, left, right, i * BATCH, targets)?;
+                }
+            }
+            for lane in &mut slot.lanes {
+                // SAFETY: as above.
+                unsafe { lane.finish()? };
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Memory for answers: pinned where it can be had.
+fn lent<T: Pod>(from: Option<&Replica>, len: usize) -> Memory<T> {
+    from.and_then(|from| from.gpu.pinned.numbers(len).ok())
+        .unwrap_or_else(|| vec![T::default(); len].into())
+}
+
+/// Whether positions of that many values need more than 32 bits.
+fn wide(rows: usize) -> bool {
+    rows as u64 > 1 << 32
+}
+
+impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
+    fn len(&self) -> usize {
+        self.rows
+    }
+
+    fn has_positions(&self) -> bool {
+        self.options.positions
+    }
+
+    fn index_bytes(&self) -> usize {
+        self.bytes.saturating_sub(self.rows * size_of::<K>())
+    }
+
+    fn memory_bytes(&self) -> usize {
+        match self.on_cpu.get() {
+            Some(Ok(index)) => index.memory_bytes(),
+            _ => 0,
+        }
+    }
+
+    fn device_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn outputs(&self, queries: usize, values: bool, positions: bool) -> Outputs<K> {
+        let mut pools = self.replicas.iter();
+        let pool = pools.find(|replica| replica.gpu.device.failed().is_none());
+        Outputs {
+            values: values.then(|| lent(pool, queries)),
+            positions: positions.then(|| lent(pool, queries)),
+            valid: lent(pool, queries.div_ceil(64)),
+        }
+    }
+
+    fn answer(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        mut out: Answers<'_, K>,
+    ) -> Result<(), EngineError> {
+        out.check(left, right)?;
+        if out.positions.is_some() && !self.options.positions {
+            return Err(EngineError::NoPositions);
+        }
+        if self.rows == 0 {
+            if let Some(values) = out.values {
+                values.fill(self.encoding.decode(K::MAX));
+            }
+            if let Some(positions) = out.positions {
+                positions.fill(0);
+            }
+            out.valid.fill(0);
+            return Ok(());
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        match self.on_devices(left, right, &mut out) {
+            Ok(()) => Ok(()),
+            Err(failure) => self.on_cpu(failure)?.answer(left, right, out),
+        }
+    }
+}
+
+impl<K: CudaKey> fmt::Debug for CudaIndex<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices = self.replicas.iter();
+        let devices: Vec<_> = devices.map(|one| one.gpu.device.ordinal()).collect();
+        f.debug_struct("CudaIndex")
+            .field("len", &self.rows)
+            .field("encoding", &self.encoding)
+            .field("devices", &devices)
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}

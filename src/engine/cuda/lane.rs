@@ -1,0 +1,271 @@
+//! One part of a batch on its way: up, through the kernel, down.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::device::Device;
+use super::gpu::Gpu;
+use super::layout::Index;
+use super::memory::DeviceMemory;
+use super::module::Function;
+use super::narrow;
+use super::pinned::Block;
+use super::stream::{Stream, argument};
+use super::tuning::BATCH;
+use crate::engine::EngineError;
+
+/// What a thread that answers a batch works with: while one lane's part is on the device, the other's is prepared.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) lanes: [Lane; 2],
+}
+
+impl Slot {
+    pub(super) fn new(device: &Arc<Device>) -> Result<Self, EngineError> {
+        Ok(Self {
+            lanes: [Lane::new(device)?, Lane::new(device)?],
+        })
+    }
+}
+
+/// A stream with memory for one part on both ends.
+#[derive(Debug)]
+pub(super) struct Lane {
+    device: Arc<Device>,
+    // Before the memory, so that it is idle when that is dropped.
+    stream: Stream,
+    bounds: Option<Block>,
+    answers: Option<Block>,
+    memory: Option<DeviceMemory>,
+    /// Whether a part was started and not yet waited for.
+    under_way: bool,
+    /// Answers that are on their way to a block, to be copied on.
+    staged: Vec<Staged>,
+}
+
+/// Bytes of a block and where they go.
+#[derive(Debug)]
+struct Staged {
+    offset: usize,
+    to: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: `staged`, which alone holds pointers, is used by the thread that filled it only: a lane goes to another one
+// after it was waited for.
+unsafe impl Send for Lane {}
+
+/// Where answers of a batch go, from its first query on: null where they are not wanted.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Targets {
+    pub(super) values: *mut u8,
+    pub(super) value_bytes: usize,
+    pub(super) positions: *mut i64,
+    pub(super) valid: *mut u64,
+    /// Whether a device may copy to all of them directly.
+    pub(super) pinned: bool,
+}
+
+/// What answers a part.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Question<'a> {
+    pub(super) index: &'a Index,
+    pub(super) kernel: Function,
+    /// Whether positions take 64 bits.
+    pub(super) wide: bool,
+}
+
+impl Lane {
+    fn new(device: &Arc<Device>) -> Result<Self, EngineError> {
+        Ok(Self {
+            device: Arc::clone(device),
+            stream: Stream::new(device)?,
+            bounds: None,
+            answers: None,
+            memory: None,
+            under_way: false,
+            staged: Vec::new(),
+        })
+    }
+
+    /// Sends the bounds of a part, of at most [`BATCH`] queries beginning at query `first` of its batch, a multiple of 64.
+    ///
+    /// # Safety
+    /// The lane has been waited for. `targets` hold at least `first + left.len()` answers, which nobody else touches
+    /// until the lane has been waited for or dropped; the kernel is for the index and for what `targets` want.
+    pub(super) unsafe fn start(
+        &mut self,
+        gpu: &Gpu,
+        question: Question<'_>,
+        left: &[i64],
+        right: &[i64],
+        first: usize,
+        targets: Targets,
+    ) -> Result<(), EngineError> {
+        let m = left.len();
+        self.under_way = true;
+        debug_assert!(m <= BATCH && right.len() == m && first.is_multiple_of(64));
+        // Memory grows in steps, so that batches that differ a little don't make it anew.
+        let room = m.next_power_of_two().max(1 << 12);
+        let bound_bytes = if question.wide { 8 } else { 4 };
+
+        let bounds = room_for(
+            &mut self.bounds,
+            2 * room * bound_bytes,
+            Block::bytes,
+            |n| gpu.pinned.take(n),
+        )?;
+        if question.wide {
+            let (to_left, to_right) = bounds.numbers::<u64>(0, 2 * m).split_at_mut(m);
+            narrow::clip(left, right, question.index.n, to_left, to_right);
+        } else {
+            let (to_left, to_right) = bounds.numbers::<u32>(0, 2 * m).split_at_mut(m);
+            narrow::clip(left, right, question.index.n, to_left, to_right);
+        }
+
+        let mut parts = Parts::default();
+        let at_bounds = parts.add(2 * room * bound_bytes);
+        let at_values = parts.add(room * targets.value_bytes);
+        let at_positions = parts.add(room * 8);
+        let at_valid = parts.add(room / 8);
+        let device = &self.device;
+        let memory = room_for(&mut self.memory, parts.end, DeviceMemory::bytes, |n| {
+            DeviceMemory::new(device, n)
+        })?;
+        let at = |part: usize, wanted: bool| {
+            if wanted {
+                memory.address() + part as u64
+            } else {
+                0
+            }
+        };
+        let values = at(at_values, !targets.values.is_null());
+        let positions = at(at_positions, !targets.positions.is_null());
+        let (bounds_at, valid) = (at(at_bounds, true), at(at_valid, true));
+        let right_at = bounds_at + (m * bound_bytes) as u64;
+        let queries = m as u32;
+        // SAFETY: the block and the device's memory are this lane's and long enough for `m` queries; they stay, as the lane is
+        // waited for before it is used again. The arguments are those of the `answer` kernels.
+        unsafe {
+            self.stream
+                .copy_up(bounds_at, bounds.start(), 2 * m * bound_bytes)?;
+            let arguments: [*mut c_void; 7] = [
+                argument(question.index),
+                argument(&queries),
+                argument(&bounds_at),
+                argument(&right_at),
+                argument(&values),
+                argument(&positions),
+                argument(&valid),
+            ];
+            self.stream.launch(question.kernel, m as u64, arguments)?;
+        }
+
+        // SAFETY: the caller vouches for room for `m` answers from `first` on.
+        let (to_values, to_positions, to_valid) = unsafe {
+            // The device writes words of 32 bits, of which the last of 64 may lack one.
+            *targets.valid.add((first + m - 1) / 64) = 0;
+            (
+                (!targets.values.is_null())
+                    .then(|| targets.values.add(first * targets.value_bytes)),
+                (!targets.positions.is_null()).then(|| targets.positions.add(first).cast()),
+                targets.valid.add(first / 64).cast(),
+            )
+        };
+        let copies = [
+            (to_values, values, at_values, m * targets.value_bytes),
+            (to_positions, positions, at_positions, m * 8),
+            (Some(to_valid), valid, at_valid, m.div_ceil(32) * 4),
+        ];
+        if !targets.pinned {
+            room_for(
+                &mut self.answers,
+                parts.end - at_values,
+                Block::bytes,
+                |n| gpu.pinned.take(n),
+            )?;
+        }
+        for (to, from, part, bytes) in copies {
+            let Some(to) = to else { continue };
+            // SAFETY: `to` has room for `bytes` and is pinned, or the bytes go to a block of this lane with that much room.
+            unsafe { self.fetch(to, from, part - at_values, bytes, targets.pinned)? };
+        }
+        Ok(())
+    }
+
+    /// Copies answers down, to `to` or to byte `offset` of the lane's block and later on from there.
+    ///
+    /// # Safety
+    /// `from` has `bytes` bytes and `to` room for them, also when the lane is waited for.
+    unsafe fn fetch(
+        &mut self,
+        to: *mut u8,
+        from: CUdeviceptr,
+        offset: usize,
+        bytes: usize,
+        pinned: bool,
+    ) -> Result<(), EngineError> {
+        let end = match (&self.answers, pinned) {
+            (Some(block), false) => {
+                self.staged.push(Staged { offset, to, bytes });
+                // SAFETY: the block has room for all parts of answers.
+                unsafe { block.start().add(offset) }
+            }
+            _ => to,
+        };
+        // SAFETY: as the caller vouches.
+        unsafe { self.stream.copy_down(end, from, bytes) }
+    }
+
+    /// Waits for the part that was started, if one was. Its answers are then in place.
+    ///
+    /// # Safety
+    /// The targets that the part was started with are still there.
+    pub(super) unsafe fn finish(&mut self) -> Result<(), EngineError> {
+        if !self.under_way {
+            return Ok(());
+        }
+        self.stream.wait()?;
+        self.under_way = false;
+        for Staged { offset, to, bytes } in self.staged.drain(..) {
+            if let Some(block) = &mut self.answers {
+                let answers = block.numbers::<u8>(offset, bytes);
+                // SAFETY: the caller vouches for `to`; a block lent by us is not the caller's memory.
+                unsafe { std::ptr::copy_nonoverlapping(answers.as_ptr(), to, bytes) };
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What `held` holds, made anew where it has less than `bytes`.
+fn room_for<T>(
+    held: &mut Option<T>,
+    bytes: usize,
+    has: impl Fn(&T) -> usize,
+    make: impl FnOnce(usize) -> Result<T, EngineError>,
+) -> Result<&mut T, EngineError> {
+    if held.as_ref().is_some_and(|held| has(held) < bytes) {
+        *held = None;
+    }
+    match held {
+        Some(held) => Ok(held),
+        None => Ok(held.insert(make(bytes)?)),
+    }
+}
+
+/// Parts of memory that follow each other.
+#[derive(Default)]
+struct Parts {
+    end: usize,
+}
+
+impl Parts {
+    fn add(&mut self, bytes: usize) -> usize {
+        let start = self.end;
+        self.end = (start + bytes).next_multiple_of(256);
+        start
+    }
+}

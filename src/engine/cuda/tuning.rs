@@ -1,0 +1,35 @@
+//! What was found by measuring, in one place.
+
+/// The shape of an index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Bytes of a chunk of the column, 64 or 128: of what is read at once.
+    pub(super) chunk_bytes: u32,
+    /// The sparse table stands on the first level with at most so many entries.
+    pub(super) top_entries: u64,
+}
+
+/// For columns of at least so many values of 4 bytes: below, all that queries read stays in the L2 cache.
+const WIDE_CHUNKS_FROM: u64 = 1 << 24;
+
+/// The best shape for a column.
+pub(super) fn shape(rows: u64, key_bytes: usize) -> Shape {
+    let narrow = key_bytes == 4 && rows < WIDE_CHUNKS_FROM;
+    Shape {
+        chunk_bytes: if narrow { 64 } else { 128 },
+        top_entries: 8192,
+    }
+}
+
+/// Queries that go to a device at once. A larger batch is cut, so that the copies of one part overlap with the work on
+/// others; a part is small enough for its bounds to stay in a core's cache on their way.
+pub(super) const BATCH: usize = 1 << 18;
+
+/// Batches under way on a device at most; further callers wait.
+pub(super) const SLOTS: usize = 32;
+
+/// Bytes of a column that go to a device at once.
+pub(super) const SLICE: usize = 4 << 20;
+
+/// Threads that fill slices: together they read memory faster than the bus takes it.
+pub(super) const UPLOADERS: usize = 8;
