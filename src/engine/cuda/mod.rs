@@ -155,11 +155,14 @@ impl CudaEngine {
     }
 
     /// Lets the `nth` call of that kind fail, on every device, counted from 1 and from now on; none where it is 0.
+    /// Returns whether an earlier fault was still to come.
     #[doc(hidden)]
-    pub fn inject(&self, fault: Fault, nth: u64) {
+    pub fn inject(&self, fault: Fault, nth: u64) -> bool {
+        let mut armed = false;
         for gpu in self.gpus.iter() {
-            gpu.device.faults.arm(fault, nth);
+            armed |= gpu.device.faults.arm(fault, nth);
         }
+        armed
     }
 
     fn build<K: CudaKey>(
