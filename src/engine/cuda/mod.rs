@@ -157,6 +157,7 @@ impl CudaEngine {
     /// Lets the `nth` call of that kind fail, on every device, counted from 1 and from now on; none where it is 0.
     /// Returns whether an earlier fault was still to come.
     #[doc(hidden)]
+    #[expect(clippy::must_use_candidate, reason = "most callers arm, few ask")]
     pub fn inject(&self, fault: Fault, nth: u64) -> bool {
         let mut armed = false;
         for gpu in self.gpus.iter() {
