@@ -1,11 +1,17 @@
 //! Logical rules: what people wrote, as range joins. One SQL shape a file.
 
 mod calls;
+mod condition;
 mod conditional;
 mod frame_call;
+mod grouped_join;
+mod infallible;
 mod order;
+mod partials;
+mod recognised;
 mod scalar_call;
 
 pub use frame_call::CheckFrameCalls;
+pub use grouped_join::GroupedJoinToRangeJoin;
 pub(crate) use order::{check_states_order, ends_in_order_by};
 pub use scalar_call::RangeCallToJoin;

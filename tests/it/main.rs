@@ -5,6 +5,8 @@ mod engine;
 mod properties;
 mod random;
 #[cfg(feature = "sql")]
+mod range_join;
+#[cfg(feature = "sql")]
 mod robustness;
 #[cfg(feature = "sql")]
 mod sql_files;

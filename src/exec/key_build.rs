@@ -1,0 +1,373 @@
+//! The build side of a range join by key: collected, sorted, indexed, and asked.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, new_empty_array};
+use arrow::compute::{concat, take};
+use arrow::datatypes::{DataType, Int64Type};
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{Result, exec_err, internal_datafusion_err};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExprRef;
+use futures::TryStreamExt;
+
+use super::key_metrics::BuildMetrics;
+use crate::engine::Extreme;
+use crate::engine::cpu::CpuEngine;
+use crate::functions::bounds::Ranges;
+use crate::index::{Chunks, ColumnIndex, Counts, SortedRows, Sums};
+use crate::options::RmqOptions;
+use crate::plan::{KeyFunction, KeyJoinSpec};
+
+/// The engine that answers.
+fn engine() -> CpuEngine {
+    CpuEngine::default()
+}
+
+/// The rows of the build side, ready to be asked.
+#[derive(Debug)]
+pub(super) struct BuildSide {
+    rows: SortedRows,
+    answers: Vec<Answering>,
+    /// Registers the memory of all this.
+    _memory: MemoryReservation,
+}
+
+/// What answers one aggregate.
+#[derive(Debug)]
+enum Answering {
+    Extreme(Arc<ColumnIndex>),
+    CountRows,
+    Counts(Counts),
+    Sums(Sums),
+    First(ArrayRef),
+    Last(ArrayRef),
+    AtExtreme {
+        values: ArrayRef,
+        by: Arc<ColumnIndex>,
+    },
+}
+
+/// Which columns of the build side a join needs; each is evaluated once.
+#[derive(Debug, Clone)]
+pub(super) struct BuildColumns {
+    expressions: Vec<PhysicalExprRef>,
+    on: Vec<usize>,
+    key: usize,
+    aggregates: Vec<(KeyFunction, Vec<usize>)>,
+}
+
+impl BuildColumns {
+    pub(super) fn of(spec: &KeyJoinSpec<PhysicalExprRef>) -> Self {
+        let mut expressions: Vec<PhysicalExprRef> = vec![];
+        let mut place = |expression: &PhysicalExprRef| {
+            let known = expressions
+                .iter()
+                .position(|e| e.as_ref() == expression.as_ref());
+            known.unwrap_or_else(|| {
+                expressions.push(Arc::clone(expression));
+                expressions.len() - 1
+            })
+        };
+        let on = spec.on.iter().map(|(_, build)| place(build)).collect();
+        let key = place(&spec.key);
+        let aggregates = spec.aggregates.iter().map(|aggregate| {
+            let arguments = aggregate.arguments.iter().map(&mut place).collect();
+            (aggregate.function, arguments)
+        });
+        let aggregates = aggregates.collect();
+        Self {
+            expressions,
+            on,
+            key,
+            aggregates,
+        }
+    }
+
+    fn evaluate(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        let rows = batch.num_rows();
+        let columns = self.expressions.iter();
+        columns
+            .map(|e| e.evaluate(batch)?.into_array(rows))
+            .collect()
+    }
+}
+
+/// Collects the build side and makes it ready.
+pub(super) async fn build(
+    columns: BuildColumns,
+    input: SendableRecordBatchStream,
+    metrics: BuildMetrics,
+    context: Arc<TaskContext>,
+) -> Result<BuildSide> {
+    let started = Instant::now();
+    let memory = MemoryConsumer::new("rmq range join").register(context.memory_pool());
+    let schema = input.schema();
+    let types: Vec<DataType> = columns
+        .expressions
+        .iter()
+        .map(|e| e.data_type(&schema))
+        .collect::<Result<_>>()?;
+    let (chunks, memory) = collect(&columns, input, memory).await?;
+    let threads = RmqOptions::of(context.session_config().options()).threads();
+    // A sort or an index that has begun can't be stopped; between them it is seen that nobody waits any more.
+    let waiting = Arc::new(());
+    let work = Work {
+        columns,
+        types,
+        memory,
+        metrics: metrics.clone(),
+        threads,
+        waiting: Arc::downgrade(&waiting),
+    };
+    let built = SpawnedTask::spawn_blocking(move || work.build(chunks))
+        .join_unwind()
+        .await
+        .map_err(|e| internal_datafusion_err!("building a range join did not end: {e}"))?;
+    drop(waiting);
+    metrics.build_time.add_duration(started.elapsed());
+    built
+}
+
+/// The needed columns of all rows, in chunks, and the memory they take.
+async fn collect(
+    columns: &BuildColumns,
+    mut input: SendableRecordBatchStream,
+    memory: MemoryReservation,
+) -> Result<(Vec<Vec<ArrayRef>>, MemoryReservation)> {
+    let mut chunks = vec![vec![]; columns.expressions.len()];
+    while let Some(batch) = input.try_next().await? {
+        if batch.num_rows() == 0 {
+            continue;
+        }
+        for (chunks, array) in chunks.iter_mut().zip(columns.evaluate(&batch)?) {
+            memory.try_grow(array.to_data().get_slice_memory_size()?)?;
+            chunks.push(array);
+        }
+    }
+    Ok((chunks, memory))
+}
+
+/// What the blocking part of the building needs.
+struct Work {
+    columns: BuildColumns,
+    types: Vec<DataType>,
+    memory: MemoryReservation,
+    metrics: BuildMetrics,
+    threads: usize,
+    waiting: Weak<()>,
+}
+
+impl Work {
+    fn check_waiting(&self) -> Result<()> {
+        if self.waiting.strong_count() == 0 {
+            return exec_err!("the query was cancelled");
+        }
+        Ok(())
+    }
+
+    fn build(self, chunks: Vec<Vec<ArrayRef>>) -> Result<BuildSide> {
+        let mut columns = vec![];
+        for (chunks, data_type) in chunks.into_iter().zip(&self.types) {
+            self.check_waiting()?;
+            columns.push(self.join(chunks, data_type)?);
+        }
+
+        let sort_timer = self.metrics.sort_time.timer();
+        let on: Vec<ArrayRef> = self
+            .columns
+            .on
+            .iter()
+            .map(|c| columns[*c].clone())
+            .collect();
+        let key = &columns[self.columns.key];
+        // Of each row its key, twice while it is sorted, its place, its group, and about as much as the group's key.
+        let sorting = key.len() * (2 * size_of::<u128>() + 2 * size_of::<u32>());
+        self.memory.try_grow(sorting)?;
+        let rows = SortedRows::build(&on, key)?;
+        self.memory
+            .try_resize(self.memory.size() - sorting + rows.bytes())?;
+        self.metrics.build_rows.add(key.len());
+        self.metrics
+            .already_sorted
+            .add(usize::from(rows.was_sorted()));
+
+        // Only the columns of the aggregates are needed from here on, in the order of the sorted rows.
+        let needed = |c: usize| {
+            self.columns
+                .aggregates
+                .iter()
+                .any(|(_, args)| args.contains(&c))
+        };
+        for (c, column) in columns.iter_mut().enumerate() {
+            self.check_waiting()?;
+            let before = column.to_data().get_slice_memory_size()?;
+            *column = if needed(c) {
+                if !rows.was_sorted() {
+                    self.memory.try_grow(before)?;
+                }
+                rows.sorted(column)?
+            } else {
+                new_empty_array(column.data_type())
+            };
+            if !(needed(c) && rows.was_sorted()) {
+                self.memory.shrink(before.min(self.memory.size()));
+            }
+        }
+        sort_timer.done();
+
+        let index_timer = self.metrics.index_time.timer();
+        let mut indexes = vec![];
+        let mut answers = vec![];
+        for (function, arguments) in &self.columns.aggregates {
+            self.check_waiting()?;
+            let argument = |i: usize| Arc::clone(&columns[arguments[i]]);
+            answers.push(match function {
+                KeyFunction::CountRows => Answering::CountRows,
+                KeyFunction::Count => {
+                    let counts = Counts::of(&argument(0));
+                    self.memory.try_grow(counts.bytes())?;
+                    Answering::Counts(counts)
+                }
+                KeyFunction::Sum => {
+                    let sums = Sums::of(&argument(0))?;
+                    self.memory.try_grow(sums.bytes())?;
+                    Answering::Sums(sums)
+                }
+                KeyFunction::First => Answering::First(argument(0)),
+                KeyFunction::Last => Answering::Last(argument(0)),
+                KeyFunction::Extreme(extreme) => Answering::Extreme(self.index(
+                    &mut indexes,
+                    &columns,
+                    arguments[0],
+                    *extreme,
+                )?),
+                KeyFunction::AtExtreme(extreme) => Answering::AtExtreme {
+                    values: argument(0),
+                    by: self.index(&mut indexes, &columns, arguments[1], *extreme)?,
+                },
+            });
+        }
+        index_timer.done();
+        self.metrics.build_mem_used.set_max(self.memory.size());
+        Ok(BuildSide {
+            rows,
+            answers,
+            _memory: self.memory,
+        })
+    }
+
+    /// The chunks of a column as one array.
+    fn join(&self, chunks: Vec<ArrayRef>, data_type: &DataType) -> Result<ArrayRef> {
+        match chunks.as_slice() {
+            [] => Ok(new_empty_array(data_type)),
+            [one] => Ok(Arc::clone(one)),
+            many => {
+                let mut bytes = 0;
+                for chunk in many {
+                    bytes += chunk.to_data().get_slice_memory_size()?;
+                }
+                // The chunks and the whole are there at once.
+                self.memory.try_grow(bytes)?;
+                let parts: Vec<&dyn Array> = many.iter().map(AsRef::as_ref).collect();
+                let whole = concat(&parts)?;
+                drop(chunks);
+                self.memory.shrink(bytes);
+                Ok(whole)
+            }
+        }
+    }
+
+    /// The index of a column, one for all aggregates that ask it.
+    fn index(
+        &self,
+        indexes: &mut Vec<((usize, Extreme), Arc<ColumnIndex>)>,
+        columns: &[ArrayRef],
+        column: usize,
+        extreme: Extreme,
+    ) -> Result<Arc<ColumnIndex>> {
+        let wanted = (column, extreme);
+        if let Some((_, index)) = indexes.iter().find(|(known, _)| *known == wanted) {
+            return Ok(Arc::clone(index));
+        }
+        let values = &columns[column];
+        let engine = engine();
+        let chunks = Chunks {
+            arrays: vec![Arc::clone(values)],
+            held_by_table: true,
+        };
+        let estimate = ColumnIndex::estimate(&engine, &chunks, values.data_type());
+        self.memory.try_grow(estimate)?;
+        let index =
+            ColumnIndex::build(&engine, &chunks, values.data_type(), extreme, self.threads)?;
+        self.memory
+            .try_resize(self.memory.size() - estimate + index.memory_bytes())?;
+        self.metrics.index_bytes.add(index.index_bytes());
+        let index = Arc::new(index);
+        indexes.push((wanted, Arc::clone(&index)));
+        Ok(index)
+    }
+}
+
+impl BuildSide {
+    /// The rows, to find positions in.
+    pub(super) fn rows(&self) -> &SortedRows {
+        &self.rows
+    }
+
+    /// What each aggregate is over these ranges.
+    pub(super) fn answer(&self, ranges: &Ranges) -> Result<Vec<ArrayRef>> {
+        self.answers
+            .iter()
+            .map(|a| self.answer_one(a, ranges))
+            .collect()
+    }
+
+    fn answer_one(&self, answering: &Answering, ranges: &Ranges) -> Result<ArrayRef> {
+        Ok(match answering {
+            Answering::CountRows => {
+                let counts = ranges.iter().map(|(l, r)| (r - l + 1).max(0));
+                Arc::new(counts.collect::<Int64Array>())
+            }
+            Answering::Counts(counts) => Arc::new(counts.answer(ranges)),
+            Answering::Sums(sums) => sums.answer(ranges)?,
+            Answering::Extreme(index) => {
+                let answer = index.answer(ranges, true, false)?;
+                answer
+                    .values
+                    .ok_or_else(|| internal_datafusion_err!("an index gave no values"))?
+            }
+            Answering::First(values) => {
+                let firsts = ranges.iter().map(|(l, r)| (l <= r).then_some(l));
+                take(values, &firsts.collect::<Int64Array>(), None)?
+            }
+            Answering::Last(values) => {
+                let lasts = ranges.iter().map(|range| self.last(range));
+                take(values, &lasts.collect::<Int64Array>(), None)?
+            }
+            Answering::AtExtreme { values, by } => {
+                let positions = by
+                    .answer(ranges, false, true)?
+                    .positions
+                    .ok_or_else(|| internal_datafusion_err!("an index gave no positions"))?;
+                let positions = positions.as_primitive::<Int64Type>().iter();
+                // Where all that decides is NULL, any row will do: the first.
+                let rows = positions
+                    .zip(ranges.iter())
+                    .map(|(found, (l, r))| found.or((l <= r).then_some(l)));
+                take(values, &rows.collect::<Int64Array>(), None)?
+            }
+        })
+    }
+
+    /// Of a range's rows with the greatest key, the first that came.
+    fn last(&self, (left, right): (i64, i64)) -> Option<i64> {
+        if left > right {
+            return None;
+        }
+        let (left, right) = (usize::try_from(left).ok()?, usize::try_from(right).ok()?);
+        i64::try_from(self.rows.first_equal(left, right)).ok()
+    }
+}

@@ -1,0 +1,336 @@
+//! Plain SQL that becomes a range join, against DataFusion without the extension: generated schemas, types, NULLs,
+//! duplicates, empty sides, groups, conditions and aggregates.
+//!
+//! `RMQ_TEST_SEED` repeats a run; `RMQ_CASES` makes it longer.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Decimal128Array, Float64Array, Int32Array, Int64Array};
+use datafusion::arrow::array::{RecordBatch, StringArray};
+use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+use datafusion::error::Result;
+use datafusion::physical_plan::{collect, displayable};
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::properties::{array, types};
+use crate::random::Random;
+use crate::support::register;
+
+/// How many queries a run takes unless `RMQ_CASES` says otherwise.
+const CASES: usize = 2000;
+
+/// Queries asked of the same tables.
+const QUERIES: usize = 16;
+
+/// Two sessions over the same two tables: one with the extension, one without.
+struct Tables {
+    with: SessionContext,
+    without: SessionContext,
+    key_type: DataType,
+    equalities: usize,
+}
+
+impl Tables {
+    fn new(random: &mut Random) -> Self {
+        let mut pick_type = || loop {
+            let all = types();
+            let data_type = all[random.below(all.len())].clone();
+            if data_type != DataType::Null {
+                return data_type;
+            }
+        };
+        let value_type = pick_type();
+        let key_type = match pick_type() {
+            // What people use most, more often.
+            DataType::Binary => DataType::Int64,
+            DataType::LargeBinary => DataType::Timestamp(TimeUnit::Nanosecond, None),
+            other => other,
+        };
+        let equal_types = [pick_type(), pick_type()];
+        let equalities = random.below(3);
+        let rows = |random: &mut Random| match random.below(8) {
+            0 => 0,
+            1 => 1,
+            _ => random.below(40),
+        };
+        let (build_rows, probe_rows) = (rows(random), rows(random));
+        let few = random.below(4) > 0;
+        let nulls = random.below(3);
+        let bits = |random: &mut Random, n: usize, below: u64| -> Vec<Option<u64>> {
+            let bit = |random: &mut Random| {
+                let bits = random.next();
+                let bits = if few { (bits % below) << 8 | 5 } else { bits };
+                (random.below(10) >= nulls).then_some(bits)
+            };
+            (0..n).map(|_| bit(random)).collect()
+        };
+        let column = |random: &mut Random, t: &DataType, n: usize, below: u64| {
+            array(t, &bits(random, n, below), few)
+        };
+        let small = |random: &mut Random, n: usize| -> Vec<Option<i64>> {
+            let value =
+                |random: &mut Random| (random.below(8) > 0).then(|| random.below(9) as i64 - 4);
+            (0..n).map(|_| value(random)).collect()
+        };
+        let key = column(random, &key_type, build_rows, 7);
+        let value = column(random, &value_type, build_rows, 5);
+        let ints = small(random, build_rows);
+        let decimals: Decimal128Array = small(random, build_rows)
+            .into_iter()
+            .map(|v| v.map(|v| i128::from(v) * 12_345))
+            .collect();
+        let decimals = decimals
+            .with_precision_and_scale(12, 2)
+            .expect("a valid precision");
+        let floats: Float64Array = small(random, build_rows)
+            .into_iter()
+            .map(|v| v.map(|v| if v == 0 { 0.5 } else { v as f64 / 8.0 }))
+            .collect();
+        let texts: StringArray = small(random, build_rows)
+            .into_iter()
+            .map(|v| v.map(|v| format!("text {v}")))
+            .collect();
+        let build: Vec<(&str, ArrayRef)> = vec![
+            (
+                "id",
+                Arc::new((0..build_rows as i64).collect::<Int64Array>()),
+            ),
+            ("e0", column(random, &equal_types[0], build_rows, 3)),
+            ("e1", column(random, &equal_types[1], build_rows, 2)),
+            ("k", Arc::clone(&key)),
+            ("same_k", key),
+            ("v", Arc::clone(&value)),
+            ("same_v", value),
+            ("n", Arc::new(Int64Array::from(ints))),
+            ("d", Arc::new(decimals)),
+            ("f", Arc::new(floats)),
+            ("s", Arc::new(texts)),
+        ];
+        let groups: Int32Array = small(random, probe_rows)
+            .into_iter()
+            .map(|v| v.map(|v| v as i32))
+            .collect();
+        let probe: Vec<(&str, ArrayRef)> = vec![
+            (
+                "id",
+                Arc::new((0..probe_rows as i64).collect::<Int64Array>()),
+            ),
+            ("g", Arc::new(groups)),
+            ("e0", column(random, &equal_types[0], probe_rows, 3)),
+            ("e1", column(random, &equal_types[1], probe_rows, 2)),
+            ("a", column(random, &key_type, probe_rows, 7)),
+            ("b", column(random, &key_type, probe_rows, 7)),
+            ("n", Arc::new(Int64Array::from(small(random, probe_rows)))),
+        ];
+        let config = SessionConfig::new()
+            .with_target_partitions(1 + random.below(3))
+            .with_batch_size([3, 16, 8192][random.below(3)]);
+        let with = SessionContext::new_with_config(config.clone());
+        datafusion_rmq::register(&with);
+        let without = SessionContext::new_with_config(config);
+        for ctx in [&with, &without] {
+            let halves = |rows: usize| [rows / 3, rows / 4];
+            register(ctx, "p", &build, &halves(build_rows));
+            register(ctx, "q", &probe, &halves(probe_rows));
+        }
+        Self {
+            with,
+            without,
+            key_type,
+            equalities,
+        }
+    }
+
+    /// A condition of one range, and of equality keys, between `q` and `p`.
+    fn condition(&self, random: &mut Random) -> String {
+        let key = if self.key_type.is_integer() && random.below(6) == 0 {
+            "p.k % 1000".to_string()
+        } else {
+            "p.k".to_string()
+        };
+        let bound = |random: &mut Random, name: &str| match (&self.key_type, random.below(4)) {
+            (DataType::Int64 | DataType::Int32, 0) => format!("q.{name} % 100 + q.n"),
+            (DataType::Timestamp(..), 0) => {
+                format!("q.{name} - INTERVAL '1 second'")
+            }
+            (DataType::Int8 | DataType::UInt16, 1) => format!("CAST(q.{name} AS BIGINT) + q.n"),
+            _ => format!("q.{name}"),
+        };
+        let compare = |random: &mut Random, lower: bool, bound: &str| {
+            let (op, swapped) = match (lower, random.below(2)) {
+                (true, 0) => (">", "<"),
+                (true, _) => (">=", "<="),
+                (false, 0) => ("<", ">"),
+                (false, _) => ("<=", ">="),
+            };
+            if random.below(3) == 0 {
+                format!("{bound} {swapped} {key}")
+            } else {
+                format!("{key} {op} {bound}")
+            }
+        };
+        let (a, b) = (bound(random, "a"), bound(random, "b"));
+        let mut parts = match random.below(6) {
+            0 | 1 => vec![format!("{key} BETWEEN {a} AND {b}")],
+            2 => vec![compare(random, true, &a)],
+            3 => vec![compare(random, false, &b)],
+            4 => {
+                let lower = random.below(2) == 0;
+                vec![
+                    compare(random, true, &a),
+                    compare(random, lower, &b),
+                    compare(random, false, &b),
+                ]
+            }
+            _ => vec![compare(random, true, &a), compare(random, false, &b)],
+        };
+        for e in 0..self.equalities {
+            parts.insert(random.below(2), format!("p.e{e} = q.e{e}"));
+        }
+        match random.below(12) {
+            0 => parts.push("p.n > -3".to_string()),
+            1 => parts.push("q.n < 3".to_string()),
+            2 => parts.push("p.n IS DISTINCT FROM q.n".to_string()),
+            _ => {}
+        }
+        parts.join(" AND ")
+    }
+
+    /// An aggregate over columns of `p`.
+    fn aggregate(random: &mut Random) -> String {
+        let filter = match random.below(8) {
+            0 => " FILTER (WHERE p.n > 0)",
+            1 => " FILTER (WHERE p.v IS NULL)",
+            _ => "",
+        };
+        let call = match random.below(24) {
+            0..=2 => "min(p.v)",
+            3 | 4 => "max(p.v)",
+            5 => "min(p.n + 1)",
+            6 => "max(p.s)",
+            7 => "min(p.d)",
+            8 => "min(p.f)",
+            9 => "max(p.f)",
+            10 | 11 => "count(*)",
+            12 => "count(p.v)",
+            13 => "count(p.n)",
+            14 => "sum(p.n)",
+            15 => "sum(p.d)",
+            16 => "avg(p.n)",
+            17 => "min(coalesce(p.n, 7))",
+            18 => return "first_value(p.same_k ORDER BY p.k)".to_string(),
+            19 => return "last_value(p.same_k ORDER BY p.k)".to_string(),
+            20 => return "first_value(p.same_k ORDER BY p.k DESC)".to_string(),
+            21 => return "first_value(p.same_v ORDER BY p.v)".to_string(),
+            22 => return "first_value(p.same_v ORDER BY p.v DESC NULLS LAST)".to_string(),
+            _ => return "max(q.n)".to_string(),
+        };
+        format!("{call}{filter}")
+    }
+
+    /// A join with GROUP BY.
+    fn grouped_join(&self, random: &mut Random) -> String {
+        let condition = self.condition(random);
+        let aggregates: Vec<_> = (0..=random.below(3))
+            .map(|_| Self::aggregate(random))
+            .collect();
+        let named = aggregates.iter().enumerate();
+        let named: Vec<_> = named.map(|(i, a)| format!("{a} AS a{i}")).collect();
+        let probe = match random.below(6) {
+            0 => "(SELECT * FROM q WHERE n > 0) q",
+            1 => "(SELECT * FROM q UNION ALL SELECT * FROM q WHERE g = 1) q",
+            _ => "q",
+        };
+        let build = match random.below(6) {
+            0 => "(SELECT * FROM p WHERE n IS NOT NULL) p",
+            1 => "(SELECT p.* FROM p JOIN (SELECT DISTINCT n AS m FROM q) ON n = m) p",
+            _ => "p",
+        };
+        let from = match random.below(6) {
+            0 | 1 => format!("{probe} JOIN {build} ON {condition}"),
+            2 => format!("{build} JOIN {probe} ON {condition}"),
+            3 => format!("{build} RIGHT JOIN {probe} ON {condition}"),
+            _ => format!("{probe} LEFT JOIN {build} ON {condition}"),
+        };
+        let groups = match random.below(9) {
+            0..=2 => "q.id",
+            3 => "q.g",
+            4 => "q.g, q.n",
+            5 => "q.id, q.a",
+            6 => "q.n % 2",
+            7 => "ROLLUP (q.g, q.n)",
+            _ => "",
+        };
+        let mut sql = String::from("SELECT ");
+        if !groups.is_empty() && !groups.starts_with("ROLLUP") {
+            write!(sql, "{groups}, ").expect("a String takes all");
+        }
+        write!(sql, "{} FROM {from}", named.join(", ")).expect("a String takes all");
+        if !groups.is_empty() {
+            write!(sql, " GROUP BY {groups}").expect("a String takes all");
+            if random.below(8) == 0 {
+                sql.push_str(" HAVING count(*) > 1");
+            }
+        }
+        sql
+    }
+}
+
+/// The rows as sorted lines of text.
+fn lines(batches: &[RecordBatch]) -> Vec<String> {
+    let options = FormatOptions::default().with_null("NULL");
+    let mut lines = vec![];
+    for batch in batches {
+        let columns: Vec<_> = batch
+            .columns()
+            .iter()
+            .map(|c| ArrayFormatter::try_new(c, &options).expect("types that can be shown"))
+            .collect();
+        lines.extend((0..batch.num_rows()).map(|row| {
+            let cells = columns.iter().map(|c| c.value(row).to_string());
+            cells.collect::<Vec<_>>().join(" | ")
+        }));
+    }
+    lines.sort_unstable();
+    lines
+}
+
+/// The sorted rows, and whether a range join gave them.
+async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, bool)> {
+    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+    let text = displayable(plan.as_ref()).indent(false).to_string();
+    let batches = collect(plan, ctx.task_ctx()).await?;
+    Ok((lines(&batches), text.contains("RangeJoinExec")))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grouped_joins_agree_with_datafusion() {
+    let mut random = Random::new("joins with GROUP BY");
+    let cases = std::env::var("RMQ_CASES").ok().and_then(|s| s.parse().ok());
+    let cases = cases.unwrap_or(CASES);
+    let (mut asked, mut rewritten, mut refused) = (0, 0, 0);
+    while asked < cases {
+        let seed = random.next();
+        let random = &mut Random::from_seed(seed);
+        let tables = Tables::new(random);
+        for _ in 0..QUERIES {
+            let sql = tables.grouped_join(random);
+            asked += 1;
+            let expected = answer(&tables.without, &sql).await;
+            let found = answer(&tables.with, &sql).await;
+            match (expected, found) {
+                (Ok((expected, _)), Ok((found, was_rewritten))) => {
+                    assert_eq!(found, expected, "tables of seed {seed}: {sql}");
+                    rewritten += usize::from(was_rewritten);
+                }
+                (Ok(_), Err(error)) => panic!("tables of seed {seed}: {sql}: {error}"),
+                // What DataFusion does not take is nothing to compare with.
+                (Err(_), _) => refused += 1,
+            }
+        }
+    }
+    println!("{asked} queries, {rewritten} became range joins, DataFusion refused {refused}");
+    assert!(rewritten * 2 > asked, "too few queries became range joins");
+}
