@@ -173,22 +173,28 @@ impl KeyRangeJoin {
         build: LogicalPlan,
         spec: KeyJoinSpec<Expr>,
     ) -> Result<Self> {
-        let outputs = spec
-            .aggregates
-            .iter()
-            .map(|aggregate| (None::<TableReference>, Arc::new(aggregate.field())));
-        let schema = probe.schema();
-        let fields = schema.iter().map(|(q, f)| (q.cloned(), Arc::clone(f)));
-        let dependencies = schema.functional_dependencies().clone();
-        let metadata = schema.metadata().clone();
-        let schema = DFSchema::new_with_metadata(fields.chain(outputs).collect(), metadata)?
-            .with_functional_dependencies(dependencies)?;
+        let schema = Self::schema_of(probe.schema(), &spec.aggregates)?;
         Ok(Self {
             probe,
             build,
             spec,
             schema: Arc::new(schema),
         })
+    }
+
+    /// The columns of the probe side, and one column an aggregate.
+    ///
+    /// # Errors
+    /// As [`Self::try_new`].
+    pub(crate) fn schema_of(probe: &DFSchema, aggregates: &[KeyAggregate<Expr>]) -> Result<DFSchema> {
+        let outputs = aggregates
+            .iter()
+            .map(|aggregate| (None::<TableReference>, Arc::new(aggregate.field())));
+        let fields = probe.iter().map(|(q, f)| (q.cloned(), Arc::clone(f)));
+        let dependencies = probe.functional_dependencies().clone();
+        let metadata = probe.metadata().clone();
+        DFSchema::new_with_metadata(fields.chain(outputs).collect(), metadata)?
+            .with_functional_dependencies(dependencies)
     }
 
     /// What is joined how.

@@ -8,6 +8,7 @@ mod planner;
 mod prepare;
 
 pub use key_join::{KeyAggregate, KeyFunction, KeyJoinSpec, KeyRangeJoin, Unmatched};
+pub(crate) use node::is_same_plan;
 pub use node::{RangeCall, RangeJoin, Source, TableColumn};
 pub use planner::RmqQueryPlanner;
 pub use prepare::{Lookup, PrepareIndexes};

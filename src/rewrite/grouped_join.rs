@@ -10,7 +10,7 @@ use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::condition::{Condition, check_repeats, is_of};
-use super::partials::Partials;
+use super::partials::{Form, Partials};
 use super::recognised::{Recognised, no};
 use crate::options::RmqOptions;
 use crate::plan::{KeyJoinSpec, KeyRangeJoin, Unmatched};
@@ -197,7 +197,7 @@ impl GroupedJoin {
             probe: probe_schema,
             build: build_schema,
             key: &condition.key,
-            unmatched,
+            form: Form::Joined(unmatched),
             found: vec![],
         };
         let (mut merges, mut values) = (vec![], vec![]);

@@ -6,6 +6,7 @@ use arrow::array::{RecordBatch, RecordBatchOptions, new_null_array};
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::execution::context::ExecutionProps;
+use datafusion::functions::core::expr_fn::coalesce;
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
@@ -14,7 +15,7 @@ use datafusion::functions_aggregate::sum::{Sum, sum_udaf};
 use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams, NullTreatment};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{
-    AggregateUDF, Cast, Expr, ExprSchemable, Operator, binary_expr, cast, lit, when,
+    AggregateUDF, Cast, Expr, ExprSchemable, cast, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::physical_expr::create_physical_expr;
@@ -33,15 +34,26 @@ pub(super) struct Partials<'a> {
     pub(super) probe: &'a DFSchema,
     pub(super) build: &'a DFSchema,
     pub(super) key: &'a Expr,
-    pub(super) unmatched: Unmatched,
+    pub(super) form: Form,
     pub(super) found: Vec<KeyAggregate<Expr>>,
 }
 
-/// An aggregate over the joined rows, as what is made of the range join's columns.
+/// What the aggregates stand over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// The rows of a join.
+    Joined(Unmatched),
+    /// The rows of a correlated subquery.
+    Correlated,
+}
+
+/// An aggregate, as what is made of the range join's columns.
 pub(super) struct Merged {
+    /// The value for one row of the probe side.
+    pub(super) single: Expr,
     /// Aggregates over the range join's rows, each with a name of its own.
     pub(super) aggregates: Vec<Expr>,
-    /// The value, of the columns of these.
+    /// The value for a group of such rows, of the columns of these.
     pub(super) value: Expr,
 }
 
@@ -68,14 +80,13 @@ impl Partials<'_> {
             return no(format!("{} has DISTINCT", call.func.name()));
         }
         if let (Some(_), [argument]) = (extreme, params.args.as_slice())
+            && self.form != Form::Correlated
             && is_of(argument, self.probe)
             && params.filter.as_ref().is_none_or(|f| is_of(f, self.probe))
         {
             // Of the probe side's own columns: these rows are all there.
-            return Ok(self.merged(
-                vec![Expr::AggregateFunction(call.clone())],
-                |mut columns| columns.swap_remove(0),
-            ));
+            let merge = Expr::AggregateFunction(call.clone());
+            return Ok(self.merged(argument.clone(), merge));
         }
         let ordered = inner.is::<FirstValue>() || inner.is::<LastValue>();
         if !params.order_by.is_empty() && !ordered {
@@ -94,7 +105,6 @@ impl Partials<'_> {
         }
     }
 
-    /// The same of the range join's own rows, one group each: what gives `call` for one probe row.
     fn extreme(
         &mut self,
         call: &AggregateFunction,
@@ -113,31 +123,29 @@ impl Partials<'_> {
             Arc::clone(&call.func)
         };
         let found = self.add(KeyFunction::Extreme(extreme), vec![argument], data_type);
-        Ok(self.merged(vec![aggregate(udaf, found)], |mut columns| {
-            columns.swap_remove(0)
-        }))
+        Ok(self.merged(found.clone(), aggregate(udaf, found)))
     }
 
     fn count(&mut self, call: &AggregateFunction, argument: &Expr) -> Recognised<Merged> {
         let counts_rows = matches!(argument, Expr::Literal(value, _) if !value.is_null());
-        let count = if counts_rows && call.params.filter.is_none() {
+        let (count, merge) = if counts_rows && call.params.filter.is_none() {
             let count = self.add(KeyFunction::CountRows, vec![], DataType::Int64);
-            match self.unmatched {
-                Unmatched::Drop => count,
+            let merge = if self.form == Form::Joined(Unmatched::Keep) {
                 // The row of NULLs that a left join gives is one, too.
-                Unmatched::Keep => {
-                    when(count.clone().eq(lit(0_i64)), lit(1_i64)).otherwise(count)?
-                }
-            }
+                when(count.clone().eq(lit(0_i64)), lit(1_i64)).otherwise(count.clone())?
+            } else {
+                count.clone()
+            };
+            (count, merge)
         } else {
             let argument = self.filtered(argument, call)?;
-            self.add(KeyFunction::Count, vec![argument], DataType::Int64)
+            let count = self.add(KeyFunction::Count, vec![argument], DataType::Int64);
+            (count.clone(), count)
         };
-        Ok(
-            self.merged(vec![aggregate(sum_udaf(), count)], |mut columns| {
-                or_zero(columns.swap_remove(0))
-            }),
-        )
+        let mut merged = self.merged(count, aggregate(sum_udaf(), merge));
+        // The sum of no counts.
+        merged.value = coalesce(vec![merged.value, lit(0_i64)]);
+        Ok(merged)
     }
 
     fn sum(&mut self, call: &AggregateFunction, argument: &Expr) -> Recognised<Merged> {
@@ -149,8 +157,7 @@ impl Partials<'_> {
             ));
         }
         let sum = self.add(KeyFunction::Sum, vec![argument], data_type);
-        let sum = aggregate(Arc::clone(&call.func), sum);
-        Ok(self.merged(vec![sum], |mut columns| columns.swap_remove(0)))
+        Ok(self.merged(sum.clone(), aggregate(Arc::clone(&call.func), sum)))
     }
 
     /// The average of integers: the exact sum, divided once.
@@ -174,19 +181,14 @@ impl Partials<'_> {
             DataType::Decimal128(20, 0),
         );
         let count = self.add(KeyFunction::Count, vec![exact], DataType::Int64);
-        let aggregates = vec![aggregate(sum_udaf(), sum), aggregate(sum_udaf(), count)];
-        Ok(self.merged(aggregates, |columns| {
-            let mut floats = columns.into_iter().map(|c| cast(c, DataType::Float64));
-            let (sum, count) = (floats.next(), floats.next());
-            // There are two; NULL where the sum is.
-            let (sum, count) = (sum.unwrap_or_default(), count.unwrap_or_default());
-            when(
-                sum.clone().is_not_null(),
-                binary_expr(sum.clone(), Operator::Divide, count),
-            )
-            .end()
-            .unwrap_or(sum)
-        }))
+        let single = divide(sum.clone(), count.clone())?;
+        let sums = self.merged(sum.clone(), aggregate(sum_udaf(), sum));
+        let counts = self.merged(count.clone(), aggregate(sum_udaf(), count));
+        Ok(Merged {
+            single,
+            aggregates: [sums.aggregates, counts.aggregates].concat(),
+            value: divide(sums.value, counts.value)?,
+        })
     }
 
     fn first_or_last(&mut self, call: &AggregateFunction, argument: &Expr) -> Recognised<Merged> {
@@ -237,10 +239,9 @@ impl Partials<'_> {
             )
         };
         let mut merge = call.clone();
-        merge.params.args = vec![found];
+        merge.params.args = vec![found.clone()];
         merge.params.order_by[0].expr = found_by;
-        let merge = Expr::AggregateFunction(merge);
-        Ok(self.merged(vec![merge], |mut columns| columns.swap_remove(0)))
+        Ok(self.merged(found, Expr::AggregateFunction(merge)))
     }
 
     /// An aggregate's argument, NULL where its filter does not hold.
@@ -257,12 +258,12 @@ impl Partials<'_> {
         if !is_of(&expr, self.build) {
             return no(format!("{expr} is not of the columns of one side"));
         }
-        if !is_infallible(&expr, self.build)? {
+        if self.form != Form::Correlated && !is_infallible(&expr, self.build)? {
             return no(format!(
                 "{expr} may end in an error for rows that match nothing"
             ));
         }
-        if self.unmatched == Unmatched::Keep && !is_null_without_match(&expr, self.build)? {
+        if self.form == Form::Joined(Unmatched::Keep) && !is_null_without_match(&expr, self.build)? {
             return no(format!(
                 "{expr} has a value where a left join matches nothing"
             ));
@@ -292,18 +293,13 @@ impl Partials<'_> {
         Expr::Column(Column::new_unqualified(output))
     }
 
-    /// Names the aggregates, and makes the value of their columns.
-    fn merged(&self, aggregates: Vec<Expr>, value: impl FnOnce(Vec<Expr>) -> Expr) -> Merged {
-        let mut columns = vec![];
-        let named = aggregates.into_iter().map(|aggregate| {
-            let name = unused_name(self.config, self.probe);
-            columns.push(Expr::Column(Column::new_unqualified(&name)));
-            aggregate.alias(name)
-        });
-        let aggregates = named.collect();
+    /// Names an aggregate over rows of the probe side; its column is the value.
+    fn merged(&self, single: Expr, aggregate: Expr) -> Merged {
+        let name = unused_name(self.config, self.probe);
         Merged {
-            aggregates,
-            value: value(columns),
+            single,
+            aggregates: vec![aggregate.alias(&name)],
+            value: Expr::Column(Column::new_unqualified(name)),
         }
     }
 }
@@ -331,9 +327,10 @@ fn aggregate(udaf: Arc<AggregateUDF>, argument: Expr) -> Expr {
     })
 }
 
-/// A count that is NULL where there was nothing to sum up, as 0.
-fn or_zero(count: Expr) -> Expr {
-    datafusion::functions::core::expr_fn::coalesce(vec![count, lit(0_i64)])
+/// A sum by a count, NULL where the sum is.
+fn divide(sum: Expr, count: Expr) -> Result<Expr> {
+    let average = cast(sum.clone(), DataType::Float64) / cast(count, DataType::Float64);
+    when(sum.is_not_null(), average).end()
 }
 
 /// Whether an expression is NULL for a row of NULLs.
