@@ -47,6 +47,8 @@ enum Answering {
     AtExtreme {
         values: ArrayRef,
         by: Arc<ColumnIndex>,
+        /// Where NULLs are to be found, if they come first.
+        nulls: Option<Counts>,
     },
 }
 
@@ -244,9 +246,13 @@ impl Work {
                     arguments[0],
                     *extreme,
                 )?),
-                KeyFunction::AtExtreme(extreme) => Answering::AtExtreme {
+                KeyFunction::AtExtreme {
+                    extreme,
+                    nulls_first,
+                } => Answering::AtExtreme {
                     values: argument(0),
                     by: self.index(&mut indexes, &columns, arguments[1], *extreme)?,
+                    nulls: nulls_first.then(|| Counts::of(&argument(1))),
                 },
             });
         }
@@ -347,16 +353,17 @@ impl BuildSide {
                 let lasts = ranges.iter().map(|range| self.last(range));
                 take(values, &lasts.collect::<Int64Array>(), None)?
             }
-            Answering::AtExtreme { values, by } => {
+            Answering::AtExtreme { values, by, nulls } => {
                 let positions = by
                     .answer(ranges, false, true)?
                     .positions
                     .ok_or_else(|| internal_datafusion_err!("an index gave no positions"))?;
                 let positions = positions.as_primitive::<Int64Type>().iter();
-                // Where all that decides is NULL, any row will do: the first.
-                let rows = positions
-                    .zip(ranges.iter())
-                    .map(|(found, (l, r))| found.or((l <= r).then_some(l)));
+                let rows = positions.zip(ranges.iter()).map(|(found, range)| {
+                    let null = nulls.as_ref().and_then(|nulls| nulls.first_null(range));
+                    // Where all that decides is NULL, any row will do: the first.
+                    null.or(found).or((range.0 <= range.1).then_some(range.0))
+                });
                 take(values, &rows.collect::<Int64Array>(), None)?
             }
         })

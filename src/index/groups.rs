@@ -7,6 +7,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::hash_utils::RandomState;
+use datafusion::common::utils::normalize_float_zero;
 use datafusion::common::{Result, exec_err};
 
 /// What stands for a row that belongs to no group: one with a NULL key, or keys that no row had.
@@ -83,7 +84,9 @@ impl Groups {
         let nulls = keys.iter().fold(None, |nulls: Option<NullBuffer>, key| {
             NullBuffer::union(nulls.as_ref(), key.logical_nulls().as_ref())
         });
-        Ok((self.converter.convert_columns(keys)?, nulls))
+        // Zeros of both signs are equal.
+        let keys: Vec<ArrayRef> = keys.iter().map(normalize_float_zero).collect();
+        Ok((self.converter.convert_columns(&keys)?, nulls))
     }
 }
 

@@ -5,6 +5,7 @@ use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::Result;
+use datafusion::common::utils::normalize_float_zero;
 
 use super::keys::{Chunks, KeyColumn, encode, is_ranked, value_type};
 use crate::engine::{Column, Extreme, Key};
@@ -20,7 +21,8 @@ pub(crate) enum OrderKeys {
     Bytes(Rows),
 }
 
-/// The keys of `values`, and which of them are NULL. What the key of a NULL is means nothing.
+/// The keys of `values`, and which of them are NULL. What the key of a NULL is means nothing. Zeros of both signs have one
+/// key, as they are equal where DataFusion compares them.
 pub(crate) fn order_keys(values: &ArrayRef) -> Result<(OrderKeys, Option<NullBuffer>)> {
     let nulls = values.logical_nulls().filter(|n| n.null_count() > 0);
     let data_type = values.data_type();
@@ -34,7 +36,7 @@ pub(crate) fn order_keys(values: &ArrayRef) -> Result<(OrderKeys, Option<NullBuf
         ));
     }
     let chunks = Chunks {
-        arrays: vec![values.clone()],
+        arrays: vec![normalize_float_zero(values)],
         held_by_table: true,
     };
     let keys = match encode(&chunks, data_type, Extreme::Min)?.column {

@@ -37,6 +37,25 @@ impl Counts {
         }
     }
 
+    /// The first position of a range within the column whose value is NULL.
+    pub(crate) fn first_null(&self, (left, right): (i64, i64)) -> Option<i64> {
+        let counts = self.0.as_ref()?;
+        if left > right || self.count((left, right)) == right - left + 1 {
+            return None;
+        }
+        // The counts grow by one a position up to the first NULL.
+        let (mut low, mut high) = (index(left), index(right));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if (counts[middle + 1] - counts[low]) as usize == middle + 1 - low {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        i64::try_from(low).ok()
+    }
+
     /// The counts of many ranges.
     pub(crate) fn answer(&self, ranges: &Ranges) -> Int64Array {
         ranges.iter().map(|range| self.count(range)).collect()

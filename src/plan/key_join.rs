@@ -77,9 +77,13 @@ pub enum KeyFunction {
     First,
     /// `(x)`: x of the last row by the range key, of several the first that came.
     Last,
-    /// `(x, v)`: x of the row with the smallest or greatest v, which is not NULL while there is one that is not; of
-    /// several the first by the range key.
-    AtExtreme(Extreme),
+    /// `(x, v)`: x of the row with the smallest or greatest v; of several the first by the range key.
+    AtExtreme {
+        /// Which end of the order.
+        extreme: Extreme,
+        /// Whether a row whose v is NULL comes before all others instead of behind them.
+        nulls_first: bool,
+    },
 }
 
 impl<E> KeyAggregate<E> {
@@ -186,7 +190,10 @@ impl KeyRangeJoin {
     ///
     /// # Errors
     /// As [`Self::try_new`].
-    pub(crate) fn schema_of(probe: &DFSchema, aggregates: &[KeyAggregate<Expr>]) -> Result<DFSchema> {
+    pub(crate) fn schema_of(
+        probe: &DFSchema,
+        aggregates: &[KeyAggregate<Expr>],
+    ) -> Result<DFSchema> {
         let outputs = aggregates
             .iter()
             .map(|aggregate| (None::<TableReference>, Arc::new(aggregate.field())));
@@ -238,7 +245,8 @@ impl Display for Interval<'_> {
             let strict = bounds.iter().any(|(c, _)| c.is_strict());
             let texts: Vec<_> = bounds.iter().map(|(_, bound)| bound.to_string()).collect();
             match texts.as_slice() {
-                [] => (true, String::new()),
+                [] if lower => (true, "-inf".to_string()),
+                [] => (true, "inf".to_string()),
                 [one] => (strict, one.clone()),
                 many => (strict, format!("{tightest}({})", many.join(", "))),
             }
@@ -255,18 +263,25 @@ impl Display for Interval<'_> {
 
 impl Display for KeyAggregate<Expr> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let order = |extreme: &Extreme| match extreme {
-            Extreme::Min => "",
-            Extreme::Max => " DESC",
-        };
         match (self.function, self.arguments.as_slice()) {
             (KeyFunction::Extreme(extreme), [x]) => write!(f, "{}({x})", extreme.name()),
             (KeyFunction::Count, [x]) => write!(f, "count({x})"),
             (KeyFunction::Sum, [x]) => write!(f, "sum({x})"),
             (KeyFunction::First, [x]) => write!(f, "first({x})"),
             (KeyFunction::Last, [x]) => write!(f, "last({x})"),
-            (KeyFunction::AtExtreme(extreme), [x, v]) => {
-                write!(f, "first({x} by {v}{})", order(&extreme))
+            (
+                KeyFunction::AtExtreme {
+                    extreme,
+                    nulls_first,
+                },
+                [x, v],
+            ) => {
+                let order = match extreme {
+                    Extreme::Min => "",
+                    Extreme::Max => " DESC",
+                };
+                let nulls = if nulls_first { " NULLS FIRST" } else { "" };
+                write!(f, "first({x} by {v}{order}{nulls})")
             }
             _ => write!(f, "count(*)"),
         }

@@ -249,7 +249,8 @@ fn one_key(
     Ok((key, bounds.collect::<Result<_>>()?))
 }
 
-fn without_casts(expr: &Expr) -> &Expr {
+/// What is cast, if anything is.
+pub(super) fn without_casts(expr: &Expr) -> &Expr {
     match expr {
         Expr::Cast(Cast { expr, .. }) => without_casts(expr),
         Expr::Alias(alias) => without_casts(&alias.expr),

@@ -84,7 +84,12 @@ impl Correlated {
 
         // The projections above, in the columns of the range join.
         let mut names = aggregate.schema.columns();
-        let mut types: Vec<_> = aggregate.schema.fields().iter().map(|f| f.data_type()).collect();
+        let mut types: Vec<_> = aggregate
+            .schema
+            .fields()
+            .iter()
+            .map(|f| f.data_type())
+            .collect();
         let joined = KeyRangeJoin::schema_of(probe, &spec.aggregates)?;
         let typed = |expr: Expr, data_type| -> Result<Expr> {
             if &expr.get_type(&joined)? == data_type {

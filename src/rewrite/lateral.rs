@@ -79,13 +79,14 @@ fn recognise(
     let left = probe.schema().columns().into_iter().map(Expr::Column);
     let named = left.chain(values).zip(join.schema.iter());
     let named = named.map(|(value, (qualifier, field))| match value {
-        Expr::Column(column) if column.relation.as_ref() == qualifier && &column.name == field.name() => {
+        Expr::Column(column)
+            if column.relation.as_ref() == qualifier && &column.name == field.name() =>
+        {
             Expr::Column(column)
         }
         value => value.alias_qualified(qualifier.cloned(), field.name()),
     });
-    let mut plan =
-        LogicalPlan::Projection(Projection::try_new(named.collect(), Arc::new(joined))?);
+    let mut plan = LogicalPlan::Projection(Projection::try_new(named.collect(), Arc::new(joined))?);
     if let Some(condition) = condition {
         plan = LogicalPlan::Filter(Filter::try_new(condition.clone(), Arc::new(plan))?);
     }

@@ -14,13 +14,11 @@ use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::{Sum, sum_udaf};
 use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams, NullTreatment};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{
-    AggregateUDF, Cast, Expr, ExprSchemable, cast, lit, when,
-};
+use datafusion::logical_expr::{AggregateUDF, Cast, Expr, ExprSchemable, cast, lit, when};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::physical_expr::create_physical_expr;
 
-use super::condition::{check_repeats, is_of};
+use super::condition::{check_repeats, is_of, widens, without_casts};
 use super::infallible::is_infallible;
 use super::recognised::{Recognised, no};
 use crate::engine::Extreme;
@@ -210,7 +208,11 @@ impl Partials<'_> {
         } else {
             (!order.asc, !order.nulls_first)
         };
-        let (found, found_by) = if &by == self.key {
+        // The key may have become another type to be compared. Zeros of both signs are one key, but have an order.
+        let by_key = !value_type(&by_type).is_floating()
+            && without_casts(self.key) == without_casts(&by)
+            && widens(&by_type, &self.key.get_type(self.build)?);
+        let (found, found_by) = if by_key {
             let function = if ascending {
                 KeyFunction::First
             } else {
@@ -219,9 +221,6 @@ impl Partials<'_> {
             let found = self.add(function, vec![value], value_kind);
             (found, self.add(function, vec![by], by_type))
         } else {
-            if nulls_first && by.nullable(self.build)? {
-                return no(format!("{name} takes NULLs of {by} before its values"));
-            }
             if !is_ordered(&by_type) {
                 return no(format!("{by} is a {by_type}, which has no order"));
             }
@@ -230,13 +229,12 @@ impl Partials<'_> {
             } else {
                 Extreme::Max
             };
-            let function = KeyFunction::AtExtreme(extreme);
+            let function = KeyFunction::AtExtreme {
+                extreme,
+                nulls_first,
+            };
             let found = self.add(function, vec![value, by.clone()], value_kind);
-            let by_type = value_type(&by_type);
-            (
-                found,
-                self.add(KeyFunction::Extreme(extreme), vec![by], by_type),
-            )
+            (found, self.add(function, vec![by.clone(), by], by_type))
         };
         let mut merge = call.clone();
         merge.params.args = vec![found.clone()];
@@ -263,7 +261,8 @@ impl Partials<'_> {
                 "{expr} may end in an error for rows that match nothing"
             ));
         }
-        if self.form == Form::Joined(Unmatched::Keep) && !is_null_without_match(&expr, self.build)? {
+        if self.form == Form::Joined(Unmatched::Keep) && !is_null_without_match(&expr, self.build)?
+        {
             return no(format!(
                 "{expr} has a value where a left join matches nothing"
             ));
