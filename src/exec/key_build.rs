@@ -17,7 +17,7 @@ use super::key_metrics::BuildMetrics;
 use crate::engine::Extreme;
 use crate::engine::cpu::CpuEngine;
 use crate::functions::bounds::Ranges;
-use crate::index::{Chunks, ColumnIndex, Counts, SortedRows, Sums};
+use crate::index::{Chunks, ColumnIndex, Counts, SortedRows, Sums, Unsorted};
 use crate::options::RmqOptions;
 use crate::plan::{KeyFunction, KeyJoinSpec};
 
@@ -52,48 +52,88 @@ enum Answering {
     },
 }
 
-/// Which columns of the build side a join needs; each is evaluated once.
+/// Which columns of the build side a join needs.
 #[derive(Debug, Clone)]
 pub(super) struct BuildColumns {
-    expressions: Vec<PhysicalExprRef>,
-    on: Vec<usize>,
-    key: usize,
+    on: Vec<PhysicalExprRef>,
+    key: PhysicalExprRef,
+    /// What the aggregates are over, each once.
+    values: Vec<PhysicalExprRef>,
+    /// The aggregates, with the places of their arguments among the values.
     aggregates: Vec<(KeyFunction, Vec<usize>)>,
 }
 
 impl BuildColumns {
     pub(super) fn of(spec: &KeyJoinSpec<PhysicalExprRef>) -> Self {
-        let mut expressions: Vec<PhysicalExprRef> = vec![];
-        let mut place = |expression: &PhysicalExprRef| {
-            let known = expressions
-                .iter()
-                .position(|e| e.as_ref() == expression.as_ref());
+        let mut values: Vec<PhysicalExprRef> = vec![];
+        let mut place = |value: &PhysicalExprRef| {
+            let known = values.iter().position(|v| v.as_ref() == value.as_ref());
             known.unwrap_or_else(|| {
-                expressions.push(Arc::clone(expression));
-                expressions.len() - 1
+                values.push(Arc::clone(value));
+                values.len() - 1
             })
         };
-        let on = spec.on.iter().map(|(_, build)| place(build)).collect();
-        let key = place(&spec.key);
         let aggregates = spec.aggregates.iter().map(|aggregate| {
             let arguments = aggregate.arguments.iter().map(&mut place).collect();
             (aggregate.function, arguments)
         });
         let aggregates = aggregates.collect();
         Self {
-            expressions,
-            on,
-            key,
+            on: spec.on.iter().map(|(_, b)| Arc::clone(b)).collect(),
+            key: Arc::clone(&spec.key),
+            values,
             aggregates,
         }
     }
+}
 
-    fn evaluate(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+/// The rows of the build side as they come: keys ready to be sorted, and values.
+struct Collected {
+    rows: Unsorted,
+    /// Of each value the chunks and the type.
+    values: Vec<(Vec<ArrayRef>, DataType)>,
+    memory: MemoryReservation,
+}
+
+impl Collected {
+    async fn collect(
+        columns: &BuildColumns,
+        mut input: SendableRecordBatchStream,
+        memory: MemoryReservation,
+    ) -> Result<Self> {
+        let schema = input.schema();
+        let on = columns.on.iter().map(|e| e.data_type(&schema));
+        let on = on.collect::<Result<Vec<_>>>()?;
+        let values = columns.values.iter();
+        let values = values.map(|e| Ok((vec![], e.data_type(&schema)?)));
+        let mut collected = Self {
+            rows: Unsorted::try_new(&on, &columns.key.data_type(&schema)?)?,
+            values: values.collect::<Result<_>>()?,
+            memory,
+        };
+        while let Some(batch) = input.try_next().await? {
+            if batch.num_rows() > 0 {
+                collected.add(columns, &batch)?;
+            }
+        }
+        Ok(collected)
+    }
+
+    fn add(&mut self, columns: &BuildColumns, batch: &RecordBatch) -> Result<()> {
         let rows = batch.num_rows();
-        let columns = self.expressions.iter();
-        columns
-            .map(|e| e.evaluate(batch)?.into_array(rows))
-            .collect()
+        let evaluate = |e: &PhysicalExprRef| e.evaluate(batch)?.into_array(rows);
+        let on: Vec<ArrayRef> = columns.on.iter().map(evaluate).collect::<Result<_>>()?;
+        let before = self.rows.bytes();
+        self.rows.add(&on, &evaluate(&columns.key)?)?;
+        self.memory
+            .try_grow(self.rows.bytes().saturating_sub(before))?;
+        for ((chunks, _), value) in self.values.iter_mut().zip(&columns.values) {
+            let value = evaluate(value)?;
+            self.memory
+                .try_grow(value.to_data().get_slice_memory_size()?)?;
+            chunks.push(value);
+        }
+        Ok(())
     }
 }
 
@@ -106,25 +146,19 @@ pub(super) async fn build(
 ) -> Result<BuildSide> {
     let started = Instant::now();
     let memory = MemoryConsumer::new("rmq range join").register(context.memory_pool());
-    let schema = input.schema();
-    let types: Vec<DataType> = columns
-        .expressions
-        .iter()
-        .map(|e| e.data_type(&schema))
-        .collect::<Result<_>>()?;
-    let (chunks, memory) = collect(&columns, input, memory).await?;
+    let collected = Collected::collect(&columns, input, memory).await?;
     let threads = RmqOptions::of(context.session_config().options()).threads();
     // A sort or an index that has begun can't be stopped; between them it is seen that nobody waits any more.
     let waiting = Arc::new(());
+    let (rows, values) = (collected.rows, collected.values);
     let work = Work {
-        columns,
-        types,
-        memory,
+        aggregates: columns.aggregates,
+        memory: collected.memory,
         metrics: metrics.clone(),
         threads,
         waiting: Arc::downgrade(&waiting),
     };
-    let built = SpawnedTask::spawn_blocking(move || work.build(chunks))
+    let built = SpawnedTask::spawn_blocking(move || work.build(rows, values))
         .join_unwind()
         .await
         .map_err(|e| internal_datafusion_err!("building a range join did not end: {e}"))?;
@@ -133,29 +167,9 @@ pub(super) async fn build(
     built
 }
 
-/// The needed columns of all rows, in chunks, and the memory they take.
-async fn collect(
-    columns: &BuildColumns,
-    mut input: SendableRecordBatchStream,
-    memory: MemoryReservation,
-) -> Result<(Vec<Vec<ArrayRef>>, MemoryReservation)> {
-    let mut chunks = vec![vec![]; columns.expressions.len()];
-    while let Some(batch) = input.try_next().await? {
-        if batch.num_rows() == 0 {
-            continue;
-        }
-        for (chunks, array) in chunks.iter_mut().zip(columns.evaluate(&batch)?) {
-            memory.try_grow(array.to_data().get_slice_memory_size()?)?;
-            chunks.push(array);
-        }
-    }
-    Ok((chunks, memory))
-}
-
 /// What the blocking part of the building needs.
 struct Work {
-    columns: BuildColumns,
-    types: Vec<DataType>,
+    aggregates: Vec<(KeyFunction, Vec<usize>)>,
     memory: MemoryReservation,
     metrics: BuildMetrics,
     threads: usize,
@@ -170,60 +184,38 @@ impl Work {
         Ok(())
     }
 
-    fn build(self, chunks: Vec<Vec<ArrayRef>>) -> Result<BuildSide> {
-        let mut columns = vec![];
-        for (chunks, data_type) in chunks.into_iter().zip(&self.types) {
-            self.check_waiting()?;
-            columns.push(self.join(chunks, data_type)?);
-        }
-
+    fn build(self, rows: Unsorted, values: Vec<(Vec<ArrayRef>, DataType)>) -> Result<BuildSide> {
         let sort_timer = self.metrics.sort_time.timer();
-        let on: Vec<ArrayRef> = self
-            .columns
-            .on
-            .iter()
-            .map(|c| columns[*c].clone())
-            .collect();
-        let key = &columns[self.columns.key];
-        // Of each row its key, twice while it is sorted, its place, its group, and about as much as the group's key.
-        let sorting = key.len() * (2 * size_of::<u128>() + 2 * size_of::<u32>());
+        self.metrics.build_rows.add(rows.len());
+        let (before, sorting) = (rows.bytes(), rows.sorting_bytes());
         self.memory.try_grow(sorting)?;
-        let rows = SortedRows::build(&on, key)?;
-        self.memory
-            .try_resize(self.memory.size() - sorting + rows.bytes())?;
-        self.metrics.build_rows.add(key.len());
-        self.metrics
-            .already_sorted
-            .add(usize::from(rows.was_sorted()));
-
-        // Only the columns of the aggregates are needed from here on, in the order of the sorted rows.
-        let needed = |c: usize| {
-            self.columns
-                .aggregates
-                .iter()
-                .any(|(_, args)| args.contains(&c))
-        };
-        for (c, column) in columns.iter_mut().enumerate() {
+        let rows = rows.sort();
+        // Sorting ends with less than it has taken.
+        let kept = rows.bytes().min(before + sorting);
+        self.memory.shrink(before + sorting - kept);
+        let was_sorted = rows.was_sorted();
+        self.metrics.already_sorted.add(usize::from(was_sorted));
+        let mut columns = vec![];
+        for (chunks, data_type) in values {
             self.check_waiting()?;
-            let before = column.to_data().get_slice_memory_size()?;
-            *column = if needed(c) {
-                if !rows.was_sorted() {
-                    self.memory.try_grow(before)?;
-                }
-                rows.sorted(column)?
+            let column = self.join(chunks, &data_type)?;
+            columns.push(if was_sorted {
+                column
             } else {
-                new_empty_array(column.data_type())
-            };
-            if !(needed(c) && rows.was_sorted()) {
-                self.memory.shrink(before.min(self.memory.size()));
-            }
+                let bytes = column.to_data().get_slice_memory_size()?;
+                self.memory.try_grow(bytes)?;
+                let sorted = rows.sorted(&column)?;
+                drop(column);
+                self.memory.shrink(bytes);
+                sorted
+            });
         }
         sort_timer.done();
 
         let index_timer = self.metrics.index_time.timer();
         let mut indexes = vec![];
         let mut answers = vec![];
-        for (function, arguments) in &self.columns.aggregates {
+        for (function, arguments) in &self.aggregates {
             self.check_waiting()?;
             let argument = |i: usize| Arc::clone(&columns[arguments[i]]);
             answers.push(match function {

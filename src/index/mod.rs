@@ -18,7 +18,7 @@ pub(crate) use groups::Groups;
 pub(crate) use keys::{Chunks, check_ordered, is_ordered, value_type};
 pub(crate) use prefix::{Counts, Sums};
 pub use sorted::Comparison;
-pub(crate) use sorted::{Segments, SortedRows};
+pub(crate) use sorted::{Segments, SortedRows, Unsorted};
 pub(crate) use version::{FileVersion, Version};
 
 use datafusion::common::DataFusionError;

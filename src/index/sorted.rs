@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use arrow::array::{Array, ArrayRef, UInt32Array};
+use arrow::array::{Array, ArrayRef, NullBufferBuilder, UInt32Array};
 use arrow::buffer::NullBuffer;
 use arrow::compute::take;
 use arrow::datatypes::DataType;
@@ -10,7 +10,7 @@ use arrow::row::Rows;
 use datafusion::common::{Result, exec_err};
 
 use super::groups::{Groups, NO_GROUP};
-use super::order_keys::{OrderKeys, order_keys};
+use super::order_keys::OrderKeys;
 use crate::functions::bounds::Ranges;
 
 /// How a range key stands to a bound.
@@ -76,47 +76,106 @@ enum SortedKeys {
     Bytes(Rows),
 }
 
-impl SortedRows {
-    /// Sorts rows by `equal`, columns of one value each, and by `key`.
+/// Rows that come to be sorted, a batch at a time. Of their keys only what sorts and finds them is kept.
+#[derive(Debug)]
+pub(crate) struct Unsorted {
+    groups: Option<Groups>,
+    /// The group of each row, if there are groups.
+    numbers: Vec<u32>,
+    keys: OrderKeys,
+    /// Which rows have a range key.
+    nulls: NullBufferBuilder,
+}
+
+impl Unsorted {
+    /// No rows yet, of equality keys and a range key of these types.
+    pub(crate) fn try_new(equal: &[DataType], key: &DataType) -> Result<Self> {
+        let groups = (!equal.is_empty()).then(|| Groups::try_new(equal));
+        Ok(Self {
+            groups: groups.transpose()?,
+            numbers: vec![],
+            keys: OrderKeys::try_new(key)?,
+            nulls: NullBufferBuilder::new(0),
+        })
+    }
+
+    /// Adds rows by their equality keys and their range key.
     ///
     /// # Errors
     /// An execution error for 2^32 rows or more.
-    pub(crate) fn build(equal: &[ArrayRef], key: &ArrayRef) -> Result<Self> {
-        let rows = key.len();
+    pub(crate) fn add(&mut self, equal: &[ArrayRef], key: &ArrayRef) -> Result<()> {
+        let rows = self.nulls.len() + key.len();
         if u32::try_from(rows).is_err() {
             return exec_err!(
-                "a range join takes at most {} rows on the side that is searched, not {rows}",
+                "a range join takes at most {} rows on the side that is searched",
                 u32::MAX
             );
         }
-        let (keys, nulls) = order_keys(key)?;
-        let (groups, mut order, starts) = if equal.is_empty() {
-            let order = nulls.map(|nulls| nulls.valid_indices().map(row_number).collect());
-            let count = order.as_ref().map_or(rows, Vec::len);
-            (None, order, vec![0, count])
-        } else {
-            let types: Vec<DataType> = equal.iter().map(|k| k.data_type().clone()).collect();
-            let mut groups = Groups::try_new(&types)?;
-            let numbers = without_nulls(groups.add(equal)?, nulls.as_ref());
-            let (order, starts) = by_group(&numbers, groups.len());
-            (Some(groups), order, starts)
+        if let Some(groups) = &mut self.groups {
+            self.numbers.append(&mut groups.add(equal)?);
+        }
+        self.keys.append(key)?;
+        match key.logical_nulls() {
+            Some(nulls) => self.nulls.append_buffer(&nulls),
+            None => self.nulls.append_n_non_nulls(key.len()),
+        }
+        Ok(())
+    }
+
+    /// Number of rows.
+    pub(crate) fn len(&self) -> usize {
+        self.nulls.len()
+    }
+
+    /// About how many bytes the rows take.
+    pub(crate) fn bytes(&self) -> usize {
+        let groups = self.groups.as_ref().map_or(0, Groups::bytes);
+        groups + self.numbers.capacity() * size_of::<u32>() + self.keys.bytes()
+    }
+
+    /// About how many bytes sorting takes beside these: the keys once more, with their places.
+    pub(crate) fn sorting_bytes(&self) -> usize {
+        let pair = match self.keys {
+            OrderKeys::W64(_) => size_of::<(u64, u32)>() + size_of::<u64>(),
+            OrderKeys::W128(_) => size_of::<(u128, u32)>() + size_of::<u128>(),
+            OrderKeys::Bytes(..) => 0,
         };
-        let keys = match keys {
+        self.len() * (pair + size_of::<u32>())
+    }
+
+    /// The rows in their order.
+    pub(crate) fn sort(mut self) -> SortedRows {
+        let rows = self.len();
+        let nulls = self.nulls.finish().filter(|n| n.null_count() > 0);
+        let (mut order, starts) = match &self.groups {
+            None => {
+                let order = nulls.map(|nulls| nulls.valid_indices().map(row_number).collect());
+                let count = order.as_ref().map_or(rows, Vec::len);
+                (order, vec![0, count])
+            }
+            Some(groups) => {
+                let numbers = without_nulls(self.numbers, nulls.as_ref());
+                by_group(&numbers, groups.len())
+            }
+        };
+        let keys = match self.keys {
             OrderKeys::W64(keys) => SortedKeys::W64(sort(keys, &starts, &mut order)),
             OrderKeys::W128(keys) => SortedKeys::W128(sort(keys, &starts, &mut order)),
-            OrderKeys::Bytes(keys) => {
+            OrderKeys::Bytes(_, keys) => {
                 sort_bytes(&keys, &starts, &mut order);
                 SortedKeys::Bytes(keys)
             }
         };
-        Ok(Self {
-            groups,
+        SortedRows {
+            groups: self.groups,
             starts,
             keys,
             order: order.map(UInt32Array::from),
-        })
+        }
     }
+}
 
+impl SortedRows {
     /// Number of rows that can match.
     pub(crate) fn len(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
@@ -166,7 +225,7 @@ impl SortedRows {
         comparison: Comparison,
         bounds: &ArrayRef,
     ) -> Result<()> {
-        let (targets, nulls) = order_keys(bounds)?;
+        let (targets, nulls) = OrderKeys::of(bounds)?;
         let (segments, nulls) = (&mut segments.0, nulls.as_ref());
         match (&self.keys, &targets) {
             (SortedKeys::W64(keys), OrderKeys::W64(targets)) => {
@@ -180,7 +239,7 @@ impl SortedRows {
                     split(segment, before_equal, compare)
                 });
             }
-            (SortedKeys::Bytes(keys), OrderKeys::Bytes(targets)) => {
+            (SortedKeys::Bytes(keys), OrderKeys::Bytes(_, targets)) => {
                 narrow(segments, comparison, nulls, |segment, i, before_equal| {
                     // Rows of two converters of one type: their bytes compare.
                     let target = targets.row(i).data();
@@ -219,7 +278,7 @@ impl SortedRows {
 /// Rows are fewer than 2^32.
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "`SortedRows::build` refuses more rows"
+    reason = "`Unsorted::add` refuses more rows"
 )]
 fn row_number(row: usize) -> u32 {
     row as u32
@@ -228,7 +287,7 @@ fn row_number(row: usize) -> u32 {
 /// Positions are fewer than 2^32.
 #[expect(
     clippy::cast_possible_wrap,
-    reason = "`SortedRows::build` refuses more rows"
+    reason = "`Unsorted::add` refuses more rows"
 )]
 fn position(place: usize) -> i64 {
     place as i64
@@ -474,16 +533,28 @@ mod tests {
             for (grouped, text) in [(false, false), (true, false), (false, true), (true, true)] {
                 let kind = |a: ArrayRef| if text { as_text(&a) } else { a };
                 let columns = if grouped {
-                    vec![groups.clone()]
+                    vec![kind(groups.clone())]
                 } else {
                     vec![]
                 };
-                let sorted = SortedRows::build(&columns, &kind(key.clone())).unwrap();
+                let key = kind(key.clone());
+                let types: Vec<_> = columns.iter().map(|c| c.data_type().clone()).collect();
+                let mut sorted = Unsorted::try_new(&types, key.data_type()).unwrap();
+                for (from, to) in [(0, rows / 3), (rows / 3, rows)] {
+                    let part = |a: &ArrayRef| a.slice(from, to - from);
+                    let equal: Vec<_> = columns.iter().map(part).collect();
+                    sorted.add(&equal, &part(&key)).unwrap();
+                }
+                let sorted = sorted.sort();
                 let order: Vec<usize> = (0..sorted.len()).map(|p| sorted.row_at(p)).collect();
                 for lower in [Comparison::Above, Comparison::AtLeast] {
                     for upper in [Comparison::Below, Comparison::AtMost] {
                         let bounds = [(lower, kind(column(1))), (upper, kind(column(2)))];
-                        let asked_groups = if grouped { vec![column(0)] } else { vec![] };
+                        let asked_groups = if grouped {
+                            vec![kind(column(0))]
+                        } else {
+                            vec![]
+                        };
                         let mut segments = sorted.start(40, &asked_groups).unwrap();
                         for (comparison, bound) in &bounds {
                             sorted.narrow(&mut segments, *comparison, bound).unwrap();

@@ -10,6 +10,7 @@ use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::condition::{Condition, check_repeats, is_of};
+use super::few_rows::is_too_few;
 use super::partials::{Form, Partials};
 use super::recognised::{Recognised, no};
 use crate::options::RmqOptions;
@@ -179,6 +180,9 @@ impl GroupedJoin {
         let mut condition = Condition::recognise(on, filter, probe_schema, build_schema)?;
 
         condition.check_infallible(build_schema)?;
+        if is_too_few(probe, build) {
+            return no("it has few rows on one side and many on the other");
+        }
 
         let mut groups = vec![];
         for group in &aggregate.group_expr {

@@ -4,6 +4,7 @@ mod calls;
 mod condition;
 mod conditional;
 mod correlated;
+mod few_rows;
 mod frame_call;
 mod grouped_join;
 mod infallible;

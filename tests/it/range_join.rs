@@ -5,21 +5,24 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::arrow::array::{ArrayRef, Decimal128Array, Float64Array, Int32Array, Int64Array};
 use datafusion::arrow::array::{RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::Result;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::properties::{array, types};
 use crate::random::Random;
-use crate::support::register;
+use crate::support::{error, register, run};
 
-/// How many queries a run takes unless `RMQ_CASES` says otherwise.
-const CASES: usize = 2000;
+/// How many queries each test asks unless `RMQ_CASES` says otherwise.
+const CASES: usize = 1000;
 
 /// Queries asked of the same tables.
 const QUERIES: usize = 16;
@@ -446,4 +449,87 @@ fn grouped_joins_agree_with_datafusion() {
 fn correlated_subqueries_agree_with_joins() {
     let tally = compare("correlated subqueries", Tables::correlated);
     assert!(tally.rewritten * 3 > tally.asked * 2, "{tally:?}");
+}
+
+/// A session whose memory pool has so many bytes, and 100,000 rows in no order.
+async fn small_pool(bytes: usize) -> (SessionContext, Arc<GreedyMemoryPool>) {
+    let pool = Arc::new(GreedyMemoryPool::new(bytes));
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::clone(&pool) as _)
+        .build_arc()
+        .expect("a runtime");
+    let ctx = SessionContext::new_with_config_rt(SessionConfig::new(), runtime);
+    datafusion_rmq::register(&ctx);
+    let tables = [
+        "CREATE TABLE p AS SELECT value * 7919 % 100003 AS k, value AS v FROM range(0, 100000)",
+        "CREATE TABLE q AS SELECT value AS id, value * 50 AS k FROM range(0, 1000)",
+    ];
+    for sql in tables {
+        run(&ctx, sql).await.expect(sql);
+    }
+    (ctx, pool)
+}
+
+const LOWEST: &str = "SELECT count(*) AS n, sum(m) AS s FROM \
+    (SELECT q.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN q.k AND q.k + 100) AS m FROM q)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_is_registered_and_given_back() {
+    let (ctx, pool) = small_pool(64 << 20).await;
+    let before = pool.reserved();
+    let frame = ctx.sql(LOWEST).await.expect("a plan");
+    let plan = frame.create_physical_plan().await.expect("a plan");
+    let context = ctx.task_ctx();
+    let batches = collect(Arc::clone(&plan), Arc::clone(&context)).await;
+    assert_eq!(batches.expect("enough memory")[0].num_rows(), 1);
+    // The build side is there while the run may still ask it.
+    assert!(
+        pool.reserved() >= before + 100_000 * 16,
+        "{}",
+        pool.reserved()
+    );
+    drop((plan, context));
+    assert_eq!(pool.reserved(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_side_larger_than_the_pool_is_a_clear_error() {
+    let (ctx, pool) = small_pool(1 << 20).await;
+    let before = pool.reserved();
+    let message = error(&ctx, LOWEST).await;
+    assert!(message.contains("Resources exhausted"), "{message}");
+    assert!(message.contains("rmq range join"), "{message}");
+    assert_eq!(pool.reserved(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_query_gives_its_memory_back() {
+    let (ctx, pool) = small_pool(64 << 20).await;
+    let before = pool.reserved();
+    for micros in [0, 100, 1000, 5000, 20000] {
+        let query = tokio::time::timeout(Duration::from_micros(micros), run(&ctx, LOWEST));
+        let _ = query.await;
+        // What is being sorted or indexed just now goes on to its end.
+        let mut waited = Duration::ZERO;
+        while pool.reserved() > before {
+            assert!(waited < Duration::from_secs(5), "{} bytes", pool.reserved());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            waited += Duration::from_millis(5);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn few_rows_against_many_are_left_to_datafusion() {
+    let (ctx, _) = small_pool(64 << 20).await;
+    let plan = |sql: &'static str| {
+        let ctx = ctx.clone();
+        async move { answer(&ctx, sql).await.expect(sql) }
+    };
+    let few =
+        "SELECT q.id, min(v) FROM (SELECT * FROM q LIMIT 5) q JOIN p ON p.k < q.k GROUP BY q.id";
+    let many = "SELECT q.id, min(v) FROM q JOIN p ON p.k < q.k AND q.id < 5 GROUP BY q.id";
+    let ((few, few_rewritten), (many, many_rewritten)) = (plan(few).await, plan(many).await);
+    assert_eq!(few, many);
+    assert!(!few_rewritten && many_rewritten);
 }
