@@ -8,6 +8,7 @@ pub fn thread_time() -> Duration {
 }
 
 /// CPU time that all threads of this process have used so far.
+#[allow(dead_code, reason = "not every benchmark spreads over threads")]
 pub fn process_time() -> Duration {
     cpu_time(libc::CLOCK_PROCESS_CPUTIME_ID)
 }

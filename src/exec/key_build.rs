@@ -330,7 +330,7 @@ impl BuildSide {
                 Arc::new(counts.collect::<Int64Array>())
             }
             Answering::Counts(counts) => Arc::new(counts.answer(ranges)),
-            Answering::Sums(sums) => sums.answer(ranges)?,
+            Answering::Sums(sums) => sums.answer(ranges),
             Answering::Extreme(index) => {
                 let answer = index.answer(ranges, true, false)?;
                 answer

@@ -36,14 +36,14 @@ impl<T> fmt::Debug for OncePerRun<T> {
 }
 
 impl<T: Send + Sync + 'static> OncePerRun<T> {
-    /// What this run has made, or what `make` gives.
+    /// What this run has made, or what the work that `start` begins gives.
     ///
     /// # Errors
     /// What the making came to; all who wait get it.
     pub(super) async fn get<F>(
         &self,
         context: &Arc<TaskContext>,
-        make: impl FnOnce() -> F,
+        start: impl FnOnce() -> F,
     ) -> Result<Arc<T>>
     where
         F: Future<Output = Result<T>> + Send + 'static,
@@ -68,7 +68,7 @@ impl<T: Send + Sync + 'static> OncePerRun<T> {
             match run.making.as_ref().and_then(WeakShared::upgrade) {
                 Some(making) => making,
                 None => {
-                    let (work, done) = (make(), Arc::clone(&run.made));
+                    let (work, done) = (start(), Arc::clone(&run.made));
                     let making = async move {
                         let made = work.await.map(Arc::new).map_err(Arc::new);
                         done.get_or_init(|| made).clone()

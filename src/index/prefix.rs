@@ -71,7 +71,7 @@ impl Counts {
 #[derive(Debug)]
 pub(crate) struct Sums {
     counts: Counts,
-    sums: Prefix,
+    prefix: Prefix,
     data_type: DataType,
 }
 
@@ -114,20 +114,20 @@ impl Sums {
         };
         Ok(Self {
             counts: Counts::of(values),
-            sums,
+            prefix: sums,
             data_type: values.data_type().clone(),
         })
     }
 
     /// The sums of many ranges within the column, NULL where a range holds no value.
-    pub(crate) fn answer(&self, ranges: &Ranges) -> Result<ArrayRef> {
+    pub(crate) fn answer(&self, ranges: &Ranges) -> ArrayRef {
         let ends = || {
             ranges.iter().map(|range| {
                 let found = self.counts.count(range) > 0;
                 found.then(|| (index(range.0), index(range.1 + 1)))
             })
         };
-        Ok(match &self.sums {
+        match &self.prefix {
             Prefix::Signed(sums) => {
                 let sums = ends().map(|ends| ends.map(|(l, r)| sums[r].wrapping_sub(sums[l])));
                 Arc::new(sums.collect::<Int64Array>())
@@ -141,11 +141,11 @@ impl Sums {
                 let sums = sums.collect::<Decimal128Array>();
                 Arc::new(sums.with_data_type(self.data_type.clone()))
             }
-        })
+        }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let sums = match &self.sums {
+        let sums = match &self.prefix {
             Prefix::Signed(sums) => size_of_val(sums.as_slice()),
             Prefix::Unsigned(sums) => size_of_val(sums.as_slice()),
             Prefix::Decimal(sums) => size_of_val(sums.as_slice()),

@@ -507,7 +507,7 @@ mod tests {
     fn bounds_are_found_as_by_counting() {
         let state = &mut 88_172_645_463_325_252;
         for round in 0..200 {
-            let rows = random(state, 60) as usize;
+            let rows = usize::try_from(random(state, 60)).expect("a small number");
             let spread = [3, 20, 1_000_000][round % 3];
             let maybe = |state: &mut u64, spread| {
                 (random(state, 8) > 0).then(|| random(state, spread).cast_signed() - 2)

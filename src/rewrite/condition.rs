@@ -9,6 +9,7 @@ use datafusion::logical_expr::{
     Cast, Expr, ExprSchemable, Filter, LogicalPlan, Operator, cast, when,
 };
 
+use super::calls::has_range_call;
 use super::infallible::is_infallible;
 use super::recognised::{Recognised, no};
 use crate::index::{Comparison, Groups, is_ordered, value_type};
@@ -168,6 +169,9 @@ pub(super) fn is_of(expr: &Expr, schema: &DFSchema) -> bool {
 
 /// That an expression is the same each time it is evaluated, and needs no other plan.
 pub(super) fn check_repeats(expr: &Expr) -> Recognised<()> {
+    if has_range_call(expr)? {
+        return no(format!("{expr} calls a range function"));
+    }
     if expr.is_volatile() {
         return no(format!("{expr} is another each time"));
     }

@@ -91,7 +91,7 @@ impl Correlated {
             .map(|f| f.data_type())
             .collect();
         let joined = KeyRangeJoin::schema_of(probe, &spec.aggregates)?;
-        let typed = |expr: Expr, data_type| -> Result<Expr> {
+        let of_type = |expr: Expr, data_type| -> Result<Expr> {
             if &expr.get_type(&joined)? == data_type {
                 return Ok(expr);
             }
@@ -99,7 +99,7 @@ impl Correlated {
         };
         let mut values: Vec<Expr> = vec![];
         for (single, data_type) in singles.into_iter().zip(&types) {
-            values.push(typed(single, data_type)?);
+            values.push(of_type(single, data_type)?);
         }
         for projection in projections.iter().rev() {
             let below = |column: &Column| names.iter().position(|name| name == column);
@@ -120,7 +120,7 @@ impl Correlated {
         }
         types = schema.fields().iter().map(|f| f.data_type()).collect();
         for (value, data_type) in values.iter_mut().zip(types) {
-            *value = typed(value.clone(), data_type)?;
+            *value = of_type(value.clone(), data_type)?;
         }
         Ok(Self {
             build,

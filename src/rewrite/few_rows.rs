@@ -2,6 +2,7 @@
 //!
 //! It sorts the side that it searches, which pays from some rows of the other side on.
 
+use arrow::array::RecordBatch;
 use datafusion::datasource::{MemTable, source_as_provider};
 use datafusion::logical_expr::{Distinct, FetchType, LogicalPlan};
 
@@ -54,6 +55,6 @@ fn most_rows(plan: &LogicalPlan) -> Option<usize> {
 fn rows_in_memory(table: &MemTable) -> Option<usize> {
     table.batches.iter().try_fold(0, |sum, partition| {
         let batches = partition.try_read().ok()?;
-        Some(sum + batches.iter().map(|b| b.num_rows()).sum::<usize>())
+        Some(sum + batches.iter().map(RecordBatch::num_rows).sum::<usize>())
     })
 }

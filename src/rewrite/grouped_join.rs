@@ -209,9 +209,9 @@ impl GroupedJoin {
             let Expr::AggregateFunction(call) = columns.resolve(expr.clone())?.unalias() else {
                 return no(format!("{expr} is no aggregate"));
             };
-            let merged = partials.merge(&call)?;
-            merges.extend(merged.aggregates);
-            values.push(merged.value);
+            let found = partials.merge(&call)?;
+            merges.extend(found.aggregates);
+            values.push(found.value);
         }
         let aggregates = partials.found;
         let build = condition.filter_build(build.as_ref().clone())?;

@@ -57,7 +57,7 @@ impl OptimizerRule for SubqueryToRangeJoin {
         let mut below = vec![];
         let replaced = plan.clone().map_expressions(|expr| {
             let name = preserver.save(&expr);
-            let replaced = expr.transform_up(|e| joins.replace(e))?;
+            let replaced = expr.transform_up(|e| Ok(joins.replace(e)))?;
             Ok(replaced.update_data(|e| name.restore(e)))
         })?;
         if joins.found.is_empty() {
@@ -97,18 +97,18 @@ struct Joins<'a> {
 
 impl Joins<'_> {
     /// A subquery that is recognised, as the column of its answer.
-    fn replace(&mut self, expr: Expr) -> Result<Transformed<Expr>> {
+    fn replace(&mut self, expr: Expr) -> Transformed<Expr> {
         let Expr::ScalarSubquery(subquery) = &expr else {
-            return Ok(Transformed::no(expr));
+            return Transformed::no(expr);
         };
         if subquery.outer_ref_columns.is_empty() {
-            return Ok(Transformed::no(expr));
+            return Transformed::no(expr);
         }
         match Correlated::recognise(&subquery.subquery, self.probe.schema(), self.config) {
             Ok(mut found) => {
                 let value = std::mem::take(&mut found.values).into_iter().next();
                 let Some(value) = value else {
-                    return Ok(Transformed::no(expr));
+                    return Transformed::no(expr);
                 };
                 // Subqueries over the same rows are answered together.
                 let mut rest = Some(found);
@@ -116,11 +116,11 @@ impl Joins<'_> {
                     rest = rest.and_then(|found| known.absorb(found));
                 }
                 self.found.extend(rest);
-                Ok(Transformed::yes(value))
+                Transformed::yes(value)
             }
             Err(reason) => {
                 log::debug!("the subquery {expr} stays as it is: {reason}");
-                Ok(Transformed::no(expr))
+                Transformed::no(expr)
             }
         }
     }
