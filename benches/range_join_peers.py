@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """DuckDB and Polars on the workloads of benches/range_join.rs: CPU seconds of the whole query on two threads.
 
-Needs them installed: python3 -m venv peers && peers/bin/pip install duckdb polars && peers/bin/python benches/range_join_peers.py
+Needs them installed: python3 -m venv peers && peers/bin/pip install duckdb polars pyarrow && peers/bin/python benches/range_join_peers.py
 Names as arguments run only those parts: positions, trades.
 """
 
 import os
-import random
 import sys
 import time
 from datetime import timedelta
@@ -68,7 +67,7 @@ def trades(quotes, count, spread, name):
                     JOIN quotes q ON q.sym = b.sym AND epoch_us(q.ts) // 2000000 = b.k
                     AND q.ts BETWEEN b.ts - INTERVAL 1 SECOND AND b.ts + INTERVAL 1 SECOND GROUP BY b.id)"""
     measure("DuckDB, joined by buckets", lambda: db.execute(bucketed).fetchall())
-    q, t = db.execute("SELECT * FROM quotes").pl(), db.execute("SELECT * FROM trades").pl()
+    q, t = db.sql("SELECT * FROM quotes").pl(), db.sql("SELECT * FROM trades").pl()
 
     def rolling():
         both = pl.concat([q.with_columns(id=pl.lit(None, pl.Int64)), t.select("sym", "ts", price=pl.lit(None, pl.Int64), id="id")], how="diagonal")
@@ -81,7 +80,6 @@ def trades(quotes, count, spread, name):
 
 
 if __name__ == "__main__":
-    random.seed(1)
     asked = sys.argv[1:]
     print(f"DuckDB {duckdb.__version__}, Polars {pl.__version__}")
     if not asked or "positions" in asked:
