@@ -15,7 +15,10 @@ use crate::functions::{FrameUdf, IndexesFunction, RangeFunction, RangeTableFunct
 use crate::index::IndexCatalog;
 use crate::options::RmqOptions;
 use crate::plan::RmqQueryPlanner;
-use crate::rewrite::{CheckFrameCalls, RangeCallToJoin};
+use crate::rewrite::{
+    CheckFrameCalls, GroupedJoinToRangeJoin, LateralToRangeJoin, RangeCallToJoin,
+    SubqueryToRangeJoin,
+};
 
 /// Registers range queries with a session that is being built.
 pub trait SessionStateBuilderExt {
@@ -82,12 +85,27 @@ impl SessionStateBuilderExt for SessionStateBuilder {
     }
 }
 
+/// Whether a rule of the optimizer is one of ours.
+fn is_ours(rule: &str) -> bool {
+    let ours = [
+        RangeCallToJoin.name(),
+        SubqueryToRangeJoin.name(),
+        LateralToRangeJoin.name(),
+        GroupedJoinToRangeJoin.name(),
+    ];
+    ours.contains(&rule)
+}
+
 /// DataFusion's rules and ours.
 fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     // First: before literal bounds are folded and an ORDER BY in a first argument is dropped.
     optimizer.rules.insert(0, Arc::new(RangeCallToJoin));
+    // Before DataFusion's rules for correlated subqueries, which refuse these or leave them to fail.
+    optimizer.rules.insert(1, Arc::new(SubqueryToRangeJoin));
+    optimizer.rules.insert(2, Arc::new(LateralToRangeJoin));
     // Last, for the calls whose bounds were columns of an outer query.
     optimizer.rules.push(Arc::new(RangeCallToJoin));
+    optimizer.rules.push(Arc::new(GroupedJoinToRangeJoin));
     optimizer
 }
 
@@ -119,9 +137,7 @@ pub fn register(ctx: &SessionContext) {
             .retain(|rule| rule.name() != CheckFrameCalls.name());
     }
     if let Some(optimizer) = builder.optimizer() {
-        optimizer
-            .rules
-            .retain(|rule| rule.name() != RangeCallToJoin.name());
+        optimizer.rules.retain(|rule| !is_ours(rule.name()));
     }
     *state = builder.with_rmq().build();
 }

@@ -8,6 +8,7 @@ mod indexes;
 mod lookup;
 mod scalar;
 mod table;
+mod total_order;
 mod window;
 
 pub use indexes::IndexesFunction;
@@ -16,6 +17,7 @@ pub(crate) use lookup::LookupUdf;
 pub use scalar::RangeUdf;
 pub(crate) use scalar::column_text;
 pub use table::RangeTableFunction;
+pub use total_order::TotalOrderUdaf;
 pub use window::FrameUdf;
 
 use arrow::datatypes::DataType;

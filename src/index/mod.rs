@@ -3,14 +3,22 @@
 
 mod catalog;
 mod column;
+mod groups;
 mod keys;
+mod order_keys;
+mod prefix;
 mod rank;
+mod sorted;
 mod version;
 
 pub(crate) use catalog::{HeldIndex, IndexKey};
 pub use catalog::{HeldIndexInfo, IndexCatalog};
 pub(crate) use column::ColumnIndex;
-pub(crate) use keys::{Chunks, check_ordered, value_type};
+pub(crate) use groups::Groups;
+pub(crate) use keys::{Chunks, check_ordered, is_ordered, value_type};
+pub(crate) use prefix::{Counts, Sums};
+pub use sorted::Comparison;
+pub(crate) use sorted::{Segments, SortedRows, Unsorted};
 pub(crate) use version::{FileVersion, Version};
 
 use datafusion::common::DataFusionError;
