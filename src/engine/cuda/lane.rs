@@ -7,11 +7,11 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::device::Device;
 use super::gpu::Gpu;
-use super::layout::Index;
 use super::memory::DeviceMemory;
 use super::module::Function;
 use super::narrow;
 use super::pinned::Block;
+use super::plan::AnyIndex;
 use super::stream::{Stream, argument};
 use super::tuning::BATCH;
 use crate::engine::EngineError;
@@ -71,8 +71,11 @@ pub(super) struct Targets {
 /// What answers a part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question<'a> {
-    pub(super) index: &'a Index,
+    pub(super) index: &'a AnyIndex,
     pub(super) kernel: Function,
+    /// Threads that it takes for a query. Where it is more than one, each that finds a value sets its bit of the validity,
+    /// which must be 0 before.
+    pub(super) threads: u64,
     /// Whether positions take 64 bits.
     pub(super) wide: bool,
 }
@@ -119,10 +122,10 @@ impl Lane {
         )?;
         if question.wide {
             let (to_left, to_right) = bounds.numbers::<u64>(0, 2 * m).split_at_mut(m);
-            narrow::clip(left, right, question.index.n, to_left, to_right);
+            narrow::clip(left, right, question.index.rows(), to_left, to_right);
         } else {
             let (to_left, to_right) = bounds.numbers::<u32>(0, 2 * m).split_at_mut(m);
-            narrow::clip(left, right, question.index.n, to_left, to_right);
+            narrow::clip(left, right, question.index.rows(), to_left, to_right);
         }
 
         let mut parts = Parts::default();
@@ -156,7 +159,7 @@ impl Lane {
             self.stream
                 .copy_up(bounds_at, bounds.start(), 2 * m * bound_bytes)?;
             let arguments: [*mut c_void; 7] = [
-                argument(question.index),
+                question.index.argument(),
                 argument(&queries),
                 argument(&bounds_at),
                 argument(&right_at),
@@ -164,7 +167,11 @@ impl Lane {
                 argument(&positions),
                 argument(&valid),
             ];
-            self.stream.launch(question.kernel, m as u64, arguments)?;
+            if question.threads > 1 {
+                self.stream.fill(valid, 0, m.div_ceil(32) * 4)?;
+            }
+            let threads = m as u64 * question.threads;
+            self.stream.launch(question.kernel, threads, arguments)?;
         }
 
         // SAFETY: the caller vouches for room for `m` answers from `first` on.
