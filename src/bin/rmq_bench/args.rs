@@ -195,7 +195,7 @@ impl Args {
         }
         if self.threads.is_empty() {
             let all = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-            self.threads = (0..)
+            self.threads = (0..32)
                 .map(|power| 1 << power)
                 .take_while(|threads| *threads < all)
                 .collect();

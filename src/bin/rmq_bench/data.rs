@@ -109,7 +109,7 @@ fn fill<K: Cell>(data: Data, n: usize, first: usize, values: &mut [K]) {
     for (i, value) in (first..).zip(values) {
         *value = match data {
             // Cut to 24 bits, so that no float is rounded to 1.
-            Data::Uniform => K::of((mix(i as u64) >> 40) as f64 / (1 << 24) as f64),
+            Data::Uniform => K::of((mix(i as u64) >> 40) as f64 / f64::from(1 << 24)),
             Data::Increasing => K::ranked(0x2000_0000 + (i >> shift) as u64),
             Data::Decreasing => K::ranked(0x4000_0000 - (i >> shift) as u64),
             Data::Constant => K::of(0.5),

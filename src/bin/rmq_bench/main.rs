@@ -9,7 +9,8 @@
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
     clippy::many_single_char_names,
-    reason = "measurements are no place for checked conversions; `n`, `l` and `r` are the paper's names"
+    clippy::single_match_else,
+    reason = "measurements are no place for checked conversions; `n`, `l` and `r` are the paper's names; two arms read as what they are"
 )]
 
 mod args;

@@ -10,8 +10,11 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{FontStyle, register_font};
 
 /// Points of an SVG; a PNG has twice as many pixels each way.
-const WIDTH: u32 = 820;
-const HEIGHT: u32 = 500;
+const WIDTH: u32 = 900;
+const HEIGHT: u32 = 440;
+
+/// What stands at the right of lines for their names.
+const LEGEND: u32 = 220;
 
 /// Pixels of a PNG for each point.
 const PNG_SCALE: u32 = 2;
@@ -28,15 +31,17 @@ const INK: RGBColor = RGBColor(40, 40, 44);
 const FAINT: RGBColor = RGBColor(228, 228, 232);
 
 /// Okabe and Ito's colours, which all eyes can tell apart.
-const COLORS: [RGBColor; 7] = [
+const COLORS: [RGBColor; 6] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
-    RGBColor(90, 90, 90),
 ];
+
+/// Of marks to compare with.
+const GREY: RGBColor = RGBColor(90, 90, 90);
 
 type Outcome = Result<(), Box<dyn Error>>;
 type Area<'a, B> = DrawingArea<B, Shift>;
@@ -49,6 +54,7 @@ pub enum Plot {
 
 /// Lines over powers of two.
 #[derive(Debug, Clone, Default)]
+#[expect(clippy::struct_field_names, reason = "lines are what it is of")]
 pub struct Lines {
     pub title: String,
     pub x: String,
@@ -157,10 +163,10 @@ where
 {
     let points = || plot.lines.iter().flat_map(|line| &line.points);
     let (mut first, mut last) = (u32::MAX, 0);
-    let (mut least, mut most) = (f64::MAX, 0.0_f64);
+    let (mut low, mut high) = (f64::MAX, 0.0_f64);
     for (x, y) in points() {
         (first, last) = (first.min(*x), last.max(*x));
-        (least, most) = (least.min(*y), most.max(*y));
+        (low, high) = (low.min(*y), high.max(*y));
     }
     if first > last {
         return Ok(());
@@ -168,24 +174,24 @@ where
     // In logarithms where these are asked for: one axis serves both.
     let up = |y: f64| if plot.log { y.max(1e-12).log10() } else { y };
     let (bottom, top) = if plot.log {
-        (up(least) - 0.06, up(most) + 0.06)
+        (up(low) - 0.06, up(high) + 0.06)
     } else {
-        (0.0, most * 1.08)
+        (0.0, high * 1.08)
     };
     let x_range = f64::from(first) - 0.15..f64::from(last.max(first + 1)) + 0.15;
     let mut builder = ChartBuilder::on(area);
     builder
         .margin(14 * scale)
-        .margin_right(24 * scale)
-        .caption(&plot.title, text(17, scale))
+        .margin_right(LEGEND * scale)
+        .caption(&plot.title, text(16, scale))
         .x_label_area_size(42 * scale)
         .y_label_area_size(62 * scale);
     let mut chart = builder.build_cartesian_2d(x_range, bottom..top)?;
 
     let y_ticks = if plot.log {
-        log_ticks(least, most)
+        log_ticks(low, high)
     } else {
-        even_ticks(most)
+        even_ticks(high)
     };
     let x_step = (last - first) / 12 + 1;
     let x_ticks = (first..=last).step_by(x_step as usize);
@@ -220,7 +226,7 @@ where
         let label = if plot.plain_x {
             (1_u64 << x).to_string()
         } else {
-            format!("2{}", superscript(x))
+            power(x)
         };
         area.draw(&Text::new(
             label,
@@ -231,44 +237,64 @@ where
     axis_names(area, &chart, &plot.x, &plot.y, scale)?;
 
     for (i, line) in plot.lines.iter().enumerate() {
-        let color = if line.dashed {
-            COLORS[6]
-        } else {
-            COLORS[i % 6]
-        };
+        let color = line_color(i, line);
         let style = color.stroke_width(2 * scale);
         let path: Vec<_> = line
             .points
             .iter()
             .map(|(x, y)| (f64::from(*x), up(*y)))
             .collect();
-        let series = if line.dashed {
+        if line.dashed {
             let (dash, gap) = (7 * scale, 5 * scale);
-            chart.draw_series(DashedLineSeries::new(path.clone(), dash, gap, style))?
+            chart.draw_series(DashedLineSeries::new(path, dash, gap, style))?;
         } else {
-            chart.draw_series(LineSeries::new(path.clone(), style))?
-        };
-        series.label(&line.name).legend(move |(x, y)| {
-            PathElement::new(
-                vec![(x, y), (x + 20 * scale as i32, y)],
-                color.stroke_width(2 * scale),
-            )
-        });
-        if !line.dashed {
+            chart.draw_series(LineSeries::new(path.clone(), style))?;
             let dot = |at| Circle::new(at, 3 * scale, color.filled());
             chart.draw_series(path.into_iter().map(dot))?;
         }
     }
-    chart
-        .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
-        .margin(10 * scale)
-        .legend_area_size(28 * scale)
-        .background_style(WHITE.mix(0.85))
-        .border_style(FAINT)
-        .label_font(text(12, scale))
-        .draw()?;
+    legend(plot, area, chart.plotting_area().get_pixel_range(), scale)
+}
+
+/// Names of lines at the right of the plot, the one that ends highest first.
+fn legend<B: DrawingBackend>(
+    plot: &Lines,
+    area: &Area<B>,
+    (across, down): (std::ops::Range<i32>, std::ops::Range<i32>),
+    scale: u32,
+) -> Outcome
+where
+    B::ErrorType: 'static,
+{
+    let mut lines: Vec<_> = plot.lines.iter().enumerate().collect();
+    let end = |line: &Line| line.points.last().map_or(0.0, |point| point.1);
+    lines.sort_by(|(_, a), (_, b)| end(b).total_cmp(&end(a)));
+    let points = |number: i32| number * scale as i32;
+    let (start, mut y) = (across.end + points(12), down.start + points(10));
+    for (i, line) in lines {
+        let style = line_color(i, line).stroke_width(2 * scale);
+        let segments: &[(i32, i32)] = if line.dashed {
+            &[(0, 7), (12, 19)]
+        } else {
+            &[(0, 19)]
+        };
+        for (from, to) in segments {
+            let ends = vec![(start + points(*from), y), (start + points(*to), y)];
+            area.draw(&PathElement::new(ends, style))?;
+        }
+        let name = text(12, scale).pos(Pos::new(HPos::Left, VPos::Center));
+        area.draw(&Text::new(line.name.clone(), (start + points(25), y), name))?;
+        y += points(20);
+    }
     Ok(())
+}
+
+fn line_color(number: usize, line: &Line) -> RGBColor {
+    if line.dashed {
+        GREY
+    } else {
+        COLORS[number % COLORS.len()]
+    }
 }
 
 /// Names of both axes.
@@ -305,7 +331,7 @@ where
 {
     let (columns, rows) = (plot.columns.len(), plot.rows.len());
     let numbers = || plot.cells.iter().map(|(_, _, number)| *number);
-    let (least, most) = (
+    let (low, high) = (
         numbers().fold(f64::MAX, f64::min),
         numbers().fold(f64::MIN, f64::max),
     );
@@ -313,7 +339,7 @@ where
     builder
         .margin(14 * scale)
         .margin_right(24 * scale)
-        .caption(&plot.title, text(17, scale))
+        .caption(&plot.title, text(16, scale))
         .x_label_area_size(42 * scale)
         .y_label_area_size(62 * scale);
     let chart = builder.build_cartesian_2d(0.0..columns as f64, 0.0..rows as f64)?;
@@ -321,7 +347,7 @@ where
     for (column, row, value) in &plot.cells {
         let (x, y) = (*column as f64, *row as f64);
         // By logarithm: what is ten times slower must not hide what is twice as slow.
-        let part = ((value / least).ln() / (most / least).ln().max(1e-9)).clamp(0.0, 1.0);
+        let part = ((value / low).ln() / (high / low).ln().max(1e-9)).clamp(0.0, 1.0);
         let color = heat_color(part);
         plotting.draw(&Rectangle::new(
             [(x, y), (x + 1.0, y + 1.0)],
@@ -378,23 +404,23 @@ fn heat_color(part: f64) -> RGBColor {
 }
 
 /// 1, 2 and 5 times powers of ten, as many as there is room for.
-fn log_ticks(least: f64, most: f64) -> Vec<f64> {
-    let decades = (most / least).log10();
+fn log_ticks(low: f64, high: f64) -> Vec<f64> {
+    let decades = (high / low).log10();
     let steps: &[f64] = match decades {
         wide if wide > 5.0 => &[1.0],
         wide if wide > 2.5 => &[1.0, 3.0],
         wide if wide > 1.0 => &[1.0, 2.0, 5.0],
         _ => &[1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0],
     };
-    let (from, to) = (least.log10().floor() as i32, most.log10().ceil() as i32);
+    let (from, to) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let all = (from..=to).flat_map(|power| steps.iter().map(move |step| step * 10_f64.powi(power)));
-    all.filter(|y| (least * 0.88..=most * 1.14).contains(y))
+    all.filter(|y| (low * 0.88..=high * 1.14).contains(y))
         .collect()
 }
 
-/// Some even numbers from 0 to `most`.
-fn even_ticks(most: f64) -> Vec<f64> {
-    let rough = (most / 6.0).max(1e-12);
+/// Some even numbers from 0 to `high`.
+fn even_ticks(high: f64) -> Vec<f64> {
+    let rough = (high / 6.0).max(1e-12);
     let power = 10_f64.powf(rough.log10().floor());
     let step = [1.0, 2.0, 2.5, 5.0, 10.0].map(|step| step * power);
     let step = step
@@ -403,7 +429,7 @@ fn even_ticks(most: f64) -> Vec<f64> {
         .unwrap_or(rough);
     (0..8)
         .map(|i| f64::from(i) * step)
-        .take_while(|y| *y <= most * 1.08)
+        .take_while(|y| *y <= high * 1.08)
         .collect()
 }
 
@@ -416,7 +442,11 @@ fn number(y: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// An exponent.
+/// Two to some power.
+pub fn power(exponent: u32) -> String {
+    format!("2{}", superscript(exponent))
+}
+
 fn superscript(number: u32) -> String {
     const DIGITS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
     let digits = number.to_string();

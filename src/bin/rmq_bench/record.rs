@@ -20,16 +20,16 @@ pub struct Case {
 }
 
 impl Case {
-    pub fn rows(&self) -> usize {
+    pub fn rows(self) -> usize {
         1 << self.n
     }
 
-    pub fn column_bytes(&self) -> usize {
+    pub fn column_bytes(self) -> usize {
         self.rows() * self.key.bytes()
     }
 
     /// All but the length of the column.
-    pub fn title(&self) -> String {
+    pub fn title(self) -> String {
         format!(
             "{} of {} {} values, {} ranges",
             self.wanted.name(),

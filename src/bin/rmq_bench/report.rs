@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::args::{Kernel, Wanted, Width};
-use crate::plots::{Heat, Line, Lines, Plot};
+use crate::plots::{self, Heat, Line, Lines, Plot};
 use crate::record::{Case, Record, Section};
 use crate::table::{Table, power, short};
 use crate::workload::Workload;
 
 /// The name of the limit among contenders.
-pub const LIMIT: &str = "limit: the two lines at its ends";
+pub const LIMIT: &str = "limit: two 128-byte reads";
 
 /// What to call a kernel of the GPU.
 pub fn on_gpu(kernel: Kernel) -> String {
@@ -19,7 +19,7 @@ pub fn on_gpu(kernel: Kernel) -> String {
 /// A case without the length of the column.
 type Question = (Width, crate::data::Data, Wanted, Workload);
 
-fn question(case: &Case) -> Question {
+fn question(case: Case) -> Question {
     (case.key, case.data, case.wanted, case.workload)
 }
 
@@ -64,7 +64,7 @@ fn groups<'a>(records: &'a [Record], sections: &[Section]) -> Vec<Group<'a>> {
         .filter(|record| sections.contains(&record.section))
     {
         let case = &record.case;
-        let group = groups.entry(question(case)).or_insert_with(|| Group {
+        let group = groups.entry(question(*case)).or_insert_with(|| Group {
             title: case.title(),
             name: format!(
                 "{}-{}-{}-{}",
@@ -73,7 +73,7 @@ fn groups<'a>(records: &'a [Record], sections: &[Section]) -> Vec<Group<'a>> {
                 case.key.name(),
                 case.data.name()
             ),
-            question: question(case),
+            question: question(*case),
             sizes: BTreeSet::new(),
             contenders: Vec::new(),
             records: Vec::new(),
@@ -234,9 +234,9 @@ fn cost(group: &Group<'_>) -> Vec<Table> {
         head("", &group.sizes),
     );
     for contender in &group.contenders {
-        let built = |n: &u32| Some(group.find(contender, *n)?.build_seconds? * 1e3);
+        let taken = |n: &u32| Some(group.find(contender, *n)?.build_seconds? * 1e3);
         let kept = |n: &u32| Some(group.find(contender, *n)?.overhead()? * 100.0);
-        let numbers: Vec<_> = group.sizes.iter().map(built).collect();
+        let numbers: Vec<_> = group.sizes.iter().map(taken).collect();
         if numbers.iter().flatten().any(|number| *number > 0.0) {
             build.row(*contender, numbers.into_iter().map(or_dash));
             index.row(*contender, group.sizes.iter().map(kept).map(or_dash));
@@ -292,7 +292,11 @@ fn heats(records: &[Record]) -> Vec<Heat> {
                 ))
             });
             heats.push(Heat {
-                title: format!("GPU-RMQ (CL), ns a query: {}, n = 2^{n}", group.title),
+                title: format!(
+                    "GPU-RMQ (CL), ns a query: {}, n = {}",
+                    group.title,
+                    plots::power(*n)
+                ),
                 x: "entries of a chunk".to_owned(),
                 y: "threads of a group".to_owned(),
                 cells: cells.collect(),
@@ -333,7 +337,7 @@ pub fn plots(records: &[Record]) -> Vec<(String, Plot)> {
         }
         let of = format!("{} of {} {} values", wanted.name(), data.name(), key.name());
         let file = format!("{}-{}-{}", wanted.name(), key.name(), data.name());
-        let built = |record: &Record| {
+        let taken = |record: &Record| {
             let seconds = record.build_seconds?;
             (seconds > 0.0).then_some(seconds * 1e3)
         };
@@ -342,7 +346,7 @@ pub fn plots(records: &[Record]) -> Vec<(String, Plot)> {
             x: x(),
             y: "ms".to_owned(),
             log: true,
-            lines: lines(&built),
+            lines: lines(&taken),
             ..Lines::default()
         };
         plots.push((format!("build-{file}"), Plot::Lines(build)));
@@ -415,7 +419,7 @@ fn trip_plot(group: &Group<'_>, n: u32) -> Lines {
         }
     };
     Lines {
-        title: format!("Host to host: {}, n = 2^{n}", group.title),
+        title: format!("Host to host: {}, n = {}", group.title, plots::power(n)),
         x: "threads that ask".to_owned(),
         y: "billion queries a second".to_owned(),
         plain_x: true,
@@ -436,7 +440,7 @@ fn crossover_plot(group: &Group<'_>, n: u32) -> Lines {
         }
     };
     Lines {
-        title: format!("Time of a batch: {}, n = 2^{n}", group.title),
+        title: format!("Time of a batch: {}, n = {}", group.title, plots::power(n)),
         x: "queries".to_owned(),
         y: "microseconds".to_owned(),
         log: true,

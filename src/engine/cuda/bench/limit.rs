@@ -117,10 +117,10 @@ impl Lab {
     /// # Errors
     /// Those of the driver.
     pub fn copy_speed(&self) -> Result<f64, EngineError> {
-        const BYTES: u64 = 1 << 30;
+        const BYTES: u32 = 1 << 30;
         let (from, to) = (self.memory(BYTES as usize)?, self.memory(BYTES as usize)?);
         let kernel = self.limit("limit_copy")?;
-        let (from_at, to_at, packs) = (from.address(), to.address(), BYTES / 16);
+        let (from_at, to_at, packs) = (from.address(), to.address(), u64::from(BYTES / 16));
         // SAFETY: the memory is that long.
         unsafe { self.stream.fill(from_at, 0, BYTES as usize)? };
         let seconds = self.time(5, || {
@@ -128,7 +128,7 @@ impl Lab {
             // SAFETY: both are that long; arguments are those of `limit_copy`.
             unsafe { self.stream.launch(kernel, packs, arguments) }
         })?;
-        Ok(2.0 * BYTES as f64 / seconds)
+        Ok(2.0 * f64::from(BYTES) / seconds)
     }
 
     /// How many of the first `count` answers differ.

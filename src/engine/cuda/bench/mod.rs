@@ -179,11 +179,9 @@ impl Lab {
     }
 
     fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), EngineError> {
+        let (to, count) = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: callers pass memory of the device that is that long; it is waited for.
-        unsafe {
-            self.stream
-                .copy_down(bytes.as_mut_ptr(), from, bytes.len())?
-        };
+        unsafe { self.stream.copy_down(to, from, count)? };
         self.stream.wait()
     }
 }

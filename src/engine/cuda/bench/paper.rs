@@ -217,12 +217,10 @@ impl Lab {
 impl Levels {
     fn fill(&self, lab: &Lab, build: Function) -> Result<(), EngineError> {
         for k in 1..=self.index.top {
-            let arguments = [argument(&self.index), argument(&k), argument(&self.shift)];
+            let (index, entries) = (&self.index, self.entries[k as usize]);
+            let arguments = [argument(index), argument(&k), argument(&self.shift)];
             // SAFETY: level k - 1 is complete, level k has room; arguments are those of `paper_build`.
-            unsafe {
-                lab.stream
-                    .launch(build, self.entries[k as usize], arguments)?
-            };
+            unsafe { lab.stream.launch(build, entries, arguments)? };
         }
         Ok(())
     }
