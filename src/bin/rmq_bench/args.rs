@@ -65,6 +65,10 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
+    /// Entries that the highest level of the paper's indexes has at most
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
+    pub cutoff: u64,
+
     /// Which CUDA device
     #[arg(long, default_value_t = 0)]
     pub device: usize,

@@ -69,7 +69,7 @@ impl Way {
 /// Asks all queries; each batch's answers land in memory that the index gives for it, as in a query of DataFusion.
 pub fn ask<K: Key>(
     index: &dyn RangeIndex<K>,
-    bounds: &Bounds,
+    bounds: Bounds<'_>,
     way: Way,
 ) -> Result<(), EngineError> {
     way.pieces(bounds.len(), |piece| {
@@ -104,7 +104,7 @@ impl<K: Key> Found<K> {
 /// Asks all queries and keeps the answers.
 pub fn collect<K: Key>(
     index: &dyn RangeIndex<K>,
-    bounds: &Bounds,
+    bounds: Bounds<'_>,
     way: Way,
 ) -> Result<Found<K>, EngineError> {
     let queries = bounds.len();
@@ -141,11 +141,11 @@ const SCANNED: usize = 1 << 30;
 pub fn scan<K: Key>(
     values: &[K],
     encode: impl Fn(K) -> K,
-    bounds: &Bounds,
+    bounds: Bounds<'_>,
     wanted: Wanted,
 ) -> Found<K> {
     let mut left = SCANNED;
-    let ranges = bounds.left.iter().zip(&bounds.right);
+    let ranges = bounds.left.iter().zip(bounds.right);
     let ranges = ranges
         .map(|(l, r)| *l as usize..*r as usize + 1)
         .take_while(|range| {

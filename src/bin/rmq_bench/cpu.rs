@@ -79,7 +79,7 @@ pub fn search<K: Built>(
     case: Case,
     values: &[K],
     built: &Timed<K>,
-    bounds: &Bounds,
+    bounds: Bounds<'_>,
     threads: u32,
     rounds: u32,
 ) -> Result<Vec<Record>, EngineError> {

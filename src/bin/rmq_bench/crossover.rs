@@ -83,13 +83,14 @@ fn column<K: Built>(
                 "crossover: {engine}, n = 2^{n}, 2^{power} queries"
             ));
             let bounds = workload.bounds(1 << n, 1 << power);
+            let bounds = bounds.all();
             let way = Way {
                 wanted,
                 // Waking a thread takes longer than some thousand queries.
                 threads: threads.min((bounds.len() >> 13) as u32).max(1) as usize,
                 batch,
             };
-            let seconds = clock::measure(rounds, || ask::ask(index, &bounds, way))?;
+            let seconds = clock::measure(rounds, || ask::ask(index, bounds, way))?;
             batches.push((bounds.len() as u64, seconds));
             run.records.push(Record {
                 section: Section::Crossover,

@@ -19,9 +19,6 @@ const CL: (u32, u32) = (16, 32);
 /// VL in the shape that was best on an H200.
 const VL: u32 = 8;
 
-/// The highest level has at most so many entries: a search that arrives there reads all of its range.
-const CUTOFF: u64 = 64;
-
 /// Groups and chunks of the heat map, of those with kernels.
 const GROUPS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const CHUNKS: [u32; 5] = [8, 16, 32, 64, 128];
@@ -137,7 +134,7 @@ fn on_column(run: &mut Run, lab: &Lab, key: Width, n: u32, data: Data) -> Result
         if bench.run.args.measures(Measure::Queuing) {
             bench.queuing(wanted)?;
         }
-        let in_heat_map = key == Width::U32 && wanted == Wanted::Value && n <= 32;
+        let in_heat_map = key == Width::U32 && wanted == Wanted::Value && n < 32;
         if bench.run.args.measures(Measure::Heat) && in_heat_map {
             bench.heat(wanted)?;
         }
@@ -181,8 +178,13 @@ impl Bench<'_> {
     }
 
     fn paper(&self, paper: Paper, wanted: Wanted) -> Result<Contestant, EngineError> {
-        self.lab
-            .paper(&self.column, paper, wanted.into(), CUTOFF, self.rounds())
+        self.lab.paper(
+            &self.column,
+            paper,
+            wanted.into(),
+            self.run.args.cutoff,
+            self.rounds(),
+        )
     }
 
     fn ours(&self, wanted: Wanted) -> Result<Contestant, EngineError> {
@@ -290,6 +292,11 @@ impl Bench<'_> {
     }
 
     fn limit(&mut self, case: Case, bounds: &DeviceBounds) -> Result<(), EngineError> {
+        if case.key != Width::U32 {
+            // The reads are of values of 4 bytes.
+            self.run.progress.done();
+            return Ok(());
+        }
         let count = 1 << self.run.args.batch;
         let seconds =
             (self.lab).two_reads(&self.column, bounds, &self.answers, count, self.rounds())?;

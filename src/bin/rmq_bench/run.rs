@@ -149,7 +149,7 @@ impl Run {
                 self.progress
                     .now(&format!("CPU: {}, n = 2^{n}", case.title()));
                 let bounds = workload.bounds(1 << n, 1 << self.args.cpu_batch);
-                let records = cpu::search(case, &values, &built, &bounds, threads, rounds)?;
+                let records = cpu::search(case, &values, &built, bounds.all(), threads, rounds)?;
                 for record in records {
                     self.found(record);
                 }

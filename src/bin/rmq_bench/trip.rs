@@ -68,12 +68,19 @@ fn column<K: Built>(
         .now(&format!("host to host: a column of 2^{n} values"));
     let values = data::column::<K>(data, 1 << n);
     let column = data::shared(&values);
-    let bounds = workload.bounds(1 << n, 1 << run.args.batch);
+    let all = workload.bounds(1 << n, 1 << run.args.batch);
     let on_cpu = cpu::engine();
     let engines = engines(run, &on_cpu, cuda);
     let mut reference: Option<Found<K>> = None;
     let mut builds = Vec::new();
     for (name, engine, batch) in engines {
+        // The CPU is measured with fewer: it is slower, and needs not so many to be at full speed.
+        let queries = if batch == ask::ON_CPU {
+            run.args.cpu_batch
+        } else {
+            run.args.batch
+        };
+        let bounds = all.first(1 << queries);
         let options = cpu::options(wanted, run.threads());
         let built = cpu::build(engine, &column, &options, run.args.rounds.min(3))?;
         builds.push((name, built.seconds));
@@ -83,14 +90,14 @@ fn column<K: Built>(
             threads: threads as usize,
             batch,
         };
-        let found = ask::collect(index, &bounds, way(run.threads()))?;
+        let found = ask::collect(index, bounds, way(run.threads()))?;
         let wrong = match &reference {
             Some(reference) => found.differ(reference),
             None => {
                 let scanned = ask::scan(
                     &values,
                     |bits| column.encoding().encode(bits),
-                    &bounds,
+                    bounds,
                     wanted,
                 );
                 found.differ(&scanned)
@@ -102,7 +109,7 @@ fn column<K: Built>(
             run.progress
                 .now(&format!("host to host: {name}, {threads} threads"));
             let seconds =
-                clock::measure(run.args.rounds, || ask::ask(index, &bounds, way(threads)))?;
+                clock::measure(run.args.rounds, || ask::ask(index, bounds, way(threads)))?;
             run.found(Record {
                 section: Section::Trip,
                 case,

@@ -47,7 +47,7 @@ impl Workload {
     }
 
     /// Inclusive bounds of `count` ranges.
-    pub fn bounds(self, n: usize, count: usize) -> Bounds {
+    pub fn bounds(self, n: usize, count: usize) -> AllBounds {
         let seed = mix(n as u64) >> 8;
         let (mut left, mut right) = (vec![0; count], vec![0; count]);
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -67,7 +67,7 @@ impl Workload {
                 });
             }
         });
-        Bounds { left, right }
+        AllBounds { left, right }
     }
 }
 
@@ -84,13 +84,36 @@ impl From<Workload> for Ranges {
 
 /// Inclusive bounds of ranges.
 #[derive(Debug)]
-pub struct Bounds {
-    pub left: Vec<i64>,
-    pub right: Vec<i64>,
+pub struct AllBounds {
+    left: Vec<i64>,
+    right: Vec<i64>,
 }
 
-impl Bounds {
-    pub fn len(&self) -> usize {
+/// Some of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Bounds<'a> {
+    pub left: &'a [i64],
+    pub right: &'a [i64],
+}
+
+impl AllBounds {
+    /// All of them.
+    pub fn all(&self) -> Bounds<'_> {
+        self.first(self.left.len())
+    }
+
+    /// The first `count`, or all where there are fewer.
+    pub fn first(&self, count: usize) -> Bounds<'_> {
+        let count = count.min(self.left.len());
+        Bounds {
+            left: &self.left[..count],
+            right: &self.right[..count],
+        }
+    }
+}
+
+impl Bounds<'_> {
+    pub fn len(self) -> usize {
         self.left.len()
     }
 }
