@@ -30,14 +30,15 @@ const FAMILY: &str = "sans-serif";
 const INK: RGBColor = RGBColor(40, 40, 44);
 const FAINT: RGBColor = RGBColor(228, 228, 232);
 
-/// Okabe and Ito's colours, which all eyes can tell apart.
-const COLORS: [RGBColor; 6] = [
+/// Okabe and Ito's colours, which all eyes can tell apart, and one more.
+const COLORS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
     RGBColor(230, 159, 0),
     RGBColor(86, 180, 233),
+    RGBColor(120, 60, 30),
 ];
 
 /// Of marks to compare with.
