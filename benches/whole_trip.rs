@@ -109,13 +109,7 @@ async fn measure() -> Result<()> {
     ));
     let l: ArrayRef = Arc::new(Int64Array::from(left));
     let r: ArrayRef = Arc::new(Int64Array::from(right));
-    register(
-        &ctx,
-        "queries",
-        vec![("l", l), ("r", r)],
-        partitions,
-        BATCH,
-    )?;
+    register(&ctx, "queries", vec![("l", l), ("r", r)], partitions, BATCH)?;
     register(&ctx, "answers", vec![("a", answers)], partitions, BATCH)?;
 
     println!(

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, JoinType, NullEquality, Result};
+use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::logical_expr::{Aggregate, Expr, Extension, Join, LogicalPlan, Projection};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::condition::{Condition, check_repeats, is_of};
-use super::few_rows::is_too_few;
 use super::partials::{Form, Partials};
 use super::recognised::{Recognised, no};
+use super::side_sizes::{is_too_few, may_not_fit};
 use crate::options::RmqOptions;
 use crate::plan::{KeyJoinSpec, KeyRangeJoin, Unmatched};
 
@@ -21,7 +22,17 @@ use crate::plan::{KeyJoinSpec, KeyRangeJoin, Unmatched};
 /// It stands last: by then filters have been pushed to the sides that they are about, and subqueries and cross joins have
 /// become joins.
 #[derive(Debug, Default)]
-pub struct GroupedJoinToRangeJoin;
+pub struct GroupedJoinToRangeJoin {
+    /// The session's memory, where it is known when the rule is registered.
+    pool: Option<Arc<dyn MemoryPool>>,
+}
+
+impl GroupedJoinToRangeJoin {
+    /// In a session with this memory.
+    pub fn new(pool: Option<Arc<dyn MemoryPool>>) -> Self {
+        Self { pool }
+    }
+}
 
 impl OptimizerRule for GroupedJoinToRangeJoin {
     fn name(&self) -> &'static str {
@@ -46,7 +57,14 @@ impl OptimizerRule for GroupedJoinToRangeJoin {
         if !RmqOptions::of(&config.options()).rewrite {
             return Ok(Transformed::no(plan));
         }
-        match GroupedJoin::recognise(aggregate, join, &columns, config) {
+        let grouped = GroupedJoin {
+            aggregate,
+            join,
+            columns: &columns,
+            config,
+            pool: self.pool.as_ref(),
+        };
+        match grouped.recognise() {
             Ok(found) => Ok(Transformed::yes(found)),
             Err(reason) => {
                 log::debug!("{} stays as it is: {reason}", join_text(join));
@@ -117,60 +135,54 @@ impl Columns {
     }
 }
 
-struct GroupedJoin;
+/// An aggregate over a join, and what it stands in.
+struct GroupedJoin<'a> {
+    aggregate: &'a Aggregate,
+    join: &'a Join,
+    /// What the aggregate's columns are in the join's.
+    columns: &'a Columns,
+    config: &'a dyn OptimizerConfig,
+    pool: Option<&'a Arc<dyn MemoryPool>>,
+}
 
-impl GroupedJoin {
-    /// The plan that gives what `aggregate` gives.
-    fn recognise(
-        aggregate: &Aggregate,
-        join: &Join,
-        columns: &Columns,
-        config: &dyn OptimizerConfig,
-    ) -> Recognised<LogicalPlan> {
+/// The probe side and the build side.
+type Sides<'a> = (&'a Arc<LogicalPlan>, &'a Arc<LogicalPlan>);
+
+impl GroupedJoin<'_> {
+    /// The plan that gives what the aggregate gives.
+    fn recognise(&self) -> Recognised<LogicalPlan> {
+        let join = self.join;
         if join.null_equality != NullEquality::NullEqualsNothing {
             return no("its equality keys match NULLs");
         }
         let (left, right) = (&join.left, &join.right);
+        let as_they_stand = || join.on.clone();
         let flipped = || {
-            join.on
-                .iter()
-                .map(|(l, r)| (r.clone(), l.clone()))
-                .collect()
+            let pairs = join.on.iter();
+            pairs.map(|(l, r)| (r.clone(), l.clone())).collect()
         };
         match join.join_type {
-            JoinType::Inner => {
-                let on = join.on.clone();
-                let first = Self::between(aggregate, join, columns, config, (left, right), on);
-                first.or_else(|reason| {
-                    let sides = (right, left);
-                    let second = Self::between(aggregate, join, columns, config, sides, flipped());
+            JoinType::Inner => self
+                .between((left, right), as_they_stand())
+                .or_else(|reason| {
+                    let second = self.between((right, left), flipped());
                     second.map_err(|_| reason)
-                })
-            }
-            JoinType::Left => Self::between(
-                aggregate,
-                join,
-                columns,
-                config,
-                (left, right),
-                join.on.clone(),
-            ),
-            JoinType::Right => {
-                Self::between(aggregate, join, columns, config, (right, left), flipped())
-            }
+                }),
+            JoinType::Left => self.between((left, right), as_they_stand()),
+            JoinType::Right => self.between((right, left), flipped()),
             other => no(format!("it is a {other} join")),
         }
     }
 
     /// The same, given which side is the probe side and which is the build side.
-    fn between(
-        aggregate: &Aggregate,
-        join: &Join,
-        columns: &Columns,
-        config: &dyn OptimizerConfig,
-        (probe, build): (&Arc<LogicalPlan>, &Arc<LogicalPlan>),
-        on: Vec<(Expr, Expr)>,
-    ) -> Recognised<LogicalPlan> {
+    fn between(&self, (probe, build): Sides<'_>, on: Vec<(Expr, Expr)>) -> Recognised<LogicalPlan> {
+        let Self {
+            aggregate,
+            join,
+            columns,
+            config,
+            pool,
+        } = *self;
         let unmatched = match join.join_type {
             JoinType::Inner => Unmatched::Drop,
             _ => Unmatched::Keep,
@@ -182,6 +194,9 @@ impl GroupedJoin {
         condition.check_infallible(build_schema)?;
         if is_too_few(probe, build) {
             return no("it has few rows on one side and many on the other");
+        }
+        if may_not_fit(build, pool) {
+            return no("the side to be searched is not known to fit the session's memory");
         }
 
         let mut groups = vec![];

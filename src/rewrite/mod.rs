@@ -4,7 +4,6 @@ mod calls;
 mod condition;
 mod conditional;
 mod correlated;
-mod few_rows;
 mod frame_call;
 mod grouped_join;
 mod infallible;
@@ -14,6 +13,7 @@ mod partials;
 mod recognised;
 mod scalar_call;
 mod scalar_subquery;
+mod side_sizes;
 
 pub use frame_call::CheckFrameCalls;
 pub use grouped_join::GroupedJoinToRangeJoin;

@@ -503,6 +503,18 @@ async fn a_build_side_larger_than_the_pool_is_a_clear_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_join_that_may_not_fit_the_pool_is_left_to_datafusion() {
+    let sql = "SELECT q.id, min(v) FROM q JOIN p ON p.k < q.k AND q.id < 5 GROUP BY q.id";
+    let (large, _) = small_pool(64 << 20).await;
+    let (expected, rewritten) = answer(&large, sql).await.expect(sql);
+    assert!(rewritten);
+    let (small, _) = small_pool(8 << 20).await;
+    let (found, rewritten) = answer(&small, sql).await.expect(sql);
+    assert!(!rewritten);
+    assert_eq!(found, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_query_gives_its_memory_back() {
     let (ctx, pool) = small_pool(64 << 20).await;
     let before = pool.reserved();
