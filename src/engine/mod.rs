@@ -22,6 +22,8 @@
 //! Minimum Queries on Modern GPUs* (Kreis et al., 2026).
 
 pub mod alone;
+#[cfg(feature = "cuda")]
+pub mod choice;
 mod column;
 pub mod cpu;
 #[cfg(feature = "cuda")]

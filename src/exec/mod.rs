@@ -1,5 +1,7 @@
 //! The physical operator of range joins, and the relations whose rows it asks.
 
+mod decision;
+mod gather;
 mod load;
 mod metrics;
 mod prepare;
@@ -10,4 +12,4 @@ mod stream;
 pub(crate) use prepare::{PhysicalLookup, PrepareIndexesExec};
 pub(crate) use range_join::PhysicalCall;
 pub use range_join::RangeJoinExec;
-pub(crate) use relation::{Relation, RelationSource};
+pub(crate) use relation::{Demand, Relation, RelationSource, expected_rows};

@@ -4,12 +4,14 @@
 
 pub(crate) mod bounds;
 pub(crate) mod column_name;
+mod devices;
 mod indexes;
 mod lookup;
 mod scalar;
 mod table;
 mod window;
 
+pub use devices::DevicesFunction;
 pub use indexes::IndexesFunction;
 pub use lookup::IndexSlot;
 pub(crate) use lookup::LookupUdf;

@@ -3,14 +3,17 @@
 
 mod catalog;
 mod column;
+mod devices;
 mod keys;
 mod rank;
 mod version;
 
 pub(crate) use catalog::{HeldIndex, IndexKey};
 pub use catalog::{HeldIndexInfo, IndexCatalog};
-pub(crate) use column::ColumnIndex;
-pub(crate) use keys::{Chunks, check_ordered, value_type};
+pub(crate) use column::{Answer, ColumnIndex, ReadyIndex};
+pub(crate) use devices::Target;
+pub use devices::{DeviceEngine, DeviceSource};
+pub(crate) use keys::{Chunks, check_ordered, key_bytes, value_type};
 pub(crate) use version::{FileVersion, Version};
 
 use datafusion::common::DataFusionError;

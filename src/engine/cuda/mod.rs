@@ -138,6 +138,16 @@ impl CudaEngine {
         .collect()
     }
 
+    /// Free bytes of a device's memory, whoever uses the rest; `None` where it is not in use or does not tell.
+    #[must_use]
+    pub fn free_bytes(&self, ordinal: usize) -> Option<usize> {
+        let gpu = self
+            .gpus
+            .iter()
+            .find(|gpu| gpu.device.ordinal() == ordinal)?;
+        gpu.device.memory().ok().map(|(free, _)| free)
+    }
+
     /// Bytes that an index of such a column takes on each device, the column included: known before anything is built.
     #[must_use]
     pub fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
