@@ -45,10 +45,12 @@ template <class K, class P> union Slot {
 // Entry `at` of the chunk whose packs the LANES threads of a group hold.
 template <class K, int LANES> __device__ __forceinline__ K entry_of(const Pack<K>& pack, u32 at, int lane) {
   constexpr int PACK = Pack<K>::SIZE;
+  // Selects, not branches.
   K entry = pack.at[0];
-#pragma unroll
-  for (int j = 1; j < PACK; j++) {
-    if (at % PACK == j) entry = pack.at[j];
+  if (PACK == 2) entry = at & 1 ? pack.at[PACK - 1] : entry;
+  if (PACK == 4) {
+    K even = at & 2 ? pack.at[PACK / 2] : entry, odd = at & 2 ? pack.at[PACK - 1] : pack.at[PACK / 4];
+    entry = at & 1 ? odd : even;
   }
   return Key<K>::shuffle(entry, lane / LANES * LANES + at / PACK);
 }
@@ -59,8 +61,10 @@ __device__ __forceinline__ void read_chunks(const void* level, int count, Slot<K
                                             const CachePolicy& policy) {
   constexpr int PACK = Pack<K>::SIZE, LANES = Chunk<K, BYTES>::PACKS, GROUPS = 32 / LANES;
   int lane = threadIdx.x % 32, sub = lane % LANES, begin = sub * PACK;
-  for (int slot = lane / LANES; slot - lane / LANES < count; slot += GROUPS) {
-    Task<P> task = {0, 0, 0, 0};
+  for (int done = 0; done < count; done += GROUPS) {
+    int slot = done + lane / LANES;
+    Task<P> task;
+    task.inner = task.touched = 0;
     if (slot < count) task = slots[slot].task;
     Pack<K> pack;
     if ((task.touched >> begin & ((1u << PACK) - 1)) != 0) {
@@ -70,12 +74,15 @@ __device__ __forceinline__ void read_chunks(const void* level, int count, Slot<K
     }
     __syncwarp();  // all have read their tasks
     Least<K> least = {Key<K>::max(), 0};
+    u32 inner_bits = task.inner >> begin;
 #pragma unroll
     for (int j = 0; j < PACK; j++) {
       K key = COLUMN ? encoding.encode(pack.at[j]) : pack.at[j];
-      bool inner = task.inner >> begin >> j & 1;
+      bool inner = (inner_bits & 1u << j) != 0;
       if (AT) {
-        if (inner && Key<K>::less(key, least.key)) least = {key, u32(begin + j)};
+        bool less = inner && Key<K>::less(key, least.key);
+        least.key = less ? key : least.key;
+        least.at = less ? begin + j : least.at;
       } else {
         if (inner) least.key = Key<K>::min(key, least.key);
       }

@@ -45,7 +45,9 @@ template <class K, int BYTES, bool AT> __device__ __forceinline__ void bottom(co
 #pragma unroll
     for (int j = 1; j < PACK; j++) {
       if (AT) {
-        if (Key<K>::less(packs[i].at[j], least.key)) least = {packs[i].at[j], u32(lane % LANES) * PACK + j};
+        bool less = Key<K>::less(packs[i].at[j], least.key);
+        least.key = less ? packs[i].at[j] : least.key;
+        least.at = less ? u32(lane % LANES) * PACK + j : least.at;
       } else {
         least.key = Key<K>::min(packs[i].at[j], least.key);
       }

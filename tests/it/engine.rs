@@ -8,15 +8,14 @@ use std::sync::Arc;
 use datafusion_rmq::engine::alone::Index;
 use datafusion_rmq::engine::cpu::{CpuEngine, Simd};
 use datafusion_rmq::engine::{
-    Answers, BuildOptions, Column, ColumnSize, Encoding, Engine, EngineError, Extreme, Key,
-    RangeIndex, Validity,
+    Answers, BuildOptions, Column, ColumnSize, Encoding, Engine, EngineError, Extreme, RangeIndex,
+    Validity,
 };
 
+use crate::oracle::{
+    Case, DATA, Data, NULLS, Naive, Nulls, Width, compare, compare_mode, keys, ranges, small,
+};
 use crate::random::Random;
-
-fn small() -> bool {
-    std::env::var_os("RMQ_TEST_SMALL").is_some()
-}
 
 fn engines() -> Vec<CpuEngine> {
     let engines: Vec<_> = Simd::ALL
@@ -25,291 +24,6 @@ fn engines() -> Vec<CpuEngine> {
         .collect();
     assert!(!engines.is_empty(), "portable code runs everywhere");
     engines
-}
-
-/// A key width: how it is made of random bits, and the engine's method for it.
-trait Width: Key {
-    fn of(bits: u64) -> Self;
-    fn index(
-        engine: &CpuEngine,
-        column: Column<Self>,
-        options: &BuildOptions,
-    ) -> Result<Arc<dyn RangeIndex<Self>>, EngineError>;
-}
-
-impl Width for u32 {
-    fn of(bits: u64) -> Self {
-        bits as Self
-    }
-    fn index(
-        engine: &CpuEngine,
-        column: Column<Self>,
-        options: &BuildOptions,
-    ) -> Result<Arc<dyn RangeIndex<Self>>, EngineError> {
-        engine.build_u32(column, options)
-    }
-}
-
-impl Width for u64 {
-    fn of(bits: u64) -> Self {
-        bits
-    }
-    fn index(
-        engine: &CpuEngine,
-        column: Column<Self>,
-        options: &BuildOptions,
-    ) -> Result<Arc<dyn RangeIndex<Self>>, EngineError> {
-        engine.build_u64(column, options)
-    }
-}
-
-impl Width for u128 {
-    fn of(bits: u64) -> Self {
-        Self::from(bits) << 64 | Self::from(bits.rotate_left(17))
-    }
-    fn index(
-        engine: &CpuEngine,
-        column: Column<Self>,
-        options: &BuildOptions,
-    ) -> Result<Arc<dyn RangeIndex<Self>>, EngineError> {
-        engine.build_u128(column, options)
-    }
-}
-
-/// What a column looks like.
-#[derive(Debug, Clone, Copy)]
-enum Data {
-    Uniform,
-    Increasing,
-    Decreasing,
-    Walk,
-    Constant,
-    /// A handful of different values, so that ties are everywhere.
-    Ties,
-    /// The greatest key almost everywhere: what the engine also takes for NULL.
-    Greatest,
-}
-
-const DATA: [Data; 7] = [
-    Data::Uniform,
-    Data::Increasing,
-    Data::Decreasing,
-    Data::Walk,
-    Data::Constant,
-    Data::Ties,
-    Data::Greatest,
-];
-
-/// Keys of that look; the stored bits follow by decoding, so that each encoding sees the same order.
-fn keys<K: Width>(data: Data, n: usize, random: &mut Random) -> Vec<K> {
-    let mut walk = 1_u64 << 40;
-    let constant = random.next();
-    (0..n)
-        .map(|i| match data {
-            Data::Uniform => K::of(random.next()),
-            Data::Increasing => K::of(i as u64),
-            Data::Decreasing => K::of((n - i) as u64),
-            Data::Walk => {
-                walk = walk.wrapping_add(random.next() % 201).wrapping_sub(100);
-                K::of(walk)
-            }
-            Data::Constant => K::of(constant),
-            Data::Ties => K::of(random.next() % 4),
-            Data::Greatest => {
-                if random.below(50) == 0 {
-                    K::of(random.next())
-                } else {
-                    K::MAX
-                }
-            }
-        })
-        .collect()
-}
-
-/// Which values are NULL.
-#[derive(Debug, Clone, Copy)]
-enum Nulls {
-    Absent,
-    /// A bitmap without a NULL.
-    Unused,
-    Some,
-    Most,
-    Runs,
-    All,
-}
-
-const NULLS: [Nulls; 6] = [
-    Nulls::Absent,
-    Nulls::Unused,
-    Nulls::Some,
-    Nulls::Most,
-    Nulls::Runs,
-    Nulls::All,
-];
-
-fn valid(nulls: Nulls, n: usize, random: &mut Random) -> Vec<bool> {
-    (0..n)
-        .map(|i| match nulls {
-            Nulls::Absent | Nulls::Unused => true,
-            Nulls::Some => random.below(5) > 0,
-            Nulls::Most => random.below(300) == 0,
-            Nulls::Runs => (i / 700).is_multiple_of(2),
-            Nulls::All => false,
-        })
-        .collect()
-}
-
-/// Bounds of every kind: short, of each level's size, whole, empty, reversed, outside.
-fn ranges(n: usize, count: usize, random: &mut Random) -> (Vec<i64>, Vec<i64>) {
-    let edges = [
-        i64::MIN,
-        i64::MIN + 1,
-        -1,
-        0,
-        1,
-        15,
-        16,
-        17,
-        255,
-        256,
-        n as i64 - 1,
-        n as i64,
-        n as i64 + 1,
-        i64::MAX - 1,
-        i64::MAX,
-    ];
-    let (mut left, mut right) = (Vec::new(), Vec::new());
-    for l in edges {
-        for r in edges {
-            left.push(l);
-            right.push(r);
-        }
-    }
-    for i in 0..count {
-        let scale = [
-            1,
-            3,
-            20,
-            100,
-            700,
-            1_000,
-            14_000,
-            20_000,
-            200_000,
-            usize::MAX,
-        ];
-        let longest = scale[i % scale.len()].min(n.max(1));
-        let len = random.below(longest) + 1;
-        let l = random.below((n + 1).saturating_sub(len).max(1)) as i64;
-        let (l, r) = match random.below(20) {
-            0 => (l, l - 1),
-            1 => (l + len as i64, l),
-            2 => (l - len as i64, l),
-            3 => (l, l + 2 * len as i64),
-            // On the edges of blocks.
-            4 => (l / 16 * 16, (l + len as i64) / 16 * 16 - 1),
-            5 => (l / 256 * 256, (l + len as i64) / 256 * 256),
-            _ => (l, l + len as i64 - 1),
-        };
-        left.push(l);
-        right.push(r);
-    }
-    (left, right)
-}
-
-/// The leftmost position of the smallest valid key of a range: by a scan up to some thousand values, by a sparse table
-/// (another algorithm than the engine's) for longer ranges.
-struct Naive<'a, K> {
-    keys: &'a [K],
-    valid: &'a [bool],
-    /// Row `j`: the best position of `2^j` neighbours.
-    table: Vec<Vec<u32>>,
-}
-
-impl<'a, K: Width> Naive<'a, K> {
-    fn new(keys: &'a [K], valid: &'a [bool]) -> Self {
-        let n = keys.len();
-        let mut naive = Self {
-            keys,
-            valid,
-            table: vec![(0..n as u32).collect()],
-        };
-        let mut half = 1;
-        while 2 * half <= n {
-            let row = &naive.table[naive.table.len() - 1];
-            let next = (0..=n - 2 * half)
-                .map(|i| naive.better(row[i], row[i + half]))
-                .collect();
-            naive.table.push(next);
-            half *= 2;
-        }
-        naive
-    }
-
-    fn better(&self, a: u32, b: u32) -> u32 {
-        let rank = |at: u32| (!self.valid[at as usize], self.keys[at as usize], at);
-        if rank(b) < rank(a) { b } else { a }
-    }
-
-    fn answer(&self, left: i64, right: i64) -> Option<(K, i64)> {
-        let left = left.max(0);
-        let right = right.min(self.keys.len() as i64 - 1);
-        if left > right {
-            return None;
-        }
-        let (l, r) = (left as usize, right as usize);
-        if r - l < 100 {
-            return (l..=r)
-                .filter(|&i| self.valid[i])
-                .map(|i| (self.keys[i], i as i64))
-                .min();
-        }
-        let row = (r - l + 1).ilog2() as usize;
-        let at = self.better(self.table[row][l], self.table[row][r + 1 - (1 << row)]) as usize;
-        self.valid[at].then(|| (self.keys[at], at as i64))
-    }
-}
-
-/// Compares all that an index can be asked for with the naive answers.
-fn compare<K: Width>(
-    index: &dyn RangeIndex<K>,
-    naive: &Naive<'_, K>,
-    encoding: Encoding<K>,
-    left: &[i64],
-    right: &[i64],
-    what: &str,
-) {
-    let m = left.len();
-    let poison = K::of(0xDEAD_BEEF_DEAD_BEEF);
-    let words = m.div_ceil(64);
-    let modes = if index.has_positions() { 4 } else { 2 };
-    for mode in 0..modes {
-        let (mut values, mut positions) = (vec![poison; m], vec![-7; m]);
-        let mut bits = vec![!0_u64; words];
-        let out = Answers {
-            values: (mode & 1 == 0).then_some(&mut values[..]),
-            positions: (mode & 2 != 0).then_some(&mut positions[..]),
-            valid: &mut bits,
-        };
-        index.answer(left, right, out).expect("slices fit");
-        for i in 0..m {
-            let expected = naive.answer(left[i], right[i]);
-            let found = bits[i / 64] >> (i % 64) & 1 == 1;
-            let place = || format!("{what}, mode {mode}, query {i}: {}..={}", left[i], right[i]);
-            assert_eq!(found, expected.is_some(), "valid of {}", place());
-            if mode & 1 == 0 {
-                let expected = expected.map_or(K::MAX, |(key, _)| key);
-                assert_eq!(values[i], encoding.decode(expected), "value of {}", place());
-            }
-            if mode & 2 != 0 {
-                let expected = expected.map_or(0, |(_, at)| at);
-                assert_eq!(positions[i], expected, "position of {}", place());
-            }
-        }
-        if !m.is_multiple_of(64) {
-            assert_eq!(bits[words - 1] >> (m % 64), 0, "bits past the end, {what}");
-        }
-    }
 }
 
 /// One column through every instruction set, with and without positions.
@@ -321,70 +35,25 @@ fn check<K: Width>(
     threads: usize,
     random: &mut Random,
 ) {
-    let keys = keys::<K>(data, n, random);
-    let valid = valid(nulls, n, random);
-    let naive = Naive::new(&keys, &valid);
+    let case = Case::<K>::new(data, nulls, n, random);
+    let naive = Naive::new(&case.keys, &case.valid);
     let (left, right) = ranges(n, queries, random);
-
-    let encodings = [
-        Encoding::<K>::unsigned(),
-        Encoding::signed(),
-        Encoding::float(),
-    ];
-    let encoding = encodings[random.below(3)];
-    let encoding = if random.below(2) == 0 {
-        encoding
-    } else {
-        encoding.reversed()
-    };
-    // The column begins anywhere in its memory, as a slice of an Arrow array does.
-    let skip = random.below(40);
-    let mut bits = vec![K::ZERO; skip];
-    bits.extend(keys.iter().map(|key| encoding.decode(*key)));
-    let bits = Arc::new(Skip { bits, skip });
-    let offset = random.below(70);
-    let mut bitmap = vec![0_u8; (offset + n).div_ceil(8)];
-    for (i, valid) in valid.iter().enumerate() {
-        bitmap[(offset + i) / 8] |= u8::from(*valid) << ((offset + i) % 8);
-    }
-    let bitmap = Arc::new(bitmap);
-
     for engine in engines() {
         for positions in [true, false] {
-            let mut column = Column::new(bits.clone(), encoding);
-            if !matches!(nulls, Nulls::Absent) {
-                column = column
-                    .with_validity(Validity::new(bitmap.clone(), offset))
-                    .expect("the bitmap covers the column");
-            }
             let options = BuildOptions { positions, threads };
-            let index = K::index(&engine, column, &options).expect("there is memory");
+            let index = K::index(&engine, case.column.clone(), &options).expect("there is memory");
             assert_eq!(index.len(), n);
             let size = ColumnSize {
                 rows: n,
                 key_bytes: size_of::<K>(),
-                nulls: !matches!(nulls, Nulls::Absent),
+                nulls: !matches!(case.nulls, Nulls::Absent),
             };
             assert!(index.memory_bytes() <= engine.memory_bytes(size, &options));
-            let what = format!(
-                "{data:?}, nulls {nulls:?}, n {n}, {} bytes, {encoding:?}, {:?}, positions {positions}, skip {skip}",
-                size_of::<K>(),
-                engine.simd(),
-            );
-            compare(&*index, &naive, encoding, &left, &right, &what);
+            let what = format!("{}, {:?}, positions {positions}", case.what, engine.simd());
+            for mode in 0..if positions { 4 } else { 2 } {
+                compare_mode(&*index, &naive, case.encoding, &left, &right, &what, mode);
+            }
         }
-    }
-}
-
-/// Memory whose column begins `skip` values in.
-struct Skip<K> {
-    bits: Vec<K>,
-    skip: usize,
-}
-
-impl<K> AsRef<[K]> for Skip<K> {
-    fn as_ref(&self) -> &[K] {
-        &self.bits[self.skip..]
     }
 }
 

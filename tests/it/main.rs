@@ -1,6 +1,9 @@
 //! All integration tests in one binary: each more would link DataFusion once again.
 
+#[cfg(feature = "cuda")]
+mod cuda;
 mod engine;
+mod oracle;
 #[cfg(feature = "sql")]
 mod properties;
 mod random;

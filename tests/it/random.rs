@@ -19,7 +19,7 @@ impl Random {
     }
 
     /// Seeded by `seed`.
-    #[cfg(feature = "sql")]
+    #[cfg(any(feature = "cuda", feature = "sql"))]
     pub fn from_seed(seed: u64) -> Self {
         Self(seed)
     }

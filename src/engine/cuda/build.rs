@@ -132,7 +132,7 @@ struct Kernels {
 impl Kernels {
     fn find<K: CudaKey>(gpu: &Gpu, layout: &Layout, positions: bool) -> Result<Self, EngineError> {
         let find = |name: &str| gpu.modules.function(Module::Build, name);
-        let (key, chunk) = (K::NAME, layout.chunk_bytes);
+        let (key, chunk) = (K::NAME, layout.shape.chunk_bytes);
         let at = if positions { "_at" } else { "" };
         Ok(Self {
             bottom: find(&format!("build_bottom_{key}_c{chunk}{at}"))?,

@@ -25,9 +25,9 @@ impl Fault {
 pub(super) struct Faults([AtomicU64; Fault::ALL.len()]);
 
 impl Faults {
-    /// Lets the `nth` call from now on fail, counted from 1.
-    pub(super) fn arm(&self, fault: Fault, nth: u64) {
-        self.0[fault as usize].store(nth, Ordering::Relaxed);
+    /// Lets the `nth` call from now on fail, counted from 1; returns whether an earlier fault was still to come.
+    pub(super) fn arm(&self, fault: Fault, nth: u64) -> bool {
+        self.0[fault as usize].swap(nth, Ordering::Relaxed) != 0
     }
 
     /// Whether this call is to fail.
@@ -48,7 +48,8 @@ mod tests {
     fn the_nth_call_fails_once() {
         let faults = Faults::default();
         assert!(!faults.strikes(Fault::Copy));
-        faults.arm(Fault::Copy, 3);
+        assert!(!faults.arm(Fault::Copy, 9));
+        assert!(faults.arm(Fault::Copy, 3));
         let struck: Vec<bool> = (0..6).map(|_| faults.strikes(Fault::Copy)).collect();
         assert_eq!(struck, [false, false, true, false, false, false]);
         assert!(!faults.strikes(Fault::Launch));

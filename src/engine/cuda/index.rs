@@ -11,7 +11,7 @@ use super::layout::{Index, Layout};
 use super::memory::DeviceMemory;
 use super::module::Function;
 use super::pinned::Pod;
-use super::tuning::{self, BATCH};
+use super::tuning::{BATCH, Shape};
 use crate::engine::{
     Answers, BuildOptions, Column, ColumnSize, Encoding, EngineError, Memory, Outputs, RangeIndex,
 };
@@ -36,6 +36,8 @@ struct Replica {
     /// What the index lies in.
     _memory: DeviceMemory,
     kernels: Kernels,
+    /// Whether they take positions of 64 bits.
+    wide: bool,
     gpu: Arc<Gpu>,
 }
 
@@ -47,18 +49,13 @@ struct Kernels {
     both: Option<Function>,
 }
 
-/// The layout of a column's index.
-pub(super) fn layout(size: ColumnSize, positions: bool) -> Result<Layout, EngineError> {
-    let shape = tuning::shape(size.rows as u64, size.key_bytes);
-    Layout::new(size, positions, shape)
-}
-
 impl<K: CudaKey> CudaIndex<K> {
     /// Builds the index on every device that has room for it.
     pub(super) fn build(
         gpus: &[Arc<Gpu>],
         column: Column<K>,
         options: &BuildOptions,
+        shape: Option<Shape>,
         fallback: bool,
     ) -> Result<Self, EngineError> {
         let bits = column.bits();
@@ -79,7 +76,7 @@ impl<K: CudaKey> CudaIndex<K> {
             key_bytes: size_of::<K>(),
             nulls: validity.is_some(),
         };
-        let layout = layout(size, options.positions)?;
+        let layout = Layout::of(size, options.positions, shape)?;
         let mut replicas = Vec::new();
         let mut failure = None;
         for gpu in gpus.iter().filter(|_| !bits.is_empty()) {
@@ -128,7 +125,7 @@ impl<K: CudaKey> CudaIndex<K> {
         while let Some((i, replica)) = least_busy(&left_out) {
             let targets = self.targets(out);
             // SAFETY: targets are those of `out`, whose lengths were checked.
-            match unsafe { replica.answer(left, right, targets, self.rows) } {
+            match unsafe { replica.answer(left, right, targets) } {
                 Ok(()) => return Ok(()),
                 Err(error) => failure = error,
             }
@@ -185,9 +182,10 @@ impl Replica {
         source: Source<'_, K>,
         layout: &Layout,
     ) -> Result<Self, EngineError> {
-        let width = if wide(source.bits.len()) { 64 } else { 32 };
+        let wide = layout.shape.wide_positions;
+        let width = if wide { 64 } else { 32 };
         let find = |wanted: &str| {
-            let (key, chunk) = (K::NAME, layout.chunk_bytes);
+            let (key, chunk) = (K::NAME, layout.shape.chunk_bytes);
             let name = format!("answer_{key}_c{chunk}_p{width}_{wanted}");
             gpu.modules.function(K::ANSWER, &name)
         };
@@ -202,6 +200,7 @@ impl Replica {
             index,
             _memory: memory,
             kernels,
+            wide,
             gpu: Arc::clone(gpu),
         })
     }
@@ -215,7 +214,6 @@ impl Replica {
         left: &[i64],
         right: &[i64],
         targets: Targets,
-        rows: usize,
     ) -> Result<(), EngineError> {
         let kernel = match (targets.values.is_null(), targets.positions.is_null()) {
             (_, true) => Some(self.kernels.value),
@@ -225,7 +223,7 @@ impl Replica {
         let question = Question {
             index: &self.index,
             kernel: kernel.ok_or(EngineError::NoPositions)?,
-            wide: wide(rows),
+            wide: self.wide,
         };
         self.gpu.with_slot(|slot| {
             let parts = left.chunks(BATCH).zip(right.chunks(BATCH)).enumerate();
@@ -250,11 +248,6 @@ impl Replica {
 fn lent<T: Pod>(from: Option<&Replica>, len: usize) -> Memory<T> {
     from.and_then(|from| from.gpu.pinned.numbers(len).ok())
         .unwrap_or_else(|| vec![T::default(); len].into())
-}
-
-/// Whether positions of that many values need more than 32 bits.
-fn wide(rows: usize) -> bool {
-    rows as u64 > 1 << 32
 }
 
 impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {

@@ -141,7 +141,11 @@ impl Lane {
                 0
             }
         };
-        let values = at(at_values, !targets.values.is_null());
+        // Without positions the kernel writes values, wanted or not.
+        let values = at(
+            at_values,
+            !targets.values.is_null() || targets.positions.is_null(),
+        );
         let positions = at(at_positions, !targets.positions.is_null());
         let (bounds_at, valid) = (at(at_bounds, true), at(at_valid, true));
         let right_at = bounds_at + (m * bound_bytes) as u64;

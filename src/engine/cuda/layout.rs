@@ -2,7 +2,7 @@
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::tuning::Shape;
+use super::tuning::{self, Shape};
 use crate::engine::{ColumnSize, EngineError};
 
 const MAX_LEVELS: usize = 8;
@@ -45,7 +45,7 @@ pub(super) struct Part {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) rows: u64,
-    pub(super) chunk_bytes: u32,
+    pub(super) shape: Shape,
     /// Entries of a chunk are 2 to this.
     pub(super) shift: u32,
     pub(super) top: usize,
@@ -66,12 +66,17 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The layout for a column.
-    pub(super) fn new(
+    /// The layout for a column, of the best shape where none is given.
+    pub(super) fn of(
         size: ColumnSize,
         positions: bool,
-        shape: Shape,
+        shape: Option<Shape>,
     ) -> Result<Self, EngineError> {
+        let best = || tuning::shape(size.rows as u64, size.key_bytes);
+        Self::new(size, positions, shape.unwrap_or_else(best))
+    }
+
+    fn new(size: ColumnSize, positions: bool, shape: Shape) -> Result<Self, EngineError> {
         let too_long = EngineError::TooLong { rows: size.rows };
         let rows = size.rows as u64;
         // More than any device holds; sums below stay far from the ends of 64 bits.
@@ -124,7 +129,7 @@ impl Layout {
         }
         Ok(Self {
             rows,
-            chunk_bytes: shape.chunk_bytes,
+            shape,
             shift,
             top,
             level,
@@ -200,7 +205,6 @@ impl Parts {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tuning;
     use super::*;
 
     /// As nvcc lays it out: all members are of 8 bytes but the last four.

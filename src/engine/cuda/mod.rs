@@ -37,6 +37,9 @@ pub use fault::Fault;
 use gpu::Gpu;
 use index::CudaIndex;
 use key::CudaKey;
+use layout::Layout;
+#[doc(hidden)]
+pub use tuning::Shape;
 
 /// Which kernel answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,6 +67,9 @@ pub struct CudaOptions {
     /// Whether a column whose devices all failed is answered by the CPU engine, which then builds an index of its own; else
     /// an error comes back.
     pub fallback: bool,
+    /// The shape of indexes, for tests and measurements; the best known where not said.
+    #[doc(hidden)]
+    pub shape: Option<Shape>,
 }
 
 impl Default for CudaOptions {
@@ -73,6 +79,7 @@ impl Default for CudaOptions {
             memory_limit: None,
             kernel: CudaKernel::Auto,
             fallback: true,
+            shape: None,
         }
     }
 }
@@ -95,6 +102,7 @@ pub struct DeviceUse {
 pub struct CudaEngine {
     gpus: Arc<[Arc<Gpu>]>,
     fallback: bool,
+    shape: Option<Shape>,
 }
 
 impl CudaEngine {
@@ -122,6 +130,7 @@ impl CudaEngine {
         Ok(Self {
             gpus: gpus.into(),
             fallback: options.fallback,
+            shape: options.shape,
         })
     }
 
@@ -151,15 +160,20 @@ impl CudaEngine {
     /// Bytes that an index of such a column takes on each device, the column included: known before anything is built.
     #[must_use]
     pub fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
-        index::layout(size, options.positions).map_or(usize::MAX, |layout| layout.bytes as usize)
+        Layout::of(size, options.positions, self.shape)
+            .map_or(usize::MAX, |layout| layout.bytes as usize)
     }
 
     /// Lets the `nth` call of that kind fail, on every device, counted from 1 and from now on; none where it is 0.
+    /// Returns whether an earlier fault was still to come.
     #[doc(hidden)]
-    pub fn inject(&self, fault: Fault, nth: u64) {
+    #[expect(clippy::must_use_candidate, reason = "most callers arm, few ask")]
+    pub fn inject(&self, fault: Fault, nth: u64) -> bool {
+        let mut armed = false;
         for gpu in self.gpus.iter() {
-            gpu.device.faults.arm(fault, nth);
+            armed |= gpu.device.faults.arm(fault, nth);
         }
+        armed
     }
 
     fn build<K: CudaKey>(
@@ -167,7 +181,7 @@ impl CudaEngine {
         column: Column<K>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<K>>, EngineError> {
-        let index = CudaIndex::build(&self.gpus, column, options, self.fallback)?;
+        let index = CudaIndex::build(&self.gpus, column, options, self.shape, self.fallback)?;
         Ok(Arc::new(index))
     }
 }

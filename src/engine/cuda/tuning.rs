@@ -2,11 +2,13 @@
 
 /// The shape of an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shape {
-    /// Bytes of a chunk of the column, 64 or 128: of what is read at once.
-    pub(super) chunk_bytes: u32,
+pub struct Shape {
+    /// Bytes of a chunk of the column, 128, or 64 where keys have 4: of what is read at once.
+    pub chunk_bytes: u32,
     /// The sparse table stands on the first level with at most so many entries.
-    pub(super) top_entries: u64,
+    pub top_entries: u64,
+    /// Whether positions on the device take 64 bits.
+    pub wide_positions: bool,
 }
 
 /// For columns of at least so many values of 4 bytes: below, all that queries read stays in the L2 cache.
@@ -18,6 +20,7 @@ pub(super) fn shape(rows: u64, key_bytes: usize) -> Shape {
     Shape {
         chunk_bytes: if narrow { 64 } else { 128 },
         top_entries: 8192,
+        wide_positions: rows > 1 << 32,
     }
 }
 
