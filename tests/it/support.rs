@@ -9,6 +9,22 @@ use datafusion::datasource::MemTable;
 use datafusion::error::Result;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
+/// What `RMQ_TEST_ENGINE` wants sessions to begin with, such as `cuda`.
+pub fn engine() -> Option<String> {
+    std::env::var("RMQ_TEST_ENGINE").ok()
+}
+
+/// Whether tests with the engine of `RMQ_TEST_ENGINE` can't run here, which they then say.
+pub fn skipped() -> bool {
+    let skipped = engine().is_some_and(|e| e == "cuda")
+        && datafusion_rmq::engine::cuda::devices()
+            .map_or(true, |all| all.iter().all(|d| d.unusable.is_some()));
+    if skipped {
+        println!("skipped: no CUDA device");
+    }
+    skipped
+}
+
 /// A session with four partitions and the extension.
 pub fn session() -> SessionContext {
     let config = SessionConfig::new()
@@ -16,6 +32,12 @@ pub fn session() -> SessionContext {
         .with_target_partitions(4);
     let ctx = SessionContext::new_with_config(config);
     datafusion_rmq::register(&ctx);
+    if let Some(engine) = engine() {
+        let state = ctx.state_ref();
+        let mut state = state.write();
+        let options = state.config_mut().options_mut();
+        options.set("rmq.engine", &engine).expect("an engine");
+    }
     ctx
 }
 
