@@ -7,12 +7,17 @@
 // lines of the column that hold its ends.
 //
 // The threads of a warp put the chunks they want to see into a queue (after the paper's warp-local queuing), and groups of threads,
-// each of which reads a chunk with one 16-byte load a thread, work it off, level by level. Several loads a thread under
-// way were slower: what limits the search is the number of instructions, and most queues are short.
+// which read a chunk each, work it off, level by level. What limits the search is the number of instructions, not the
+// latency of memory: to have the chunks of several tasks a group under way at once was slower, as most queues are short.
 #include "index.cuh"
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
+
+// How many threads read a chunk together. Eight, with one load each, spend more instructions a chunk; two ask the L1 cache for more
+// lines at once.
+constexpr int LANES = 4;
+constexpr int GROUPS = 32 / LANES;
 
 // A stretch of one chunk. A bit stands for an entry. The entries in `touched` but not in `inner` are the first and the last,
 // which cover values outside the range, too.
@@ -42,49 +47,57 @@ template <class K, class P> union Slot {
   __device__ Slot() {}
 };
 
-// Entry `at` of the chunk whose packs the LANES threads of a group hold.
-template <class K, int LANES> __device__ __forceinline__ K entry_of(const Pack<K>& pack, u32 at, int lane) {
-  constexpr int PACK = Pack<K>::SIZE;
-  // Selects, not branches.
-  K entry = pack.at[0];
-  if (PACK == 2) entry = at & 1 ? pack.at[PACK - 1] : entry;
-  if (PACK == 4) {
-    K even = at & 2 ? pack.at[PACK / 2] : entry, odd = at & 2 ? pack.at[PACK - 1] : pack.at[PACK / 4];
-    entry = at & 1 ? odd : even;
+// One of several values by its number. Selects, where indexing would be a branch or memory.
+template <class K, int N> __device__ __forceinline__ K pick(const K (&values)[N], u32 at) {
+  if constexpr (N == 1) {
+    return values[0];
+  } else {
+    K half[N / 2];
+#pragma unroll
+    for (int i = 0; i < N / 2; i++) half[i] = at & 1 ? values[2 * i + 1] : values[2 * i];
+    return pick<K, N / 2>(half, at >> 1);
   }
-  return Key<K>::shuffle(entry, lane / LANES * LANES + at / PACK);
 }
 
-// Reads the chunks of one level for `count` tasks and puts what was found into their places.
+// Reads the chunks of one level for `count` tasks and puts what was found into their places. A thread loads packs that lie LANES
+// packs apart, so that the threads of a group read 64 bytes side by side.
 template <class K, class P, int BYTES, bool AT, bool COLUMN>
 __device__ __forceinline__ void read_chunks(const void* level, int count, Slot<K, P>* slots, Encoding<K> encoding,
                                             const CachePolicy& policy) {
-  constexpr int PACK = Pack<K>::SIZE, LANES = Chunk<K, BYTES>::PACKS, GROUPS = 32 / LANES;
-  int lane = threadIdx.x % 32, sub = lane % LANES, begin = sub * PACK;
+  constexpr int PACK = Pack<K>::SIZE, LOADS = Chunk<K, BYTES>::PACKS / LANES, MINE = LOADS * PACK;
+  int lane = threadIdx.x % 32, sub = lane % LANES, group = lane / LANES;
   for (int done = 0; done < count; done += GROUPS) {
-    int slot = done + lane / LANES;
+    int slot = done + group;
     Task<P> task;
-    task.inner = task.touched = 0;
+    task.inner = task.touched = task.ends = 0;
     if (slot < count) task = slots[slot].task;
-    Pack<K> pack;
-    if ((task.touched >> begin & ((1u << PACK) - 1)) != 0) {
-      const char* at = static_cast<const char*>(level) + u64(task.chunk) * BYTES + sub * 16;
-      Bits128 bits = COLUMN ? load_once(at, policy) : load_kept(at, policy);
-      memcpy(&pack, &bits, 16);
+    const char* chunk = static_cast<const char*>(level) + u64(task.chunk) * BYTES + sub * 16;
+    K mine[MINE];
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) {
+      int begin = (i * LANES + sub) * PACK;
+      if ((task.touched >> begin & ((1u << PACK) - 1)) != 0) {
+        Bits128 bits = COLUMN ? load_once(chunk + i * LANES * 16, policy) : load_kept(chunk + i * LANES * 16, policy);
+        memcpy(mine + i * PACK, &bits, 16);
+      }
     }
     __syncwarp();  // all have read their tasks
     Least<K> least = {Key<K>::max(), 0};
-    u32 inner_bits = task.inner >> begin;
 #pragma unroll
-    for (int j = 0; j < PACK; j++) {
-      K key = COLUMN ? encoding.encode(pack.at[j]) : pack.at[j];
-      bool inner = (inner_bits & 1u << j) != 0;
-      if (AT) {
-        bool less = inner && Key<K>::less(key, least.key);
-        least.key = less ? key : least.key;
-        least.at = less ? begin + j : least.at;
-      } else {
-        if (inner) least.key = Key<K>::min(key, least.key);
+    for (int i = 0; i < LOADS; i++) {
+      int begin = (i * LANES + sub) * PACK;
+      u32 inner = task.inner >> begin;
+#pragma unroll
+      for (int j = 0; j < PACK; j++) {
+        K key = COLUMN ? encoding.encode(mine[i * PACK + j]) : mine[i * PACK + j];
+        bool counts = (inner & 1u << j) != 0;
+        if (AT) {
+          bool less = counts && Key<K>::less(key, least.key);
+          least.key = less ? key : least.key;
+          least.at = less ? begin + j : least.at;
+        } else {
+          if (counts) least.key = Key<K>::min(key, least.key);
+        }
       }
     }
     least = least_of_lanes<K, LANES, AT>(least);
@@ -92,31 +105,14 @@ __device__ __forceinline__ void read_chunks(const void* level, int count, Slot<K
     found.least = least.key;
     found.at = least.at;
     if (!COLUMN) {
-      found.first = entry_of<K, LANES>(pack, task.ends & 0xff, lane);
-      found.last = entry_of<K, LANES>(pack, task.ends >> 8, lane);
+      u32 first = task.ends & 0xff, last = task.ends >> 8;
+      // Entry e is in pack e / PACK, the (e / PACK / LANES)th of thread e / PACK % LANES.
+      auto of = [&](u32 e) { return pick<K, MINE>(mine, e % PACK + e / PACK / LANES * PACK); };
+      found.first = Key<K>::shuffle(of(first), group * LANES + first / PACK % LANES);
+      found.last = Key<K>::shuffle(of(last), group * LANES + last / PACK % LANES);
     }
     if (sub == 0 && slot < count) slots[slot].found = found;
   }
-}
-
-// The first value at or after `from` that is not NULL; n or more where there is none.
-__device__ inline u64 next_valid(const Index& x, u64 from) {
-  u64 i = from;
-  for (u32 up = 0; up < x.valid_levels; up++) {
-    u64 bits = (x.n + (1ull << 5 * up) - 1) >> 5 * up;
-    if (i >= bits) return x.n;
-    u32 word = x.valid[up][i / 32] & ~0u << i % 32;
-    if (word != 0) {
-      i = i / 32 * 32 + __ffs(word) - 1;
-      while (up > 0) {
-        up--;
-        i = i * 32 + __ffs(x.valid[up][i]) - 1;
-      }
-      return i;
-    }
-    i = i / 32 + 1;
-  }
-  return x.n;
 }
 
 template <class K, class P, int BYTES, bool VALUE, bool AT>

@@ -146,3 +146,25 @@ template <class K, int LANES, bool AT> __device__ __forceinline__ Least<K> least
   }
   return least;
 }
+
+// --- validity ---
+
+// The first value at or after `from` that is not NULL; n or more where there is none.
+__device__ inline u64 next_valid(const Index& x, u64 from) {
+  u64 i = from;
+  for (u32 up = 0; up < x.valid_levels; up++) {
+    u64 bits = (x.n + (1ull << 5 * up) - 1) >> 5 * up;
+    if (i >= bits) return x.n;
+    u32 word = x.valid[up][i / 32] & ~0u << i % 32;
+    if (word != 0) {
+      i = i / 32 * 32 + __ffs(word) - 1;
+      while (up > 0) {
+        up--;
+        i = i * 32 + __ffs(x.valid[up][i]) - 1;
+      }
+      return i;
+    }
+    i = i / 32 + 1;
+  }
+  return x.n;
+}

@@ -1,6 +1,35 @@
 // Columns that are hard in one way or another.
 #pragma once
-#include "layout.h"
+#include <vector>
+#include "testing.h"
+
+// How values are stored: which bits turn them into keys.
+template <class K> struct Storage {
+  Wide fold, flip;
+  Wide key(K bits) const {
+    constexpr int WIDTH = sizeof(K) * 8;
+    Wide x = wide(bits), all = ~Wide(0) >> (128 - WIDTH);
+    bool sign = x >> (WIDTH - 1) & 1;
+    return (x ^ (sign ? fold : 0) ^ flip) & all;
+  }
+};
+
+// What an index is made from.
+template <class K> struct Column {
+  Storage<K> storage;
+  std::vector<K> bits;
+  std::vector<bool> valid;  // empty without NULLs
+  size_t size() const { return bits.size(); }
+  bool is_valid(size_t i) const { return valid.empty() || valid[i]; }
+  // Where the leftmost least value of the range stands, or -1: found by looking at each.
+  i64 scan(u64 left, u64 right) const {
+    i64 at = -1;
+    for (u64 i = left; left <= right && i <= right; i++) {
+      if (is_valid(i) && (at < 0 || storage.key(bits[i]) < storage.key(bits[at]))) at = i64(i);
+    }
+    return at;
+  }
+};
 
 template <class K> Column<K> random_column(u64 n, Random& random) {
   constexpr int WIDTH = sizeof(K) * 8;

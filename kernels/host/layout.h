@@ -1,8 +1,7 @@
 // An index in memory, laid out and built as an engine does it.
 #pragma once
-#include <memory>
-#include <vector>
-#include "testing.h"
+#include "../build.cu"
+#include "columns.h"
 
 // The kernels that build and ask an index of one key width and chunk size.
 template <class K> struct Kernels {
@@ -11,26 +10,6 @@ template <class K> struct Kernels {
   void (*bottom[2])(Index, u64, u64);  // without positions, with them
   void (*level[2])(Index, u32);
   void (*table[2])(Index, u64, u32);
-};
-
-// How values are stored: which bits turn them into keys.
-template <class K> struct Storage {
-  Wide fold, flip;
-  Wide key(K bits) const {
-    constexpr int WIDTH = sizeof(K) * 8;
-    Wide x = wide(bits), all = ~Wide(0) >> (128 - WIDTH);
-    bool sign = x >> (WIDTH - 1) & 1;
-    return (x ^ (sign ? fold : 0) ^ flip) & all;
-  }
-};
-
-// What an index is made from.
-template <class K> struct Column {
-  Storage<K> storage;
-  std::vector<K> bits;
-  std::vector<bool> valid;  // empty without NULLs
-  size_t size() const { return bits.size(); }
-  bool is_valid(size_t i) const { return valid.empty() || valid[i]; }
 };
 
 template <class K> class BuiltIndex {

@@ -239,7 +239,7 @@ mod tests {
                     let last = parts.last().expect("the column");
                     assert!(last.start + last.bytes + last.padding <= layout.bytes);
                     assert!(layout.entries[layout.top] <= shape.top_entries);
-                    assert!(layout.top == 1 || layout.entries[layout.top - 1] > 8192);
+                    assert!(layout.top == 1 || layout.entries[layout.top - 1] > shape.top_entries);
                     let index = layout.index(ALIGN, [0; 2], [0; 2]);
                     assert_eq!(index.valid_levels > 0, nulls);
                     assert_eq!(index.offset[1] > 0, positions);

@@ -1,0 +1,99 @@
+// Builds the paper's levels over small columns and compares every answer with a scan.
+#include "../paper.cu"
+#include "queries.h"
+
+// The levels of chunks of 1 << shift, up to one of at most `cutoff` entries.
+template <class K, class P> class PaperLevels {
+  Buffer<K> column;
+  Buffer<u32> valid;
+  std::vector<Buffer<K>> levels;
+  std::vector<Buffer<P>> positions;
+
+ public:
+  PaperIndex index = {};
+
+  PaperLevels(const Column<K>& from, u32 shift, u64 cutoff, bool at, bool keyed, unsigned seed)
+      : column(padded(from.size())), valid(from.valid.empty() ? 0 : (from.size() + 31) / 32) {
+    u64 entries = from.size();
+    Index& head = index.column;
+    head.n = entries;
+    head.level[0] = index.level[0] = column.data();
+    head.keyed = keyed;
+    for (int word = 0; word < 2; word++) {
+      head.fold[word] = u64(from.storage.fold >> 64 * word);
+      head.flip[word] = u64(from.storage.flip >> 64 * word);
+    }
+    memcpy(static_cast<void*>(column.data()), from.bits.data(), entries * sizeof(K));
+    if (!from.valid.empty()) {
+      for (size_t i = 0; i < valid.size(); i++) valid[i] = 0;
+      for (u64 i = 0; i < entries; i++) valid[i / 32] |= u32(from.valid[i]) << i % 32;
+      head.valid[0] = valid.data();
+      head.valid_levels = 1;
+    }
+    if (!keyed) return;
+    emulate::launch(blocks_for(entries), 256, seed, [&] { keys<K>(head); });
+    while (entries > cutoff) {
+      entries = (entries + (1 << shift) - 1) >> shift;
+      u32 k = ++index.top;
+      levels.emplace_back(padded(entries));
+      index.level[k] = levels.back().data();
+      if (at) {
+        positions.emplace_back(entries);
+        index.position[k] = positions.back().data();
+      }
+      emulate::launch(blocks_for(entries), 256, seed, [&] { at ? build<K, P, true>(index, k, shift) : build<K, P, false>(index, k, shift); });
+    }
+  }
+
+ private:
+  static u64 padded(u64 entries) { return (entries * sizeof(K) + 15) / 16 * 16 / sizeof(K); }
+};
+
+template <class K, class P, class Kernel>
+void test_one(const char* name, Random& random, u32 shift, bool at, Kernel kernel, u32 threads, bool keyed = true) {
+  u64 n = random_size(random, 5000);
+  Column<K> column = random_column<K>(n, random);
+  if (!column.valid.empty()) keyed = true;
+  PaperLevels<K, P> built(column, shift, random.between(1 << shift, 300), at, keyed, unsigned(random.below(6)));
+  ask<K, P>(name, at ? BOTH : VALUE, column, random, kernel, built.index, threads);
+}
+
+template <class K, class P, bool AT> void test_shape(Random& random) {
+  test_one<K, P>("coalesced", random, 5, AT, coalesced<K, P, 16, 32, AT>, 1);
+  test_one<K, P>("multi_load", random, 5, AT, multi_load<K, P, 16, 32, AT>, 16);
+  test_one<K, P>("vector", random, 3, AT, vector<K, P, 8, AT>, 1);
+  test_one<K, P>("full_scan", random, 5, AT, full_scan<K, P, AT>, 32, random.one_in(2));
+}
+
+template <class K> void test_width(Random& random) {
+  test_shape<K, u32, false>(random);
+  test_shape<K, u32, true>(random);
+  test_shape<K, u64, false>(random);
+  test_shape<K, u64, true>(random);
+}
+
+template <int GROUP, int CHUNK> void test_heat_map(Random& random) {
+  constexpr u32 SHIFT = __builtin_ctz(CHUNK);
+  test_one<u32, u32>("coalesced, heat map", random, SHIFT, false, coalesced<u32, u32, GROUP, CHUNK, false>, 1);
+  if (GROUP == 1) return;  // the same but for `valid`
+  test_one<u32, u32>("multi_load, heat map", random, SHIFT, false, multi_load<u32, u32, GROUP, CHUNK, false>, GROUP);
+}
+
+int main(int count, char** arguments) {
+  int cases = (count > 1 ? std::atoi(arguments[1]) : 500) / 8;
+  for (int number = 0; number < cases; number++) {
+    Random random(number);
+    test_width<u32>(random);
+    test_width<u64>(random);
+    test_width<u128>(random);
+    test_heat_map<1, 8>(random);
+    test_heat_map<2, 16>(random);
+    test_heat_map<4, 128>(random);
+    test_heat_map<8, 8>(random);
+    test_heat_map<32, 32>(random);
+    test_heat_map<32, 64>(random);
+    test_one<u32, u32>("vector, heat map", random, 4, false, vector<u32, u32, 16, false>, 1);
+    test_one<u32, u32>("vector, heat map", random, 5, false, vector<u32, u32, 32, false>, 1);
+  }
+  std::printf("%d columns a kernel\n", cases);
+}

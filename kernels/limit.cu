@@ -1,0 +1,126 @@
+// What the hardware can do, and what benches need on the device: random reads, copies, workloads, a comparison.
+//
+//   limit_reads_bB_P              u32 m, const P* left, const P* right, u32* out, const void* column: reads the B aligned bytes in
+//                                 which each bound of a query stands, of 4-byte values, and does next to nothing with them
+//   limit_copy                    const uint4* from, uint4* to, u64 count
+//   limit_values                  u32* out, u64 n, u64 seed: f32 uniform in [0, 1); any number of threads
+//   limit_queries_P               P* left, P* right, u32 m, u64 n, u32 workload, u64 seed; workloads as below
+//   limit_differ_K                const K* a, const K* b, u64 count, u64* differing: adds how many answers differ
+//
+// One thread a query or an entry unless it says otherwise.
+#include "index.cuh"
+
+// Lengths of ranges, of a column of n values: the paper's.
+enum Workload : u32 {
+  LARGE,   // uniform in [1, n]
+  MEDIUM,  // log-normal around n^0.6
+  SMALL,   // log-normal around n^0.3
+  MIXED,   // a third of each
+};
+
+// --- reads ---
+
+template <class P, int BYTES>
+__device__ __forceinline__ void reads(u32 m, const P* left, const P* right, u32* out, const void* column) {
+  constexpr int LANES = BYTES / 16, VALUES = BYTES / 4;
+  u32 q = blockIdx.x * blockDim.x + threadIdx.x;
+  int lane = threadIdx.x % LANES;
+  P l = 0, r = 0;
+  if (q < m) {
+    l = left[q];
+    r = right[q];
+  }
+  const uint4* packs = static_cast<const uint4*>(column) + lane;
+  u32 mine = 0;
+#pragma unroll
+  for (int turn = 0; turn < LANES; turn++) {
+    P its_l = __shfl_sync(~0u, l, turn, LANES), its_r = __shfl_sync(~0u, r, turn, LANES);
+    uint4 a = __ldg(packs + u64(its_l / VALUES) * LANES), b = __ldg(packs + u64(its_r / VALUES) * LANES);
+    u32 least = min(min(min(a.x, a.y), min(a.z, a.w)), min(min(b.x, b.y), min(b.z, b.w)));
+#pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) least = min(least, __shfl_xor_sync(~0u, least, step));
+    if (turn == lane) mine = least;
+  }
+  if (q < m) out[q] = mine;
+}
+
+#define READS(BYTES) \
+  KERNEL(256) limit_reads_b##BYTES##_p32(u32 m, const u32* left, const u32* right, u32* out, const void* column) {               \
+    reads<u32, BYTES>(m, left, right, out, column);                                                                              \
+  }                                                                                                                              \
+  KERNEL(256) limit_reads_b##BYTES##_p64(u32 m, const u64* left, const u64* right, u32* out, const void* column) {               \
+    reads<u64, BYTES>(m, left, right, out, column);                                                                              \
+  }
+
+READS(32)
+READS(64)
+READS(128)
+
+// --- copies ---
+
+KERNEL(256) limit_copy(const uint4* from, uint4* to, u64 count) {
+  u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x;
+  if (i < count) to[i] = from[i];
+}
+
+// --- workloads ---
+
+__device__ __forceinline__ u64 mix(u64 x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+  x = (x ^ x >> 27) * 0x94d049bb133111eb;
+  return x ^ x >> 31;
+}
+
+// In (0, 1).
+__device__ __forceinline__ double uniform(u64 seed) { return (double(mix(seed) >> 11) + 0.5) / 9007199254740992.0; }
+
+// The bits of a float in [0, 1), made without rounding, so that all machines agree.
+__device__ __forceinline__ u32 uniform_float(u64 seed) {
+  float x = float(mix(seed) >> 40) / 16777216.0f;
+  u32 bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+
+KERNEL(256) limit_values(u32* out, u64 n, u64 seed) {
+  u64 threads = u64(gridDim.x) * blockDim.x;
+  for (u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x; i < n; i += threads) out[i] = uniform_float(mix(seed) + i);
+}
+
+__device__ __forceinline__ double random_length(u32 workload, double n, u64 seed) {
+  if (workload == MIXED) workload = u32(mix(seed) % 3);
+  if (workload == LARGE) return 1 + floor(uniform(seed + 1) * n);
+  double normal = sqrt(-2 * log(uniform(seed + 1))) * cos(6.283185307179586 * uniform(seed + 2));
+  return floor(exp(log(n) * (workload == MEDIUM ? 0.6 : 0.3) + 0.3 * normal));
+}
+
+template <class P> __device__ __forceinline__ void queries(P* left, P* right, u32 m, u64 n, u32 workload, u64 seed) {
+  u32 q = blockIdx.x * blockDim.x + threadIdx.x;
+  if (q >= m) return;
+  u64 own = mix(seed) + q * 4ull;
+  double length = random_length(workload, double(n), own);
+  length = length < 1 ? 1 : length > double(n) ? double(n) : length;
+  double room = double(n) - length, l = floor(uniform(own + 3) * (room + 1));
+  l = l > room ? room : l;
+  left[q] = P(l);
+  right[q] = P(l + length - 1);
+}
+
+KERNEL(256) limit_queries_p32(u32* left, u32* right, u32 m, u64 n, u32 workload, u64 seed) { queries(left, right, m, n, workload, seed); }
+KERNEL(256) limit_queries_p64(u64* left, u64* right, u32 m, u64 n, u32 workload, u64 seed) { queries(left, right, m, n, workload, seed); }
+
+// --- comparison ---
+
+template <class K> __device__ __forceinline__ void differ(const K* a, const K* b, u64 count, u64* differing) {
+  u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x;
+  u32 wrong = __ballot_sync(~0u, i < count && !Key<K>::same(a[i], b[i]));
+  if (threadIdx.x % 32 == 0 && wrong != 0) atomicAdd(differing, u64(__popc(wrong)));
+}
+
+#define DIFFER(K) \
+  KERNEL(256) limit_differ_##K(const K* a, const K* b, u64 count, u64* differing) { differ(a, b, count, differing); }
+
+DIFFER(u32)
+DIFFER(u64)
+DIFFER(u128)

@@ -1,0 +1,371 @@
+// The kernels of "GPU-RMQ: Accelerating Range Minimum Queries on Modern GPUs" (Kreis et al., 2026), to be measured against.
+//
+// Level k + 1 holds the minima of chunks of c entries of level k, until a level has at most t (the cutoff). A search scans the parts of
+// chunks at both ends of the range and goes up with what is between, until little is left or the top is reached, and scans that.
+//
+//   paper_keys_K                    Index x: turns the column into keys, NULL into the greatest; one thread a value
+//   paper_build_K_{value,P}         PaperIndex x, u32 k, u32 shift: level k of chunks of 1 << shift; one thread an entry
+//   paper_coalesced_K_gG_cC_P_W     (CL) G threads scan a chunk together; each warp reads 32 queries at once and its groups hand them
+//                                   round (warp-local queuing); one thread a query
+//   paper_multi_load_K_gG_cC_P_W    (CL) without the queue: all threads of a group load the query; G threads a query
+//   paper_vector_K_cC_P_W           (VL) one thread a query, 16-byte loads
+//   paper_full_scan_K_P_W           no index: a warp a query; also where the column holds the bits as they came
+//
+// The last four take what `answer_*` takes, with a PaperIndex for the Index. `position` writes values, too, if `values` is not null. Of
+// `multi_load` and `full_scan`, `valid` must be 0 before. With RMQ_HEAT_MAP this compiles to CL and VL with every G and C, for
+// values of 32 bits alone; else G is 16 and C 32 (CL) or 8 (VL).
+#include "index.cuh"
+
+constexpr int PAPER_LEVELS = 12;
+
+// Passed to kernels by value. All levels hold keys and are padded to 16 bytes.
+struct PaperIndex {
+  Index column;                        // n, fold, flip, level[0], keyed and valid are used of it
+  const void* level[PAPER_LEVELS];     // level[0] is the column
+  const void* position[PAPER_LEVELS];  // where the leftmost minimum stands, from level[1] on, of type P; null without positions
+  u32 top;                             // the highest level
+};
+
+// The least key that a thread has seen. If AT it must see entries from left to right, and knows where the leftmost stands.
+template <class K, class P, bool AT> struct Seen {
+  K key = Key<K>::max();
+  P entry = 0;
+  u32 level = 0;
+
+  __device__ __forceinline__ void see(K other, P other_entry, u32 other_level) {
+    if (AT) {
+      if (Key<K>::less(other, key)) key = other, entry = other_entry, level = other_level;
+    } else {
+      key = Key<K>::min(other, key);
+    }
+  }
+  __device__ __forceinline__ P position(const PaperIndex& x) const {
+    return level == 0 ? entry : static_cast<const P*>(x.position[level])[entry];
+  }
+};
+
+// --- results ---
+
+// The first value from `from` on that is not NULL, by a look at each word of the bitmap.
+__device__ inline u64 first_valid(const Index& column, u64 from) {
+  if (column.valid_levels == 0) return from;
+  for (u64 word = from / 32; word * 32 < column.n; word++) {
+    u32 bits = column.valid[0][word] & (word == from / 32 ? ~0u << from % 32 : ~0u);
+    if (bits != 0) return word * 32 + __ffs(bits) - 1;
+  }
+  return column.n;
+}
+
+// Puts the answer to query `q` in its place; returns whether it is a value.
+template <class K, class P, bool AT>
+__device__ __forceinline__ bool put(const Index& column, u32 q, P l, P r, K least, P position, K* values, i64* positions) {
+  bool some = l <= r;
+  u64 at = position;
+  if (some && Key<K>::same(least, Key<K>::max())) {
+    at = first_valid(column, l);
+    some = at <= r;
+  }
+  if (!AT || values != nullptr) store_streamed(values + q, Encoding<K>::of(column).decode(least));
+  if (AT) store_streamed(positions + q, some ? i64(at) : 0);
+  return some;
+}
+
+// What the threads of a group have seen together; all of them get it.
+template <class K, class P, int GROUP, bool AT>
+__device__ __forceinline__ K least_of_group(const PaperIndex& x, const Seen<K, P, AT>& seen, P& position) {
+  K least = seen.key;
+#pragma unroll
+  for (int step = GROUP / 2; step > 0; step /= 2) least = Key<K>::min(Key<K>::shuffle_xor(least, step), least);
+  if (AT) {
+    position = ~P(0);
+    if (Key<K>::same(seen.key, least) && Key<K>::less(least, Key<K>::max())) position = seen.position(x);
+#pragma unroll
+    for (int step = GROUP / 2; step > 0; step /= 2) position = Key<P>::min(Key<P>::shuffle_xor(position, step), position);
+  }
+  return least;
+}
+
+template <class K> __device__ __forceinline__ K load_entry(const K* p) { return __ldg(p); }
+template <> __device__ __forceinline__ u128 load_entry(const u128* p) {
+  ulonglong2 bits = __ldg(reinterpret_cast<const ulonglong2*>(p));
+  return {bits.x, bits.y};
+}
+
+// --- CL: a group of threads reads neighbouring entries ---
+
+// Entries first..end of one chunk.
+template <class K, class P, int GROUP, int CHUNK, bool AT>
+__device__ __forceinline__ void scan_chunk(const PaperIndex& x, u32 k, P first, P end, int lane, Seen<K, P, AT>& seen) {
+  const K* level = static_cast<const K*>(x.level[k]);
+  P start = (first & ~P(CHUNK - 1)) + lane;
+#pragma unroll
+  for (int step = 0; step < CHUNK; step += GROUP) {
+    P i = start + step;
+    if (i >= first && i < end) seen.see(load_entry(level + i), i, k);
+  }
+}
+
+// Entries first..end, however many.
+template <class K, class P, int GROUP, bool AT>
+__device__ __forceinline__ void scan(const PaperIndex& x, u32 k, P first, P end, int lane, Seen<K, P, AT>& seen) {
+  const K* level = static_cast<const K*>(x.level[k]);
+  for (P start = first & ~P(GROUP - 1); start < end; start += GROUP) {
+    P i = start + lane;
+    if (i >= first && i < end) seen.see(load_entry(level + i), i, k);
+  }
+}
+
+// Values l..r (r is past the last).
+template <class K, class P, int GROUP, int CHUNK, bool AT>
+__device__ __forceinline__ Seen<K, P, AT> search_coalesced(const PaperIndex& x, P l, P r, int lane) {
+  constexpr int SHIFT = CHUNK == 8 ? 3 : CHUNK == 16 ? 4 : CHUNK == 32 ? 5 : CHUNK == 64 ? 6 : 7;
+  static_assert(1 << SHIFT == CHUNK && CHUNK >= GROUP, "a group reads a chunk in whole steps");
+  Seen<K, P, AT> seen;
+  u32 k = 0;
+  P first = l, end = r;
+  for (; k < x.top && end - first > 2 * CHUNK; k++) {
+    P inner_first = (first + CHUNK - 1) & ~P(CHUNK - 1), inner_end = end & ~P(CHUNK - 1);
+    scan_chunk<K, P, GROUP, CHUNK, AT>(x, k, first, inner_first, lane, seen);
+    if (!AT) scan_chunk<K, P, GROUP, CHUNK, AT>(x, k, inner_end, end, lane, seen);
+    first = inner_first >> SHIFT;
+    end = inner_end >> SHIFT;
+  }
+  scan<K, P, GROUP, AT>(x, k, first, end, lane, seen);
+  // From left to right, the right ends come last.
+  while (AT && k > 0) {
+    k--;
+    end = r >> SHIFT * k;
+    scan_chunk<K, P, GROUP, CHUNK, AT>(x, k, end & ~P(CHUNK - 1), end, lane, seen);
+  }
+  return seen;
+}
+
+template <class K, class P, int GROUP, int CHUNK, bool AT>
+__device__ __forceinline__ void coalesced(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64* positions, u32* valid) {
+  u32 q = blockIdx.x * blockDim.x + threadIdx.x;
+  int lane = threadIdx.x % GROUP;
+  P l = 1, r = 0;
+  if (q < m) {
+    l = left[q];
+    r = right[q];
+  }
+  K mine = Key<K>::max();
+  P my_position = 0;
+  for (int turn = 0; turn < GROUP; turn++) {
+    P its_l = __shfl_sync(~0u, l, turn, GROUP), its_r = __shfl_sync(~0u, r, turn, GROUP);
+    Seen<K, P, AT> seen;
+    if (its_l <= its_r) seen = search_coalesced<K, P, GROUP, CHUNK, AT>(x, its_l, its_r + 1, lane);
+    P position = 0;
+    K least = least_of_group<K, P, GROUP, AT>(x, seen, position);
+    if (turn == lane) {
+      mine = least;
+      my_position = position;
+    }
+  }
+  bool some = q < m && put<K, P, AT>(x.column, q, l, r, mine, my_position, values, positions);
+  u32 word = __ballot_sync(~0u, some);
+  if (valid != nullptr && threadIdx.x % 32 == 0 && q < m) valid[q / 32] = word;
+}
+
+template <class K, class P, int GROUP, int CHUNK, bool AT>
+__device__ __forceinline__ void multi_load(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64* positions, u32* valid) {
+  u32 q = (blockIdx.x * u64(blockDim.x) + threadIdx.x) / GROUP;
+  int lane = threadIdx.x % GROUP;
+  P l = 1, r = 0;
+  if (q < m) {
+    l = left[q];
+    r = right[q];
+  }
+  Seen<K, P, AT> seen;
+  if (l <= r) seen = search_coalesced<K, P, GROUP, CHUNK, AT>(x, l, r + 1, lane);
+  P position = 0;
+  K least = least_of_group<K, P, GROUP, AT>(x, seen, position);
+  if (lane == 0 && q < m) {
+    bool some = put<K, P, AT>(x.column, q, l, r, least, position, values, positions);
+    if (some && valid != nullptr) atomicOr(valid + q / 32, 1u << q % 32);
+  }
+}
+
+// --- VL: a thread reads 16 bytes at a time ---
+
+// Entries first..end of the pack that begins at `start`.
+template <class K, class P, bool AT>
+__device__ __forceinline__ void scan_pack(const PaperIndex& x, u32 k, P start, P first, P end, Seen<K, P, AT>& seen) {
+  uint4 bits = __ldg(reinterpret_cast<const uint4*>(static_cast<const K*>(x.level[k]) + start));
+  Pack<K> pack;
+  memcpy(&pack, &bits, 16);
+#pragma unroll
+  for (int j = 0; j < Pack<K>::SIZE; j++) {
+    if (start + j >= first && start + j < end) seen.see(pack.at[j], start + j, k);
+  }
+}
+
+// Entries first..end of one chunk.
+template <class K, class P, int CHUNK, bool AT>
+__device__ __forceinline__ void scan_chunk_by_packs(const PaperIndex& x, u32 k, P first, P end, Seen<K, P, AT>& seen) {
+  P chunk = first & ~P(CHUNK - 1);
+#pragma unroll
+  for (int step = 0; step < CHUNK; step += Pack<K>::SIZE) {
+    P start = chunk + step;
+    if (start + Pack<K>::SIZE > first && start < end) scan_pack<K, P, AT>(x, k, start, first, end, seen);
+  }
+}
+
+template <class K, class P, int CHUNK, bool AT>
+__device__ __forceinline__ void vector(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64* positions, u32* valid) {
+  constexpr int PACK = Pack<K>::SIZE, SHIFT = CHUNK == 8 ? 3 : CHUNK == 16 ? 4 : 5;
+  static_assert(1 << SHIFT == CHUNK && CHUNK >= PACK, "a thread reads a chunk in whole packs");
+  u32 q = blockIdx.x * blockDim.x + threadIdx.x;
+  bool some = false;
+  if (q < m) {
+    P l = left[q], r = right[q];
+    Seen<K, P, AT> seen;
+    if (l <= r) {
+      u32 k = 0;
+      P first = l, end = r + 1;
+      for (; k < x.top && end - first > CHUNK; k++) {
+        P inner_first = (first + CHUNK - 1) & ~P(CHUNK - 1), inner_end = end & ~P(CHUNK - 1);
+        if (inner_end < inner_first) break;
+        scan_chunk_by_packs<K, P, CHUNK, AT>(x, k, first, inner_first, seen);
+        if (!AT) scan_chunk_by_packs<K, P, CHUNK, AT>(x, k, inner_end, end, seen);
+        first = inner_first >> SHIFT;
+        end = inner_end >> SHIFT;
+      }
+      for (P start = first & ~P(PACK - 1); start < end; start += PACK) scan_pack<K, P, AT>(x, k, start, first, end, seen);
+      // From left to right, the right ends come last.
+      while (AT && k > 0) {
+        k--;
+        end = (r + 1) >> SHIFT * k;
+        scan_chunk_by_packs<K, P, CHUNK, AT>(x, k, end & ~P(CHUNK - 1), end, seen);
+      }
+    }
+    P position = AT && Key<K>::less(seen.key, Key<K>::max()) ? seen.position(x) : 0;
+    some = put<K, P, AT>(x.column, q, l, r, seen.key, position, values, positions);
+  }
+  u32 word = __ballot_sync(~0u, some);
+  if (valid != nullptr && threadIdx.x % 32 == 0 && q < m) valid[q / 32] = word;
+}
+
+// --- full scan ---
+
+template <class K, class P, bool AT>
+__device__ __forceinline__ void full_scan(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64* positions, u32* valid) {
+  constexpr int PACK = Pack<K>::SIZE, AHEAD = 4;
+  u32 q = (blockIdx.x * u64(blockDim.x) + threadIdx.x) / 32;
+  if (q >= m) return;
+  int lane = threadIdx.x % 32;
+  P l = left[q], r = right[q];
+  auto encoding = Encoding<K>::of_column(x.column);
+  const uint4* column = static_cast<const uint4*>(x.column.level[0]);
+  Seen<K, P, AT> seen;
+  for (u64 base = l / PACK; l <= r && base * PACK <= r; base += 32 * AHEAD) {
+    uint4 bits[AHEAD];
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+      u64 pack = base + i * 32 + lane;
+      if (pack * PACK <= r) bits[i] = __ldg(column + pack);
+    }
+#pragma unroll
+    for (int i = 0; i < AHEAD; i++) {
+      u64 start = (base + i * 32 + lane) * PACK;
+      Pack<K> keys;
+      memcpy(&keys, &bits[i], 16);
+#pragma unroll
+      for (int j = 0; j < PACK; j++) {
+        if (start + j >= l && start + j <= r) seen.see(encoding.encode(keys.at[j]), P(start + j), 0);
+      }
+    }
+  }
+  P position = 0;
+  K least = least_of_group<K, P, 32, AT>(x, seen, position);
+  if (lane == 0) {
+    bool some = put<K, P, AT>(x.column, q, l, r, least, position, values, positions);
+    if (some && valid != nullptr) atomicOr(valid + q / 32, 1u << q % 32);
+  }
+}
+
+// --- levels ---
+
+template <class K> __device__ __forceinline__ void keys(const Index& x) {
+  u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x;
+  if (i >= x.n) return;
+  K* column = static_cast<K*>(const_cast<void*>(x.level[0]));
+  bool there = x.valid_levels == 0 || (x.valid[0][i / 32] >> i % 32 & 1);
+  column[i] = there ? Encoding<K>::of(x).encode(column[i]) : Key<K>::max();
+}
+
+// P is the type of positions if AT.
+template <class K, class P, bool AT> __device__ __forceinline__ void build(const PaperIndex& x, u32 k, u32 shift) {
+  u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x;
+  u64 below = (x.column.n + (1ull << shift * (k - 1)) - 1) >> shift * (k - 1);
+  u64 first = i << shift, end = first + (1ull << shift) < below ? first + (1ull << shift) : below;
+  if (first >= below) return;
+  const K* entries = static_cast<const K*>(x.level[k - 1]);
+  Seen<K, u64, AT> seen;
+  seen.entry = first;
+  for (u64 start = first; start < end; start += Pack<K>::SIZE) {
+    Pack<K> pack = *reinterpret_cast<const Pack<K>*>(entries + start);
+#pragma unroll
+    for (int j = 0; j < Pack<K>::SIZE; j++) {
+      if (start + j < end) seen.see(pack.at[j], start + j, 0);
+    }
+  }
+  static_cast<K*>(const_cast<void*>(x.level[k]))[i] = seen.key;
+  if (AT) {
+    P position = k == 1 ? P(seen.entry) : static_cast<const P*>(x.position[k - 1])[seen.entry];
+    static_cast<P*>(const_cast<void*>(x.position[k]))[i] = position;
+  }
+}
+
+// --- the kernels ---
+
+#define ASK(NAME, FUNCTION, K, P, ...)                                                                                        \
+  KERNEL(256) NAME(PaperIndex x, u32 m, const P* left, const P* right, K* values, i64* positions, u32* valid) {               \
+    FUNCTION<K, P, __VA_ARGS__>(x, m, left, right, values, positions, valid);                                                 \
+  }
+
+#define COALESCED(K, G, C, P, BITS, W, AT)                                                       \
+  ASK(paper_coalesced_##K##_g##G##_c##C##_p##BITS##_##W, coalesced, K, P, G, C, AT)              \
+  ASK(paper_multi_load_##K##_g##G##_c##C##_p##BITS##_##W, multi_load, K, P, G, C, AT)
+
+#define VECTOR(K, C, P, BITS, W, AT) ASK(paper_vector_##K##_c##C##_p##BITS##_##W, vector, K, P, C, AT)
+
+#ifdef RMQ_HEAT_MAP
+
+#define HEAT(G, C) COALESCED(u32, G, C, u32, 32, value, false)
+#define HEAT_64_UP(G) HEAT(G, 64) HEAT(G, 128)
+#define HEAT_16_UP(G) HEAT(G, 16) HEAT(G, 32) HEAT_64_UP(G)
+HEAT(1, 8) HEAT_16_UP(1)
+HEAT(2, 8) HEAT_16_UP(2)
+HEAT(4, 8) HEAT_16_UP(4)
+HEAT(8, 8) HEAT_16_UP(8)
+HEAT_16_UP(16)
+HEAT(32, 32) HEAT_64_UP(32)
+VECTOR(u32, 8, u32, 32, value, false)
+VECTOR(u32, 16, u32, 32, value, false)
+VECTOR(u32, 32, u32, 32, value, false)
+
+#else
+
+#define FULL_SCAN(K, P, BITS, W, AT) ASK(paper_full_scan_##K##_p##BITS##_##W, full_scan, K, P, AT)
+
+#define ALL_AS(K, P, BITS, W, AT)        \
+  COALESCED(K, 16, 32, P, BITS, W, AT)   \
+  VECTOR(K, 8, P, BITS, W, AT)           \
+  FULL_SCAN(K, P, BITS, W, AT)
+
+#define ALL(K)                                                                                                   \
+  KERNEL(256) paper_keys_##K(Index x) { keys<K>(x); }                                                            \
+  KERNEL(256) paper_build_##K##_value(PaperIndex x, u32 k, u32 shift) { build<K, u32, false>(x, k, shift); }     \
+  KERNEL(256) paper_build_##K##_p32(PaperIndex x, u32 k, u32 shift) { build<K, u32, true>(x, k, shift); }        \
+  KERNEL(256) paper_build_##K##_p64(PaperIndex x, u32 k, u32 shift) { build<K, u64, true>(x, k, shift); }        \
+  ALL_AS(K, u32, 32, value, false)                                                                               \
+  ALL_AS(K, u32, 32, position, true)                                                                             \
+  ALL_AS(K, u64, 64, value, false)                                                                               \
+  ALL_AS(K, u64, 64, position, true)
+
+ALL(u32)
+ALL(u64)
+ALL(u128)
+
+#endif
