@@ -88,7 +88,7 @@ impl Answering {
                 let right = search.call.right.evaluate(batch)?.into_array(rows)?;
                 Ranges::try_new(&left, &right)
             });
-            let ranges = Ranges::concat(ranges.collect::<Result<_>>()?);
+            let ranges = ranges.collect::<Result<Vec<_>>>()?;
             let wants = |position| search.places.iter().any(|(_, p)| *p == position);
             let query_timer = self.metrics.query_time.timer();
             let answer = prepared.ready.answer(&ranges, wants(false), wants(true))?;

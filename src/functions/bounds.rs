@@ -67,26 +67,6 @@ impl Ranges {
         })
     }
 
-    /// The ranges of several batches, one after another.
-    pub(crate) fn concat(mut parts: Vec<Self>) -> Self {
-        if parts.len() == 1
-            && let Some(one) = parts.pop()
-        {
-            return one;
-        }
-        let all = |side: fn(&Self) -> &[i64]| {
-            let mut all = Vec::with_capacity(parts.iter().map(Self::len).sum());
-            for part in &parts {
-                all.extend_from_slice(side(part));
-            }
-            Int64Array::from(all)
-        };
-        Self {
-            left: all(Self::left),
-            right: all(Self::right),
-        }
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.left.len()
     }

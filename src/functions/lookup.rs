@@ -107,7 +107,7 @@ impl ScalarUDFImpl for LookupUdf {
         let [left, right] = arrays.as_slice() else {
             return internal_err!("{name} has two bounds, not {}", arrays.len());
         };
-        let answer = ready.answer(&Ranges::try_new(left, right)?, !position, position)?;
+        let answer = ready.answer(&[Ranges::try_new(left, right)?], !position, position)?;
         let array = if position {
             answer.positions
         } else {

@@ -131,7 +131,7 @@ impl PartitionEvaluator for FrameEvaluator {
         };
         let RangeFunction { extreme, position } = self.function;
         let index = ColumnIndex::on_cpu(&chunks, value.data_type(), extreme, 1)?;
-        let ranges = Ranges::try_new(left, right)?;
+        let ranges = [Ranges::try_new(left, right)?];
         let answer = index.answer(&ranges, !position, position, false)?;
         let array = if position {
             answer.positions

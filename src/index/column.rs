@@ -66,7 +66,12 @@ pub(crate) struct Answer {
 
 impl ReadyIndex {
     /// See [`ColumnIndex::answer`].
-    pub(crate) fn answer(&self, ranges: &Ranges, values: bool, positions: bool) -> Result<Answer> {
+    pub(crate) fn answer(
+        &self,
+        ranges: &[Ranges],
+        values: bool,
+        positions: bool,
+    ) -> Result<Answer> {
         let stand_in = self.cpu_may_stand_in;
         self.held.index.answer(ranges, values, positions, stand_in)
     }
@@ -164,11 +169,11 @@ impl ColumnIndex {
         engine.device_bytes(size(chunks, data_type), &ESTIMATED)
     }
 
-    /// Answers one batch of ranges: their extreme values, if `values`, and where these stand, if `positions`. Where devices
+    /// Answers one batch of ranges, gathered from several: their extreme values, if `values`, and where these stand, if `positions`. Where devices
     /// fail and `may_stand_in`, the CPU engine answers.
     pub(crate) fn answer(
         &self,
-        ranges: &Ranges,
+        ranges: &[Ranges],
         values: bool,
         positions: bool,
         may_stand_in: bool,
@@ -291,13 +296,19 @@ struct Raw<K> {
 
 fn ask<K: Key>(
     index: &dyn RangeIndex<K>,
-    ranges: &Ranges,
+    ranges: &[Ranges],
     values: bool,
     positions: bool,
 ) -> Result<Raw<K>, EngineError> {
-    let n = ranges.len();
+    let n = ranges.iter().map(Ranges::len).sum();
     let mut outputs = index.outputs(n, values, positions);
-    index.answer(ranges.left(), ranges.right(), outputs.answers())?;
+    match ranges {
+        [one] => index.answer(one.left(), one.right(), outputs.answers())?,
+        many => {
+            let parts: Vec<_> = many.iter().map(|r| (r.left(), r.right())).collect();
+            index.answer_gathered(&parts, outputs.answers())?;
+        }
+    }
     let Outputs {
         values,
         positions,

@@ -28,7 +28,7 @@ pub struct Fake {
     /// The build, and the answer, at which all devices fail for good.
     pub build_fails_at: AtomicUsize,
     pub answer_fails_at: AtomicUsize,
-    failed: AtomicBool,
+    pub failed: AtomicBool,
     /// How often devices were opened, and which.
     pub opened: Mutex<Vec<Vec<usize>>>,
     /// Indexes that were built, and bytes of those that are there.
