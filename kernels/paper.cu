@@ -46,23 +46,13 @@ template <class K, class P, bool AT> struct Seen {
 
 // --- results ---
 
-// The first value from `from` on that is not NULL, by a look at each word of the bitmap.
-__device__ inline u64 first_valid(const Index& column, u64 from) {
-  if (column.valid_levels == 0) return from;
-  for (u64 word = from / 32; word * 32 < column.n; word++) {
-    u32 bits = column.valid[0][word] & (word == from / 32 ? ~0u << from % 32 : ~0u);
-    if (bits != 0) return word * 32 + __ffs(bits) - 1;
-  }
-  return column.n;
-}
-
 // Puts the answer to query `q` in its place; returns whether it is a value.
 template <class K, class P, bool AT>
 __device__ __forceinline__ bool put(const Index& column, u32 q, P l, P r, K least, P position, K* values, i64* positions) {
   bool some = l <= r;
   u64 at = position;
   if (some && Key<K>::same(least, Key<K>::max())) {
-    at = first_valid(column, l);
+    at = column.valid_levels ? next_valid(column, l) : l;
     some = at <= r;
   }
   if (!AT || values != nullptr) store_streamed(values + q, Encoding<K>::of(column).decode(least));

@@ -3,6 +3,36 @@
 #include "../build.cu"
 #include "columns.h"
 
+inline u64 rounded_up(u64 a, u64 b) { return (a + b - 1) / b; }
+
+// The tree of validity bits, out of a bitmap that begins anywhere.
+class ValidTree {
+  std::vector<Buffer<u32>> levels;
+
+ public:
+  template <class K> void build(const Column<K>& from, Index& index, Random& random, unsigned seed) {
+    u64 n = from.size(), bit_offset = random.below(70);
+    Buffer<u8> bitmap((bit_offset + n + 7) / 8);
+    for (u64 i = 0; i < n; i++) {
+      u64 bit = bit_offset + i;
+      bitmap[bit / 8] = u8((bitmap[bit / 8] & ~(1 << bit % 8)) | from.valid[i] << bit % 8);
+    }
+    u64 words = rounded_up(n, 32);
+    levels.emplace_back(words);
+    emulate::launch(blocks_for(words), 256, seed, [&] { build_valid_words(bitmap.data(), bit_offset, n, levels[0].data()); });
+    while (words > 1) {
+      u64 parents = rounded_up(words, 32);
+      levels.emplace_back(parents);
+      u32 *below = levels[levels.size() - 2].data(), *above = levels.back().data();
+      emulate::launch(blocks_for(words), 256, seed, [&] { build_valid_parent(below, words, above); });
+      words = parents;
+    }
+    for (size_t k = 0; k < levels.size(); k++) index.valid[k] = levels[k].data();
+    index.valid_levels = u32(levels.size());
+    index.keyed = 1;
+  }
+};
+
 // The kernels that build and ask an index of one key width and chunk size.
 template <class K> struct Kernels {
   const char* name;
@@ -16,12 +46,12 @@ template <class K> class BuiltIndex {
   Buffer<K> column;
   std::vector<Buffer<K>> levels;
   Buffer<u8> offset_1;
-  std::vector<Buffer<u32>> offsets, valid;
+  std::vector<Buffer<u32>> offsets;
+  ValidTree valid;
   Buffer<K> table;
   Buffer<u32> table_at;
 
   static u64 padded(u64 entries, u64 to) { return (entries + to - 1) / to * to; }
-  static u64 rounded_up(u64 a, u64 b) { return (a + b - 1) / b; }
 
  public:
   Index index = {};
@@ -57,7 +87,7 @@ template <class K> class BuiltIndex {
     index.table_stride = entries;
     index.rows = rows(entries);
 
-    if (!from.valid.empty()) build_valid(from, random, seed);
+    if (!from.valid.empty()) valid.build(from, index, random, seed);
     u64 tiles = rounded_up(n, tile(kernels));
     for (u64 first = 0, some; first < tiles; first += some) {
       some = random.between(1, tiles - first);
@@ -83,27 +113,5 @@ template <class K> class BuiltIndex {
   static void set_words(u64* words, Wide x) {
     words[0] = u64(x);
     words[1] = u64(x >> 64);
-  }
-
-  void build_valid(const Column<K>& from, Random& random, unsigned seed) {
-    u64 n = from.size(), bit_offset = random.below(70);
-    Buffer<u8> bitmap((bit_offset + n + 7) / 8);
-    for (u64 i = 0; i < n; i++) {
-      u64 bit = bit_offset + i;
-      bitmap[bit / 8] = u8((bitmap[bit / 8] & ~(1 << bit % 8)) | from.valid[i] << bit % 8);
-    }
-    u64 words = rounded_up(n, 32);
-    valid.emplace_back(words);
-    emulate::launch(blocks_for(words), 256, seed, [&] { build_valid_words(bitmap.data(), bit_offset, n, valid[0].data()); });
-    while (words > 1) {
-      u64 parents = rounded_up(words, 32);
-      valid.emplace_back(parents);
-      u32 *below = valid[valid.size() - 2].data(), *above = valid.back().data();
-      emulate::launch(blocks_for(words), 256, seed, [&] { build_valid_parent(below, words, above); });
-      words = parents;
-    }
-    for (size_t k = 0; k < valid.size(); k++) index.valid[k] = valid[k].data();
-    index.valid_levels = u32(valid.size());
-    index.keyed = 1;
   }
 };

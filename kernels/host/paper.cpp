@@ -1,20 +1,22 @@
 // Builds the paper's levels over small columns and compares every answer with a scan.
 #include "../paper.cu"
+#include "layout.h"
 #include "queries.h"
 
 // The levels of chunks of 1 << shift, up to one of at most `cutoff` entries.
 template <class K, class P> class PaperLevels {
   Buffer<K> column;
-  Buffer<u32> valid;
+  ValidTree valid;
   std::vector<Buffer<K>> levels;
   std::vector<Buffer<P>> positions;
 
  public:
   PaperIndex index = {};
 
-  PaperLevels(const Column<K>& from, u32 shift, u64 cutoff, bool at, bool keyed, unsigned seed)
-      : column(padded(from.size())), valid(from.valid.empty() ? 0 : (from.size() + 31) / 32) {
+  PaperLevels(const Column<K>& from, u32 shift, u64 cutoff, bool at, bool keyed, Random& random)
+      : column(padded(from.size())) {
     u64 entries = from.size();
+    unsigned seed = unsigned(random.below(6));
     Index& head = index.column;
     head.n = entries;
     head.level[0] = index.level[0] = column.data();
@@ -24,12 +26,7 @@ template <class K, class P> class PaperLevels {
       head.flip[word] = u64(from.storage.flip >> 64 * word);
     }
     memcpy(static_cast<void*>(column.data()), from.bits.data(), entries * sizeof(K));
-    if (!from.valid.empty()) {
-      for (size_t i = 0; i < valid.size(); i++) valid[i] = 0;
-      for (u64 i = 0; i < entries; i++) valid[i / 32] |= u32(from.valid[i]) << i % 32;
-      head.valid[0] = valid.data();
-      head.valid_levels = 1;
-    }
+    if (!from.valid.empty()) valid.build(from, head, random, seed);
     if (!keyed) return;
     emulate::launch(blocks_for(entries), 256, seed, [&] { keys<K>(head); });
     while (entries > cutoff) {
@@ -54,7 +51,7 @@ void test_one(const char* name, Random& random, u32 shift, bool at, Kernel kerne
   u64 n = random_size(random, 5000);
   Column<K> column = random_column<K>(n, random);
   if (!column.valid.empty()) keyed = true;
-  PaperLevels<K, P> built(column, shift, random.between(1 << shift, 300), at, keyed, unsigned(random.below(6)));
+  PaperLevels<K, P> built(column, shift, random.between(1 << shift, 300), at, keyed, random);
   ask<K, P>(name, at ? BOTH : VALUE, column, random, kernel, built.index, threads);
 }
 
