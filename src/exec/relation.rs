@@ -10,8 +10,10 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::stats::Precision;
 use datafusion::common::{
-    DataFusionError, Result, SharedResult, exec_err, internal_datafusion_err, internal_err,
+    DataFusionError, Result, SharedResult, Statistics, exec_err, internal_datafusion_err,
+    internal_err,
 };
 use datafusion::datasource::MemTable;
 use datafusion::execution::TaskContext;
@@ -246,8 +248,11 @@ impl Relation {
                 decision: Some(decision),
                 ..
             }) => decision.to_string(),
-            Some(Required { option, .. }) => option.to_string(),
-            None => EngineChoice::Auto.to_string(),
+            Some(Required {
+                option: option @ (EngineChoice::Cpu | EngineChoice::Cuda),
+                ..
+            }) => option.to_string(),
+            _ => "auto (chosen when the rows are read)".to_string(),
         }
     }
 
@@ -590,12 +595,12 @@ fn column_type(scan: &Arc<dyn ExecutionPlan>, column: &str) -> Result<DataType> 
 }
 
 impl RelationSource {
-    /// How many rows there are, where that is known without reading them.
+    /// How many rows there are, where that is known without reading them; estimates don't count.
     async fn rows(&self) -> Option<usize> {
         let rows = match self {
-            Self::Query(plan) => return expected_rows(plan),
+            Self::Query(plan) => return exactly(&statistics(plan)?.num_rows),
             Self::Table { provider, .. } => match provider.downcast_ref::<MemTable>() {
-                None => return provider.statistics()?.num_rows.get_value().copied(),
+                None => return exactly(&provider.statistics()?.num_rows),
                 Some(table) => {
                     let mut rows = 0;
                     for partition in &table.batches {
@@ -612,8 +617,19 @@ impl RelationSource {
 
 /// About how many rows a plan gives, where its statistics tell.
 pub(crate) fn expected_rows(plan: &Arc<dyn ExecutionPlan>) -> Option<usize> {
+    statistics(plan)?.num_rows.get_value().copied()
+}
+
+fn statistics(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<Statistics>> {
     let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
-    statistics.ok()?.num_rows.get_value().copied()
+    statistics.ok()
+}
+
+fn exactly(rows: &Precision<usize>) -> Option<usize> {
+    match rows {
+        Precision::Exact(rows) => Some(*rows),
+        _ => None,
+    }
 }
 
 /// Whether devices are the reason, so that the CPU engine would have an answer.

@@ -13,6 +13,7 @@ use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::prelude::SessionContext;
+use datafusion_rmq::engine::choice::Costs;
 use sqllogictest::{AsyncDB, ColumnType, DBOutput, Runner, strict_column_validator};
 
 use crate::fake::Fake;
@@ -160,7 +161,13 @@ async fn sql_files_pass() {
 /// The same answers where devices give them; these here are threads.
 #[tokio::test(flavor = "multi_thread")]
 async fn sql_files_pass_on_devices() {
-    let on_devices = || Arc::new(Fake::default()).session(&[("rmq.engine", "cuda")]);
+    let on_devices = || {
+        let fake = Fake {
+            costs: Costs::MEASURED,
+            ..Fake::default()
+        };
+        Arc::new(fake).session(&[("rmq.engine", "cuda")])
+    };
     pass(on_devices, Some("cuda")).await;
 }
 
