@@ -15,7 +15,6 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_rmq::engine::choice::Costs;
 use futures::StreamExt;
 use tokio::sync::mpsc;
 
@@ -233,10 +232,7 @@ async fn auto_goes_by_the_work_and_says_why() {
     assert!(plan.contains("engine=cuda:0 ("), "{plan}");
 
     // With the costs of a real one, the work is too little, and devices are not even opened.
-    let real = Arc::new(Fake {
-        costs: Costs::MEASURED,
-        ..Fake::default()
-    });
+    let real = Fake::real();
     let ctx = real.session(&[]);
     tables(&ctx, 4096, 10_000, 8192);
     let plan = explain(&ctx, &format!("EXPLAIN {sql}")).await;

@@ -13,6 +13,8 @@ use datafusion_rmq::engine::{
 };
 use datafusion_rmq::{DeviceEngine, DeviceSource, register_with_devices};
 
+use crate::support::set;
+
 /// What a test tells the devices, and what they tell it.
 #[derive(Debug)]
 pub struct Fake {
@@ -73,6 +75,14 @@ impl Default for Fake {
 }
 
 impl Fake {
+    /// Some with the costs of real ones.
+    pub fn real() -> Arc<Self> {
+        Arc::new(Self {
+            costs: Costs::MEASURED,
+            ..Self::default()
+        })
+    }
+
     /// A session whose devices these are, with options set.
     pub fn session(self: &Arc<Self>, options: &[(&str, &str)]) -> SessionContext {
         self.session_with(SessionConfig::new().with_target_partitions(4), options)
@@ -93,13 +103,9 @@ impl Fake {
         options: &[(&str, &str)],
     ) -> SessionContext {
         register_with_devices(&ctx, Arc::new(Source(Arc::clone(self))));
-        let state = ctx.state_ref();
-        let mut state = state.write();
-        let config = state.config_mut().options_mut();
         for (name, value) in options {
-            config.set(name, value).expect("an option");
+            set(&ctx, name, value);
         }
-        drop(state);
         ctx
     }
 

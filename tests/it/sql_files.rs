@@ -4,7 +4,6 @@
 //! `RMQ_TEST_ENGINE=cuda` has each session begin with that engine; the files then know the label `cuda`.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -13,7 +12,6 @@ use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::prelude::SessionContext;
-use datafusion_rmq::engine::choice::Costs;
 use sqllogictest::{AsyncDB, ColumnType, DBOutput, Runner, strict_column_validator};
 
 use crate::fake::Fake;
@@ -127,7 +125,10 @@ fn rows(batch: &RecordBatch) -> Result<Vec<Vec<String>>> {
 }
 
 fn files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql-tests");
+    // A binary that was carried to another machine runs in the repository's root.
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = if here.exists() { here } else { Path::new(".") };
+    let folder = root.join("sql-tests");
     let wanted = std::env::var("RMQ_SLT").unwrap_or_default();
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .expect("the folder sql-tests is part of the repository")
@@ -154,20 +155,15 @@ fn runner(
 #[tokio::test(flavor = "multi_thread")]
 async fn sql_files_pass() {
     if !skipped() {
-        pass(session, engine().as_deref()).await;
+        let label = engine().map(|e| if e == "threads" { "cuda".into() } else { e });
+        pass(session, label.as_deref()).await;
     }
 }
 
 /// The same answers where devices give them; these here are threads.
 #[tokio::test(flavor = "multi_thread")]
 async fn sql_files_pass_on_devices() {
-    let on_devices = || {
-        let fake = Fake {
-            costs: Costs::MEASURED,
-            ..Fake::default()
-        };
-        Arc::new(fake).session(&[("rmq.engine", "cuda")])
-    };
+    let on_devices = || Fake::real().session(&[("rmq.engine", "cuda")]);
     pass(on_devices, Some("cuda")).await;
 }
 
