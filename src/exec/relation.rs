@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -532,7 +533,8 @@ impl Relation {
             let memory =
                 self.catalog
                     .reserve(&building.label, bytes, limit, context.memory_pool())?;
-            let engine = Arc::clone(engine);
+            let stop = Stop::default();
+            let engine = engine.until(Arc::clone(&stop.0));
             let built = building
                 .spawn(move |b| {
                     let (chunks, data_type) = (&b.chunks, &b.data_type);
@@ -698,6 +700,16 @@ impl Held<'_> {
             let key = self.relation.key(column, *extreme, &target)?;
             self.relation.catalog.rows(&key, &version)
         })
+    }
+}
+
+/// Tells a build to stop when whoever waits for it is gone.
+#[derive(Default)]
+struct Stop(Arc<AtomicBool>);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::engine::choice::Costs;
@@ -13,6 +14,9 @@ pub trait DeviceEngine: Engine {
     /// The devices in use and their memory; every index lies on each of them.
     fn devices(&self) -> Vec<DeviceUse>;
 
+    /// The same engine, whose builds end in an error soon after `stop` is set.
+    fn until(&self, stop: Arc<AtomicBool>) -> Arc<dyn DeviceEngine>;
+
     /// Free bytes of a device's memory, where that can be told.
     fn free_bytes(&self, ordinal: usize) -> Option<usize>;
 
@@ -23,6 +27,10 @@ pub trait DeviceEngine: Engine {
 impl DeviceEngine for CudaEngine {
     fn devices(&self) -> Vec<DeviceUse> {
         self.devices()
+    }
+
+    fn until(&self, stop: Arc<AtomicBool>) -> Arc<dyn DeviceEngine> {
+        Arc::new(self.until(stop))
     }
 
     fn free_bytes(&self, ordinal: usize) -> Option<usize> {

@@ -212,6 +212,25 @@ async fn a_query_that_is_dropped_frees_what_it_held() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_build_that_nobody_waits_for_stops() {
+    let fake = Arc::new(Fake::default());
+    *fake.build_delay.lock().unwrap() = Duration::from_secs(3600);
+    let ctx = fake.session(&CUDA);
+    tables(&ctx, 1000, 1000, 100);
+    let sql = "SELECT count(range_min('t.v', l, r)) FROM q";
+    let query = ctx.sql(sql).await.unwrap().collect();
+    let given_up = tokio::time::timeout(Duration::from_millis(200), query).await;
+    assert!(given_up.is_err() && fake.held.load(Relaxed) > 0);
+    let dropped = Instant::now();
+    while fake.held.load(Relaxed) > 0 {
+        assert!(dropped.elapsed() < Duration::from_millis(500));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    *fake.build_delay.lock().unwrap() = Duration::ZERO;
+    assert_eq!(bigint(&ctx, sql).await, Some(1000));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn auto_goes_by_the_work_and_says_why() {
     let fake = Arc::new(Fake::default());
     let ctx = fake.session(&[]);

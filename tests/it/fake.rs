@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_rmq::engine::choice::Costs;
@@ -23,8 +23,9 @@ pub struct Fake {
     /// Bytes of each.
     pub memory: usize,
     pub costs: Costs,
-    /// How long an answer takes.
+    /// How long an answer takes, and a build that is not stopped.
     pub delay: Mutex<Duration>,
+    pub build_delay: Mutex<Duration>,
     /// The build that fails for lack of memory, counted down to 1.
     pub full_at: AtomicUsize,
     /// The build, and the answer, at which all devices fail for good.
@@ -60,6 +61,7 @@ impl Default for Fake {
             memory: 1 << 30,
             costs: FREE,
             delay: Mutex::default(),
+            build_delay: Mutex::default(),
             full_at: AtomicUsize::new(0),
             build_fails_at: AtomicUsize::new(0),
             answer_fails_at: AtomicUsize::new(0),
@@ -152,7 +154,11 @@ impl DeviceSource for Source {
                 why: format!("there is no device {strange}"),
             });
         }
-        Ok(Arc::new(Threads { fake, ordinals }))
+        Ok(Arc::new(Threads {
+            fake,
+            ordinals,
+            stop: Arc::default(),
+        }))
     }
 
     fn costs(&self) -> Costs {
@@ -164,6 +170,7 @@ impl DeviceSource for Source {
 struct Threads {
     fake: Arc<Fake>,
     ordinals: Vec<usize>,
+    stop: Arc<AtomicBool>,
 }
 
 impl Threads {
@@ -205,6 +212,14 @@ impl Threads {
         });
         fake.built.fetch_add(1, Relaxed);
         fake.held.fetch_add(bytes, Relaxed);
+        let until = Instant::now() + *fake.build_delay.lock().unwrap();
+        while Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            if self.stop.load(Relaxed) {
+                fake.held.fetch_sub(bytes, Relaxed);
+                return Err(EngineError::Stopped);
+            }
+        }
         let error = self.error();
         Ok(Arc::new(ThreadsIndex {
             inner,
@@ -259,6 +274,14 @@ impl DeviceEngine for Threads {
             failed: failed.then(|| self.error().to_string()),
         };
         self.ordinals.iter().map(one).collect()
+    }
+
+    fn until(&self, stop: Arc<AtomicBool>) -> Arc<dyn DeviceEngine> {
+        Arc::new(Self {
+            fake: Arc::clone(&self.fake),
+            ordinals: self.ordinals.clone(),
+            stop,
+        })
     }
 
     fn free_bytes(&self, _: usize) -> Option<usize> {

@@ -1,5 +1,7 @@
 //! A column becomes an index on one device.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::gpu::Gpu;
 use super::key::CudaKey;
 use super::layout::{Index, Layout};
@@ -18,6 +20,18 @@ pub(super) struct Source<'a, K> {
     pub(super) validity: Option<&'a Validity>,
     pub(super) positions: bool,
     pub(super) threads: usize,
+    /// Whether nobody wants the index any more.
+    pub(super) stop: &'a AtomicBool,
+}
+
+impl<K> Source<'_, K> {
+    /// An error where the build is to stop.
+    pub(super) fn go_on(&self) -> Result<(), EngineError> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(EngineError::Stopped);
+        }
+        Ok(())
+    }
 }
 
 /// Uploads the column and builds its index in the memory that comes back.
@@ -42,7 +56,8 @@ pub(super) fn build<K: CudaKey>(
     }
     stream.wait()?;
     if let Some(validity) = source.validity {
-        upload_validity(gpu, validity, &stream, &kernels, layout, &index)?;
+        // SAFETY: the index is of that layout and new; whoever made the source has checked the bitmap.
+        unsafe { layout.valid.build(gpu, validity, &stream, &index)? };
     }
 
     // Slices are of whole tiles.
@@ -57,6 +72,7 @@ pub(super) fn build<K: CudaKey>(
             index.level[0],
             source.threads,
             |stream, slice| {
+                source.go_on()?;
                 let first = slice.start as u64 / tile_bytes;
                 let tiles = (slice.end as u64).div_ceil(tile_bytes) - first;
                 let arguments = [argument(&index), argument(&first), argument(&tiles)];
@@ -79,54 +95,12 @@ pub(super) fn build<K: CudaKey>(
     Ok((index, memory))
 }
 
-/// Fills the tree of validity bits.
-fn upload_validity(
-    gpu: &Gpu,
-    validity: &Validity,
-    stream: &Stream,
-    kernels: &Kernels,
-    layout: &Layout,
-    index: &Index,
-) -> Result<(), EngineError> {
-    let (offset, rows) = (validity.offset(), layout.rows);
-    let end = (offset + rows as usize).div_ceil(8);
-    let bitmap = &validity.bytes()[offset / 8..end];
-    let bit_offset = offset as u64 % 8;
-    let memory = DeviceMemory::within(&gpu.budget, &gpu.device, bitmap.len())?;
-    let at = memory.address();
-    // SAFETY: the memory is as long as the bitmap.
-    unsafe { upload(gpu, bitmap, at, 1, |_, _| Ok(()))? };
-    let words = layout.valid_words[0];
-    let arguments = [
-        argument(&at),
-        argument(&bit_offset),
-        argument(&rows),
-        argument(&index.valid[0]),
-    ];
-    // SAFETY: the bitmap covers `rows` bits from `bit_offset` on and stays until the stream was waited for (on the way out
-    // of an error freeing it waits); arguments are those of `build_valid_words`.
-    unsafe { stream.launch(kernels.valid_words, words, arguments)? };
-    for above in 1..layout.valid_levels {
-        let below = layout.valid_words[above - 1];
-        let arguments = [
-            argument(&index.valid[above - 1]),
-            argument(&below),
-            argument(&index.valid[above]),
-        ];
-        // SAFETY: the level below is complete; arguments are those of `build_valid_parent`.
-        unsafe { stream.launch(kernels.valid_parent, below, arguments)? };
-    }
-    stream.wait()
-}
-
 /// The kernels of a build.
 #[derive(Debug)]
 struct Kernels {
     bottom: Function,
     level: Function,
     table: Function,
-    valid_words: Function,
-    valid_parent: Function,
 }
 
 impl Kernels {
@@ -138,13 +112,12 @@ impl Kernels {
             bottom: find(&format!("build_bottom_{key}_c{chunk}{at}"))?,
             level: find(&format!("build_level_{key}_c{chunk}{at}"))?,
             table: find(&format!("build_table_{key}{at}"))?,
-            valid_words: find("build_valid_words")?,
-            valid_parent: find("build_valid_parent")?,
         })
     }
 }
 
-fn bytes_of<K: CudaKey>(bits: &[K]) -> &[u8] {
+/// Bits as the device gets them.
+pub(super) fn bytes_of<K: CudaKey>(bits: &[K]) -> &[u8] {
     // SAFETY: integers have no padding; the slice is as long as theirs.
     unsafe { std::slice::from_raw_parts(bits.as_ptr().cast(), std::mem::size_of_val(bits)) }
 }

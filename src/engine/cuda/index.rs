@@ -1,17 +1,18 @@
 //! A column on its devices, and what answers where all of them fail.
 
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use super::build::{Source, build};
+use super::build::Source;
 use super::gpu::Gpu;
 use super::key::CudaKey;
 use super::lane::{Question, Run, Targets};
-use super::layout::{Index, Layout};
 use super::memory::DeviceMemory;
 use super::module::Function;
 use super::pinned::Pod;
-use super::tuning::{BATCH, Shape};
+use super::plan::{AnyIndex, Choice, Plan, Wanted};
+use super::tuning::BATCH;
 use crate::engine::{
     Answers, BuildOptions, Column, ColumnSize, Encoding, EngineError, Memory, Outputs, RangeIndex,
 };
@@ -32,10 +33,12 @@ pub(super) struct CudaIndex<K> {
 
 /// The index on one device.
 struct Replica {
-    index: Index,
+    index: AnyIndex,
     /// What the index lies in.
     _memory: DeviceMemory,
     kernels: Kernels,
+    /// Of these, for a query.
+    threads: u64,
     /// Whether they take positions of 64 bits.
     wide: bool,
     gpu: Arc<Gpu>,
@@ -55,8 +58,9 @@ impl<K: CudaKey> CudaIndex<K> {
         gpus: &[Arc<Gpu>],
         column: Column<K>,
         options: &BuildOptions,
-        shape: Option<Shape>,
+        choice: Choice,
         fallback: bool,
+        stop: &AtomicBool,
     ) -> Result<Self, EngineError> {
         let bits = column.bits();
         let mut validity = column.validity();
@@ -70,17 +74,19 @@ impl<K: CudaKey> CudaIndex<K> {
             validity,
             positions: options.positions,
             threads: options.threads,
+            stop,
         };
         let size = ColumnSize {
             rows: bits.len(),
             key_bytes: size_of::<K>(),
             nulls: validity.is_some(),
         };
-        let layout = Layout::of(size, options.positions, shape)?;
+        let plan = Plan::of(choice, size, options.positions)?;
         let mut replicas = Vec::new();
         let mut failure = None;
         for gpu in gpus.iter().filter(|_| !bits.is_empty()) {
-            match Replica::build(gpu, source, &layout) {
+            source.go_on()?;
+            match Replica::build(gpu, source, &plan) {
                 Ok(replica) => replicas.push(replica),
                 Err(error) => failure = failure.or(Some(error)),
             }
@@ -94,11 +100,7 @@ impl<K: CudaKey> CudaIndex<K> {
             rows: bits.len(),
             encoding: column.encoding(),
             options: *options,
-            bytes: if replicas.is_empty() {
-                0
-            } else {
-                usize::try_from(layout.bytes).unwrap_or(usize::MAX)
-            },
+            bytes: if replicas.is_empty() { 0 } else { plan.bytes() },
             replicas,
             column: fallback.then_some(column),
             on_cpu: OnceLock::new(),
@@ -175,27 +177,22 @@ impl Replica {
     fn build<K: CudaKey>(
         gpu: &Arc<Gpu>,
         source: Source<'_, K>,
-        layout: &Layout,
+        plan: &Plan,
     ) -> Result<Self, EngineError> {
-        let wide = layout.shape.wide_positions;
-        let width = if wide { 64 } else { 32 };
-        let find = |wanted: &str| {
-            let (key, chunk) = (K::NAME, layout.shape.chunk_bytes);
-            let name = format!("answer_{key}_c{chunk}_p{width}_{wanted}");
-            gpu.modules.function(K::ANSWER, &name)
-        };
+        let find = |wanted| plan.kernel::<K>(gpu, wanted);
         let of_positions = |wanted| source.positions.then(|| find(wanted)).transpose();
         let kernels = Kernels {
-            value: find("value")?,
-            position: of_positions("position")?,
-            both: of_positions("both")?,
+            value: find(Wanted::Value)?,
+            position: of_positions(Wanted::Position)?,
+            both: of_positions(Wanted::Both)?,
         };
-        let (index, memory) = build(gpu, source, layout)?;
+        let (index, memory) = plan.build(gpu, source)?;
         Ok(Self {
             index,
             _memory: memory,
             kernels,
-            wide,
+            threads: plan.threads(),
+            wide: plan.wide(),
             gpu: Arc::clone(gpu),
         })
     }
@@ -213,6 +210,7 @@ impl Replica {
         let question = Question {
             index: &self.index,
             kernel: kernel.ok_or(EngineError::NoPositions)?,
+            threads: self.threads,
             wide: self.wide,
         };
         self.gpu.with_slot(|slot| {

@@ -7,11 +7,11 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::device::Device;
 use super::gpu::Gpu;
-use super::layout::Index;
 use super::memory::DeviceMemory;
 use super::module::Function;
 use super::narrow::{self, Bound};
 use super::pinned::Block;
+use super::plan::AnyIndex;
 use super::stream::{Stream, argument};
 use super::tuning::BATCH;
 use crate::engine::EngineError;
@@ -111,8 +111,11 @@ impl<'a> Run<'a> {
 /// What answers a part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question<'a> {
-    pub(super) index: &'a Index,
+    pub(super) index: &'a AnyIndex,
     pub(super) kernel: Function,
+    /// Threads that it takes for a query. Where it is more than one, each that finds a value sets its bit of the validity,
+    /// which must be 0 before.
+    pub(super) threads: u64,
     /// Whether positions take 64 bits.
     pub(super) wide: bool,
 }
@@ -157,9 +160,9 @@ impl Lane {
             |n| gpu.pinned.take(n),
         )?;
         if question.wide {
-            asked.clip::<u64>(question.index.n, bounds.numbers(0, 2 * m));
+            asked.clip::<u64>(question.index.rows(), bounds.numbers(0, 2 * m));
         } else {
-            asked.clip::<u32>(question.index.n, bounds.numbers(0, 2 * m));
+            asked.clip::<u32>(question.index.rows(), bounds.numbers(0, 2 * m));
         }
 
         let mut parts = Parts::default();
@@ -193,7 +196,7 @@ impl Lane {
             self.stream
                 .copy_up(bounds_at, bounds.start(), 2 * m * bound_bytes)?;
             let arguments: [*mut c_void; 7] = [
-                argument(question.index),
+                question.index.argument(),
                 argument(&queries),
                 argument(&bounds_at),
                 argument(&right_at),
@@ -201,7 +204,11 @@ impl Lane {
                 argument(&positions),
                 argument(&valid),
             ];
-            self.stream.launch(question.kernel, m as u64, arguments)?;
+            if question.threads > 1 {
+                self.stream.fill(valid, 0, m.div_ceil(32) * 4)?;
+            }
+            let threads = m as u64 * question.threads;
+            self.stream.launch(question.kernel, threads, arguments)?;
         }
 
         // SAFETY: the caller vouches for room for `m` answers from `first` on.

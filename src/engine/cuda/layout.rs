@@ -3,10 +3,13 @@
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::tuning::{self, Shape};
+use super::validity::{MAX_VALID_LEVELS, ValidTree};
 use crate::engine::{ColumnSize, EngineError};
 
 const MAX_LEVELS: usize = 8;
-const MAX_VALID_LEVELS: usize = 8;
+
+/// More than any device holds; sums of bytes stay far from the ends of 64 bits.
+pub(super) const MAX_ROWS: u64 = 1 << 40;
 
 /// What every part is aligned to.
 const ALIGN: u64 = 256;
@@ -41,6 +44,17 @@ pub(super) struct Part {
     pub(super) padding: u64,
 }
 
+impl Part {
+    /// Where it begins in memory that begins at `base`; nowhere if it is empty.
+    pub(super) fn address(self, base: CUdeviceptr) -> CUdeviceptr {
+        if self.bytes == 0 {
+            0
+        } else {
+            base + self.start
+        }
+    }
+}
+
 /// All parts of an index of one column.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
@@ -57,11 +71,7 @@ pub(super) struct Layout {
     pub(super) table: Part,
     pub(super) table_at: Part,
     pub(super) table_rows: u32,
-    /// Empty without NULLs.
-    pub(super) valid: [Part; MAX_VALID_LEVELS],
-    /// Words of 32 bits.
-    pub(super) valid_words: [u64; MAX_VALID_LEVELS],
-    pub(super) valid_levels: usize,
+    pub(super) valid: ValidTree,
     pub(super) bytes: u64,
 }
 
@@ -79,8 +89,7 @@ impl Layout {
     fn new(size: ColumnSize, positions: bool, shape: Shape) -> Result<Self, EngineError> {
         let too_long = EngineError::TooLong { rows: size.rows };
         let rows = size.rows as u64;
-        // More than any device holds; sums below stay far from the ends of 64 bits.
-        if rows >= 1 << 40 {
+        if rows >= MAX_ROWS {
             return Err(too_long);
         }
         let key = size.key_bytes as u64;
@@ -117,16 +126,11 @@ impl Layout {
             Part::default()
         };
 
-        let mut valid = [Part::default(); MAX_VALID_LEVELS];
-        let mut valid_words = [0; MAX_VALID_LEVELS];
-        let mut valid_levels = 0;
-        let mut bits = rows;
-        while size.nulls && (valid_levels == 0 || bits > 1) {
-            bits = bits.div_ceil(32);
-            valid_words[valid_levels] = bits;
-            valid[valid_levels] = parts.add(bits * 4, bits * 4);
-            valid_levels += 1;
-        }
+        let valid = if size.nulls {
+            ValidTree::after(&mut parts, rows)
+        } else {
+            ValidTree::default()
+        };
         Ok(Self {
             rows,
             shape,
@@ -139,8 +143,6 @@ impl Layout {
             table_at,
             table_rows,
             valid,
-            valid_words,
-            valid_levels,
             bytes: parts.end,
         })
     }
@@ -152,13 +154,7 @@ impl Layout {
 
     /// The parts in memory that begins at `base`, for kernels.
     pub(super) fn index(&self, base: CUdeviceptr, fold: [u64; 2], flip: [u64; 2]) -> Index {
-        let at = |part: Part| {
-            if part.bytes == 0 {
-                0
-            } else {
-                base + part.start
-            }
-        };
+        let at = |part: Part| part.address(base);
         Index {
             n: self.rows,
             fold,
@@ -168,11 +164,11 @@ impl Layout {
             table: at(self.table),
             table_at: at(self.table_at),
             table_stride: self.entries[self.top],
-            valid: self.valid.map(at),
+            valid: self.valid.parts.map(at),
             top: self.top as u32,
             rows: self.table_rows,
-            valid_levels: self.valid_levels as u32,
-            keyed: u32::from(self.valid_levels > 0),
+            valid_levels: self.valid.levels as u32,
+            keyed: u32::from(self.valid.levels > 0),
         }
     }
 
@@ -186,13 +182,15 @@ impl Layout {
 }
 
 /// Parts that follow each other.
-#[derive(Default)]
-struct Parts {
-    end: u64,
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// Bytes of all.
+    pub(super) end: u64,
 }
 
 impl Parts {
-    fn add(&mut self, bytes: u64, padded: u64) -> Part {
+    /// Adds one of so many bytes, of `padded` with those that follow it.
+    pub(super) fn add(&mut self, bytes: u64, padded: u64) -> Part {
         let start = self.end;
         self.end = (start + padded).next_multiple_of(ALIGN);
         Part {
@@ -229,7 +227,7 @@ mod tests {
                     let layout = Layout::new(size, positions, shape).expect("not too long");
                     let mut parts: Vec<Part> = layout.level.into();
                     parts.extend(layout.offset);
-                    parts.extend(layout.valid);
+                    parts.extend(layout.valid.parts);
                     parts.extend([layout.table, layout.table_at]);
                     parts.retain(|part| part.bytes > 0);
                     parts.sort_by_key(|part| part.start);

@@ -22,12 +22,16 @@ mod layout;
 mod memory;
 mod module;
 mod narrow;
+mod paper;
 mod pinned;
+mod plan;
 mod stream;
 mod tuning;
 mod upload;
+mod validity;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::engine::{BuildOptions, Column, ColumnSize, Engine, EngineError, RangeIndex};
 pub use devices::{DeviceInfo, devices};
@@ -37,21 +41,24 @@ pub use fault::Fault;
 use gpu::Gpu;
 use index::CudaIndex;
 use key::CudaKey;
-use layout::Layout;
+use plan::{Choice, Plan};
 #[doc(hidden)]
 pub use tuning::Shape;
 
-/// Which kernel answers.
+/// Which kernel answers: all give the same answers. Those other than [`CudaKernel::Auto`] are the ones of "GPU-RMQ:
+/// Accelerating Range Minimum Queries on Modern GPUs" (Kreis et al., 2026), to be measured against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CudaKernel {
     /// Our own search.
     #[default]
     Auto,
-    /// GPU-RMQ's coalesced loads (CL), the paper's better one on large columns.
+    /// GPU-RMQ's coalesced loads (CL) with a queue in each warp, the paper's better one on large columns.
     Coalesced,
+    /// The same without the queue: the threads of a group all load their query.
+    MultiLoad,
     /// GPU-RMQ's vector loads (VL).
     Vector,
-    /// No index: every range is read from end to end.
+    /// No index: every range is read from end to end. On a large column a batch takes long, and nothing stops it.
     FullScan,
 }
 
@@ -102,7 +109,9 @@ pub struct DeviceUse {
 pub struct CudaEngine {
     gpus: Arc<[Arc<Gpu>]>,
     fallback: bool,
-    shape: Option<Shape>,
+    choice: Choice,
+    /// Builds stop where it is set.
+    stop: Arc<AtomicBool>,
 }
 
 impl CudaEngine {
@@ -111,9 +120,6 @@ impl CudaEngine {
     /// # Errors
     /// [`EngineError::NoDevice`] where there is no such device or it does not serve, [`EngineError::Device`] where it fails.
     pub fn open(options: &CudaOptions) -> Result<Self, EngineError> {
-        if options.kernel != CudaKernel::Auto {
-            return Err(EngineError::Unsupported("the paper's kernels"));
-        }
         let mut ordinals = options.devices.clone();
         if ordinals.is_empty() {
             let all = devices()?;
@@ -130,7 +136,11 @@ impl CudaEngine {
         Ok(Self {
             gpus: gpus.into(),
             fallback: options.fallback,
-            shape: options.shape,
+            choice: Choice {
+                kernel: options.kernel,
+                shape: options.shape,
+            },
+            stop: Arc::default(),
         })
     }
 
@@ -157,11 +167,19 @@ impl CudaEngine {
         gpu.device.memory().ok().map(|(free, _)| free)
     }
 
+    /// The same engine, whose builds end in an error soon after `stop` is set.
+    #[must_use]
+    pub fn until(&self, stop: Arc<AtomicBool>) -> Self {
+        Self {
+            stop,
+            ..self.clone()
+        }
+    }
+
     /// Bytes that an index of such a column takes on each device, the column included: known before anything is built.
     #[must_use]
     pub fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
-        Layout::of(size, options.positions, self.shape)
-            .map_or(usize::MAX, |layout| layout.bytes as usize)
+        Plan::of(self.choice, size, options.positions).map_or(usize::MAX, |plan| plan.bytes())
     }
 
     /// Lets the `nth` call of that kind fail, on every device, counted from 1 and from now on; none where it is 0.
@@ -181,7 +199,14 @@ impl CudaEngine {
         column: Column<K>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<K>>, EngineError> {
-        let index = CudaIndex::build(&self.gpus, column, options, self.shape, self.fallback)?;
+        let index = CudaIndex::build(
+            &self.gpus,
+            column,
+            options,
+            self.choice,
+            self.fallback,
+            &self.stop,
+        )?;
         Ok(Arc::new(index))
     }
 }

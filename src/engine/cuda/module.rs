@@ -15,32 +15,31 @@ pub(super) enum Module {
     AnswerU32,
     AnswerU64,
     AnswerU128,
+    /// The kernels of the paper.
+    Paper,
 }
 
-const MODULES: usize = 4;
+const MODULES: usize = 5;
 
 impl Module {
     fn ptx(self) -> &'static CStr {
         macro_rules! ptx {
             ($file:literal) => {
-                const {
-                    let text = concat!(
-                        include_str!(concat!("../../../kernels/ptx/", $file, ".ptx")),
-                        "\0"
-                    );
-                    match CStr::from_bytes_with_nul(text.as_bytes()) {
-                        Ok(text) => text,
-                        Err(_) => panic!("PTX is text"),
-                    }
-                }
+                concat!(
+                    include_str!(concat!("../../../kernels/ptx/", $file, ".ptx")),
+                    "\0"
+                )
             };
         }
-        match self {
+        let text = match self {
             Self::Build => ptx!("build"),
             Self::AnswerU32 => ptx!("answer_u32"),
             Self::AnswerU64 => ptx!("answer_u64"),
             Self::AnswerU128 => ptx!("answer_u128"),
-        }
+            Self::Paper => ptx!("paper"),
+        };
+        // Looked through for zero bytes when loaded: doing it at compile time takes long.
+        CStr::from_bytes_with_nul(text.as_bytes()).expect("PTX has no zero byte")
     }
 }
 

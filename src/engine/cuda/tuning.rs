@@ -31,6 +31,10 @@ pub(super) fn shape(rows: u64, key_bytes: usize) -> Shape {
     }
 }
 
+/// The highest level of the paper's index has at most so many entries: a search that arrives there reads all that is left of
+/// its range.
+pub(super) const PAPER_CUTOFF: u64 = 64;
+
 /// Queries that go to a device at once. A larger batch is cut, so that the copies of one part overlap with the work on
 /// others; a part is small enough for its bounds to stay in a core's cache on their way.
 pub(super) const BATCH: usize = 1 << 18;
