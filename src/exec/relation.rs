@@ -455,11 +455,11 @@ impl Relation {
                             building.label
                         )));
                     }
-                    Err(error) => match of_device(&error) {
+                    Err(error) => match of_devices(&error) {
                         None => return Err(error),
                         Some(why) => {
                             log::warn!("the CPU answers ranges of {}: {why}", building.label);
-                            self.note(&key, Decision::cpu(why.to_string()));
+                            self.note(&key, Decision::cpu(why));
                         }
                     },
                 }
@@ -515,7 +515,7 @@ impl Relation {
     /// Builds an index in the memory of devices, where others make room for it.
     ///
     /// # Errors
-    /// One of [`of_device`] where the devices are the reason.
+    /// One that [`of_devices`] knows where the CPU engine may have an answer.
     async fn build_on_devices(
         &self,
         engine: &Arc<dyn DeviceEngine>,
@@ -545,9 +545,7 @@ impl Relation {
                 .await;
             match built {
                 // Others use the device as well: what is held makes room.
-                Err(error)
-                    if matches!(of_device(&error), Some(EngineError::DeviceMemory { .. }))
-                        && self.catalog.evict_from_device() => {}
+                Err(error) if lacks_device_memory(&error) && self.catalog.evict_from_device() => {}
                 built => return built,
             }
         }
@@ -634,13 +632,25 @@ fn exactly(rows: &Precision<usize>) -> Option<usize> {
     }
 }
 
-/// Whether devices are the reason, so that the CPU engine would have an answer.
-fn of_device(error: &DataFusionError) -> Option<&EngineError> {
+/// Why an index could not be built on devices, if that is no error of the query: the CPU engine may have an answer.
+fn of_devices(error: &DataFusionError) -> Option<String> {
     match error {
-        DataFusionError::External(error) => error
-            .downcast_ref::<EngineError>()
-            .filter(|error| error.of_device()),
+        DataFusionError::External(error) => {
+            let error = error.downcast_ref::<EngineError>();
+            error.map(ToString::to_string)
+        }
+        DataFusionError::ResourcesExhausted(why) => Some(why.clone()),
         _ => None,
+    }
+}
+
+/// Whether the memory of devices is what lacks.
+fn lacks_device_memory(error: &DataFusionError) -> bool {
+    match error {
+        DataFusionError::External(error) => {
+            matches!(error.downcast_ref(), Some(EngineError::DeviceMemory { .. }))
+        }
+        _ => false,
     }
 }
 
