@@ -61,7 +61,7 @@ pub enum EngineError {
         /// Bytes that may be used in all.
         limit: usize,
     },
-    /// A GPU failed. The engine does not use it again.
+    /// A GPU failed. The engine does not use it again, unless its driver lacked memory.
     Device {
         /// Which device.
         ordinal: usize,

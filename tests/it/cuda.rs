@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use datafusion_rmq::engine::cpu::CpuEngine;
-use datafusion_rmq::engine::cuda::{CudaEngine, CudaOptions, Fault, Shape, devices};
+use datafusion_rmq::engine::cuda::{CudaEngine, CudaKernel, CudaOptions, Fault, Shape, devices};
 use datafusion_rmq::engine::{
     BuildOptions, Column, ColumnSize, Encoding, Engine, EngineError, RangeIndex,
 };
@@ -32,12 +32,26 @@ fn open(options: &CudaOptions) -> Option<CudaEngine> {
 
 /// One that does not hide failures behind the CPU.
 fn strict(shape: Option<Shape>) -> Option<CudaEngine> {
+    with_kernel(CudaKernel::Auto, shape)
+}
+
+/// As [`strict`], asked with that kernel.
+fn with_kernel(kernel: CudaKernel, shape: Option<Shape>) -> Option<CudaEngine> {
     open(&CudaOptions {
         fallback: false,
+        kernel,
         shape,
         ..CudaOptions::default()
     })
 }
+
+/// The kernels that are not ours.
+const PAPERS: [CudaKernel; 4] = [
+    CudaKernel::Coalesced,
+    CudaKernel::MultiLoad,
+    CudaKernel::Vector,
+    CudaKernel::FullScan,
+];
 
 /// The shapes in use, and flat and deep ones whose edges small columns reach.
 fn shapes(key_bytes: usize) -> Vec<Option<Shape>> {
@@ -63,7 +77,7 @@ fn options(positions: bool) -> BuildOptions {
     }
 }
 
-/// Every look and null pattern at sizes around the edges of chunks, in one shape.
+/// Every look and null pattern at sizes around the edges of chunks, in every shape.
 fn small_sizes<K: Width>() {
     let mut random = Random::new("small sizes");
     let edges: &[usize] = if small() {
@@ -73,35 +87,69 @@ fn small_sizes<K: Width>() {
     };
     for shape in shapes(size_of::<K>()) {
         let Some(engine) = strict(shape) else { return };
-        let mut sizes = vec![0, 1, 2];
-        sizes.extend(edges.iter().flat_map(|edge| [edge - 1, *edge, edge + 1]));
-        for n in sizes {
-            for nulls in NULLS {
-                let data = DATA[random.below(DATA.len())];
-                let case = Case::<K>::new(data, nulls, n, &mut random);
-                let naive = Naive::new(&case.keys, &case.valid);
-                let (left, right) = ranges(n, if small() { 30 } else { 300 }, &mut random);
-                for positions in [true, false] {
-                    let options = options(positions);
-                    let index = K::index(&engine, case.column.clone(), &options).expect("it fits");
-                    let size = ColumnSize {
-                        rows: n,
-                        key_bytes: size_of::<K>(),
-                        nulls: true,
-                    };
-                    assert_eq!(index.len(), n);
-                    assert!(index.device_bytes() <= engine.device_bytes(size, &options));
-                    let what = format!("{}, {shape:?}, positions {positions}", case.what);
-                    compare(&*index, &naive, case.encoding, &left, &right, &what);
-                }
+        sizes_around::<K>(&engine, edges, &format!("{shape:?}"), &mut random);
+    }
+}
+
+/// The same of the paper's kernels.
+fn small_sizes_of_the_papers<K: Width>() {
+    let mut random = Random::new("small sizes of the paper's");
+    let edges: &[usize] = if small() {
+        &[64, 600]
+    } else {
+        &[8, 32, 64, 512, 2048, 4096, 32_768]
+    };
+    let shape = |top_entries, wide_positions| {
+        Some(Shape {
+            chunk_bytes: 128,
+            top_entries,
+            wide_positions,
+        })
+    };
+    for kernel in PAPERS {
+        for shape in [None, shape(1, false), shape(5, true)] {
+            let Some(engine) = with_kernel(kernel, shape) else {
+                return;
+            };
+            sizes_around::<K>(
+                &engine,
+                edges,
+                &format!("{kernel:?}, {shape:?}"),
+                &mut random,
+            );
+        }
+    }
+}
+
+fn sizes_around<K: Width>(engine: &CudaEngine, edges: &[usize], what: &str, random: &mut Random) {
+    let mut sizes = vec![0, 1, 2];
+    sizes.extend(edges.iter().flat_map(|edge| [edge - 1, *edge, edge + 1]));
+    for n in sizes {
+        for nulls in NULLS {
+            let data = DATA[random.below(DATA.len())];
+            let case = Case::<K>::new(data, nulls, n, random);
+            let naive = Naive::new(&case.keys, &case.valid);
+            let (left, right) = ranges(n, if small() { 30 } else { 300 }, random);
+            for positions in [true, false] {
+                let options = options(positions);
+                let index = K::index(engine, case.column.clone(), &options).expect("it fits");
+                let size = ColumnSize {
+                    rows: n,
+                    key_bytes: size_of::<K>(),
+                    nulls: true,
+                };
+                assert_eq!(index.len(), n);
+                assert!(index.device_bytes() <= engine.device_bytes(size, &options));
+                let what = format!("{}, {what}, positions {positions}", case.what);
+                compare(&*index, &naive, case.encoding, &left, &right, &what);
             }
         }
-        assert_eq!(
-            engine.devices()[0].used,
-            0,
-            "indexes give their memory back"
-        );
     }
+    assert_eq!(
+        engine.devices()[0].used,
+        0,
+        "indexes give their memory back"
+    );
 }
 
 #[test]
@@ -117,6 +165,21 @@ fn small_sizes_of_64_bits() {
 #[test]
 fn small_sizes_of_128_bits() {
     small_sizes::<u128>();
+}
+
+#[test]
+fn small_sizes_of_the_papers_kernels_and_32_bits() {
+    small_sizes_of_the_papers::<u32>();
+}
+
+#[test]
+fn small_sizes_of_the_papers_kernels_and_64_bits() {
+    small_sizes_of_the_papers::<u64>();
+}
+
+#[test]
+fn small_sizes_of_the_papers_kernels_and_128_bits() {
+    small_sizes_of_the_papers::<u128>();
 }
 
 #[test]
@@ -238,10 +301,9 @@ fn random_column<K: Width>(engine: &CudaEngine, random: &mut Random) -> u64 {
     asked.into_inner()
 }
 
-/// Beyond what a naive scan can do: the CPU engine is the measure.
-fn against_cpu<K: Width>(engine: &CudaEngine, n: usize, count: usize, random: &mut Random) {
+/// A long column of random bits, made by several threads.
+fn many_floats<K: Width>(n: usize, threads: usize, random: &mut Random) -> Column<K> {
     let seed = random.next();
-    let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
     let mut bits = vec![K::ZERO; n];
     let share = n.div_ceil(threads).max(1);
     std::thread::scope(|scope| {
@@ -252,7 +314,13 @@ fn against_cpu<K: Width>(engine: &CudaEngine, n: usize, count: usize, random: &m
             });
         }
     });
-    let column = Column::new(Arc::new(bits), Encoding::<K>::float());
+    Column::new(Arc::new(bits), Encoding::<K>::float())
+}
+
+/// Beyond what a naive scan can do: the CPU engine is the measure.
+fn against_cpu<K: Width>(engine: &CudaEngine, n: usize, count: usize, random: &mut Random) {
+    let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
+    let column = many_floats::<K>(n, threads, random);
     let options = BuildOptions {
         positions: true,
         threads,
@@ -275,6 +343,9 @@ fn same<K: Width>(
     right: &[i64],
 ) {
     for (values, positions) in [(true, false), (false, true), (true, true)] {
+        if positions && !found.has_positions() {
+            continue;
+        }
         let mut outs = [expected, found].map(|index| {
             let mut out = index.outputs(left.len(), values, positions);
             index
@@ -323,6 +394,66 @@ fn a_huge_column_answers_as_the_cpu_does() {
     against_cpu::<u32>(&engine, rows, 4_000_000, &mut random);
 }
 
+/// Our kernel, which the tests above measure, is the measure of the paper's. A scan of the column takes it fewer ranges.
+fn papers_against_ours<K: Width>(
+    column: &Column<K>,
+    count: usize,
+    scans: usize,
+    random: &mut Random,
+) {
+    let Some(ours) = strict(None) else { return };
+    let expected = K::index(&ours, column.clone(), &options(true)).expect("it fits");
+    for kernel in PAPERS {
+        let Some(engine) = with_kernel(kernel, None) else {
+            return;
+        };
+        let count = if kernel == CudaKernel::FullScan {
+            scans
+        } else {
+            count
+        };
+        for positions in [true, false] {
+            let found = K::index(&engine, column.clone(), &options(positions)).expect("it fits");
+            let (left, right) = ranges(column.len(), count, random);
+            same(&*expected, &*found, &left, &right);
+        }
+    }
+}
+
+#[test]
+fn the_papers_kernels_answer_large_columns_as_ours_does() {
+    let mut random = Random::new("large columns of the paper's");
+    let Some(_open) = strict(None) else { return };
+    let scale = if small() { 12 } else { 23 };
+    let n = (1 << scale) + random.below(1000) - 500;
+    let count = if small() { 200 } else { 600_000 };
+    let scans = if small() { 200 } else { 20_000 };
+    for nulls in [Nulls::Absent, Nulls::Some, Nulls::Most] {
+        let data = [Data::Uniform, Data::Ties, Data::Greatest][random.below(3)];
+        let case = Case::<u32>::new(data, nulls, n, &mut random);
+        papers_against_ours(&case.column, count, scans, &mut random);
+        let case = Case::<u64>::new(data, nulls, n / 2, &mut random);
+        papers_against_ours(&case.column, count, scans, &mut random);
+        let case = Case::<u128>::new(data, nulls, n / 4, &mut random);
+        papers_against_ours(&case.column, count, scans, &mut random);
+    }
+}
+
+/// As long as `RMQ_TEST_ROWS` says, as our own kernel's.
+#[test]
+fn the_papers_kernels_answer_a_huge_column_as_ours_does() {
+    let Ok(rows) = std::env::var("RMQ_TEST_ROWS") else {
+        println!("skipped: RMQ_TEST_ROWS says how many rows");
+        return;
+    };
+    let mut random = Random::new("huge column of the paper's");
+    let Some(_open) = strict(None) else { return };
+    let rows = rows.parse().expect("RMQ_TEST_ROWS is a number");
+    let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
+    let column = many_floats::<u32>(rows, threads, &mut random);
+    papers_against_ours(&column, 1_000_000, 1_000, &mut random);
+}
+
 #[test]
 fn memory_is_limited_and_comes_back() {
     let Some(engine) = strict(None) else { return };
@@ -368,12 +499,18 @@ fn any_fault_ends_in_an_error_or_in_the_right_answer() {
     let naive = Naive::new(&case.keys, &case.valid);
     let (left, right) = ranges(case.keys.len(), 2_000, &mut random);
     let mut faults = 0;
-    for fault in Fault::ALL {
+    // Of the paper's, one that does all that they do.
+    let kernels = [CudaKernel::Auto, CudaKernel::MultiLoad];
+    for (fault, kernel) in Fault::ALL
+        .iter()
+        .flat_map(|fault| kernels.map(|kernel| (*fault, kernel)))
+    {
         for fallback in [true, false] {
             for during_build in [true, false] {
                 let mut nth = 1;
                 while strikes(
                     fault,
+                    kernel,
                     fallback,
                     during_build,
                     nth,
@@ -397,6 +534,7 @@ fn any_fault_ends_in_an_error_or_in_the_right_answer() {
 #[expect(clippy::too_many_arguments, reason = "the case and the fault")]
 fn strikes(
     fault: Fault,
+    kernel: CudaKernel,
     fallback: bool,
     during_build: bool,
     nth: u64,
@@ -408,6 +546,7 @@ fn strikes(
     // A device that failed is not used again, so each fault has an engine of its own.
     let engine = CudaEngine::open(&CudaOptions {
         fallback,
+        kernel,
         ..CudaOptions::default()
     })
     .expect("it was opened before");

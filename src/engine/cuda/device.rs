@@ -89,7 +89,30 @@ impl Device {
             .map_err(|reason| self.fail(what, reason))
     }
 
-    /// As [`Device::call`], for what can be made to fail.
+    /// As [`Device::call`], for memory; `false` where there is not enough.
+    pub(super) fn allocate(
+        &self,
+        what: &'static str,
+        call: impl FnOnce() -> CUresult,
+    ) -> Result<bool, EngineError> {
+        let mut enough = true;
+        self.call(what, || {
+            let result = if self.faults.strikes(Fault::Allocation) {
+                CUresult::CUDA_ERROR_OUT_OF_MEMORY
+            } else {
+                call()
+            };
+            enough = result != CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+            if enough {
+                result
+            } else {
+                CUresult::CUDA_SUCCESS
+            }
+        })?;
+        Ok(enough)
+    }
+
+    /// As [`Device::call`], for other work that can be made to fail.
     pub(super) fn call_or_fault(
         &self,
         fault: Fault,
@@ -97,12 +120,10 @@ impl Device {
         call: impl FnOnce() -> CUresult,
     ) -> Result<(), EngineError> {
         self.call(what, || {
-            if !self.faults.strikes(fault) {
-                call()
-            } else if fault == Fault::Allocation {
-                CUresult::CUDA_ERROR_OUT_OF_MEMORY
-            } else {
+            if self.faults.strikes(fault) {
                 CUresult::CUDA_ERROR_UNKNOWN
+            } else {
+                call()
             }
         })
     }
@@ -115,17 +136,13 @@ impl Device {
         }
     }
 
-    /// The error of a call that failed. One other than a lack of memory retires the device.
+    /// The error of a call that failed. One other than a lack of memory (what the driver needs for streams, modules and
+    /// launches, too) retires the device.
     fn fail(&self, what: &'static str, reason: Reason) -> EngineError {
-        if reason.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
-            return EngineError::DeviceMemory {
-                ordinal: self.ordinal,
-                needed: 0,
-                free: 0,
-                limit: 0,
-            };
-        }
         let error = self.error(what, reason.to_string());
+        if reason.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
+            return error;
+        }
         if self.failed.set(error.to_string()).is_ok() {
             log::error!("{error}; it is not used again");
         }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cudarc::driver::sys::{self, CUdeviceptr};
 
 use super::device::Device;
-use super::fault::Fault;
 use crate::engine::EngineError;
 
 /// How many bytes of a device indexes take, and may.
@@ -98,27 +97,24 @@ impl DeviceMemory {
     ) -> Result<Self, EngineError> {
         let mut address = 0;
         // SAFETY: the pointer is good for the call.
-        let made = device.call_or_fault(Fault::Allocation, "allocate memory", || unsafe {
+        let enough = device.allocate("allocate memory", || unsafe {
             sys::cuMemAlloc_v2(&raw mut address, bytes.max(1))
-        });
-        match made {
-            Ok(()) => Ok(Self {
-                device: Arc::clone(device),
-                address,
-                bytes,
-                _reservation: reservation,
-            }),
-            Err(EngineError::DeviceMemory { ordinal, .. }) => {
-                let (free, limit) = device.memory()?;
-                Err(EngineError::DeviceMemory {
-                    ordinal,
-                    needed: bytes,
-                    free,
-                    limit,
-                })
-            }
-            Err(error) => Err(error),
+        })?;
+        if !enough {
+            let (free, limit) = device.memory()?;
+            return Err(EngineError::DeviceMemory {
+                ordinal: device.ordinal(),
+                needed: bytes,
+                free,
+                limit,
+            });
         }
+        Ok(Self {
+            device: Arc::clone(device),
+            address,
+            bytes,
+            _reservation: reservation,
+        })
     }
 
     pub(super) fn address(&self) -> CUdeviceptr {

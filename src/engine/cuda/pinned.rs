@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_PORTABLE};
 
 use super::device::Device;
-use super::fault::Fault;
 use crate::engine::{EngineError, Memory};
 
 /// Smallest block.
@@ -77,18 +76,12 @@ impl Pinned {
         let mut start = std::ptr::null_mut();
         // Portable: devices of other contexts copy to it as fast.
         // SAFETY: the pointer is good for the call.
-        let made = self
-            .device
-            .call_or_fault(Fault::Allocation, "pin host memory", || unsafe {
-                sys::cuMemHostAlloc(&raw mut start, bytes, CU_MEMHOSTALLOC_PORTABLE)
-            });
-        let start: NonNull<u8> = match made {
-            Ok(()) => NonNull::new(start.cast()).ok_or(EngineError::OutOfMemory { bytes })?,
-            Err(EngineError::DeviceMemory { .. }) => {
-                return Err(EngineError::OutOfMemory { bytes });
-            }
-            Err(error) => return Err(error),
-        };
+        let enough = self.device.allocate("pin host memory", || unsafe {
+            sys::cuMemHostAlloc(&raw mut start, bytes, CU_MEMHOSTALLOC_PORTABLE)
+        })?;
+        let start: NonNull<u8> = NonNull::new(start.cast())
+            .filter(|_| enough)
+            .ok_or(EngineError::OutOfMemory { bytes })?;
         // So that whoever is lent it sees initialised bytes.
         // SAFETY: fresh memory of that length.
         unsafe { start.write_bytes(0, bytes) };

@@ -2,6 +2,8 @@
 //!
 //! Threads copy slices into pinned memory, from where the device fetches them: the bus moves one slice while others are filled.
 //! What is to be done with a slice follows it on its stream.
+//!
+//! An upload runs to its end or to an error: whoever no longer wants the column waits for it, or lets its thread go on.
 
 use std::ops::Range;
 use std::sync::Mutex;
