@@ -353,7 +353,7 @@ impl Relation {
         let mut missing = vec![];
         for (key, required) in self.required() {
             let data_type = column_type(scan, &key.0)?;
-            let held = self.held(&key, &version, &data_type, &options);
+            let held = self.held(&key, version.as_ref(), &data_type, &options);
             let mut decision = required.decision;
             if decision.is_none()
                 && let Some(rows) = held.rows()
@@ -406,89 +406,105 @@ impl Relation {
             }
             _ => None,
         };
-        for Missing {
+        let run = ThisRun {
+            context,
+            options: &options,
+            partitions,
+            version,
+            load_time,
+        };
+        for missing in missing {
+            let chunks = loaded.chunks(&missing.key.0)?;
+            prepared.push(self.make_missing(missing, chunks, &run).await?);
+        }
+        Ok(prepared)
+    }
+
+    /// Builds an index that is not held, where it is decided or else on the CPU.
+    async fn make_missing(
+        &self,
+        missing: Missing,
+        chunks: Chunks,
+        run: &ThisRun<'_>,
+    ) -> Result<PreparedIndex> {
+        let Missing {
             key,
             data_type,
             demand,
             decision,
-        } in missing
-        {
-            let chunks = loaded.chunks(&key.0)?;
-            let decision = match decision {
-                Some(decision) => decision,
-                None => {
-                    let rows = Some(chunks.rows());
-                    self.decide(&key, demand, rows, &data_type, partitions, &options)
-                        .await?
-                        .unwrap_or_else(|| Decision::cpu(""))
-                }
-            };
-            let building = Building {
-                label: self.column_label(&key.0),
-                extreme: key.1,
-                data_type,
-                chunks,
-                threads: options.threads(),
-            };
-            let kept = |held: &Arc<HeldIndex>, target: &Target| {
-                if let (Some(key), Some(version)) = (self.key(&key.0, key.1, target), &version)
-                    && options.keep_indexes
-                {
-                    let version = version.of_column(&key.column.column);
-                    self.catalog.keep(key, version, held);
-                }
-            };
-            self.note(&key, decision.clone());
-            if let Target::Devices(engine) = &decision.target {
-                match self
-                    .build_on_devices(engine, &building, context, &options)
-                    .await
-                {
-                    Ok(held) => {
-                        kept(&held, &decision.target);
-                        prepared.push(PreparedIndex::new(key, held, &decision, Some(load_time)));
-                        continue;
-                    }
-                    Err(error) if decision.demanded => {
-                        return Err(error.context(format!(
-                            "rmq.engine = 'cuda': the index of {}",
-                            building.label
-                        )));
-                    }
-                    Err(error) => match of_devices(&error) {
-                        None => return Err(error),
-                        Some(why) => {
-                            log::warn!("the CPU answers ranges of {}: {why}", building.label);
-                            self.note(&key, Decision::cpu(why));
-                        }
-                    },
-                }
+        } = missing;
+        let ThisRun {
+            context, options, ..
+        } = *run;
+        let decision = match decision {
+            Some(decision) => decision,
+            None => {
+                let rows = Some(chunks.rows());
+                self.decide(&key, demand, rows, &data_type, run.partitions, options)
+                    .await?
+                    .unwrap_or_else(|| Decision::cpu(""))
             }
-            let fell_back = decision.target != Target::Cpu;
-            let found = if fell_back {
-                let held = self.held(&key, &version, &building.data_type, &options);
-                held.find(&Target::Cpu)
-            } else {
-                None
-            };
-            let built = if found.is_none() {
-                Some(load_time)
-            } else {
-                None
-            };
-            let held = match found {
-                Some(held) => held,
-                None => {
-                    let held = self.build(&building, context, &options).await?;
-                    kept(&held, &Target::Cpu);
-                    held
-                }
-            };
-            let mut one = PreparedIndex::new(key, held, &decision, built);
-            one.fell_back = fell_back;
-            prepared.push(one);
+        };
+        self.note(&key, decision.clone());
+        let building = Building {
+            label: self.column_label(&key.0),
+            extreme: key.1,
+            data_type,
+            chunks,
+            threads: options.threads(),
+        };
+        let mut built = Some(run.load_time);
+        let Target::Devices(engine) = &decision.target else {
+            let held = self.build(&building, context, options).await?;
+            self.keep(&key, &Target::Cpu, &held, run);
+            return Ok(PreparedIndex::new(key, held, &decision, built));
+        };
+        let on_devices = self.build_on_devices(engine, &building, context, options);
+        let why = match on_devices.await {
+            Ok(held) => {
+                self.keep(&key, &decision.target, &held, run);
+                return Ok(PreparedIndex::new(key, held, &decision, built));
+            }
+            Err(error) if decision.demanded => {
+                let label = building.label;
+                return Err(error.context(format!("rmq.engine = 'cuda': the index of {label}")));
+            }
+            Err(error) => of_devices(&error).ok_or(error)?,
+        };
+        log::warn!("the CPU answers ranges of {}: {why}", building.label);
+        self.note(&key, Decision::cpu(why));
+        let version = run.version.as_ref();
+        let known = self.held(&key, version, &building.data_type, options);
+        let held = match known.find(&Target::Cpu) {
+            Some(held) => {
+                built = None;
+                held
+            }
+            None => {
+                let held = self.build(&building, context, options).await?;
+                self.keep(&key, &Target::Cpu, &held, run);
+                held
+            }
+        };
+        Ok(PreparedIndex {
+            fell_back: true,
+            ..PreparedIndex::new(key, held, &decision, built)
+        })
+    }
+
+    /// Keeps an index for later queries, where its table can tell that nothing changed.
+    fn keep(
+        &self,
+        (column, extreme): &(String, Extreme),
+        target: &Target,
+        held: &Arc<HeldIndex>,
+        run: &ThisRun<'_>,
+    ) {
+        if let (Some(key), Some(version)) = (self.key(column, *extreme, target), &run.version)
+            && run.options.keep_indexes
+        {
+            self.catalog.keep(key, version.of_column(column), held);
         }
-        Ok(prepared)
     }
 
     /// Builds the CPU engine's index off the threads that poll streams.
@@ -555,14 +571,14 @@ impl Relation {
     fn held<'a>(
         &'a self,
         key: &'a (String, Extreme),
-        version: &'a Option<ScanVersion>,
+        version: Option<&'a ScanVersion>,
         data_type: &DataType,
         options: &RmqOptions,
     ) -> Held<'a> {
         Held {
             relation: self,
             key,
-            version: version.as_ref().filter(|_| options.keep_indexes),
+            version: version.filter(|_| options.keep_indexes),
             value_type: crate::index::value_type(data_type),
         }
     }
@@ -674,6 +690,16 @@ impl PreparedIndex {
     }
 }
 
+/// What a run goes by.
+struct ThisRun<'a> {
+    context: &'a Arc<TaskContext>,
+    options: &'a RmqOptions,
+    partitions: usize,
+    /// The version of what was read, if it can be told.
+    version: Option<ScanVersion>,
+    load_time: Duration,
+}
+
 /// An index that is not held.
 struct Missing {
     key: (String, Extreme),
@@ -740,10 +766,8 @@ impl Building {
         build: impl FnOnce(&Self) -> Result<HeldIndex> + Send + 'static,
     ) -> Result<Arc<HeldIndex>> {
         let this = self.clone();
-        let built = SpawnedTask::spawn_blocking(move || build(&this))
-            .join_unwind()
-            .await;
-        let held = built.map_err(|e| {
+        let task = SpawnedTask::spawn_blocking(move || build(&this));
+        let held = task.join_unwind().await.map_err(|e| {
             internal_datafusion_err!("building the index of {} did not end: {e}", self.label)
         })??;
         Ok(Arc::new(held))

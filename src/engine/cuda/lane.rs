@@ -326,7 +326,7 @@ mod tests {
     fn scattered_bounds_arrive_in_their_order() {
         let lengths = [3, 0, 1, BATCH - 2, 2 * BATCH + 5, 7];
         let total: usize = lengths.iter().sum();
-        let left: Vec<i64> = (0..total as i64).collect();
+        let left: Vec<i64> = (0..).take(total).collect();
         let right: Vec<i64> = left.iter().map(|l| l + 1).collect();
         let mut parts = vec![];
         let mut from = 0;
