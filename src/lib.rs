@@ -28,6 +28,7 @@
 //! - `SELECT * FROM range_min('table.column', 'windows', 'l', 'r')`, `range_max`: the same as table functions.
 //! - `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`, `frame_max`, `frame_argmin`, `frame_argmax`: window
 //!   functions whose frames differ from row to row.
+//! - Plain SQL: a join by a range with GROUP BY, a correlated subquery or a lateral join over a range becomes a range join.
 //! - `rmq_indexes()`: the indexes that the session holds; `rmq_devices()`: the GPUs it can use. Options: `RmqOptions`.
 //!
 //! Bounds are inclusive positions, counted from 0, and clipped to the column. NULLs are skipped; a range without a value gives

@@ -16,6 +16,8 @@ use crate::engine::cuda::{CudaKernel, CudaOptions};
 pub struct RmqOptions {
     /// Which engine answers ranges.
     pub engine: EngineChoice,
+    /// Whether plain SQL becomes a range join where it is recognised.
+    pub rewrite: bool,
     /// Whether an index is kept for later queries when its table can tell that nothing changed.
     pub keep_indexes: bool,
     /// The most memory that indexes, and the columns copied for them, may take.
@@ -34,6 +36,7 @@ impl Default for RmqOptions {
     fn default() -> Self {
         Self {
             engine: EngineChoice::Auto,
+            rewrite: true,
             keep_indexes: true,
             index_memory_limit: ByteSize(8 << 30),
             build_threads: 0,
@@ -45,10 +48,15 @@ impl Default for RmqOptions {
 }
 
 /// What `information_schema.df_settings` says of each option.
-const HELP: [(&str, &str); 7] = [
+const HELP: [(&str, &str); 8] = [
     (
         "rmq.engine",
         "Which engine answers ranges: 'cpu', 'cuda' for NVIDIA GPUs, or 'auto', which takes the one that should be done first",
+    ),
+    (
+        "rmq.rewrite",
+        "Whether plain SQL, such as a join over a range with GROUP BY, becomes a range join where it is recognised. When false, \
+         DataFusion plans it",
     ),
     (
         "rmq.keep_indexes",
@@ -96,6 +104,7 @@ impl ExtensionOptions for RmqOptions {
     fn set(&mut self, key: &str, value: &str) -> Result<()> {
         match key {
             "engine" => self.engine = value.parse()?,
+            "rewrite" => self.rewrite = parse(key, value, "true or false")?,
             "keep_indexes" => self.keep_indexes = parse(key, value, "true or false")?,
             "index_memory_limit" => self.index_memory_limit = value.parse()?,
             "build_threads" => {
@@ -133,6 +142,7 @@ impl ExtensionOptions for RmqOptions {
     fn entries(&self) -> Vec<ConfigEntry> {
         let values = [
             self.engine.to_string(),
+            self.rewrite.to_string(),
             self.keep_indexes.to_string(),
             self.index_memory_limit.to_string(),
             self.build_threads.to_string(),

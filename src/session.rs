@@ -17,7 +17,10 @@ use crate::functions::{
 use crate::index::{DeviceSource, IndexCatalog};
 use crate::options::RmqOptions;
 use crate::plan::RmqQueryPlanner;
-use crate::rewrite::{CheckFrameCalls, RangeCallToJoin};
+use crate::rewrite::{
+    CheckFrameCalls, GroupedJoinToRangeJoin, LateralToRangeJoin, RangeCallToJoin,
+    SubqueryToRangeJoin,
+};
 
 /// Registers range queries with a session that is being built.
 pub trait SessionStateBuilderExt {
@@ -93,12 +96,27 @@ fn with_rmq_on(
         .with_query_planner(Arc::new(planner))
 }
 
+/// Whether a rule of the optimizer is one of ours.
+fn is_ours(rule: &str) -> bool {
+    let ours = [
+        RangeCallToJoin.name(),
+        SubqueryToRangeJoin.name(),
+        LateralToRangeJoin.name(),
+        GroupedJoinToRangeJoin.name(),
+    ];
+    ours.contains(&rule)
+}
+
 /// DataFusion's rules and ours.
 fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     // First: before literal bounds are folded and an ORDER BY in a first argument is dropped.
     optimizer.rules.insert(0, Arc::new(RangeCallToJoin));
+    // Before DataFusion's rules for correlated subqueries, which refuse these or leave them to fail.
+    optimizer.rules.insert(1, Arc::new(SubqueryToRangeJoin));
+    optimizer.rules.insert(2, Arc::new(LateralToRangeJoin));
     // Last, for the calls whose bounds were columns of an outer query.
     optimizer.rules.push(Arc::new(RangeCallToJoin));
+    optimizer.rules.push(Arc::new(GroupedJoinToRangeJoin));
     optimizer
 }
 
@@ -140,9 +158,7 @@ fn register_catalog(ctx: &SessionContext, indexes: IndexCatalog) {
             .retain(|rule| rule.name() != CheckFrameCalls.name());
     }
     if let Some(optimizer) = builder.optimizer() {
-        optimizer
-            .rules
-            .retain(|rule| rule.name() != RangeCallToJoin.name());
+        optimizer.rules.retain(|rule| !is_ours(rule.name()));
     }
     *state = with_rmq_on(builder, vec![], indexes).build();
 }

@@ -4,12 +4,22 @@ use std::time::Duration;
 
 /// CPU time that this thread has used so far.
 pub fn thread_time() -> Duration {
+    cpu_time(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// CPU time that all threads of this process have used so far.
+#[allow(dead_code, reason = "not every benchmark spreads over threads")]
+pub fn process_time() -> Duration {
+    cpu_time(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn cpu_time(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
     // SAFETY: `time` is ours to be written.
-    let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
     assert_eq!(
         result, 0,
         "every system these benchmarks run on has this clock"

@@ -2,13 +2,19 @@
 
 mod decision;
 mod gather;
+mod key_build;
+mod key_join;
+mod key_metrics;
+mod key_stream;
 mod load;
 mod metrics;
+mod once;
 mod prepare;
 mod range_join;
 mod relation;
 mod stream;
 
+pub use key_join::KeyJoinExec;
 pub(crate) use prepare::{PhysicalLookup, PrepareIndexesExec};
 pub(crate) use range_join::PhysicalCall;
 pub use range_join::RangeJoinExec;

@@ -78,6 +78,23 @@ impl Ranges {
     pub(crate) fn right(&self) -> &[i64] {
         self.right.values()
     }
+
+    /// The bounds of each range, left and right.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, i64)> {
+        let bounds = self.left().iter().zip(self.right());
+        bounds.map(|(left, right)| (*left, *right))
+    }
+}
+
+/// Ranges by their bounds, left and right.
+impl FromIterator<(i64, i64)> for Ranges {
+    fn from_iter<T: IntoIterator<Item = (i64, i64)>>(bounds: T) -> Self {
+        let (left, right): (Vec<i64>, Vec<i64>) = bounds.into_iter().unzip();
+        Self {
+            left: left.into(),
+            right: right.into(),
+        }
+    }
 }
 
 /// Any integers as Int64. An unsigned one past its limit lies past every column: the limit serves as well.

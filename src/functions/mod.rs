@@ -9,6 +9,7 @@ mod indexes;
 mod lookup;
 mod scalar;
 mod table;
+mod total_order;
 mod window;
 
 pub use devices::DevicesFunction;
@@ -18,6 +19,7 @@ pub(crate) use lookup::LookupUdf;
 pub use scalar::RangeUdf;
 pub(crate) use scalar::column_text;
 pub use table::RangeTableFunction;
+pub use total_order::TotalOrderUdaf;
 pub use window::FrameUdf;
 
 use arrow::datatypes::DataType;

@@ -121,6 +121,16 @@ pub(crate) fn check_ordered(function: &str, column: &str, data_type: &DataType) 
     )
 }
 
+/// Whether values of this type are wider than a key, so that their ranks are their keys.
+pub(crate) fn is_ranked(data_type: &DataType) -> bool {
+    layout(data_type) == Some(Layout::Rank)
+}
+
+/// Whether values of this type have an order.
+pub(crate) fn is_ordered(data_type: &DataType) -> bool {
+    layout(data_type).is_some()
+}
+
 /// Bytes of a key of this type: 4, 8 or 16.
 pub(crate) fn key_bytes(data_type: &DataType) -> usize {
     match layout(data_type) {

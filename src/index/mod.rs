@@ -4,8 +4,12 @@
 mod catalog;
 mod column;
 mod devices;
+mod groups;
 mod keys;
+mod order_keys;
+mod prefix;
 mod rank;
+mod sorted;
 mod version;
 
 pub(crate) use catalog::{HeldIndex, IndexKey};
@@ -13,7 +17,11 @@ pub use catalog::{HeldIndexInfo, IndexCatalog};
 pub(crate) use column::{Answer, ColumnIndex, ReadyIndex};
 pub(crate) use devices::Target;
 pub use devices::{DeviceEngine, DeviceSource};
-pub(crate) use keys::{Chunks, check_ordered, key_bytes, value_type};
+pub(crate) use groups::Groups;
+pub(crate) use keys::{Chunks, check_ordered, is_ordered, key_bytes, value_type};
+pub(crate) use prefix::{Counts, Sums};
+pub use sorted::Comparison;
+pub(crate) use sorted::{Segments, SortedRows, Unsorted};
 pub(crate) use version::{FileVersion, Version};
 
 use datafusion::common::DataFusionError;

@@ -36,16 +36,19 @@ impl Source {
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Table(a), Self::Table(b)) => a == b,
-            (Self::Query(a), Self::Query(b)) => {
-                let providers = || Some((providers(a)?, providers(b)?));
-                a == b
-                    && providers().is_some_and(|(a, b)| {
-                        a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| Arc::ptr_eq(a, b))
-                    })
-            }
+            (Self::Query(a), Self::Query(b)) => is_same_plan(a, b),
             _ => false,
         }
     }
+}
+
+/// Whether two plans give the same rows of the same tables.
+pub(crate) fn is_same_plan(a: &LogicalPlan, b: &LogicalPlan) -> bool {
+    let providers = || Some((providers(a)?, providers(b)?));
+    a == b
+        && providers().is_some_and(|(a, b)| {
+            a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| Arc::ptr_eq(a, b))
+        })
 }
 
 /// The providers of all scans in a plan and its subqueries, or `None` if one can't be told.

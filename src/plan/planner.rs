@@ -13,6 +13,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefine
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
+use super::key_planner::KeyJoinPlanner;
 use super::prepare::with_fresh_slots;
 use super::{Lookup, PrepareIndexes, RangeJoin, Source, TableColumn};
 use crate::exec::{
@@ -69,6 +70,7 @@ impl QueryPlanner for RmqQueryPlanner {
             relations: Mutex::default(),
         });
         let mut planners = self.others.clone();
+        planners.push(Arc::new(KeyJoinPlanner));
         planners.push(Arc::clone(&joins) as _);
         let planner = DefaultPhysicalPlanner::with_extension_planners(planners);
         let logical_plan = with_fresh_slots(logical_plan)?;

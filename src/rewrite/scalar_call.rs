@@ -257,7 +257,7 @@ fn rewrite_values(
 
 /// The plan with the columns of `schema` and no others: what a range join added is dropped where the node passes it
 /// on, and what a node named after a call is named so again.
-fn restore_columns(plan: LogicalPlan, schema: &DFSchema) -> Result<LogicalPlan> {
+pub(super) fn restore_columns(plan: LogicalPlan, schema: &DFSchema) -> Result<LogicalPlan> {
     let now = plan.schema();
     let same = now.fields().len() == schema.fields().len()
         && now

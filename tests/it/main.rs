@@ -12,6 +12,8 @@ mod oracle;
 mod properties;
 mod random;
 #[cfg(feature = "sql")]
+mod range_join;
+#[cfg(feature = "sql")]
 mod robustness;
 #[cfg(feature = "sql")]
 mod sql_files;

@@ -32,7 +32,7 @@ const RANGES: usize = 2500;
 /// How many cases a run takes unless `RMQ_CASES` says otherwise.
 const CASES: u32 = 420;
 
-fn types() -> Vec<DataType> {
+pub fn types() -> Vec<DataType> {
     use DataType as T;
     let utc = Some("Europe/Zurich".into());
     let dictionary = |key, value| T::Dictionary(Box::new(key), Box::new(value));
@@ -111,7 +111,7 @@ fn float(random: u64, few: bool) -> f64 {
 }
 
 /// An array of any of `types()`, made of random bits.
-fn array(data_type: &DataType, bits: &[Option<u64>], few: bool) -> ArrayRef {
+pub fn array(data_type: &DataType, bits: &[Option<u64>], few: bool) -> ArrayRef {
     use DataType as T;
     let numbers = || bits.iter().map(|b| b.map(|b| number(b, few)));
     let floats = || bits.iter().map(|b| b.map(|b| float(b, few)));

@@ -80,31 +80,26 @@ pub(super) fn build<K: CudaKey>(
             },
         )?;
     }
-    for k in 3..=index.top {
-        let entries = layout.entries[k as usize];
-        // SAFETY: level k - 1 is complete; arguments are those of `build_level`.
-        unsafe { stream.launch(kernels.level, entries, [argument(&index), argument(&k)])? };
-    }
-    let entries = layout.entries[layout.top];
-    for row in (0..index.rows - 1).step_by(3) {
-        let arguments = [argument(&index), argument(&entries), argument(&row)];
-        // SAFETY: `row` is complete; arguments are those of `build_table`.
-        unsafe { stream.launch(kernels.table, entries, arguments)? };
-    }
+    // SAFETY: levels 1 and 2 are complete, and the index has room for the rest.
+    unsafe { kernels.build_above(&stream, layout, &index)? };
     stream.wait()?;
     Ok((index, memory))
 }
 
 /// The kernels of a build.
 #[derive(Debug)]
-struct Kernels {
-    bottom: Function,
+pub(super) struct Kernels {
+    pub(super) bottom: Function,
     level: Function,
     table: Function,
 }
 
 impl Kernels {
-    fn find<K: CudaKey>(gpu: &Gpu, layout: &Layout, positions: bool) -> Result<Self, EngineError> {
+    pub(super) fn find<K: CudaKey>(
+        gpu: &Gpu,
+        layout: &Layout,
+        positions: bool,
+    ) -> Result<Self, EngineError> {
         let find = |name: &str| gpu.modules.function(Module::Build, name);
         let (key, chunk) = (K::NAME, layout.shape.chunk_bytes);
         let at = if positions { "_at" } else { "" };
@@ -113,6 +108,31 @@ impl Kernels {
             level: find(&format!("build_level_{key}_c{chunk}{at}"))?,
             table: find(&format!("build_table_{key}{at}"))?,
         })
+    }
+
+    /// Puts what fills the levels from the third on and the table on the stream.
+    ///
+    /// # Safety
+    /// The levels below are complete or will be by then; the memory of `index`, which is of that layout, stays until the stream
+    /// was waited for.
+    pub(super) unsafe fn build_above(
+        &self,
+        stream: &Stream,
+        layout: &Layout,
+        index: &Index,
+    ) -> Result<(), EngineError> {
+        for k in 3..=index.top {
+            let entries = layout.entries[k as usize];
+            // SAFETY: level k - 1 is complete; arguments are those of `build_level`.
+            unsafe { stream.launch(self.level, entries, [argument(index), argument(&k)])? };
+        }
+        let entries = layout.entries[layout.top];
+        for row in (0..index.rows - 1).step_by(3) {
+            let arguments = [argument(index), argument(&entries), argument(&row)];
+            // SAFETY: `row` is complete; arguments are those of `build_table`.
+            unsafe { stream.launch(self.table, entries, arguments)? };
+        }
+        Ok(())
     }
 }
 

@@ -43,6 +43,8 @@ const FUNCTIONS: &[&str] = &[
     "cuDriverGetVersion",
     "cuEventCreate",
     "cuEventDestroy_v2",
+    #[cfg(feature = "bench")]
+    "cuEventElapsedTime",
     "cuEventQuery",
     "cuEventRecord",
     "cuEventSynchronize",

@@ -9,6 +9,9 @@
     reason = "sizes are of 64 bits on every machine with such a GPU; what is cut was compared before"
 )]
 
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod build;
 mod device;
 mod devices;

@@ -17,9 +17,15 @@ pub(super) enum Module {
     AnswerU128,
     /// The kernels of the paper.
     Paper,
+    /// Its CL with every size of group and chunk.
+    #[cfg(feature = "bench")]
+    PaperHeatMap,
+    /// What the hardware can do, and what makes data.
+    #[cfg(feature = "bench")]
+    Limit,
 }
 
-const MODULES: usize = 5;
+const MODULES: usize = 7;
 
 impl Module {
     fn ptx(self) -> &'static CStr {
@@ -37,6 +43,10 @@ impl Module {
             Self::AnswerU64 => ptx!("answer_u64"),
             Self::AnswerU128 => ptx!("answer_u128"),
             Self::Paper => ptx!("paper"),
+            #[cfg(feature = "bench")]
+            Self::PaperHeatMap => ptx!("paper_heat_map"),
+            #[cfg(feature = "bench")]
+            Self::Limit => ptx!("limit"),
         };
         // Looked through for zero bytes when loaded: doing it at compile time takes long.
         CStr::from_bytes_with_nul(text.as_bytes()).expect("PTX has no zero byte")

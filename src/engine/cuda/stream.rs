@@ -150,6 +150,15 @@ impl Stream {
             })
     }
 
+    /// Puts a mark in the queue.
+    #[cfg(feature = "bench")]
+    pub(super) fn mark(&self, mark: &super::bench::Mark) -> Result<(), EngineError> {
+        // SAFETY: the event and the stream are of this context.
+        self.device.call("mark its queue", || unsafe {
+            sys::cuEventRecord(mark.event, self.handle)
+        })
+    }
+
     /// Waits until all that was put in the queue is done.
     pub(super) fn wait(&self) -> Result<(), EngineError> {
         let what = "finish its work";

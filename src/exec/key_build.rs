@@ -1,0 +1,364 @@
+//! The build side of a range join by key: collected, sorted, indexed, and asked.
+
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, new_empty_array};
+use arrow::compute::{concat, take};
+use arrow::datatypes::{DataType, Int64Type};
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{Result, exec_err, internal_datafusion_err};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExprRef;
+use futures::TryStreamExt;
+
+use super::key_metrics::BuildMetrics;
+use crate::engine::Extreme;
+use crate::functions::bounds::Ranges;
+use crate::index::{Chunks, ColumnIndex, Counts, SortedRows, Sums, Unsorted};
+use crate::options::RmqOptions;
+use crate::plan::{KeyFunction, KeyJoinSpec};
+
+/// The rows of the build side, ready to be asked.
+#[derive(Debug)]
+pub(super) struct BuildSide {
+    rows: SortedRows,
+    answers: Vec<Answering>,
+    /// Registers the memory of all this.
+    _memory: MemoryReservation,
+}
+
+/// What answers one aggregate.
+#[derive(Debug)]
+enum Answering {
+    Extreme(Arc<ColumnIndex>),
+    CountRows,
+    Counts(Counts),
+    Sums(Sums),
+    First(ArrayRef),
+    Last(ArrayRef),
+    AtExtreme {
+        values: ArrayRef,
+        by: Arc<ColumnIndex>,
+        /// Where NULLs are to be found, if they come first.
+        nulls: Option<Counts>,
+    },
+}
+
+/// Which columns of the build side a join needs.
+#[derive(Debug, Clone)]
+pub(super) struct BuildColumns {
+    on: Vec<PhysicalExprRef>,
+    key: PhysicalExprRef,
+    /// What the aggregates are over, each once.
+    values: Vec<PhysicalExprRef>,
+    /// The aggregates, with the places of their arguments among the values.
+    aggregates: Vec<(KeyFunction, Vec<usize>)>,
+}
+
+impl BuildColumns {
+    pub(super) fn of(spec: &KeyJoinSpec<PhysicalExprRef>) -> Self {
+        let mut values: Vec<PhysicalExprRef> = vec![];
+        let mut place = |value: &PhysicalExprRef| {
+            let known = values.iter().position(|v| v.as_ref() == value.as_ref());
+            known.unwrap_or_else(|| {
+                values.push(Arc::clone(value));
+                values.len() - 1
+            })
+        };
+        let aggregates = spec.aggregates.iter().map(|aggregate| {
+            let arguments = aggregate.arguments.iter().map(&mut place).collect();
+            (aggregate.function, arguments)
+        });
+        let aggregates = aggregates.collect();
+        Self {
+            on: spec.on.iter().map(|(_, b)| Arc::clone(b)).collect(),
+            key: Arc::clone(&spec.key),
+            values,
+            aggregates,
+        }
+    }
+}
+
+/// The rows of the build side as they come: keys ready to be sorted, and values.
+struct Collected {
+    rows: Unsorted,
+    /// Of each value the chunks and the type.
+    values: Vec<(Vec<ArrayRef>, DataType)>,
+    memory: MemoryReservation,
+}
+
+impl Collected {
+    async fn collect(
+        columns: &BuildColumns,
+        mut input: SendableRecordBatchStream,
+        memory: MemoryReservation,
+    ) -> Result<Self> {
+        let schema = input.schema();
+        let on = columns.on.iter().map(|e| e.data_type(&schema));
+        let on = on.collect::<Result<Vec<_>>>()?;
+        let values = columns.values.iter();
+        let values = values.map(|e| Ok((vec![], e.data_type(&schema)?)));
+        let mut collected = Self {
+            rows: Unsorted::try_new(&on, &columns.key.data_type(&schema)?)?,
+            values: values.collect::<Result<_>>()?,
+            memory,
+        };
+        while let Some(batch) = input.try_next().await? {
+            if batch.num_rows() > 0 {
+                collected.add(columns, &batch)?;
+            }
+        }
+        Ok(collected)
+    }
+
+    fn add(&mut self, columns: &BuildColumns, batch: &RecordBatch) -> Result<()> {
+        let rows = batch.num_rows();
+        let evaluate = |e: &PhysicalExprRef| e.evaluate(batch)?.into_array(rows);
+        let on: Vec<ArrayRef> = columns.on.iter().map(evaluate).collect::<Result<_>>()?;
+        let before = self.rows.bytes();
+        self.rows.add(&on, &evaluate(&columns.key)?)?;
+        self.memory
+            .try_grow(self.rows.bytes().saturating_sub(before))?;
+        for ((chunks, _), value) in self.values.iter_mut().zip(&columns.values) {
+            let value = evaluate(value)?;
+            self.memory
+                .try_grow(value.to_data().get_slice_memory_size()?)?;
+            chunks.push(value);
+        }
+        Ok(())
+    }
+}
+
+/// Collects the build side and makes it ready.
+pub(super) async fn build(
+    columns: BuildColumns,
+    input: SendableRecordBatchStream,
+    metrics: BuildMetrics,
+    context: Arc<TaskContext>,
+) -> Result<BuildSide> {
+    let started = Instant::now();
+    let memory = MemoryConsumer::new("rmq range join").register(context.memory_pool());
+    let collected = Collected::collect(&columns, input, memory).await?;
+    let threads = RmqOptions::of(context.session_config().options()).threads();
+    // A sort or an index that has begun can't be stopped; between them it is seen that nobody waits any more.
+    let waiting = Arc::new(());
+    let (rows, values) = (collected.rows, collected.values);
+    let work = Work {
+        aggregates: columns.aggregates,
+        memory: collected.memory,
+        metrics: metrics.clone(),
+        threads,
+        waiting: Arc::downgrade(&waiting),
+    };
+    let built = SpawnedTask::spawn_blocking(move || work.build(rows, values))
+        .join_unwind()
+        .await
+        .map_err(|e| internal_datafusion_err!("building a range join did not end: {e}"))?;
+    drop(waiting);
+    metrics.build_time.add_duration(started.elapsed());
+    built
+}
+
+/// What the blocking part of the building needs.
+struct Work {
+    aggregates: Vec<(KeyFunction, Vec<usize>)>,
+    memory: MemoryReservation,
+    metrics: BuildMetrics,
+    threads: usize,
+    waiting: Weak<()>,
+}
+
+impl Work {
+    fn check_waiting(&self) -> Result<()> {
+        if self.waiting.strong_count() == 0 {
+            return exec_err!("the query was cancelled");
+        }
+        Ok(())
+    }
+
+    fn build(self, rows: Unsorted, values: Vec<(Vec<ArrayRef>, DataType)>) -> Result<BuildSide> {
+        let sort_timer = self.metrics.sort_time.timer();
+        self.metrics.build_rows.add(rows.len());
+        let (before, sorting) = (rows.bytes(), rows.sorting_bytes());
+        self.memory.try_grow(sorting)?;
+        let rows = rows.sort();
+        // Sorting ends with less than it has taken.
+        let kept = rows.bytes().min(before + sorting);
+        self.memory.shrink(before + sorting - kept);
+        let was_sorted = rows.was_sorted();
+        self.metrics.already_sorted.add(usize::from(was_sorted));
+        let mut columns = vec![];
+        for (chunks, data_type) in values {
+            self.check_waiting()?;
+            let column = self.join(chunks, &data_type)?;
+            columns.push(if was_sorted {
+                column
+            } else {
+                let bytes = column.to_data().get_slice_memory_size()?;
+                self.memory.try_grow(bytes)?;
+                let sorted = rows.sorted(&column)?;
+                drop(column);
+                self.memory.shrink(bytes);
+                sorted
+            });
+        }
+        sort_timer.done();
+
+        let index_timer = self.metrics.index_time.timer();
+        let mut indexes = vec![];
+        let mut answers = vec![];
+        for (function, arguments) in &self.aggregates {
+            self.check_waiting()?;
+            let argument = |i: usize| Arc::clone(&columns[arguments[i]]);
+            answers.push(match function {
+                KeyFunction::CountRows => Answering::CountRows,
+                KeyFunction::Count => {
+                    let counts = Counts::of(&argument(0));
+                    self.memory.try_grow(counts.bytes())?;
+                    Answering::Counts(counts)
+                }
+                KeyFunction::Sum => {
+                    let sums = Sums::of(&argument(0))?;
+                    self.memory.try_grow(sums.bytes())?;
+                    Answering::Sums(sums)
+                }
+                KeyFunction::First => Answering::First(argument(0)),
+                KeyFunction::Last => Answering::Last(argument(0)),
+                KeyFunction::Extreme(extreme) => Answering::Extreme(self.index(
+                    &mut indexes,
+                    &columns,
+                    arguments[0],
+                    *extreme,
+                )?),
+                KeyFunction::AtExtreme {
+                    extreme,
+                    nulls_first,
+                } => Answering::AtExtreme {
+                    values: argument(0),
+                    by: self.index(&mut indexes, &columns, arguments[1], *extreme)?,
+                    nulls: nulls_first.then(|| Counts::of(&argument(1))),
+                },
+            });
+        }
+        index_timer.done();
+        self.metrics.build_mem_used.set_max(self.memory.size());
+        Ok(BuildSide {
+            rows,
+            answers,
+            _memory: self.memory,
+        })
+    }
+
+    /// The chunks of a column as one array.
+    fn join(&self, chunks: Vec<ArrayRef>, data_type: &DataType) -> Result<ArrayRef> {
+        match chunks.as_slice() {
+            [] => Ok(new_empty_array(data_type)),
+            [one] => Ok(Arc::clone(one)),
+            many => {
+                let mut bytes = 0;
+                for chunk in many {
+                    bytes += chunk.to_data().get_slice_memory_size()?;
+                }
+                // The chunks and the whole are there at once.
+                self.memory.try_grow(bytes)?;
+                let parts: Vec<&dyn Array> = many.iter().map(AsRef::as_ref).collect();
+                let whole = concat(&parts)?;
+                drop(chunks);
+                self.memory.shrink(bytes);
+                Ok(whole)
+            }
+        }
+    }
+
+    /// The index of a column, one for all aggregates that ask it.
+    fn index(
+        &self,
+        indexes: &mut Vec<((usize, Extreme), Arc<ColumnIndex>)>,
+        columns: &[ArrayRef],
+        column: usize,
+        extreme: Extreme,
+    ) -> Result<Arc<ColumnIndex>> {
+        let wanted = (column, extreme);
+        if let Some((_, index)) = indexes.iter().find(|(known, _)| *known == wanted) {
+            return Ok(Arc::clone(index));
+        }
+        let values = &columns[column];
+        let chunks = Chunks {
+            arrays: vec![Arc::clone(values)],
+            held_by_table: true,
+        };
+        let estimate = ColumnIndex::estimate_on_cpu(&chunks, values.data_type());
+        self.memory.try_grow(estimate)?;
+        let index = ColumnIndex::on_cpu(&chunks, values.data_type(), extreme, self.threads)?;
+        self.memory
+            .try_resize(self.memory.size() - estimate + index.memory_bytes())?;
+        self.metrics.index_bytes.add(index.index_bytes());
+        let index = Arc::new(index);
+        indexes.push((wanted, Arc::clone(&index)));
+        Ok(index)
+    }
+}
+
+impl BuildSide {
+    /// The rows, to find positions in.
+    pub(super) fn rows(&self) -> &SortedRows {
+        &self.rows
+    }
+
+    /// What each aggregate is over these ranges.
+    pub(super) fn answer(&self, ranges: &Ranges) -> Result<Vec<ArrayRef>> {
+        self.answers
+            .iter()
+            .map(|a| self.answer_one(a, ranges))
+            .collect()
+    }
+
+    fn answer_one(&self, answering: &Answering, ranges: &Ranges) -> Result<ArrayRef> {
+        Ok(match answering {
+            Answering::CountRows => {
+                let counts = ranges.iter().map(|(l, r)| (r - l + 1).max(0));
+                Arc::new(counts.collect::<Int64Array>())
+            }
+            Answering::Counts(counts) => Arc::new(counts.answer(ranges)),
+            Answering::Sums(sums) => sums.answer(ranges),
+            Answering::Extreme(index) => {
+                let answer = index.answer(std::slice::from_ref(ranges), true, false, false)?;
+                answer
+                    .values
+                    .ok_or_else(|| internal_datafusion_err!("an index gave no values"))?
+            }
+            Answering::First(values) => {
+                let firsts = ranges.iter().map(|(l, r)| (l <= r).then_some(l));
+                take(values, &firsts.collect::<Int64Array>(), None)?
+            }
+            Answering::Last(values) => {
+                let lasts = ranges.iter().map(|range| self.last(range));
+                take(values, &lasts.collect::<Int64Array>(), None)?
+            }
+            Answering::AtExtreme { values, by, nulls } => {
+                let positions = by
+                    .answer(std::slice::from_ref(ranges), false, true, false)?
+                    .positions
+                    .ok_or_else(|| internal_datafusion_err!("an index gave no positions"))?;
+                let positions = positions.as_primitive::<Int64Type>().iter();
+                let rows = positions.zip(ranges.iter()).map(|(found, range)| {
+                    let null = nulls.as_ref().and_then(|nulls| nulls.first_null(range));
+                    // Where all that decides is NULL, any row will do: the first.
+                    null.or(found).or((range.0 <= range.1).then_some(range.0))
+                });
+                take(values, &rows.collect::<Int64Array>(), None)?
+            }
+        })
+    }
+
+    /// Of a range's rows with the greatest key, the first that came.
+    fn last(&self, (left, right): (i64, i64)) -> Option<i64> {
+        if left > right {
+            return None;
+        }
+        let (left, right) = (usize::try_from(left).ok()?, usize::try_from(right).ok()?);
+        i64::try_from(self.rows.first_equal(left, right)).ok()
+    }
+}

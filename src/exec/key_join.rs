@@ -1,0 +1,231 @@
+//! The operator of range joins by key: for each probe row, aggregates over the build rows that match.
+//!
+//! ```text
+//!   probe ──▶ RangeJoinExec ──▶ probe's columns, one column an aggregate
+//!                  │  equality keys and bounds of each row
+//!                  ▼
+//!             build side: collected once, sorted by equality keys and range key, values indexed
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema};
+use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::{
+    Distribution, EquivalenceProperties, PhysicalExpr, PhysicalExprRef,
+};
+use datafusion::physical_plan::execution_plan::{
+    CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
+};
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
+    InputDistributionRequirements, PlanProperties,
+};
+
+use super::key_build::{BuildColumns, BuildSide, build};
+use super::key_metrics::{BuildMetrics, ProbeMetrics};
+use super::key_stream::Probing;
+use super::once::OncePerRun;
+use crate::plan::{KeyJoinSpec, Unmatched};
+
+/// Aggregates over the build rows that match each probe row. Keeps the order and the partitions of the probe side.
+#[derive(Debug)]
+pub struct KeyJoinExec {
+    probe: Arc<dyn ExecutionPlan>,
+    build: Arc<dyn ExecutionPlan>,
+    spec: Arc<KeyJoinSpec<PhysicalExprRef>>,
+    /// The join as the query names its columns.
+    label: String,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+    built: Arc<OncePerRun<BuildSide>>,
+}
+
+impl KeyJoinExec {
+    pub(crate) fn try_new(
+        probe: Arc<dyn ExecutionPlan>,
+        build: Arc<dyn ExecutionPlan>,
+        spec: KeyJoinSpec<PhysicalExprRef>,
+        label: String,
+    ) -> Result<Self> {
+        Self::with_spec(probe, build, Arc::new(spec), label)
+    }
+
+    fn with_spec(
+        probe: Arc<dyn ExecutionPlan>,
+        build: Arc<dyn ExecutionPlan>,
+        spec: Arc<KeyJoinSpec<PhysicalExprRef>>,
+        label: String,
+    ) -> Result<Self> {
+        let old = probe.schema();
+        let fields = old.fields().iter().cloned();
+        let outputs = spec.aggregates.iter().map(|a| Arc::new(a.field()));
+        let fields: Vec<Arc<Field>> = fields.chain(outputs).collect();
+        let schema = Arc::new(Schema::new_with_metadata(fields, old.metadata().clone()));
+        // The probe side's columns stand at the same places, so what is known of their order holds.
+        let equivalences =
+            EquivalenceProperties::new(schema).extend(probe.equivalence_properties().clone())?;
+        let properties = PlanProperties::new(
+            equivalences,
+            probe.output_partitioning().clone(),
+            probe.pipeline_behavior(),
+            probe.boundedness(),
+        );
+        Ok(Self {
+            probe,
+            build,
+            spec,
+            label,
+            properties: Arc::new(properties),
+            metrics: ExecutionPlanMetricsSet::new(),
+            built: Arc::default(),
+        })
+    }
+}
+
+impl DisplayAs for KeyJoinExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        match t {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => {
+                write!(f, "RangeJoinExec: {}, engine=cpu", self.label)
+            }
+            DisplayFormatType::TreeRender => writeln!(f, "{}\nengine=cpu", self.label),
+        }
+    }
+}
+
+impl ExecutionPlan for KeyJoinExec {
+    fn name(&self) -> &'static str {
+        "RangeJoinExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.probe, &self.build]
+    }
+
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        InputDistributionRequirements::new(vec![
+            Distribution::UnspecifiedDistribution,
+            Distribution::SinglePartition,
+        ])
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true, false]
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        match self.spec.unmatched {
+            Unmatched::Keep => CardinalityEffect::Equal,
+            Unmatched::Drop => CardinalityEffect::LowerEqual,
+        }
+    }
+
+    fn apply_expressions(
+        &self,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        let mut next = TreeNodeRecursion::Continue;
+        for expression in self.spec.expressions() {
+            next = next.visit_sibling(|| f(expression))?;
+        }
+        Ok(next)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let [probe, build] = <[_; 2]>::try_from(children)
+            .or_else(|c: Vec<_>| internal_err!("RangeJoinExec has two inputs, not {}", c.len()))?;
+        let (spec, label) = (Arc::clone(&self.spec), self.label.clone());
+        match options.children_properties {
+            ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {
+                probe,
+                build,
+                spec,
+                label,
+                properties: Arc::clone(&self.properties),
+                metrics: ExecutionPlanMetricsSet::new(),
+                built: Arc::default(),
+            })),
+            ChildrenPropertiesMode::Recompute => {
+                Ok(Arc::new(Self::with_spec(probe, build, spec, label)?))
+            }
+        }
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+        self.replace_children(children, options)
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let built = Arc::clone(&self.built);
+        let (build_plan, spec) = (Arc::clone(&self.build), Arc::clone(&self.spec));
+        let build_metrics = BuildMetrics::new(&self.metrics);
+        let build_context = Arc::clone(&context);
+        let build_side = async move {
+            let make = || {
+                let context = Arc::clone(&build_context);
+                async move {
+                    let input = build_plan.execute(0, Arc::clone(&context))?;
+                    build(BuildColumns::of(&spec), input, build_metrics, context).await
+                }
+            };
+            built.get(&build_context, make).await
+        };
+        let probing = Probing {
+            schema: self.schema(),
+            spec: Arc::clone(&self.spec),
+            metrics: ProbeMetrics::new(partition, &self.metrics),
+        };
+        let probe = self.probe.execute(partition, context)?;
+        Ok(probing.stream(probe, build_side))
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition), ChildStats::Skip]
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        input_stats: &[Arc<Statistics>],
+        _args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        let Some(probe) = input_stats.first() else {
+            return internal_err!("RangeJoinExec has no statistics of its inputs");
+        };
+        let mut statistics = match self.spec.unmatched {
+            Unmatched::Keep => Statistics::clone(probe),
+            Unmatched::Drop => Statistics::clone(probe).to_inexact(),
+        };
+        statistics.total_byte_size = Precision::Absent;
+        let answers = self.spec.aggregates.iter();
+        let answers = answers.map(|_| ColumnStatistics::new_unknown());
+        statistics.column_statistics.extend(answers);
+        Ok(Arc::new(statistics))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}

@@ -1,0 +1,285 @@
+//! The condition of a range join: equality keys, and bounds of a range key.
+
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::TreeNode;
+use datafusion::common::{DFSchema, Result};
+use datafusion::logical_expr::expr::{Between, BinaryExpr};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{
+    Cast, Expr, ExprSchemable, Filter, LogicalPlan, Operator, cast, when,
+};
+
+use super::calls::has_range_call;
+use super::infallible::is_infallible;
+use super::recognised::{Recognised, no};
+use crate::index::{Comparison, Groups, is_ordered, value_type};
+
+/// A condition between a probe side and a build side.
+#[derive(Debug)]
+pub(super) struct Condition {
+    /// Pairs of equality keys, of the probe side and of the build side.
+    pub(super) on: Vec<(Expr, Expr)>,
+    /// The range key, of the build side.
+    pub(super) key: Expr,
+    /// What it is compared with, of the probe side.
+    pub(super) bounds: Vec<(Comparison, Expr)>,
+    /// What a row of the build side must meet.
+    build_filter: Vec<Expr>,
+    /// Whether the probe side has conditions of its own, which are part of the bounds now.
+    filters_probe: bool,
+}
+
+/// Whose columns an expression has.
+#[derive(Debug, PartialEq, Eq)]
+enum Side {
+    Probe,
+    Build,
+    Both,
+    Neither,
+}
+
+impl Condition {
+    /// Sorts out a condition: pairs that are equal, and all else.
+    pub(super) fn recognise(
+        on: Vec<(Expr, Expr)>,
+        rest: Vec<Expr>,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Recognised<Self> {
+        let side = |expr: &Expr| side(expr, probe, build);
+        let mut pairs = on;
+        let mut ranges: Vec<(Expr, Comparison, Expr)> = vec![];
+        let (mut probe_filter, mut build_filter) = (vec![], vec![]);
+        let conjuncts = rest.into_iter().flat_map(split_conjunction_owned);
+        for conjunct in conjuncts.flat_map(split_between) {
+            check_repeats(&conjunct)?;
+            match side(&conjunct) {
+                Side::Probe => probe_filter.push(conjunct),
+                Side::Build | Side::Neither => build_filter.push(conjunct),
+                Side::Both => {
+                    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct else {
+                        return no(format!("{conjunct} is no comparison of the two sides"));
+                    };
+                    let (key, op, bound) = match (side(&left), side(&right)) {
+                        (Side::Build, Side::Probe) => (*left, Some(op), *right),
+                        (Side::Probe, Side::Build) => (*right, op.swap(), *left),
+                        _ => return no(format!("{left} {op} {right} mixes the sides")),
+                    };
+                    match op {
+                        Some(Operator::Eq) => pairs.push((bound, key)),
+                        Some(Operator::Gt) => ranges.push((key, Comparison::Above, bound)),
+                        Some(Operator::GtEq) => ranges.push((key, Comparison::AtLeast, bound)),
+                        Some(Operator::Lt) => ranges.push((key, Comparison::Below, bound)),
+                        Some(Operator::LtEq) => ranges.push((key, Comparison::AtMost, bound)),
+                        _ => return no("the sides are compared by other than =, <, <=, > and >="),
+                    }
+                }
+            }
+        }
+        for (ours, theirs) in &pairs {
+            check_repeats(ours)?;
+            check_repeats(theirs)?;
+            let (a, b) = (ours.get_type(probe)?, theirs.get_type(build)?);
+            if side(ours) != Side::Probe || side(theirs) != Side::Build {
+                return no(format!("{ours} = {theirs} does not compare the two sides"));
+            }
+            if a != b || !Groups::supports(&a) {
+                return no(format!("{ours} = {theirs} compares a {a} and a {b}"));
+            }
+        }
+        let (key, mut bounds) = one_key(ranges, probe, build)?;
+        let key_type = key.get_type(build)?;
+        if !is_ordered(&key_type) || key_type == DataType::Null {
+            return no(format!("the range key {key} is a {key_type}"));
+        }
+        for (_, bound) in &bounds {
+            let bound_type = bound.get_type(probe)?;
+            if value_type(&bound_type) != value_type(&key_type) {
+                return no(format!(
+                    "the range key {key} is a {key_type} and its bound {bound} a {bound_type}"
+                ));
+            }
+        }
+        let filters_probe = !probe_filter.is_empty();
+        // A row that does not meet the condition on itself has no bound, and so matches nothing.
+        if let (Some(filter), Some((_, bound))) = (conjunction(probe_filter), bounds.first_mut()) {
+            *bound = when(filter, bound.clone()).end()?;
+        }
+        Ok(Self {
+            on: pairs,
+            key,
+            bounds,
+            build_filter,
+            filters_probe,
+        })
+    }
+
+    /// That no row of the build side ends in an error which a join would not meet, as it evaluates its condition for
+    /// the rows alone whose equality keys match.
+    pub(super) fn check_infallible(&self, build: &DFSchema) -> Recognised<()> {
+        let evaluates_all = self.on.is_empty() && !self.filters_probe;
+        if !evaluates_all && !is_infallible(&self.key, build)? {
+            return no(format!(
+                "{} may end in an error for rows that match nothing",
+                self.key
+            ));
+        }
+        for filter in &self.build_filter {
+            if !is_infallible(filter, build)? {
+                return no(format!(
+                    "{filter} may end in an error for rows that match nothing"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of the build side that can match at all.
+    pub(super) fn filter_build(&mut self, build: LogicalPlan) -> Result<LogicalPlan> {
+        match conjunction(std::mem::take(&mut self.build_filter)) {
+            Some(filter) => Ok(LogicalPlan::Filter(Filter::try_new(filter, build.into())?)),
+            None => Ok(build),
+        }
+    }
+}
+
+fn side(expr: &Expr, probe: &DFSchema, build: &DFSchema) -> Side {
+    let columns = expr.column_refs();
+    let (mut ours, mut theirs) = (false, false);
+    for column in columns {
+        match (probe.has_column(column), build.has_column(column)) {
+            (true, false) => ours = true,
+            (false, true) => theirs = true,
+            _ => return Side::Both,
+        }
+    }
+    match (ours, theirs) {
+        (true, false) => Side::Probe,
+        (false, true) => Side::Build,
+        (true, true) => Side::Both,
+        (false, false) => Side::Neither,
+    }
+}
+
+/// Whether an expression has columns of the build side alone, and some.
+pub(super) fn is_of(expr: &Expr, schema: &DFSchema) -> bool {
+    let columns = expr.column_refs();
+    !columns.is_empty() && columns.into_iter().all(|column| schema.has_column(column))
+}
+
+/// That an expression is the same each time it is evaluated, and needs no other plan.
+pub(super) fn check_repeats(expr: &Expr) -> Recognised<()> {
+    if has_range_call(expr)? {
+        return no(format!("{expr} calls a range function"));
+    }
+    if expr.is_volatile() {
+        return no(format!("{expr} is another each time"));
+    }
+    let special = expr.exists(|e| {
+        Ok(matches!(
+            e,
+            Expr::ScalarSubquery(_)
+                | Expr::InSubquery(_)
+                | Expr::Exists(_)
+                | Expr::SetComparison(_)
+                | Expr::OuterReferenceColumn(..)
+        ))
+    })?;
+    if special {
+        return no(format!("{expr} has a subquery"));
+    }
+    Ok(())
+}
+
+/// `x BETWEEN a AND b` as its two comparisons.
+fn split_between(conjunct: Expr) -> Vec<Expr> {
+    match conjunct {
+        Expr::Between(Between {
+            expr,
+            negated: false,
+            low,
+            high,
+        }) => vec![expr.clone().gt_eq(*low), expr.lt_eq(*high)],
+        other => vec![other],
+    }
+}
+
+/// The one key that all comparisons are about. Where they differ by lossless casts alone, as DataFusion adds them for bounds
+/// of several types, the widest serves all.
+fn one_key(
+    ranges: Vec<(Expr, Comparison, Expr)>,
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Recognised<(Expr, Vec<(Comparison, Expr)>)> {
+    let Some((first, ..)) = ranges.first() else {
+        return no("there is no range between the two sides");
+    };
+    if ranges.iter().all(|(key, ..)| key == first) {
+        let key = first.clone();
+        return Ok((
+            key,
+            ranges.into_iter().map(|(_, c, bound)| (c, bound)).collect(),
+        ));
+    }
+    let base = without_casts(first);
+    let base_type = base.get_type(build)?;
+    let mut widest: Option<(Expr, DataType)> = None;
+    for (key, ..) in &ranges {
+        let key_type = key.get_type(build)?;
+        if without_casts(key) != base || !widens(&base_type, &key_type) {
+            return no(format!("there are two range keys, {first} and {key}"));
+        }
+        match &widest {
+            Some((_, other)) if widens(&key_type, other) => {}
+            Some((_, other)) if !widens(other, &key_type) => {
+                return no(format!(
+                    "{base} is compared as a {other} and as a {key_type}"
+                ));
+            }
+            _ => widest = Some((key.clone(), key_type)),
+        }
+    }
+    let Some((key, key_type)) = widest else {
+        return no("there is no range between the two sides");
+    };
+    let bounds = ranges.into_iter().map(|(_, comparison, bound)| {
+        let bound = if bound.get_type(probe)? == key_type {
+            bound
+        } else {
+            cast(bound, key_type.clone())
+        };
+        Ok((comparison, bound))
+    });
+    Ok((key, bounds.collect::<Result<_>>()?))
+}
+
+/// What is cast, if anything is.
+pub(super) fn without_casts(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Cast(Cast { expr, .. }) => without_casts(expr),
+        Expr::Alias(alias) => without_casts(&alias.expr),
+        other => other,
+    }
+}
+
+/// Whether every value of one type is a value of the other, in the same order.
+pub(super) fn widens(from: &DataType, to: &DataType) -> bool {
+    let bits = |t: &DataType| t.primitive_width().map_or(0, |bytes| 8 * bytes);
+    if from == to {
+        return true;
+    }
+    let float_bits = |t: &DataType| match t {
+        DataType::Float32 => 24,
+        DataType::Float64 => 53,
+        _ => 0,
+    };
+    if from.is_signed_integer() && to.is_signed_integer()
+        || from.is_unsigned_integer() && to.is_integer()
+    {
+        bits(from) < bits(to)
+    } else if from.is_integer() && to.is_floating() {
+        bits(from) <= float_bits(to)
+    } else {
+        matches!((from, to), (DataType::Float32, DataType::Float64))
+    }
+}

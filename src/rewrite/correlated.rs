@@ -1,0 +1,245 @@
+//! A subquery that aggregates the rows whose key lies within bounds of the outer query, `SELECT MIN(p.v) FROM p WHERE p.sym =
+//! q.sym AND p.k BETWEEN q.a AND q.b`, as a range join below the outer query.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, Result};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction};
+use datafusion::logical_expr::{
+    Aggregate, Expr, ExprSchemable, Extension, Filter, LogicalPlan, Projection, cast,
+};
+use datafusion::optimizer::OptimizerConfig;
+
+use super::condition::Condition;
+use super::partials::{Form, Partials, unused_name};
+use super::recognised::{Recognised, no};
+use crate::plan::{KeyJoinSpec, KeyRangeJoin, Unmatched, is_same_plan};
+
+/// What a correlated subquery is in terms of a range join.
+#[derive(Debug)]
+pub(super) struct Correlated {
+    build: LogicalPlan,
+    spec: KeyJoinSpec<Expr>,
+    /// The columns of the subquery, of those of the range join.
+    pub(super) values: Vec<Expr>,
+}
+
+impl Correlated {
+    /// Recognises the plan of a subquery over the rows of `probe`.
+    pub(super) fn recognise(
+        subquery: &LogicalPlan,
+        probe: &DFSchema,
+        config: &dyn OptimizerConfig,
+    ) -> Recognised<Self> {
+        let schema = subquery.schema();
+        let mut plan = subquery;
+        let mut projections: Vec<&Projection> = vec![];
+        let aggregate = loop {
+            match plan {
+                LogicalPlan::Projection(projection) => {
+                    projections.push(projection);
+                    plan = &projection.input;
+                }
+                LogicalPlan::Aggregate(aggregate) => break aggregate,
+                other => return no(format!("it ends in {}", other.display())),
+            }
+        };
+        if !aggregate.group_expr.is_empty() {
+            return no("it has GROUP BY");
+        }
+        let Filtered {
+            build,
+            conditions,
+            renamed,
+        } = Filtered::below(aggregate, probe, config)?;
+        let inner = |expr: Expr| -> Result<Expr> { from_outer(renamed(expr)?) };
+        let conditions: Vec<Expr> = conditions.into_iter().map(&inner).collect::<Result<_>>()?;
+        let mut condition = Condition::recognise(vec![], conditions, probe, build.schema())?;
+        let mut partials = Partials {
+            config,
+            probe,
+            build: build.schema(),
+            key: &condition.key,
+            form: Form::Correlated,
+            found: vec![],
+        };
+        let mut singles = vec![];
+        for expr in &aggregate.aggr_expr {
+            let Expr::AggregateFunction(call) = inner(expr.clone())?.unalias() else {
+                return no(format!("{expr} is no aggregate"));
+            };
+            singles.push(partials.merge(&call)?.single);
+        }
+        let aggregates = partials.found;
+        let build_plan = build.clone();
+        let build = condition.filter_build(build_plan)?;
+        let spec = KeyJoinSpec {
+            unmatched: Unmatched::Keep,
+            on: condition.on,
+            key: condition.key,
+            bounds: condition.bounds,
+            aggregates,
+        };
+
+        // The projections above, in the columns of the range join.
+        let mut names = aggregate.schema.columns();
+        let mut types: Vec<_> = aggregate
+            .schema
+            .fields()
+            .iter()
+            .map(|f| f.data_type())
+            .collect();
+        let joined = KeyRangeJoin::schema_of(probe, &spec.aggregates)?;
+        let of_type = |expr: Expr, data_type| -> Result<Expr> {
+            if &expr.get_type(&joined)? == data_type {
+                return Ok(expr);
+            }
+            Ok(cast(expr, Clone::clone(data_type)))
+        };
+        let mut values: Vec<Expr> = vec![];
+        for (single, data_type) in singles.into_iter().zip(&types) {
+            values.push(of_type(single, data_type)?);
+        }
+        for projection in projections.iter().rev() {
+            let below = |column: &Column| names.iter().position(|name| name == column);
+            let mut above = vec![];
+            for expr in &projection.expr {
+                let expr = from_outer(expr.clone().unalias())?;
+                let value = expr.transform_up(|e| match &e {
+                    Expr::Column(column) => Ok(match below(column) {
+                        Some(place) => Transformed::yes(values[place].clone()),
+                        None => Transformed::no(e),
+                    }),
+                    _ => Ok(Transformed::no(e)),
+                })?;
+                above.push(value.data);
+            }
+            names = projection.schema.columns();
+            values = above;
+        }
+        types = schema.fields().iter().map(|f| f.data_type()).collect();
+        for (value, data_type) in values.iter_mut().zip(types) {
+            *value = of_type(value.clone(), data_type)?;
+        }
+        Ok(Self {
+            build,
+            spec,
+            values,
+        })
+    }
+
+    /// Takes on what `other` asks if both ask the same rows; gives it back otherwise.
+    pub(super) fn absorb(&mut self, other: Self) -> Option<Self> {
+        let same = self.spec.on == other.spec.on
+            && self.spec.key == other.spec.key
+            && self.spec.bounds == other.spec.bounds
+            && is_same_plan(&self.build, &other.build);
+        if !same {
+            return Some(other);
+        }
+        self.spec.aggregates.extend(other.spec.aggregates);
+        None
+    }
+
+    /// The range join above `probe`.
+    pub(super) fn above(self, probe: LogicalPlan) -> Result<LogicalPlan> {
+        let node = Arc::new(KeyRangeJoin::try_new(probe, self.build, self.spec)?);
+        Ok(LogicalPlan::Extension(Extension { node }))
+    }
+}
+
+/// The rows below an aggregate, apart from the conditions that need the outer query.
+struct Filtered<R> {
+    build: LogicalPlan,
+    conditions: Vec<Expr>,
+    /// Makes an expression over the rows below the aggregate one over `build`.
+    renamed: R,
+}
+
+type Renaming = Box<dyn Fn(Expr) -> Result<Expr>>;
+
+impl Filtered<Renaming> {
+    fn below(
+        aggregate: &Aggregate,
+        probe: &DFSchema,
+        config: &dyn OptimizerConfig,
+    ) -> Recognised<Self> {
+        let mut plan = aggregate.input.as_ref();
+        let (mut outer, mut inner) = (vec![], vec![]);
+        while let LogicalPlan::Filter(filter) = plan {
+            for conjunct in split_conjunction(&filter.predicate) {
+                if conjunct.contains_outer() {
+                    outer.push(conjunct.clone());
+                } else {
+                    inner.push(conjunct.clone());
+                }
+            }
+            plan = &filter.input;
+        }
+        if has_outer_columns(plan)? {
+            return no("it needs the outer query further below");
+        }
+        let mut build = plan.clone();
+        if let Some(predicate) = conjunction(inner) {
+            build = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(build))?);
+        }
+        let old = build.schema().columns();
+        if !old.iter().any(|column| probe.has_column(column)) {
+            return Ok(Self {
+                build,
+                conditions: outer,
+                renamed: Box::new(Ok),
+            });
+        }
+        // Both sides have columns of these names: those of this side get others.
+        let new: Vec<Column> = old
+            .iter()
+            .map(|_| Column::new_unqualified(unused_name(config, probe)))
+            .collect();
+        let columns = old.iter().cloned().map(Expr::Column).zip(&new);
+        let columns = columns.map(|(old, new)| old.alias(&new.name)).collect();
+        let build = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(build))?);
+        let renamed = move |expr: Expr| {
+            let renamed = expr.transform_up(|e| {
+                let place = match &e {
+                    Expr::Column(column) => old.iter().position(|name| name == column),
+                    _ => None,
+                };
+                Ok(match place {
+                    Some(place) => Transformed::yes(Expr::Column(new[place].clone())),
+                    None => Transformed::no(e),
+                })
+            });
+            Ok(renamed?.data)
+        };
+        Ok(Self {
+            build,
+            conditions: outer,
+            renamed: Box::new(renamed),
+        })
+    }
+}
+
+/// An expression whose columns of the outer query are columns like others.
+fn from_outer(expr: Expr) -> Result<Expr> {
+    let replaced = expr.transform_up(|e| {
+        Ok(match e {
+            Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),
+            e => Transformed::no(e),
+        })
+    });
+    Ok(replaced?.data)
+}
+
+/// Whether a plan, or a subquery in it, needs columns of an outer query.
+fn has_outer_columns(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            found |= expr.contains_outer();
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(found)
+}

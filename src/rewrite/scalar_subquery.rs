@@ -1,0 +1,127 @@
+//! `(SELECT MIN(p.v) FROM p WHERE p.sym = q.sym AND p.k BETWEEN q.a AND q.b)` in an expression.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{Expr, Filter, LogicalPlan};
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+use super::condition::{check_repeats, is_of};
+use super::correlated::Correlated;
+use super::scalar_call::restore_columns;
+use crate::options::RmqOptions;
+
+/// A correlated subquery over a range becomes a column that a range join below the expression's node adds.
+///
+/// It stands before DataFusion's own rules for subqueries, which take correlation by equality alone.
+#[derive(Debug, Default)]
+pub struct SubqueryToRangeJoin;
+
+impl OptimizerRule for SubqueryToRangeJoin {
+    fn name(&self) -> &'static str {
+        "rmq_subquery_to_range_join"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::BottomUp)
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        // The nodes in which DataFusion admits correlated subqueries.
+        let is_admitted = matches!(
+            plan,
+            LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::Aggregate(_)
+        );
+        if !is_admitted || !RmqOptions::of(&config.options()).rewrite {
+            return Ok(Transformed::no(plan));
+        }
+        let inputs = plan.inputs();
+        let [input] = inputs.as_slice() else {
+            return Ok(Transformed::no(plan));
+        };
+        let mut joins = Joins {
+            probe: (*input).clone(),
+            config,
+            found: vec![],
+        };
+        let schema = Arc::clone(plan.schema());
+        let preserver = NamePreserver::new(&plan);
+        let mut below = vec![];
+        let replaced = plan.clone().map_expressions(|expr| {
+            let name = preserver.save(&expr);
+            let replaced = expr.transform_up(|e| Ok(joins.replace(e)))?;
+            Ok(replaced.update_data(|e| name.restore(e)))
+        })?;
+        if joins.found.is_empty() {
+            return Ok(Transformed::no(plan));
+        }
+        let mut plan = replaced.data;
+        if let LogicalPlan::Filter(filter) = &mut plan {
+            // What needs no answer is checked below, so that fewer rows are answered for.
+            let conjuncts = split_conjunction_owned(filter.predicate.clone());
+            let (now, later): (Vec<_>, Vec<_>) = conjuncts
+                .into_iter()
+                .partition(|e| is_of(e, joins.probe.schema()) && check_repeats(e).is_ok());
+            if let Some(later) = conjunction(later) {
+                filter.predicate = later;
+                below = now;
+            }
+        }
+        let mut input = joins.probe;
+        if let Some(condition) = conjunction(below) {
+            input = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
+        }
+        for join in joins.found {
+            input = join.above(input)?;
+        }
+        let expressions = plan.expressions();
+        let plan = plan.with_new_exprs(expressions, vec![input])?;
+        Ok(Transformed::yes(restore_columns(plan, &schema)?))
+    }
+}
+
+/// The range joins that stand for the subqueries of one node.
+struct Joins<'a> {
+    probe: LogicalPlan,
+    config: &'a dyn OptimizerConfig,
+    found: Vec<Correlated>,
+}
+
+impl Joins<'_> {
+    /// A subquery that is recognised, as the column of its answer.
+    fn replace(&mut self, expr: Expr) -> Transformed<Expr> {
+        let Expr::ScalarSubquery(subquery) = &expr else {
+            return Transformed::no(expr);
+        };
+        if subquery.outer_ref_columns.is_empty() {
+            return Transformed::no(expr);
+        }
+        match Correlated::recognise(&subquery.subquery, self.probe.schema(), self.config) {
+            Ok(mut found) => {
+                let value = std::mem::take(&mut found.values).into_iter().next();
+                let Some(value) = value else {
+                    return Transformed::no(expr);
+                };
+                // Subqueries over the same rows are answered together.
+                let mut rest = Some(found);
+                for known in &mut self.found {
+                    rest = rest.and_then(|found| known.absorb(found));
+                }
+                self.found.extend(rest);
+                Transformed::yes(value)
+            }
+            Err(reason) => {
+                log::debug!("the subquery {expr} stays as it is: {reason}");
+                Transformed::no(expr)
+            }
+        }
+    }
+}

@@ -1,0 +1,535 @@
+//! Plain SQL that becomes a range join, against DataFusion without the extension: generated schemas, types, NULLs,
+//! duplicates, empty sides, groups, conditions and aggregates.
+//!
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_TABLES` the queries of one pair of tables; `RMQ_CASES` makes it longer.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use datafusion::arrow::array::{ArrayRef, Decimal128Array, Float64Array, Int32Array, Int64Array};
+use datafusion::arrow::array::{RecordBatch, StringArray};
+use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
+use datafusion::error::Result;
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::physical_plan::{collect, displayable};
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::properties::{array, types};
+use crate::random::Random;
+use crate::support::{error, register, run};
+
+/// How many queries each test asks unless `RMQ_CASES` says otherwise.
+const CASES: usize = 1000;
+
+/// Queries asked of the same tables.
+const QUERIES: usize = 16;
+
+/// Two sessions over the same two tables: one with the extension, one without.
+struct Tables {
+    with: SessionContext,
+    without: SessionContext,
+    key_type: DataType,
+    equalities: usize,
+}
+
+impl Tables {
+    fn new(random: &mut Random) -> Self {
+        let mut pick_type = || loop {
+            let all = types();
+            let data_type = all[random.below(all.len())].clone();
+            if data_type != DataType::Null {
+                return data_type;
+            }
+        };
+        let value_type = match pick_type() {
+            // DataFusion's grouped MIN of floats has no total order: zeros and NaNs are tested elsewhere.
+            DataType::Dictionary(_, value) if value.is_floating() => DataType::Float64,
+            other => other,
+        };
+        let key_type = match pick_type() {
+            // What people use most, more often.
+            DataType::Binary => DataType::Int64,
+            DataType::LargeBinary => DataType::Timestamp(TimeUnit::Nanosecond, None),
+            other => other,
+        };
+        let equal_types = [pick_type(), pick_type()];
+        let equalities = random.below(3);
+        let rows = |random: &mut Random| match random.below(8) {
+            0 => 0,
+            1 => 1,
+            _ => random.below(40),
+        };
+        let (build_rows, probe_rows) = (rows(random), rows(random));
+        let few = random.below(4) > 0;
+        let nulls = random.below(3);
+        let bits = |random: &mut Random, n: usize, below: u64| -> Vec<Option<u64>> {
+            let bit = |random: &mut Random| {
+                let bits = random.next();
+                let bits = if few { (bits % below) << 8 | 5 } else { bits };
+                (random.below(10) >= nulls).then_some(bits)
+            };
+            (0..n).map(|_| bit(random)).collect()
+        };
+        let column = |random: &mut Random, t: &DataType, n: usize, below: u64| {
+            array(t, &bits(random, n, below), few)
+        };
+        let values = |random: &mut Random, t: &DataType, n: usize| {
+            if !t.is_floating() {
+                return column(random, t, n, 5);
+            }
+            let plain = |b: Option<u64>| b.map(|b| (b % 5) << 8 | 5);
+            let bits: Vec<_> = bits(random, n, 5).into_iter().map(plain).collect();
+            array(t, &bits, true)
+        };
+        let small = |random: &mut Random, n: usize| -> Vec<Option<i64>> {
+            let value =
+                |random: &mut Random| (random.below(8) > 0).then(|| random.below(9) as i64 - 4);
+            (0..n).map(|_| value(random)).collect()
+        };
+        let key = column(random, &key_type, build_rows, 7);
+        let value = values(random, &value_type, build_rows);
+        let ints = small(random, build_rows);
+        let decimals: Decimal128Array = small(random, build_rows)
+            .into_iter()
+            .map(|v| v.map(|v| i128::from(v) * 12_345))
+            .collect();
+        let decimals = decimals
+            .with_precision_and_scale(12, 2)
+            .expect("a valid precision");
+        let floats: Float64Array = small(random, build_rows)
+            .into_iter()
+            .map(|v| v.map(|v| if v == 0 { 0.5 } else { v as f64 / 8.0 }))
+            .collect();
+        let texts: StringArray = small(random, build_rows)
+            .into_iter()
+            .map(|v| v.map(|v| format!("text {v}")))
+            .collect();
+        let build: Vec<(&str, ArrayRef)> = vec![
+            (
+                "id",
+                Arc::new((0..build_rows as i64).collect::<Int64Array>()),
+            ),
+            ("e0", column(random, &equal_types[0], build_rows, 3)),
+            ("e1", column(random, &equal_types[1], build_rows, 2)),
+            ("k", Arc::clone(&key)),
+            ("same_k", key),
+            ("v", Arc::clone(&value)),
+            ("same_v", value),
+            ("n", Arc::new(Int64Array::from(ints))),
+            ("d", Arc::new(decimals)),
+            ("f", Arc::new(floats)),
+            ("s", Arc::new(texts)),
+        ];
+        let groups: Int32Array = small(random, probe_rows)
+            .into_iter()
+            .map(|v| v.map(|v| v as i32))
+            .collect();
+        let probe: Vec<(&str, ArrayRef)> = vec![
+            (
+                "id",
+                Arc::new((0..probe_rows as i64).collect::<Int64Array>()),
+            ),
+            ("g", Arc::new(groups)),
+            ("e0", column(random, &equal_types[0], probe_rows, 3)),
+            ("e1", column(random, &equal_types[1], probe_rows, 2)),
+            ("a", column(random, &key_type, probe_rows, 7)),
+            ("b", column(random, &key_type, probe_rows, 7)),
+            ("n", Arc::new(Int64Array::from(small(random, probe_rows)))),
+        ];
+        let config = SessionConfig::new()
+            .with_target_partitions(1 + random.below(3))
+            .with_batch_size([3, 16, 8192][random.below(3)]);
+        let with = SessionContext::new_with_config(config.clone());
+        datafusion_rmq::register(&with);
+        let without = SessionContext::new_with_config(config);
+        for ctx in [&with, &without] {
+            let halves = |rows: usize| [rows / 3, rows / 4];
+            register(ctx, "p", &build, &halves(build_rows));
+            register(ctx, "q", &probe, &halves(probe_rows));
+        }
+        Self {
+            with,
+            without,
+            key_type,
+            equalities,
+        }
+    }
+
+    /// A condition of one range, and of equality keys, between `q` and `p`.
+    fn condition(&self, random: &mut Random, recognised: bool) -> String {
+        let key = if self.key_type.is_integer() && random.below(6) == 0 {
+            "p.k % 1000".to_string()
+        } else {
+            "p.k".to_string()
+        };
+        let bound = |random: &mut Random, name: &str| match (&self.key_type, random.below(4)) {
+            (DataType::Int64 | DataType::Int32, 0) => format!("q.{name} % 100 + q.n"),
+            (DataType::Timestamp(..), 0) => {
+                format!("q.{name} - INTERVAL '1 second'")
+            }
+            (DataType::Int8 | DataType::UInt16, 1) => format!("CAST(q.{name} AS BIGINT) + q.n"),
+            _ => format!("q.{name}"),
+        };
+        let compare = |random: &mut Random, lower: bool, bound: &str| {
+            let (op, swapped) = match (lower, random.below(2)) {
+                (true, 0) => (">", "<"),
+                (true, _) => (">=", "<="),
+                (false, 0) => ("<", ">"),
+                (false, _) => ("<=", ">="),
+            };
+            if random.below(3) == 0 {
+                format!("{bound} {swapped} {key}")
+            } else {
+                format!("{key} {op} {bound}")
+            }
+        };
+        let (a, b) = (bound(random, "a"), bound(random, "b"));
+        let mut parts = match random.below(6) {
+            0 | 1 => vec![format!("{key} BETWEEN {a} AND {b}")],
+            2 => vec![compare(random, true, &a)],
+            3 => vec![compare(random, false, &b)],
+            4 => {
+                let lower = random.below(2) == 0;
+                vec![
+                    compare(random, true, &a),
+                    compare(random, lower, &b),
+                    compare(random, false, &b),
+                ]
+            }
+            _ => vec![compare(random, true, &a), compare(random, false, &b)],
+        };
+        for e in 0..self.equalities {
+            parts.insert(random.below(2), format!("p.e{e} = q.e{e}"));
+        }
+        match random.below(12) {
+            0 => parts.push("p.n > -3".to_string()),
+            1 => parts.push("q.n < 3".to_string()),
+            2 if !recognised => parts.push("p.n IS DISTINCT FROM q.n".to_string()),
+            _ => {}
+        }
+        parts.join(" AND ")
+    }
+
+    /// An aggregate over columns of `p`.
+    fn aggregate(random: &mut Random) -> String {
+        let filter = match random.below(8) {
+            0 => " FILTER (WHERE p.n > 0)",
+            1 => " FILTER (WHERE p.v IS NULL)",
+            _ => "",
+        };
+        let call = match random.below(26) {
+            0..=2 => "min(p.v)",
+            3 | 4 => "max(p.v)",
+            5 => "min(p.n + 1)",
+            6 => "max(p.s)",
+            7 => "min(p.d)",
+            8 => "min(p.f)",
+            9 => "max(p.f)",
+            10 | 11 => "count(*)",
+            12 => "count(p.v)",
+            13 => "count(p.n)",
+            14 => "sum(p.n)",
+            15 => "sum(p.d)",
+            16 => "avg(p.n)",
+            17 => "min(coalesce(p.n, 7))",
+            18 => return "first_value(p.same_k ORDER BY p.k)".to_string(),
+            19 => return "last_value(p.same_k ORDER BY p.k)".to_string(),
+            20 => return "first_value(p.same_k ORDER BY p.k DESC)".to_string(),
+            21 => return "first_value(p.same_v ORDER BY p.v)".to_string(),
+            22 => return "first_value(p.same_v ORDER BY p.v DESC NULLS LAST)".to_string(),
+            23 => return "first_value(p.same_v ORDER BY p.v DESC)".to_string(),
+            24 => return "last_value(p.same_v ORDER BY p.v)".to_string(),
+            _ => return "max(q.n)".to_string(),
+        };
+        format!("{call}{filter}")
+    }
+
+    /// The same aggregates as correlated subqueries or a lateral join, and as a left join whose row of NULLs they skip.
+    fn correlated(&self, random: &mut Random) -> (String, String) {
+        let condition = self.condition(random, true);
+        let aggregates: Vec<_> = (0..=random.below(3))
+            .map(|_| Self::aggregate(random))
+            .filter(|a| a != "max(q.n)")
+            .collect();
+        let matched = aggregates
+            .iter()
+            .map(|a| match a.split_once(" FILTER (WHERE ") {
+                Some((call, filter)) => {
+                    format!("{call} FILTER (WHERE p.id IS NOT NULL AND {filter}")
+                }
+                None => format!("{a} FILTER (WHERE p.id IS NOT NULL)"),
+            });
+        let matched: Vec<_> = std::iter::once("q.id".to_string()).chain(matched).collect();
+        let joined = format!(
+            "SELECT {} FROM q LEFT JOIN p ON {condition} GROUP BY q.id",
+            matched.join(", ")
+        );
+        let correlated = if random.below(2) == 0 {
+            let subqueries = aggregates
+                .iter()
+                .map(|a| format!("(SELECT {a} FROM p WHERE {condition})"));
+            let columns: Vec<_> = std::iter::once("q.id".to_string())
+                .chain(subqueries)
+                .collect();
+            format!("SELECT {} FROM q", columns.join(", "))
+        } else {
+            let named = aggregates.iter().enumerate();
+            let named: Vec<_> = named.map(|(i, a)| format!("{a} AS a{i}")).collect();
+            let (kind, on) = [("CROSS JOIN", ""), ("LEFT JOIN", " ON true")][random.below(2)];
+            let named = if named.is_empty() {
+                "count(*) AS n".to_string()
+            } else {
+                named.join(", ")
+            };
+            let columns = (0..aggregates.len()).map(|i| format!(", x.a{i}"));
+            format!(
+                "SELECT q.id{} FROM q {kind} LATERAL (SELECT {named} FROM p WHERE {condition}) x{on}",
+                columns.collect::<String>()
+            )
+        };
+        (correlated, joined)
+    }
+
+    /// A join with GROUP BY.
+    fn grouped_join(&self, random: &mut Random) -> String {
+        let condition = self.condition(random, false);
+        let aggregates: Vec<_> = (0..=random.below(3))
+            .map(|_| Self::aggregate(random))
+            .collect();
+        let named = aggregates.iter().enumerate();
+        let named: Vec<_> = named.map(|(i, a)| format!("{a} AS a{i}")).collect();
+        let probe = match random.below(6) {
+            0 => "(SELECT * FROM q WHERE n > 0) q",
+            1 => "(SELECT * FROM q UNION ALL SELECT * FROM q WHERE g = 1) q",
+            _ => "q",
+        };
+        let build = match random.below(6) {
+            0 => "(SELECT * FROM p WHERE n IS NOT NULL) p",
+            1 => "(SELECT p.* FROM p JOIN (SELECT DISTINCT n AS m FROM q) ON n = m) p",
+            _ => "p",
+        };
+        let from = match random.below(6) {
+            0 | 1 => format!("{probe} JOIN {build} ON {condition}"),
+            2 => format!("{build} JOIN {probe} ON {condition}"),
+            3 => format!("{build} RIGHT JOIN {probe} ON {condition}"),
+            _ => format!("{probe} LEFT JOIN {build} ON {condition}"),
+        };
+        let groups = match random.below(9) {
+            0..=2 => "q.id",
+            3 => "q.g",
+            4 => "q.g, q.n",
+            5 => "q.id, q.a",
+            6 => "q.n % 2",
+            7 => "ROLLUP (q.g, q.n)",
+            _ => "",
+        };
+        let mut sql = String::from("SELECT ");
+        if !groups.is_empty() && !groups.starts_with("ROLLUP") {
+            write!(sql, "{groups}, ").expect("a String takes all");
+        }
+        write!(sql, "{} FROM {from}", named.join(", ")).expect("a String takes all");
+        if !groups.is_empty() {
+            write!(sql, " GROUP BY {groups}").expect("a String takes all");
+            if random.below(8) == 0 {
+                sql.push_str(" HAVING count(*) > 1");
+            }
+        }
+        sql
+    }
+}
+
+/// The rows as sorted lines of text.
+fn lines(batches: &[RecordBatch]) -> Vec<String> {
+    let options = FormatOptions::default().with_null("NULL");
+    let mut lines = vec![];
+    for batch in batches {
+        let columns: Vec<_> = batch
+            .columns()
+            .iter()
+            .map(|c| ArrayFormatter::try_new(c, &options).expect("types that can be shown"))
+            .collect();
+        lines.extend((0..batch.num_rows()).map(|row| {
+            let cells = columns.iter().map(|c| c.value(row).to_string());
+            cells.collect::<Vec<_>>().join(" | ")
+        }));
+    }
+    lines.sort_unstable();
+    lines
+}
+
+/// The sorted rows, and whether a range join gave them.
+async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, bool)> {
+    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+    let text = displayable(plan.as_ref()).indent(false).to_string();
+    let batches = collect(plan, ctx.task_ctx()).await?;
+    Ok((lines(&batches), text.contains("RangeJoinExec")))
+}
+
+/// What came of some queries.
+#[derive(Debug, Default)]
+struct Tally {
+    asked: usize,
+    rewritten: usize,
+    refused: usize,
+}
+
+/// Asks queries of random tables, on two threads. `query` gives one for the session with the extension, and one for the
+/// session without.
+fn compare(name: &str, query: impl Fn(&Tables, &mut Random) -> (String, String) + Sync) -> Tally {
+    let mut random = Random::new(name);
+    let cases = std::env::var("RMQ_CASES").ok().and_then(|s| s.parse().ok());
+    let cases: usize = cases.unwrap_or(CASES);
+    let mut seeds: Vec<u64> = (0..cases.div_ceil(QUERIES))
+        .map(|_| random.next())
+        .collect();
+    if let Ok(seed) = std::env::var("RMQ_TEST_TABLES") {
+        seeds = vec![seed.parse().expect("RMQ_TEST_TABLES is a number")];
+    }
+    let work = |seeds: &[u64]| {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let mut tally = Tally::default();
+        for seed in seeds {
+            runtime.block_on(ask(*seed, &query, &mut tally));
+        }
+        tally
+    };
+    let (first, second) = seeds.split_at(seeds.len() / 2);
+    let tallies = std::thread::scope(|scope| {
+        let other = scope.spawn(|| work(second));
+        let tally = work(first);
+        [tally, other.join().expect("the other half passes, too")]
+    });
+    let sum = |part: fn(&Tally) -> usize| tallies.iter().map(part).sum();
+    let tally = Tally {
+        asked: sum(|t| t.asked),
+        rewritten: sum(|t| t.rewritten),
+        refused: sum(|t| t.refused),
+    };
+    println!("{name}: {tally:?}");
+    tally
+}
+
+async fn ask(
+    seed: u64,
+    query: &impl Fn(&Tables, &mut Random) -> (String, String),
+    tally: &mut Tally,
+) {
+    let random = &mut Random::from_seed(seed);
+    let tables = Tables::new(random);
+    for _ in 0..QUERIES {
+        let (with, without) = query(&tables, random);
+        tally.asked += 1;
+        let expected = answer(&tables.without, &without).await;
+        let found = answer(&tables.with, &with).await;
+        match (expected, found) {
+            (Ok((expected, _)), Ok((found, was_rewritten))) => {
+                assert_eq!(found, expected, "tables of seed {seed}: {with}");
+                tally.rewritten += usize::from(was_rewritten);
+            }
+            (Ok(_), Err(error)) => panic!("tables of seed {seed}: {with}: {error}"),
+            // What DataFusion does not take is nothing to compare with.
+            (Err(_), _) => tally.refused += 1,
+        }
+    }
+}
+
+#[test]
+fn grouped_joins_agree_with_datafusion() {
+    let tally = compare("joins with GROUP BY", |tables, random| {
+        let sql = tables.grouped_join(random);
+        (sql.clone(), sql)
+    });
+    assert!(tally.rewritten * 3 > tally.asked * 2, "{tally:?}");
+}
+
+#[test]
+fn correlated_subqueries_agree_with_joins() {
+    let tally = compare("correlated subqueries", Tables::correlated);
+    assert!(tally.rewritten * 3 > tally.asked * 2, "{tally:?}");
+}
+
+/// A session whose memory pool has so many bytes, and 100,000 rows in no order.
+async fn small_pool(bytes: usize) -> (SessionContext, Arc<GreedyMemoryPool>) {
+    let pool = Arc::new(GreedyMemoryPool::new(bytes));
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::clone(&pool) as _)
+        .build_arc()
+        .expect("a runtime");
+    let ctx = SessionContext::new_with_config_rt(SessionConfig::new(), runtime);
+    datafusion_rmq::register(&ctx);
+    let tables = [
+        "CREATE TABLE p AS SELECT value * 7919 % 100003 AS k, value AS v FROM range(0, 100000)",
+        "CREATE TABLE q AS SELECT value AS id, value * 50 AS k FROM range(0, 1000)",
+    ];
+    for sql in tables {
+        run(&ctx, sql).await.expect(sql);
+    }
+    (ctx, pool)
+}
+
+const LOWEST: &str = "SELECT count(*) AS n, sum(m) AS s FROM \
+    (SELECT q.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN q.k AND q.k + 100) AS m FROM q)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_is_registered_and_given_back() {
+    let (ctx, pool) = small_pool(64 << 20).await;
+    let before = pool.reserved();
+    let frame = ctx.sql(LOWEST).await.expect("a plan");
+    let plan = frame.create_physical_plan().await.expect("a plan");
+    let context = ctx.task_ctx();
+    let batches = collect(Arc::clone(&plan), Arc::clone(&context)).await;
+    assert_eq!(batches.expect("enough memory")[0].num_rows(), 1);
+    // The build side is there while the run may still ask it.
+    assert!(
+        pool.reserved() >= before + 100_000 * 16,
+        "{}",
+        pool.reserved()
+    );
+    drop((plan, context));
+    assert_eq!(pool.reserved(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_build_side_larger_than_the_pool_is_a_clear_error() {
+    let (ctx, pool) = small_pool(1 << 20).await;
+    let before = pool.reserved();
+    let message = error(&ctx, LOWEST).await;
+    assert!(message.contains("Resources exhausted"), "{message}");
+    assert!(message.contains("rmq range join"), "{message}");
+    assert_eq!(pool.reserved(), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_query_gives_its_memory_back() {
+    let (ctx, pool) = small_pool(64 << 20).await;
+    let before = pool.reserved();
+    for micros in [0, 100, 1000, 5000, 20000] {
+        let query = tokio::time::timeout(Duration::from_micros(micros), run(&ctx, LOWEST));
+        let _ = query.await;
+        // What is being sorted or indexed just now goes on to its end.
+        let mut waited = Duration::ZERO;
+        while pool.reserved() > before {
+            assert!(waited < Duration::from_secs(5), "{} bytes", pool.reserved());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            waited += Duration::from_millis(5);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn few_rows_against_many_are_left_to_datafusion() {
+    let (ctx, _) = small_pool(64 << 20).await;
+    let plan = |sql: &'static str| {
+        let ctx = ctx.clone();
+        async move { answer(&ctx, sql).await.expect(sql) }
+    };
+    let few =
+        "SELECT q.id, min(v) FROM (SELECT * FROM q LIMIT 5) q JOIN p ON p.k < q.k GROUP BY q.id";
+    let many = "SELECT q.id, min(v) FROM q JOIN p ON p.k < q.k AND q.id < 5 GROUP BY q.id";
+    let ((few, few_rewritten), (many, many_rewritten)) = (plan(few).await, plan(many).await);
+    assert_eq!(few, many);
+    assert!(!few_rewritten && many_rewritten);
+}
