@@ -29,7 +29,7 @@
 //! - `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`, `frame_max`, `frame_argmin`, `frame_argmax`: window
 //!   functions whose frames differ from row to row.
 //! - Plain SQL: a join by a range with GROUP BY, a correlated subquery or a lateral join over a range becomes a range join.
-//! - `rmq_indexes()`: the indexes that the session holds. Options: `RmqOptions`.
+//! - `rmq_indexes()`: the indexes that the session holds; `rmq_devices()`: the GPUs it can use. Options: `RmqOptions`.
 //!
 //! Bounds are inclusive positions, counted from 0, and clipped to the column. NULLs are skipped; a range without a value gives
 //! NULL. Floats are in IEEE total order, as in DataFusion's MIN without GROUP BY. Of several extremes, the leftmost
@@ -68,6 +68,13 @@ mod rewrite;
 mod session;
 
 #[cfg(feature = "sql")]
-pub use options::{ByteSize, EngineChoice, RmqOptions};
+pub use options::{ByteSize, DeviceList, EngineChoice, RmqOptions};
 #[cfg(feature = "sql")]
 pub use session::{SessionStateBuilderExt, register};
+
+#[cfg(feature = "sql")]
+#[doc(hidden)]
+pub use index::{DeviceEngine, DeviceSource};
+#[cfg(feature = "sql")]
+#[doc(hidden)]
+pub use session::register_with_devices;

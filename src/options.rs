@@ -8,6 +8,8 @@ use std::str::FromStr;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
 use datafusion::common::{DataFusionError, Result, config_err};
 
+use crate::engine::cuda::{CudaKernel, CudaOptions};
+
 /// Options of range queries, prefix `rmq`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -22,6 +24,12 @@ pub struct RmqOptions {
     pub index_memory_limit: ByteSize,
     /// How many threads build the index of a large column; 0 takes all cores.
     pub build_threads: usize,
+    /// The CUDA devices to use. Each holds every index that lies on devices.
+    pub devices: DeviceList,
+    /// The most memory of each device that indexes may take; most of what is free where not said.
+    pub device_memory_limit: Option<ByteSize>,
+    /// Which kernel answers on CUDA devices.
+    pub cuda_kernel: CudaKernel,
 }
 
 impl Default for RmqOptions {
@@ -32,13 +40,19 @@ impl Default for RmqOptions {
             keep_indexes: true,
             index_memory_limit: ByteSize(8 << 30),
             build_threads: 0,
+            devices: DeviceList(vec![0]),
+            device_memory_limit: None,
+            cuda_kernel: CudaKernel::Auto,
         }
     }
 }
 
 /// What `information_schema.df_settings` says of each option.
-const HELP: [(&str, &str); 5] = [
-    ("rmq.engine", "Which engine answers ranges: 'auto' or 'cpu'"),
+const HELP: [(&str, &str); 8] = [
+    (
+        "rmq.engine",
+        "Which engine answers ranges: 'cpu', 'cuda' for NVIDIA GPUs, or 'auto', which takes the one that should be done first",
+    ),
     (
         "rmq.rewrite",
         "Whether plain SQL, such as a join over a range with GROUP BY, becomes a range join where it is recognised. When false, \
@@ -57,6 +71,20 @@ const HELP: [(&str, &str); 5] = [
     (
         "rmq.build_threads",
         "How many threads build the index of a large column; 0 takes all cores",
+    ),
+    (
+        "rmq.devices",
+        "The CUDA devices to use, by number with commas between, such as '0,1'. Each holds every index; rmq_devices() lists them",
+    ),
+    (
+        "rmq.device_memory_limit",
+        "The most memory of each CUDA device that indexes may take: bytes, or with a unit K, M, G or T; '' for most of what is \
+         free. Over it the least recently used go",
+    ),
+    (
+        "rmq.cuda_kernel",
+        "Which kernel answers on CUDA devices: 'auto', or one of the GPU-RMQ paper to compare with: 'coalesced', 'vector', \
+         'full_scan'",
     ),
 ];
 
@@ -82,6 +110,27 @@ impl ExtensionOptions for RmqOptions {
             "build_threads" => {
                 self.build_threads = parse(key, value, "a whole number, 0 for all cores")?;
             }
+            "devices" => self.devices = value.parse()?,
+            "device_memory_limit" => {
+                self.device_memory_limit = match value.trim() {
+                    "" => None,
+                    size => Some(parse(
+                        key,
+                        size,
+                        "a whole number of bytes, one with a unit K, M, G or T such as '40G', or '' for most of what is free",
+                    )?),
+                }
+            }
+            "cuda_kernel" => {
+                let wanted = value.to_ascii_lowercase();
+                let found = KERNELS.iter().find(|(name, _)| *name == wanted);
+                let Some((_, kernel)) = found else {
+                    return config_err!(
+                        "rmq.cuda_kernel = '{value}': expected 'auto', 'coalesced', 'vector' or 'full_scan'"
+                    );
+                };
+                self.cuda_kernel = *kernel;
+            }
             _ => {
                 let known = HELP.map(|(name, _)| name).join(", ");
                 return config_err!("there is no option rmq.{key}; there are {known}");
@@ -97,6 +146,10 @@ impl ExtensionOptions for RmqOptions {
             self.keep_indexes.to_string(),
             self.index_memory_limit.to_string(),
             self.build_threads.to_string(),
+            self.devices.to_string(),
+            self.device_memory_limit
+                .map_or(String::new(), |limit| limit.to_string()),
+            kernel_name(self.cuda_kernel).to_string(),
         ];
         let entry = |((key, description), value): ((&str, &'static str), String)| ConfigEntry {
             key: key.to_string(),
@@ -112,6 +165,18 @@ fn parse<T: FromStr>(key: &str, value: &str, expected: &str) -> Result<T> {
         .to_ascii_lowercase()
         .parse()
         .or_else(|_| config_err!("rmq.{key} = '{value}': expected {expected}"))
+}
+
+const KERNELS: [(&str, CudaKernel); 4] = [
+    ("auto", CudaKernel::Auto),
+    ("coalesced", CudaKernel::Coalesced),
+    ("vector", CudaKernel::Vector),
+    ("full_scan", CudaKernel::FullScan),
+];
+
+fn kernel_name(kernel: CudaKernel) -> &'static str {
+    let found = KERNELS.iter().find(|(_, k)| *k == kernel);
+    found.map_or("auto", |(name, _)| name)
 }
 
 impl ConfigExtension for RmqOptions {
@@ -132,17 +197,30 @@ impl RmqOptions {
             n => n,
         }
     }
+
+    /// How CUDA devices are to be opened. Their memory is bounded by the catalog of indexes, and the CPU stands in where
+    /// a column's index knows it may.
+    pub(crate) fn cuda(&self) -> CudaOptions {
+        CudaOptions {
+            devices: self.devices.0.clone(),
+            kernel: self.cuda_kernel,
+            fallback: false,
+            ..CudaOptions::default()
+        }
+    }
 }
 
 /// Which engine answers ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum EngineChoice {
-    /// The fastest engine there is for the work.
+    /// The engine that should be done first, by the size of the work.
     #[default]
     Auto,
     /// The CPU engine.
     Cpu,
+    /// The engine for NVIDIA GPUs; an error where there is none to use.
+    Cuda,
 }
 
 impl FromStr for EngineChoice {
@@ -152,7 +230,8 @@ impl FromStr for EngineChoice {
         match s.to_ascii_lowercase().as_str() {
             "auto" => Ok(Self::Auto),
             "cpu" => Ok(Self::Cpu),
-            _ => config_err!("rmq.engine = '{s}': expected 'auto' or 'cpu'"),
+            "cuda" => Ok(Self::Cuda),
+            _ => config_err!("rmq.engine = '{s}': expected 'auto', 'cpu' or 'cuda'"),
         }
     }
 }
@@ -162,7 +241,53 @@ impl Display for EngineChoice {
         f.write_str(match self {
             Self::Auto => "auto",
             Self::Cpu => "cpu",
+            Self::Cuda => "cuda",
         })
+    }
+}
+
+/// Numbers of CUDA devices, written with commas between: `'0'`, `'0,1'`. At least one, none twice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceList(Vec<usize>);
+
+impl DeviceList {
+    /// The numbers, in the order they were given.
+    #[must_use]
+    pub fn ordinals(&self) -> &[usize] {
+        &self.0
+    }
+}
+
+impl FromStr for DeviceList {
+    type Err = DataFusionError;
+
+    fn from_str(s: &str) -> Result<Self> {
+        let error = |what: &str| {
+            config_err!(
+                "rmq.devices = '{s}': {what}; expected numbers of CUDA devices with commas between, such as '0' or '0,1'"
+            )
+        };
+        let mut ordinals = vec![];
+        for part in s.split(',').map(str::trim) {
+            match part.parse::<usize>() {
+                Err(_) => return error(&format!("'{part}' is no number of a device")),
+                Ok(ordinal) if ordinals.contains(&ordinal) => {
+                    return error(&format!("{ordinal} stands there twice"));
+                }
+                Ok(ordinal) => ordinals.push(ordinal),
+            }
+        }
+        Ok(Self(ordinals))
+    }
+}
+
+impl Display for DeviceList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, ordinal) in self.0.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            write!(f, "{comma}{ordinal}")?;
+        }
+        Ok(())
     }
 }
 
@@ -215,6 +340,48 @@ impl Display for ByteSize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_of_devices_are_read_and_shown() {
+        for (text, ordinals, shown) in [
+            ("0", vec![0], "0"),
+            ("0,1", vec![0, 1], "0,1"),
+            (" 3 , 0", vec![3, 0], "3,0"),
+        ] {
+            let list: DeviceList = text.parse().unwrap();
+            assert_eq!(list.ordinals(), ordinals);
+            assert_eq!(list.to_string(), shown);
+        }
+        for text in ["", "0,", "a", "-1", "0 1", "1,1", "0x1", "all"] {
+            let error = text.parse::<DeviceList>().unwrap_err().to_string();
+            assert!(
+                error.contains(&format!("rmq.devices = '{text}'")),
+                "{error}"
+            );
+            assert!(error.contains("such as '0' or '0,1'"), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_option_is_set_to_what_it_shows() {
+        let mut options = RmqOptions::default();
+        for (key, value) in [
+            ("engine", "cuda"),
+            ("devices", "2,0"),
+            ("device_memory_limit", "40G"),
+            ("cuda_kernel", "full_scan"),
+            ("build_threads", "3"),
+        ] {
+            options.set(key, value).unwrap();
+            let entries = options.entries();
+            let entry = entries.iter().find(|e| e.key == format!("rmq.{key}"));
+            assert_eq!(entry.unwrap().value.as_deref(), Some(value), "{key}");
+        }
+        assert_eq!(options.cuda().devices, [2, 0]);
+        assert_eq!(options.cuda().kernel, CudaKernel::FullScan);
+        options.set("device_memory_limit", "").unwrap();
+        assert_eq!(options.device_memory_limit, None);
+    }
 
     #[test]
     fn byte_sizes_are_read_and_shown() {

@@ -12,8 +12,10 @@ use datafusion::prelude::SessionContext;
 
 use crate::engine::Extreme;
 use crate::functions::column_name::Names;
-use crate::functions::{FrameUdf, IndexesFunction, RangeFunction, RangeTableFunction, RangeUdf};
-use crate::index::IndexCatalog;
+use crate::functions::{
+    DevicesFunction, FrameUdf, IndexesFunction, RangeFunction, RangeTableFunction, RangeUdf,
+};
+use crate::index::{DeviceSource, IndexCatalog};
 use crate::options::RmqOptions;
 use crate::plan::RmqQueryPlanner;
 use crate::rewrite::{
@@ -23,8 +25,8 @@ use crate::rewrite::{
 
 /// Registers range queries with a session that is being built.
 pub trait SessionStateBuilderExt {
-    /// Adds the functions `range_min`, `frame_min` and their like, `rmq_indexes()`, the options `rmq.*`,
-    /// the rules and the query planner that make them work.
+    /// Adds the functions `range_min`, `frame_min` and their like, `rmq_indexes()` and `rmq_devices()`, the options
+    /// `rmq.*`, the rules and the query planner that make them work.
     ///
     /// Call it after the catalog list, the runtime environment and the optimizer's rules have been set, where they are.
     /// It replaces the query planner: a session that plans extension nodes of its own uses
@@ -42,50 +44,59 @@ impl SessionStateBuilderExt for SessionStateBuilder {
         self.with_rmq_and_planners(vec![])
     }
 
-    fn with_rmq_and_planners(
-        mut self,
-        planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
-    ) -> Self {
-        let mut config = self.config().take().unwrap_or_default();
-        if config.options().extensions.get::<RmqOptions>().is_none() {
-            config = config.with_option_extension(RmqOptions::default());
-        }
-        let catalogs: Arc<dyn CatalogProviderList> = self
-            .catalog_list()
-            .get_or_insert_with(|| Arc::new(MemoryCatalogProviderList::new()))
-            .clone();
-        let names = Names::new(&catalogs, config.options());
-        let indexes = Arc::new(IndexCatalog::default());
-
-        let ranges = RangeFunction::ALL.map(|f| RangeUdf::new(f, names.clone()));
-        let scalars = self.scalar_functions().get_or_insert_default();
-        scalars.extend(ranges.map(|udf| Arc::new(ScalarUDF::from(udf))));
-        let windows = self.window_functions().get_or_insert_default();
-        let frames = RangeFunction::ALL.map(FrameUdf::new);
-        windows.extend(frames.map(|udf| Arc::new(WindowUDF::from(udf))));
-
-        let tables = self.table_functions().get_or_insert_default();
-        for extreme in [Extreme::Min, Extreme::Max] {
-            let function = RangeTableFunction::new(extreme, names.clone());
-            let name = function.name().to_string();
-            tables.insert(
-                name.clone(),
-                Arc::new(TableFunction::new(name, Arc::new(function))),
-            );
-        }
-        let name = IndexesFunction::NAME.to_string();
-        let function = Arc::new(IndexesFunction::new(Arc::clone(&indexes)));
-        tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
-
-        let optimizer = self.optimizer().take().unwrap_or_default();
-        let runtime = self.runtime_env().as_ref();
-        let pool = runtime.map(|runtime| Arc::clone(&runtime.memory_pool));
-        let planner = RmqQueryPlanner::new(names, indexes, planners);
-        self.with_config(config)
-            .with_analyzer_rule(Arc::new(CheckFrameCalls))
-            .with_optimizer_rules(with_rules(optimizer, pool).rules)
-            .with_query_planner(Arc::new(planner))
+    fn with_rmq_and_planners(self, planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>) -> Self {
+        with_rmq_on(self, planners, IndexCatalog::default())
     }
+}
+
+fn with_rmq_on(
+    mut builder: SessionStateBuilder,
+    planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
+    indexes: IndexCatalog,
+) -> SessionStateBuilder {
+    let mut config = builder.config().take().unwrap_or_default();
+    if config.options().extensions.get::<RmqOptions>().is_none() {
+        config = config.with_option_extension(RmqOptions::default());
+    }
+    let catalogs: Arc<dyn CatalogProviderList> = builder
+        .catalog_list()
+        .get_or_insert_with(|| Arc::new(MemoryCatalogProviderList::new()))
+        .clone();
+    let names = Names::new(&catalogs, config.options());
+    let indexes = Arc::new(indexes);
+
+    let ranges = RangeFunction::ALL.map(|f| RangeUdf::new(f, names.clone()));
+    let scalars = builder.scalar_functions().get_or_insert_default();
+    scalars.extend(ranges.map(|udf| Arc::new(ScalarUDF::from(udf))));
+    let windows = builder.window_functions().get_or_insert_default();
+    let frames = RangeFunction::ALL.map(FrameUdf::new);
+    windows.extend(frames.map(|udf| Arc::new(WindowUDF::from(udf))));
+
+    let tables = builder.table_functions().get_or_insert_default();
+    for extreme in [Extreme::Min, Extreme::Max] {
+        let function = RangeTableFunction::new(extreme, names.clone());
+        let name = function.name().to_string();
+        tables.insert(
+            name.clone(),
+            Arc::new(TableFunction::new(name, Arc::new(function))),
+        );
+    }
+    let name = IndexesFunction::NAME.to_string();
+    let function = Arc::new(IndexesFunction::new(Arc::clone(&indexes)));
+    tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
+    let name = DevicesFunction::NAME.to_string();
+    let function = Arc::new(DevicesFunction::new(Arc::clone(&indexes)));
+    tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
+
+    let optimizer = builder.optimizer().take().unwrap_or_default();
+    let runtime = builder.runtime_env().as_ref();
+    let pool = runtime.map(|runtime| Arc::clone(&runtime.memory_pool));
+    let planner = RmqQueryPlanner::new(names, indexes, planners);
+    builder
+        .with_config(config)
+        .with_analyzer_rule(Arc::new(CheckFrameCalls))
+        .with_optimizer_rules(with_rules(optimizer, pool).rules)
+        .with_query_planner(Arc::new(planner))
 }
 
 /// Whether a rule of the optimizer is one of ours.
@@ -132,6 +143,16 @@ fn with_rules(mut optimizer: Optimizer, pool: Option<Arc<dyn MemoryPool>>) -> Op
 /// # Ok(()) }
 /// ```
 pub fn register(ctx: &SessionContext) {
+    register_catalog(ctx, IndexCatalog::default());
+}
+
+/// [`register`] with other devices than those of this machine, for tests.
+#[doc(hidden)]
+pub fn register_with_devices(ctx: &SessionContext, devices: Arc<dyn DeviceSource>) {
+    register_catalog(ctx, IndexCatalog::new(devices));
+}
+
+fn register_catalog(ctx: &SessionContext, indexes: IndexCatalog) {
     let state_ref = ctx.state_ref();
     let mut state = state_ref.write();
     let mut builder = SessionStateBuilder::new_from_existing(state.clone())
@@ -145,5 +166,5 @@ pub fn register(ctx: &SessionContext) {
     if let Some(optimizer) = builder.optimizer() {
         optimizer.rules.retain(|rule| !is_ours(rule.name()));
     }
-    *state = builder.with_rmq().build();
+    *state = with_rmq_on(builder, vec![], indexes).build();
 }

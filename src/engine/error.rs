@@ -43,6 +43,8 @@ pub enum EngineError {
     Thread(String),
     /// An engine was asked for instructions that this machine does not have.
     Unsupported(&'static str),
+    /// A build was stopped, as nobody wanted the index any more.
+    Stopped,
     /// There is no GPU to use.
     NoDevice {
         /// Why, in one line: no driver, one that is too old, no device, one that does not serve.
@@ -118,6 +120,7 @@ impl fmt::Display for EngineError {
                     "this machine lacks {what}, which the engine was told to use"
                 )
             }
+            Self::Stopped => f.write_str("the build of a range-minimum index was stopped"),
             Self::NoDevice { why } => f.write_str(why),
             Self::DeviceMemory {
                 ordinal,

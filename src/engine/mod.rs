@@ -22,6 +22,8 @@
 //! Minimum Queries on Modern GPUs* (Kreis et al., 2026).
 
 pub mod alone;
+#[cfg(feature = "cuda")]
+pub mod choice;
 mod column;
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -79,7 +81,11 @@ impl<K> Answers<'_, K> {
     /// # Errors
     /// [`EngineError::Lengths`] with the name of the first slice that does not.
     pub fn check(&self, left: &[i64], right: &[i64]) -> Result<(), EngineError> {
-        let n = left.len();
+        self.check_lengths(left.len(), right.len())
+    }
+
+    /// That all slices fit `n` left bounds, of which there are `right` right ones.
+    pub(crate) fn check_lengths(&self, n: usize, right: usize) -> Result<(), EngineError> {
         let fits = |what, expected, found| {
             if expected == found {
                 Ok(())
@@ -91,7 +97,7 @@ impl<K> Answers<'_, K> {
                 })
             }
         };
-        fits("the slice of right bounds", n, right.len())?;
+        fits("the slice of right bounds", n, right)?;
         if let Some(values) = &self.values {
             fits("the slice for values", n, values.len())?;
         }
@@ -146,6 +152,23 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
     /// [`EngineError::Lengths`] where slices do not fit each other, [`EngineError::NoPositions`] where positions are
     /// asked of an index built without them; engines may add their own.
     fn answer(&self, left: &[i64], right: &[i64], out: Answers<'_, K>) -> Result<(), EngineError>;
+
+    /// Answers one batch whose bounds lie in several places, left and right of each, as if they lay in one. An engine that copies
+    /// bounds anyway gathers them so.
+    ///
+    /// # Errors
+    /// As [`RangeIndex::answer`].
+    fn answer_gathered(
+        &self,
+        parts: &[(&[i64], &[i64])],
+        out: Answers<'_, K>,
+    ) -> Result<(), EngineError> {
+        if let [(left, right)] = parts {
+            return self.answer(left, right, out);
+        }
+        let (left, right): (Vec<_>, Vec<_>) = parts.iter().copied().unzip();
+        self.answer(&left.concat(), &right.concat(), out)
+    }
 }
 
 /// How an index is to be built.

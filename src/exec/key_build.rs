@@ -15,16 +15,10 @@ use futures::TryStreamExt;
 
 use super::key_metrics::BuildMetrics;
 use crate::engine::Extreme;
-use crate::engine::cpu::CpuEngine;
 use crate::functions::bounds::Ranges;
 use crate::index::{Chunks, ColumnIndex, Counts, SortedRows, Sums, Unsorted};
 use crate::options::RmqOptions;
 use crate::plan::{KeyFunction, KeyJoinSpec};
-
-/// The engine that answers.
-fn engine() -> CpuEngine {
-    CpuEngine::default()
-}
 
 /// The rows of the build side, ready to be asked.
 #[derive(Debug)]
@@ -291,15 +285,13 @@ impl Work {
             return Ok(Arc::clone(index));
         }
         let values = &columns[column];
-        let engine = engine();
         let chunks = Chunks {
             arrays: vec![Arc::clone(values)],
             held_by_table: true,
         };
-        let estimate = ColumnIndex::estimate(&engine, &chunks, values.data_type());
+        let estimate = ColumnIndex::estimate_on_cpu(&chunks, values.data_type());
         self.memory.try_grow(estimate)?;
-        let index =
-            ColumnIndex::build(&engine, &chunks, values.data_type(), extreme, self.threads)?;
+        let index = ColumnIndex::on_cpu(&chunks, values.data_type(), extreme, self.threads)?;
         self.memory
             .try_resize(self.memory.size() - estimate + index.memory_bytes())?;
         self.metrics.index_bytes.add(index.index_bytes());
@@ -332,7 +324,7 @@ impl BuildSide {
             Answering::Counts(counts) => Arc::new(counts.answer(ranges)),
             Answering::Sums(sums) => sums.answer(ranges),
             Answering::Extreme(index) => {
-                let answer = index.answer(ranges, true, false)?;
+                let answer = index.answer(std::slice::from_ref(ranges), true, false, false)?;
                 answer
                     .values
                     .ok_or_else(|| internal_datafusion_err!("an index gave no values"))?
@@ -347,7 +339,7 @@ impl BuildSide {
             }
             Answering::AtExtreme { values, by, nulls } => {
                 let positions = by
-                    .answer(ranges, false, true)?
+                    .answer(std::slice::from_ref(ranges), false, true, false)?
                     .positions
                     .ok_or_else(|| internal_datafusion_err!("an index gave no positions"))?;
                 let positions = positions.as_primitive::<Int64Type>().iter();

@@ -1,10 +1,13 @@
 //! What `EXPLAIN ANALYZE` shows of a range join.
 
+use std::sync::OnceLock;
+
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, Time,
 };
 
 use super::relation::PreparedIndex;
+use crate::index::Answer;
 
 /// Metrics of one partition.
 #[derive(Debug)]
@@ -25,6 +28,21 @@ pub(crate) struct RangeJoinMetrics {
     indexes_built: Count,
     /// How many an earlier query had left.
     indexes_reused: Count,
+    /// Of calls that go to devices; shown only where there are some.
+    on_devices: OnceLock<OnDevices>,
+    partition: usize,
+    set: ExecutionPlanMetricsSet,
+}
+
+/// Metrics of calls that go to devices.
+#[derive(Debug)]
+struct OnDevices {
+    /// Batches that devices answered, each gathered from many.
+    device_batches: Count,
+    /// Bytes that the indexes asked take of each device.
+    device_bytes: Gauge,
+    /// Indexes and batches that were meant for devices and that the CPU took.
+    cuda_fallbacks: Count,
 }
 
 impl RangeJoinMetrics {
@@ -39,12 +57,42 @@ impl RangeJoinMetrics {
             index_rows: builder().gauge("index_rows", partition),
             indexes_built: builder().counter("indexes_built", partition),
             indexes_reused: builder().counter("indexes_reused", partition),
+            on_devices: OnceLock::new(),
+            partition,
+            set: metrics.clone(),
+        }
+    }
+
+    fn on_devices(&self) -> &OnDevices {
+        self.on_devices.get_or_init(|| {
+            let builder = || MetricBuilder::new(&self.set);
+            OnDevices {
+                device_batches: builder().counter("device_batches", self.partition),
+                device_bytes: builder().gauge("device_bytes", self.partition),
+                cuda_fallbacks: builder().counter("cuda_fallbacks", self.partition),
+            }
+        })
+    }
+
+    /// Notes a batch that was answered.
+    pub(crate) fn note_answer(&self, prepared: &PreparedIndex, answer: &Answer) {
+        if answer.stood_in {
+            self.on_devices().cuda_fallbacks.add(1);
+        } else if prepared.ready.held.index.is_on_devices() {
+            self.on_devices().device_batches.add(1);
         }
     }
 
     /// Notes an index that this operator asks.
     pub(crate) fn note_index(&self, prepared: &PreparedIndex) {
-        let index = &prepared.held.index;
+        let index = &prepared.ready.held.index;
+        if index.is_on_devices() {
+            let bytes = prepared.ready.held.device_bytes();
+            self.on_devices().device_bytes.add(bytes);
+        }
+        if prepared.fell_back {
+            self.on_devices().cuda_fallbacks.add(1);
+        }
         self.index_bytes.add(index.index_bytes());
         self.index_rows.add(index.rows());
         if let Some(load_time) = prepared.built {

@@ -1,5 +1,7 @@
 //! The physical operator of range joins, and the relations whose rows it asks.
 
+mod decision;
+mod gather;
 mod key_build;
 mod key_join;
 mod key_metrics;
@@ -16,4 +18,4 @@ pub use key_join::KeyJoinExec;
 pub(crate) use prepare::{PhysicalLookup, PrepareIndexesExec};
 pub(crate) use range_join::PhysicalCall;
 pub use range_join::RangeJoinExec;
-pub(crate) use relation::{Relation, RelationSource};
+pub(crate) use relation::{Demand, Relation, RelationSource, expected_rows};

@@ -16,6 +16,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use futures::TryStreamExt;
 
 use super::Relation;
+use super::decision::engines;
 use super::metrics::RangeJoinMetrics;
 use crate::functions::{IndexSlot, RangeFunction};
 
@@ -55,11 +56,13 @@ impl DisplayAs for PrepareIndexesExec {
             let column = lookup.relation.column_label(&lookup.column);
             format!("{}({column})", lookup.function.range_name())
         });
-        write!(
-            f,
-            "PrepareIndexesExec: {}, engine=cpu",
-            names.collect::<Vec<_>>().join(", ")
-        )
+        let names = names.collect::<Vec<_>>().join(", ");
+        let labels = self.lookups.iter().map(|lookup| {
+            let extreme = lookup.function.extreme;
+            lookup.relation.engine_label(&lookup.column, extreme)
+        });
+        let engines = engines(labels);
+        write!(f, "PrepareIndexesExec: {names}, engine={engines}")
     }
 }
 
@@ -131,7 +134,7 @@ impl ExecutionPlan for PrepareIndexesExec {
                 if first {
                     metrics.note_index(&prepared);
                 }
-                slot.put(prepared.held);
+                slot.put(prepared.ready);
             }
             Ok::<_, DataFusionError>(input)
         };

@@ -27,6 +27,7 @@ use datafusion::physical_plan::{
 };
 
 use super::Relation;
+use super::decision::engines;
 use super::metrics::RangeJoinMetrics;
 use super::stream::{Answering, Search};
 use crate::functions::RangeFunction;
@@ -109,6 +110,14 @@ impl RangeJoinExec {
         })
     }
 
+    /// What `EXPLAIN` says of the engines that answer.
+    fn engines(&self) -> String {
+        engines(self.calls.iter().map(|call| {
+            let extreme = call.function.extreme;
+            call.relation.engine_label(&call.column, extreme)
+        }))
+    }
+
     /// The calls in groups that one search answers, each with the places of its results behind the input's columns.
     fn searches(&self) -> Vec<Search> {
         let mut searches: Vec<Search> = vec![];
@@ -134,7 +143,7 @@ impl DisplayAs for RangeJoinExec {
                     let comma = if i == 0 { "" } else { ", " };
                     write!(f, "{comma}{call}")?;
                 }
-                write!(f, ", engine=cpu")
+                write!(f, ", engine={}", self.engines())
             }
             DisplayFormatType::TreeRender => {
                 for call in &self.calls {
@@ -142,7 +151,7 @@ impl DisplayAs for RangeJoinExec {
                     let column = call.relation.column_label(&call.column);
                     writeln!(f, "{name}({column})={} to {}", call.left, call.right)?;
                 }
-                writeln!(f, "engine=cpu")
+                writeln!(f, "engine={}", self.engines())
             }
         }
     }

@@ -5,12 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
-use datafusion::common::{Result, exec_err, internal_datafusion_err};
+use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
+use super::gather::Gathering;
 use super::metrics::RangeJoinMetrics;
 use super::range_join::PhysicalCall;
 use super::relation::PreparedIndex;
@@ -38,43 +40,60 @@ pub(super) struct Answering {
     pub(super) prepared: Vec<PreparedIndex>,
 }
 
+type Batches = BoxStream<'static, Result<RecordBatch>>;
+
 impl Answering {
     /// The input with the answers, batch by batch.
     pub(super) fn stream(self, input: SendableRecordBatchStream) -> SendableRecordBatchStream {
         let schema = Arc::clone(&self.schema);
-        let batches = futures::stream::try_unfold((self, input), |(mut this, mut input)| async {
-            let Some(batch) = input.try_next().await? else {
-                return Ok(None);
-            };
-            let batch = this.answer(&batch).await?;
-            Ok(Some((batch, (this, input))))
-        });
+        let batches = futures::stream::once(self.start(input)).try_flatten();
         Box::pin(RecordBatchStreamAdapter::new(schema, batches.fuse()))
     }
 
-    async fn answer(&mut self, batch: &RecordBatch) -> Result<RecordBatch> {
-        if batch.num_rows() == 0 {
-            return Ok(RecordBatch::new_empty(Arc::clone(&self.schema)));
+    /// Waits for the first row, and for the indexes.
+    async fn start(mut self, mut input: SendableRecordBatchStream) -> Result<Batches> {
+        let first = loop {
+            match input.try_next().await? {
+                None => return Ok(futures::stream::empty().boxed()),
+                Some(batch) if batch.num_rows() == 0 => {}
+                Some(batch) => break batch,
+            }
+        };
+        self.prepare().await?;
+        let input = futures::stream::iter([Ok(first)]).chain(input).boxed();
+        let on_devices = |one: &PreparedIndex| one.ready.held.index.is_on_devices();
+        if self.prepared.iter().any(on_devices) {
+            return Ok(Gathering::new(Arc::new(self), input).boxed());
         }
-        if self.prepared.is_empty() {
-            self.prepare().await?;
-        }
+        // The engine answers faster than a thread wakes up: here and now.
+        let answers = input.map(move |batch| {
+            let answered = self.answer(std::slice::from_ref(&batch?))?.pop();
+            let answered =
+                answered.ok_or_else(|| internal_datafusion_err!("a batch has no answers"))?;
+            Ok::<_, DataFusionError>(answered.record_output(&self.metrics.baseline))
+        });
+        Ok(answers.boxed())
+    }
+
+    /// The batches with the answers to their calls, all asked at once.
+    pub(super) fn answer(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
         let compute = self.metrics.baseline.elapsed_compute().clone();
         let _timer = compute.timer();
-        let rows = batch.num_rows();
-        let calls = self.schema.fields().len() - batch.num_columns();
+        let calls = self.searches.iter().map(|s| s.places.len()).sum();
         let mut answers: Vec<Option<ArrayRef>> = vec![None; calls];
         for (search, prepared) in self.searches.iter().zip(&self.prepared) {
-            let left = search.call.left.evaluate(batch)?.into_array(rows)?;
-            let right = search.call.right.evaluate(batch)?.into_array(rows)?;
-            let ranges = Ranges::try_new(&left, &right)?;
+            let ranges = batches.iter().map(|batch| {
+                let rows = batch.num_rows();
+                let left = search.call.left.evaluate(batch)?.into_array(rows)?;
+                let right = search.call.right.evaluate(batch)?.into_array(rows)?;
+                Ranges::try_new(&left, &right)
+            });
+            let ranges = ranges.collect::<Result<Vec<_>>>()?;
             let wants = |position| search.places.iter().any(|(_, p)| *p == position);
             let query_timer = self.metrics.query_time.timer();
-            let answer = prepared
-                .held
-                .index
-                .answer(&ranges, wants(false), wants(true))?;
+            let answer = prepared.ready.answer(&ranges, wants(false), wants(true))?;
             query_timer.done();
+            self.metrics.note_answer(prepared, &answer);
             for (place, position) in &search.places {
                 answers[*place] = if *position {
                     answer.positions.clone()
@@ -83,13 +102,28 @@ impl Answering {
                 };
             }
         }
-        let mut columns = batch.columns().to_vec();
-        for answer in answers {
-            columns.push(answer.ok_or_else(|| internal_datafusion_err!("a call has no answer"))?);
-        }
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
-        Ok(batch.record_output(&self.metrics.baseline))
+        let mut from = 0;
+        let answered = batches.iter().map(|batch| {
+            let rows = batch.num_rows();
+            let mut columns = batch.columns().to_vec();
+            for answer in &answers {
+                let answer = answer
+                    .as_ref()
+                    .ok_or_else(|| internal_datafusion_err!("a call has no answer"))?;
+                columns.push(if batches.len() == 1 {
+                    Arc::clone(answer)
+                } else {
+                    answer.slice(from, rows)
+                });
+            }
+            from += rows;
+            let options = RecordBatchOptions::new().with_row_count(Some(rows));
+            let schema = Arc::clone(&self.schema);
+            Ok(RecordBatch::try_new_with_options(
+                schema, columns, &options,
+            )?)
+        });
+        answered.collect()
     }
 
     async fn prepare(&mut self) -> Result<()> {
@@ -100,7 +134,9 @@ impl Answering {
                 .relation
                 .index(&call.column, extreme, &self.context)
                 .await?;
-            let found = call.function.result_type(index.held.index.value_type());
+            let found = call
+                .function
+                .result_type(index.ready.held.index.value_type());
             if found != call.data_type {
                 return exec_err!(
                     "{call}: the column was a {} when the query was planned and now is a {found}; run the query again",

@@ -49,7 +49,8 @@ impl TableFunctionImpl for IndexesFunction {
             ("type", strings(&|h| h.data_type.to_string())),
             ("rows", numbers(&|h| h.rows as u64)),
             ("bytes", numbers(&|h| h.bytes as u64)),
-            ("engine", strings(&|h| h.engine.to_string())),
+            ("device_bytes", numbers(&|h| h.device_bytes as u64)),
+            ("engine", strings(&|h| h.engine.clone())),
             ("hits", numbers(&|h| h.hits)),
             ("age", age),
         ];

@@ -13,18 +13,18 @@ use datafusion::logical_expr::{
 
 use super::RangeFunction;
 use super::bounds::Ranges;
-use crate::index::HeldIndex;
+use crate::index::ReadyIndex;
 
 /// Where the operator puts the index and the expression finds it. Two slots are equal if they are one.
 #[derive(Debug, Clone, Default)]
-pub struct IndexSlot(Arc<Mutex<Option<Arc<HeldIndex>>>>);
+pub struct IndexSlot(Arc<Mutex<Option<ReadyIndex>>>);
 
 impl IndexSlot {
-    pub(crate) fn put(&self, index: Arc<HeldIndex>) {
+    pub(crate) fn put(&self, index: ReadyIndex) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(index);
     }
 
-    fn get(&self) -> Option<Arc<HeldIndex>> {
+    fn get(&self) -> Option<ReadyIndex> {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -94,11 +94,11 @@ impl ScalarUDFImpl for LookupUdf {
         if args.number_rows == 0 {
             return Ok(ColumnarValue::Array(new_empty_array(&self.data_type)));
         }
-        let Some(held) = self.slot.get() else {
+        let Some(ready) = self.slot.get() else {
             return exec_err!("{name}: the operator that makes its index ready has not run");
         };
         let position = self.function.position;
-        if self.function.result_type(held.index.value_type()) != self.data_type {
+        if self.function.result_type(ready.held.index.value_type()) != self.data_type {
             return exec_err!(
                 "{name}: the column's type changed since the query was planned; run the query again"
             );
@@ -107,9 +107,7 @@ impl ScalarUDFImpl for LookupUdf {
         let [left, right] = arrays.as_slice() else {
             return internal_err!("{name} has two bounds, not {}", arrays.len());
         };
-        let answer = held
-            .index
-            .answer(&Ranges::try_new(left, right)?, !position, position)?;
+        let answer = ready.answer(&[Ranges::try_new(left, right)?], !position, position)?;
         let array = if position {
             answer.positions
         } else {

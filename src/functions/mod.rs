@@ -4,6 +4,7 @@
 
 pub(crate) mod bounds;
 pub(crate) mod column_name;
+mod devices;
 mod indexes;
 mod lookup;
 mod scalar;
@@ -11,6 +12,7 @@ mod table;
 mod total_order;
 mod window;
 
+pub use devices::DevicesFunction;
 pub use indexes::IndexesFunction;
 pub use lookup::IndexSlot;
 pub(crate) use lookup::LookupUdf;

@@ -14,7 +14,6 @@ use datafusion::logical_expr::{
 
 use super::RangeFunction;
 use super::bounds::{Ranges, check_argument_count, coerce_bound};
-use crate::engine::cpu::CpuEngine;
 use crate::index::{Chunks, ColumnIndex, check_ordered};
 
 /// What the three arguments are, for error messages.
@@ -130,20 +129,11 @@ impl PartitionEvaluator for FrameEvaluator {
             arrays: vec![Arc::clone(value)],
             held_by_table: true,
         };
-        let extreme = self.function.extreme;
-        let index = ColumnIndex::build(
-            &CpuEngine::default(),
-            &chunks,
-            value.data_type(),
-            extreme,
-            1,
-        )?;
-        let answer = index.answer(
-            &Ranges::try_new(left, right)?,
-            !self.function.position,
-            self.function.position,
-        )?;
-        let array = if self.function.position {
+        let RangeFunction { extreme, position } = self.function;
+        let index = ColumnIndex::on_cpu(&chunks, value.data_type(), extreme, 1)?;
+        let ranges = [Ranges::try_new(left, right)?];
+        let answer = index.answer(&ranges, !position, position, false)?;
+        let array = if position {
             answer.positions
         } else {
             answer.values

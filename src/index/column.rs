@@ -1,16 +1,23 @@
 //! The index of one column in one direction.
 
-use std::sync::Arc;
+use std::panic::RefUnwindSafe;
+use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use arrow::array::{ArrayRef, Int64Array};
-use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
+use arrow::array::{Array, ArrayRef, Int64Array, make_array};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::DataType;
-use datafusion::common::Result;
+use datafusion::common::{DataFusionError, Result, SharedResult};
 
+use super::HeldIndex;
+use super::devices::DeviceEngine;
 use super::keys::{Chunks, Decoder, Encoded, KeyColumn, encode, key_bytes};
 use crate::engine::Extreme;
-use crate::engine::{Answers, BuildOptions, ColumnSize, Engine, EngineError, Key, RangeIndex};
+use crate::engine::cpu::CpuEngine;
+use crate::engine::{
+    BuildOptions, ColumnSize, Engine, EngineError, Key, Memory, Outputs, RangeIndex,
+};
 use crate::functions::bounds::Ranges;
 
 /// A column made ready to be asked for its smallest, or its largest, values and where they stand.
@@ -18,9 +25,27 @@ use crate::functions::bounds::Ranges;
 pub(crate) struct ColumnIndex {
     keys: KeyIndex,
     decoder: Decoder,
-    engine: &'static str,
     build_time: Duration,
     copied_bytes: usize,
+    /// Of an index on devices: what answers when they fail.
+    stand_in: Option<StandIn>,
+}
+
+/// The CPU engine's index of a column whose devices failed, built by the first that needs it.
+#[derive(Debug)]
+struct StandIn {
+    chunks: Chunks,
+    data_type: DataType,
+    extreme: Extreme,
+    threads: usize,
+    index: OnceLock<SharedResult<Box<ColumnIndex>>>,
+}
+
+/// An index, and whether the CPU engine may answer in its place.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadyIndex {
+    pub(crate) held: Arc<HeldIndex>,
+    pub(crate) cpu_may_stand_in: bool,
 }
 
 #[derive(Debug)]
@@ -35,11 +60,65 @@ enum KeyIndex {
 pub(crate) struct Answer {
     pub(crate) values: Option<ArrayRef>,
     pub(crate) positions: Option<ArrayRef>,
+    /// Whether the CPU engine answered in the place of devices that failed.
+    pub(crate) stood_in: bool,
+}
+
+impl ReadyIndex {
+    /// See [`ColumnIndex::answer`].
+    pub(crate) fn answer(
+        &self,
+        ranges: &[Ranges],
+        values: bool,
+        positions: bool,
+    ) -> Result<Answer> {
+        let stand_in = self.cpu_may_stand_in;
+        self.held.index.answer(ranges, values, positions, stand_in)
+    }
 }
 
 impl ColumnIndex {
-    /// Builds the index of the column that `chunks` make up, on at most `threads` threads.
-    pub(crate) fn build(
+    /// Builds the CPU engine's index of the column that `chunks` make up, on at most `threads` threads.
+    pub(crate) fn on_cpu(
+        chunks: &Chunks,
+        data_type: &DataType,
+        extreme: Extreme,
+        threads: usize,
+    ) -> Result<Self> {
+        Self::build(&CpuEngine::default(), chunks, data_type, extreme, threads)
+    }
+
+    /// Builds the index on devices. The column's buffers are kept, so that the CPU engine can stand in.
+    pub(crate) fn on_devices(
+        engine: &dyn DeviceEngine,
+        chunks: &Chunks,
+        data_type: &DataType,
+        extreme: Extreme,
+        threads: usize,
+    ) -> Result<Self> {
+        let mut index = Self::build(engine, chunks, data_type, extreme, threads)?;
+        // Other arrays of the same buffers: by the table's own one tells whether the table is still there.
+        let arrays = chunks.arrays.iter().map(|a| make_array(a.to_data()));
+        let chunks = Chunks {
+            arrays: arrays.collect(),
+            held_by_table: chunks.held_by_table,
+        };
+        index.copied_bytes = if chunks.held_by_table {
+            0
+        } else {
+            chunks.bytes()
+        };
+        index.stand_in = Some(StandIn {
+            chunks,
+            data_type: data_type.clone(),
+            extreme,
+            threads,
+            index: OnceLock::new(),
+        });
+        Ok(index)
+    }
+
+    fn build(
         engine: &dyn Engine,
         chunks: &Chunks,
         data_type: &DataType,
@@ -61,45 +140,63 @@ impl ColumnIndex {
             KeyColumn::W64(column) => KeyIndex::W64(engine.build_u64(column, &options)?),
             KeyColumn::W128(column) => KeyIndex::W128(engine.build_u128(column, &options)?),
         };
-        let engine = engine.name();
         Ok(Self {
             keys,
             decoder,
-            engine,
             build_time: started.elapsed(),
             copied_bytes,
+            stand_in: None,
         })
     }
 
-    /// About how many bytes [`Self::build`] will take for a column of that size, to reserve them first.
-    pub(crate) fn estimate(engine: &dyn Engine, chunks: &Chunks, data_type: &DataType) -> usize {
-        let size = ColumnSize {
-            rows: chunks.arrays.iter().map(|c| c.len()).sum(),
-            key_bytes: key_bytes(data_type),
-            nulls: chunks.arrays.iter().any(|c| c.logical_null_count() > 0),
-        };
-        let options = BuildOptions {
-            positions: true,
-            threads: 1,
-        };
-        chunks.copy_bytes(data_type) + engine.memory_bytes(size, &options)
+    /// About how many bytes of this machine's memory [`Self::on_cpu`] will take, to reserve them first.
+    pub(crate) fn estimate_on_cpu(chunks: &Chunks, data_type: &DataType) -> usize {
+        Self::estimate(&CpuEngine::default(), chunks, data_type)
     }
 
-    /// Answers one batch of ranges: their extreme values, if `values`, and where these stand, if `positions`.
-    pub(crate) fn answer(&self, ranges: &Ranges, values: bool, positions: bool) -> Result<Answer> {
-        match &self.keys {
-            KeyIndex::W32(index) => {
-                let raw = ask(index.as_ref(), ranges, values, positions)?;
-                raw.finish(|keys, valid| self.decoder.decode_32(keys, valid))
+    /// The same of [`Self::on_devices`].
+    pub(crate) fn estimate(engine: &dyn Engine, chunks: &Chunks, data_type: &DataType) -> usize {
+        let size = size(chunks, data_type);
+        chunks.copy_bytes(data_type) + engine.memory_bytes(size, &ESTIMATED)
+    }
+
+    /// How many bytes [`Self::on_devices`] will take of each device.
+    pub(crate) fn estimate_on_devices(
+        engine: &dyn DeviceEngine,
+        chunks: &Chunks,
+        data_type: &DataType,
+    ) -> usize {
+        engine.device_bytes(size(chunks, data_type), &ESTIMATED)
+    }
+
+    /// Answers one batch of ranges, gathered from several: their extreme values, if `values`, and where these stand, if `positions`. Where devices
+    /// fail and `may_stand_in`, the CPU engine answers.
+    pub(crate) fn answer(
+        &self,
+        ranges: &[Ranges],
+        values: bool,
+        positions: bool,
+        may_stand_in: bool,
+    ) -> Result<Answer> {
+        let asked = match &self.keys {
+            KeyIndex::W32(index) => ask(index.as_ref(), ranges, values, positions)
+                .map(|raw| raw.finish(|keys, valid| self.decoder.decode_32(keys, valid))),
+            KeyIndex::W64(index) => ask(index.as_ref(), ranges, values, positions)
+                .map(|raw| raw.finish(|keys, valid| self.decoder.decode_64(keys, valid))),
+            KeyIndex::W128(index) => ask(index.as_ref(), ranges, values, positions)
+                .map(|raw| raw.finish(|keys, valid| self.decoder.decode_128(keys, valid))),
+        };
+        match (asked, &self.stand_in) {
+            (Ok(answer), _) => answer,
+            (Err(failure), Some(stand_in)) if may_stand_in => {
+                let index = stand_in.index(&failure)?;
+                let answer = index.answer(ranges, values, positions, false)?;
+                Ok(Answer {
+                    stood_in: true,
+                    ..answer
+                })
             }
-            KeyIndex::W64(index) => {
-                let raw = ask(index.as_ref(), ranges, values, positions)?;
-                raw.finish(|keys, valid| self.decoder.decode_64(keys, valid))
-            }
-            KeyIndex::W128(index) => {
-                let raw = ask(index.as_ref(), ranges, values, positions)?;
-                raw.finish(|keys, valid| self.decoder.decode_128(keys, valid))
-            }
+            (Err(failure), _) => Err(failure.into()),
         }
     }
 
@@ -121,7 +218,21 @@ impl ColumnIndex {
         }
     }
 
-    /// Bytes of the index and of the copies that were made of the column.
+    /// Bytes of each device that holds the index.
+    pub(crate) fn device_bytes(&self) -> usize {
+        match &self.keys {
+            KeyIndex::W32(index) => index.device_bytes(),
+            KeyIndex::W64(index) => index.device_bytes(),
+            KeyIndex::W128(index) => index.device_bytes(),
+        }
+    }
+
+    /// Whether devices answer, in large batches best and while the thread waits.
+    pub(crate) fn is_on_devices(&self) -> bool {
+        self.stand_in.is_some()
+    }
+
+    /// Bytes of this machine's memory: of the index and of the copies that were made of the column.
     pub(crate) fn memory_bytes(&self) -> usize {
         let owned = match &self.keys {
             KeyIndex::W32(index) => index.memory_bytes(),
@@ -129,7 +240,7 @@ impl ColumnIndex {
             KeyIndex::W128(index) => index.memory_bytes(),
         };
         // An engine that made a copy of its own let go of the column it was given.
-        let column = if owned > self.index_bytes() {
+        let column = if self.stand_in.is_none() && owned > self.index_bytes() {
             0
         } else {
             self.copied_bytes
@@ -142,63 +253,100 @@ impl ColumnIndex {
         self.decoder.value_type()
     }
 
-    /// The name of the engine that answers.
-    pub(crate) fn engine(&self) -> &'static str {
-        self.engine
-    }
-
     /// How long it took to build.
     pub(crate) fn build_time(&self) -> Duration {
         self.build_time
     }
 }
 
+impl StandIn {
+    fn index(&self, failure: &EngineError) -> Result<&ColumnIndex> {
+        let built = self.index.get_or_init(|| {
+            log::warn!("{failure}; the CPU answers instead");
+            ColumnIndex::on_cpu(&self.chunks, &self.data_type, self.extreme, self.threads)
+                .map(Box::new)
+                .map_err(Arc::new)
+        });
+        match built {
+            Ok(index) => Ok(index),
+            Err(error) => Err(DataFusionError::Shared(Arc::clone(error))),
+        }
+    }
+}
+
+const ESTIMATED: BuildOptions = BuildOptions {
+    positions: true,
+    threads: 1,
+};
+
+fn size(chunks: &Chunks, data_type: &DataType) -> ColumnSize {
+    ColumnSize {
+        rows: chunks.rows(),
+        key_bytes: key_bytes(data_type),
+        nulls: chunks.arrays.iter().any(|c| c.logical_null_count() > 0),
+    }
+}
+
 /// An engine's answers before they become arrays.
 struct Raw<K> {
-    values: Option<Vec<K>>,
-    positions: Option<Vec<i64>>,
+    values: Option<Memory<K>>,
+    positions: Option<Memory<i64>>,
     valid: NullBuffer,
 }
 
 fn ask<K: Key>(
     index: &dyn RangeIndex<K>,
-    ranges: &Ranges,
+    ranges: &[Ranges],
     values: bool,
     positions: bool,
 ) -> Result<Raw<K>, EngineError> {
-    let n = ranges.len();
-    let mut values = values.then(|| vec![K::MAX; n]);
-    let mut positions = positions.then(|| vec![0_i64; n]);
-    let mut valid = vec![0_u64; n.div_ceil(64)];
-    index.answer(
-        ranges.left(),
-        ranges.right(),
-        Answers {
-            values: values.as_deref_mut(),
-            positions: positions.as_deref_mut(),
-            valid: &mut valid,
-        },
-    )?;
-    let valid = NullBuffer::new(BooleanBuffer::new(Buffer::from_vec(valid), 0, n));
-    Ok(Raw {
+    let n = ranges.iter().map(Ranges::len).sum();
+    let mut outputs = index.outputs(n, values, positions);
+    match ranges {
+        [one] => index.answer(one.left(), one.right(), outputs.answers())?,
+        many => {
+            let parts: Vec<_> = many.iter().map(|r| (r.left(), r.right())).collect();
+            index.answer_gathered(&parts, outputs.answers())?;
+        }
+    }
+    let Outputs {
         values,
         positions,
         valid,
+    } = outputs;
+    Ok(Raw {
+        values,
+        positions,
+        valid: NullBuffer::new(BooleanBuffer::new(buffer(valid), 0, n)),
     })
 }
 
 impl<K> Raw<K> {
-    fn finish(self, decode: impl FnOnce(Vec<K>, NullBuffer) -> Result<ArrayRef>) -> Result<Answer> {
+    fn finish(
+        self,
+        decode: impl FnOnce(Memory<K>, NullBuffer) -> Result<ArrayRef>,
+    ) -> Result<Answer> {
         let Self {
             values,
             positions,
             valid,
         } = self;
-        let positions =
-            positions.map(|p| Arc::new(Int64Array::new(p.into(), Some(valid.clone()))) as ArrayRef);
+        let n = valid.len();
+        let positions = positions.map(|p| {
+            let positions = ScalarBuffer::new(buffer(p), 0, n);
+            Arc::new(Int64Array::new(positions, Some(valid.clone()))) as ArrayRef
+        });
         Ok(Answer {
             values: values.map(|keys| decode(keys, valid)).transpose()?,
             positions,
+            stood_in: false,
         })
     }
+}
+
+/// An engine's numbers as Arrow's memory, without a copy.
+pub(super) fn buffer<T: Send + Sync + RefUnwindSafe + 'static>(numbers: Memory<T>) -> Buffer {
+    let (start, bytes) = (NonNull::from(&*numbers), size_of_val(&*numbers));
+    // SAFETY: so many initialised bytes, which the numbers keep, and which nobody writes any more.
+    unsafe { Buffer::from_custom_allocation(start.cast(), bytes, Arc::new(numbers)) }
 }

@@ -23,9 +23,10 @@ use arrow::datatypes::{
 };
 use datafusion::common::{Result, exec_datafusion_err, plan_err};
 
+use super::column::buffer;
 use super::rank::rank;
 use crate::engine::Extreme;
-use crate::engine::{Column, Encoding, SharedSlice, Validity};
+use crate::engine::{Column, Encoding, Memory, SharedSlice, Validity};
 
 /// How many bits a key of this type takes and how they come about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,15 +149,20 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
+    /// Number of values.
+    pub(crate) fn rows(&self) -> usize {
+        self.arrays.iter().map(Array::len).sum()
+    }
+
+    /// Bytes of the arrays.
+    pub(crate) fn bytes(&self) -> usize {
+        self.arrays.iter().map(Array::get_array_memory_size).sum()
+    }
+
     /// About how many bytes of copies [`encode`] makes of them, the most at any time.
     pub(crate) fn copy_bytes(&self, data_type: &DataType) -> usize {
-        let held = || {
-            self.arrays
-                .iter()
-                .map(Array::get_array_memory_size)
-                .sum::<usize>()
-        };
-        let rows = self.arrays.iter().map(Array::len).sum::<usize>();
+        let held = || self.bytes();
+        let rows = self.rows();
         match layout(data_type) {
             // The joined values, their order, their ranks, and the distinct ones.
             Some(Layout::Rank) => 2 * held() + 2 * size_of::<u32>() * rows,
@@ -464,13 +470,14 @@ impl Decoder {
         &self.value_type
     }
 
-    pub(crate) fn decode_32(&self, keys: Vec<u32>, valid: NullBuffer) -> Result<ArrayRef> {
+    pub(crate) fn decode_32(&self, keys: Memory<u32>, valid: NullBuffer) -> Result<ArrayRef> {
         match self.layout {
-            Layout::Native(..) => self.native(Buffer::from_vec(keys), valid),
+            Layout::Native(..) => self.native(buffer(keys), valid),
             Layout::Narrow => self.narrow(&keys, valid),
             Layout::AllNull => Ok(new_null_array(&self.value_type, keys.len())),
             _ => {
-                let ranks = arrow::array::UInt32Array::new(keys.into(), Some(valid));
+                let ranks = ScalarBuffer::new(buffer(keys), 0, valid.len());
+                let ranks = arrow::array::UInt32Array::new(ranks, Some(valid));
                 let distinct = self
                     .distinct
                     .as_ref()
@@ -480,23 +487,22 @@ impl Decoder {
         }
     }
 
-    pub(crate) fn decode_64(&self, keys: Vec<u64>, valid: NullBuffer) -> Result<ArrayRef> {
+    pub(crate) fn decode_64(&self, keys: Memory<u64>, valid: NullBuffer) -> Result<ArrayRef> {
         match self.layout {
-            Layout::Native(..) => self.native(Buffer::from_vec(keys), valid),
+            Layout::Native(..) => self.native(buffer(keys), valid),
             _ => {
-                let values: Vec<_> = keys.into_iter().map(day_time).collect();
+                let values: Vec<_> = keys.iter().map(|key| day_time(*key)).collect();
                 self.native(Buffer::from_vec(values), valid)
             }
         }
     }
 
-    pub(crate) fn decode_128(&self, keys: Vec<u128>, valid: NullBuffer) -> Result<ArrayRef> {
+    pub(crate) fn decode_128(&self, keys: Memory<u128>, valid: NullBuffer) -> Result<ArrayRef> {
         if self.layout == Layout::MonthDayNano {
-            let values: Vec<_> = keys.into_iter().map(month_day_nano).collect();
+            let values: Vec<_> = keys.iter().map(|key| month_day_nano(*key)).collect();
             return self.native(Buffer::from_vec(values), valid);
         }
-        let values: Vec<i128> = keys.into_iter().map(u128::cast_signed).collect();
-        self.native(Buffer::from_vec(values), valid)
+        self.native(buffer(keys), valid)
     }
 
     fn native(&self, values: Buffer, valid: NullBuffer) -> Result<ArrayRef> {

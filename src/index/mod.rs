@@ -3,6 +3,7 @@
 
 mod catalog;
 mod column;
+mod devices;
 mod groups;
 mod keys;
 mod order_keys;
@@ -13,9 +14,11 @@ mod version;
 
 pub(crate) use catalog::{HeldIndex, IndexKey};
 pub use catalog::{HeldIndexInfo, IndexCatalog};
-pub(crate) use column::ColumnIndex;
+pub(crate) use column::{Answer, ColumnIndex, ReadyIndex};
+pub(crate) use devices::Target;
+pub use devices::{DeviceEngine, DeviceSource};
 pub(crate) use groups::Groups;
-pub(crate) use keys::{Chunks, check_ordered, is_ordered, value_type};
+pub(crate) use keys::{Chunks, check_ordered, is_ordered, key_bytes, value_type};
 pub(crate) use prefix::{Counts, Sums};
 pub use sorted::Comparison;
 pub(crate) use sorted::{Segments, SortedRows, Unsorted};

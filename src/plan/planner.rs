@@ -17,7 +17,8 @@ use super::key_planner::KeyJoinPlanner;
 use super::prepare::with_fresh_slots;
 use super::{Lookup, PrepareIndexes, RangeJoin, Source, TableColumn};
 use crate::exec::{
-    PhysicalCall, PhysicalLookup, PrepareIndexesExec, RangeJoinExec, Relation, RelationSource,
+    Demand, PhysicalCall, PhysicalLookup, PrepareIndexesExec, RangeJoinExec, Relation,
+    RelationSource, expected_rows,
 };
 use crate::functions::RangeFunction;
 use crate::functions::column_name::{ColumnName, Names};
@@ -143,7 +144,7 @@ impl RangeJoinPlanner {
                     return Ok((relation, column));
                 }
                 let rows = self.query(planner, plan, session).await?;
-                let relation = Relation::new(source, rows, &self.indexes);
+                let relation = Relation::new(source, rows, &self.indexes).await;
                 return Ok((self.add(source.clone(), relation), column));
             }
         };
@@ -169,7 +170,7 @@ impl RangeJoinPlanner {
                 self.query(planner, &scan, session).await?
             }
         };
-        let relation = Relation::new(source, rows, &self.indexes);
+        let relation = Relation::new(source, rows, &self.indexes).await;
         Ok((self.add(key, relation), column.column.clone()))
     }
 
@@ -223,7 +224,12 @@ impl ExtensionPlanner for RangeJoinPlanner {
         let ([logical], [input]) = (logical_inputs, physical_inputs) else {
             return Ok(None);
         };
+        let ranges = expected_rows(input);
         if let Some(node) = node.as_any().downcast_ref::<PrepareIndexes>() {
+            let demand = Demand {
+                ranges,
+                in_expression: true,
+            };
             let mut lookups = vec![];
             for Lookup {
                 function,
@@ -233,7 +239,9 @@ impl ExtensionPlanner for RangeJoinPlanner {
             {
                 let (function, slot) = (*function, slot.clone());
                 let (relation, column) = self.relation(planner, function, source, session).await?;
-                relation.require(&column, function.extreme);
+                relation
+                    .require(&column, function.extreme, demand, session)
+                    .await?;
                 lookups.push(PhysicalLookup {
                     function,
                     relation,
@@ -252,12 +260,18 @@ impl ExtensionPlanner for RangeJoinPlanner {
         let physical = |bound: &Expr| {
             planner.create_physical_expr(bound, logical.schema(), session, planning_ctx)
         };
+        let demand = Demand {
+            ranges,
+            in_expression: false,
+        };
         let mut calls = vec![];
         for call in node.calls() {
             let (relation, column) = self
                 .relation(planner, call.function, &call.source, session)
                 .await?;
-            relation.require(&column, call.function.extreme);
+            relation
+                .require(&column, call.function.extreme, demand, session)
+                .await?;
             calls.push(PhysicalCall {
                 function: call.function,
                 relation,

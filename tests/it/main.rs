@@ -2,7 +2,11 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "sql")]
+mod devices;
 mod engine;
+#[cfg(feature = "sql")]
+mod fake;
 mod oracle;
 #[cfg(feature = "sql")]
 mod properties;

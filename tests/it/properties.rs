@@ -24,7 +24,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
 use crate::random::Random;
-use crate::support::{register, run, session};
+use crate::support::{register, run, session, skipped};
 
 /// Ranges asked in one case.
 const RANGES: usize = 2500;
@@ -508,6 +508,9 @@ async fn check(case: &Case) -> Result<usize, TestCaseError> {
 
 #[test]
 fn sql_agrees_with_a_naive_scan_and_with_datafusion() {
+    if skipped() {
+        return;
+    }
     let mut seed = Random::new("SQL against a naive scan");
     let cases = std::env::var("RMQ_CASES")
         .ok()

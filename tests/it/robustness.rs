@@ -15,7 +15,7 @@ use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
 use datafusion_rmq::SessionStateBuilderExt;
 use futures::StreamExt;
 
-use crate::support::{bigint, error, register, run, session};
+use crate::support::{bigint, cpu_session, error, register, run, session};
 
 fn numbers(values: impl IntoIterator<Item = i64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(values))
@@ -107,7 +107,7 @@ async fn a_default_schema_set_later_counts() {
 
 #[tokio::test]
 async fn over_the_limit_the_least_recently_used_go() {
-    let ctx = session();
+    let ctx = cpu_session();
     for name in ["a", "b", "c"] {
         register(&ctx, name, &[("v", numbers(0..100_000))], &[]);
     }
@@ -135,7 +135,7 @@ async fn over_the_limit_the_least_recently_used_go() {
 
 #[tokio::test]
 async fn a_column_over_the_limit_is_an_error_that_names_the_option() {
-    let ctx = session();
+    let ctx = cpu_session();
     register(&ctx, "t", &[("v", numbers(0..100_000))], &[50_000]);
     run(&ctx, "SET rmq.index_memory_limit = '100K'")
         .await

@@ -1,6 +1,7 @@
 //! Runs `sql-tests/*.slt`, each file in a session of its own.
 //!
 //! `RMQ_SLT=name` runs only the files whose name contains that; `RMQ_SLT_OVERRIDE=1` writes what came out into the files.
+//! `RMQ_TEST_ENGINE=cuda` has each session begin with that engine; the files then know the label `cuda`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,8 +11,11 @@ use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{DataType, SchemaRef};
 use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::error::{DataFusionError, Result};
-use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::prelude::SessionContext;
 use sqllogictest::{AsyncDB, ColumnType, DBOutput, Runner, strict_column_validator};
+
+use crate::fake::Fake;
+use crate::support::{engine, session, skipped};
 
 /// One letter a column, as in DataFusion's own files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,7 +125,10 @@ fn rows(batch: &RecordBatch) -> Result<Vec<Vec<String>>> {
 }
 
 fn files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql-tests");
+    // A binary that was carried to another machine runs in the repository's root.
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = if here.exists() { here } else { Path::new(".") };
+    let folder = root.join("sql-tests");
     let wanted = std::env::var("RMQ_SLT").unwrap_or_default();
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .expect("the folder sql-tests is part of the repository")
@@ -133,28 +140,41 @@ fn files() -> Vec<PathBuf> {
     files
 }
 
-fn runner() -> Runner<Session, impl sqllogictest::MakeConnection<Conn = Session>> {
-    let mut runner = Runner::new(|| async {
-        let config = SessionConfig::new()
-            .with_information_schema(true)
-            .with_target_partitions(4);
-        let ctx = SessionContext::new_with_config(config);
-        datafusion_rmq::register(&ctx);
-        Ok(Session(ctx))
-    });
+fn runner(
+    session: fn() -> SessionContext,
+    label: Option<&str>,
+) -> Runner<Session, impl sqllogictest::MakeConnection<Conn = Session>> {
+    let mut runner = Runner::new(move || async move { Ok(Session(session())) });
     runner.with_column_validator(strict_column_validator);
+    if let Some(label) = label {
+        runner.add_label(label);
+    }
     runner
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sql_files_pass() {
+    if !skipped() {
+        let label = engine().map(|e| if e == "threads" { "cuda".into() } else { e });
+        pass(session, label.as_deref()).await;
+    }
+}
+
+/// The same answers where devices give them; these here are threads.
+#[tokio::test(flavor = "multi_thread")]
+async fn sql_files_pass_on_devices() {
+    let on_devices = || Fake::real().session(&[("rmq.engine", "cuda")]);
+    pass(on_devices, Some("cuda")).await;
+}
+
+async fn pass(session: fn() -> SessionContext, label: Option<&str>) {
     let files = files();
     assert!(!files.is_empty(), "no .slt file matches");
     let mut failed = vec![];
     let mut records = 0;
     for file in &files {
         if std::env::var_os("RMQ_SLT_OVERRIDE").is_some() {
-            let done = runner()
+            let done = runner(session, label)
                 .update_test_file(
                     file,
                     " ",
@@ -168,7 +188,7 @@ async fn sql_files_pass() {
         }
         let parsed = sqllogictest::parse_file::<Letter>(file)
             .unwrap_or_else(|e| panic!("{}: {e}", file.display()));
-        let mut runner = runner();
+        let mut runner = runner(session, label);
         for record in parsed {
             use sqllogictest::Record::{Query, Statement};
             records += usize::from(matches!(record, Query { .. } | Statement { .. }));

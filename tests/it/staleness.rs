@@ -8,7 +8,7 @@ use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::physical_plan::collect;
 use datafusion::prelude::SessionContext;
 
-use crate::support::{bigint, error, register, run, session};
+use crate::support::{bigint, cpu_session, error, register, run, session};
 
 fn numbers(values: impl IntoIterator<Item = i64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(values))
@@ -334,7 +334,7 @@ async fn keeping_can_be_switched_off() {
 
 #[tokio::test]
 async fn memory_of_a_replaced_table_is_given_back() {
-    let ctx = session();
+    let ctx = cpu_session();
     let pool = Arc::clone(&ctx.runtime_env().memory_pool);
     assert_eq!(pool.reserved(), 0);
     for round in 0..5 {

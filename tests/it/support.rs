@@ -8,6 +8,24 @@ use datafusion::arrow::datatypes::{Int64Type, Schema};
 use datafusion::datasource::MemTable;
 use datafusion::error::Result;
 use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_rmq::engine::cuda::devices;
+
+use crate::fake::Fake;
+
+/// What `RMQ_TEST_ENGINE` wants sessions to begin with: an engine, or `threads` for devices that are threads.
+pub fn engine() -> Option<String> {
+    std::env::var("RMQ_TEST_ENGINE").ok()
+}
+
+/// Whether tests with the engine of `RMQ_TEST_ENGINE` can't run here, which they then say.
+pub fn skipped() -> bool {
+    let skipped = engine().is_some_and(|e| e == "cuda")
+        && devices().map_or(true, |all| all.iter().all(|d| d.unusable.is_some()));
+    if skipped {
+        println!("skipped: no CUDA device");
+    }
+    skipped
+}
 
 /// A session with four partitions and the extension.
 pub fn session() -> SessionContext {
@@ -15,8 +33,30 @@ pub fn session() -> SessionContext {
         .with_information_schema(true)
         .with_target_partitions(4);
     let ctx = SessionContext::new_with_config(config);
-    datafusion_rmq::register(&ctx);
+    match engine().as_deref() {
+        Some("threads") => return Fake::real().register(ctx, &[("rmq.engine", "cuda")]),
+        Some(engine) if !skipped() => {
+            datafusion_rmq::register(&ctx);
+            set(&ctx, "rmq.engine", engine);
+        }
+        _ => datafusion_rmq::register(&ctx),
+    }
     ctx
+}
+
+/// A session for what is about this machine's memory.
+pub fn cpu_session() -> SessionContext {
+    let ctx = session();
+    set(&ctx, "rmq.engine", "cpu");
+    ctx
+}
+
+/// Sets an option.
+pub fn set(ctx: &SessionContext, name: &str, value: &str) {
+    let state = ctx.state_ref();
+    let mut state = state.write();
+    let options = state.config_mut().options_mut();
+    options.set(name, value).expect("an option");
 }
 
 /// Runs one statement to its end; the rows as one batch.

@@ -1,5 +1,7 @@
 //! A column becomes an index on one device.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::gpu::Gpu;
 use super::key::CudaKey;
 use super::layout::{Index, Layout};
@@ -18,6 +20,18 @@ pub(super) struct Source<'a, K> {
     pub(super) validity: Option<&'a Validity>,
     pub(super) positions: bool,
     pub(super) threads: usize,
+    /// Whether nobody wants the index any more.
+    pub(super) stop: &'a AtomicBool,
+}
+
+impl<K> Source<'_, K> {
+    /// An error where the build is to stop.
+    pub(super) fn go_on(&self) -> Result<(), EngineError> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(EngineError::Stopped);
+        }
+        Ok(())
+    }
 }
 
 /// Uploads the column and builds its index in the memory that comes back.
@@ -58,6 +72,7 @@ pub(super) fn build<K: CudaKey>(
             index.level[0],
             source.threads,
             |stream, slice| {
+                source.go_on()?;
                 let first = slice.start as u64 / tile_bytes;
                 let tiles = (slice.end as u64).div_ceil(tile_bytes) - first;
                 let arguments = [argument(&index), argument(&first), argument(&tiles)];

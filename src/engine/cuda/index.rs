@@ -1,12 +1,13 @@
 //! A column on its devices, and what answers where all of them fail.
 
 use std::fmt;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 use super::build::Source;
 use super::gpu::Gpu;
 use super::key::CudaKey;
-use super::lane::{Question, Targets};
+use super::lane::{Question, Run, Targets};
 use super::memory::DeviceMemory;
 use super::module::Function;
 use super::pinned::Pod;
@@ -59,6 +60,7 @@ impl<K: CudaKey> CudaIndex<K> {
         options: &BuildOptions,
         choice: Choice,
         fallback: bool,
+        stop: &AtomicBool,
     ) -> Result<Self, EngineError> {
         let bits = column.bits();
         let mut validity = column.validity();
@@ -72,6 +74,7 @@ impl<K: CudaKey> CudaIndex<K> {
             validity,
             positions: options.positions,
             threads: options.threads,
+            stop,
         };
         let size = ColumnSize {
             rows: bits.len(),
@@ -82,6 +85,7 @@ impl<K: CudaKey> CudaIndex<K> {
         let mut replicas = Vec::new();
         let mut failure = None;
         for gpu in gpus.iter().filter(|_| !bits.is_empty()) {
+            source.go_on()?;
             match Replica::build(gpu, source, &plan) {
                 Ok(replica) => replicas.push(replica),
                 Err(error) => failure = failure.or(Some(error)),
@@ -104,12 +108,7 @@ impl<K: CudaKey> CudaIndex<K> {
     }
 
     /// Answers on the device that has least to do, or on another one where that fails.
-    fn on_devices(
-        &self,
-        left: &[i64],
-        right: &[i64],
-        out: &mut Answers<'_, K>,
-    ) -> Result<(), EngineError> {
+    fn on_devices(&self, runs: &[Run<'_>], out: &mut Answers<'_, K>) -> Result<(), EngineError> {
         let mut failure = EngineError::NoDevice {
             why: "all CUDA devices that held the index have failed".to_owned(),
         };
@@ -123,7 +122,7 @@ impl<K: CudaKey> CudaIndex<K> {
         while let Some((i, replica)) = least_busy(&left_out) {
             let targets = self.targets(out);
             // SAFETY: targets are those of `out`, whose lengths were checked.
-            match unsafe { replica.answer(left, right, targets) } {
+            match unsafe { replica.answer(runs, targets) } {
                 Ok(()) => return Ok(()),
                 Err(error) => failure = error,
             }
@@ -198,16 +197,11 @@ impl Replica {
         })
     }
 
-    /// Answers a batch, part by part on two lanes.
+    /// Answers a batch, run by run on two lanes.
     ///
     /// # Safety
     /// `targets` have room for as many answers as there are bounds, and nobody else touches them meanwhile.
-    unsafe fn answer(
-        &self,
-        left: &[i64],
-        right: &[i64],
-        targets: Targets,
-    ) -> Result<(), EngineError> {
+    unsafe fn answer(&self, runs: &[Run<'_>], targets: Targets) -> Result<(), EngineError> {
         let kernel = match (targets.values.is_null(), targets.positions.is_null()) {
             (_, true) => Some(self.kernels.value),
             (true, false) => self.kernels.position,
@@ -220,13 +214,12 @@ impl Replica {
             wide: self.wide,
         };
         self.gpu.with_slot(|slot| {
-            let parts = left.chunks(BATCH).zip(right.chunks(BATCH)).enumerate();
-            for (i, (left, right)) in parts {
+            for (i, run) in runs.iter().enumerate() {
                 let lane = &mut slot.lanes[i % 2];
                 // SAFETY: as the caller vouches. After an error the slot is dropped, which waits for what is under way.
                 unsafe {
                     lane.finish()?;
-                    lane.start(&self.gpu, question, left, right, i * BATCH, targets)?;
+                    lane.start(&self.gpu, question, run, i * BATCH, targets)?;
                 }
             }
             for lane in &mut slot.lanes {
@@ -278,13 +271,27 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
         }
     }
 
-    fn answer(
+    fn answer(&self, left: &[i64], right: &[i64], out: Answers<'_, K>) -> Result<(), EngineError> {
+        self.answer_gathered(&[(left, right)], out)
+    }
+
+    fn answer_gathered(
         &self,
-        left: &[i64],
-        right: &[i64],
+        parts: &[(&[i64], &[i64])],
         mut out: Answers<'_, K>,
     ) -> Result<(), EngineError> {
-        out.check(left, right)?;
+        let mut ranges = 0;
+        for (left, right) in parts {
+            if left.len() != right.len() {
+                return Err(EngineError::Lengths {
+                    what: "the slice of right bounds",
+                    expected: left.len(),
+                    found: right.len(),
+                });
+            }
+            ranges += left.len();
+        }
+        out.check_lengths(ranges, ranges)?;
         if out.positions.is_some() && !self.options.positions {
             return Err(EngineError::NoPositions);
         }
@@ -298,12 +305,12 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
             out.valid.fill(0);
             return Ok(());
         }
-        if left.is_empty() {
+        if ranges == 0 {
             return Ok(());
         }
-        match self.on_devices(left, right, &mut out) {
+        match self.on_devices(&Run::cut(parts), &mut out) {
             Ok(()) => Ok(()),
-            Err(failure) => self.on_cpu(failure)?.answer(left, right, out),
+            Err(failure) => self.on_cpu(failure)?.answer_gathered(parts, out),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::device::Device;
 use super::gpu::Gpu;
 use super::memory::DeviceMemory;
 use super::module::Function;
-use super::narrow;
+use super::narrow::{self, Bound};
 use super::pinned::Block;
 use super::plan::AnyIndex;
 use super::stream::{Stream, argument};
@@ -68,6 +68,46 @@ pub(super) struct Targets {
     pub(super) pinned: bool,
 }
 
+/// Bounds that go to the device together, wherever they lie.
+#[derive(Debug, Default)]
+pub(super) struct Run<'a> {
+    parts: Vec<(&'a [i64], &'a [i64])>,
+    pub(super) ranges: usize,
+}
+
+impl<'a> Run<'a> {
+    /// Cuts `parts`, whose left and right bounds are as many, into runs of [`BATCH`] ranges.
+    pub(super) fn cut(parts: &[(&'a [i64], &'a [i64])]) -> Vec<Self> {
+        let mut runs = vec![Self::default()];
+        for &(mut left, mut right) in parts {
+            while !left.is_empty() {
+                let last = runs.len() - 1;
+                let run = &mut runs[last];
+                let taken = left.len().min(BATCH - run.ranges);
+                if taken == 0 {
+                    runs.push(Self::default());
+                    continue;
+                }
+                run.parts.push((&left[..taken], &right[..taken]));
+                run.ranges += taken;
+                (left, right) = (&left[taken..], &right[taken..]);
+            }
+        }
+        runs
+    }
+
+    /// Writes the bounds as kernels take them, the left ones before the right ones.
+    fn clip<B: Bound>(&self, rows: u64, to: &mut [B]) {
+        let (mut to_left, mut to_right) = to.split_at_mut(self.ranges);
+        for (left, right) in &self.parts {
+            let (here, rest) = to_left.split_at_mut(left.len());
+            let (here_right, rest_right) = to_right.split_at_mut(left.len());
+            narrow::clip(left, right, rows, here, here_right);
+            (to_left, to_right) = (rest, rest_right);
+        }
+    }
+}
+
 /// What answers a part.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Question<'a> {
@@ -96,20 +136,19 @@ impl Lane {
     /// Sends the bounds of a part, of at most [`BATCH`] queries beginning at query `first` of its batch, a multiple of 64.
     ///
     /// # Safety
-    /// The lane has been waited for. `targets` hold at least `first + left.len()` answers, which nobody else touches
+    /// The lane has been waited for. `targets` hold at least `first + asked.ranges` answers, which nobody else touches
     /// until the lane has been waited for or dropped; the kernel is for the index and for what `targets` want.
     pub(super) unsafe fn start(
         &mut self,
         gpu: &Gpu,
         question: Question<'_>,
-        left: &[i64],
-        right: &[i64],
+        asked: &Run<'_>,
         first: usize,
         targets: Targets,
     ) -> Result<(), EngineError> {
-        let m = left.len();
+        let m = asked.ranges;
         self.under_way = true;
-        debug_assert!(m <= BATCH && right.len() == m && first.is_multiple_of(64));
+        debug_assert!(m <= BATCH && first.is_multiple_of(64));
         // Memory grows in steps, so that batches that differ a little don't make it anew.
         let room = m.next_power_of_two().max(1 << 12);
         let bound_bytes = if question.wide { 8 } else { 4 };
@@ -121,11 +160,9 @@ impl Lane {
             |n| gpu.pinned.take(n),
         )?;
         if question.wide {
-            let (to_left, to_right) = bounds.numbers::<u64>(0, 2 * m).split_at_mut(m);
-            narrow::clip(left, right, question.index.rows(), to_left, to_right);
+            asked.clip::<u64>(question.index.rows(), bounds.numbers(0, 2 * m));
         } else {
-            let (to_left, to_right) = bounds.numbers::<u32>(0, 2 * m).split_at_mut(m);
-            narrow::clip(left, right, question.index.rows(), to_left, to_right);
+            asked.clip::<u32>(question.index.rows(), bounds.numbers(0, 2 * m));
         }
 
         let mut parts = Parts::default();
@@ -278,5 +315,39 @@ impl Parts {
         let start = self.end;
         self.end = (start + bytes).next_multiple_of(256);
         start
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scattered_bounds_arrive_in_their_order() {
+        let lengths = [3, 0, 1, BATCH - 2, 2 * BATCH + 5, 7];
+        let total: usize = lengths.iter().sum();
+        let left: Vec<i64> = (0..).take(total).collect();
+        let right: Vec<i64> = left.iter().map(|l| l + 1).collect();
+        let mut parts = vec![];
+        let mut from = 0;
+        for length in lengths {
+            let here = from..from + length;
+            parts.push((&left[here.clone()], &right[here]));
+            from += length;
+        }
+        let runs = Run::cut(&parts);
+        let sizes: Vec<_> = runs.iter().map(|run| run.ranges).collect();
+        assert_eq!(sizes, [BATCH, BATCH, BATCH, total - 3 * BATCH]);
+        let mut next = 0;
+        for run in &runs {
+            let mut to = vec![0_u32; 2 * run.ranges];
+            run.clip(u64::from(u32::MAX), &mut to);
+            let (to_left, to_right) = to.split_at(run.ranges);
+            for (l, r) in to_left.iter().zip(to_right) {
+                assert_eq!((*l, *r), (next, next + 1));
+                next += 1;
+            }
+        }
+        assert_eq!(Run::cut(&[]).len(), 1);
     }
 }

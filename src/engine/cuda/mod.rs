@@ -34,6 +34,7 @@ mod upload;
 mod validity;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::engine::{BuildOptions, Column, ColumnSize, Engine, EngineError, RangeIndex};
 pub use devices::{DeviceInfo, devices};
@@ -112,6 +113,8 @@ pub struct CudaEngine {
     gpus: Arc<[Arc<Gpu>]>,
     fallback: bool,
     choice: Choice,
+    /// Builds stop where it is set.
+    stop: Arc<AtomicBool>,
 }
 
 impl CudaEngine {
@@ -140,6 +143,7 @@ impl CudaEngine {
                 kernel: options.kernel,
                 shape: options.shape,
             },
+            stop: Arc::default(),
         })
     }
 
@@ -154,6 +158,25 @@ impl CudaEngine {
             failed: gpu.device.failed().map(str::to_owned),
         })
         .collect()
+    }
+
+    /// Free bytes of a device's memory, whoever uses the rest; `None` where it is not in use or does not tell.
+    #[must_use]
+    pub fn free_bytes(&self, ordinal: usize) -> Option<usize> {
+        let gpu = self
+            .gpus
+            .iter()
+            .find(|gpu| gpu.device.ordinal() == ordinal)?;
+        gpu.device.memory().ok().map(|(free, _)| free)
+    }
+
+    /// The same engine, whose builds end in an error soon after `stop` is set.
+    #[must_use]
+    pub fn until(&self, stop: Arc<AtomicBool>) -> Self {
+        Self {
+            stop,
+            ..self.clone()
+        }
     }
 
     /// Bytes that an index of such a column takes on each device, the column included: known before anything is built.
@@ -179,7 +202,14 @@ impl CudaEngine {
         column: Column<K>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<K>>, EngineError> {
-        let index = CudaIndex::build(&self.gpus, column, options, self.choice, self.fallback)?;
+        let index = CudaIndex::build(
+            &self.gpus,
+            column,
+            options,
+            self.choice,
+            self.fallback,
+            &self.stop,
+        )?;
         Ok(Arc::new(index))
     }
 }

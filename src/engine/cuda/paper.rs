@@ -220,6 +220,7 @@ pub(super) fn build<K: CudaKey>(
     // validity, which is complete; slices begin at whole words of its bits. The argument is that of `paper_keys`.
     unsafe {
         upload(gpu, column, to, source.threads, |stream, slice| {
+            source.go_on()?;
             if !layout.keyed() {
                 return Ok(());
             }

@@ -1,0 +1,206 @@
+//! The CUDA devices of a session: opened when a query first needs them, and shared by all that follow.
+
+use std::fmt::Debug;
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::engine::choice::Costs;
+use crate::engine::cuda::{self, CudaEngine, CudaOptions, DeviceInfo, DeviceUse};
+use crate::engine::{BuildOptions, ColumnSize, Engine, EngineError};
+
+/// An engine whose indexes lie in the memory of devices.
+pub trait DeviceEngine: Engine {
+    /// The devices in use and their memory; every index lies on each of them.
+    fn devices(&self) -> Vec<DeviceUse>;
+
+    /// The same engine, whose builds end in an error soon after `stop` is set.
+    fn until(&self, stop: Arc<AtomicBool>) -> Arc<dyn DeviceEngine>;
+
+    /// Free bytes of a device's memory, where that can be told.
+    fn free_bytes(&self, ordinal: usize) -> Option<usize>;
+
+    /// Bytes that the index of such a column takes on each device, the column included.
+    fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize;
+}
+
+impl DeviceEngine for CudaEngine {
+    fn devices(&self) -> Vec<DeviceUse> {
+        self.devices()
+    }
+
+    fn until(&self, stop: Arc<AtomicBool>) -> Arc<dyn DeviceEngine> {
+        Arc::new(self.until(stop))
+    }
+
+    fn free_bytes(&self, ordinal: usize) -> Option<usize> {
+        self.free_bytes(ordinal)
+    }
+
+    fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
+        self.device_bytes(size, options)
+    }
+}
+
+/// Where devices come from: this machine, or a test.
+pub trait DeviceSource: Send + Sync + Debug {
+    /// The devices that there are.
+    ///
+    /// # Errors
+    /// Why there are none, in one line.
+    fn list(&self) -> Result<Vec<DeviceInfo>, EngineError>;
+
+    /// Opens devices.
+    ///
+    /// # Errors
+    /// Why they can't be used, in one line.
+    fn open(&self, options: &CudaOptions) -> Result<Arc<dyn DeviceEngine>, EngineError>;
+
+    /// What the choice of the engine goes by.
+    fn costs(&self) -> Costs {
+        Costs::MEASURED
+    }
+}
+
+/// The devices of this machine.
+#[derive(Debug)]
+pub(crate) struct Machine;
+
+impl DeviceSource for Machine {
+    fn list(&self) -> Result<Vec<DeviceInfo>, EngineError> {
+        cuda::devices()
+    }
+
+    fn open(&self, options: &CudaOptions) -> Result<Arc<dyn DeviceEngine>, EngineError> {
+        Ok(Arc::new(CudaEngine::open(options)?))
+    }
+}
+
+/// What is to answer, or to hold an index. Two are equal if they are one.
+#[derive(Debug, Clone)]
+pub(crate) enum Target {
+    Cpu,
+    Devices(Arc<dyn DeviceEngine>),
+}
+
+impl Target {
+    fn address(&self) -> Option<*const ()> {
+        match self {
+            Self::Cpu => None,
+            Self::Devices(engine) => Some(Arc::as_ptr(engine).cast()),
+        }
+    }
+
+    /// Such as `cpu`, `cuda:0` or `cuda:0,1`.
+    pub(crate) fn label(&self) -> String {
+        let Self::Devices(engine) = self else {
+            return "cpu".to_string();
+        };
+        let ordinals = engine
+            .devices()
+            .iter()
+            .map(|device| device.ordinal.to_string())
+            .collect::<Vec<_>>();
+        format!("{}:{}", engine.name(), ordinals.join(","))
+    }
+}
+
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        self.address() == other.address()
+    }
+}
+
+impl Eq for Target {}
+
+impl Hash for Target {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.address().hash(state);
+    }
+}
+
+/// The devices that a session has opened, or why it could not.
+#[derive(Debug)]
+pub struct Devices {
+    source: Arc<dyn DeviceSource>,
+    /// Held while devices are being opened; whoever needs them as well waits.
+    opening: Mutex<()>,
+    opened: Mutex<Option<Opened>>,
+}
+
+#[derive(Debug, Clone)]
+struct Opened {
+    options: CudaOptions,
+    result: Result<Arc<dyn DeviceEngine>, EngineError>,
+}
+
+impl Devices {
+    pub(crate) fn new(source: Arc<dyn DeviceSource>) -> Self {
+        Self {
+            source,
+            opening: Mutex::default(),
+            opened: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn source(&self) -> &dyn DeviceSource {
+        &*self.source
+    }
+
+    /// The devices as these options want them, opened by the first that asks, which takes some 300 ms. A failure is remembered:
+    /// neither devices that did not open nor ones that failed later are opened again, unless the options change.
+    ///
+    /// # Errors
+    /// Why they can't be used.
+    pub(crate) fn open(&self, options: &CudaOptions) -> Result<Arc<dyn DeviceEngine>, EngineError> {
+        if let Some(known) = self.known(options) {
+            return known;
+        }
+        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = self.known(options) {
+            return known;
+        }
+        let result = self.source.open(options);
+        match &result {
+            Ok(engine) => log::info!(
+                "range queries use CUDA devices {:?}",
+                engine
+                    .devices()
+                    .iter()
+                    .map(|d| d.ordinal)
+                    .collect::<Vec<_>>()
+            ),
+            Err(error) => log::warn!("range queries can't use CUDA: {error}"),
+        }
+        let opened = Opened {
+            options: options.clone(),
+            result: result.clone(),
+        };
+        *self.opened.lock().unwrap_or_else(PoisonError::into_inner) = Some(opened);
+        result
+    }
+
+    /// What [`Self::open`] would give without opening anything.
+    pub(crate) fn known(
+        &self,
+        options: &CudaOptions,
+    ) -> Option<Result<Arc<dyn DeviceEngine>, EngineError>> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = opened.as_ref().filter(|o| o.options == *options)?;
+        Some(opened.result.clone().and_then(|engine| {
+            let failed = engine.devices().into_iter().map(|device| device.failed);
+            match failed.collect::<Option<Vec<_>>>() {
+                Some(why) => Err(EngineError::NoDevice {
+                    why: why.join("; "),
+                }),
+                None => Ok(engine),
+            }
+        }))
+    }
+
+    /// The devices that are open, whatever the options say now.
+    pub(crate) fn in_use(&self) -> Option<Arc<dyn DeviceEngine>> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.as_ref()?.result.clone().ok()
+    }
+}

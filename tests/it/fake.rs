@@ -1,0 +1,351 @@
+//! Devices made of threads: the CPU engine behind the interface of devices. It counts, is as slow and fails as it is told.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_rmq::engine::choice::Costs;
+use datafusion_rmq::engine::cpu::CpuEngine;
+use datafusion_rmq::engine::cuda::{CudaOptions, CudaVersion, DeviceInfo, DeviceUse};
+use datafusion_rmq::engine::{
+    Answers, BuildOptions, Column, ColumnSize, Engine, EngineError, Key, RangeIndex,
+};
+use datafusion_rmq::{DeviceEngine, DeviceSource, register_with_devices};
+
+use crate::support::set;
+
+/// What a test tells the devices, and what they tell it.
+#[derive(Debug)]
+pub struct Fake {
+    /// How many devices there are; without any there is no driver.
+    pub devices: usize,
+    /// Bytes of each.
+    pub memory: usize,
+    pub costs: Costs,
+    /// How long an answer takes, and a build that is not stopped.
+    pub delay: Mutex<Duration>,
+    pub build_delay: Mutex<Duration>,
+    /// The build that fails for lack of memory, counted down to 1.
+    pub full_at: AtomicUsize,
+    /// The build, and the answer, at which all devices fail for good.
+    pub build_fails_at: AtomicUsize,
+    pub answer_fails_at: AtomicUsize,
+    pub failed: AtomicBool,
+    /// How often devices were opened, and which.
+    pub opened: Mutex<Vec<Vec<usize>>>,
+    /// Indexes that were built, and bytes of those that are there.
+    pub built: AtomicUsize,
+    pub held: AtomicUsize,
+    /// The number of ranges of each batch.
+    pub batches: Mutex<Vec<usize>>,
+    /// Batches under way, and the most at a time.
+    pub under_way: AtomicUsize,
+    pub most_under_way: AtomicUsize,
+}
+
+/// Costs under which devices are worth it for anything.
+pub const FREE: Costs = Costs {
+    cuda_range: 0.0,
+    cuda_range_core: 0.0,
+    cuda_build_byte: 0.0,
+    cuda_query: 0.0,
+    cuda_open: 0.0,
+    ..Costs::MEASURED
+};
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self {
+            devices: 2,
+            memory: 1 << 30,
+            costs: FREE,
+            delay: Mutex::default(),
+            build_delay: Mutex::default(),
+            full_at: AtomicUsize::new(0),
+            build_fails_at: AtomicUsize::new(0),
+            answer_fails_at: AtomicUsize::new(0),
+            failed: AtomicBool::new(false),
+            opened: Mutex::default(),
+            built: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
+            batches: Mutex::default(),
+            under_way: AtomicUsize::new(0),
+            most_under_way: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Fake {
+    /// Some with the costs of real ones.
+    pub fn real() -> Arc<Self> {
+        Arc::new(Self {
+            costs: Costs::MEASURED,
+            ..Self::default()
+        })
+    }
+
+    /// A session whose devices these are, with options set.
+    pub fn session(self: &Arc<Self>, options: &[(&str, &str)]) -> SessionContext {
+        self.session_with(SessionConfig::new().with_target_partitions(4), options)
+    }
+
+    pub fn session_with(
+        self: &Arc<Self>,
+        config: SessionConfig,
+        options: &[(&str, &str)],
+    ) -> SessionContext {
+        let config = config.with_information_schema(true);
+        self.register(SessionContext::new_with_config(config), options)
+    }
+
+    pub fn register(
+        self: &Arc<Self>,
+        ctx: SessionContext,
+        options: &[(&str, &str)],
+    ) -> SessionContext {
+        register_with_devices(&ctx, Arc::new(Source(Arc::clone(self))));
+        for (name, value) in options {
+            set(&ctx, name, value);
+        }
+        ctx
+    }
+
+    pub fn ranges(&self) -> usize {
+        self.batches.lock().unwrap().iter().sum()
+    }
+}
+
+fn strikes(at: &AtomicUsize) -> bool {
+    at.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) == Ok(1)
+}
+
+#[derive(Debug)]
+struct Source(Arc<Fake>);
+
+impl DeviceSource for Source {
+    fn list(&self) -> Result<Vec<DeviceInfo>, EngineError> {
+        if self.0.devices == 0 {
+            return Err(EngineError::NoDevice {
+                why: "no driver at all".to_string(),
+            });
+        }
+        let info = |ordinal| DeviceInfo {
+            ordinal,
+            name: "Threads".to_string(),
+            compute_capability: (9, 0),
+            total_bytes: self.0.memory,
+            driver: CudaVersion {
+                major: 13,
+                minor: 0,
+            },
+            unusable: None,
+        };
+        Ok((0..self.0.devices).map(info).collect())
+    }
+
+    fn open(&self, options: &CudaOptions) -> Result<Arc<dyn DeviceEngine>, EngineError> {
+        let fake = Arc::clone(&self.0);
+        let ordinals = options.devices.clone();
+        fake.opened.lock().unwrap().push(ordinals.clone());
+        self.list()?;
+        if let Some(strange) = ordinals.iter().find(|o| **o >= fake.devices) {
+            return Err(EngineError::NoDevice {
+                why: format!("there is no device {strange}"),
+            });
+        }
+        Ok(Arc::new(Threads {
+            fake,
+            ordinals,
+            stop: Arc::default(),
+        }))
+    }
+
+    fn costs(&self) -> Costs {
+        self.0.costs
+    }
+}
+
+#[derive(Debug)]
+struct Threads {
+    fake: Arc<Fake>,
+    ordinals: Vec<usize>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Threads {
+    fn bytes(size: ColumnSize) -> usize {
+        size.rows * size.key_bytes * 9 / 8
+    }
+
+    fn error(&self) -> EngineError {
+        EngineError::Device {
+            ordinal: self.ordinals[0],
+            what: "do as it was told",
+            why: "a test said so".to_string(),
+        }
+    }
+
+    fn wrap<K: Key>(
+        &self,
+        inner: Arc<dyn RangeIndex<K>>,
+    ) -> Result<Arc<dyn RangeIndex<K>>, EngineError> {
+        let fake = Arc::clone(&self.fake);
+        if strikes(&fake.full_at) {
+            return Err(EngineError::DeviceMemory {
+                ordinal: self.ordinals[0],
+                needed: 7,
+                free: 5,
+                limit: 9,
+            });
+        }
+        if strikes(&fake.build_fails_at) {
+            fake.failed.store(true, Relaxed);
+        }
+        if fake.failed.load(Relaxed) {
+            return Err(self.error());
+        }
+        let bytes = Self::bytes(ColumnSize {
+            rows: inner.len(),
+            key_bytes: size_of::<K>(),
+            nulls: false,
+        });
+        fake.built.fetch_add(1, Relaxed);
+        fake.held.fetch_add(bytes, Relaxed);
+        let until = Instant::now() + *fake.build_delay.lock().unwrap();
+        while Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            if self.stop.load(Relaxed) {
+                fake.held.fetch_sub(bytes, Relaxed);
+                return Err(EngineError::Stopped);
+            }
+        }
+        let error = self.error();
+        Ok(Arc::new(ThreadsIndex {
+            inner,
+            fake,
+            bytes,
+            error,
+        }))
+    }
+}
+
+impl Engine for Threads {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn build_u32(
+        &self,
+        column: Column<u32>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<u32>>, EngineError> {
+        self.wrap(CpuEngine::default().build_u32(column, options)?)
+    }
+
+    fn build_u64(
+        &self,
+        column: Column<u64>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<u64>>, EngineError> {
+        self.wrap(CpuEngine::default().build_u64(column, options)?)
+    }
+
+    fn build_u128(
+        &self,
+        column: Column<u128>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError> {
+        self.wrap(CpuEngine::default().build_u128(column, options)?)
+    }
+
+    fn memory_bytes(&self, _: ColumnSize, _: &BuildOptions) -> usize {
+        0
+    }
+}
+
+impl DeviceEngine for Threads {
+    fn devices(&self) -> Vec<DeviceUse> {
+        let failed = self.fake.failed.load(Relaxed);
+        let one = |ordinal: &usize| DeviceUse {
+            ordinal: *ordinal,
+            used: self.fake.held.load(Relaxed),
+            limit: self.fake.memory,
+            failed: failed.then(|| self.error().to_string()),
+        };
+        self.ordinals.iter().map(one).collect()
+    }
+
+    fn until(&self, stop: Arc<AtomicBool>) -> Arc<dyn DeviceEngine> {
+        Arc::new(Self {
+            fake: Arc::clone(&self.fake),
+            ordinals: self.ordinals.clone(),
+            stop,
+        })
+    }
+
+    fn free_bytes(&self, _: usize) -> Option<usize> {
+        Some(self.fake.memory - self.fake.held.load(Relaxed))
+    }
+
+    fn device_bytes(&self, size: ColumnSize, _: &BuildOptions) -> usize {
+        Self::bytes(size)
+    }
+}
+
+#[derive(Debug)]
+struct ThreadsIndex<K> {
+    inner: Arc<dyn RangeIndex<K>>,
+    fake: Arc<Fake>,
+    bytes: usize,
+    error: EngineError,
+}
+
+impl<K> Drop for ThreadsIndex<K> {
+    fn drop(&mut self) {
+        self.fake.held.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+impl<K: Key> RangeIndex<K> for ThreadsIndex<K> {
+    fn len(&self) -> usize {
+        self.inner.len()
+    }
+
+    fn has_positions(&self) -> bool {
+        true
+    }
+
+    fn index_bytes(&self) -> usize {
+        self.inner.index_bytes()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        0
+    }
+
+    fn device_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn answer(&self, left: &[i64], right: &[i64], out: Answers<'_, K>) -> Result<(), EngineError> {
+        let fake = &self.fake;
+        let now = fake.under_way.fetch_add(1, Relaxed) + 1;
+        fake.most_under_way.fetch_max(now, Relaxed);
+        fake.batches.lock().unwrap().push(left.len());
+        let delay = *fake.delay.lock().unwrap();
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
+        if strikes(&fake.answer_fails_at) {
+            fake.failed.store(true, Relaxed);
+        }
+        let answered = if fake.failed.load(Relaxed) {
+            Err(self.error.clone())
+        } else {
+            self.inner.answer(left, right, out)
+        };
+        fake.under_way.fetch_sub(1, Relaxed);
+        answered
+    }
+}
