@@ -32,16 +32,16 @@ impl Costs {
     /// As measured.
     pub const MEASURED: Self = Self {
         cpu_range_small: 12.0,
-        cpu_range: 17.0,
+        cpu_range: 16.5,
         small_bytes: 16_777_216.0,
         cpu_width: 1.4,
         cpu_build_byte: 0.11,
         cpu_build_cores: 8.0,
-        cuda_range: 0.25,
+        cuda_range: 0.3,
         cuda_range_core: 4.0,
         cuda_build_byte: 0.025,
         cuda_query: 300_000.0,
-        cuda_open: 25_000_000.0,
+        cuda_open: 80_000_000.0,
     };
 }
 
