@@ -62,6 +62,10 @@ impl Probing {
         let _timer = compute.timer();
         let rows = batch.num_rows();
         self.metrics.probe_rows.add(rows);
+        if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
+            // A join evaluates nothing for pairs that there are none of.
+            return Ok(RecordBatch::new_empty(Arc::clone(&self.schema)));
+        }
         let evaluate = |e: &PhysicalExprRef| e.evaluate(batch)?.into_array(rows);
         let equal: Vec<ArrayRef> = self
             .spec

@@ -221,12 +221,12 @@ fn one_key(
             ranges.into_iter().map(|(_, c, bound)| (c, bound)).collect(),
         ));
     }
-    let base = without_casts(first);
+    let base = without_lossless_casts(first, build)?;
     let base_type = base.get_type(build)?;
     let mut widest: Option<(Expr, DataType)> = None;
     for (key, ..) in &ranges {
         let key_type = key.get_type(build)?;
-        if without_casts(key) != base || !widens(&base_type, &key_type) {
+        if without_lossless_casts(key, build)? != base || !widens(&base_type, &key_type) {
             return no(format!("there are two range keys, {first} and {key}"));
         }
         match &widest {
@@ -254,11 +254,16 @@ fn one_key(
 }
 
 /// What is cast, if anything is.
-pub(super) fn without_casts(expr: &Expr) -> &Expr {
+/// An expression without the casts around it that keep every value and their order.
+pub(super) fn without_lossless_casts<'a>(expr: &'a Expr, schema: &DFSchema) -> Result<&'a Expr> {
     match expr {
-        Expr::Cast(Cast { expr, .. }) => without_casts(expr),
-        Expr::Alias(alias) => without_casts(&alias.expr),
-        other => other,
+        Expr::Cast(Cast { expr: inner, field })
+            if widens(&inner.get_type(schema)?, field.data_type()) =>
+        {
+            without_lossless_casts(inner, schema)
+        }
+        Expr::Alias(alias) => without_lossless_casts(&alias.expr, schema),
+        other => Ok(other),
     }
 }
 

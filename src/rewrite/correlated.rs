@@ -105,13 +105,20 @@ impl Correlated {
             let below = |column: &Column| names.iter().position(|name| name == column);
             let mut above = vec![];
             for expr in &projection.expr {
-                let expr = from_outer(expr.clone().unalias())?;
-                let value = expr.transform_up(|e| match &e {
-                    Expr::Column(column) => Ok(match below(column) {
-                        Some(place) => Transformed::yes(values[place].clone()),
+                if expr.is_volatile() {
+                    return no(format!("{expr} is another each time"));
+                }
+                // Each column once: what replaces one may have the name of another.
+                let value = expr.clone().unalias().transform_down(|e| {
+                    let replaced = match &e {
+                        Expr::Column(column) => below(column).map(|place| values[place].clone()),
+                        Expr::OuterReferenceColumn(_, column) => Some(Expr::Column(column.clone())),
+                        _ => None,
+                    };
+                    Ok(match replaced {
+                        Some(expr) => Transformed::new(expr, true, TreeNodeRecursion::Jump),
                         None => Transformed::no(e),
-                    }),
-                    _ => Ok(Transformed::no(e)),
+                    })
                 })?;
                 above.push(value.data);
             }

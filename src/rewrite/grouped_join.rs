@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, JoinType, NullEquality, Result};
+use datafusion::common::{Column, DFSchema, JoinType, NullEquality, Result};
 use datafusion::execution::memory_pool::MemoryPool;
-use datafusion::logical_expr::{Aggregate, Expr, Extension, Join, LogicalPlan, Projection};
+use datafusion::logical_expr::{
+    Aggregate, Expr, ExprSchemable, Extension, Join, LogicalPlan, Projection,
+};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
@@ -14,6 +16,7 @@ use super::condition::{Condition, check_repeats, is_of};
 use super::partials::{Form, Partials};
 use super::recognised::{Recognised, no};
 use super::side_sizes::{is_too_few, may_not_fit};
+use crate::index::value_type;
 use crate::options::RmqOptions;
 use crate::plan::{KeyJoinSpec, KeyRangeJoin, Unmatched};
 
@@ -203,7 +206,7 @@ impl GroupedJoin<'_> {
         for group in &aggregate.group_expr {
             let mut group = columns.resolve(group.clone())?;
             if unmatched == Unmatched::Drop {
-                group = of_the_probe_side(group, &condition.on)?;
+                group = of_the_probe_side(group, &condition.on, probe_schema)?;
             }
             check_repeats(&group)?;
             if !group.column_refs().is_empty() && !is_of(&group, probe_schema) {
@@ -266,13 +269,16 @@ impl GroupedJoin<'_> {
     }
 }
 
-/// A group's expression in the columns of the probe side: an equality key of the other side is the same.
-fn of_the_probe_side(group: Expr, on: &[(Expr, Expr)]) -> Result<Expr> {
+/// A group's expression in the columns of the probe side: an equality key of the other side is the same, unless zeros of
+/// both signs, which are equal, tell them apart.
+fn of_the_probe_side(group: Expr, on: &[(Expr, Expr)], probe: &DFSchema) -> Result<Expr> {
     let replaced = group.transform_up(|expr| {
         let same = on.iter().find(|(_, build)| *build == expr);
         Ok(match (&expr, same) {
-            (Expr::Column(_), Some((probe @ Expr::Column(_), _))) => {
-                Transformed::yes(probe.clone())
+            (Expr::Column(_), Some((ours @ Expr::Column(_), _)))
+                if !value_type(&ours.get_type(probe)?).is_floating() =>
+            {
+                Transformed::yes(ours.clone())
             }
             _ => Transformed::no(expr),
         })

@@ -6,7 +6,6 @@ use arrow::array::{RecordBatch, RecordBatchOptions, new_null_array};
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::execution::context::ExecutionProps;
-use datafusion::functions::core::expr_fn::coalesce;
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
@@ -18,7 +17,7 @@ use datafusion::logical_expr::{AggregateUDF, Cast, Expr, ExprSchemable, cast, li
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::physical_expr::create_physical_expr;
 
-use super::condition::{check_repeats, is_of, widens, without_casts};
+use super::condition::{check_repeats, is_of, widens, without_lossless_casts};
 use super::infallible::is_infallible;
 use super::recognised::{Recognised, no};
 use crate::engine::Extreme;
@@ -137,12 +136,14 @@ impl Partials<'_> {
             (count, merge)
         } else {
             let argument = self.filtered(argument, call)?;
+            self.check_joins(&argument.get_type(self.build)?)?;
             let count = self.add(KeyFunction::Count, vec![argument], DataType::Int64);
             (count.clone(), count)
         };
         let mut merged = self.merged(count, aggregate(sum_udaf(), merge));
-        // The sum of no counts.
-        merged.value = coalesce(vec![merged.value, lit(0_i64)]);
+        // The sum of no counts. (Not `coalesce`, which DataFusion needs another pass of its optimizer for.)
+        let sum = merged.value;
+        merged.value = when(sum.clone().is_not_null(), sum).otherwise(lit(0_i64))?;
         Ok(merged)
     }
 
@@ -201,6 +202,8 @@ impl Partials<'_> {
         let value = self.checked(argument.clone())?;
         let by = self.checked(order.expr.clone())?;
         let (value_kind, by_type) = (value.get_type(self.build)?, by.get_type(self.build)?);
+        self.check_joins(&value_kind)?;
+        self.check_joins(&by_type)?;
         let is_first = call.func.inner().is::<FirstValue>();
         // LAST_VALUE is FIRST_VALUE in the opposite order.
         let (ascending, nulls_first) = if is_first {
@@ -210,7 +213,8 @@ impl Partials<'_> {
         };
         // The key may have become another type to be compared. Zeros of both signs are one key, but have an order.
         let by_key = !value_type(&by_type).is_floating()
-            && without_casts(self.key) == without_casts(&by)
+            && without_lossless_casts(self.key, self.build)?
+                == without_lossless_casts(&by, self.build)?
             && widens(&by_type, &self.key.get_type(self.build)?);
         let (found, found_by) = if by_key {
             let function = if ascending {
@@ -249,6 +253,19 @@ impl Partials<'_> {
             None => argument.clone(),
         };
         self.checked(argument)
+    }
+
+    /// That the values of many batches can be put into one array: the keys of a small dictionary may not suffice for that. Nobody
+    /// else answers a correlated subquery, so it may try.
+    fn check_joins(&self, data_type: &DataType) -> Recognised<()> {
+        match data_type {
+            DataType::Dictionary(key, _)
+                if self.form != Form::Correlated && key.primitive_width() < Some(4) =>
+            {
+                no(format!("a {data_type} has few keys"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// An expression over the build side that is NULL for the row of NULLs of a left join.
