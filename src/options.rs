@@ -126,7 +126,7 @@ impl ExtensionOptions for RmqOptions {
                 let found = KERNELS.iter().find(|(name, _)| *name == wanted);
                 let Some((_, kernel)) = found else {
                     return config_err!(
-                        "rmq.cuda_kernel = '{value}': expected 'auto', 'coalesced', 'vector' or 'full_scan'"
+                        "rmq.cuda_kernel = '{value}': expected 'auto', 'coalesced', 'multi_load', 'vector' or 'full_scan'"
                     );
                 };
                 self.cuda_kernel = *kernel;
@@ -167,9 +167,10 @@ fn parse<T: FromStr>(key: &str, value: &str, expected: &str) -> Result<T> {
         .or_else(|_| config_err!("rmq.{key} = '{value}': expected {expected}"))
 }
 
-const KERNELS: [(&str, CudaKernel); 4] = [
+const KERNELS: [(&str, CudaKernel); 5] = [
     ("auto", CudaKernel::Auto),
     ("coalesced", CudaKernel::Coalesced),
+    ("multi_load", CudaKernel::MultiLoad),
     ("vector", CudaKernel::Vector),
     ("full_scan", CudaKernel::FullScan),
 ];
