@@ -5,20 +5,19 @@ use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, new_empty_array};
 use arrow::compute::{concat, take};
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::datatypes::{DataType, Int64Type, Schema};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_err, internal_datafusion_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExprRef;
-use futures::TryStreamExt;
 
+use super::key_collect::{BuildColumns, Collected};
 use super::key_metrics::BuildMetrics;
 use crate::engine::Extreme;
 use crate::functions::bounds::Ranges;
 use crate::index::{Chunks, ColumnIndex, Counts, SortedRows, Sums, Unsorted};
 use crate::options::RmqOptions;
-use crate::plan::{KeyFunction, KeyJoinSpec};
+use crate::plan::KeyFunction;
 
 /// The rows of the build side, ready to be asked.
 #[derive(Debug)]
@@ -46,91 +45,6 @@ enum Answering {
     },
 }
 
-/// Which columns of the build side a join needs.
-#[derive(Debug, Clone)]
-pub(super) struct BuildColumns {
-    on: Vec<PhysicalExprRef>,
-    key: PhysicalExprRef,
-    /// What the aggregates are over, each once.
-    values: Vec<PhysicalExprRef>,
-    /// The aggregates, with the places of their arguments among the values.
-    aggregates: Vec<(KeyFunction, Vec<usize>)>,
-}
-
-impl BuildColumns {
-    pub(super) fn of(spec: &KeyJoinSpec<PhysicalExprRef>) -> Self {
-        let mut values: Vec<PhysicalExprRef> = vec![];
-        let mut place = |value: &PhysicalExprRef| {
-            let known = values.iter().position(|v| v.as_ref() == value.as_ref());
-            known.unwrap_or_else(|| {
-                values.push(Arc::clone(value));
-                values.len() - 1
-            })
-        };
-        let aggregates = spec.aggregates.iter().map(|aggregate| {
-            let arguments = aggregate.arguments.iter().map(&mut place).collect();
-            (aggregate.function, arguments)
-        });
-        let aggregates = aggregates.collect();
-        Self {
-            on: spec.on.iter().map(|(_, b)| Arc::clone(b)).collect(),
-            key: Arc::clone(&spec.key),
-            values,
-            aggregates,
-        }
-    }
-}
-
-/// The rows of the build side as they come: keys ready to be sorted, and values.
-struct Collected {
-    rows: Unsorted,
-    /// Of each value the chunks and the type.
-    values: Vec<(Vec<ArrayRef>, DataType)>,
-    memory: MemoryReservation,
-}
-
-impl Collected {
-    async fn collect(
-        columns: &BuildColumns,
-        mut input: SendableRecordBatchStream,
-        memory: MemoryReservation,
-    ) -> Result<Self> {
-        let schema = input.schema();
-        let on = columns.on.iter().map(|e| e.data_type(&schema));
-        let on = on.collect::<Result<Vec<_>>>()?;
-        let values = columns.values.iter();
-        let values = values.map(|e| Ok((vec![], e.data_type(&schema)?)));
-        let mut collected = Self {
-            rows: Unsorted::try_new(&on, &columns.key.data_type(&schema)?)?,
-            values: values.collect::<Result<_>>()?,
-            memory,
-        };
-        while let Some(batch) = input.try_next().await? {
-            if batch.num_rows() > 0 {
-                collected.add(columns, &batch)?;
-            }
-        }
-        Ok(collected)
-    }
-
-    fn add(&mut self, columns: &BuildColumns, batch: &RecordBatch) -> Result<()> {
-        let rows = batch.num_rows();
-        let evaluate = |e: &PhysicalExprRef| e.evaluate(batch)?.into_array(rows);
-        let on: Vec<ArrayRef> = columns.on.iter().map(evaluate).collect::<Result<_>>()?;
-        let before = self.rows.bytes();
-        self.rows.add(&on, &evaluate(&columns.key)?)?;
-        self.memory
-            .try_grow(self.rows.bytes().saturating_sub(before))?;
-        for ((chunks, _), value) in self.values.iter_mut().zip(&columns.values) {
-            let value = evaluate(value)?;
-            self.memory
-                .try_grow(value.to_data().get_slice_memory_size()?)?;
-            chunks.push(value);
-        }
-        Ok(())
-    }
-}
-
 /// Collects the build side and makes it ready.
 pub(super) async fn build(
     columns: BuildColumns,
@@ -144,15 +58,19 @@ pub(super) async fn build(
     let threads = RmqOptions::of(context.session_config().options()).threads();
     // A sort or an index that has begun can't be stopped; between them it is seen that nobody waits any more.
     let waiting = Arc::new(());
-    let (rows, values) = (collected.rows, collected.values);
+    let Collected {
+        schema,
+        batches,
+        memory,
+    } = collected;
     let work = Work {
-        aggregates: columns.aggregates,
-        memory: collected.memory,
+        columns,
+        memory,
         metrics: metrics.clone(),
         threads,
         waiting: Arc::downgrade(&waiting),
     };
-    let built = SpawnedTask::spawn_blocking(move || work.build(rows, values))
+    let built = SpawnedTask::spawn_blocking(move || work.build(&schema, batches))
         .join_unwind()
         .await
         .map_err(|e| internal_datafusion_err!("building a range join did not end: {e}"))?;
@@ -163,7 +81,7 @@ pub(super) async fn build(
 
 /// What the blocking part of the building needs.
 struct Work {
-    aggregates: Vec<(KeyFunction, Vec<usize>)>,
+    columns: BuildColumns,
     memory: MemoryReservation,
     metrics: BuildMetrics,
     threads: usize,
@@ -178,8 +96,31 @@ impl Work {
         Ok(())
     }
 
-    fn build(self, rows: Unsorted, values: Vec<(Vec<ArrayRef>, DataType)>) -> Result<BuildSide> {
+    fn build(self, schema: &Schema, batches: Vec<RecordBatch>) -> Result<BuildSide> {
         let sort_timer = self.metrics.sort_time.timer();
+        let types = schema.fields().iter().map(|f| f.data_type().clone());
+        let types: Vec<DataType> = types.collect();
+        let mut rows = Unsorted::try_new(self.columns.equal(&types), self.columns.key(&types))?;
+        let mut keys_bytes = 0;
+        for batch in &batches {
+            self.check_waiting()?;
+            let arrays = batch.columns();
+            let before = rows.bytes();
+            rows.add(self.columns.equal(arrays), self.columns.key(arrays))?;
+            self.memory.try_grow(rows.bytes().saturating_sub(before))?;
+            for array in &arrays[..arrays.len() - self.columns.values(arrays).len()] {
+                keys_bytes += array.to_data().get_slice_memory_size()?;
+            }
+        }
+        let values = self.columns.values(&types).iter().enumerate();
+        let values = values.map(|(i, data_type)| {
+            let chunks = batches.iter();
+            let chunks = chunks.map(|b| Arc::clone(&self.columns.values(b.columns())[i]));
+            (chunks.collect::<Vec<_>>(), data_type)
+        });
+        let values: Vec<_> = values.collect();
+        drop(batches);
+        self.memory.shrink(keys_bytes);
         self.metrics.build_rows.add(rows.len());
         let (before, sorting) = (rows.bytes(), rows.sorting_bytes());
         self.memory.try_grow(sorting)?;
@@ -192,7 +133,7 @@ impl Work {
         let mut columns = vec![];
         for (chunks, data_type) in values {
             self.check_waiting()?;
-            let column = self.join(chunks, &data_type)?;
+            let column = self.join(chunks, data_type)?;
             columns.push(if was_sorted {
                 column
             } else {
@@ -209,7 +150,7 @@ impl Work {
         let index_timer = self.metrics.index_time.timer();
         let mut indexes = vec![];
         let mut answers = vec![];
-        for (function, arguments) in &self.aggregates {
+        for (function, arguments) in &self.columns.aggregates {
             self.check_waiting()?;
             let argument = |i: usize| Arc::clone(&columns[arguments[i]]);
             answers.push(match function {

@@ -28,7 +28,8 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties,
 };
 
-use super::key_build::{BuildColumns, BuildSide, build};
+use super::key_build::{BuildSide, build};
+use super::key_collect::BuildColumns;
 use super::key_metrics::{BuildMetrics, ProbeMetrics};
 use super::key_stream::Probing;
 use super::once::OncePerRun;

@@ -3,6 +3,7 @@
 mod decision;
 mod gather;
 mod key_build;
+mod key_collect;
 mod key_join;
 mod key_metrics;
 mod key_stream;
