@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use datafusion::catalog::{CatalogProviderList, MemoryCatalogProviderList, TableFunction};
 use datafusion::execution::SessionStateBuilder;
-use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::logical_expr::{ScalarUDF, WindowUDF};
 use datafusion::optimizer::{AnalyzerRule, Optimizer, OptimizerRule};
 use datafusion::physical_planner::ExtensionPlanner;
@@ -28,7 +27,7 @@ pub trait SessionStateBuilderExt {
     /// Adds the functions `range_min`, `frame_min` and their like, `rmq_indexes()` and `rmq_devices()`, the options
     /// `rmq.*`, the rules and the query planner that make them work.
     ///
-    /// Call it after the catalog list, the runtime environment and the optimizer's rules have been set, where they are.
+    /// Call it after the catalog list and the optimizer's rules have been set, where they are.
     /// It replaces the query planner: a session that plans extension nodes of its own uses
     /// [`Self::with_rmq_and_planners`].
     #[must_use]
@@ -89,30 +88,27 @@ fn with_rmq_on(
     tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
 
     let optimizer = builder.optimizer().take().unwrap_or_default();
-    let runtime = builder.runtime_env().as_ref();
-    let pool = runtime.map(|runtime| Arc::clone(&runtime.memory_pool));
     let planner = RmqQueryPlanner::new(names, indexes, planners);
     builder
         .with_config(config)
         .with_analyzer_rule(Arc::new(CheckFrameCalls))
-        .with_optimizer_rules(with_rules(optimizer, pool).rules)
+        .with_optimizer_rules(with_rules(optimizer).rules)
         .with_query_planner(Arc::new(planner))
 }
 
 /// Whether a rule of the optimizer is one of ours.
 fn is_ours(rule: &str) -> bool {
-    let grouped = GroupedJoinToRangeJoin::default();
     let ours = [
         RangeCallToJoin.name(),
         SubqueryToRangeJoin.name(),
         LateralToRangeJoin.name(),
-        grouped.name(),
+        GroupedJoinToRangeJoin.name(),
     ];
     ours.contains(&rule)
 }
 
 /// DataFusion's rules and ours.
-fn with_rules(mut optimizer: Optimizer, pool: Option<Arc<dyn MemoryPool>>) -> Optimizer {
+fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     // First: before literal bounds are folded and an ORDER BY in a first argument is dropped.
     optimizer.rules.insert(0, Arc::new(RangeCallToJoin));
     // Before DataFusion's rules for correlated subqueries, which refuse these or leave them to fail.
@@ -120,9 +116,7 @@ fn with_rules(mut optimizer: Optimizer, pool: Option<Arc<dyn MemoryPool>>) -> Op
     optimizer.rules.insert(2, Arc::new(LateralToRangeJoin));
     // Last, for the calls whose bounds were columns of an outer query.
     optimizer.rules.push(Arc::new(RangeCallToJoin));
-    optimizer
-        .rules
-        .push(Arc::new(GroupedJoinToRangeJoin::new(pool)));
+    optimizer.rules.push(Arc::new(GroupedJoinToRangeJoin));
     optimizer
 }
 

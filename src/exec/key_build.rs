@@ -1,22 +1,19 @@
 //! The build side of a range join by key: collected, sorted, indexed, and asked.
 
-use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, new_empty_array};
 use arrow::compute::{concat, take};
 use arrow::datatypes::{DataType, Int64Type, Schema};
-use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{Result, exec_err, internal_datafusion_err};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
-use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 
+use super::blocking::{Waiting, blocking};
 use super::key_collect::{BuildColumns, Collected};
 use super::key_metrics::BuildMetrics;
 use crate::engine::Extreme;
 use crate::functions::bounds::Ranges;
 use crate::index::{Chunks, ColumnIndex, Counts, SortedRows, Sums, Unsorted};
-use crate::options::RmqOptions;
 use crate::plan::KeyFunction;
 
 /// The rows of the build side, ready to be asked.
@@ -45,38 +42,31 @@ enum Answering {
     },
 }
 
-/// Collects the build side and makes it ready.
+/// Makes collected rows ready.
 pub(super) async fn build(
-    columns: BuildColumns,
-    input: SendableRecordBatchStream,
-    metrics: BuildMetrics,
-    context: Arc<TaskContext>,
+    columns: &BuildColumns,
+    collected: Collected,
+    metrics: &BuildMetrics,
+    threads: usize,
 ) -> Result<BuildSide> {
-    let started = Instant::now();
-    let memory = MemoryConsumer::new("rmq range join").register(context.memory_pool());
-    let collected = Collected::collect(&columns, input, memory).await?;
-    let threads = RmqOptions::of(context.session_config().options()).threads();
-    // A sort or an index that has begun can't be stopped; between them it is seen that nobody waits any more.
-    let waiting = Arc::new(());
-    let Collected {
-        schema,
-        batches,
-        memory,
-    } = collected;
-    let work = Work {
-        columns,
-        memory,
-        metrics: metrics.clone(),
-        threads,
-        waiting: Arc::downgrade(&waiting),
-    };
-    let built = SpawnedTask::spawn_blocking(move || work.build(&schema, batches))
-        .join_unwind()
-        .await
-        .map_err(|e| internal_datafusion_err!("building a range join did not end: {e}"))?;
-    drop(waiting);
-    metrics.build_time.add_duration(started.elapsed());
-    built
+    let (columns, metrics) = (columns.clone(), metrics.clone());
+    blocking(move |waiting| {
+        let Collected {
+            schema,
+            batches,
+            memory,
+        } = collected;
+        // A sort or an index that has begun can't be stopped; between them it is seen that nobody waits any more.
+        let work = Work {
+            columns,
+            memory,
+            metrics,
+            threads,
+            waiting,
+        };
+        work.build(&schema, batches)
+    })
+    .await
 }
 
 /// What the blocking part of the building needs.
@@ -85,17 +75,10 @@ struct Work {
     memory: MemoryReservation,
     metrics: BuildMetrics,
     threads: usize,
-    waiting: Weak<()>,
+    waiting: Waiting,
 }
 
 impl Work {
-    fn check_waiting(&self) -> Result<()> {
-        if self.waiting.strong_count() == 0 {
-            return exec_err!("the query was cancelled");
-        }
-        Ok(())
-    }
-
     fn build(self, schema: &Schema, batches: Vec<RecordBatch>) -> Result<BuildSide> {
         let sort_timer = self.metrics.sort_time.timer();
         let types = schema.fields().iter().map(|f| f.data_type().clone());
@@ -103,7 +86,7 @@ impl Work {
         let mut rows = Unsorted::try_new(self.columns.equal(&types), self.columns.key(&types))?;
         let mut keys_bytes = 0;
         for batch in &batches {
-            self.check_waiting()?;
+            self.waiting.check()?;
             let arrays = batch.columns();
             let before = rows.bytes();
             rows.add(self.columns.equal(arrays), self.columns.key(arrays))?;
@@ -132,7 +115,7 @@ impl Work {
         self.metrics.already_sorted.add(usize::from(was_sorted));
         let mut columns = vec![];
         for (chunks, data_type) in values {
-            self.check_waiting()?;
+            self.waiting.check()?;
             let column = self.join(chunks, data_type)?;
             columns.push(if was_sorted {
                 column
@@ -151,7 +134,7 @@ impl Work {
         let mut indexes = vec![];
         let mut answers = vec![];
         for (function, arguments) in &self.columns.aggregates {
-            self.check_waiting()?;
+            self.waiting.check()?;
             let argument = |i: usize| Arc::clone(&columns[arguments[i]]);
             answers.push(match function {
                 KeyFunction::CountRows => Answering::CountRows,

@@ -1,8 +1,9 @@
 //! The rows of the build side of a range join, as they come.
 
+use std::ops::Add;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
@@ -10,6 +11,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 use futures::TryStreamExt;
 
+use super::key_room::Room;
+use super::key_spill::{Pieces, Spill};
 use crate::plan::{KeyFunction, KeyJoinSpec};
 
 /// Which columns of the build side a join needs.
@@ -17,8 +20,8 @@ use crate::plan::{KeyFunction, KeyJoinSpec};
 pub(super) struct BuildColumns {
     /// The equality keys, the range key, then what the aggregates are over, each once.
     expressions: Vec<PhysicalExprRef>,
-    /// How many equality keys there are.
-    equal: usize,
+    /// How many equality keys there are, and so where the range key stands.
+    pub(super) equal: usize,
     /// The aggregates, with the places of their arguments among the values.
     pub(super) aggregates: Vec<(KeyFunction, Vec<usize>)>,
 }
@@ -47,8 +50,13 @@ impl BuildColumns {
         }
     }
 
+    /// The same columns for other aggregates.
+    pub(super) fn with_aggregates(self, aggregates: Vec<(KeyFunction, Vec<usize>)>) -> Self {
+        Self { aggregates, ..self }
+    }
+
     /// The columns by place, over an input of this schema.
-    fn schema(&self, input: &Schema) -> Result<SchemaRef> {
+    pub(super) fn schema(&self, input: &Schema) -> Result<SchemaRef> {
         let fields = self.expressions.iter().enumerate().map(|(i, e)| {
             let nullable = true;
             Ok(Field::new(i.to_string(), e.data_type(input)?, nullable))
@@ -81,15 +89,24 @@ pub(super) struct Collected {
     pub(super) memory: MemoryReservation,
 }
 
-impl Collected {
-    /// Reads the whole input.
+/// Where the rows of the build side are.
+pub(super) enum Rows {
+    InMemory(Collected),
+    OnDisk(Pieces, Arc<Spill>),
+}
+
+impl Rows {
+    /// Reads the whole input. Rows that the room can't hold are written to disk, if there is a way to.
     pub(super) async fn collect(
         columns: &BuildColumns,
         mut input: SendableRecordBatchStream,
-        memory: MemoryReservation,
+        room: &Arc<Room>,
+        spill: Option<Arc<Spill>>,
     ) -> Result<Self> {
         let schema = columns.schema(&input.schema())?;
-        let mut batches = vec![];
+        let memory = room.reservation();
+        let (mut batches, mut size) = (vec![], Size::default());
+        let mut pieces = Pieces::default();
         while let Some(batch) = input.try_next().await? {
             let rows = batch.num_rows();
             if rows == 0 {
@@ -98,17 +115,76 @@ impl Collected {
             let evaluate = |e: &PhysicalExprRef| e.evaluate(&batch)?.into_array(rows);
             let arrays = columns.expressions.iter().map(evaluate);
             let arrays: Vec<ArrayRef> = arrays.collect::<Result<_>>()?;
-            for array in &arrays {
-                memory.try_grow(array.to_data().get_slice_memory_size()?)?;
-            }
             let options = RecordBatchOptions::new().with_row_count(Some(rows));
             let schema = Arc::clone(&schema);
-            batches.push(RecordBatch::try_new_with_options(schema, arrays, &options)?);
+            let batch = RecordBatch::try_new_with_options(schema, arrays, &options)?;
+            let more = Size::of(&batch)?;
+            if let Some(spill) = &spill {
+                if room.hold((size + more).to_build()).is_err() {
+                    pieces.room = pieces.room.max(room.granted());
+                    spill.write(std::mem::take(&mut batches), &mut pieces).await?;
+                    size = Size::default();
+                    memory.free();
+                    room.keep(pieces.kept_room());
+                }
+                if room.hold((size + more).to_build()).is_err() {
+                    spill.write(vec![batch], &mut pieces).await?;
+                    continue;
+                }
+            }
+            memory.try_grow(more.bytes)?;
+            size = size + more;
+            batches.push(batch);
         }
-        Ok(Self {
+        if let Some(spill) = spill.filter(|_| !pieces.are_none()) {
+            spill.write(batches, &mut pieces).await?;
+            return Ok(Self::OnDisk(pieces, spill));
+        }
+        Ok(Self::InMemory(Collected {
             schema,
             batches,
             memory,
-        })
+        }))
+    }
+}
+
+/// How large some rows are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Size {
+    pub(super) rows: usize,
+    pub(super) bytes: usize,
+}
+
+impl Size {
+    pub(super) fn of(batch: &RecordBatch) -> Result<Self> {
+        let mut bytes = 0;
+        for array in batch.columns() {
+            bytes += array.to_data().get_slice_memory_size()?;
+            // Arrow counts the views alone.
+            if let Some(views) = array.as_string_view_opt() {
+                bytes += views.total_buffer_bytes_used();
+            } else if let Some(views) = array.as_binary_view_opt() {
+                bytes += views.total_buffer_bytes_used();
+            }
+        }
+        let rows = batch.num_rows();
+        Ok(Self { rows, bytes })
+    }
+
+    /// About what building takes at its height: the rows as they came and sorted, their keys, the order, indexes. If that
+    /// is too little, building ends in an error, and is tried again with fewer rows.
+    pub(super) fn to_build(self) -> usize {
+        3 * self.bytes + 32 * self.rows
+    }
+}
+
+impl Add for Size {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            rows: self.rows + other.rows,
+            bytes: self.bytes + other.bytes,
+        }
     }
 }

@@ -4,7 +4,8 @@
 //!   probe ──▶ RangeJoinExec ──▶ probe's columns, one column an aggregate
 //!                  │  equality keys and bounds of each row
 //!                  ▼
-//!             build side: collected once, sorted by equality keys and range key, values indexed
+//!             build side: collected once, sorted by equality keys and range key, values indexed;
+//!                         in pieces on disk where memory does not suffice
 //! ```
 
 use std::fmt;
@@ -28,9 +29,8 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties,
 };
 
-use super::key_build::{BuildSide, build};
-use super::key_collect::BuildColumns;
 use super::key_metrics::{BuildMetrics, ProbeMetrics};
+use super::key_side::Side;
 use super::key_stream::Probing;
 use super::once::OncePerRun;
 use crate::plan::{KeyJoinSpec, Unmatched};
@@ -45,7 +45,7 @@ pub struct KeyJoinExec {
     label: String,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    built: Arc<OncePerRun<BuildSide>>,
+    built: Arc<OncePerRun<Side>>,
 }
 
 impl KeyJoinExec {
@@ -180,19 +180,17 @@ impl ExecutionPlan for KeyJoinExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let built = Arc::clone(&self.built);
+        let partitions = self.properties.partitioning.partition_count();
+        let run = self.built.run(&context, partition, partitions);
         let (build_plan, spec) = (Arc::clone(&self.build), Arc::clone(&self.spec));
-        let build_metrics = BuildMetrics::new(&self.metrics);
+        let metrics = BuildMetrics::new(&self.metrics);
         let build_context = Arc::clone(&context);
         let build_side = async move {
-            let make = || {
-                let context = Arc::clone(&build_context);
-                async move {
-                    let input = build_plan.execute(0, Arc::clone(&context))?;
-                    build(BuildColumns::of(&spec), input, build_metrics, context).await
-                }
+            let make = || async move {
+                let input = build_plan.execute(0, Arc::clone(&build_context))?;
+                Side::make(&spec, input, metrics, build_context, partitions).await
             };
-            built.get(&build_context, make).await
+            run.get(make).await
         };
         let probing = Probing {
             schema: self.schema(),

@@ -1,7 +1,7 @@
 //! What `EXPLAIN ANALYZE` says of a range join by key.
 
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, Time,
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, SpillMetrics, Time,
 };
 
 /// Metrics of the build side, which the partitions share.
@@ -21,6 +21,10 @@ pub(super) struct BuildMetrics {
     pub(super) build_mem_used: Gauge,
     /// 1 where the rows came sorted.
     pub(super) already_sorted: Count,
+    /// What was written to disk.
+    pub(super) spill: SpillMetrics,
+    /// How often a piece was read from disk.
+    pub(super) pieces_read: Count,
 }
 
 impl BuildMetrics {
@@ -34,6 +38,18 @@ impl BuildMetrics {
             build_rows: builder().counter("build_rows", 0),
             build_mem_used: builder().gauge("build_mem_used", 0),
             already_sorted: builder().counter("already_sorted", 0),
+            spill: SpillMetrics::new(metrics, 0),
+            pieces_read: builder().counter("pieces_read", 0),
+        }
+    }
+
+    /// For a piece of the build side, which may be built many times: its rows are counted when it is written.
+    pub(super) fn of_a_piece(&self) -> Self {
+        Self {
+            build_rows: Count::new(),
+            already_sorted: Count::new(),
+            index_bytes: Gauge::new(),
+            ..self.clone()
         }
     }
 }

@@ -1,13 +1,17 @@
 //! The stream of one partition: finds what matches each probe row, asks for the aggregates, adds them.
 
+use std::collections::VecDeque;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array};
-use arrow::compute::{filter_record_batch, take};
+use arrow::compute::{filter, filter_record_batch, take};
 use arrow::datatypes::SchemaRef;
-use datafusion::common::Result;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -15,6 +19,9 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::key_build::BuildSide;
 use super::key_metrics::ProbeMetrics;
+use super::key_pieces::SpilledSide;
+use super::key_side::Side;
+use crate::functions::bounds::Ranges;
 use crate::index::Segments;
 use crate::plan::{KeyJoinSpec, Unmatched};
 
@@ -31,41 +38,44 @@ impl Probing {
     pub(super) fn stream(
         self,
         probe: SendableRecordBatchStream,
-        build: impl Future<Output = Result<Arc<BuildSide>>> + Send + 'static,
+        build: impl Future<Output = Result<Arc<Side>>> + Send + 'static,
     ) -> SendableRecordBatchStream {
         let schema = Arc::clone(&self.schema);
-        let start = (self, probe, Waiting::For(Box::pin(build)));
-        let batches = futures::stream::try_unfold(start, |(this, mut probe, mut build)| async {
-            loop {
-                let Some(batch) = probe.try_next().await? else {
-                    return Ok(None);
-                };
-                if batch.num_rows() == 0 {
-                    continue;
-                }
-                let side = match build {
-                    Waiting::For(side) => side.await?,
-                    Waiting::Done(side) => side,
-                };
-                let batch = this.answer(&batch, &side)?;
-                build = Waiting::Done(side);
-                if batch.num_rows() > 0 {
-                    return Ok(Some((batch, (this, probe, build))));
-                }
-            }
+        let start = Answering {
+            probing: Arc::new(self),
+            probe,
+            build: Waiting::For(Box::pin(build)),
+            answered: VecDeque::new(),
+            memory: None,
+        };
+        let batches = futures::stream::try_unfold(start, |mut this| async {
+            let batch = this.next().await?;
+            Ok(batch.map(|batch| (batch, this)))
         });
         Box::pin(RecordBatchStreamAdapter::new(schema, batches.fuse()))
     }
 
+    /// A batch of the probe side with the aggregates.
     fn answer(&self, batch: &RecordBatch, build: &BuildSide) -> Result<RecordBatch> {
-        let compute = self.metrics.baseline.elapsed_compute().clone();
-        let _timer = compute.timer();
-        let rows = batch.num_rows();
-        self.metrics.probe_rows.add(rows);
         if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
             // A join evaluates nothing for pairs that there are none of.
             return Ok(RecordBatch::new_empty(Arc::clone(&self.schema)));
         }
+        let mut ranges = self.ranges(batch, build)?;
+        let mut batch = batch.clone();
+        if self.spec.unmatched == Unmatched::Drop && ranges.iter().any(|(l, r)| l > r) {
+            let matches: BooleanArray = ranges.iter().map(|(l, r)| Some(l <= r)).collect();
+            batch = filter_record_batch(&batch, &matches)?;
+            ranges = ranges.iter().filter(|(l, r)| l <= r).collect();
+        }
+        let answers = self.answers(&ranges, build)?;
+        self.with_answers(&batch, answers)
+    }
+
+    /// Which positions of the build side match each row of a batch.
+    pub(super) fn ranges(&self, batch: &RecordBatch, build: &BuildSide) -> Result<Ranges> {
+        let _timer = self.metrics.baseline.elapsed_compute().timer();
+        let rows = batch.num_rows();
         let evaluate = |e: &PhysicalExprRef| e.evaluate(batch)?.into_array(rows);
         let equal: Vec<ArrayRef> = self
             .spec
@@ -73,28 +83,114 @@ impl Probing {
             .iter()
             .map(|(probe, _)| evaluate(probe))
             .collect::<Result<_>>()?;
-        let search_timer = self.metrics.search_time.timer();
+        let _timer = self.metrics.search_time.timer();
         let mut segments = build.rows().start(rows, &equal)?;
         for (comparison, bound) in &self.spec.bounds {
             let bounds = evaluate_where_needed(bound, batch, &segments)?;
             build.rows().narrow(&mut segments, *comparison, &bounds)?;
         }
-        let mut ranges = segments.ranges();
-        search_timer.done();
+        Ok(segments.ranges())
+    }
 
+    /// What the build side says of ranges.
+    pub(super) fn answers(&self, ranges: &Ranges, build: &BuildSide) -> Result<Vec<ArrayRef>> {
+        let _timer = self.metrics.baseline.elapsed_compute().timer();
+        let _timer = self.metrics.query_time.timer();
+        build.answer(ranges)
+    }
+
+    /// A batch with its answers, of which those rows stay that matched, or all.
+    pub(super) fn joined(
+        &self,
+        batch: &RecordBatch,
+        matched: &[bool],
+        mut answers: Vec<ArrayRef>,
+    ) -> Result<RecordBatch> {
         let mut batch = batch.clone();
-        if self.spec.unmatched == Unmatched::Drop && ranges.iter().any(|(l, r)| l > r) {
-            let matches: BooleanArray = ranges.iter().map(|(l, r)| Some(l <= r)).collect();
-            batch = filter_record_batch(&batch, &matches)?;
-            ranges = ranges.iter().filter(|(l, r)| l <= r).collect();
+        if self.spec.unmatched == Unmatched::Drop && matched.contains(&false) {
+            let matched: BooleanArray = matched.iter().map(|matched| Some(*matched)).collect();
+            batch = filter_record_batch(&batch, &matched)?;
+            for answer in &mut answers {
+                *answer = filter(answer, &matched)?;
+            }
         }
-        let query_timer = self.metrics.query_time.timer();
-        let answers = build.answer(&ranges)?;
-        query_timer.done();
+        self.with_answers(&batch, answers)
+    }
+
+    fn with_answers(&self, batch: &RecordBatch, answers: Vec<ArrayRef>) -> Result<RecordBatch> {
         let columns = batch.columns().iter().cloned().chain(answers).collect();
         let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
-        Ok(batch.record_output(&self.metrics.baseline))
+        let schema = Arc::clone(&self.schema);
+        Ok(RecordBatch::try_new_with_options(
+            schema, columns, &options,
+        )?)
+    }
+}
+
+/// A partition that is being answered.
+struct Answering<F> {
+    probing: Arc<Probing>,
+    probe: SendableRecordBatchStream,
+    build: Waiting<F>,
+    /// Batches with their answers, in their order.
+    answered: VecDeque<RecordBatch>,
+    /// Registers the memory of gathered batches.
+    memory: Option<Arc<MemoryReservation>>,
+}
+
+impl<F: Future<Output = Result<Arc<Side>>>> Answering<F> {
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            while let Some(batch) = self.answered.pop_front() {
+                if batch.num_rows() > 0 {
+                    return Ok(Some(batch.record_output(&self.probing.metrics.baseline)));
+                }
+            }
+            self.memory = None;
+            let Some(batch) = self.next_rows().await? else {
+                return Ok(None);
+            };
+            match self.build.side().await?.as_ref() {
+                Side::Whole(side) => self.answered.push_back(self.probing.answer(&batch, side)?),
+                Side::Spilled(side) => self.gather(batch, side).await?,
+            }
+        }
+    }
+
+    /// The next batch of the probe side that has rows.
+    async fn next_rows(&mut self) -> Result<Option<RecordBatch>> {
+        while let Some(batch) = self.probe.try_next().await? {
+            let rows = batch.num_rows();
+            if rows > 0 {
+                self.probing.metrics.probe_rows.add(rows);
+                return Ok(Some(batch));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Answers this batch and some that come after it.
+    async fn gather(&mut self, first: RecordBatch, side: &Arc<SpilledSide>) -> Result<()> {
+        let memory = Arc::new(side.reservation());
+        self.memory = Some(Arc::clone(&memory));
+        // With each row there will be its answers, about as large again.
+        let bytes = |batch: &RecordBatch| 2 * batch.get_array_memory_size();
+        memory.grow(bytes(&first));
+        let mut batches = vec![first];
+        while memory.size() < side.gather {
+            let Some(batch) = self.next_rows().await? else {
+                break;
+            };
+            memory.grow(bytes(&batch));
+            batches.push(batch);
+        }
+        // Pieces are asked by one partition at a time. As a task of its own it is done with them even where nobody polls this
+        // stream for a while.
+        let answering = Arc::clone(side).answer(Arc::clone(&self.probing), batches, memory);
+        let answered = SpawnedTask::spawn(answering).join_unwind().await;
+        self.answered =
+            answered.map_err(|e| internal_datafusion_err!("a range join did not end: {e}"))??;
+        Ok(())
     }
 }
 
@@ -127,6 +223,17 @@ fn evaluate_where_needed(
 
 /// The build side, or what makes it.
 enum Waiting<F> {
-    For(std::pin::Pin<Box<F>>),
-    Done(Arc<BuildSide>),
+    For(Pin<Box<F>>),
+    Done(Arc<Side>),
+}
+
+impl<F: Future<Output = Result<Arc<Side>>>> Waiting<F> {
+    async fn side(&mut self) -> Result<Arc<Side>> {
+        let side = match self {
+            Self::For(side) => side.await?,
+            Self::Done(side) => Arc::clone(side),
+        };
+        *self = Self::Done(Arc::clone(&side));
+        Ok(side)
+    }
 }

@@ -1,11 +1,17 @@
 //! The physical operator of range joins, and the relations whose rows it asks.
 
+mod blocking;
 mod decision;
 mod gather;
 mod key_build;
 mod key_collect;
 mod key_join;
+mod key_merge;
 mod key_metrics;
+mod key_pieces;
+mod key_room;
+mod key_side;
+mod key_spill;
 mod key_stream;
 mod load;
 mod metrics;

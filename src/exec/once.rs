@@ -9,15 +9,22 @@ use datafusion::execution::TaskContext;
 use futures::FutureExt;
 use futures::future::{BoxFuture, WeakShared};
 
-/// What each run of a plan makes once. A run is known by its task context, which all its operators share, so a
-/// plan that runs again makes it again.
-pub(super) struct OncePerRun<T>(Mutex<Vec<Run<T>>>);
+/// What each run of a plan makes once. The partitions of a run share a task context, and each is executed once: where one
+/// is executed again, so is the plan, and makes it again.
+pub(super) struct OncePerRun<T>(Mutex<Vec<Begun<T>>>);
 
-struct Run<T> {
+/// A run of which not all partitions have been executed.
+struct Begun<T> {
     context: Weak<TaskContext>,
+    executed: Vec<bool>,
+    run: Arc<Run<T>>,
+}
+
+/// What the partitions of a run share; it lives as long as they do.
+pub(super) struct Run<T> {
     /// Whoever waits drives the work, so none depends on another's being polled; when all who wait are gone, so is the
     /// work.
-    making: Option<WeakShared<BoxFuture<'static, Made<T>>>>,
+    making: Mutex<Option<WeakShared<BoxFuture<'static, Made<T>>>>>,
     made: Arc<OnceLock<Made<T>>>,
 }
 
@@ -35,46 +42,65 @@ impl<T> fmt::Debug for OncePerRun<T> {
     }
 }
 
-impl<T: Send + Sync + 'static> OncePerRun<T> {
+impl<T> OncePerRun<T> {
+    /// The run that executes this partition of so many.
+    pub(super) fn run(
+        &self,
+        context: &Arc<TaskContext>,
+        partition: usize,
+        partitions: usize,
+    ) -> Arc<Run<T>> {
+        let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.retain(|begun| begun.context.strong_count() > 0);
+        let here = Arc::downgrade(context);
+        // The latest that this partition is not part of yet.
+        let place = begun.iter().rposition(|begun| {
+            begun.context.ptr_eq(&here) && begun.executed.get(partition) == Some(&false)
+        });
+        let place = place.unwrap_or_else(|| {
+            begun.push(Begun {
+                context: here,
+                executed: vec![false; partitions.max(partition + 1)],
+                run: Arc::new(Run {
+                    making: Mutex::default(),
+                    made: Arc::default(),
+                }),
+            });
+            begun.len() - 1
+        });
+        begun[place].executed[partition] = true;
+        let run = Arc::clone(&begun[place].run);
+        if begun[place].executed.iter().all(|executed| *executed) {
+            begun.swap_remove(place);
+        }
+        run
+    }
+}
+
+impl<T: Send + Sync + 'static> Run<T> {
     /// What this run has made, or what the work that `start` begins gives.
     ///
     /// # Errors
     /// What the making came to; all who wait get it.
-    pub(super) async fn get<F>(
-        &self,
-        context: &Arc<TaskContext>,
-        start: impl FnOnce() -> F,
-    ) -> Result<Arc<T>>
+    pub(super) async fn get<F>(&self, start: impl FnOnce() -> F) -> Result<Arc<T>>
     where
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let making = {
-            let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            runs.retain(|run| run.context.strong_count() > 0);
-            let here = Arc::downgrade(context);
-            let place = runs.iter().position(|run| run.context.ptr_eq(&here));
-            let place = place.unwrap_or_else(|| {
-                runs.push(Run {
-                    context: here,
-                    making: None,
-                    made: Arc::default(),
-                });
-                runs.len() - 1
-            });
-            let run = &mut runs[place];
-            if let Some(made) = run.made.get() {
+            let mut known = self.making.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(made) = self.made.get() {
                 return made.clone().map_err(DataFusionError::Shared);
             }
-            match run.making.as_ref().and_then(WeakShared::upgrade) {
+            match known.as_ref().and_then(WeakShared::upgrade) {
                 Some(making) => making,
                 None => {
-                    let (work, done) = (start(), Arc::clone(&run.made));
+                    let (work, done) = (start(), Arc::clone(&self.made));
                     let making = async move {
                         let made = work.await.map(Arc::new).map_err(Arc::new);
                         done.get_or_init(|| made).clone()
                     };
                     let making = making.boxed().shared();
-                    run.making = making.downgrade();
+                    *known = making.downgrade();
                     making
                 }
             }

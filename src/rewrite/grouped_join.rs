@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, JoinType, NullEquality, Result};
-use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::logical_expr::{
     Aggregate, Expr, ExprSchemable, Extension, Join, LogicalPlan, Projection,
 };
@@ -15,7 +14,7 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use super::condition::{Condition, check_repeats, is_of};
 use super::partials::{Form, Partials};
 use super::recognised::{Recognised, no};
-use super::side_sizes::{is_too_few, may_not_fit};
+use super::side_sizes::is_too_few;
 use crate::index::value_type;
 use crate::options::RmqOptions;
 use crate::plan::{KeyJoinSpec, KeyRangeJoin, Unmatched};
@@ -24,18 +23,8 @@ use crate::plan::{KeyJoinSpec, KeyRangeJoin, Unmatched};
 ///
 /// It stands last: by then filters have been pushed to the sides that they are about, and subqueries and cross joins have
 /// become joins.
-#[derive(Debug, Default)]
-pub struct GroupedJoinToRangeJoin {
-    /// The session's memory, where it is known when the rule is registered.
-    pool: Option<Arc<dyn MemoryPool>>,
-}
-
-impl GroupedJoinToRangeJoin {
-    /// In a session with this memory.
-    pub fn new(pool: Option<Arc<dyn MemoryPool>>) -> Self {
-        Self { pool }
-    }
-}
+#[derive(Debug)]
+pub struct GroupedJoinToRangeJoin;
 
 impl OptimizerRule for GroupedJoinToRangeJoin {
     fn name(&self) -> &'static str {
@@ -65,7 +54,6 @@ impl OptimizerRule for GroupedJoinToRangeJoin {
             join,
             columns: &columns,
             config,
-            pool: self.pool.as_ref(),
         };
         match grouped.recognise() {
             Ok(found) => Ok(Transformed::yes(found)),
@@ -145,7 +133,6 @@ struct GroupedJoin<'a> {
     /// What the aggregate's columns are in the join's.
     columns: &'a Columns,
     config: &'a dyn OptimizerConfig,
-    pool: Option<&'a Arc<dyn MemoryPool>>,
 }
 
 /// The probe side and the build side.
@@ -184,7 +171,6 @@ impl GroupedJoin<'_> {
             join,
             columns,
             config,
-            pool,
         } = *self;
         let unmatched = match join.join_type {
             JoinType::Inner => Unmatched::Drop,
@@ -197,9 +183,6 @@ impl GroupedJoin<'_> {
         condition.check_infallible(build_schema)?;
         if is_too_few(probe, build) {
             return no("it has few rows on one side and many on the other");
-        }
-        if may_not_fit(build, pool) {
-            return no("the side to be searched is not known to fit the session's memory");
         }
 
         let mut groups = vec![];

@@ -1,10 +1,7 @@
-//! How large the sides of a join are, as far as that is known: whether a range join pays, and whether it fits.
-
-use std::sync::Arc;
+//! How large the sides of a join are, as far as that is known: whether a range join pays.
 
 use arrow::array::RecordBatch;
 use datafusion::datasource::{MemTable, source_as_provider};
-use datafusion::execution::memory_pool::{MemoryLimit, MemoryPool};
 use datafusion::logical_expr::{Distinct, FetchType, LogicalPlan};
 
 /// Up to so many rows of the probe side, pairs are compared faster than the build side, which is searched, is sorted.
@@ -12,29 +9,6 @@ const FEW: usize = 16;
 
 /// A build side of at most so many rows is sorted in no time.
 const SMALL: usize = 1 << 16;
-
-/// What is assumed of a value whose size is not fixed.
-const LONG_VALUE: usize = 1024;
-
-/// How often a range join may hold its build side: as it came, sorted, and as keys and indexes.
-const COPIES: usize = 4;
-
-/// Whether the build side is not known to fit the session's memory. DataFusion's joins write to disk what does not fit; a
-/// range join would end in an error, where there was none without it.
-pub(super) fn may_not_fit(build: &LogicalPlan, pool: Option<&Arc<dyn MemoryPool>>) -> bool {
-    let limit = match pool.map(|pool| (pool.memory_limit(), pool.reserved())) {
-        None | Some((MemoryLimit::Infinite, _)) => return false,
-        Some((MemoryLimit::Finite(limit), reserved)) => limit.saturating_sub(reserved),
-        Some((MemoryLimit::Unknown, _)) => return true,
-    };
-    let fields = build.schema().fields().iter();
-    let row: usize = fields
-        .map(|field| field.data_type().primitive_width().unwrap_or(LONG_VALUE))
-        .sum();
-    // Others want memory, too.
-    let most = limit / 2 / COPIES;
-    most_rows(build).is_none_or(|rows| rows.saturating_mul(row) > most)
-}
 
 /// Whether the probe side is known to be so small that the build side, unless that is small too, had better not be
 /// sorted.

@@ -1,0 +1,291 @@
+//! How the answers of several pieces of a build side become one: counts and sums are added; of values that were chosen, the
+//! one that would have been chosen among all rows stays, which a piece is asked for along with what decides.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, ArrowPrimitiveType, AsArray, Int64Array, PrimitiveArray, UInt32Array,
+    new_null_array,
+};
+use arrow::compute::{SortOptions, cast, interleave, take};
+use arrow::datatypes::{
+    ArrowNativeTypeOp, DataType, Decimal128Type, Field, Int64Type, SchemaRef, UInt64Type,
+};
+use arrow::row::{RowConverter, SortField};
+use datafusion::common::{Result, exec_err};
+use datafusion::physical_expr::PhysicalExprRef;
+
+use super::key_collect::BuildColumns;
+use super::key_spill::plain_key;
+use crate::engine::Extreme;
+use crate::functions::bounds::Ranges;
+use crate::index::value_type;
+use crate::plan::{KeyAggregate, KeyFunction};
+
+/// What pieces are asked, and how their answers are merged.
+#[derive(Debug)]
+pub(super) struct Merging {
+    /// The columns of a piece: those of the build side, then the range key once more, for aggregates to be over.
+    pub(super) columns: BuildColumns,
+    merges: Vec<Merge>,
+}
+
+/// How the answers to one aggregate are merged.
+#[derive(Debug)]
+enum Merge {
+    Count,
+    Sum,
+    /// The answer comes with columns that decide; least in this order wins, of equal ones that of the rows that came first.
+    Choose {
+        order: RowConverter,
+        deciding: Vec<Deciding>,
+    },
+}
+
+/// A column that decides: its place among an aggregate's answers.
+#[derive(Debug, Clone, Copy)]
+enum Deciding {
+    Key(usize),
+    Value(usize),
+}
+
+impl Merging {
+    /// For a build side of these columns.
+    pub(super) fn try_new(columns: &BuildColumns, schema: &SchemaRef) -> Result<Self> {
+        let types: Vec<DataType> = schema
+            .fields()
+            .iter()
+            .map(|f| f.data_type().clone())
+            .collect();
+        let (key_type, values) = (columns.key(&types), columns.values(&types));
+        let key = values.len();
+        let ascending = SortOptions::new(false, false);
+        let mut asked = vec![];
+        let mut merges = vec![];
+        for (function, arguments) in &columns.aggregates {
+            asked.push((*function, arguments.clone()));
+            let mut choose = |decided: &[(KeyFunction, usize, Deciding, SortOptions)]| {
+                let mut fields = vec![];
+                for (function, argument, deciding, options) in decided {
+                    let data_type = match deciding {
+                        Deciding::Key(_) => key_type,
+                        Deciding::Value(_) => &values[*argument],
+                    };
+                    fields.push(SortField::new_with_options(value_type(data_type), *options));
+                    match (function, deciding) {
+                        (_, Deciding::Value(0) | Deciding::Key(0)) => {}
+                        (KeyFunction::AtExtreme { .. }, _) => {
+                            asked.push((*function, vec![*argument, arguments[1]]));
+                        }
+                        _ => asked.push((*function, vec![*argument])),
+                    }
+                }
+                Ok::<_, datafusion::error::DataFusionError>(Merge::Choose {
+                    order: RowConverter::new(fields)?,
+                    deciding: decided.iter().map(|(_, _, deciding, _)| *deciding).collect(),
+                })
+            };
+            merges.push(match *function {
+                KeyFunction::CountRows | KeyFunction::Count => Merge::Count,
+                KeyFunction::Sum => Merge::Sum,
+                KeyFunction::Extreme(extreme) => {
+                    let options = SortOptions::new(extreme == Extreme::Max, false);
+                    choose(&[(*function, arguments[0], Deciding::Value(0), options)])?
+                }
+                KeyFunction::First => choose(&[(*function, key, Deciding::Key(1), ascending)])?,
+                KeyFunction::Last => {
+                    let descending = SortOptions::new(true, false);
+                    choose(&[(*function, key, Deciding::Key(1), descending)])?
+                }
+                KeyFunction::AtExtreme {
+                    extreme,
+                    nulls_first,
+                } => {
+                    let options = SortOptions::new(extreme == Extreme::Max, nulls_first);
+                    choose(&[
+                        (*function, arguments[1], Deciding::Value(1), options),
+                        (*function, key, Deciding::Key(2), ascending),
+                    ])?
+                }
+            });
+        }
+        Ok(Self {
+            columns: columns.clone().with_aggregates(asked),
+            merges,
+        })
+    }
+}
+
+/// What the pieces asked so far say of some rows of the probe side.
+#[derive(Debug)]
+pub(super) struct Merged {
+    /// Which rows have matched.
+    pub(super) matched: Vec<bool>,
+    parts: Vec<Part>,
+}
+
+/// The answer to one aggregate, and what decided; no columns before the first piece.
+#[derive(Debug, Default)]
+struct Part {
+    columns: Vec<ArrayRef>,
+    /// Where in the build side the rows come from that were chosen.
+    from: Vec<u64>,
+}
+
+impl Merged {
+    /// Nothing has been said of so many rows.
+    pub(super) fn new(merging: &Merging, rows: usize) -> Self {
+        Self {
+            matched: vec![false; rows],
+            parts: merging.merges.iter().map(|_| Part::default()).collect(),
+        }
+    }
+
+    /// Adds what a piece says, of which so many rows came before. It was asked for these rows, or for all; they match these
+    /// ranges.
+    pub(super) fn add(
+        &mut self,
+        merging: &Merging,
+        first_row: u64,
+        asked: Option<&UInt32Array>,
+        ranges: &Ranges,
+        answers: Vec<ArrayRef>,
+    ) -> Result<()> {
+        let mut places = vec![None; self.matched.len()];
+        for (i, (left, right)) in ranges.iter().enumerate() {
+            let row = asked.map_or(i, |rows| rows.value(i) as usize);
+            places[row] = (left <= right).then(|| u32::try_from(i).ok()).flatten();
+        }
+        let places = UInt32Array::from(places);
+        if places.null_count() == places.len() {
+            return Ok(());
+        }
+        let mut answers = answers.into_iter();
+        for (merge, part) in merging.merges.iter().zip(&mut self.parts) {
+            let columns = (0..merge.columns()).filter_map(|_| answers.next());
+            let columns = columns.map(|column| Ok(take(&column, &places, None)?));
+            let columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
+            if part.columns.is_empty() {
+                part.columns = columns;
+                part.from = vec![first_row; places.len()];
+                continue;
+            }
+            match merge {
+                Merge::Count => part.columns[0] = add_counts(&part.columns[0], &columns[0]),
+                Merge::Sum => part.columns[0] = add_sums(&part.columns[0], &columns[0])?,
+                Merge::Choose { order, deciding } => {
+                    let rows = |columns: &[ArrayRef]| -> Result<_> {
+                        let deciding = deciding.iter().map(|d| d.column(columns));
+                        Ok(order.convert_columns(&deciding.collect::<Result<Vec<_>>>()?)?)
+                    };
+                    let (old, new) = (rows(&part.columns)?, rows(&columns)?);
+                    let chosen: Vec<(usize, usize)> = (0..places.len())
+                        .map(|i| {
+                            let better = || {
+                                let earlier = first_row.cmp(&part.from[i]);
+                                new.row(i).cmp(&old.row(i)).then(earlier).is_lt()
+                            };
+                            let chosen = places.is_valid(i) && (!self.matched[i] || better());
+                            (usize::from(chosen), i)
+                        })
+                        .collect();
+                    for (chosen, i) in &chosen {
+                        if *chosen == 1 {
+                            part.from[*i] = first_row;
+                        }
+                    }
+                    for (old, new) in part.columns.iter_mut().zip(&columns) {
+                        *old = interleave(&[old.as_ref(), new.as_ref()], &chosen)?;
+                    }
+                }
+            }
+        }
+        for (i, matched) in self.matched.iter_mut().enumerate() {
+            *matched |= places.is_valid(i);
+        }
+        Ok(())
+    }
+
+    /// About how many bytes this takes.
+    pub(super) fn bytes(&self) -> usize {
+        let parts = self.parts.iter().map(|part| {
+            let columns = part.columns.iter().map(Array::get_array_memory_size);
+            columns.sum::<usize>() + part.from.len() * size_of::<u64>()
+        });
+        self.matched.len() + parts.sum::<usize>()
+    }
+
+    /// The answers when all pieces have been asked.
+    pub(super) fn finish(
+        self,
+        aggregates: &[KeyAggregate<PhysicalExprRef>],
+    ) -> (Vec<bool>, Vec<ArrayRef>) {
+        let rows = self.matched.len();
+        let parts = self.parts.into_iter().zip(aggregates);
+        let answers = parts.map(|(part, aggregate)| {
+            let answer = part.columns.into_iter().next();
+            let field: Field = aggregate.field();
+            let answer = answer.unwrap_or_else(|| new_null_array(field.data_type(), rows));
+            let is_count = !field.is_nullable();
+            if is_count { no_nulls(&answer) } else { answer }
+        });
+        (self.matched, answers.collect())
+    }
+}
+
+impl Merge {
+    /// How many answers of a piece it takes.
+    fn columns(&self) -> usize {
+        let Self::Choose { deciding, .. } = self else {
+            return 1;
+        };
+        let last = deciding.iter().map(|d| d.place()).max();
+        last.map_or(1, |place| place + 1)
+    }
+}
+
+impl Deciding {
+    fn place(self) -> usize {
+        let (Self::Key(place) | Self::Value(place)) = self;
+        place
+    }
+
+    fn column(self, columns: &[ArrayRef]) -> Result<ArrayRef> {
+        let column = &columns[self.place()];
+        match self {
+            Self::Key(_) => plain_key(column),
+            Self::Value(_) => Ok(cast(column, &value_type(column.data_type()))?),
+        }
+    }
+}
+
+fn add_counts(old: &ArrayRef, new: &ArrayRef) -> ArrayRef {
+    let counts = [old, new].map(|counts| counts.as_primitive::<Int64Type>());
+    let counts = counts[0].iter().zip(counts[1]);
+    let sums = counts.map(|(old, new)| Some(old.unwrap_or(0) + new.unwrap_or(0)));
+    Arc::new(sums.collect::<Int64Array>())
+}
+
+fn no_nulls(counts: &ArrayRef) -> ArrayRef {
+    let counts = counts.as_primitive::<Int64Type>().iter();
+    Arc::new(counts.map(|c| Some(c.unwrap_or(0))).collect::<Int64Array>())
+}
+
+/// Sums wrap, as those of a piece do. NULL is the sum of no values.
+fn add_sums(old: &ArrayRef, new: &ArrayRef) -> Result<ArrayRef> {
+    fn add<T: ArrowPrimitiveType>(old: &ArrayRef, new: &ArrayRef) -> ArrayRef {
+        let (old, new) = (old.as_primitive::<T>(), new.as_primitive::<T>());
+        let sums = old.iter().zip(new).map(|sums| match sums {
+            (Some(old), Some(new)) => Some(old.add_wrapping(new)),
+            (old, new) => old.or(new),
+        });
+        let sums = sums.collect::<PrimitiveArray<T>>();
+        Arc::new(sums.with_data_type(old.data_type().clone()))
+    }
+    Ok(match old.data_type() {
+        DataType::Int64 => add::<Int64Type>(old, new),
+        DataType::UInt64 => add::<UInt64Type>(old, new),
+        DataType::Decimal128(..) => add::<Decimal128Type>(old, new),
+        other => return exec_err!("a range join has no sums of {other}"),
+    })
+}

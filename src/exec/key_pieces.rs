@@ -1,0 +1,318 @@
+//! A build side in pieces: each is read, built and asked in turn, and what they say is merged.
+//!
+//! Rows of the probe side are gathered, so that many are answered for one reading of a piece. Still, the pieces are read
+//! again for each gathering: the work grows with the rows of both sides, as that of DataFusion's nested loops does.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow::compute::take_record_batch;
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::memory_pool::MemoryReservation;
+use futures::TryStreamExt;
+use tokio::sync::Mutex;
+
+use super::key_build::{BuildSide, build};
+use super::key_collect::{Collected, Size};
+use super::key_merge::{Merged, Merging};
+use super::key_metrics::BuildMetrics;
+use super::key_room::Room;
+use super::key_side::Building;
+use super::key_spill::{Bound, Piece, Pieces, Spill};
+use super::key_stream::Probing;
+
+/// A build side that lies on disk.
+#[derive(Debug)]
+pub(super) struct SpilledSide {
+    pieces: Vec<Piece>,
+    spill: Arc<Spill>,
+    merging: Merging,
+    schema: SchemaRef,
+    room: Arc<Room>,
+    metrics: BuildMetrics,
+    threads: usize,
+    /// Bytes of probe rows that a partition gathers.
+    pub(super) gather: usize,
+    /// One piece is in memory at a time. Whoever asks pieces has this from the first to the last.
+    loading: Mutex<Loading>,
+}
+
+#[derive(Debug)]
+struct Loading {
+    /// Memory for what is built at a time.
+    room: usize,
+    /// The piece that was asked last, if it was built as a whole.
+    last: Option<(usize, BuildSide)>,
+}
+
+impl SpilledSide {
+    /// For a build side that was written as these pieces.
+    pub(super) fn try_new(pieces: Pieces, spill: Arc<Spill>, building: &Building) -> Result<Self> {
+        let (columns, fields) = (&building.columns, building.schema.fields());
+        let key = columns.key(fields).as_ref().clone().with_name("key");
+        let fields = fields.iter().cloned().chain([Arc::new(key)]);
+        building.room.keep(pieces.kept_room());
+        Ok(Self {
+            merging: Merging::try_new(columns, &building.schema)?,
+            schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())),
+            gather: pieces.room / 4 / building.partitions.max(1),
+            loading: Mutex::new(Loading {
+                room: pieces.piece_room(),
+                last: None,
+            }),
+            pieces: pieces.list,
+            spill,
+            room: Arc::clone(&building.room),
+            metrics: building.metrics.of_a_piece(),
+            threads: building.threads,
+        })
+    }
+
+    /// An empty reservation for gathered rows.
+    pub(super) fn reservation(&self) -> MemoryReservation {
+        self.room.beside()
+    }
+
+    /// The batches with the aggregates.
+    pub(super) async fn answer(
+        self: Arc<Self>,
+        probing: Arc<Probing>,
+        batches: Vec<RecordBatch>,
+        memory: Arc<MemoryReservation>,
+    ) -> Result<VecDeque<RecordBatch>> {
+        let mut asking = Asking {
+            batches: vec![],
+            memory,
+        };
+        for batch in batches {
+            let bounds = self.bounds(&probing, &batch);
+            let merged = Merged::new(&self.merging, batch.num_rows());
+            asking.batches.push(Asked {
+                batch,
+                bounds,
+                merged,
+            });
+        }
+        let mut loading = self.loading.lock().await;
+        // What is in memory first.
+        let last = loading.last.as_ref().map(|(i, _)| *i);
+        let others = (0..self.pieces.len()).filter(|i| Some(*i) != last);
+        for i in last.into_iter().chain(others) {
+            let piece = &self.pieces[i];
+            let wanted: Vec<Wanted> = asking.batches.iter().map(|a| a.wanted(piece)).collect();
+            if wanted.iter().all(|w| matches!(w, Wanted::Nothing)) {
+                continue;
+            }
+            if let Some((_, side)) = loading.last.as_ref().filter(|(last, _)| *last == i) {
+                self.ask(&probing, &mut asking, &wanted, side, piece.first_row)
+                    .await?;
+                continue;
+            }
+            loading.last = None;
+            let mut reading = Reading::new(self.spill.read(piece)?, piece.first_row);
+            while let Some((side, first_row)) = self.load(&mut reading, &mut loading.room).await? {
+                self.ask(&probing, &mut asking, &wanted, &side, first_row)
+                    .await?;
+                if reading.is_done() && first_row == piece.first_row {
+                    loading.last = Some((i, side));
+                }
+            }
+        }
+        drop(loading);
+        let asked = asking.batches.into_iter();
+        asked
+            .map(|asked| {
+                let (matched, answers) = asked.merged.finish(&probing.spec.aggregates);
+                probing.joined(&asked.batch, &matched, answers)
+            })
+            .collect()
+    }
+
+    /// The bounds of a batch, for leaving out pieces. After an error none is left out: it may be none, where the equality keys
+    /// match nothing.
+    fn bounds(&self, probing: &Probing, batch: &RecordBatch) -> Vec<Bound> {
+        let bounds = probing.spec.bounds.iter().map(|(comparison, bound)| {
+            let bounds = bound.evaluate(batch)?.into_array(batch.num_rows())?;
+            self.spill.order.bound(*comparison, &bounds)
+        });
+        let bounds = bounds.collect::<Result<Option<Vec<_>>>>();
+        bounds.ok().flatten().unwrap_or_default()
+    }
+
+    /// Builds as many of the rows that come next as there is memory for. With the number of rows before them.
+    async fn load(
+        &self,
+        reading: &mut Reading,
+        room: &mut usize,
+    ) -> Result<Option<(BuildSide, u64)>> {
+        loop {
+            let (mut batches, mut size) = (vec![], Size::default());
+            while let Some(batch) = reading.next().await? {
+                let larger = size + Size::of(&batch)?;
+                let fits = batches.is_empty() || larger.to_build() <= *room;
+                match fits.then(|| self.room.hold(larger.to_build())) {
+                    Some(Ok(())) => {}
+                    Some(Err(error)) if batches.is_empty() => return Err(error),
+                    _ => {
+                        reading.put_back([batch]);
+                        break;
+                    }
+                }
+                size = larger;
+                batches.push(batch);
+            }
+            if batches.is_empty() {
+                return Ok(None);
+            }
+            let memory = self.room.reservation();
+            memory.try_grow(size.bytes)?;
+            // In case that building has not the memory it takes.
+            let kept = self.room.reservation();
+            kept.try_grow(size.bytes)?;
+            let collected = Collected {
+                schema: Arc::clone(&self.schema),
+                batches: self.with_key(&batches)?,
+                memory,
+            };
+            let columns = &self.merging.columns;
+            match build(columns, collected, &self.metrics, self.threads).await {
+                Ok(side) => {
+                    let first_row = reading.row;
+                    reading.row += size.rows as u64;
+                    return Ok(Some((side, first_row)));
+                }
+                Err(error) if is_exhausted(&error) && batches.len() > 1 => {
+                    *room = size.to_build() / 2;
+                    reading.put_back(batches);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The batches as [`Merging`] wants them.
+    fn with_key(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
+        let batches = batches.iter().map(|batch| {
+            let key = Arc::clone(self.merging.columns.key(batch.columns()));
+            let columns: Vec<ArrayRef> = batch.columns().iter().cloned().chain([key]).collect();
+            Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
+        });
+        batches.collect()
+    }
+
+    /// Asks a piece, or a part of it.
+    async fn ask(
+        &self,
+        probing: &Probing,
+        asking: &mut Asking,
+        wanted: &[Wanted],
+        side: &BuildSide,
+        first_row: u64,
+    ) -> Result<()> {
+        for (asked, wanted) in asking.batches.iter_mut().zip(wanted) {
+            let (batch, rows) = match wanted {
+                Wanted::Nothing => continue,
+                Wanted::All => (asked.batch.clone(), None),
+                Wanted::Rows(rows) => (take_record_batch(&asked.batch, rows)?, Some(rows)),
+            };
+            let ranges = probing.ranges(&batch, side)?;
+            let answers = probing.answers(&ranges, side)?;
+            asked
+                .merged
+                .add(&self.merging, first_row, rows, &ranges, answers)?;
+            // Others have their turn, and a query that was cancelled ends here.
+            tokio::task::yield_now().await;
+        }
+        asking.register();
+        Ok(())
+    }
+}
+
+/// Whether memory was wanting.
+pub(super) fn is_exhausted(error: &DataFusionError) -> bool {
+    matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
+}
+
+/// Gathered batches of the probe side.
+struct Asking {
+    batches: Vec<Asked>,
+    memory: Arc<MemoryReservation>,
+}
+
+struct Asked {
+    batch: RecordBatch,
+    bounds: Vec<Bound>,
+    merged: Merged,
+}
+
+/// Which rows of a batch a piece is asked for.
+enum Wanted {
+    All,
+    Rows(UInt32Array),
+    Nothing,
+}
+
+impl Asking {
+    /// Registers what there is, whether or not it fits: it is there.
+    fn register(&self) {
+        let batches = self.batches.iter();
+        let bytes = batches.map(|a| a.batch.get_array_memory_size() + a.merged.bytes());
+        self.memory.resize(bytes.sum());
+    }
+}
+
+impl Asked {
+    fn wanted(&self, piece: &Piece) -> Wanted {
+        let rows = (0..self.batch.num_rows()).filter(|row| piece.may_match(&self.bounds, *row));
+        let rows: UInt32Array = rows.filter_map(|row| u32::try_from(row).ok()).collect();
+        match rows.len() {
+            0 => Wanted::Nothing,
+            all if all == self.batch.num_rows() => Wanted::All,
+            _ => Wanted::Rows(rows),
+        }
+    }
+}
+
+/// A piece that is being read.
+struct Reading {
+    stream: SendableRecordBatchStream,
+    /// What was read and is to come again.
+    back: VecDeque<RecordBatch>,
+    /// Number of rows of the build side before those that come next.
+    row: u64,
+    ended: bool,
+}
+
+impl Reading {
+    fn new(stream: SendableRecordBatchStream, row: u64) -> Self {
+        Self {
+            stream,
+            back: VecDeque::new(),
+            row,
+            ended: false,
+        }
+    }
+
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        if let Some(batch) = self.back.pop_front() {
+            return Ok(Some(batch));
+        }
+        let batch = if self.ended { None } else { self.stream.try_next().await? };
+        self.ended = batch.is_none();
+        Ok(batch)
+    }
+
+    /// Whether nothing is to come.
+    fn is_done(&self) -> bool {
+        self.ended && self.back.is_empty()
+    }
+
+    fn put_back(&mut self, batches: impl IntoIterator<Item = RecordBatch, IntoIter: DoubleEndedIterator>) {
+        for batch in batches.into_iter().rev() {
+            self.back.push_front(batch);
+        }
+    }
+}

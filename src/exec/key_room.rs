@@ -1,0 +1,142 @@
+//! Memory for the build side of a range join: what the session's pool has granted, and how much of it is in use.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::{
+    MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
+};
+
+/// The consumer's name in the pool's reports.
+const NAME: &str = "rmq range join";
+
+/// A pool within the session's: what was once granted stays at hand until it is given back, so that work which fits what was
+/// held for it can't fail half-way because others were faster.
+#[derive(Debug)]
+pub(super) struct Room {
+    granted: MemoryReservation,
+    used: Mutex<usize>,
+}
+
+impl Room {
+    /// No memory yet. The build side can be written to disk, so a fair pool gives it its share.
+    pub(super) fn new(pool: &Arc<dyn MemoryPool>) -> Arc<Self> {
+        let consumer = MemoryConsumer::new(NAME).with_can_spill(true);
+        Arc::new(Self {
+            granted: consumer.register(pool),
+            used: Mutex::default(),
+        })
+    }
+
+    /// An empty reservation of this memory.
+    pub(super) fn reservation(self: &Arc<Self>) -> MemoryReservation {
+        let pool = Arc::clone(self) as Arc<dyn MemoryPool>;
+        MemoryConsumer::new(NAME).register(&pool)
+    }
+
+    /// An empty reservation of the session's pool, outside of this memory.
+    pub(super) fn beside(&self) -> MemoryReservation {
+        self.granted.new_empty()
+    }
+
+    /// Bytes granted, used or not.
+    pub(super) fn granted(&self) -> usize {
+        self.granted.size()
+    }
+
+    /// Has so many bytes granted, used ones among them.
+    ///
+    /// # Errors
+    /// The pool's, if it has no more; then all is as before.
+    pub(super) fn hold(&self, bytes: usize) -> Result<()> {
+        let _used = self.used();
+        self.grant(bytes)
+    }
+
+    /// Gives back what is granted over so many bytes and not used.
+    pub(super) fn keep(&self, bytes: usize) {
+        let used = self.used();
+        let keep = bytes.max(*used);
+        self.granted
+            .shrink(self.granted.size().saturating_sub(keep));
+    }
+
+    fn grant(&self, bytes: usize) -> Result<()> {
+        match bytes.checked_sub(self.granted.size()) {
+            None | Some(0) => Ok(()),
+            Some(missing) => self.granted.try_grow(missing),
+        }
+    }
+
+    fn used(&self) -> MutexGuard<'_, usize> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (used, granted) = (*self.used(), self.granted.size());
+        write!(f, "{NAME}(used: {used}, granted: {granted})")
+    }
+}
+
+impl MemoryPool for Room {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn grow(&self, _reservation: &MemoryReservation, additional: usize) {
+        let mut used = self.used();
+        *used += additional;
+        self.granted
+            .grow(used.saturating_sub(self.granted.size()));
+    }
+
+    fn shrink(&self, _reservation: &MemoryReservation, shrink: usize) {
+        *self.used() -= shrink;
+    }
+
+    fn try_grow(&self, _reservation: &MemoryReservation, additional: usize) -> Result<()> {
+        let mut used = self.used();
+        self.grant(*used + additional)?;
+        *used += additional;
+        Ok(())
+    }
+
+    fn reserved(&self) -> usize {
+        *self.used()
+    }
+
+    fn memory_limit(&self) -> MemoryLimit {
+        MemoryLimit::Unknown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use datafusion::execution::memory_pool::GreedyMemoryPool;
+
+    use super::*;
+
+    #[test]
+    fn what_is_held_can_be_used_though_others_took_the_rest() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100));
+        let room = Room::new(&pool);
+        room.hold(60).unwrap();
+        let other = MemoryConsumer::new("other").register(&pool);
+        other.try_grow(40).unwrap();
+        let ours = room.reservation();
+        ours.try_grow(60).unwrap();
+        assert!(ours.try_grow(1).is_err() && room.hold(61).is_err());
+        assert_eq!((room.reserved(), pool.reserved()), (60, 100));
+        ours.shrink(50);
+        assert_eq!((room.reserved(), pool.reserved()), (10, 100));
+        room.keep(20);
+        assert_eq!((room.granted(), pool.reserved()), (20, 60));
+        room.keep(0);
+        assert_eq!((room.granted(), pool.reserved()), (10, 50));
+        drop((ours, room));
+        assert_eq!(pool.reserved(), 40);
+    }
+}

@@ -1,0 +1,121 @@
+//! The build side of a range join: in memory, or, where that is too small, on disk.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExprRef;
+
+use super::key_build::{BuildSide, build};
+use super::key_collect::{BuildColumns, Rows};
+use super::key_metrics::BuildMetrics;
+use super::key_pieces::{SpilledSide, is_exhausted};
+use super::key_room::Room;
+use super::key_spill::{Pieces, Spill};
+use crate::options::RmqOptions;
+use crate::plan::KeyJoinSpec;
+
+/// The build side, ready to be asked.
+#[derive(Debug)]
+pub(super) enum Side {
+    /// In memory.
+    Whole(BuildSide),
+    /// On disk.
+    Spilled(Arc<SpilledSide>),
+}
+
+impl Side {
+    /// Collects the build side and makes it ready for so many partitions.
+    pub(super) async fn make(
+        spec: &KeyJoinSpec<PhysicalExprRef>,
+        input: SendableRecordBatchStream,
+        metrics: BuildMetrics,
+        context: Arc<TaskContext>,
+        partitions: usize,
+    ) -> Result<Self> {
+        let started = Instant::now();
+        let columns = BuildColumns::of(spec);
+        let building = Building {
+            schema: columns.schema(&input.schema())?,
+            columns,
+            metrics,
+            threads: RmqOptions::of(context.session_config().options()).threads(),
+            room: Room::new(context.memory_pool()),
+            partitions,
+        };
+        let side = building.run(input, &context).await;
+        let taken = started.elapsed();
+        building.metrics.build_time.add_duration(taken);
+        side.map_err(|error| explained(error, &context))
+    }
+}
+
+/// What building takes.
+#[derive(Debug)]
+pub(super) struct Building {
+    pub(super) columns: BuildColumns,
+    pub(super) schema: SchemaRef,
+    pub(super) metrics: BuildMetrics,
+    pub(super) threads: usize,
+    pub(super) room: Arc<Room>,
+    /// Partitions of the probe side.
+    pub(super) partitions: usize,
+}
+
+impl Building {
+    async fn run(&self, input: SendableRecordBatchStream, context: &TaskContext) -> Result<Side> {
+        let key = self.columns.equal;
+        let spill = Spill::new(&self.schema, key, &self.metrics, context)?;
+        let rows = Rows::collect(&self.columns, input, &self.room, spill.clone()).await?;
+        let (rows, spill) = match (rows, spill) {
+            (Rows::OnDisk(pieces, spill), _) => {
+                self.metrics.build_rows.add(pieces.rows());
+                return self.spilled(pieces, spill);
+            }
+            (Rows::InMemory(rows), None) => {
+                let side = build(&self.columns, rows, &self.metrics, self.threads).await?;
+                self.room.keep(0);
+                return Ok(Side::Whole(side));
+            }
+            (Rows::InMemory(rows), Some(spill)) => (rows, spill),
+        };
+        // In case that building has not the memory it takes.
+        let kept = (rows.batches.clone(), self.room.reservation());
+        kept.1.try_grow(rows.memory.size())?;
+        match build(&self.columns, rows, &self.metrics, self.threads).await {
+            Ok(side) => {
+                drop(kept);
+                self.room.keep(0);
+                Ok(Side::Whole(side))
+            }
+            Err(error) if is_exhausted(&error) => {
+                let mut pieces = Pieces::with_room(self.room.granted());
+                spill.write(kept.0, &mut pieces).await?;
+                drop(kept.1);
+                self.spilled(pieces, spill)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn spilled(&self, pieces: Pieces, spill: Arc<Spill>) -> Result<Side> {
+        let side = SpilledSide::try_new(pieces, spill, self)?;
+        Ok(Side::Spilled(Arc::new(side)))
+    }
+}
+
+/// Says why nothing was written to disk where memory was wanting.
+fn explained(error: DataFusionError, context: &TaskContext) -> DataFusionError {
+    match error.find_root() {
+        DataFusionError::ResourcesExhausted(message)
+            if !context.runtime_env().disk_manager.tmp_files_enabled() =>
+        {
+            DataFusionError::ResourcesExhausted(format!(
+                "{message}. The build side of a range join can't be written to disk, as the DiskManager is disabled"
+            ))
+        }
+        _ => error,
+    }
+}
