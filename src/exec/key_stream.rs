@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::compute::{filter_record_batch, take};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_expr::PhysicalExprRef;
@@ -15,7 +15,8 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::key_build::BuildSide;
 use super::key_metrics::ProbeMetrics;
-use crate::index::Segments;
+use super::time_bounds::with_durations;
+use crate::index::{LastFound, Segments};
 use crate::plan::{KeyJoinSpec, Unmatched};
 
 /// What one partition needs to answer its batches.
@@ -34,8 +35,18 @@ impl Probing {
         build: impl Future<Output = Result<Arc<BuildSide>>> + Send + 'static,
     ) -> SendableRecordBatchStream {
         let schema = Arc::clone(&self.schema);
-        let start = (self, probe, Waiting::For(Box::pin(build)));
-        let batches = futures::stream::try_unfold(start, |(this, mut probe, mut build)| async {
+        let this = Self {
+            spec: Arc::new(with_cheap_bounds(&self.spec, &probe.schema())),
+            ..self
+        };
+        let start = (
+            this,
+            probe,
+            Waiting::For(Box::pin(build)),
+            LastFound::default(),
+        );
+        let batches = futures::stream::try_unfold(start, |state| async {
+            let (this, mut probe, mut build, mut last_found) = state;
             loop {
                 let Some(batch) = probe.try_next().await? else {
                     return Ok(None);
@@ -47,17 +58,22 @@ impl Probing {
                     Waiting::For(side) => side.await?,
                     Waiting::Done(side) => side,
                 };
-                let batch = this.answer(&batch, &side)?;
+                let batch = this.answer(&batch, &side, &mut last_found)?;
                 build = Waiting::Done(side);
                 if batch.num_rows() > 0 {
-                    return Ok(Some((batch, (this, probe, build))));
+                    return Ok(Some((batch, (this, probe, build, last_found))));
                 }
             }
         });
         Box::pin(RecordBatchStreamAdapter::new(schema, batches.fuse()))
     }
 
-    fn answer(&self, batch: &RecordBatch, build: &BuildSide) -> Result<RecordBatch> {
+    fn answer(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut LastFound,
+    ) -> Result<RecordBatch> {
         let compute = self.metrics.baseline.elapsed_compute().clone();
         let _timer = compute.timer();
         let rows = batch.num_rows();
@@ -75,9 +91,12 @@ impl Probing {
             .collect::<Result<_>>()?;
         let search_timer = self.metrics.search_time.timer();
         let mut segments = build.rows().start(rows, &equal)?;
-        for (comparison, bound) in &self.spec.bounds {
+        for (i, (comparison, bound)) in self.spec.bounds.iter().enumerate() {
             let bounds = evaluate_where_needed(bound, batch, &segments)?;
-            build.rows().narrow(&mut segments, *comparison, &bounds)?;
+            let number = (i, *comparison);
+            build
+                .rows()
+                .narrow(&mut segments, number, &bounds, last_found)?;
         }
         let mut ranges = segments.ranges();
         search_timer.done();
@@ -96,6 +115,20 @@ impl Probing {
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
         Ok(batch.record_output(&self.metrics.baseline))
     }
+}
+
+/// The join with its bounds in the form that is evaluated fastest.
+fn with_cheap_bounds(
+    spec: &KeyJoinSpec<PhysicalExprRef>,
+    schema: &Schema,
+) -> KeyJoinSpec<PhysicalExprRef> {
+    let mut spec = spec.clone();
+    for (_, bound) in &mut spec.bounds {
+        if let Ok(cheap) = with_durations(bound, schema) {
+            *bound = cheap;
+        }
+    }
+    spec
 }
 
 /// The bounds of a batch. A join of pairs evaluates its condition where the equality keys match, so that it meets no error
