@@ -1,15 +1,18 @@
 //! Plain SQL as a range join: whole queries, beside DataFusion's own plan where that ends in time.
 //!
 //! `cargo bench --profile quick --bench range_join`; names as arguments run only those parts: `positions`, `trades`, `plan`,
-//! `few`. `benches/range_join_peers.py` asks DuckDB and Polars the same.
+//! `few`, `scale`, `memory`. With `RMQ_BENCH_DATA` the tables of the first two are written there as Parquet, from where
+//! `benches/range_join_peers.py` asks DuckDB and Polars the same.
 
-use std::hint::black_box;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use datafusion::arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray};
+use datafusion::arrow::array::{
+    Array, ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray,
+};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::datasource::MemTable;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -40,24 +43,45 @@ fn table(ctx: &SessionContext, name: &str, columns: Vec<(&str, ArrayRef)>) {
         .expect("the table is new");
 }
 
-/// Runs a query once, and prints its CPU time and its wall time.
-fn measure(ctx: &SessionContext, what: &str, sql: &str) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
+/// Writes a table where the peers find it, if they want it.
+fn share(ctx: &SessionContext, case: &str, table: &str) {
+    let Some(folder) = std::env::var_os("RMQ_BENCH_DATA") else {
+        return;
+    };
+    let file = std::path::Path::new(&folder).join(case).join(table);
+    let sql = format!("COPY {table} TO '{}.parquet'", file.display());
+    runtime().block_on(async {
+        let frame = ctx.sql(&sql).await.expect(&sql);
+        frame.collect().await.expect(&sql);
+    });
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .build()
-        .expect("a runtime");
-    let times = (0..3).map(|_| {
-        let (cpu, wall) = (process_time(), Instant::now());
-        runtime.block_on(async {
-            let frame = ctx.sql(sql).await.expect(sql);
-            let plan = frame.create_physical_plan().await.expect(sql);
-            black_box(collect(plan, ctx.task_ctx()).await.expect(sql));
-        });
-        (process_time() - cpu, wall.elapsed())
+        .expect("a runtime")
+}
+
+/// Runs a query once: its CPU time, its wall time and its only value.
+fn run(ctx: &SessionContext, sql: &str) -> (Duration, Duration, String) {
+    let runtime = runtime();
+    let (cpu, wall) = (process_time(), Instant::now());
+    let batches = runtime.block_on(async {
+        let frame = ctx.sql(sql).await.expect(sql);
+        let plan = frame.create_physical_plan().await.expect(sql);
+        collect(plan, ctx.task_ctx()).await.expect(sql)
     });
-    let (cpu, wall) = times.min().expect("three runs");
+    let times = (process_time() - cpu, wall.elapsed());
+    let value = array_value_to_string(batches[0].column(0), 0).expect("a value");
+    (times.0, times.1, value)
+}
+
+/// Runs a query five times, and prints the best CPU time, its wall time and the answer.
+fn measure(ctx: &SessionContext, what: &str, sql: &str) {
+    let (cpu, wall, value) = (0..5).map(|_| run(ctx, sql)).min().expect("five runs");
     println!(
-        "  {what:<58} {:>9.3} s CPU {:>9.3} s",
+        "  {what:<58} {:>9.3} s CPU {:>9.3} s  = {value}",
         cpu.as_secs_f64(),
         wall.as_secs_f64()
     );
@@ -67,8 +91,8 @@ fn column(values: impl IntoIterator<Item = i64>) -> ArrayRef {
     Arc::new(values.into_iter().collect::<Int64Array>())
 }
 
-fn positions(n: usize, ranges: usize) {
-    println!("positions: {n} f32, {ranges} mixed ranges");
+/// Rows by position, and ranges of positions.
+fn position_tables(n: usize, ranges: usize) -> SessionContext {
     let ctx = session();
     let mut random = Random(1);
     let values: Float32Array = (0..n).map(|_| Some(random.unit() as f32)).collect();
@@ -84,25 +108,29 @@ fn positions(n: usize, ranges: usize) {
         "q",
         vec![("id", ids), ("l", column(left)), ("r", column(right))],
     );
+    ctx
+}
+
+fn positions(n: usize, ranges: usize) {
+    let case = format!("positions-{n}");
+    println!("{case}: {n} f32, {ranges} mixed ranges");
+    let ctx = position_tables(n, ranges);
+    share(&ctx, &case, "vals");
+    share(&ctx, &case, "q");
     measure(
         &ctx,
         "range_min('vals.v', l, r)",
         "SELECT sum(m) FROM (SELECT id, range_min('vals.v', l, r) AS m FROM q)",
     );
-    measure(
-        &ctx,
-        "subquery",
-        "SELECT sum(m) FROM (SELECT id, (SELECT min(v) FROM vals WHERE pos BETWEEN q.l AND q.r) AS m FROM q)",
-    );
-    measure(
-        &ctx,
-        "LEFT JOIN … GROUP BY q.id",
-        "SELECT sum(m) FROM (SELECT q.id, min(v) AS m FROM q LEFT JOIN vals ON pos BETWEEN q.l AND q.r GROUP BY q.id)",
-    );
+    measure(&ctx, "subquery", POSITIONS_SUBQUERY);
+    measure(&ctx, "LEFT JOIN … GROUP BY q.id", POSITIONS_JOIN);
 }
 
-fn trades(quotes: usize, trades: usize, spread: i64, name: &str) {
-    println!("trades ({name}): {quotes} quotes, {trades} trades, 1000 symbols");
+const POSITIONS_SUBQUERY: &str = "SELECT sum(m) FROM (SELECT id, (SELECT min(v) FROM vals WHERE pos BETWEEN q.l AND q.r) AS m FROM q)";
+const POSITIONS_JOIN: &str = "SELECT sum(m) FROM (SELECT q.id, min(v) AS m FROM q LEFT JOIN vals ON pos BETWEEN q.l AND q.r GROUP BY q.id)";
+
+/// Quotes by time and trades by time, and how many bytes the columns take.
+fn trade_tables(quotes: usize, trades: usize, spread: i64) -> (SessionContext, usize) {
     let mut random = Random(2);
     let mut below = |n: u64| (random.unit() * n as f64) as i64;
     let time = |values: Vec<i64>| {
@@ -121,48 +149,164 @@ fn trades(quotes: usize, trades: usize, spread: i64, name: &str) {
     let mut asked: Vec<i64> = (0..trades).map(|_| below(span as u64)).collect();
     asked.sort_unstable();
     let asked_symbols = symbols(trades, &mut below);
-    let trades_columns = vec![("id", ids), ("sym", asked_symbols), ("ts", time(asked))];
-
-    let by_time = session();
+    let trade_columns = vec![("id", ids), ("sym", asked_symbols), ("ts", time(asked))];
     let quote_columns = vec![("sym", symbol), ("ts", time(times)), ("price", prices)];
-    table(&by_time, "quotes", quote_columns);
-    table(&by_time, "trades", trades_columns);
+    let columns = trade_columns.iter().chain(&quote_columns);
+    let bytes = columns.map(|(_, column)| column.get_buffer_memory_size());
+    let bytes = bytes.sum();
+    let ctx = session();
+    table(&ctx, "quotes", quote_columns);
+    table(&ctx, "trades", trade_columns);
+    (ctx, bytes)
+}
+
+/// The lowest price around each trade, as a subquery and as a join. The trades may be in another table.
+fn trade_queries(trades: &str) -> (String, String) {
     let condition =
         "p.sym = q.sym AND p.ts BETWEEN q.ts - INTERVAL '1 second' AND q.ts + INTERVAL '1 second'";
     let subquery = format!(
-        "SELECT sum(m) FROM (SELECT id, (SELECT min(price) FROM quotes p WHERE {condition}) AS m FROM trades q)"
+        "SELECT sum(m) FROM (SELECT id, (SELECT min(price) FROM quotes p WHERE {condition}) AS m FROM {trades} q)"
     );
     let join = format!(
-        "SELECT sum(m) FROM (SELECT q.id, min(price) AS m FROM trades q LEFT JOIN quotes p ON {condition} GROUP BY q.id)"
+        "SELECT sum(m) FROM (SELECT q.id, min(price) AS m FROM {trades} q LEFT JOIN quotes p ON {condition} GROUP BY q.id)"
     );
+    (subquery, join)
+}
+
+/// A table of what a query gives, its batches no larger than others.
+fn keep(from: &SessionContext, to: &SessionContext, name: &str, sql: &str) {
+    let batches = runtime().block_on(async {
+        let frame = from.sql(sql).await.expect(sql);
+        frame.collect().await.expect(sql)
+    });
+    let table = MemTable::try_new(batches[0].schema(), vec![batches]).expect("one schema");
+    to.register_table(name, Arc::new(table))
+        .expect("the table is new");
+}
+
+fn trades(quotes: usize, trades: usize, spread: i64, name: &str) {
+    println!("trades-{name}: {quotes} quotes, {trades} trades, 1000 symbols");
+    let (by_time, _) = trade_tables(quotes, trades, spread);
+    share(&by_time, &format!("trades-{name}"), "quotes");
+    share(&by_time, &format!("trades-{name}"), "trades");
+    let (subquery, join) = trade_queries("trades");
     measure(&by_time, "quotes by time, subquery", &subquery);
     measure(&by_time, "quotes by time, LEFT JOIN … GROUP BY q.id", &join);
+    let shuffled = "SELECT * FROM trades ORDER BY id * 7919 % 1000003";
+    keep(&by_time, &by_time, "shuffled", shuffled);
+    let (in_no_order, _) = trade_queries("shuffled");
+    measure(
+        &by_time,
+        "quotes by time, trades in no order, subquery",
+        &in_no_order,
+    );
 
     let by_symbol = session();
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let read = |sql: &str| {
-        runtime.block_on(async {
-            by_time
-                .sql(sql)
-                .await
-                .expect(sql)
-                .collect()
-                .await
-                .expect(sql)
-        })
-    };
-    for (name, sql) in [
-        ("quotes", "SELECT * FROM quotes ORDER BY sym, ts"),
-        ("trades", "SELECT * FROM trades ORDER BY id"),
-    ] {
-        let batches = read(sql);
-        let table = MemTable::try_new(batches[0].schema(), vec![batches]).expect("one schema");
-        by_symbol
-            .register_table(name, Arc::new(table))
-            .expect("the table is new");
-    }
+    let sorted = "SELECT * FROM quotes ORDER BY sym, ts";
+    keep(&by_time, &by_symbol, "quotes", sorted);
+    keep(
+        &by_time,
+        &by_symbol,
+        "trades",
+        "SELECT * FROM trades ORDER BY id",
+    );
+    keep(&by_time, &by_symbol, "shuffled", shuffled);
+    drop(by_time);
     measure(&by_symbol, "quotes by symbol and time, subquery", &subquery);
     measure(&by_symbol, "quotes by symbol and time, LEFT JOIN …", &join);
+    let what = "quotes by symbol and time, trades in no order, subquery";
+    measure(&by_symbol, what, &in_no_order);
+}
+
+/// How time grows: rows in no order, which are sorted, and ranges in no order.
+fn scale() {
+    const STEPS: [usize; 5] = [10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
+    println!("scale: time per N log N + Q log N");
+    let by_rows = STEPS.map(|n| (n, 100_000));
+    let by_ranges = STEPS.map(|q| (100_000, q));
+    for (n, q) in by_rows.into_iter().chain(by_ranges) {
+        let ctx = session();
+        let mut random = Random(4);
+        let keys = column((0..n).map(|_| (random.unit() * n as f64) as i64));
+        let values: Float32Array = (0..n).map(|_| Some(random.unit() as f32)).collect();
+        let (left, right) = Workload::Mixed.queries(n, q);
+        table(&ctx, "vals", vec![("pos", keys), ("v", Arc::new(values))]);
+        table(&ctx, "q", vec![("l", column(left)), ("r", column(right))]);
+        let sql = "SELECT sum(m) FROM (SELECT (SELECT min(v) FROM vals WHERE pos BETWEEN q.l AND q.r) AS m FROM q)";
+        let runs = if n.max(q) > 10_000_000 { 1 } else { 3 };
+        let (cpu, ..) = (0..runs).map(|_| run(&ctx, sql)).min().expect("runs");
+        let work = (n + q) as f64 * (n as f64).log2();
+        println!(
+            "  N = {n:>9}, Q = {q:>9} {:>9.3} s CPU {:>9.3} ns",
+            cpu.as_secs_f64(),
+            cpu.as_secs_f64() * 1e9 / work
+        );
+    }
+}
+
+/// The most memory that a query takes beside the tables, with these as a multiple of the columns used.
+fn peak(ctx: &SessionContext, what: &str, columns: usize, sql: &str) {
+    // SAFETY: gives unused memory back, so that what earlier queries left does not serve this one unseen.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+    let status = |field: &str| -> usize {
+        let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
+        let line = status.lines().find(|line| line.starts_with(field));
+        let kib = line.and_then(|line| line.split_whitespace().nth(1));
+        kib.and_then(|kib| kib.parse::<usize>().ok()).expect(field) * 1024
+    };
+    std::fs::write("/proc/self/clear_refs", "5").expect("this is Linux");
+    let before = status("VmRSS");
+    run(ctx, sql);
+    let more = status("VmHWM").saturating_sub(before);
+    println!(
+        "  {what:<58} {:>6} MiB of columns, {:>6} MiB more, {:.2} times",
+        columns >> 20,
+        more >> 20,
+        (columns + more) as f64 / columns as f64
+    );
+}
+
+fn memory() {
+    println!("memory: the columns used and the most that a query takes beside them");
+    let (n, ranges) = (1 << 24, 100_000);
+    let ctx = position_tables(n, ranges);
+    let bytes = n * 12 + ranges * 24;
+    peak(&ctx, "2^24 f32, subquery", bytes, POSITIONS_SUBQUERY);
+    peak(
+        &ctx,
+        "2^24 f32, LEFT JOIN … GROUP BY",
+        bytes,
+        POSITIONS_JOIN,
+    );
+    drop(ctx);
+    let (by_time, bytes) = trade_tables(10_000_000, 1_000_000, 2_000);
+    let (subquery, join) = trade_queries("trades");
+    peak(&by_time, "quotes by time, subquery", bytes, &subquery);
+    peak(
+        &by_time,
+        "quotes by time, LEFT JOIN … GROUP BY",
+        bytes,
+        &join,
+    );
+    let by_symbol = session();
+    let sorted = "SELECT * FROM quotes ORDER BY sym, ts";
+    keep(&by_time, &by_symbol, "quotes", sorted);
+    keep(
+        &by_time,
+        &by_symbol,
+        "trades",
+        "SELECT * FROM trades ORDER BY id",
+    );
+    drop(by_time);
+    peak(
+        &by_symbol,
+        "quotes by symbol and time, subquery",
+        bytes,
+        &subquery,
+    );
 }
 
 /// DataFusion's own plan beside ours: a range, and few ranges over a large table that is not sorted.
@@ -180,10 +324,9 @@ fn own_plan(n: usize, ranges: usize) {
         "q",
         vec![("id", ids), ("l", column(left)), ("r", column(right))],
     );
-    let join = "SELECT q.id, min(v) AS m FROM q JOIN vals ON pos BETWEEN q.l AND q.r GROUP BY q.id";
+    let join = "SELECT sum(m) FROM (SELECT q.id, min(v) AS m FROM q JOIN vals ON pos BETWEEN q.l AND q.r GROUP BY q.id)";
     measure(&ctx, "JOIN … GROUP BY q.id", join);
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let off = runtime.block_on(ctx.sql("SET rmq.rewrite = false"));
+    let off = runtime().block_on(ctx.sql("SET rmq.rewrite = false"));
     off.expect("the option is known");
     measure(&ctx, "the same with rmq.rewrite = false", join);
 }
@@ -210,5 +353,11 @@ fn main() {
         for ranges in [1, 4, 16, 64, 256] {
             own_plan(4_000_000, ranges);
         }
+    }
+    if wants("scale") {
+        scale();
+    }
+    if wants("memory") {
+        memory();
     }
 }

@@ -2,18 +2,22 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, new_empty_array};
-use arrow::compute::{concat, take};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Int64Type, Schema};
+use arrow::error::ArrowError;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::blocking::{Waiting, blocking};
 use super::key_collect::{BuildColumns, Collected};
 use super::key_metrics::BuildMetrics;
-use crate::engine::Extreme;
+use crate::engine::cpu::CpuEngine;
+use crate::engine::{BuildOptions, Extreme};
 use crate::functions::bounds::Ranges;
-use crate::index::{Chunks, ColumnIndex, Counts, SortedRows, Sums, Unsorted};
+use crate::index::{
+    Chunks, ColumnIndex, Counts, Places, SortedRows, Sums, Unsorted, Values, arrange,
+    arranging_bytes,
+};
 use crate::plan::KeyFunction;
 
 /// The rows of the build side, ready to be asked.
@@ -30,15 +34,15 @@ pub(super) struct BuildSide {
 enum Answering {
     Extreme(Arc<ColumnIndex>),
     CountRows,
-    Counts(Counts),
-    Sums(Sums),
-    First(ArrayRef),
-    Last(ArrayRef),
+    Counts(Arc<Counts>),
+    Sums(Arc<Sums>),
+    First(Arc<Values>),
+    Last(Arc<Values>),
     AtExtreme {
-        values: ArrayRef,
+        values: Arc<Values>,
         by: Arc<ColumnIndex>,
         /// Where NULLs are to be found, if they come first.
-        nulls: Option<Counts>,
+        nulls: Option<Arc<Counts>>,
     },
 }
 
@@ -79,92 +83,52 @@ struct Work {
 }
 
 impl Work {
+    /// The build side of these batches, whose memory is registered already.
     fn build(self, schema: &Schema, batches: Vec<RecordBatch>) -> Result<BuildSide> {
         let sort_timer = self.metrics.sort_time.timer();
         let types = schema.fields().iter().map(|f| f.data_type().clone());
         let types: Vec<DataType> = types.collect();
-        let mut rows = Unsorted::try_new(self.columns.equal(&types), self.columns.key(&types))?;
-        let mut keys_bytes = 0;
-        for batch in &batches {
+        let count = batches.iter().map(RecordBatch::num_rows).sum();
+        let (equal, key) = (self.columns.equal(&types), self.columns.key(&types));
+        let mut rows = Unsorted::try_new(count, equal, key)?;
+        self.memory.try_grow(rows.bytes())?;
+        let values = self.columns.values(&types).iter();
+        let mut values: Vec<Column> = values.map(Column::new).collect();
+        for batch in batches {
             self.waiting.check()?;
             let arrays = batch.columns();
+            for (column, array) in values.iter_mut().zip(self.columns.values(arrays)) {
+                column.chunks.arrays.push(Arc::clone(array));
+            }
             let before = rows.bytes();
             rows.add(self.columns.equal(arrays), self.columns.key(arrays))?;
-            self.memory.try_grow(rows.bytes().saturating_sub(before))?;
-            for array in &arrays[..arrays.len() - self.columns.values(arrays).len()] {
-                keys_bytes += array.to_data().get_slice_memory_size()?;
-            }
+            // From now on the rows account for the keys.
+            let given = &arrays[..arrays.len() - values.len()];
+            self.replace(bytes(given)? + before, rows.bytes())?;
         }
-        let values = self.columns.values(&types).iter().enumerate();
-        let values = values.map(|(i, data_type)| {
-            let chunks = batches.iter();
-            let chunks = chunks.map(|b| Arc::clone(&self.columns.values(b.columns())[i]));
-            (chunks.collect::<Vec<_>>(), data_type)
-        });
-        let values: Vec<_> = values.collect();
-        drop(batches);
-        self.memory.shrink(keys_bytes);
         self.metrics.build_rows.add(rows.len());
-        let (before, sorting) = (rows.bytes(), rows.sorting_bytes());
-        self.memory.try_grow(sorting)?;
-        let rows = rows.sort();
+        let (others, before) = (self.memory.size(), rows.bytes());
+        let (rows, places) = rows.sort(&self.memory)?;
         // Sorting ends with less than it has taken.
-        let kept = rows.bytes().min(before + sorting);
-        self.memory.shrink(before + sorting - kept);
-        let was_sorted = rows.was_sorted();
+        self.memory
+            .try_resize(others.saturating_sub(before) + rows.bytes() + places.bytes())?;
+        let was_sorted = places.are_as_they_came();
         self.metrics.already_sorted.add(usize::from(was_sorted));
-        let mut columns = vec![];
-        for (chunks, data_type) in values {
-            self.waiting.check()?;
-            let column = self.join(chunks, data_type)?;
-            columns.push(if was_sorted {
-                column
-            } else {
-                let bytes = column.to_data().get_slice_memory_size()?;
-                self.memory.try_grow(bytes)?;
-                let sorted = rows.sorted(&column)?;
-                drop(column);
-                self.memory.shrink(bytes);
-                sorted
-            });
-        }
         sort_timer.done();
 
         let index_timer = self.metrics.index_time.timer();
-        let mut indexes = vec![];
+        let mut ready = vec![];
+        for (i, column) in values.into_iter().enumerate() {
+            let wanted = Wanted::of(&self.columns.aggregates, i);
+            ready.push(self.prepare(column, wanted, &places)?);
+        }
+        let moved = places.bytes();
+        let kept = places.order_kept();
+        drop(places);
+        self.replace(moved, kept)?;
         let mut answers = vec![];
         for (function, arguments) in &self.columns.aggregates {
-            self.waiting.check()?;
-            let argument = |i: usize| Arc::clone(&columns[arguments[i]]);
-            answers.push(match function {
-                KeyFunction::CountRows => Answering::CountRows,
-                KeyFunction::Count => {
-                    let counts = Counts::of(&argument(0));
-                    self.memory.try_grow(counts.bytes())?;
-                    Answering::Counts(counts)
-                }
-                KeyFunction::Sum => {
-                    let sums = Sums::of(&argument(0))?;
-                    self.memory.try_grow(sums.bytes())?;
-                    Answering::Sums(sums)
-                }
-                KeyFunction::First => Answering::First(argument(0)),
-                KeyFunction::Last => Answering::Last(argument(0)),
-                KeyFunction::Extreme(extreme) => Answering::Extreme(self.index(
-                    &mut indexes,
-                    &columns,
-                    arguments[0],
-                    *extreme,
-                )?),
-                KeyFunction::AtExtreme {
-                    extreme,
-                    nulls_first,
-                } => Answering::AtExtreme {
-                    values: argument(0),
-                    by: self.index(&mut indexes, &columns, arguments[1], *extreme)?,
-                    nulls: nulls_first.then(|| Counts::of(&argument(1))),
-                },
-            });
+            answers.push(answering(*function, arguments, &ready)?);
         }
         index_timer.done();
         self.metrics.build_mem_used.set_max(self.memory.size());
@@ -175,54 +139,198 @@ impl Work {
         })
     }
 
-    /// The chunks of a column as one array.
-    fn join(&self, chunks: Vec<ArrayRef>, data_type: &DataType) -> Result<ArrayRef> {
-        match chunks.as_slice() {
-            [] => Ok(new_empty_array(data_type)),
-            [one] => Ok(Arc::clone(one)),
-            many => {
-                let mut bytes = 0;
-                for chunk in many {
-                    bytes += chunk.to_data().get_slice_memory_size()?;
-                }
-                // The chunks and the whole are there at once.
-                self.memory.try_grow(bytes)?;
-                let parts: Vec<&dyn Array> = many.iter().map(AsRef::as_ref).collect();
-                let whole = concat(&parts)?;
-                drop(chunks);
-                self.memory.shrink(bytes);
-                Ok(whole)
-            }
+    /// Makes all that is asked of a column, and lets go of it.
+    fn prepare(&self, column: Column, wanted: Wanted, places: &Places) -> Result<Ready> {
+        let Column { chunks, data_type } = column;
+        let held = bytes(&chunks.arrays)?;
+        let mut borrowed = false;
+        let mut ready = Ready::default();
+        if wanted.counts {
+            self.waiting.check()?;
+            self.memory
+                .try_grow(Counts::estimate(&chunks.arrays, places))?;
+            ready.counts = Some(Arc::new(Counts::of(&chunks.arrays, places)?));
         }
+        if let Some(counts) = ready.counts.as_ref().filter(|_| wanted.sums) {
+            self.waiting.check()?;
+            self.memory.try_grow(Sums::estimate(&data_type, places))?;
+            let sums = Sums::of(&chunks.arrays, &data_type, Arc::clone(counts), places)?;
+            ready.sums = Some(Arc::new(sums));
+        }
+        for (extreme, positions) in wanted.extremes {
+            self.waiting.check()?;
+            let index = self.index(&chunks, &data_type, extreme, positions, places)?;
+            // One without a copy of its own looks at what was given.
+            borrowed |= index.memory_bytes() == index.index_bytes();
+            ready.extremes.push((extreme, Arc::new(index)));
+        }
+        if wanted.values {
+            self.waiting.check()?;
+            let order = places.order_bytes();
+            // The chunks and the whole are there at once.
+            self.memory.try_grow(held + order)?;
+            let values = Values::of(&chunks.arrays, &data_type, places)?;
+            self.replace(held, values.bytes()?)?;
+            ready.values = Some(Arc::new(values));
+        }
+        drop(chunks);
+        if !borrowed {
+            self.replace(held, 0)?;
+        }
+        Ok(ready)
     }
 
-    /// The index of a column, one for all aggregates that ask it.
+    /// The index of a column.
     fn index(
         &self,
-        indexes: &mut Vec<((usize, Extreme), Arc<ColumnIndex>)>,
-        columns: &[ArrayRef],
-        column: usize,
+        chunks: &Chunks,
+        data_type: &DataType,
         extreme: Extreme,
-    ) -> Result<Arc<ColumnIndex>> {
-        let wanted = (column, extreme);
-        if let Some((_, index)) = indexes.iter().find(|(known, _)| *known == wanted) {
-            return Ok(Arc::clone(index));
-        }
-        let values = &columns[column];
-        let chunks = Chunks {
-            arrays: vec![Arc::clone(values)],
-            held_by_table: true,
+        positions: bool,
+        places: &Places,
+    ) -> Result<ColumnIndex> {
+        let engine = CpuEngine::default();
+        let options = BuildOptions {
+            positions,
+            threads: self.threads,
         };
-        let estimate = ColumnIndex::estimate_on_cpu(&chunks, values.data_type());
+        let estimate = arranging_bytes(chunks, data_type, places)
+            + ColumnIndex::estimate_of(&engine, chunks, data_type, &options);
         self.memory.try_grow(estimate)?;
-        let index = ColumnIndex::on_cpu(&chunks, values.data_type(), extreme, self.threads)?;
-        self.memory
-            .try_resize(self.memory.size() - estimate + index.memory_bytes())?;
+        let arranged = arrange(chunks, data_type, extreme, places)?;
+        let index = ColumnIndex::of(&engine, arranged, &options)?;
+        self.replace(estimate, index.memory_bytes())?;
         self.metrics.index_bytes.add(index.index_bytes());
-        let index = Arc::new(index);
-        indexes.push((wanted, Arc::clone(&index)));
         Ok(index)
     }
+
+    /// Registers so many bytes in the place of others.
+    fn replace(&self, before: usize, now: usize) -> Result<()> {
+        self.memory
+            .try_resize(self.memory.size().saturating_sub(before) + now)
+    }
+}
+
+/// Bytes of arrays, as they were registered when they were collected.
+fn bytes(arrays: &[ArrayRef]) -> Result<usize> {
+    let bytes = arrays.iter().map(|a| a.to_data().get_slice_memory_size());
+    Ok(bytes.sum::<Result<usize, ArrowError>>()?)
+}
+
+/// A column of the build side as it came.
+struct Column {
+    chunks: Chunks,
+    data_type: DataType,
+}
+
+impl Column {
+    fn new(data_type: &DataType) -> Self {
+        Self {
+            chunks: Chunks {
+                arrays: vec![],
+                held_by_table: true,
+            },
+            data_type: data_type.clone(),
+        }
+    }
+}
+
+/// What the aggregates ask of one column.
+#[derive(Debug, Default)]
+struct Wanted {
+    counts: bool,
+    sums: bool,
+    values: bool,
+    /// Each with whether positions are asked for.
+    extremes: Vec<(Extreme, bool)>,
+}
+
+impl Wanted {
+    fn of(aggregates: &[(KeyFunction, Vec<usize>)], column: usize) -> Self {
+        let mut wanted = Self::default();
+        for (function, arguments) in aggregates {
+            let is_first = arguments.first() == Some(&column);
+            let is_second = arguments.get(1) == Some(&column);
+            match *function {
+                KeyFunction::CountRows => {}
+                KeyFunction::Count => wanted.counts |= is_first,
+                KeyFunction::Sum => {
+                    wanted.counts |= is_first;
+                    wanted.sums |= is_first;
+                }
+                KeyFunction::First | KeyFunction::Last => wanted.values |= is_first,
+                KeyFunction::Extreme(extreme) if is_first => wanted.extreme(extreme, false),
+                KeyFunction::Extreme(_) => {}
+                KeyFunction::AtExtreme {
+                    extreme,
+                    nulls_first,
+                } => {
+                    wanted.values |= is_first;
+                    if is_second {
+                        wanted.extreme(extreme, true);
+                        wanted.counts |= nulls_first;
+                    }
+                }
+            }
+        }
+        wanted
+    }
+
+    fn extreme(&mut self, extreme: Extreme, positions: bool) {
+        match self.extremes.iter_mut().find(|(e, _)| *e == extreme) {
+            Some((_, known)) => *known |= positions,
+            None => self.extremes.push((extreme, positions)),
+        }
+    }
+}
+
+/// What was made of one column.
+#[derive(Debug, Default)]
+struct Ready {
+    counts: Option<Arc<Counts>>,
+    sums: Option<Arc<Sums>>,
+    values: Option<Arc<Values>>,
+    extremes: Vec<(Extreme, Arc<ColumnIndex>)>,
+}
+
+impl Ready {
+    fn extreme(&self, extreme: Extreme) -> Option<Arc<ColumnIndex>> {
+        let mut extremes = self.extremes.iter();
+        let (_, index) = extremes.find(|(e, _)| *e == extreme)?;
+        Some(Arc::clone(index))
+    }
+}
+
+/// What answers an aggregate over columns.
+fn answering(function: KeyFunction, arguments: &[usize], ready: &[Ready]) -> Result<Answering> {
+    let column = |i: usize| arguments.get(i).and_then(|column| ready.get(*column));
+    let first = column(0);
+    let made = match function {
+        KeyFunction::CountRows => Some(Answering::CountRows),
+        KeyFunction::Count => first.and_then(|c| c.counts.clone()).map(Answering::Counts),
+        KeyFunction::Sum => first.and_then(|c| c.sums.clone()).map(Answering::Sums),
+        KeyFunction::First => first.and_then(|c| c.values.clone()).map(Answering::First),
+        KeyFunction::Last => first.and_then(|c| c.values.clone()).map(Answering::Last),
+        KeyFunction::Extreme(extreme) => first
+            .and_then(|c| c.extreme(extreme))
+            .map(Answering::Extreme),
+        KeyFunction::AtExtreme {
+            extreme,
+            nulls_first,
+        } => first
+            .and_then(|c| c.values.clone())
+            .zip(column(1).and_then(|c| c.extreme(extreme)))
+            .map(|(values, by)| Answering::AtExtreme {
+                values,
+                by,
+                nulls: column(1)
+                    .filter(|_| nulls_first)
+                    .and_then(|c| c.counts.clone()),
+            }),
+    };
+    made.ok_or_else(|| {
+        internal_datafusion_err!("{function:?} over a column that nothing was made of")
+    })
 }
 
 impl BuildSide {
@@ -254,13 +362,9 @@ impl BuildSide {
                     .ok_or_else(|| internal_datafusion_err!("an index gave no values"))?
             }
             Answering::First(values) => {
-                let firsts = ranges.iter().map(|(l, r)| (l <= r).then_some(l));
-                take(values, &firsts.collect::<Int64Array>(), None)?
+                values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(l)))?
             }
-            Answering::Last(values) => {
-                let lasts = ranges.iter().map(|range| self.last(range));
-                take(values, &lasts.collect::<Int64Array>(), None)?
-            }
+            Answering::Last(values) => values.at(ranges.iter().map(|range| self.last(range)))?,
             Answering::AtExtreme { values, by, nulls } => {
                 let positions = by
                     .answer(std::slice::from_ref(ranges), false, true, false)?
@@ -272,7 +376,7 @@ impl BuildSide {
                     // Where all that decides is NULL, any row will do: the first.
                     null.or(found).or((range.0 <= range.1).then_some(range.0))
                 });
-                take(values, &rows.collect::<Int64Array>(), None)?
+                values.at(rows)?
             }
         })
     }

@@ -23,6 +23,7 @@ use super::key_room::Room;
 use super::key_side::Building;
 use super::key_spill::{Bound, Piece, Pieces, Spill};
 use super::key_stream::Probing;
+use crate::index::LastFound;
 
 /// A build side that lies on disk.
 #[derive(Debug)]
@@ -218,7 +219,7 @@ impl SpilledSide {
                 Wanted::All => (asked.batch.clone(), None),
                 Wanted::Rows(rows) => (take_record_batch(&asked.batch, rows)?, Some(rows)),
             };
-            let ranges = probing.ranges(&batch, side)?;
+            let ranges = probing.ranges(&batch, side, &mut LastFound::default())?;
             let answers = probing.answers(&ranges, side)?;
             asked
                 .merged
@@ -300,7 +301,11 @@ impl Reading {
         if let Some(batch) = self.back.pop_front() {
             return Ok(Some(batch));
         }
-        let batch = if self.ended { None } else { self.stream.try_next().await? };
+        let batch = if self.ended {
+            None
+        } else {
+            self.stream.try_next().await?
+        };
         self.ended = batch.is_none();
         Ok(batch)
     }
@@ -310,7 +315,10 @@ impl Reading {
         self.ended && self.back.is_empty()
     }
 
-    fn put_back(&mut self, batches: impl IntoIterator<Item = RecordBatch, IntoIter: DoubleEndedIterator>) {
+    fn put_back(
+        &mut self,
+        batches: impl IntoIterator<Item = RecordBatch, IntoIter: DoubleEndedIterator>,
+    ) {
         for batch in batches.into_iter().rev() {
             self.back.push_front(batch);
         }

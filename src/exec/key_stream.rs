@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::compute::{filter, filter_record_batch, take};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
@@ -21,8 +21,9 @@ use super::key_build::BuildSide;
 use super::key_metrics::ProbeMetrics;
 use super::key_pieces::SpilledSide;
 use super::key_side::Side;
+use super::time_bounds::with_durations;
 use crate::functions::bounds::Ranges;
-use crate::index::Segments;
+use crate::index::{LastFound, Segments};
 use crate::plan::{KeyJoinSpec, Unmatched};
 
 /// What one partition needs to answer its batches.
@@ -41,10 +42,15 @@ impl Probing {
         build: impl Future<Output = Result<Arc<Side>>> + Send + 'static,
     ) -> SendableRecordBatchStream {
         let schema = Arc::clone(&self.schema);
+        let probing = Self {
+            spec: Arc::new(with_cheap_bounds(&self.spec, &probe.schema())),
+            ..self
+        };
         let start = Answering {
-            probing: Arc::new(self),
+            probing: Arc::new(probing),
             probe,
             build: Waiting::For(Box::pin(build)),
+            last_found: LastFound::default(),
             answered: VecDeque::new(),
             memory: None,
         };
@@ -56,12 +62,17 @@ impl Probing {
     }
 
     /// A batch of the probe side with the aggregates.
-    fn answer(&self, batch: &RecordBatch, build: &BuildSide) -> Result<RecordBatch> {
+    fn answer(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut LastFound,
+    ) -> Result<RecordBatch> {
         if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
             // A join evaluates nothing for pairs that there are none of.
             return Ok(RecordBatch::new_empty(Arc::clone(&self.schema)));
         }
-        let mut ranges = self.ranges(batch, build)?;
+        let mut ranges = self.ranges(batch, build, last_found)?;
         let mut batch = batch.clone();
         if self.spec.unmatched == Unmatched::Drop && ranges.iter().any(|(l, r)| l > r) {
             let matches: BooleanArray = ranges.iter().map(|(l, r)| Some(l <= r)).collect();
@@ -73,7 +84,12 @@ impl Probing {
     }
 
     /// Which positions of the build side match each row of a batch.
-    pub(super) fn ranges(&self, batch: &RecordBatch, build: &BuildSide) -> Result<Ranges> {
+    pub(super) fn ranges(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut LastFound,
+    ) -> Result<Ranges> {
         let _timer = self.metrics.baseline.elapsed_compute().timer();
         let rows = batch.num_rows();
         let evaluate = |e: &PhysicalExprRef| e.evaluate(batch)?.into_array(rows);
@@ -85,9 +101,12 @@ impl Probing {
             .collect::<Result<_>>()?;
         let _timer = self.metrics.search_time.timer();
         let mut segments = build.rows().start(rows, &equal)?;
-        for (comparison, bound) in &self.spec.bounds {
+        for (i, (comparison, bound)) in self.spec.bounds.iter().enumerate() {
             let bounds = evaluate_where_needed(bound, batch, &segments)?;
-            build.rows().narrow(&mut segments, *comparison, &bounds)?;
+            let number = (i, *comparison);
+            build
+                .rows()
+                .narrow(&mut segments, number, &bounds, last_found)?;
         }
         Ok(segments.ranges())
     }
@@ -132,6 +151,7 @@ struct Answering<F> {
     probing: Arc<Probing>,
     probe: SendableRecordBatchStream,
     build: Waiting<F>,
+    last_found: LastFound,
     /// Batches with their answers, in their order.
     answered: VecDeque<RecordBatch>,
     /// Registers the memory of gathered batches.
@@ -151,7 +171,10 @@ impl<F: Future<Output = Result<Arc<Side>>>> Answering<F> {
                 return Ok(None);
             };
             match self.build.side().await?.as_ref() {
-                Side::Whole(side) => self.answered.push_back(self.probing.answer(&batch, side)?),
+                Side::Whole(side) => {
+                    let answered = self.probing.answer(&batch, side, &mut self.last_found)?;
+                    self.answered.push_back(answered);
+                }
                 Side::Spilled(side) => self.gather(batch, side).await?,
             }
         }
@@ -192,6 +215,20 @@ impl<F: Future<Output = Result<Arc<Side>>>> Answering<F> {
             answered.map_err(|e| internal_datafusion_err!("a range join did not end: {e}"))??;
         Ok(())
     }
+}
+
+/// The join with its bounds in the form that is evaluated fastest.
+fn with_cheap_bounds(
+    spec: &KeyJoinSpec<PhysicalExprRef>,
+    schema: &Schema,
+) -> KeyJoinSpec<PhysicalExprRef> {
+    let mut spec = spec.clone();
+    for (_, bound) in &mut spec.bounds {
+        if let Ok(cheap) = with_durations(bound, schema) {
+            *bound = cheap;
+        }
+    }
+    spec
 }
 
 /// The bounds of a batch. A join of pairs evaluates its condition where the equality keys match, so that it meets no error

@@ -20,6 +20,7 @@ mod prepare;
 mod range_join;
 mod relation;
 mod stream;
+mod time_bounds;
 
 pub use key_join::KeyJoinExec;
 pub(crate) use prepare::{PhysicalLookup, PrepareIndexesExec};

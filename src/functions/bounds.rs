@@ -67,6 +67,14 @@ impl Ranges {
         })
     }
 
+    /// Ranges by their left bounds and their right ones, as many.
+    pub(crate) fn new(left: Vec<i64>, right: Vec<i64>) -> Self {
+        Self {
+            left: left.into(),
+            right: right.into(),
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.left.len()
     }
@@ -89,11 +97,8 @@ impl Ranges {
 /// Ranges by their bounds, left and right.
 impl FromIterator<(i64, i64)> for Ranges {
     fn from_iter<T: IntoIterator<Item = (i64, i64)>>(bounds: T) -> Self {
-        let (left, right): (Vec<i64>, Vec<i64>) = bounds.into_iter().unzip();
-        Self {
-            left: left.into(),
-            right: right.into(),
-        }
+        let (left, right) = bounds.into_iter().unzip();
+        Self::new(left, right)
     }
 }
 

@@ -126,19 +126,32 @@ impl ColumnIndex {
         threads: usize,
     ) -> Result<Self> {
         let started = Instant::now();
-        let Encoded {
-            column,
-            decoder,
-            copied_bytes,
-        } = encode(chunks, data_type, extreme)?;
         let options = BuildOptions {
             positions: true,
             threads,
         };
+        let encoded = encode(chunks, data_type, extreme)?;
+        let mut index = Self::of(engine, encoded, &options)?;
+        index.build_time = started.elapsed();
+        Ok(index)
+    }
+
+    /// Builds the index of a column that is encoded already.
+    pub(crate) fn of(
+        engine: &dyn Engine,
+        encoded: Encoded,
+        options: &BuildOptions,
+    ) -> Result<Self> {
+        let started = Instant::now();
+        let Encoded {
+            column,
+            decoder,
+            copied_bytes,
+        } = encoded;
         let keys = match column {
-            KeyColumn::W32(column) => KeyIndex::W32(engine.build_u32(column, &options)?),
-            KeyColumn::W64(column) => KeyIndex::W64(engine.build_u64(column, &options)?),
-            KeyColumn::W128(column) => KeyIndex::W128(engine.build_u128(column, &options)?),
+            KeyColumn::W32(column) => KeyIndex::W32(engine.build_u32(column, options)?),
+            KeyColumn::W64(column) => KeyIndex::W64(engine.build_u64(column, options)?),
+            KeyColumn::W128(column) => KeyIndex::W128(engine.build_u128(column, options)?),
         };
         Ok(Self {
             keys,
@@ -158,6 +171,16 @@ impl ColumnIndex {
     pub(crate) fn estimate(engine: &dyn Engine, chunks: &Chunks, data_type: &DataType) -> usize {
         let size = size(chunks, data_type);
         chunks.copy_bytes(data_type) + engine.memory_bytes(size, &ESTIMATED)
+    }
+
+    /// About how many bytes of this machine's memory the index of a column will take beside the column.
+    pub(crate) fn estimate_of(
+        engine: &dyn Engine,
+        chunks: &Chunks,
+        data_type: &DataType,
+        options: &BuildOptions,
+    ) -> usize {
+        engine.memory_bytes(size(chunks, data_type), options)
     }
 
     /// How many bytes [`Self::on_devices`] will take of each device.

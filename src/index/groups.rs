@@ -1,24 +1,22 @@
 //! Equality keys: which group of rows has the same values.
 
-use std::collections::HashMap;
-
 use arrow::array::{Array, ArrayRef};
-use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
-use arrow::row::{RowConverter, Rows, SortField};
-use datafusion::common::hash_utils::RandomState;
-use datafusion::common::utils::normalize_float_zero;
-use datafusion::common::{Result, exec_err};
+use arrow::row::{RowConverter, SortField};
+use datafusion::common::Result;
+
+use super::intern::{Interner, Numbering};
 
 /// What stands for a row that belongs to no group: one with a NULL key, or keys that no row had.
 pub(crate) const NO_GROUP: u32 = u32::MAX;
 
-/// The groups of equal keys, numbered in the order they were met.
+/// The groups of equal keys, numbered in the order they were met. There may be groups without a row, but fewer groups than rows
+/// were added.
 #[derive(Debug)]
 pub(crate) struct Groups {
-    converter: RowConverter,
-    numbers: HashMap<Box<[u8]>, u32, RandomState>,
-    key_bytes: usize,
+    columns: Vec<Interner>,
+    /// For each column but the first: the pairs of a group by the columns before it and of a number in it.
+    pairs: Vec<Numbering<u64>>,
 }
 
 impl Groups {
@@ -30,86 +28,271 @@ impl Groups {
 
     /// No groups yet, of keys of these types.
     pub(crate) fn try_new(types: &[DataType]) -> Result<Self> {
-        let fields = types.iter().map(|t| SortField::new(t.clone()));
+        let columns = types.iter().map(Interner::try_new);
         Ok(Self {
-            converter: RowConverter::new(fields.collect())?,
-            numbers: HashMap::default(),
-            key_bytes: 0,
+            columns: columns.collect::<Result<_>>()?,
+            pairs: types.iter().skip(1).map(|_| Numbering::default()).collect(),
         })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.numbers.len()
+        match self.pairs.last() {
+            Some(pairs) => pairs.len(),
+            None => self.columns.first().map_or(0, Interner::len),
+        }
     }
 
     /// About how many bytes the groups take.
     pub(crate) fn bytes(&self) -> usize {
-        // A table keeps an eighth of its places free, or more, and a byte a place.
-        let place = size_of::<(Box<[u8]>, u32)>() + 1;
-        self.key_bytes + self.numbers.capacity() * place * 8 / 7
+        let columns: usize = self.columns.iter().map(Interner::bytes).sum();
+        columns + self.pairs.iter().map(Numbering::bytes).sum::<usize>()
     }
 
-    /// The group of each row, a new one for keys not met before.
-    pub(crate) fn add(&mut self, keys: &[ArrayRef]) -> Result<Vec<u32>> {
-        let (rows, nulls) = self.rows(keys)?;
-        let numbers = &mut self.numbers;
-        let mut key_bytes = 0;
-        let groups = number(&rows, nulls.as_ref(), |key| {
-            if let Some(group) = numbers.get(key) {
-                return Some(*group);
+    /// The group of each row, a new one for keys not met before. No more than [`NO_GROUP`] rows may be added in all.
+    pub(crate) fn add(&mut self, keys: &[ArrayRef], groups: &mut [u32]) -> Result<()> {
+        let mut numbers = vec![];
+        for (i, (column, key)) in self.columns.iter_mut().zip(keys).enumerate() {
+            if i == 0 {
+                column.add(key, groups)?;
+                continue;
             }
-            let group = u32::try_from(numbers.len())
-                .ok()
-                .filter(|g| *g != NO_GROUP)?;
-            numbers.insert(key.into(), group);
-            key_bytes += key.len();
-            Some(group)
-        });
-        self.key_bytes += key_bytes;
-        match groups {
-            Some(groups) => Ok(groups),
-            None => exec_err!("a range join has more than {NO_GROUP} equality keys"),
+            numbers.resize(groups.len(), NO_GROUP);
+            column.add(key, &mut numbers)?;
+            let pairs = &mut self.pairs[i - 1];
+            pair(groups, &numbers, |pair| pairs.add(pair));
         }
+        Ok(())
     }
 
     /// The group of each row, [`NO_GROUP`] for keys that were never added.
     pub(crate) fn find(&self, keys: &[ArrayRef]) -> Result<Vec<u32>> {
-        let (rows, nulls) = self.rows(keys)?;
-        let find = |key: &[u8]| Some(self.numbers.get(key).copied().unwrap_or(NO_GROUP));
-        Ok(number(&rows, nulls.as_ref(), find).unwrap_or_default())
-    }
-
-    /// The keys as rows of bytes, and which rows have a NULL among them.
-    fn rows(&self, keys: &[ArrayRef]) -> Result<(Rows, Option<NullBuffer>)> {
-        let nulls = keys.iter().fold(None, |nulls: Option<NullBuffer>, key| {
-            NullBuffer::union(nulls.as_ref(), key.logical_nulls().as_ref())
-        });
-        // Zeros of both signs are equal.
-        let keys: Vec<ArrayRef> = keys.iter().map(normalize_float_zero).collect();
-        Ok((self.converter.convert_columns(&keys)?, nulls))
+        let mut groups = vec![NO_GROUP; keys.first().map_or(0, Array::len)];
+        let mut numbers = vec![];
+        for (i, (column, key)) in self.columns.iter().zip(keys).enumerate() {
+            if i == 0 {
+                column.find(key, &mut groups)?;
+                continue;
+            }
+            numbers.resize(groups.len(), NO_GROUP);
+            column.find(key, &mut numbers)?;
+            let pairs = &self.pairs[i - 1];
+            pair(&mut groups, &numbers, |pair| pairs.find(&pair));
+        }
+        Ok(groups)
     }
 }
 
-/// The number of each row. Neighbours are often equal: these ask once.
-fn number(
-    rows: &Rows,
-    nulls: Option<&NullBuffer>,
-    mut ask: impl FnMut(&[u8]) -> Option<u32>,
-) -> Option<Vec<u32>> {
-    let mut last: Option<(&[u8], u32)> = None;
-    let mut numbers = Vec::with_capacity(rows.num_rows());
-    for i in 0..rows.num_rows() {
-        if nulls.is_some_and(|nulls| nulls.is_null(i)) {
-            numbers.push(NO_GROUP);
+/// Groups by what was there and by one column more.
+fn pair(groups: &mut [u32], numbers: &[u32], mut ask: impl FnMut(u64) -> u32) {
+    let mut last = (u64::MAX, NO_GROUP);
+    for (group, number) in groups.iter_mut().zip(numbers) {
+        if *group == NO_GROUP || *number == NO_GROUP {
+            *group = NO_GROUP;
             continue;
         }
-        let key = rows.row(i).data();
-        let group = match last {
-            Some((before, group)) if before == key => group,
-            _ => ask(key)?,
-        };
-        last = Some((key, group));
-        numbers.push(group);
+        let pair = u64::from(*group) << 32 | u64::from(*number);
+        if last.0 != pair {
+            last = (pair, ask(pair));
+        }
+        *group = last.1;
     }
-    Some(numbers)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use arrow::array::{Float32Array, Float64Array, Int64Array, StringArray};
+    use arrow::compute::{cast, concat};
+    use arrow::datatypes::{DataType as T, IntervalUnit, TimeUnit};
+    use datafusion::common::ScalarValue;
+
+    use super::*;
+
+    fn random(state: &mut u64, below: u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state % below
+    }
+
+    fn dictionary(keys: T, values: T) -> T {
+        T::Dictionary(Box::new(keys), Box::new(values))
+    }
+
+    /// Values of a type, few of them distinct, some NULL.
+    fn values(state: &mut u64, rows: usize, data_type: &T) -> ArrayRef {
+        let numbers: Int64Array = (0..rows)
+            .map(|_| (random(state, 6) > 0).then(|| random(state, 7).cast_signed()))
+            .collect();
+        let texts = |state: &mut u64| {
+            // Around the lengths at which views and packed texts change.
+            let long = "0123456789abcdefghij";
+            let text = |state: &mut u64| {
+                let len = [0, 1, 4, 5, 12, 13, 15, 16, 20][random(state, 9) as usize];
+                format!(
+                    "{}{}",
+                    &long[..len],
+                    ["", "\0", "x"][random(state, 3) as usize]
+                )
+            };
+            let texts = (0..rows).map(|_| (random(state, 6) > 0).then(|| text(state)));
+            Arc::new(texts.collect::<StringArray>()) as ArrayRef
+        };
+        let plain: ArrayRef = Arc::new(numbers.clone());
+        match data_type {
+            T::Float32 => {
+                let values = [0.0, -0.0, 1.5, f32::NAN, -f32::NAN, f32::INFINITY, -1.5];
+                let value = |v: Option<i64>| v.map(|v| values[v as usize]);
+                Arc::new(numbers.iter().map(value).collect::<Float32Array>())
+            }
+            T::Float64 => {
+                let values = [0.0, -0.0, 1.5, f64::NAN, -f64::NAN, f64::INFINITY, -1.5];
+                let value = |v: Option<i64>| v.map(|v| values[v as usize]);
+                Arc::new(numbers.iter().map(value).collect::<Float64Array>())
+            }
+            T::Interval(IntervalUnit::MonthDayNano) => {
+                let durations = cast(&plain, &T::Duration(TimeUnit::Nanosecond)).unwrap();
+                cast(&durations, data_type).unwrap()
+            }
+            T::Timestamp(..) | T::Time64(_) | T::Decimal128(..) | T::Decimal256(..) => {
+                cast(&plain, data_type).unwrap()
+            }
+            T::Date32 => cast(&cast(&plain, &T::Int32).unwrap(), data_type).unwrap(),
+            T::FixedSizeBinary(n) => {
+                let value = |v: i64| vec![v as u8; *n as usize];
+                let values = numbers.iter().map(|v| v.map(value));
+                let array =
+                    arrow::array::FixedSizeBinaryArray::try_from_sparse_iter_with_size(values, *n);
+                Arc::new(array.unwrap())
+            }
+            T::Utf8 => texts(state),
+            T::LargeUtf8 | T::Utf8View | T::Binary | T::LargeBinary | T::BinaryView => {
+                cast(&texts(state), data_type).unwrap()
+            }
+            T::Dictionary(_, value) if value.is_integer() => cast(&plain, data_type).unwrap(),
+            T::Dictionary(..) => cast(&texts(state), data_type).unwrap(),
+            _ => cast(&plain, data_type).unwrap(),
+        }
+    }
+
+    /// What a row's values are to a map; `None` where one is NULL.
+    fn key(columns: &[ArrayRef], row: usize) -> Option<Vec<String>> {
+        let key = columns.iter().map(|column| {
+            let value = ScalarValue::try_from_array(column, row).unwrap();
+            if value.is_null() {
+                return None;
+            }
+            Some(match value {
+                ScalarValue::Float32(Some(v)) => format!("{:x}", (v + 0.0).to_bits()),
+                ScalarValue::Float64(Some(v)) => format!("{:x}", (v + 0.0).to_bits()),
+                value => format!("{value:?}"),
+            })
+        });
+        key.collect()
+    }
+
+    #[test]
+    fn rows_of_equal_keys_are_one_group() {
+        let types = [
+            T::Boolean,
+            T::Int8,
+            T::UInt16,
+            T::Int32,
+            T::UInt64,
+            T::Float16,
+            T::Float32,
+            T::Float64,
+            T::Date32,
+            T::Time64(TimeUnit::Nanosecond),
+            T::Timestamp(TimeUnit::Microsecond, None),
+            T::Decimal128(20, 2),
+            T::Decimal256(50, 2),
+            T::Interval(IntervalUnit::MonthDayNano),
+            T::Utf8,
+            T::LargeUtf8,
+            T::Utf8View,
+            T::Binary,
+            T::LargeBinary,
+            T::BinaryView,
+            T::FixedSizeBinary(3),
+            T::FixedSizeBinary(15),
+            T::FixedSizeBinary(17),
+            dictionary(T::Int8, T::Utf8),
+            dictionary(T::UInt32, T::LargeUtf8),
+            dictionary(T::Int16, T::Int64),
+        ];
+        let state = &mut 1_442_695_040_888_963_407;
+        for round in 0..300 {
+            let columns = 1 + round % 3;
+            let types: Vec<T> = (0..columns)
+                .map(|i| types[(round + i * 7) % types.len()].clone())
+                .collect();
+            assert!(types.iter().all(Groups::supports));
+            let mut groups = Groups::try_new(&types).unwrap();
+            let mut known: HashMap<Vec<String>, u32> = HashMap::new();
+            for batch in 0..3 {
+                let rows = random(state, 60) as usize;
+                let (from, to) = (random(state, 5) as usize, random(state, 5) as usize);
+                let keys: Vec<ArrayRef> = types
+                    .iter()
+                    .map(|t| values(state, from + rows + to, t).slice(from, rows))
+                    .collect();
+                let mut found = vec![0; rows];
+                if batch < 2 {
+                    groups.add(&keys, &mut found).unwrap();
+                }
+                let asked = groups.find(&keys).unwrap();
+                for row in 0..rows {
+                    let expected = match key(&keys, row) {
+                        None => NO_GROUP,
+                        Some(key) if batch < 2 => {
+                            let next = known.len() as u32;
+                            *known.entry(key).or_insert(next)
+                        }
+                        Some(key) => known.get(&key).copied().unwrap_or(NO_GROUP),
+                    };
+                    assert_eq!(asked[row], expected, "round {round}, {types:?}, row {row}");
+                    assert!(
+                        batch == 2 || found[row] == expected,
+                        "round {round}, {types:?}"
+                    );
+                }
+            }
+            assert_eq!(groups.len(), known.len(), "round {round}, {types:?}");
+        }
+    }
+
+    /// A dictionary with many more values than a batch has rows, and one with NULLs among its values.
+    #[test]
+    fn values_of_a_dictionary_count_only_where_rows_have_them() {
+        let texts: Vec<Option<String>> = (0..1000)
+            .map(|i| (i % 5 > 0).then(|| format!("value {}", i % 300)))
+            .collect();
+        let plain: ArrayRef = Arc::new(StringArray::from(texts));
+        let keys = arrow::array::Int32Array::from_iter_values((0..1000).rev());
+        let coded = arrow::array::DictionaryArray::new(keys, Arc::clone(&plain));
+        let coded: ArrayRef = Arc::new(coded);
+        let reversed: Vec<ArrayRef> = (0..1000).rev().map(|i| plain.slice(i, 1)).collect();
+        let reversed: Vec<&dyn Array> = reversed.iter().map(AsRef::as_ref).collect();
+        let reversed = concat(&reversed).unwrap();
+        for rows in [10, 100, 1000] {
+            let mut by_code = Groups::try_new(&[coded.data_type().clone()]).unwrap();
+            let mut by_text = Groups::try_new(&[T::Utf8]).unwrap();
+            let (mut codes, mut texts) = (vec![0; rows], vec![0; rows]);
+            for from in (0..1000).step_by(rows) {
+                by_code.add(&[coded.slice(from, rows)], &mut codes).unwrap();
+                by_text
+                    .add(&[reversed.slice(from, rows)], &mut texts)
+                    .unwrap();
+                assert_eq!(codes, texts, "{rows} rows from {from}");
+            }
+            let expected = by_text.find(std::slice::from_ref(&reversed)).unwrap();
+            assert_eq!(
+                by_code.find(std::slice::from_ref(&coded)).unwrap(),
+                expected
+            );
+        }
+    }
 }

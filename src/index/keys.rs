@@ -186,6 +186,17 @@ pub(crate) enum KeyColumn {
     W128(Column<u128>),
 }
 
+impl KeyColumn {
+    /// Bytes of the values, whoever holds them.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::W32(column) => size_of_val(column.bits()),
+            Self::W64(column) => size_of_val(column.bits()),
+            Self::W128(column) => size_of_val(column.bits()),
+        }
+    }
+}
+
 /// A column's keys, what turns them back into values, and the bytes of the keys where they are a copy.
 #[derive(Debug)]
 pub(crate) struct Encoded {

@@ -1,17 +1,24 @@
 //! An indexed column: Arrow's values as order-preserving keys, the index over them, and the catalog of the
 //! indexes that a session holds. Knows Arrow and the engines, not plans.
 
+mod arrange;
 mod catalog;
 mod column;
 mod devices;
 mod groups;
+mod intern;
 mod keys;
 mod order_keys;
+mod places;
 mod prefix;
 mod rank;
+mod search;
+mod segments;
 mod sorted;
+mod values;
 mod version;
 
+pub(crate) use arrange::{arrange, arranging_bytes};
 pub(crate) use catalog::{HeldIndex, IndexKey};
 pub use catalog::{HeldIndexInfo, IndexCatalog};
 pub(crate) use column::{Answer, ColumnIndex, ReadyIndex};
@@ -19,9 +26,13 @@ pub(crate) use devices::Target;
 pub use devices::{DeviceEngine, DeviceSource};
 pub(crate) use groups::Groups;
 pub(crate) use keys::{Chunks, check_ordered, is_ordered, key_bytes, value_type};
+pub(crate) use places::Places;
 pub(crate) use prefix::{Counts, Sums};
+pub(crate) use search::LastFound;
+pub(crate) use segments::Segments;
 pub use sorted::Comparison;
-pub(crate) use sorted::{Segments, SortedRows, Unsorted};
+pub(crate) use sorted::{SortedRows, Unsorted};
+pub(crate) use values::Values;
 pub(crate) use version::{FileVersion, Version};
 
 use datafusion::common::DataFusionError;

@@ -9,16 +9,18 @@ use datafusion::common::utils::normalize_float_zero;
 use datafusion::common::{Result, exec_err};
 
 use super::keys::{Chunks, KeyColumn, encode, is_ranked, key_bytes, value_type};
-use crate::engine::{Column, Extreme, Key};
+use crate::engine::{Column, Extreme};
 
 /// The keys of values of one type. Zeros of both signs have one key, as they are equal where DataFusion compares them; what
-/// the key of a NULL is means nothing.
+/// the key of a NULL is means nothing. Keys of fixed width are Arrow's own memory where that can be.
 #[derive(Debug)]
 pub(crate) enum OrderKeys {
-    /// Types of up to 64 bits.
-    W64(Vec<u64>),
+    /// Types of up to 32 bits.
+    W32(Vec<Column<u32>>),
+    /// Of up to 64.
+    W64(Vec<Column<u64>>),
     /// Wider ones of fixed width.
-    W128(Vec<u128>),
+    W128(Vec<Column<u128>>),
     /// Strings, binaries and 256-bit decimals: Arrow's row format.
     Bytes(RowConverter, Rows),
 }
@@ -34,7 +36,8 @@ impl OrderKeys {
         }
         Ok(match key_bytes(data_type) {
             16 => Self::W128(vec![]),
-            _ => Self::W64(vec![]),
+            8 => Self::W64(vec![]),
+            _ => Self::W32(vec![]),
         })
     }
 
@@ -45,38 +48,27 @@ impl OrderKeys {
         Ok((keys, values.logical_nulls().filter(|n| n.null_count() > 0)))
     }
 
-    /// Adds the keys of further values of the type.
-    pub(crate) fn append(&mut self, values: &ArrayRef) -> Result<()> {
+    /// Adds the keys of further values of the type, and says how many bytes they take.
+    pub(crate) fn append(&mut self, values: &ArrayRef) -> Result<usize> {
         let data_type = values.data_type();
         if let Self::Bytes(converter, rows) = self {
             let plain = cast(values, &value_type(data_type))?;
-            return Ok(converter.append(rows, &[plain])?);
+            let before = rows.size();
+            converter.append(rows, &[plain])?;
+            return Ok(rows.size().saturating_sub(before));
         }
         let chunks = Chunks {
             arrays: vec![normalize_float_zero(values)],
             held_by_table: true,
         };
-        match (self, encode(&chunks, data_type, Extreme::Min)?.column) {
-            (Self::W64(keys), KeyColumn::W32(column)) => extend(keys, &column, u64::from),
-            (Self::W64(keys), KeyColumn::W64(column)) => extend(keys, &column, |key| key),
-            (Self::W128(keys), KeyColumn::W128(column)) => extend(keys, &column, |key| key),
+        let column = encode(&chunks, data_type, Extreme::Min)?.column;
+        let bytes = column.bytes();
+        match (self, column) {
+            (Self::W32(keys), KeyColumn::W32(column)) => keys.push(column),
+            (Self::W64(keys), KeyColumn::W64(column)) => keys.push(column),
+            (Self::W128(keys), KeyColumn::W128(column)) => keys.push(column),
             _ => return exec_err!("a {data_type} among keys of another type"),
         }
-        Ok(())
+        Ok(bytes)
     }
-
-    /// Bytes of the keys.
-    pub(crate) fn bytes(&self) -> usize {
-        match self {
-            Self::W64(keys) => keys.capacity() * size_of::<u64>(),
-            Self::W128(keys) => keys.capacity() * size_of::<u128>(),
-            Self::Bytes(_, rows) => rows.size(),
-        }
-    }
-}
-
-fn extend<K: Key, T>(keys: &mut Vec<T>, column: &Column<K>, widen: impl Fn(K) -> T) {
-    let encoding = column.encoding();
-    let bits = column.bits().iter();
-    keys.extend(bits.map(|bits| widen(encoding.encode(*bits))));
 }

@@ -3,27 +3,45 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int64Array, UInt64Array};
-use arrow::buffer::NullBuffer;
-use arrow::datatypes::{DataType, Decimal128Type, Int64Type, UInt64Type};
+use arrow::datatypes::{ArrowPrimitiveType, DataType, Decimal128Type, Int64Type, UInt64Type};
 use datafusion::common::{Result, exec_err};
 
+use super::places::Places;
+use crate::engine::cpu::{Numbers, Plain};
 use crate::functions::bounds::Ranges;
 
 /// How many values before each row are not NULL.
 #[derive(Debug)]
-pub(crate) struct Counts(Option<Vec<u32>>);
+pub(crate) struct Counts(Option<Numbers<u32>>);
 
 impl Counts {
-    /// The counts of a column of fewer than 2^32 rows.
-    pub(crate) fn of(values: &ArrayRef) -> Self {
-        let nulls = values.logical_nulls().filter(|n| n.null_count() > 0);
-        Self(nulls.map(|nulls| {
-            let counts = nulls.iter().scan(0, |count, valid| {
-                *count += u32::from(valid);
-                Some(*count)
-            });
-            std::iter::once(0).chain(counts).collect()
-        }))
+    /// The counts of the column that `chunks` make up, of fewer than 2^32 rows that go to `places`.
+    pub(crate) fn of(chunks: &[ArrayRef], places: &Places) -> Result<Self> {
+        if chunks.iter().all(|chunk| chunk.logical_null_count() == 0) {
+            return Ok(Self(None));
+        }
+        let mut counts = Numbers::zeroed(places.len() + 1)?;
+        let mut first = 0;
+        for chunk in chunks {
+            let nulls = chunk.logical_nulls();
+            for (row, place) in places.of_rows(first, chunk.len()).enumerate() {
+                if let Some(place) = place {
+                    let valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+                    counts[place + 1] = u32::from(valid);
+                }
+            }
+            first += chunk.len();
+        }
+        add_up(&mut counts, u32::wrapping_add);
+        Ok(Self(Some(counts)))
+    }
+
+    /// About how many bytes the counts of such a column take.
+    pub(crate) fn estimate(chunks: &[ArrayRef], places: &Places) -> usize {
+        if chunks.iter().all(|chunk| chunk.logical_null_count() == 0) {
+            return 0;
+        }
+        (places.len() + 1) * size_of::<u32>()
     }
 
     /// How many values of a range within the column are not NULL.
@@ -60,26 +78,22 @@ impl Counts {
     pub(crate) fn answer(&self, ranges: &Ranges) -> Int64Array {
         ranges.iter().map(|range| self.count(range)).collect()
     }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.0.as_ref().map_or(0, |c| size_of_val(c.as_slice()))
-    }
 }
 
 /// The sum of the values before each row, and how many there are. Sums wrap, as DataFusion's do, so that a difference is
 /// right whenever the sum of the range fits.
 #[derive(Debug)]
 pub(crate) struct Sums {
-    counts: Counts,
+    counts: Arc<Counts>,
     prefix: Prefix,
     data_type: DataType,
 }
 
 #[derive(Debug)]
 enum Prefix {
-    Signed(Vec<i64>),
-    Unsigned(Vec<u64>),
-    Decimal(Vec<i128>),
+    Signed(Numbers<i64>),
+    Unsigned(Numbers<u64>),
+    Decimal(Numbers<i128>),
 }
 
 impl Sums {
@@ -91,32 +105,40 @@ impl Sums {
         )
     }
 
-    /// The sums of a column.
+    /// The sums of the column that `chunks` make up, whose rows go to `places`.
     ///
     /// # Errors
     /// An execution error for a type that [`Self::supports`] does not name.
-    pub(crate) fn of(values: &ArrayRef) -> Result<Self> {
-        let nulls = values.nulls();
-        let sums = match values.data_type() {
+    pub(crate) fn of(
+        chunks: &[ArrayRef],
+        data_type: &DataType,
+        counts: Arc<Counts>,
+        places: &Places,
+    ) -> Result<Self> {
+        let prefix = match data_type {
             DataType::Int64 => {
-                let values = values.as_primitive::<Int64Type>().values();
-                Prefix::Signed(prefix(values, nulls, i64::wrapping_add))
+                Prefix::Signed(prefix::<Int64Type>(chunks, places, i64::wrapping_add)?)
             }
             DataType::UInt64 => {
-                let values = values.as_primitive::<UInt64Type>().values();
-                Prefix::Unsigned(prefix(values, nulls, u64::wrapping_add))
+                Prefix::Unsigned(prefix::<UInt64Type>(chunks, places, u64::wrapping_add)?)
             }
-            DataType::Decimal128(..) => {
-                let values = values.as_primitive::<Decimal128Type>().values();
-                Prefix::Decimal(prefix(values, nulls, i128::wrapping_add))
-            }
+            DataType::Decimal128(..) => Prefix::Decimal(prefix::<Decimal128Type>(
+                chunks,
+                places,
+                i128::wrapping_add,
+            )?),
             other => return exec_err!("a range join has no sums of {other}"),
         };
         Ok(Self {
-            counts: Counts::of(values),
-            prefix: sums,
-            data_type: values.data_type().clone(),
+            counts,
+            prefix,
+            data_type: data_type.clone(),
         })
+    }
+
+    /// About how many bytes the sums of such a column take, the counts not included.
+    pub(crate) fn estimate(data_type: &DataType, places: &Places) -> usize {
+        (places.len() + 1) * data_type.primitive_width().unwrap_or_default()
     }
 
     /// The sums of many ranges within the column, NULL where a range holds no value.
@@ -143,33 +165,39 @@ impl Sums {
             }
         }
     }
-
-    pub(crate) fn bytes(&self) -> usize {
-        let sums = match &self.prefix {
-            Prefix::Signed(sums) => size_of_val(sums.as_slice()),
-            Prefix::Unsigned(sums) => size_of_val(sums.as_slice()),
-            Prefix::Decimal(sums) => size_of_val(sums.as_slice()),
-        };
-        sums + self.counts.bytes()
-    }
 }
 
-/// The sum of all values before each row, and of all.
-fn prefix<T: Copy + Default>(
-    values: &[T],
-    nulls: Option<&NullBuffer>,
-    add: impl Fn(T, T) -> T,
-) -> Vec<T> {
-    let mut sum = T::default();
-    let mut sums = Vec::with_capacity(values.len() + 1);
-    sums.push(sum);
-    for (i, value) in values.iter().enumerate() {
-        if nulls.is_none_or(|nulls| nulls.is_valid(i)) {
-            sum = add(sum, *value);
+/// The sum of all values before each place, and of all.
+fn prefix<T: ArrowPrimitiveType<Native: Plain>>(
+    chunks: &[ArrayRef],
+    places: &Places,
+    add: impl Fn(T::Native, T::Native) -> T::Native,
+) -> Result<Numbers<T::Native>> {
+    let mut sums = Numbers::zeroed(places.len() + 1)?;
+    let mut first = 0;
+    for chunk in chunks {
+        let values = chunk.as_primitive::<T>();
+        places.put(first, values.values(), &mut sums[1..]);
+        if let Some(nulls) = values.nulls().filter(|n| n.null_count() > 0) {
+            for (row, place) in places.of_rows(first, chunk.len()).enumerate() {
+                if let Some(place) = place.filter(|_| nulls.is_null(row)) {
+                    sums[place + 1] = T::Native::default();
+                }
+            }
         }
-        sums.push(sum);
+        first += chunk.len();
     }
-    sums
+    add_up(&mut sums, add);
+    Ok(sums)
+}
+
+/// Each number becomes the sum of those up to it.
+fn add_up<T: Copy + Default>(numbers: &mut [T], add: impl Fn(T, T) -> T) {
+    let mut sum = T::default();
+    for number in numbers {
+        sum = add(sum, *number);
+        *number = sum;
+    }
 }
 
 /// A position within the column, or its end.

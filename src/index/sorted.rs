@@ -2,16 +2,22 @@
 
 use std::cmp::Ordering;
 
-use arrow::array::{Array, ArrayRef, NullBufferBuilder, UInt32Array};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, NullBufferBuilder};
 use arrow::buffer::NullBuffer;
-use arrow::compute::take;
 use arrow::datatypes::DataType;
 use arrow::row::Rows;
 use datafusion::common::{Result, exec_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::groups::{Groups, NO_GROUP};
 use super::order_keys::OrderKeys;
-use crate::functions::bounds::Ranges;
+use super::places::{Places, number};
+use super::search::{Keys, LastFound, Number, are_sorted, is_sorted};
+use super::segments::Segments;
+use crate::engine::cpu::Numbers;
+use crate::engine::{Column, Encoding, SharedSlice};
 
 /// How a range key stands to a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
@@ -36,6 +42,11 @@ impl Comparison {
     pub(crate) fn is_strict(self) -> bool {
         matches!(self, Self::Above | Self::Below)
     }
+
+    /// Whether the keys below the bound end before those that equal it, or behind them.
+    pub(super) fn is_before_equal(self) -> bool {
+        self.is_lower() != self.is_strict()
+    }
 }
 
 /// Rows in the order of their groups of equal keys, within a group in that of the range key. Rows with a NULL among
@@ -46,34 +57,15 @@ pub(crate) struct SortedRows {
     /// Where each group begins, and the end of the last.
     starts: Vec<usize>,
     keys: SortedKeys,
-    /// Which row stands at each position; `None` where the rows stood so already.
-    order: Option<UInt32Array>,
-}
-
-/// For each of some rows, positions from the first to before the second.
-#[derive(Debug)]
-pub(crate) struct Segments(Vec<(usize, usize)>);
-
-impl Segments {
-    /// Which rows have positions left.
-    pub(crate) fn are_empty(&self) -> impl Iterator<Item = bool> {
-        self.0.iter().map(|(start, end)| start >= end)
-    }
-
-    /// The positions as inclusive ranges.
-    pub(crate) fn ranges(&self) -> Ranges {
-        let ends = self.0.iter();
-        ends.map(|(start, end)| (position(*start), position(*end) - 1))
-            .collect()
-    }
 }
 
 #[derive(Debug)]
 enum SortedKeys {
-    W64(Vec<u64>),
-    W128(Vec<u128>),
-    /// In the order of the rows, not in the sorted one.
-    Bytes(Rows),
+    W32(Keys<u32>),
+    W64(Keys<u64>),
+    W128(Keys<u128>),
+    /// As the rows came, and which row stands at each position; `None` where they came sorted.
+    Bytes(Rows, Option<Arc<Vec<u32>>>),
 }
 
 /// Rows that come to be sorted, a batch at a time. Of their keys only what sorts and finds them is kept.
@@ -81,40 +73,45 @@ enum SortedKeys {
 pub(crate) struct Unsorted {
     groups: Option<Groups>,
     /// The group of each row, if there are groups.
-    numbers: Vec<u32>,
+    numbers: Numbers<u32>,
     keys: OrderKeys,
+    key_bytes: usize,
     /// Which rows have a range key.
     nulls: NullBufferBuilder,
 }
 
 impl Unsorted {
-    /// No rows yet, of equality keys and a range key of these types.
-    pub(crate) fn try_new(equal: &[DataType], key: &DataType) -> Result<Self> {
+    /// No rows yet, but memory for so many, of equality keys and a range key of these types.
+    ///
+    /// # Errors
+    /// An execution error for 2^32 rows or more.
+    pub(crate) fn try_new(rows: usize, equal: &[DataType], key: &DataType) -> Result<Self> {
+        if u32::try_from(rows).is_err() {
+            return exec_err!(
+                "a range join takes at most {} rows on the side that is searched, not {rows}",
+                u32::MAX
+            );
+        }
         let groups = (!equal.is_empty()).then(|| Groups::try_new(equal));
         Ok(Self {
+            numbers: Numbers::zeroed(if groups.is_some() { rows } else { 0 })?,
             groups: groups.transpose()?,
-            numbers: vec![],
             keys: OrderKeys::try_new(key)?,
+            key_bytes: 0,
             nulls: NullBufferBuilder::new(0),
         })
     }
 
-    /// Adds rows by their equality keys and their range key.
-    ///
-    /// # Errors
-    /// An execution error for 2^32 rows or more.
+    /// Adds rows, no more in all than there is memory for, by their equality keys and their range key.
     pub(crate) fn add(&mut self, equal: &[ArrayRef], key: &ArrayRef) -> Result<()> {
-        let rows = self.nulls.len() + key.len();
-        if u32::try_from(rows).is_err() {
-            return exec_err!(
-                "a range join takes at most {} rows on the side that is searched",
-                u32::MAX
-            );
-        }
+        let first = self.nulls.len();
         if let Some(groups) = &mut self.groups {
-            self.numbers.append(&mut groups.add(equal)?);
+            let Some(numbers) = self.numbers.get_mut(first..first + key.len()) else {
+                return exec_err!("a range join got more rows than it was told of");
+            };
+            groups.add(equal, numbers)?;
         }
-        self.keys.append(key)?;
+        self.key_bytes += self.keys.append(key)?;
         match key.logical_nulls() {
             Some(nulls) => self.nulls.append_buffer(&nulls),
             None => self.nulls.append_n_non_nulls(key.len()),
@@ -127,51 +124,58 @@ impl Unsorted {
         self.nulls.len()
     }
 
-    /// About how many bytes the rows take.
+    /// About how many bytes the rows take, keys that are Arrow's memory included.
     pub(crate) fn bytes(&self) -> usize {
         let groups = self.groups.as_ref().map_or(0, Groups::bytes);
-        groups + self.numbers.capacity() * size_of::<u32>() + self.keys.bytes()
+        groups + self.numbers.bytes() + self.key_bytes
     }
 
-    /// About how many bytes sorting takes beside these: the keys once more, with their places.
-    pub(crate) fn sorting_bytes(&self) -> usize {
-        let pair = match self.keys {
-            OrderKeys::W64(_) => size_of::<(u64, u32)>() + size_of::<u64>(),
-            OrderKeys::W128(_) => size_of::<(u128, u32)>() + size_of::<u128>(),
-            OrderKeys::Bytes(..) => 0,
-        };
-        self.len() * (pair + size_of::<u32>())
-    }
-
-    /// The rows in their order.
-    pub(crate) fn sort(mut self) -> SortedRows {
+    /// The rows in their order, and where each went. What that takes beside these rows is registered with `memory`, and is so
+    /// still when this ends.
+    pub(crate) fn sort(mut self, memory: &MemoryReservation) -> Result<(SortedRows, Places)> {
         let rows = self.len();
         let nulls = self.nulls.finish().filter(|n| n.null_count() > 0);
-        let (mut order, starts) = match &self.groups {
-            None => {
-                let order = nulls.map(|nulls| nulls.valid_indices().map(row_number).collect());
-                let count = order.as_ref().map_or(rows, Vec::len);
-                (order, vec![0, count])
+        let (places, starts) = match (&self.groups, nulls) {
+            (None, None) => (Places::as_they_came(rows), vec![0, rows]),
+            (None, Some(nulls)) => {
+                memory.try_grow(rows * size_of::<u32>())?;
+                let places = Places::of_valid(nulls.iter())?;
+                let starts = vec![0, places.len()];
+                (places, starts)
             }
-            Some(groups) => {
-                let numbers = without_nulls(self.numbers, nulls.as_ref());
-                by_group(&numbers, groups.len())
+            (Some(groups), nulls) => {
+                if let Some(nulls) = nulls {
+                    leave_out(&mut self.numbers, &nulls);
+                }
+                memory.try_grow((groups.len() + 1) * size_of::<usize>())?;
+                Places::by_group(self.numbers, groups.len())
             }
         };
-        let keys = match self.keys {
-            OrderKeys::W64(keys) => SortedKeys::W64(sort(keys, &starts, &mut order)),
-            OrderKeys::W128(keys) => SortedKeys::W128(sort(keys, &starts, &mut order)),
+        let (keys, places) = match self.keys {
+            OrderKeys::W32(columns) => {
+                let (keys, places) = sort(columns, &starts, places, memory)?;
+                (SortedKeys::W32(keys), places)
+            }
+            OrderKeys::W64(columns) => {
+                let (keys, places) = sort(columns, &starts, places, memory)?;
+                (SortedKeys::W64(keys), places)
+            }
+            OrderKeys::W128(columns) => {
+                let (keys, places) = sort(columns, &starts, places, memory)?;
+                (SortedKeys::W128(keys), places)
+            }
             OrderKeys::Bytes(_, keys) => {
-                sort_bytes(&keys, &starts, &mut order);
-                SortedKeys::Bytes(keys)
+                let places = sort_bytes(&keys, &starts, places, memory)?;
+                let order = places.order().cloned();
+                (SortedKeys::Bytes(keys, order), places)
             }
         };
-        SortedRows {
+        let rows = SortedRows {
             groups: self.groups,
             starts,
             keys,
-            order: order.map(UInt32Array::from),
-        }
+        };
+        Ok((rows, places))
     }
 }
 
@@ -181,71 +185,62 @@ impl SortedRows {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Whether the rows were in order as they came.
-    pub(crate) fn was_sorted(&self) -> bool {
-        self.order.is_none()
-    }
-
-    /// About how many bytes the keys, the groups and the order take.
+    /// About how many bytes the keys and the groups take, an order that is shared not included.
     pub(crate) fn bytes(&self) -> usize {
         let keys = match &self.keys {
-            SortedKeys::W64(keys) => size_of_val(keys.as_slice()),
-            SortedKeys::W128(keys) => size_of_val(keys.as_slice()),
-            SortedKeys::Bytes(rows) => rows.size(),
+            SortedKeys::W32(keys) => keys.bytes(),
+            SortedKeys::W64(keys) => keys.bytes(),
+            SortedKeys::W128(keys) => keys.bytes(),
+            SortedKeys::Bytes(rows, _) => rows.size(),
         };
         let groups = self.groups.as_ref().map_or(0, Groups::bytes);
-        let order = self.order.as_ref().map_or(0, Array::get_array_memory_size);
-        keys + groups + order + size_of_val(self.starts.as_slice())
-    }
-
-    /// A column of the rows in their sorted order.
-    pub(crate) fn sorted(&self, values: &ArrayRef) -> Result<ArrayRef> {
-        match &self.order {
-            Some(order) => Ok(take(values, order, None)?),
-            None => Ok(values.clone()),
-        }
+        keys + groups + size_of_val(self.starts.as_slice())
     }
 
     /// For each of `rows` rows, the positions of its group: what bounds are found among.
     pub(crate) fn start(&self, rows: usize, equal: &[ArrayRef]) -> Result<Segments> {
-        let segment = |group: &u32| match *group {
-            NO_GROUP => (0, 0),
-            group => (self.starts[group as usize], self.starts[group as usize + 1]),
+        let Some(groups) = &self.groups else {
+            return Ok(Segments::of_all(rows, self.len()));
         };
-        Ok(Segments(match &self.groups {
-            Some(groups) => groups.find(equal)?.iter().map(segment).collect(),
-            None => vec![(0, self.len()); rows],
-        }))
+        Ok(Segments::of_groups(groups.find(equal)?, &self.starts))
     }
 
-    /// Leaves the positions whose key compares so with the bound of each row.
+    /// Leaves the positions whose key compares so with the bound of each row. The bound is one of several; `last_found` knows by its
+    /// number what was found for it before.
     pub(crate) fn narrow(
         &self,
         segments: &mut Segments,
-        comparison: Comparison,
+        (number, comparison): (usize, Comparison),
         bounds: &ArrayRef,
+        last_found: &mut LastFound,
     ) -> Result<()> {
         let (targets, nulls) = OrderKeys::of(bounds)?;
-        let (segments, nulls) = (&mut segments.0, nulls.as_ref());
-        match (&self.keys, &targets) {
-            (SortedKeys::W64(keys), OrderKeys::W64(targets)) => {
-                narrow(segments, comparison, nulls, |segment, i, before_equal| {
-                    split_64(keys, segment, targets[i], before_equal)
-                });
+        if let Some(nulls) = nulls {
+            segments.leave_out(&nulls);
+        }
+        let hints = last_found.of_bound(number, self.starts.len() - 1);
+        match (&self.keys, targets) {
+            (SortedKeys::W32(keys), OrderKeys::W32(bounds)) => {
+                keys.narrow(segments, comparison, &bounds, hints);
             }
-            (SortedKeys::W128(keys), OrderKeys::W128(targets)) => {
-                narrow(segments, comparison, nulls, |segment, i, before_equal| {
-                    let compare = |place: usize| keys[place].cmp(&targets[i]);
-                    split(segment, before_equal, compare)
-                });
+            (SortedKeys::W64(keys), OrderKeys::W64(bounds)) => {
+                keys.narrow(segments, comparison, &bounds, hints);
             }
-            (SortedKeys::Bytes(keys), OrderKeys::Bytes(_, targets)) => {
-                narrow(segments, comparison, nulls, |segment, i, before_equal| {
+            (SortedKeys::W128(keys), OrderKeys::W128(bounds)) => {
+                keys.narrow(segments, comparison, &bounds, hints);
+            }
+            (SortedKeys::Bytes(keys, order), OrderKeys::Bytes(_, targets)) => {
+                for row in 0..bounds.len() {
+                    let Some(segment) = segments.of(row) else {
+                        continue;
+                    };
                     // Rows of two converters of one type: their bytes compare.
-                    let target = targets.row(i).data();
-                    let compare = |place| keys.row(self.row_at(place)).data().cmp(target);
-                    split(segment, before_equal, compare)
-                });
+                    let target = targets.row(row).data();
+                    let place = split(segment, comparison.is_before_equal(), |place| {
+                        keys.row(row_at(order.as_ref(), place)).data().cmp(target)
+                    });
+                    segments.cut(row, comparison, place);
+                }
             }
             _ => return exec_err!("a bound of a range join has another type than its key"),
         }
@@ -254,162 +249,133 @@ impl SortedRows {
 
     /// The first position in `from..=at` whose key is that at `at`.
     pub(crate) fn first_equal(&self, from: usize, at: usize) -> usize {
-        let segment = (from, at);
         match &self.keys {
-            SortedKeys::W64(keys) => split(segment, true, |place| keys[place].cmp(&keys[at])),
-            SortedKeys::W128(keys) => split(segment, true, |place| keys[place].cmp(&keys[at])),
-            SortedKeys::Bytes(keys) => {
-                let target = keys.row(self.row_at(at));
-                split(segment, true, |place| {
-                    keys.row(self.row_at(place)).cmp(&target)
-                })
+            SortedKeys::W32(keys) => first_equal(from, at, |place| keys.key(place)),
+            SortedKeys::W64(keys) => first_equal(from, at, |place| keys.key(place)),
+            SortedKeys::W128(keys) => first_equal(from, at, |place| keys.key(place)),
+            SortedKeys::Bytes(keys, order) => {
+                first_equal(from, at, |place| keys.row(row_at(order.as_ref(), place)))
             }
         }
     }
-
-    /// The row at a position.
-    fn row_at(&self, position: usize) -> usize {
-        self.order
-            .as_ref()
-            .map_or(position, |order| order.value(position) as usize)
-    }
 }
 
-/// Rows are fewer than 2^32.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "`Unsorted::add` refuses more rows"
-)]
-fn row_number(row: usize) -> u32 {
-    row as u32
+/// The row at a position.
+fn row_at(order: Option<&Arc<Vec<u32>>>, position: usize) -> usize {
+    order.map_or(position, |order| order[position] as usize)
 }
 
-/// Positions are fewer than 2^32.
-#[expect(
-    clippy::cast_possible_wrap,
-    reason = "`Unsorted::add` refuses more rows"
-)]
-fn position(place: usize) -> i64 {
-    place as i64
-}
-
-/// The group numbers, none where the range key is NULL.
-fn without_nulls(mut numbers: Vec<u32>, nulls: Option<&NullBuffer>) -> Vec<u32> {
-    if let Some(nulls) = nulls {
-        for (i, number) in numbers.iter_mut().enumerate() {
-            if nulls.is_null(i) {
-                *number = NO_GROUP;
-            }
+/// No group where the range key is NULL.
+fn leave_out(numbers: &mut [u32], nulls: &NullBuffer) {
+    for (number, valid) in numbers.iter_mut().zip(nulls) {
+        if !valid {
+            *number = NO_GROUP;
         }
     }
-    numbers
 }
 
-/// The rows by group, those of one group as they came, and where each group begins. `None` where they stand so already.
-fn by_group(numbers: &[u32], groups: usize) -> (Option<Vec<u32>>, Vec<usize>) {
-    let mut starts = vec![0; groups + 1];
-    let mut ordered = true;
-    let mut last = 0;
-    for &number in numbers {
-        ordered &= number >= last && number != NO_GROUP;
-        last = number;
-        if number != NO_GROUP {
-            starts[number as usize + 1] += 1;
-        }
-    }
-    let mut sum = 0;
-    for start in &mut starts {
-        sum += *start;
-        *start = sum;
-    }
-    if ordered {
-        return (None, starts);
-    }
-    let mut next = starts.clone();
-    let mut order = vec![0; sum];
-    for (row, &number) in numbers.iter().enumerate() {
-        if number != NO_GROUP {
-            let place = &mut next[number as usize];
-            order[*place] = row_number(row);
-            *place += 1;
-        }
-    }
-    (Some(order), starts)
-}
-
-/// The keys of the rows in their order, sorted within each group; the order follows them. Equal keys stay as they came.
-fn sort<K: Ord + Copy>(keys: Vec<K>, starts: &[usize], order: &mut Option<Vec<u32>>) -> Vec<K> {
-    let mut sorted = match order {
-        None => keys,
-        Some(order) => order.iter().map(|row| keys[*row as usize]).collect(),
+/// The keys in their order, sorted within each group, and where the rows go then. Equal keys stay as they came.
+fn sort<K: Number>(
+    columns: Vec<Column<K>>,
+    starts: &[usize],
+    places: Places,
+    memory: &MemoryReservation,
+) -> Result<(Keys<K>, Places)> {
+    let Some(encoding) = columns.first().map(Column::encoding) else {
+        let none = Encoding::unsigned();
+        return Ok((Keys::new(vec![], none), places));
     };
-    let mut pairs = vec![];
+    let one_group = starts.len() == 2;
+    if places.are_as_they_came() && (one_group || columns.len() == 1) {
+        let sorted = if one_group {
+            are_sorted(columns.iter().map(Column::bits), encoding)
+        } else {
+            let keys = columns[0].bits();
+            let mut groups = starts.windows(2).map(|ends| &keys[ends[0]..ends[1]]);
+            groups.all(|keys| is_sorted(keys, encoding))
+        };
+        if sorted {
+            let shared = columns.iter().map(|c| Arc::clone(c.shared_bits()));
+            return Ok((Keys::new(shared.collect(), encoding), places));
+        }
+    }
+    memory.try_grow(places.len() * size_of::<K>())?;
+    let mut keys: Numbers<K> = places.arrange(columns.iter().map(Column::bits))?;
+    drop(columns);
+    let places = sort_groups(&mut keys, encoding, starts, places, memory)?;
+    let keys: SharedSlice<K> = Arc::new(keys);
+    Ok((Keys::new(vec![keys], encoding), places))
+}
+/// Sorts keys, which lie by group, within each group, and says where the rows go then.
+fn sort_groups<K: Number>(
+    keys: &mut [K],
+    encoding: Encoding<K>,
+    starts: &[usize],
+    places: Places,
+    memory: &MemoryReservation,
+) -> Result<Places> {
+    let rows = keys.len();
+    let mut onward: Option<Numbers<u32>> = None;
+    let mut pairs: Vec<(K, u32)> = vec![];
     for ends in starts.windows(2) {
-        let segment = ends[0]..ends[1];
-        let keys = &mut sorted[segment.clone()];
-        if keys.is_sorted() {
+        let group = &mut keys[ends[0]..ends[1]];
+        if is_sorted(group, encoding) {
             continue;
         }
-        let rows = &mut rows_of(order, starts)[segment];
+        let onward = match &mut onward {
+            Some(onward) => onward,
+            none => {
+                memory.try_grow(rows * size_of::<u32>())?;
+                let mut same = Numbers::zeroed(rows)?;
+                for (place, slot) in same.iter_mut().enumerate() {
+                    *slot = number(place);
+                }
+                none.insert(same)
+            }
+        };
+        if pairs.capacity() < group.len() {
+            memory.try_grow((group.len() - pairs.capacity()) * size_of::<(K, u32)>())?;
+            pairs = Vec::with_capacity(group.len());
+        }
         pairs.clear();
-        pairs.extend(keys.iter().copied().zip(rows.iter().copied()));
-        // Rows of a group stand in the order they came, so the row decides between equal keys as a stable sort would.
+        let from = (ends[0]..).map(number);
+        pairs.extend(group.iter().map(|bits| encoding.encode(*bits)).zip(from));
+        // Rows of a group stand in the order they came, so the place decides between equal keys as a stable sort would.
         pairs.sort_unstable();
-        for ((key, row), pair) in keys.iter_mut().zip(rows).zip(&pairs) {
-            (*key, *row) = *pair;
+        for ((bits, (key, from)), to) in group.iter_mut().zip(&pairs).zip(ends[0]..) {
+            *bits = encoding.decode(*key);
+            onward[*from as usize] = number(to);
         }
     }
-    sorted
+    Ok(match onward {
+        Some(onward) => places.then(onward),
+        None => places,
+    })
 }
 
 /// As [`sort`], for keys that stay where they are.
-fn sort_bytes(keys: &Rows, starts: &[usize], order: &mut Option<Vec<u32>>) {
-    let compare = |a: &u32, b: &u32| keys.row(*a as usize).cmp(&keys.row(*b as usize));
+fn sort_bytes(
+    keys: &Rows,
+    starts: &[usize],
+    places: Places,
+    memory: &MemoryReservation,
+) -> Result<Places> {
+    memory.try_grow(places.order_bytes())?;
+    let order = places.order();
+    let key = |place: usize| keys.row(row_at(order, place));
+    let mut groups = starts.windows(2);
+    if groups.all(|ends| (ends[0]..ends[1]).is_sorted_by(|a, b| key(*a) <= key(*b))) {
+        return Ok(places);
+    }
+    memory.try_grow(2 * keys.num_rows() * size_of::<u32>())?;
+    let mut order = match order {
+        Some(order) => order.to_vec(),
+        None => (0..places.len()).map(number).collect(),
+    };
     for ends in starts.windows(2) {
-        let segment = ends[0]..ends[1];
-        let sorted = match order {
-            None => segment
-                .clone()
-                .is_sorted_by(|a, b| keys.row(*a) <= keys.row(*b)),
-            Some(order) => order[segment.clone()].is_sorted_by(|a, b| compare(a, b).is_le()),
-        };
-        if !sorted {
-            rows_of(order, starts)[segment].sort_by(compare);
-        }
+        order[ends[0]..ends[1]].sort_by(|a, b| keys.row(*a as usize).cmp(&keys.row(*b as usize)));
     }
-}
-
-/// The order, which is made where there was none yet.
-fn rows_of<'a>(order: &'a mut Option<Vec<u32>>, starts: &[usize]) -> &'a mut Vec<u32> {
-    let rows = starts.last().copied().unwrap_or(0);
-    order.get_or_insert_with(|| (0..rows).map(row_number).collect())
-}
-
-/// Cuts each segment at its bound. `split` finds the first place of a segment whose key is not below the bound of a row, or,
-/// unless it is told to stop before equal ones, above it.
-fn narrow(
-    segments: &mut [(usize, usize)],
-    comparison: Comparison,
-    nulls: Option<&NullBuffer>,
-    split: impl Fn((usize, usize), usize, bool) -> usize,
-) {
-    // The place of the first key at the bound divides the keys below it from the others.
-    let before_equal = comparison.is_lower() != comparison.is_strict();
-    for (i, segment) in segments.iter_mut().enumerate() {
-        if segment.0 >= segment.1 {
-            continue;
-        }
-        if nulls.is_some_and(|nulls| nulls.is_null(i)) {
-            segment.1 = segment.0;
-            continue;
-        }
-        let place = split(*segment, i, before_equal);
-        if comparison.is_lower() {
-            segment.0 = place;
-        } else {
-            segment.1 = place;
-        }
-    }
+    Places::of_order(order, keys.num_rows())
 }
 
 /// The first place of a segment whose key is not below the bound, or, unless `before_equal`, above it.
@@ -435,63 +401,19 @@ fn split(
     low
 }
 
-/// As [`split`], for numbers: these are often spread evenly, as times and positions are, so the search begins where
-/// the bound would then stand, and takes growing steps from there.
-fn split_64(keys: &[u64], (start, end): (usize, usize), bound: u64, before_equal: bool) -> usize {
-    let is_before = |key: u64| key < bound || (key == bound && !before_equal);
-    let (first, last) = (keys[start], keys[end - 1]);
-    if !is_before(first) {
-        return start;
+/// The first place in `from..=at` whose key is that at `at`.
+fn first_equal<K: Ord>(from: usize, at: usize, key: impl Fn(usize) -> K) -> usize {
+    let last = key(at);
+    if from == at || key(at - 1) != last {
+        return at;
     }
-    if is_before(last) {
-        return end;
-    }
-    // Now `first < last`, and the place sought is in `start + 1..end`.
-    let guess = start + interpolate(bound - first, last - first, end - 1 - start);
-    let (mut low, mut high) = (start, end - 1);
-    let mut step = 1;
-    if is_before(keys[guess]) {
-        low = guess;
-        while low + step < high {
-            if !is_before(keys[low + step]) {
-                high = low + step;
-                break;
-            }
-            low += step;
-            step *= 2;
-        }
-    } else {
-        high = guess;
-        while low + step < high {
-            if is_before(keys[high - step]) {
-                low = high - step;
-                break;
-            }
-            high -= step;
-            step *= 2;
-        }
-    }
-    // The key at `low` is before the bound, that at `high` is not.
-    low + keys[low..=high].partition_point(|key| is_before(*key))
-}
-
-/// About `part / whole * steps`, at most `steps`.
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a guess of where to begin"
-)]
-fn interpolate(part: u64, whole: u64, steps: usize) -> usize {
-    let guess = part as f64 / whole as f64 * steps as f64;
-    (guess as usize).min(steps)
+    split((from, at), true, |place| key(place).cmp(&last))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow::array::{Int64Array, StringArray};
+    use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 
     use super::*;
 
@@ -506,6 +428,10 @@ mod tests {
     #[test]
     fn bounds_are_found_as_by_counting() {
         let state = &mut 88_172_645_463_325_252;
+        let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
+        let memory = MemoryConsumer::new("test").register(&pool);
+        // Hints of other rows must do no harm.
+        let mut last_found = LastFound::default();
         for round in 0..200 {
             let rows = usize::try_from(random(state, 60)).expect("a small number");
             let spread = [3, 20, 1_000_000][round % 3];
@@ -539,14 +465,15 @@ mod tests {
                 };
                 let key = kind(key.clone());
                 let types: Vec<_> = columns.iter().map(|c| c.data_type().clone()).collect();
-                let mut sorted = Unsorted::try_new(&types, key.data_type()).unwrap();
+                let mut sorted = Unsorted::try_new(rows, &types, key.data_type()).unwrap();
                 for (from, to) in [(0, rows / 3), (rows / 3, rows)] {
                     let part = |a: &ArrayRef| a.slice(from, to - from);
                     let equal: Vec<_> = columns.iter().map(part).collect();
                     sorted.add(&equal, &part(&key)).unwrap();
                 }
-                let sorted = sorted.sort();
-                let order: Vec<usize> = (0..sorted.len()).map(|p| sorted.row_at(p)).collect();
+                let (sorted, places) = sorted.sort(&memory).unwrap();
+                let row_at = |place| row_at(places.order(), place);
+                let order: Vec<usize> = (0..sorted.len()).map(row_at).collect();
                 for lower in [Comparison::Above, Comparison::AtLeast] {
                     for upper in [Comparison::Below, Comparison::AtMost] {
                         let bounds = [(lower, kind(column(1))), (upper, kind(column(2)))];
@@ -556,8 +483,11 @@ mod tests {
                             vec![]
                         };
                         let mut segments = sorted.start(40, &asked_groups).unwrap();
-                        for (comparison, bound) in &bounds {
-                            sorted.narrow(&mut segments, *comparison, bound).unwrap();
+                        for (i, (comparison, bound)) in bounds.iter().enumerate() {
+                            let number = (i, *comparison);
+                            sorted
+                                .narrow(&mut segments, number, bound, &mut last_found)
+                                .unwrap();
                         }
                         let ranges = segments.ranges();
                         for (i, [group, low, high]) in asked.iter().enumerate() {

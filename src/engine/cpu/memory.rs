@@ -143,11 +143,63 @@ impl Drop for Memory {
     }
 }
 
+/// Numbers of one kind in such memory.
+#[cfg(feature = "sql")]
+#[derive(Debug)]
+pub(crate) struct Numbers<T> {
+    memory: Memory,
+    len: usize,
+    kind: std::marker::PhantomData<T>,
+}
+
+#[cfg(feature = "sql")]
+impl<T: Plain> Numbers<T> {
+    /// `len` zeros.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`].
+    pub(crate) fn zeroed(len: usize) -> Result<Self, EngineError> {
+        Ok(Self {
+            memory: Memory::zeroed(len.saturating_mul(size_of::<T>()))?,
+            len,
+            kind: std::marker::PhantomData,
+        })
+    }
+
+    /// Bytes that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+}
+
+#[cfg(feature = "sql")]
+impl<T: Plain> std::ops::Deref for Numbers<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.memory.slice(0, self.len)
+    }
+}
+
+#[cfg(feature = "sql")]
+impl<T: Plain> std::ops::DerefMut for Numbers<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        self.memory.slice_mut(0, self.len)
+    }
+}
+
+#[cfg(feature = "sql")]
+impl<T: Plain> AsRef<[T]> for Numbers<T> {
+    fn as_ref(&self) -> &[T] {
+        self
+    }
+}
+
 /// Types of which any bytes are a value.
 ///
 /// # Safety
-/// Only for unsigned integers.
-pub(super) unsafe trait Plain: Copy {}
+/// Only for integers.
+pub(crate) unsafe trait Plain: Copy {}
 // SAFETY: an unsigned integer.
 unsafe impl Plain for u8 {}
 // SAFETY: an unsigned integer.
@@ -158,6 +210,10 @@ unsafe impl Plain for u32 {}
 unsafe impl Plain for u64 {}
 // SAFETY: an unsigned integer.
 unsafe impl Plain for u128 {}
+// SAFETY: an integer.
+unsafe impl Plain for i64 {}
+// SAFETY: an integer.
+unsafe impl Plain for i128 {}
 
 #[cfg(test)]
 mod tests {

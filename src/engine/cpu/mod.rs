@@ -37,8 +37,12 @@ use build::Source;
 use dispatch::CpuKey;
 use levels::{Layout, Levels};
 use memory::Memory;
+#[cfg(feature = "sql")]
+pub(crate) use memory::{Numbers, Plain};
 use search::Context;
 pub use simd::Simd;
+#[cfg(feature = "sql")]
+pub(crate) use simd::prefetch;
 use validity::NextValid;
 
 use super::{

@@ -164,7 +164,7 @@ pub(super) const NOWHERE: u32 = 64;
 
 /// Asks for the cache line of an address. Any address will do: it is a hint.
 #[inline(always)]
-pub(super) fn prefetch<T>(address: *const T) {
+pub(crate) fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing a program can see and never faults.
     unsafe {

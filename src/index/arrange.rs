@@ -1,0 +1,120 @@
+//! Columns of keys whose rows move.
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use datafusion::common::{Result, exec_err};
+
+use arrow::datatypes::DataType;
+
+use super::keys::{Chunks, Encoded, KeyColumn, encode, is_ranked, key_bytes};
+use super::places::Places;
+use crate::engine::cpu::{Numbers, Plain};
+use crate::engine::{Column, Extreme, Key, Validity};
+
+/// Makes one column of keys out of `chunks`, as [`encode`] does, with each row in its place.
+pub(crate) fn arrange(
+    chunks: &Chunks,
+    data_type: &DataType,
+    extreme: Extreme,
+    places: &Places,
+) -> Result<Encoded> {
+    // Ranks are those among all values.
+    let whole = chunks.arrays.len() < 2 || is_ranked(data_type);
+    if whole && places.are_as_they_came() {
+        return encode(chunks, data_type, extreme);
+    }
+    let parts: Vec<&[ArrayRef]> = if whole {
+        vec![&chunks.arrays]
+    } else {
+        chunks.arrays.chunks(1).collect()
+    };
+    let mut parts = parts.into_iter().map(|arrays| {
+        let chunks = Chunks {
+            arrays: arrays.to_vec(),
+            held_by_table: true,
+        };
+        encode(&chunks, data_type, extreme)
+    });
+    let Some(first) = parts.next().transpose()? else {
+        return encode(chunks, data_type, extreme);
+    };
+    let rest = parts.map(|part| part.map(|encoded| encoded.column));
+    let column = match first.column {
+        KeyColumn::W32(first) => {
+            KeyColumn::W32(moved(first, rest, places, |column| match column {
+                KeyColumn::W32(column) => Some(column),
+                _ => None,
+            })?)
+        }
+        KeyColumn::W64(first) => {
+            KeyColumn::W64(moved(first, rest, places, |column| match column {
+                KeyColumn::W64(column) => Some(column),
+                _ => None,
+            })?)
+        }
+        KeyColumn::W128(first) => {
+            KeyColumn::W128(moved(first, rest, places, |column| match column {
+                KeyColumn::W128(column) => Some(column),
+                _ => None,
+            })?)
+        }
+    };
+    Ok(Encoded {
+        copied_bytes: column.bytes(),
+        column,
+        decoder: first.decoder,
+    })
+}
+
+/// About how many bytes [`arrange`] takes, the most at any time.
+pub(crate) fn arranging_bytes(chunks: &Chunks, data_type: &DataType, places: &Places) -> usize {
+    let stays = chunks.arrays.len() < 2 && places.are_as_they_came();
+    let ranks = if stays || is_ranked(data_type) {
+        chunks.copy_bytes(data_type)
+    } else {
+        0
+    };
+    let moved = if stays {
+        0
+    } else {
+        places.len() * key_bytes(data_type)
+    };
+    ranks + moved
+}
+
+/// The values of all columns in their places.
+fn moved<K: Key + Plain>(
+    first: Column<K>,
+    rest: impl Iterator<Item = Result<KeyColumn>>,
+    places: &Places,
+    of_width: impl Fn(KeyColumn) -> Option<Column<K>>,
+) -> Result<Column<K>> {
+    let encoding = first.encoding();
+    let mut bits = Numbers::zeroed(places.len())?;
+    let mut valid: Option<Vec<u8>> = None;
+    let mut row = 0;
+    let rest = rest.map(|column| column.map(&of_width));
+    for column in std::iter::once(Ok(Some(first))).chain(rest) {
+        let Some(column) = column? else {
+            return exec_err!("a column has keys of different widths");
+        };
+        places.put(row, column.bits(), &mut bits);
+        if let Some(validity) = column.validity() {
+            let valid = valid.get_or_insert_with(|| vec![u8::MAX; places.len().div_ceil(8)]);
+            for (i, place) in places.of_rows(row, column.len()).enumerate() {
+                let bit = validity.offset() + i;
+                let is_null = validity.bytes()[bit / 8] >> (bit % 8) & 1 == 0;
+                if let Some(place) = place.filter(|_| is_null) {
+                    valid[place / 8] &= !(1 << (place % 8));
+                }
+            }
+        }
+        row += column.len();
+    }
+    let column = Column::new(Arc::new(bits), encoding);
+    Ok(match valid {
+        Some(valid) => column.with_validity(Validity::new(Arc::new(valid), 0))?,
+        None => column,
+    })
+}

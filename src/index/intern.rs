@@ -1,0 +1,433 @@
+//! The distinct values of one column as numbers, for columns of any type that rows can be grouped by.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use arrow::array::types::{BinaryType, ByteArrayType, LargeBinaryType, LargeUtf8Type, Utf8Type};
+use arrow::array::{AnyDictionaryArray, Array, ArrayRef, AsArray, UInt64Array};
+use arrow::buffer::{Buffer, NullBuffer, ScalarBuffer};
+use arrow::compute::take;
+use arrow::datatypes::{ArrowNativeType, DataType};
+use arrow::row::{RowConverter, SortField};
+use datafusion::common::hash_utils::RandomState;
+use datafusion::common::{Result, exec_err};
+
+use super::groups::NO_GROUP;
+use super::keys::value_type;
+
+/// Keys numbered from 0 in the order they were met.
+#[derive(Debug)]
+pub(super) struct Numbering<K>(HashMap<K, u32, RandomState>);
+
+impl<K> Default for Numbering<K> {
+    fn default() -> Self {
+        Self(HashMap::default())
+    }
+}
+
+impl<K: Hash + Eq> Numbering<K> {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// About how many bytes it takes.
+    pub(super) fn bytes(&self) -> usize {
+        // A table keeps an eighth of its places free, or more, and a byte a place.
+        self.0.capacity() * (size_of::<(K, u32)>() + 1) * 8 / 7
+    }
+
+    /// The number of a key, the next one for a key not met before.
+    #[inline]
+    pub(super) fn add(&mut self, key: K) -> u32 {
+        let next = number(self.len());
+        *self.0.entry(key).or_insert(next)
+    }
+
+    /// The number of a key, [`NO_GROUP`] for one not met before.
+    #[inline]
+    pub(super) fn find(&self, key: &K) -> u32 {
+        self.0.get(key).copied().unwrap_or(NO_GROUP)
+    }
+}
+
+/// There are fewer keys than rows, and fewer than 2^32 rows.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "`Unsorted::add` refuses more rows"
+)]
+fn number(keys: usize) -> u32 {
+    keys as u32
+}
+
+/// The distinct values of one column. Zeros of both signs are one value; NULL is none.
+#[derive(Debug)]
+pub(super) enum Interner {
+    /// Fixed width of up to 64 bits.
+    W64(Numbering<u64>),
+    /// 128 bits.
+    W128(Numbering<u128>),
+    /// Strings and binaries.
+    Texts(Texts),
+    /// All else, as Arrow's rows.
+    Rows(RowConverter, Texts),
+}
+
+impl Interner {
+    /// No values yet, of a column of this type.
+    pub(super) fn try_new(data_type: &DataType) -> Result<Self> {
+        use DataType as T;
+        Ok(match value_type(data_type) {
+            T::Utf8
+            | T::LargeUtf8
+            | T::Utf8View
+            | T::Binary
+            | T::LargeBinary
+            | T::BinaryView
+            | T::FixedSizeBinary(_) => Self::Texts(Texts::default()),
+            T::Boolean => Self::W64(Numbering::default()),
+            other => match other.primitive_width() {
+                Some(1 | 2 | 4 | 8) => Self::W64(Numbering::default()),
+                Some(16) => Self::W128(Numbering::default()),
+                _ => Self::Rows(
+                    RowConverter::new(vec![SortField::new(other)])?,
+                    Texts::default(),
+                ),
+            },
+        })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::W64(numbers) => numbers.len(),
+            Self::W128(numbers) => numbers.len(),
+            Self::Texts(texts) | Self::Rows(_, texts) => texts.len(),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::W64(numbers) => numbers.bytes(),
+            Self::W128(numbers) => numbers.bytes(),
+            Self::Texts(texts) | Self::Rows(_, texts) => texts.bytes(),
+        }
+    }
+
+    /// The number of each value, the next one for a value not met before.
+    pub(super) fn add(&mut self, values: &ArrayRef, numbers: &mut [u32]) -> Result<()> {
+        if let Some(dictionary) = values.as_any_dictionary_opt() {
+            let used = UsedValues::of(dictionary)?;
+            let mut of_values = vec![NO_GROUP; used.values.len()];
+            self.add(&used.values, &mut of_values)?;
+            used.give(&of_values, numbers);
+            return Ok(());
+        }
+        match self {
+            Self::W64(known) => each_64(values, numbers, |key| known.add(key)),
+            Self::W128(known) => each_128(values, numbers, |key| known.add(key)),
+            Self::Texts(known) => each_text(values, numbers, |text| known.add(text)),
+            Self::Rows(rows, known) => each_row(rows, values, numbers, |text| known.add(text)),
+        }
+    }
+
+    /// The number of each value, [`NO_GROUP`] for one that was never added.
+    pub(super) fn find(&self, values: &ArrayRef, numbers: &mut [u32]) -> Result<()> {
+        if let Some(dictionary) = values.as_any_dictionary_opt() {
+            let used = UsedValues::of(dictionary)?;
+            let mut of_values = vec![NO_GROUP; used.values.len()];
+            self.find(&used.values, &mut of_values)?;
+            used.give(&of_values, numbers);
+            return Ok(());
+        }
+        match self {
+            Self::W64(known) => each_64(values, numbers, |key| known.find(&key)),
+            Self::W128(known) => each_128(values, numbers, |key| known.find(&key)),
+            Self::Texts(known) => each_text(values, numbers, |text| known.find(text)),
+            Self::Rows(rows, known) => each_row(rows, values, numbers, |text| known.find(text)),
+        }
+    }
+}
+
+/// Bytes of any length.
+#[derive(Debug, Default)]
+pub(super) struct Texts {
+    short: Numbering<u128>,
+    long: Numbering<Box<[u8]>>,
+    long_bytes: usize,
+}
+
+/// Bytes; up to 15 of them with their number in the topmost byte.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Text<'a> {
+    Short(u128),
+    Long(&'a [u8]),
+}
+
+impl<'a> Text<'a> {
+    /// `len` bytes of a buffer from `start` on.
+    #[inline]
+    fn of(buffer: &'a [u8], start: usize, len: usize) -> Self {
+        if len > 15 {
+            return Self::Long(&buffer[start..start + len]);
+        }
+        let wide = match buffer.get(start..start + 16).map(<[u8; 16]>::try_from) {
+            Some(Ok(wide)) => wide,
+            _ => {
+                let mut wide = [0; 16];
+                wide[..len].copy_from_slice(&buffer[start..start + len]);
+                wide
+            }
+        };
+        let inside = (1 << (8 * len)) - 1;
+        Self::Short(u128::from_le_bytes(wide) & inside | (len as u128) << 120)
+    }
+}
+
+impl Texts {
+    fn len(&self) -> usize {
+        self.short.len() + self.long.len()
+    }
+
+    fn bytes(&self) -> usize {
+        self.short.bytes() + self.long.bytes() + self.long_bytes
+    }
+
+    #[inline]
+    fn add(&mut self, text: Text) -> u32 {
+        let next = number(self.len());
+        match text {
+            Text::Short(key) => *self.short.0.entry(key).or_insert(next),
+            Text::Long(key) => match self.long.0.get(key) {
+                Some(number) => *number,
+                None => {
+                    self.long.0.insert(key.into(), next);
+                    self.long_bytes += key.len();
+                    next
+                }
+            },
+        }
+    }
+
+    #[inline]
+    fn find(&self, text: Text) -> u32 {
+        match text {
+            Text::Short(key) => self.short.find(&key),
+            Text::Long(key) => self.long.0.get(key).copied().unwrap_or(NO_GROUP),
+        }
+    }
+}
+
+/// The values of a dictionary that rows have, each once in the order they are met.
+struct UsedValues {
+    values: ArrayRef,
+    /// Which of them each row has, [`NO_GROUP`] where it has none.
+    of_rows: Vec<u32>,
+}
+
+impl UsedValues {
+    fn of(dictionary: &dyn AnyDictionaryArray) -> Result<Self> {
+        let rows = dictionary.keys().len();
+        let nulls = dictionary.keys().nulls();
+        // Below is a table of all values: not where these are many more than the rows, or none.
+        if dictionary.values().len() / 16 > rows || dictionary.values().is_empty() {
+            return Ok(Self {
+                values: take(dictionary.values(), dictionary.keys(), None)?,
+                of_rows: (0..rows).map(number).collect(),
+            });
+        }
+        let mut places = vec![NO_GROUP; dictionary.values().len()];
+        let mut met: Vec<u64> = vec![];
+        let mut of_rows = Vec::with_capacity(rows);
+        for (row, key) in dictionary.normalized_keys().into_iter().enumerate() {
+            if nulls.is_some_and(|nulls| nulls.is_null(row)) {
+                of_rows.push(NO_GROUP);
+                continue;
+            }
+            if places[key] == NO_GROUP {
+                places[key] = number(met.len());
+                met.push(key as u64);
+            }
+            of_rows.push(places[key]);
+        }
+        Ok(Self {
+            values: take(dictionary.values(), &UInt64Array::from(met), None)?,
+            of_rows,
+        })
+    }
+
+    fn give(&self, of_values: &[u32], numbers: &mut [u32]) {
+        for (number, value) in numbers.iter_mut().zip(&self.of_rows) {
+            *number = match *value {
+                NO_GROUP => NO_GROUP,
+                value => of_values[value as usize],
+            };
+        }
+    }
+}
+
+/// Asks for each value's number. Neighbours are often equal: these ask once.
+#[inline]
+fn each<K: Copy + PartialEq>(
+    nulls: Option<&NullBuffer>,
+    numbers: &mut [u32],
+    key: impl Fn(usize) -> K,
+    mut ask: impl FnMut(K) -> u32,
+) {
+    let mut last: Option<(K, u32)> = None;
+    for (i, number) in numbers.iter_mut().enumerate() {
+        if nulls.is_some_and(|nulls| nulls.is_null(i)) {
+            *number = NO_GROUP;
+            continue;
+        }
+        let key = key(i);
+        *number = match last {
+            Some((before, number)) if before == key => number,
+            _ => ask(key),
+        };
+        last = Some((key, *number));
+    }
+}
+
+/// Values of a fixed width of up to 64 bits.
+fn each_64(values: &ArrayRef, numbers: &mut [u32], ask: impl FnMut(u64) -> u32) -> Result<()> {
+    let nulls = values.logical_nulls();
+    let nulls = nulls.as_ref();
+    let data_type = values.data_type();
+    if let Some(bools) = values.as_boolean_opt() {
+        let bools = bools.values();
+        each(nulls, numbers, |i| u64::from(bools.value(i)), ask);
+        return Ok(());
+    }
+    let minus_zero = match data_type {
+        DataType::Float16 => 1 << 15,
+        DataType::Float32 => 1 << 31,
+        DataType::Float64 => 1 << 63,
+        // No other bits than zero's are zero's.
+        _ => 0,
+    };
+    let folded = |bits: u64| if bits == minus_zero { 0 } else { bits };
+    let data = values.to_data();
+    let (offset, len) = (data.offset(), data.len());
+    let buffer = |i: usize| data.buffers().get(i).cloned().unwrap_or_default();
+    match data_type.primitive_width() {
+        Some(1) => {
+            let bits = ScalarBuffer::<u8>::new(buffer(0), offset, len);
+            each(nulls, numbers, |i| u64::from(bits[i]), ask);
+        }
+        Some(2) => {
+            let bits = ScalarBuffer::<u16>::new(buffer(0), offset, len);
+            each(nulls, numbers, |i| folded(u64::from(bits[i])), ask);
+        }
+        Some(4) => {
+            let bits = ScalarBuffer::<u32>::new(buffer(0), offset, len);
+            each(nulls, numbers, |i| folded(u64::from(bits[i])), ask);
+        }
+        Some(8) => {
+            let bits = ScalarBuffer::<u64>::new(buffer(0), offset, len);
+            each(nulls, numbers, |i| folded(bits[i]), ask);
+        }
+        _ => return unexpected(data_type),
+    }
+    Ok(())
+}
+
+/// Values of 128 bits.
+fn each_128(values: &ArrayRef, numbers: &mut [u32], ask: impl FnMut(u128) -> u32) -> Result<()> {
+    let data = values.to_data();
+    if values.data_type().primitive_width() != Some(16) {
+        return unexpected(values.data_type());
+    }
+    let bits = ScalarBuffer::<i128>::new(data.buffers()[0].clone(), data.offset(), data.len());
+    let key = |i: usize| bits[i].cast_unsigned();
+    each(data.nulls(), numbers, key, ask);
+    Ok(())
+}
+
+/// Strings and binaries.
+fn each_text<'a>(
+    values: &'a ArrayRef,
+    numbers: &mut [u32],
+    ask: impl FnMut(Text<'a>) -> u32,
+) -> Result<()> {
+    match values.data_type() {
+        DataType::Utf8 => each_of_bytes::<Utf8Type>(values, numbers, ask),
+        DataType::LargeUtf8 => each_of_bytes::<LargeUtf8Type>(values, numbers, ask),
+        DataType::Binary => each_of_bytes::<BinaryType>(values, numbers, ask),
+        DataType::LargeBinary => each_of_bytes::<LargeBinaryType>(values, numbers, ask),
+        DataType::Utf8View => {
+            let array = values.as_string_view();
+            each_view(array.views(), array.data_buffers(), values, numbers, ask);
+        }
+        DataType::BinaryView => {
+            let array = values.as_binary_view();
+            each_view(array.views(), array.data_buffers(), values, numbers, ask);
+        }
+        DataType::FixedSizeBinary(_) => {
+            let array = values.as_fixed_size_binary();
+            let key = |i: usize| {
+                let value = array.value(i);
+                Text::of(value, 0, value.len())
+            };
+            each(values.nulls(), numbers, key, ask);
+        }
+        other => return unexpected(other),
+    }
+    Ok(())
+}
+
+fn each_of_bytes<'a, T: ByteArrayType>(
+    values: &'a ArrayRef,
+    numbers: &mut [u32],
+    ask: impl FnMut(Text<'a>) -> u32,
+) {
+    let array = values.as_bytes::<T>();
+    let (ends, bytes) = (array.value_offsets(), array.value_data());
+    let key = |i: usize| {
+        let (start, end) = (ends[i].as_usize(), ends[i + 1].as_usize());
+        Text::of(bytes, start, end - start)
+    };
+    each(values.nulls(), numbers, key, ask);
+}
+
+fn each_view<'a>(
+    views: &'a [u128],
+    buffers: &'a [Buffer],
+    values: &'a ArrayRef,
+    numbers: &mut [u32],
+    ask: impl FnMut(Text<'a>) -> u32,
+) {
+    let key = |i: usize| {
+        let view = views[i];
+        let part = |shift: u32| (view >> shift) as u32 as usize;
+        let len = part(0);
+        if len <= 12 {
+            // The bytes stand in the view itself, zeros behind them.
+            return Text::Short(view >> 32 | (len as u128) << 120);
+        }
+        Text::of(&buffers[part(64)], part(96), len)
+    };
+    each(values.nulls(), numbers, key, ask);
+}
+
+/// Values of any type.
+fn each_row(
+    converter: &RowConverter,
+    values: &ArrayRef,
+    numbers: &mut [u32],
+    mut ask: impl FnMut(Text) -> u32,
+) -> Result<()> {
+    let nulls = values.logical_nulls();
+    let rows = converter.convert_columns(&[Arc::clone(values)])?;
+    for (i, number) in numbers.iter_mut().enumerate() {
+        let key = rows.row(i);
+        *number = match &nulls {
+            Some(nulls) if nulls.is_null(i) => NO_GROUP,
+            _ => ask(Text::of(key.data(), 0, key.data().len())),
+        };
+    }
+    Ok(())
+}
+
+fn unexpected<T>(data_type: &DataType) -> Result<T> {
+    exec_err!("a {data_type} among equality keys of another type")
+}

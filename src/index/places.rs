@@ -1,0 +1,196 @@
+//! Where rows go when they are sorted, and columns moved there.
+
+use std::sync::{Arc, OnceLock};
+
+use datafusion::common::Result;
+
+use super::groups::NO_GROUP;
+use crate::engine::cpu::{Numbers, Plain};
+
+/// What stands for the place of a row that is left out.
+const NOWHERE: u32 = NO_GROUP;
+
+/// Where rows, in the order they came, stand among the sorted ones.
+#[derive(Debug)]
+pub(crate) struct Places {
+    /// The place of each row; `None` where all stand as they came.
+    moved: Option<Numbers<u32>>,
+    /// How many rows there are but for those left out.
+    len: usize,
+    order: OnceLock<Arc<Vec<u32>>>,
+}
+
+impl Places {
+    fn new(moved: Option<Numbers<u32>>, len: usize) -> Self {
+        Self {
+            moved,
+            len,
+            order: OnceLock::new(),
+        }
+    }
+
+    /// Of rows that stay as they are.
+    pub(super) fn as_they_came(len: usize) -> Self {
+        Self::new(None, len)
+    }
+
+    /// Of rows in the order they came, but for those left out.
+    pub(super) fn of_valid(valid: impl ExactSizeIterator<Item = bool>) -> Result<Self> {
+        let mut moved = Numbers::zeroed(valid.len())?;
+        let mut len = 0;
+        for (place, valid) in moved.iter_mut().zip(valid) {
+            *place = if valid { number(len) } else { NOWHERE };
+            len += usize::from(valid);
+        }
+        Ok(Self::new(Some(moved), len))
+    }
+
+    /// Of rows by group, those of one group as they came; and where each group begins, and the end of the last. Rows of no group are
+    /// left out.
+    pub(super) fn by_group(mut numbers: Numbers<u32>, groups: usize) -> (Self, Vec<usize>) {
+        let mut starts = vec![0; groups + 1];
+        let mut ordered = true;
+        let mut last = 0;
+        for &number in numbers.iter() {
+            ordered &= number >= last && number != NO_GROUP;
+            last = number;
+            if number != NO_GROUP {
+                starts[number as usize + 1] += 1;
+            }
+        }
+        let mut sum = 0;
+        for start in &mut starts {
+            sum += *start;
+            *start = sum;
+        }
+        if ordered {
+            return (Self::as_they_came(sum), starts);
+        }
+        let mut next: Vec<u32> = starts.iter().map(|start| number(*start)).collect();
+        for number in numbers.iter_mut() {
+            if *number != NO_GROUP {
+                let place = &mut next[*number as usize];
+                *number = *place;
+                *place += 1;
+            }
+        }
+        (Self::new(Some(numbers), sum), starts)
+    }
+
+    /// Moves on: what stood at each place goes to another.
+    pub(super) fn then(self, onward: Numbers<u32>) -> Self {
+        let Some(mut moved) = self.moved else {
+            return Self::new(Some(onward), self.len);
+        };
+        for place in moved.iter_mut() {
+            if let Some(further) = onward.get(*place as usize) {
+                *place = *further;
+            }
+        }
+        Self::new(Some(moved), self.len)
+    }
+
+    /// Of all rows, by which of them stands at each place.
+    pub(super) fn of_order(order: Vec<u32>, rows: usize) -> Result<Self> {
+        let mut moved = Numbers::zeroed(rows)?;
+        moved.fill(NOWHERE);
+        for (place, row) in order.iter().enumerate() {
+            moved[*row as usize] = number(place);
+        }
+        let places = Self::new(Some(moved), order.len());
+        Ok(Self {
+            order: OnceLock::from(Arc::new(order)),
+            ..places
+        })
+    }
+
+    /// Number of rows but for those left out.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether all rows stand as they came.
+    pub(crate) fn are_as_they_came(&self) -> bool {
+        self.moved.is_none()
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let order = self.order.get().map_or(0, |o| size_of_val(o.as_slice()));
+        self.moved.as_ref().map_or(0, Numbers::bytes) + order
+    }
+
+    /// Bytes that stay when this goes, as others share the order.
+    pub(crate) fn order_kept(&self) -> usize {
+        let shared = self.order.get().filter(|o| Arc::strong_count(o) > 1);
+        shared.map_or(0, |order| size_of_val(order.as_slice()))
+    }
+
+    /// The place of each of `rows` rows from `first` on; `None` where one is left out.
+    pub(super) fn of_rows(&self, first: usize, rows: usize) -> impl Iterator<Item = Option<usize>> {
+        (first..first + rows).map(|row| match &self.moved {
+            None => Some(row),
+            Some(moved) => (moved[row] != NOWHERE).then_some(moved[row] as usize),
+        })
+    }
+
+    /// Bytes that [`Self::order`] takes, where it has not been asked for yet.
+    pub(crate) fn order_bytes(&self) -> usize {
+        match (&self.moved, self.order.get()) {
+            (Some(_), None) => self.len * size_of::<u32>(),
+            _ => 0,
+        }
+    }
+
+    /// Which row stands at each place; `None` where all stand as they came.
+    pub(super) fn order(&self) -> Option<&Arc<Vec<u32>>> {
+        let moved = self.moved.as_ref()?;
+        Some(self.order.get_or_init(|| {
+            let mut order = vec![0; self.len];
+            for (row, place) in moved.iter().enumerate() {
+                if let Some(slot) = order.get_mut(*place as usize) {
+                    *slot = number(row);
+                }
+            }
+            Arc::new(order)
+        }))
+    }
+
+    /// Puts values, which come with the rows from `first` on, in their places.
+    pub(super) fn put<T: Copy>(&self, first: usize, values: &[T], into: &mut [T]) {
+        match &self.moved {
+            None => into[first..first + values.len()].copy_from_slice(values),
+            Some(moved) => {
+                let moved = &moved[first..first + values.len()];
+                for (value, place) in values.iter().zip(moved) {
+                    // There are fewer places than `NOWHERE`.
+                    if let Some(slot) = into.get_mut(*place as usize) {
+                        *slot = *value;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Values of all rows in their places.
+    pub(super) fn arrange<'a, T: Plain + 'a>(
+        &self,
+        chunks: impl IntoIterator<Item = &'a [T]>,
+    ) -> Result<Numbers<T>> {
+        let mut arranged = Numbers::zeroed(self.len)?;
+        let mut first = 0;
+        for chunk in chunks {
+            self.put(first, chunk, &mut arranged);
+            first += chunk.len();
+        }
+        Ok(arranged)
+    }
+}
+
+/// Rows, and so places, are fewer than 2^32.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "`Unsorted::add` refuses more rows"
+)]
+pub(super) fn number(row: usize) -> u32 {
+    row as u32
+}

@@ -1,0 +1,593 @@
+//! Searches among sorted keys of fixed width, many at once.
+
+use super::places::number;
+use super::segments::Segments;
+use super::sorted::Comparison;
+use crate::engine::cpu::{Plain, prefetch};
+use crate::engine::{Column, Encoding, Key, SharedSlice};
+
+/// How many searches are under way at once, so that the memory that each waits for comes while others go on.
+const TILE: usize = 32;
+
+/// In groups of fewer keys no search begins at the last one's place.
+const WORTH_A_HINT: usize = 64;
+
+/// A key that it is known of how far it lies from another.
+pub(super) trait Number: Key + Plain {
+    /// About how much greater this is.
+    fn above(self, other: Self) -> f64;
+}
+
+macro_rules! distance {
+    ($($key:ty),*) => {$(
+        impl Number for $key {
+            #[inline(always)]
+            #[expect(clippy::cast_precision_loss, clippy::cast_lossless, reason = "about")]
+            fn above(self, other: Self) -> f64 {
+                if self >= other {
+                    (self - other) as f64
+                } else {
+                    -((other - self) as f64)
+                }
+            }
+        }
+    )*};
+}
+
+distance!(u32, u64, u128);
+
+/// Sorted keys, in one piece or in the pieces they came in.
+#[derive(Debug)]
+pub(super) struct Keys<K> {
+    /// None is empty.
+    chunks: Vec<Chunk<K>>,
+    encoding: Encoding<K>,
+    /// Where each chunk begins, and the end of the last.
+    starts: Vec<usize>,
+    /// The first key of each chunk, and the last of all.
+    firsts: Vec<K>,
+}
+
+/// A piece of keys, as the bits of their column.
+struct Chunk<K>(SharedSlice<K>);
+
+impl<K> std::fmt::Debug for Chunk<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Chunk").field("len", &self.len()).finish()
+    }
+}
+
+impl<K> std::ops::Deref for Chunk<K> {
+    type Target = [K];
+
+    fn deref(&self) -> &[K] {
+        (*self.0).as_ref()
+    }
+}
+
+/// Where the last search in a group ended: the next one begins there where bounds come in order.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hint {
+    place: u32,
+    /// About how many places there are to a key's distance; not a number where that is not known yet.
+    slope: f32,
+}
+
+impl Hint {
+    const NONE: Self = Self {
+        place: 0,
+        slope: f32::NAN,
+    };
+}
+
+/// Where searches of one stream ended, for each bound of the range: the next batch begins there.
+#[derive(Debug, Default)]
+pub(crate) struct LastFound(Vec<Vec<Hint>>);
+
+impl LastFound {
+    /// The hints of one bound, to be made for so many groups.
+    pub(super) fn of_bound(&mut self, bound: usize, groups: usize) -> HintsOf<'_> {
+        if self.0.len() <= bound {
+            self.0.resize(bound + 1, vec![]);
+        }
+        HintsOf {
+            hints: &mut self.0[bound],
+            groups,
+        }
+    }
+}
+
+/// The hints of one bound.
+pub(super) struct HintsOf<'a> {
+    hints: &'a mut Vec<Hint>,
+    groups: usize,
+}
+
+impl<'a> HintsOf<'a> {
+    /// One a group.
+    fn made(self) -> &'a mut [Hint] {
+        if self.hints.len() != self.groups {
+            *self.hints = vec![Hint::NONE; self.groups];
+        }
+        self.hints
+    }
+}
+
+/// One search under way.
+#[derive(Clone, Copy)]
+struct Search<K> {
+    row: usize,
+    chunk: usize,
+    /// The place sought lies from here to there, in the chunk.
+    low: usize,
+    high: usize,
+    guess: usize,
+    slope: f64,
+    bound: K,
+}
+
+impl<K: Number> Keys<K> {
+    /// Keys that are sorted.
+    pub(super) fn new(chunks: Vec<SharedSlice<K>>, encoding: Encoding<K>) -> Self {
+        let chunks = chunks.into_iter().map(Chunk);
+        let chunks: Vec<_> = chunks.filter(|chunk| !chunk.is_empty()).collect();
+        let mut starts = vec![0];
+        let mut firsts = vec![];
+        let mut end = 0;
+        for chunk in &chunks {
+            end += chunk.len();
+            starts.push(end);
+            firsts.push(encoding.encode(chunk[0]));
+        }
+        if let Some(last) = chunks.last().and_then(|chunk| chunk.last()) {
+            firsts.push(encoding.encode(*last));
+        }
+        Self {
+            chunks,
+            encoding,
+            starts,
+            firsts,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.len() * size_of::<K>()
+            + self.chunks.len() * (size_of::<Chunk<K>>() + size_of::<usize>() + size_of::<K>())
+    }
+
+    /// The key at a position.
+    pub(super) fn key(&self, position: usize) -> K {
+        let chunk = self.starts.partition_point(|start| *start <= position) - 1;
+        let bits = self.chunks[chunk][position - self.starts[chunk]];
+        self.encoding.encode(bits)
+    }
+
+    /// Leaves the positions whose key compares so with the bound of each row.
+    pub(super) fn narrow(
+        &self,
+        segments: &mut Segments,
+        comparison: Comparison,
+        bounds: &[Column<K>],
+        hints: HintsOf,
+    ) {
+        // A batch's bounds are one column.
+        let Some(bounds) = bounds.first() else {
+            return;
+        };
+        // Among few keys nothing is won, and among pieces the first step is short anyway.
+        let many = self.len() / hints.groups.max(1) >= WORTH_A_HINT;
+        let in_order = many && self.chunks.len() == 1 && mostly_ascend(bounds);
+        let hints = in_order.then(|| hints.made());
+        if comparison.is_before_equal() {
+            self.cut(segments, comparison, bounds, hints, |key, bound| {
+                key < bound
+            });
+        } else {
+            self.cut(segments, comparison, bounds, hints, |key, bound| {
+                key <= bound
+            });
+        }
+    }
+
+    #[inline(always)]
+    fn cut(
+        &self,
+        segments: &mut Segments,
+        comparison: Comparison,
+        bounds: &Column<K>,
+        mut hints: Option<&mut [Hint]>,
+        is_before: impl Fn(K, K) -> bool + Copy,
+    ) {
+        let chunks: Vec<&[K]> = self.chunks.iter().map(|chunk| &**chunk).collect();
+        let (bounds, encoding) = (bounds.bits(), bounds.encoding());
+        let mut tile: Vec<Search<K>> = Vec::with_capacity(TILE);
+        for first in (0..bounds.len()).step_by(TILE) {
+            tile.clear();
+            for row in first..bounds.len().min(first + TILE) {
+                let Some(segment) = segments.of(row) else {
+                    continue;
+                };
+                let bound = encoding.encode(bounds[row]);
+                let mut search = match chunks.as_slice() {
+                    [keys] => {
+                        let hint = hints.as_mut().map(|h| &mut h[segments.group(row)]);
+                        self.begin(keys, segment, bound, hint)
+                    }
+                    _ => self.begin_in_chunks(&chunks, bound, is_before),
+                };
+                search.row = row;
+                prefetch(&raw const chunks[search.chunk][search.guess]);
+                tile.push(search);
+            }
+            // From a key near the bound the next guess is much nearer where keys are spread evenly, as times and positions often are.
+            for search in &mut tile {
+                let keys = chunks[search.chunk];
+                let key = self.encoding.encode(keys[search.guess]);
+                search.step(search.guess, search.bound.above(key));
+                prefetch(&raw const keys[search.guess]);
+            }
+            for search in &tile {
+                let keys = chunks[search.chunk];
+                let place = gallop(keys, search, |bits| {
+                    is_before(self.encoding.encode(bits), search.bound)
+                });
+                if let Some(hints) = &mut hints {
+                    hints[segments.group(search.row)].place = number(place);
+                }
+                // Among pieces the place was sought among all keys, so it may lie outside of the row's positions.
+                segments.cut(search.row, comparison, self.starts[search.chunk] + place);
+            }
+        }
+    }
+
+    /// A search among some of the only chunk's keys.
+    #[inline(always)]
+    fn begin(
+        &self,
+        keys: &[K],
+        (low, high): (usize, usize),
+        bound: K,
+        hint: Option<&mut Hint>,
+    ) -> Search<K> {
+        let mut search = Search {
+            row: 0,
+            chunk: 0,
+            low,
+            high,
+            guess: low,
+            slope: 0.0,
+            bound,
+        };
+        match hint {
+            Some(hint) if !hint.slope.is_nan() => {
+                search.slope = f64::from(hint.slope);
+                search.guess = (hint.place as usize).clamp(low, high - 1);
+            }
+            hint => {
+                let first = self.encoding.encode(keys[low]);
+                let last = self.encoding.encode(keys[high - 1]);
+                search.slope = slope(high - low, first, last);
+                search.step(low, bound.above(first));
+                if let Some(hint) = hint {
+                    #[expect(clippy::cast_possible_truncation, reason = "about")]
+                    let slope = search.slope as f32;
+                    hint.slope = slope;
+                }
+            }
+        }
+        search
+    }
+
+    /// A search in the chunk that has the place.
+    #[inline(always)]
+    fn begin_in_chunks(
+        &self,
+        chunks: &[&[K]],
+        bound: K,
+        is_before: impl Fn(K, K) -> bool,
+    ) -> Search<K> {
+        let firsts = &self.firsts[..chunks.len()];
+        let after = firsts.partition_point(|first| is_before(*first, bound));
+        let chunk = after.saturating_sub(1);
+        let high = chunks[chunk].len();
+        let first = firsts[chunk];
+        let mut search = Search {
+            row: 0,
+            chunk,
+            low: 0,
+            high,
+            guess: 0,
+            slope: slope(high, first, self.firsts[chunk + 1]),
+            bound,
+        };
+        search.step(0, bound.above(first));
+        search
+    }
+}
+
+impl<K: Number> Search<K> {
+    /// Guesses where a bound stands that is so much above the key at a place.
+    #[inline(always)]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a guess, and what is no number becomes 0"
+    )]
+    fn step(&mut self, from: usize, above: f64) {
+        let guess = (from as f64 + above * self.slope) as usize;
+        self.guess = guess.clamp(self.low, self.high - 1);
+    }
+}
+
+/// About how many places there are to a key's distance.
+#[inline(always)]
+#[expect(clippy::cast_precision_loss, reason = "about")]
+fn slope<K: Number>(places: usize, first: K, last: K) -> f64 {
+    let distance = last.above(first);
+    if distance > 0.0 {
+        places as f64 / distance
+    } else {
+        0.0
+    }
+}
+
+/// From the guess on in growing steps.
+#[inline(always)]
+fn gallop<K: Number>(keys: &[K], search: &Search<K>, is_before: impl Fn(K) -> bool) -> usize {
+    let (mut low, mut high) = (search.low, search.high);
+    let mut step = 1;
+    if is_before(keys[search.guess]) {
+        low = search.guess + 1;
+        while step <= high - low {
+            let next = low + step - 1;
+            if !is_before(keys[next]) {
+                high = next;
+                break;
+            }
+            low = next + 1;
+            step *= 2;
+        }
+    } else {
+        high = search.guess;
+        while step <= high - low {
+            let next = high - step;
+            if is_before(keys[next]) {
+                low = next + 1;
+                break;
+            }
+            high = next;
+            step *= 2;
+        }
+    }
+    low + keys[low..high].partition_point(|key| is_before(*key))
+}
+
+/// Whether bounds come in order, but for few.
+fn mostly_ascend<K: Number>(bounds: &Column<K>) -> bool {
+    let (bits, encoding) = (bounds.bits(), bounds.encoding());
+    let nexts = bits.get(1..).unwrap_or_default();
+    let falls = bits.iter().zip(nexts);
+    let falls = falls.filter(|(bound, next)| encoding.encode(**bound) > encoding.encode(**next));
+    falls.count() <= bits.len() / 16
+}
+
+/// Whether keys that come in these pieces are sorted.
+pub(super) fn are_sorted<'a, K: Number>(
+    chunks: impl Iterator<Item = &'a [K]>,
+    encoding: Encoding<K>,
+) -> bool {
+    let mut last = None;
+    for chunk in chunks {
+        let (Some(first), Some(end)) = (chunk.first(), chunk.last()) else {
+            continue;
+        };
+        let first = encoding.encode(*first);
+        if last.is_some_and(|last| last > first) || !is_sorted(chunk, encoding) {
+            return false;
+        }
+        last = Some(encoding.encode(*end));
+    }
+    true
+}
+
+/// Whether keys are sorted.
+pub(super) fn is_sorted<K: Number>(keys: &[K], encoding: Encoding<K>) -> bool {
+    /// So many are looked at before it is asked whether to go on.
+    const STRIDE: usize = 512;
+    let nexts = keys.get(1..).unwrap_or_default();
+    let pairs = keys.chunks(STRIDE).zip(nexts.chunks(STRIDE));
+    pairs.into_iter().all(|(keys, nexts)| {
+        let pairs = keys.iter().zip(nexts);
+        !pairs.fold(false, |falls, (key, next)| {
+            falls | (encoding.encode(*key) > encoding.encode(*next))
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::sorted::Comparison;
+    use super::*;
+
+    /// As in the integration tests: small, and the same everywhere.
+    fn random(state: &mut u64, below: u64) -> u64 {
+        *state ^= *state << 13;
+        *state ^= *state >> 7;
+        *state ^= *state << 17;
+        *state % below
+    }
+
+    fn shared<T: Send + Sync + 'static>(values: Vec<T>) -> SharedSlice<T> {
+        Arc::new(values)
+    }
+
+    /// Sorted keys, spread evenly or not at all, as signed numbers.
+    fn keys(state: &mut u64, rows: usize, round: u64) -> Vec<i64> {
+        let mut keys: Vec<i64> = (0..rows)
+            .map(|_| {
+                let value = match round % 4 {
+                    0 => random(state, 1_000_000),
+                    1 => random(state, 8),
+                    2 => 1 << random(state, 62),
+                    _ => u64::MAX - random(state, 3),
+                };
+                value.cast_signed() - 1000
+            })
+            .collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    /// Bounds below, among and above these keys, in order or not.
+    fn bounds(state: &mut u64, keys: &[i64], count: usize, ordered: bool) -> Vec<i64> {
+        let mut bounds: Vec<i64> = (0..count)
+            .map(|_| match random(state, 10) {
+                0 => i64::MIN,
+                1 => i64::MAX,
+                _ => {
+                    let place = random(state, keys.len() as u64) as usize;
+                    keys[place].wrapping_add(random(state, 3).cast_signed() - 1)
+                }
+            })
+            .collect();
+        if ordered {
+            bounds.sort_unstable();
+        }
+        bounds
+    }
+
+    fn column(values: &[i64]) -> Column<u64> {
+        let bits = values.iter().map(|v| v.cast_unsigned()).collect();
+        Column::new(shared(bits), Encoding::signed())
+    }
+
+    const COMPARISONS: [Comparison; 4] = [
+        Comparison::Above,
+        Comparison::AtLeast,
+        Comparison::Below,
+        Comparison::AtMost,
+    ];
+
+    /// What is left of `start..end`, by looking at each key.
+    fn counted(
+        keys: &[i64],
+        (start, end): (usize, usize),
+        comparison: Comparison,
+        bound: i64,
+    ) -> (usize, usize) {
+        let place = start
+            + keys[start..end]
+                .iter()
+                .filter(|key| **key < bound || **key == bound && !comparison.is_before_equal())
+                .count();
+        if comparison.is_lower() {
+            (place, end)
+        } else {
+            (start, place)
+        }
+    }
+
+    #[test]
+    fn pieces_are_searched_as_one_would_be() {
+        let state = &mut 1_442_695_040_888_963_407;
+        for round in 0..200 {
+            let rows = 1 + random(state, 300) as usize;
+            let keys = keys(state, rows, round);
+            let mut chunks = vec![];
+            let mut from = 0;
+            while from < rows {
+                // Some are empty, some of one key.
+                let most = 1 + random(state, 100);
+                let to = rows.min(from + random(state, most) as usize);
+                let part = keys[from..to].iter().map(|v| v.cast_unsigned());
+                chunks.push(shared(part.collect::<Vec<_>>()));
+                from = to;
+            }
+            let slices = chunks.iter().map(|chunk| (**chunk).as_ref());
+            assert!(are_sorted(slices, Encoding::signed()));
+            let sorted = Keys::new(chunks, Encoding::signed());
+            for (place, key) in keys.iter().enumerate() {
+                let key = Encoding::<u64>::signed().encode(key.cast_unsigned());
+                assert_eq!(sorted.key(place), key);
+            }
+            let asked = bounds(state, &keys, 100, round % 2 == 0);
+            for comparison in COMPARISONS {
+                let mut segments = Segments::of_all(asked.len(), rows);
+                let mut found = LastFound::default();
+                let hints = found.of_bound(0, 1);
+                sorted.narrow(&mut segments, comparison, &[column(&asked)], hints);
+                let ranges = segments.ranges();
+                for (row, bound) in asked.iter().enumerate() {
+                    let (start, end) = counted(&keys, (0, rows), comparison, *bound);
+                    let expected = (start as i64, end as i64 - 1);
+                    let found = (ranges.left()[row], ranges.right()[row]);
+                    assert_eq!(found, expected, "round {round}, {comparison:?} {bound}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn groups_are_searched_from_the_last_place_as_from_none() {
+        let state = &mut 88_172_645_463_325_252;
+        for round in 0..60 {
+            // Large enough that places are remembered.
+            let mut all = vec![];
+            let mut starts = vec![0];
+            for group in 0..3 {
+                let rows = WORTH_A_HINT + random(state, 200) as usize;
+                all.append(&mut keys(state, rows, round + group));
+                starts.push(all.len());
+            }
+            let bits = all.iter().map(|v| v.cast_unsigned()).collect::<Vec<_>>();
+            let sorted = Keys::new(vec![shared(bits)], Encoding::signed());
+            for comparison in COMPARISONS {
+                let mut found = LastFound::default();
+                // The places of one batch serve the next.
+                for batch in 0..4 {
+                    let asked = bounds(state, &all, 150, batch != 2);
+                    let groups: Vec<u32> = asked.iter().map(|_| random(state, 3) as u32).collect();
+                    let mut segments = Segments::of_groups(groups.clone(), &starts);
+                    let hints = found.of_bound(1, 3);
+                    sorted.narrow(&mut segments, comparison, &[column(&asked)], hints);
+                    let remembered = !found.0[1].is_empty();
+                    assert!(remembered || batch == 2, "round {round}, batch {batch}");
+                    let ranges = segments.ranges();
+                    for (row, (bound, group)) in asked.iter().zip(&groups).enumerate() {
+                        let group = *group as usize;
+                        let whole = (starts[group], starts[group + 1]);
+                        let (start, end) = counted(&all, whole, comparison, *bound);
+                        let expected = (start as i64, end as i64 - 1);
+                        let found = (ranges.left()[row], ranges.right()[row]);
+                        assert_eq!(found, expected, "round {round}, {comparison:?} {bound}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn falls_are_seen_wherever_they_are() {
+        for rows in [2, 3, 511, 512, 513, 514, 1025] {
+            for fall in 1..rows {
+                let mut keys: Vec<u32> = (0..rows as u32).map(|i| 2 * i).collect();
+                assert!(is_sorted(&keys, Encoding::unsigned()));
+                keys[fall] = keys[fall - 1] - u32::from(fall > 1);
+                assert_eq!(is_sorted(&keys, Encoding::unsigned()), fall == 1);
+                let (left, right) = keys.split_at(fall);
+                let parts = [left, &[], right];
+                assert_eq!(
+                    are_sorted(parts.into_iter(), Encoding::unsigned()),
+                    fall == 1
+                );
+            }
+        }
+    }
+}

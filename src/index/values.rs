@@ -1,0 +1,89 @@
+//! A column of sorted rows from which single values are taken.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, UInt64Array, new_empty_array, new_null_array};
+use arrow::compute::{concat, interleave, take};
+use arrow::datatypes::DataType;
+use arrow::error::ArrowError;
+use datafusion::common::Result;
+
+use super::places::Places;
+
+/// Values by the positions of sorted rows. They stay as they came; which row stands at a position is looked up.
+#[derive(Debug)]
+pub(crate) struct Values {
+    /// One, but where that would be too large for its type; then the last is a NULL.
+    parts: Vec<ArrayRef>,
+    /// Where each part begins.
+    starts: Vec<usize>,
+    /// Which row stands at each position; `None` where rows stand as they came.
+    order: Option<Arc<Vec<u32>>>,
+}
+
+impl Values {
+    /// The column that `chunks` make up, whose rows go to `places`.
+    pub(crate) fn of(chunks: &[ArrayRef], data_type: &DataType, places: &Places) -> Result<Self> {
+        let arrays: Vec<&dyn Array> = chunks.iter().map(AsRef::as_ref).collect();
+        let parts = match chunks {
+            [] => vec![new_empty_array(data_type)],
+            [one] => vec![Arc::clone(one)],
+            many => match concat(&arrays) {
+                Ok(whole) => vec![whole],
+                // More than 2 GiB of strings, or more values than a dictionary has keys: each answer may still fit.
+                Err(
+                    ArrowError::OffsetOverflowError(_) | ArrowError::DictionaryKeyOverflowError,
+                ) => {
+                    let null = new_null_array(data_type, 1);
+                    many.iter().cloned().chain([null]).collect()
+                }
+                Err(error) => return Err(error.into()),
+            },
+        };
+        Ok(Self::new(parts, places))
+    }
+
+    fn new(parts: Vec<ArrayRef>, places: &Places) -> Self {
+        let starts = parts.iter().scan(0, |end, part| {
+            let start = *end;
+            *end += part.len();
+            Some(start)
+        });
+        Self {
+            starts: starts.collect(),
+            parts,
+            order: places.order().cloned(),
+        }
+    }
+
+    /// Bytes of the values, the order not included.
+    pub(crate) fn bytes(&self) -> Result<usize> {
+        let parts = self.parts.iter();
+        let bytes = parts.map(|part| part.to_data().get_slice_memory_size());
+        Ok(bytes.sum::<Result<usize, ArrowError>>()?)
+    }
+
+    /// The values at these positions, NULL for none.
+    pub(crate) fn at(&self, positions: impl Iterator<Item = Option<i64>>) -> Result<ArrayRef> {
+        let rows = positions.map(|position| {
+            let position = usize::try_from(position?).ok()?;
+            Some(match &self.order {
+                None => position,
+                Some(order) => order[position] as usize,
+            })
+        });
+        if let [whole] = self.parts.as_slice() {
+            let rows: UInt64Array = rows.map(|row| row.map(|row| row as u64)).collect();
+            return Ok(take(whole, &rows, None)?);
+        }
+        let null = (self.parts.len() - 1, 0);
+        let places = rows.map(|row| {
+            row.map_or(null, |row| {
+                let part = self.starts.partition_point(|start| *start <= row) - 1;
+                (part, row - self.starts[part])
+            })
+        });
+        let parts: Vec<&dyn Array> = self.parts.iter().map(AsRef::as_ref).collect();
+        Ok(interleave(&parts, &places.collect::<Vec<_>>())?)
+    }
+}
