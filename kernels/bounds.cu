@@ -1,10 +1,11 @@
 // From key ranges to positions: where in a sorted segment of keys a range of keys begins and ends.
 //
-//   bounds_K_P    const K* keys, u32 m, const P* begin, const P* end, const K* low, const K* high, u32 kind, P* left, P* right
+//   bounds_K    const K* keys, u32 n, u32 m, const u32* begin, const u32* end, const K* low, const K* high, u32 kind, u32* left, u32* right
 //
-// Query q asks for the rows of begin[q]..end[q] (the end is past the last) with keys from low[q] to high[q]; `kind` tells of all queries of
-// the batch which of both bounds there are and which count as inside. `left` and `right` come out as `answer_*` takes them: inclusive,
-// 1 and 0 where no row is inside. Keys are order-preserving (`Encoding`) and ascend within a segment. One thread a query.
+// Query q asks for the rows of begin[q]..end[q] (the end is past the last; both null: of all n) with keys from low[q] to high[q]; `kind`
+// tells of all queries of the batch which of both bounds there are and which count as inside. `left` and `right` come out as `answer_*`
+// takes them: inclusive, 1 and 0 where no row is inside. Keys are order-preserving (`Encoding`) and ascend within a segment. One thread a
+// query.
 #include "index.cuh"
 
 enum BoundKind : u32 {
@@ -25,21 +26,21 @@ template <> __device__ __forceinline__ u128 load_key(const u128* p) {
   return {bits.x, bits.y};
 }
 
-template <class K, class P>
-__device__ __forceinline__ void bounds(const K* keys, u32 m, const P* begin, const P* end, const K* low, const K* high, u32 kind, P* left,
-                                       P* right) {
+template <class K>
+__device__ __forceinline__ void bounds(const K* keys, u32 n, u32 m, const u32* begin, const u32* end, const K* low, const K* high, u32 kind,
+                                       u32* left, u32* right) {
   u32 q = blockIdx.x * blockDim.x + threadIdx.x;
   if (q >= m) return;
-  P first = load_streamed(begin + q), behind = load_streamed(end + q);
-  P l = first, r = first;
+  u32 first = begin ? load_streamed(begin + q) : 0, behind = end ? load_streamed(end + q) : n;
+  u32 l = first, r = first;
   K a = Key<K>::max(), b = Key<K>::max();
   if (kind & HAS_LOW) a = load_key(low + q);
   if (kind & HAS_HIGH) b = load_key(high + q);
   bool a_or_same = !(kind & LOW_IS_INSIDE), b_or_same = kind & HIGH_IS_INSIDE;
   // Both searches go through the same lengths, so that two loads are under way in each step.
-  P length = first < behind ? behind - first : 0;
+  u32 length = first < behind ? behind - first : 0;
   for (; length > 1; length -= length / 2) {
-    P half = length / 2;
+    u32 half = length / 2;
     K at_l = load_key(keys + (l + half - 1)), at_r = load_key(keys + (r + half - 1));
     l += before(at_l, a, a_or_same) ? half : 0;
     r += before(at_r, b, b_or_same) ? half : 0;
@@ -51,19 +52,16 @@ __device__ __forceinline__ void bounds(const K* keys, u32 m, const P* begin, con
   if (!(kind & HAS_LOW)) l = first;
   if (!(kind & HAS_HIGH)) r = behind;
   bool some = first < behind && l < r;
-  store_streamed(left + q, some ? l : P(1));
-  store_streamed(right + q, some ? P(r - 1) : P(0));
+  store_streamed(left + q, some ? l : 1u);
+  store_streamed(right + q, some ? r - 1 : 0u);
 }
 
-#define BOUNDS(K, P, BITS)                                                                                                     \
-  KERNEL(256) bounds_##K##_p##BITS(const K* keys, u32 m, const P* begin, const P* end, const K* low, const K* high, u32 kind,  \
-                                   P* left, P* right) {                                                                        \
-    bounds<K, P>(keys, m, begin, end, low, high, kind, left, right);                                                           \
+#define BOUNDS(K)                                                                                                                    \
+  KERNEL(256) bounds_##K(const K* keys, u32 n, u32 m, const u32* begin, const u32* end, const K* low, const K* high, u32 kind,       \
+                         u32* left, u32* right) {                                                                                    \
+    bounds<K>(keys, n, m, begin, end, low, high, kind, left, right);                                                                 \
   }
 
-BOUNDS(u32, u32, 32)
-BOUNDS(u32, u64, 64)
-BOUNDS(u64, u32, 32)
-BOUNDS(u64, u64, 64)
-BOUNDS(u128, u32, 32)
-BOUNDS(u128, u64, 64)
+BOUNDS(u32)
+BOUNDS(u64)
+BOUNDS(u128)

@@ -31,6 +31,8 @@ pub mod cuda;
 mod error;
 mod key;
 mod output;
+#[cfg(feature = "cuda")]
+mod search;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -39,6 +41,8 @@ pub use column::{Column, SharedSlice, Validity};
 pub use error::EngineError;
 pub use key::{Encoding, Key};
 pub use output::{Memory, Outputs};
+#[cfg(feature = "cuda")]
+pub use search::{KeyBound, KeyRanges, KeySearch, SortedKeys};
 
 /// Which end of the order is sought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -19,7 +19,7 @@ use crate::oracle::{
 use crate::random::Random;
 
 /// An engine of the first device, or nothing where there is none.
-fn open(options: &CudaOptions) -> Option<CudaEngine> {
+pub fn open(options: &CudaOptions) -> Option<CudaEngine> {
     match CudaEngine::open(options) {
         Ok(engine) => Some(engine),
         Err(EngineError::NoDevice { why }) if std::env::var_os("RMQ_TEST_CUDA").is_none() => {
@@ -227,7 +227,7 @@ fn a_batch_of_any_length() {
 }
 
 /// How many queries a random run asks.
-fn queries() -> u64 {
+pub fn queries() -> u64 {
     let default = if small() { 5_000 } else { 4_000_000 };
     std::env::var("RMQ_TEST_QUERIES").map_or(default, |queries| {
         queries.parse().expect("RMQ_TEST_QUERIES is a number")

@@ -2,6 +2,10 @@
 
 #[cfg(feature = "cuda")]
 mod cuda;
+#[cfg(feature = "cuda")]
+mod cuda_search;
+#[cfg(feature = "sql")]
+mod cuda_sql;
 #[cfg(feature = "sql")]
 mod devices;
 mod engine;

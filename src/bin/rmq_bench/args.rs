@@ -103,6 +103,8 @@ pub enum Measure {
     Trip,
     /// From how many rows and queries on the GPU is faster than the CPU
     Crossover,
+    /// From ranges of keys to positions in sorted keys, as range joins do: host memory to host memory
+    Keys,
 }
 
 /// Who answers.

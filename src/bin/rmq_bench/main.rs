@@ -20,6 +20,7 @@ mod cpu;
 mod crossover;
 mod data;
 mod gpu;
+mod keys;
 mod plots;
 mod progress;
 mod random;

@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::record::{Case, Record};
 use crate::table::Table;
 use crate::workload::Workload;
-use crate::{crossover, gpu, trip};
+use crate::{crossover, gpu, keys, trip};
 
 /// A run and what it found.
 pub struct Run {
@@ -39,9 +39,14 @@ impl Run {
         if run.args.measures(Measure::Search) && run.args.uses(EngineKind::Cpu) {
             run.on_cpu()?;
         }
-        if let Some(lab) = lab {
-            gpu::measure(&mut run, &lab)?;
+        if let Some(lab) = &lab {
+            gpu::measure(&mut run, lab)?;
         }
+        if run.args.measures(Measure::Keys) {
+            let cuda = run.cuda();
+            keys::measure(&mut run, lab.as_ref(), cuda.as_ref())?;
+        }
+        drop(lab);
         if run.args.measures(Measure::Trip) || run.args.measures(Measure::Crossover) {
             let cuda = run.cuda();
             if run.args.measures(Measure::Trip) {

@@ -8,7 +8,7 @@ use super::layout::{Index, Layout};
 use super::memory::DeviceMemory;
 use super::module::{Function, Module};
 use super::stream::{Stream, argument};
-use super::upload::upload;
+use super::upload::{copy_of, upload};
 use crate::engine::{Encoding, EngineError, Validity};
 
 /// What is to be indexed.
@@ -68,7 +68,8 @@ pub(super) fn build<K: CudaKey>(
     unsafe {
         upload(
             gpu,
-            column,
+            column.len(),
+            copy_of(column),
             index.level[0],
             source.threads,
             |stream, slice| {

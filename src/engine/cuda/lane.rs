@@ -33,12 +33,12 @@ impl Slot {
 /// A stream with memory for one part on both ends.
 #[derive(Debug)]
 pub(super) struct Lane {
-    device: Arc<Device>,
+    pub(super) device: Arc<Device>,
     // Before the memory, so that it is idle when that is dropped.
-    stream: Stream,
-    bounds: Option<Block>,
-    answers: Option<Block>,
-    memory: Option<DeviceMemory>,
+    pub(super) stream: Stream,
+    pub(super) bounds: Option<Block>,
+    pub(super) answers: Option<Block>,
+    pub(super) memory: Option<DeviceMemory>,
     /// Whether a part was started and not yet waited for.
     under_way: bool,
     /// Answers that are on their way to a block, to be copied on.
@@ -289,7 +289,7 @@ impl Lane {
 }
 
 /// What `held` holds, made anew where it has less than `bytes`.
-fn room_for<T>(
+pub(super) fn room_for<T>(
     held: &mut Option<T>,
     bytes: usize,
     has: impl Fn(&T) -> usize,
@@ -306,12 +306,12 @@ fn room_for<T>(
 
 /// Parts of memory that follow each other.
 #[derive(Default)]
-struct Parts {
-    end: usize,
+pub(super) struct Parts {
+    pub(super) end: usize,
 }
 
 impl Parts {
-    fn add(&mut self, bytes: usize) -> usize {
+    pub(super) fn add(&mut self, bytes: usize) -> usize {
         let start = self.end;
         self.end = (start + bytes).next_multiple_of(256);
         start

@@ -28,6 +28,7 @@ mod narrow;
 mod paper;
 mod pinned;
 mod plan;
+mod search;
 mod stream;
 mod tuning;
 mod upload;
@@ -36,7 +37,9 @@ mod validity;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use crate::engine::{BuildOptions, Column, ColumnSize, Engine, EngineError, RangeIndex};
+use crate::engine::{
+    BuildOptions, Column, ColumnSize, Engine, EngineError, KeySearch, RangeIndex, SortedKeys,
+};
 pub use devices::{DeviceInfo, devices};
 pub use driver::CudaVersion;
 #[doc(hidden)]
@@ -45,6 +48,7 @@ use gpu::Gpu;
 use index::CudaIndex;
 use key::CudaKey;
 use plan::{Choice, Plan};
+use search::CudaSearch;
 #[doc(hidden)]
 pub use tuning::Shape;
 
@@ -195,6 +199,51 @@ impl CudaEngine {
             armed |= gpu.device.faults.arm(fault, nth);
         }
         armed
+    }
+
+    /// Sorted keys on the devices, to be searched there: see [`KeySearch`].
+    ///
+    /// # Errors
+    /// [`EngineError::TooLong`] from 2^32 keys on, [`EngineError::DeviceMemory`] and its like.
+    pub fn sorted_u32(
+        &self,
+        keys: SortedKeys<'_, u32>,
+        threads: usize,
+    ) -> Result<Arc<dyn KeySearch<u32>>, EngineError> {
+        self.sorted(keys, threads)
+    }
+
+    /// As [`Self::sorted_u32`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sorted_u64(
+        &self,
+        keys: SortedKeys<'_, u64>,
+        threads: usize,
+    ) -> Result<Arc<dyn KeySearch<u64>>, EngineError> {
+        self.sorted(keys, threads)
+    }
+
+    /// As [`Self::sorted_u32`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sorted_u128(
+        &self,
+        keys: SortedKeys<'_, u128>,
+        threads: usize,
+    ) -> Result<Arc<dyn KeySearch<u128>>, EngineError> {
+        self.sorted(keys, threads)
+    }
+
+    fn sorted<K: CudaKey>(
+        &self,
+        keys: SortedKeys<'_, K>,
+        threads: usize,
+    ) -> Result<Arc<dyn KeySearch<K>>, EngineError> {
+        let search = CudaSearch::build(&self.gpus, keys, threads, &self.stop)?;
+        Ok(Arc::new(search))
     }
 
     fn build<K: CudaKey>(

@@ -15,6 +15,8 @@ pub(super) enum Module {
     AnswerU32,
     AnswerU64,
     AnswerU128,
+    /// Searches in sorted keys.
+    Bounds,
     /// The kernels of the paper.
     Paper,
     /// Its CL with every size of group and chunk.
@@ -25,7 +27,7 @@ pub(super) enum Module {
     Limit,
 }
 
-const MODULES: usize = 7;
+const MODULES: usize = 8;
 
 impl Module {
     fn ptx(self) -> &'static CStr {
@@ -42,6 +44,7 @@ impl Module {
             Self::AnswerU32 => ptx!("answer_u32"),
             Self::AnswerU64 => ptx!("answer_u64"),
             Self::AnswerU128 => ptx!("answer_u128"),
+            Self::Bounds => ptx!("bounds"),
             Self::Paper => ptx!("paper"),
             #[cfg(feature = "bench")]
             Self::PaperHeatMap => ptx!("paper_heat_map"),

@@ -12,7 +12,7 @@ use super::memory::DeviceMemory;
 use super::module::Module;
 use super::stream::{Stream, argument};
 use super::tuning::{PAPER_CUTOFF, Shape};
-use super::upload::upload;
+use super::upload::{copy_of, upload};
 use super::validity::ValidTree;
 use crate::engine::{ColumnSize, EngineError};
 
@@ -219,17 +219,24 @@ pub(super) fn build<K: CudaKey>(
     // SAFETY: level 0 has room for the column. Each slice's kernel turns the slice alone into keys, with its part of the
     // validity, which is complete; slices begin at whole words of its bits. The argument is that of `paper_keys`.
     unsafe {
-        upload(gpu, column, to, source.threads, |stream, slice| {
-            source.go_on()?;
-            if !layout.keyed() {
-                return Ok(());
-            }
-            let mut part = index.column;
-            part.n = (slice.len() / size_of::<K>()) as u64;
-            part.level[0] += slice.start as u64;
-            part.valid[0] += (slice.start / size_of::<K>() / 32 * 4) as u64;
-            stream.launch(make_keys, part.n, [argument(&part)])
-        })?;
+        upload(
+            gpu,
+            column.len(),
+            copy_of(column),
+            to,
+            source.threads,
+            |stream, slice| {
+                source.go_on()?;
+                if !layout.keyed() {
+                    return Ok(());
+                }
+                let mut part = index.column;
+                part.n = (slice.len() / size_of::<K>()) as u64;
+                part.level[0] += slice.start as u64;
+                part.valid[0] += (slice.start / size_of::<K>() / 32 * 4) as u64;
+                stream.launch(make_keys, part.n, [argument(&part)])
+            },
+        )?;
     }
     for k in 1..=index.top {
         let entries = layout.entries[k as usize];

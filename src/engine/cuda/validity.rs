@@ -7,7 +7,7 @@ use super::layout::{Index, Part, Parts};
 use super::memory::DeviceMemory;
 use super::module::Module;
 use super::stream::{Stream, argument};
-use super::upload::upload;
+use super::upload::{copy_of, upload};
 use crate::engine::{EngineError, Validity};
 
 pub(super) const MAX_VALID_LEVELS: usize = 8;
@@ -55,7 +55,7 @@ impl ValidTree {
         let memory = DeviceMemory::within(&gpu.budget, &gpu.device, bitmap.len())?;
         let at: CUdeviceptr = memory.address();
         // SAFETY: the memory is as long as the bitmap.
-        unsafe { upload(gpu, bitmap, at, 1, |_, _| Ok(()))? };
+        unsafe { upload(gpu, bitmap.len(), copy_of(bitmap), at, 1, |_, _| Ok(()))? };
         let arguments = [
             argument(&at),
             argument(&bit_offset),

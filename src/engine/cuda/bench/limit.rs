@@ -131,6 +131,24 @@ impl Lab {
         Ok(2.0 * f64::from(BYTES) / seconds)
     }
 
+    /// Bytes a second from pinned memory to the device, and from there back, each way alone.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn bus_speed(&self) -> Result<[f64; 2], EngineError> {
+        const BYTES: usize = 256 << 20;
+        let (memory, block) = (self.memory(BYTES)?, self.gpu.pinned.take(BYTES)?);
+        // SAFETY: both ends are that long; `time` waits for the stream.
+        let up = self.time(5, || unsafe {
+            (self.stream).copy_up(memory.address(), block.start(), BYTES)
+        })?;
+        // SAFETY: as above.
+        let down = self.time(5, || unsafe {
+            (self.stream).copy_down(block.start(), memory.address(), BYTES)
+        })?;
+        Ok([up, down].map(|seconds| BYTES as f64 / seconds))
+    }
+
     /// How many of the first `count` answers differ.
     ///
     /// # Errors

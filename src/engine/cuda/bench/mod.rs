@@ -21,7 +21,7 @@ use super::devices;
 use super::gpu::Gpu;
 use super::memory::DeviceMemory;
 use super::stream::Stream;
-use super::upload::upload;
+use super::upload::{copy_of, upload};
 use crate::engine::EngineError;
 
 /// What is read past a column's end, and not used.
@@ -176,7 +176,7 @@ impl Lab {
         assert!(at + bytes.len() <= column.rows as usize * column.key_bytes);
         let to = column.memory.address() + at as u64;
         // SAFETY: the column is that long, and nothing uses it meanwhile.
-        unsafe { upload(&self.gpu, bytes, to, 8, |_, _| Ok(())) }
+        unsafe { upload(&self.gpu, bytes.len(), copy_of(bytes), to, 8, |_, _| Ok(())) }
     }
 
     fn download(&self, from: u64, bytes: &mut [u8]) -> Result<(), EngineError> {
