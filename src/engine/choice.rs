@@ -16,10 +16,14 @@ pub struct Costs {
     pub cpu_build_byte: f64,
     /// More cores than these do not build faster.
     pub cpu_build_cores: f64,
+    /// One core, finding the positions of a range of keys.
+    pub cpu_search: f64,
     /// A device and its bus, a range's whole trip.
     pub cuda_range: f64,
     /// What one core does for a range on its way: the device answers no faster than cores can ask.
     pub cuda_range_core: f64,
+    /// A device and its bus, finding the positions of a range of keys.
+    pub cuda_search: f64,
     /// A byte of a column that is uploaded and indexed.
     pub cuda_build_byte: f64,
     /// What a query takes at the least, and each build, however small: copies, launches, threads that hand over.
@@ -37,8 +41,10 @@ impl Costs {
         cpu_width: 1.4,
         cpu_build_byte: 0.11,
         cpu_build_cores: 8.0,
+        cpu_search: 250.0,
         cuda_range: 0.3,
         cuda_range_core: 4.0,
+        cuda_search: 1.0,
         cuda_build_byte: 0.025,
         cuda_query: 300_000.0,
         cuda_open: 80_000_000.0,
@@ -58,6 +64,8 @@ pub struct Work {
     pub rows: usize,
     /// Bytes of a key: 4, 8 or 16.
     pub key_bytes: usize,
+    /// Bytes of the keys that ranges are of, where their positions must be found first; else 0.
+    pub search_key_bytes: usize,
     /// About how many ranges will be asked. Where that is not known, as many as the column has rows.
     pub ranges: Option<usize>,
     /// How many threads ask at a time, at most.
@@ -105,7 +113,13 @@ pub fn on_cpu(work: &Work, costs: &Costs) -> f64 {
     } else {
         bytes * costs.cpu_build_byte / cores(work).min(costs.cpu_build_cores)
     };
-    build + ranges(work) * range / cores(work)
+    // What sorts keys holds them here anyway.
+    let search = if work.search_key_bytes > 0 {
+        costs.cpu_search
+    } else {
+        0.0
+    };
+    build + ranges(work) * (range + search) / cores(work)
 }
 
 /// Nanoseconds that devices should take.
@@ -117,8 +131,13 @@ pub fn on_cuda(work: &Work, costs: &Costs) -> f64 {
     } else {
         costs.cuda_query + bytes(work) * costs.cuda_build_byte
     };
-    let range = costs.cuda_range.max(costs.cuda_range_core / cores(work));
-    open + build + costs.cuda_query + ranges(work) * range
+    let mut range = costs.cuda_range.max(costs.cuda_range_core / cores(work));
+    let mut keys = 0.0;
+    if work.search_key_bytes > 0 {
+        range += costs.cuda_search.max(costs.cuda_range_core / cores(work));
+        keys = number(work.rows) * number(work.search_key_bytes) * costs.cuda_build_byte;
+    }
+    open + build + keys + costs.cuda_query + ranges(work) * range
 }
 
 fn bytes(work: &Work) -> f64 {
@@ -145,6 +164,7 @@ mod tests {
     const LARGE: Work = Work {
         rows: 1 << 28,
         key_bytes: 4,
+        search_key_bytes: 0,
         ranges: Some(1 << 27),
         cores: 16,
         ready_on_cpu: false,
@@ -220,12 +240,13 @@ mod tests {
         for rows in [0, 1, 1 << 12, 1 << 20, 1 << 28, 1 << 33] {
             for key_bytes in [4, 8, 16] {
                 for cores in [1, 2, 16] {
-                    for ready in 0..8 {
+                    for ready in 0..16 {
                         let mut before = Choice::Cpu;
                         for power in 0..40 {
                             let work = Work {
                                 rows,
                                 key_bytes,
+                                search_key_bytes: if ready & 8 != 0 { 8 } else { 0 },
                                 ranges: Some(1 << power),
                                 cores,
                                 ready_on_cpu: ready & 1 != 0,
@@ -240,6 +261,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_search_for_keys_pays_sooner() {
+        let ranges = |search_key_bytes| {
+            let power = (0..40).find(|power| {
+                let asked = Work {
+                    search_key_bytes,
+                    ranges: Some(1 << power),
+                    ..LARGE
+                };
+                chosen(asked) == Choice::Cuda
+            });
+            power.expect("many ranges pay")
+        };
+        assert!(ranges(8) < ranges(0));
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub(crate) struct Case<'a> {
     pub(crate) rows: Option<usize>,
     /// Bytes of a key.
     pub(crate) key_bytes: usize,
+    /// Bytes of the keys that ranges are of, where their positions must be found first; else 0.
+    pub(crate) search_key_bytes: usize,
     /// About how many ranges are asked, where that is known.
     pub(crate) ranges: Option<usize>,
     /// Whether an expression asks, a batch at a time on the threads that poll.
@@ -105,6 +107,7 @@ pub(crate) async fn decide(
     let work = Work {
         rows,
         key_bytes: case.key_bytes,
+        search_key_bytes: case.search_key_bytes,
         ranges: case.ranges,
         cores: case.partitions,
         ready_on_cpu: (case.is_held)(&Target::Cpu),

@@ -9,12 +9,10 @@ use std::task::{Context, Poll};
 use arrow::array::{Array, RecordBatch};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, internal_datafusion_err};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
-use datafusion::physical_plan::metrics::RecordOutput;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt};
-
-use super::stream::Answering;
 
 /// Rows that go to a device at once: enough for it to be busy, few enough to stay in a core's cache.
 const ROWS: usize = 1 << 18;
@@ -22,12 +20,27 @@ const ROWS: usize = 1 << 18;
 /// How many such batches of a partition are under way: one is copied while another is answered.
 const UNDER_WAY: usize = 2;
 
+/// What answers batches, on a thread that may wait.
+pub(super) trait AnswerBatches: Send + Sync + 'static {
+    /// The batches with their answers, all asked at once.
+    fn answer(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>>;
+
+    /// About how many bytes a row's bounds and answers take.
+    fn row_bytes(&self) -> usize;
+
+    /// The memory that batches are registered with.
+    fn pool(&self) -> &Arc<dyn MemoryPool>;
+
+    /// Where rows that leave are counted.
+    fn baseline(&self) -> &BaselineMetrics;
+}
+
 /// The input with the answers. While the device is busy, rows are gathered; when it has nothing to do, it gets those that are
 /// there, so that a slow input's rows don't wait.
 ///
 /// Dropping it lets go of everything once the batches under way are answered, some milliseconds later.
 pub(super) struct Gathering {
-    answering: Arc<Answering>,
+    answering: Arc<dyn AnswerBatches>,
     /// None when it has ended.
     input: Option<BoxStream<'static, Result<RecordBatch>>>,
     gathered: Vec<RecordBatch>,
@@ -48,10 +61,10 @@ struct Answered {
 
 impl Gathering {
     pub(super) fn new(
-        answering: Arc<Answering>,
+        answering: Arc<dyn AnswerBatches>,
         input: BoxStream<'static, Result<RecordBatch>>,
     ) -> Self {
-        let pool = answering.context.memory_pool();
+        let pool = answering.pool();
         Self {
             memory: MemoryConsumer::new("rmq batches for devices").register(pool),
             answering,
@@ -102,7 +115,7 @@ impl Gathering {
     fn bytes(&self, batch: &RecordBatch) -> usize {
         let column = |c: &Arc<dyn Array>| c.to_data().get_slice_memory_size().unwrap_or(0);
         let columns: usize = batch.columns().iter().map(column).sum();
-        columns + batch.num_rows() * 32 * self.answering.searches.len()
+        columns + batch.num_rows() * self.answering.row_bytes()
     }
 }
 
@@ -113,7 +126,7 @@ impl Stream for Gathering {
         let this = self.get_mut();
         loop {
             if let Some(batch) = this.done.pop_front() {
-                let batch = batch.record_output(&this.answering.metrics.baseline);
+                let batch = batch.record_output(this.answering.baseline());
                 return Poll::Ready(Some(Ok(batch)));
             }
             this.done_memory = None;

@@ -5,17 +5,18 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Int64Type, Schema};
 use arrow::error::ArrowError;
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::blocking::{Waiting, blocking};
 use super::key_collect::{BuildColumns, Collected};
+use super::key_devices::{Devices, OnDevices};
 use super::key_metrics::BuildMetrics;
 use crate::engine::cpu::CpuEngine;
 use crate::engine::{BuildOptions, Extreme};
 use crate::functions::bounds::Ranges;
 use crate::index::{
-    Chunks, ColumnIndex, Counts, Places, SortedRows, Sums, Unsorted, Values, arrange,
+    Chunks, ColumnIndex, Counts, DeviceBytes, Places, SortedRows, Sums, Unsorted, Values, arrange,
     arranging_bytes,
 };
 use crate::plan::KeyFunction;
@@ -24,7 +25,10 @@ use crate::plan::KeyFunction;
 #[derive(Debug)]
 pub(super) struct BuildSide {
     rows: SortedRows,
+    key_type: DataType,
     answers: Vec<Answering>,
+    /// Where devices answer: what they have, and whether the CPU may stand in.
+    devices: Option<(Devices, OnDevices)>,
     /// Registers the memory of all this.
     _memory: MemoryReservation,
 }
@@ -52,6 +56,7 @@ pub(super) async fn build(
     collected: Collected,
     metrics: &BuildMetrics,
     threads: usize,
+    devices: Option<Devices>,
 ) -> Result<BuildSide> {
     let (columns, metrics) = (columns.clone(), metrics.clone());
     blocking(move |waiting| {
@@ -66,6 +71,7 @@ pub(super) async fn build(
             memory,
             metrics,
             threads,
+            devices,
             waiting,
         };
         work.build(&schema, batches)
@@ -79,6 +85,8 @@ struct Work {
     memory: MemoryReservation,
     metrics: BuildMetrics,
     threads: usize,
+    /// Where indexes are to lie on devices.
+    devices: Option<Devices>,
     waiting: Waiting,
 }
 
@@ -130,11 +138,22 @@ impl Work {
         for (function, arguments) in &self.columns.aggregates {
             answers.push(answering(*function, arguments, &ready)?);
         }
+        let held: Vec<_> = ready.into_iter().flat_map(|r| r.on_devices).collect();
+        let devices = match &self.devices {
+            Some(devices) if !held.is_empty() => {
+                let on = devices.with_keys(&rows, held, self.threads, &self.waiting)?;
+                self.metrics.note_device_bytes(on.bytes);
+                Some((devices.clone(), on))
+            }
+            _ => None,
+        };
         index_timer.done();
         self.metrics.build_mem_used.set_max(self.memory.size());
         Ok(BuildSide {
             rows,
+            key_type: self.columns.key(&types).clone(),
             answers,
+            devices,
             _memory: self.memory,
         })
     }
@@ -159,9 +178,16 @@ impl Work {
         }
         for (extreme, positions) in wanted.extremes {
             self.waiting.check()?;
-            let index = self.index(&chunks, &data_type, extreme, positions, places)?;
+            let index = self.index(
+                &chunks,
+                &data_type,
+                extreme,
+                positions,
+                places,
+                &mut ready.on_devices,
+            )?;
             // One without a copy of its own looks at what was given.
-            borrowed |= index.memory_bytes() == index.index_bytes();
+            borrowed |= index.borrows_column();
             ready.extremes.push((extreme, Arc::new(index)));
         }
         if wanted.values {
@@ -188,16 +214,34 @@ impl Work {
         extreme: Extreme,
         positions: bool,
         places: &Places,
+        on_devices: &mut Vec<DeviceBytes>,
     ) -> Result<ColumnIndex> {
         let engine = CpuEngine::default();
         let options = BuildOptions {
             positions,
             threads: self.threads,
         };
-        let estimate = arranging_bytes(chunks, data_type, places)
-            + ColumnIndex::estimate_of(&engine, chunks, data_type, &options);
-        self.memory.try_grow(estimate)?;
+        let copied = arranging_bytes(chunks, data_type, places);
+        self.memory.try_grow(copied)?;
         let arranged = arrange(chunks, data_type, extreme, places)?;
+        if let Some(devices) = &self.devices {
+            let bytes = ColumnIndex::estimate_on_devices(&*devices.engine, chunks, data_type);
+            match devices.index(arranged.clone(), bytes, &options, &self.waiting) {
+                Ok((index, held)) => {
+                    on_devices.push(held);
+                    self.replace(copied, index.memory_bytes())?;
+                    return Ok(index);
+                }
+                Err(error) => {
+                    self.waiting.check()?;
+                    devices.cpu_instead(error)?;
+                    self.metrics.note_fallback();
+                }
+            }
+        }
+        let indexing = ColumnIndex::estimate_of(&engine, chunks, data_type, &options);
+        self.memory.try_grow(indexing)?;
+        let estimate = copied + indexing;
         let index = ColumnIndex::of(&engine, arranged, &options)?;
         self.replace(estimate, index.memory_bytes())?;
         self.metrics.index_bytes.add(index.index_bytes());
@@ -287,6 +331,7 @@ impl Wanted {
 /// What was made of one column.
 #[derive(Debug, Default)]
 struct Ready {
+    on_devices: Vec<DeviceBytes>,
     counts: Option<Arc<Counts>>,
     sums: Option<Arc<Sums>>,
     values: Option<Arc<Values>>,
@@ -339,15 +384,59 @@ impl BuildSide {
         &self.rows
     }
 
-    /// What each aggregate is over these ranges.
-    pub(super) fn answer(&self, ranges: &Ranges) -> Result<Vec<ArrayRef>> {
-        self.answers
-            .iter()
-            .map(|a| self.answer_one(a, ranges))
-            .collect()
+    /// The type of the range key.
+    pub(super) fn key_type(&self) -> &DataType {
+        &self.key_type
     }
 
-    fn answer_one(&self, answering: &Answering, ranges: &Ranges) -> Result<ArrayRef> {
+    /// What lies on devices, if anything does.
+    pub(super) fn on_devices(&self) -> Option<&OnDevices> {
+        self.devices.as_ref().map(|(_, on)| on)
+    }
+
+    /// See [`Devices::cpu_instead`].
+    pub(super) fn cpu_instead(&self, error: DataFusionError) -> Result<()> {
+        match &self.devices {
+            Some((devices, _)) => devices.cpu_instead(error),
+            None => Err(error),
+        }
+    }
+
+    /// What each aggregate is over these ranges, and whether the CPU answered in the place of devices.
+    pub(super) fn answer(&self, ranges: &Ranges) -> Result<(Vec<ArrayRef>, bool)> {
+        let mut stood_in = false;
+        let answers = self.answers.iter();
+        let answers = answers.map(|a| self.answer_one(a, ranges, &mut stood_in));
+        let answers = answers.collect::<Result<_>>()?;
+        Ok((answers, stood_in))
+    }
+
+    /// Asks an index for values or for positions.
+    fn ask(
+        &self,
+        index: &ColumnIndex,
+        ranges: &Ranges,
+        position: bool,
+        stood_in: &mut bool,
+    ) -> Result<ArrayRef> {
+        let may_stand_in = self.devices.as_ref().is_some_and(|(d, _)| !d.demanded);
+        let ranges = std::slice::from_ref(ranges);
+        let answer = index.answer(ranges, !position, position, may_stand_in)?;
+        *stood_in |= answer.stood_in;
+        let wanted = if position {
+            answer.positions
+        } else {
+            answer.values
+        };
+        wanted.ok_or_else(|| internal_datafusion_err!("an index did not answer what it was asked"))
+    }
+
+    fn answer_one(
+        &self,
+        answering: &Answering,
+        ranges: &Ranges,
+        stood_in: &mut bool,
+    ) -> Result<ArrayRef> {
         Ok(match answering {
             Answering::CountRows => {
                 let counts = ranges.iter().map(|(l, r)| (r - l + 1).max(0));
@@ -355,21 +444,13 @@ impl BuildSide {
             }
             Answering::Counts(counts) => Arc::new(counts.answer(ranges)),
             Answering::Sums(sums) => sums.answer(ranges),
-            Answering::Extreme(index) => {
-                let answer = index.answer(std::slice::from_ref(ranges), true, false, false)?;
-                answer
-                    .values
-                    .ok_or_else(|| internal_datafusion_err!("an index gave no values"))?
-            }
+            Answering::Extreme(index) => self.ask(index, ranges, false, stood_in)?,
             Answering::First(values) => {
                 values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(l)))?
             }
             Answering::Last(values) => values.at(ranges.iter().map(|range| self.last(range)))?,
             Answering::AtExtreme { values, by, nulls } => {
-                let positions = by
-                    .answer(std::slice::from_ref(ranges), false, true, false)?
-                    .positions
-                    .ok_or_else(|| internal_datafusion_err!("an index gave no positions"))?;
+                let positions = self.ask(by, ranges, true, stood_in)?;
                 let positions = positions.as_primitive::<Int64Type>().iter();
                 let rows = positions.zip(ranges.iter()).map(|(found, range)| {
                     let null = nulls.as_ref().and_then(|nulls| nulls.first_null(range));

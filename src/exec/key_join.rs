@@ -29,6 +29,7 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties,
 };
 
+use super::key_engine::JoinEngine;
 use super::key_metrics::{BuildMetrics, ProbeMetrics};
 use super::key_side::Side;
 use super::key_stream::Probing;
@@ -43,6 +44,7 @@ pub struct KeyJoinExec {
     spec: Arc<KeyJoinSpec<PhysicalExprRef>>,
     /// The join as the query names its columns.
     label: String,
+    engine: JoinEngine,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     built: Arc<OncePerRun<Side>>,
@@ -54,8 +56,9 @@ impl KeyJoinExec {
         build: Arc<dyn ExecutionPlan>,
         spec: KeyJoinSpec<PhysicalExprRef>,
         label: String,
+        engine: JoinEngine,
     ) -> Result<Self> {
-        Self::with_spec(probe, build, Arc::new(spec), label)
+        Self::with_spec(probe, build, Arc::new(spec), label, engine)
     }
 
     fn with_spec(
@@ -63,6 +66,7 @@ impl KeyJoinExec {
         build: Arc<dyn ExecutionPlan>,
         spec: Arc<KeyJoinSpec<PhysicalExprRef>>,
         label: String,
+        engine: JoinEngine,
     ) -> Result<Self> {
         let old = probe.schema();
         let fields = old.fields().iter().cloned();
@@ -83,6 +87,7 @@ impl KeyJoinExec {
             build,
             spec,
             label,
+            engine,
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
             built: Arc::default(),
@@ -94,9 +99,9 @@ impl DisplayAs for KeyJoinExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "RangeJoinExec: {}, engine=cpu", self.label)
+                write!(f, "RangeJoinExec: {}, engine={}", self.label, self.engine)
             }
-            DisplayFormatType::TreeRender => writeln!(f, "{}\nengine=cpu", self.label),
+            DisplayFormatType::TreeRender => writeln!(f, "{}\nengine={}", self.label, self.engine),
         }
     }
 }
@@ -151,19 +156,21 @@ impl ExecutionPlan for KeyJoinExec {
         let [probe, build] = <[_; 2]>::try_from(children)
             .or_else(|c: Vec<_>| internal_err!("RangeJoinExec has two inputs, not {}", c.len()))?;
         let (spec, label) = (Arc::clone(&self.spec), self.label.clone());
+        let engine = self.engine.clone();
         match options.children_properties {
             ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {
                 probe,
                 build,
                 spec,
                 label,
+                engine,
                 properties: Arc::clone(&self.properties),
                 metrics: ExecutionPlanMetricsSet::new(),
                 built: Arc::default(),
             })),
-            ChildrenPropertiesMode::Recompute => {
-                Ok(Arc::new(Self::with_spec(probe, build, spec, label)?))
-            }
+            ChildrenPropertiesMode::Recompute => Ok(Arc::new(Self::with_spec(
+                probe, build, spec, label, engine,
+            )?)),
         }
     }
 
@@ -184,11 +191,11 @@ impl ExecutionPlan for KeyJoinExec {
         let run = self.built.run(&context, partition, partitions);
         let (build_plan, spec) = (Arc::clone(&self.build), Arc::clone(&self.spec));
         let metrics = BuildMetrics::new(&self.metrics);
-        let build_context = Arc::clone(&context);
+        let (build_context, engine) = (Arc::clone(&context), self.engine.clone());
         let build_side = async move {
             let make = || async move {
                 let input = build_plan.execute(0, Arc::clone(&build_context))?;
-                Side::make(&spec, input, metrics, build_context, partitions).await
+                Side::make(&spec, input, metrics, build_context, partitions, &engine).await
             };
             run.get(make).await
         };
@@ -196,6 +203,7 @@ impl ExecutionPlan for KeyJoinExec {
             schema: self.schema(),
             spec: Arc::clone(&self.spec),
             metrics: ProbeMetrics::new(partition, &self.metrics),
+            pool: Arc::clone(context.memory_pool()),
         };
         let probe = self.probe.execute(partition, context)?;
         Ok(probing.stream(probe, build_side))

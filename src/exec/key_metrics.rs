@@ -25,6 +25,7 @@ pub(super) struct BuildMetrics {
     pub(super) spill: SpillMetrics,
     /// How often a piece was read from disk.
     pub(super) pieces_read: Count,
+    set: ExecutionPlanMetricsSet,
 }
 
 impl BuildMetrics {
@@ -40,7 +41,22 @@ impl BuildMetrics {
             already_sorted: builder().counter("already_sorted", 0),
             spill: SpillMetrics::new(metrics, 0),
             pieces_read: builder().counter("pieces_read", 0),
+            set: metrics.clone(),
         }
+    }
+
+    /// Notes how many bytes of each device the join takes; shown only where it takes any.
+    pub(super) fn note_device_bytes(&self, bytes: usize) {
+        MetricBuilder::new(&self.set)
+            .gauge("device_bytes", 0)
+            .add(bytes);
+    }
+
+    /// Notes an index that was meant for devices.
+    pub(super) fn note_fallback(&self) {
+        MetricBuilder::new(&self.set)
+            .counter("cuda_fallbacks", 0)
+            .add(1);
     }
 
     /// For a piece of the build side, which may be built many times: its rows are counted when it is written.
@@ -54,6 +70,15 @@ impl BuildMetrics {
     }
 }
 
+/// Metrics of one partition whose rows go to devices; shown only where they do.
+#[derive(Debug)]
+pub(super) struct DeviceMetrics {
+    /// Batches that devices answered, each gathered from many.
+    pub(super) device_batches: Count,
+    /// Searches and answers that were meant for devices and that the CPU took.
+    pub(super) cuda_fallbacks: Count,
+}
+
 /// Metrics of one partition of the probe side.
 #[derive(Debug)]
 pub(super) struct ProbeMetrics {
@@ -65,6 +90,8 @@ pub(super) struct ProbeMetrics {
     pub(super) search_time: Time,
     /// Time of answering.
     pub(super) query_time: Time,
+    partition: usize,
+    set: ExecutionPlanMetricsSet,
 }
 
 impl ProbeMetrics {
@@ -75,6 +102,17 @@ impl ProbeMetrics {
             probe_rows: builder().counter("probe_rows", partition),
             search_time: builder().subset_time("search_time", partition),
             query_time: builder().subset_time("query_time", partition),
+            partition,
+            set: metrics.clone(),
+        }
+    }
+
+    /// Those of a partition whose rows go to devices.
+    pub(super) fn on_devices(&self) -> DeviceMetrics {
+        let builder = || MetricBuilder::new(&self.set);
+        DeviceMetrics {
+            device_batches: builder().counter("device_batches", self.partition),
+            cuda_fallbacks: builder().counter("cuda_fallbacks", self.partition),
         }
     }
 }

@@ -68,7 +68,7 @@ impl SpilledSide {
             spill,
             room: Arc::clone(&building.room),
             metrics: building.metrics.of_a_piece(),
-            threads: building.threads,
+            threads: building.options.threads(),
         })
     }
 
@@ -179,7 +179,7 @@ impl SpilledSide {
                 memory,
             };
             let columns = &self.merging.columns;
-            match build(columns, collected, &self.metrics, self.threads).await {
+            match build(columns, collected, &self.metrics, self.threads, None).await {
                 Ok(side) => {
                     let first_row = reading.row;
                     reading.row += size.rows as u64;
@@ -220,7 +220,7 @@ impl SpilledSide {
                 Wanted::Rows(rows) => (take_record_batch(&asked.batch, rows)?, Some(rows)),
             };
             let ranges = probing.ranges(&batch, side, &mut LastFound::default())?;
-            let answers = probing.answers(&ranges, side)?;
+            let answers = probing.answers(&ranges, side)?.0;
             asked
                 .merged
                 .add(&self.merging, first_row, rows, &ranges, answers)?;

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExprRef;
 
 use super::key_build::{BuildSide, build};
-use super::key_collect::{BuildColumns, Rows};
+use super::key_collect::{BuildColumns, Collected, Rows};
+use super::key_engine::JoinEngine;
 use super::key_metrics::BuildMetrics;
 use super::key_pieces::{SpilledSide, is_exhausted};
 use super::key_room::Room;
@@ -34,6 +36,7 @@ impl Side {
         metrics: BuildMetrics,
         context: Arc<TaskContext>,
         partitions: usize,
+        engine: &JoinEngine,
     ) -> Result<Self> {
         let started = Instant::now();
         let columns = BuildColumns::of(spec);
@@ -41,11 +44,11 @@ impl Side {
             schema: columns.schema(&input.schema())?,
             columns,
             metrics,
-            threads: RmqOptions::of(context.session_config().options()).threads(),
+            options: RmqOptions::of(context.session_config().options()),
             room: Room::new(context.memory_pool()),
             partitions,
         };
-        let side = building.run(input, &context).await;
+        let side = building.run(input, engine, &context).await;
         let taken = started.elapsed();
         building.metrics.build_time.add_duration(taken);
         side.map_err(|error| explained(error, &context))
@@ -58,14 +61,19 @@ pub(super) struct Building {
     pub(super) columns: BuildColumns,
     pub(super) schema: SchemaRef,
     pub(super) metrics: BuildMetrics,
-    pub(super) threads: usize,
+    pub(super) options: RmqOptions,
     pub(super) room: Arc<Room>,
     /// Partitions of the probe side.
     pub(super) partitions: usize,
 }
 
 impl Building {
-    async fn run(&self, input: SendableRecordBatchStream, context: &TaskContext) -> Result<Side> {
+    async fn run(
+        &self,
+        input: SendableRecordBatchStream,
+        engine: &JoinEngine,
+        context: &TaskContext,
+    ) -> Result<Side> {
         let key = self.columns.equal;
         let spill = Spill::new(&self.schema, key, &self.metrics, context)?;
         let rows = Rows::collect(&self.columns, input, &self.room, spill.clone()).await?;
@@ -75,7 +83,7 @@ impl Building {
                 return self.spilled(pieces, spill);
             }
             (Rows::InMemory(rows), None) => {
-                let side = build(&self.columns, rows, &self.metrics, self.threads).await?;
+                let side = self.build(rows, engine).await?;
                 self.room.keep(0);
                 return Ok(Side::Whole(side));
             }
@@ -84,7 +92,7 @@ impl Building {
         // In case that building has not the memory it takes.
         let kept = (rows.batches.clone(), self.room.reservation());
         kept.1.try_grow(rows.memory.size())?;
-        match build(&self.columns, rows, &self.metrics, self.threads).await {
+        match self.build(rows, engine).await {
             Ok(side) => {
                 drop(kept);
                 self.room.keep(0);
@@ -98,6 +106,13 @@ impl Building {
             }
             Err(error) => Err(error),
         }
+    }
+
+    async fn build(&self, rows: Collected, engine: &JoinEngine) -> Result<BuildSide> {
+        let count = rows.batches.iter().map(RecordBatch::num_rows).sum();
+        let devices = engine.devices(count, &self.options).await?;
+        let threads = self.options.threads();
+        build(&self.columns, rows, &self.metrics, threads, devices).await
     }
 
     fn spilled(&self, pieces: Pieces, spill: Arc<Spill>) -> Result<Side> {

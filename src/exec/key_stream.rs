@@ -11,13 +11,15 @@ use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use futures::{StreamExt, TryStreamExt};
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt, stream};
 
 use super::key_build::BuildSide;
+use super::key_devices::on_devices;
 use super::key_metrics::ProbeMetrics;
 use super::key_pieces::SpilledSide;
 use super::key_side::Side;
@@ -32,6 +34,7 @@ pub(super) struct Probing {
     pub(super) schema: SchemaRef,
     pub(super) spec: Arc<KeyJoinSpec<PhysicalExprRef>>,
     pub(super) metrics: ProbeMetrics,
+    pub(super) pool: Arc<dyn MemoryPool>,
 }
 
 impl Probing {
@@ -48,16 +51,14 @@ impl Probing {
         };
         let start = Answering {
             probing: Arc::new(probing),
+            first: None,
             probe,
             build: Waiting::For(Box::pin(build)),
             last_found: LastFound::default(),
             answered: VecDeque::new(),
             memory: None,
         };
-        let batches = futures::stream::try_unfold(start, |mut this| async {
-            let batch = this.next().await?;
-            Ok(batch.map(|batch| (batch, this)))
-        });
+        let batches = stream::once(start.start()).try_flatten();
         Box::pin(RecordBatchStreamAdapter::new(schema, batches.fuse()))
     }
 
@@ -72,6 +73,7 @@ impl Probing {
             // A join evaluates nothing for pairs that there are none of.
             return Ok(RecordBatch::new_empty(Arc::clone(&self.schema)));
         }
+        self.metrics.probe_rows.add(batch.num_rows());
         let mut ranges = self.ranges(batch, build, last_found)?;
         let mut batch = batch.clone();
         if self.spec.unmatched == Unmatched::Drop && ranges.iter().any(|(l, r)| l > r) {
@@ -79,7 +81,7 @@ impl Probing {
             batch = filter_record_batch(&batch, &matches)?;
             ranges = ranges.iter().filter(|(l, r)| l <= r).collect();
         }
-        let answers = self.answers(&ranges, build)?;
+        let (answers, _) = self.answers(&ranges, build)?;
         self.with_answers(&batch, answers)
     }
 
@@ -91,16 +93,8 @@ impl Probing {
         last_found: &mut LastFound,
     ) -> Result<Ranges> {
         let _timer = self.metrics.baseline.elapsed_compute().timer();
-        let rows = batch.num_rows();
-        let evaluate = |e: &PhysicalExprRef| e.evaluate(batch)?.into_array(rows);
-        let equal: Vec<ArrayRef> = self
-            .spec
-            .on
-            .iter()
-            .map(|(probe, _)| evaluate(probe))
-            .collect::<Result<_>>()?;
         let _timer = self.metrics.search_time.timer();
-        let mut segments = build.rows().start(rows, &equal)?;
+        let mut segments = self.segments(batch, build)?;
         for (i, (comparison, bound)) in self.spec.bounds.iter().enumerate() {
             let bounds = evaluate_where_needed(bound, batch, &segments)?;
             let number = (i, *comparison);
@@ -111,8 +105,21 @@ impl Probing {
         Ok(segments.ranges())
     }
 
-    /// What the build side says of ranges.
-    pub(super) fn answers(&self, ranges: &Ranges, build: &BuildSide) -> Result<Vec<ArrayRef>> {
+    /// Among which positions of the build side the matches of each row are.
+    pub(super) fn segments(&self, batch: &RecordBatch, build: &BuildSide) -> Result<Segments> {
+        let rows = batch.num_rows();
+        let equal = self.spec.on.iter();
+        let equal = equal.map(|(probe, _)| probe.evaluate(batch)?.into_array(rows));
+        let equal: Vec<ArrayRef> = equal.collect::<Result<_>>()?;
+        build.rows().start(rows, &equal)
+    }
+
+    /// What the build side says of ranges, and whether the CPU answered in the place of devices.
+    pub(super) fn answers(
+        &self,
+        ranges: &Ranges,
+        build: &BuildSide,
+    ) -> Result<(Vec<ArrayRef>, bool)> {
         let _timer = self.metrics.baseline.elapsed_compute().timer();
         let _timer = self.metrics.query_time.timer();
         build.answer(ranges)
@@ -149,6 +156,8 @@ impl Probing {
 /// A partition that is being answered.
 struct Answering<F> {
     probing: Arc<Probing>,
+    /// A batch that was read and not answered yet.
+    first: Option<RecordBatch>,
     probe: SendableRecordBatchStream,
     build: Waiting<F>,
     last_found: LastFound,
@@ -158,7 +167,26 @@ struct Answering<F> {
     memory: Option<Arc<MemoryReservation>>,
 }
 
-impl<F: Future<Output = Result<Arc<Side>>>> Answering<F> {
+impl<F: Future<Output = Result<Arc<Side>>> + Send + 'static> Answering<F> {
+    /// Waits for the first row, and for the build side, which says who answers.
+    async fn start(mut self) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let Some(first) = self.next_rows().await? else {
+            return Ok(stream::empty().boxed());
+        };
+        let side = self.build.side().await?;
+        if let Side::Whole(whole) = &*side
+            && whole.on_devices().is_some()
+        {
+            return Ok(on_devices(self.probing, side, first, self.probe));
+        }
+        self.first = Some(first);
+        let batches = stream::try_unfold(self, |mut this| async {
+            let batch = this.next().await?;
+            Ok(batch.map(|batch| (batch, this)))
+        });
+        Ok(batches.boxed())
+    }
+
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             while let Some(batch) = self.answered.pop_front() {
@@ -182,10 +210,11 @@ impl<F: Future<Output = Result<Arc<Side>>>> Answering<F> {
 
     /// The next batch of the probe side that has rows.
     async fn next_rows(&mut self) -> Result<Option<RecordBatch>> {
+        if let Some(first) = self.first.take() {
+            return Ok(Some(first));
+        }
         while let Some(batch) = self.probe.try_next().await? {
-            let rows = batch.num_rows();
-            if rows > 0 {
-                self.probing.metrics.probe_rows.add(rows);
+            if batch.num_rows() > 0 {
                 return Ok(Some(batch));
             }
         }
@@ -233,7 +262,7 @@ fn with_cheap_bounds(
 
 /// The bounds of a batch. A join of pairs evaluates its condition where the equality keys match, so that it meets no error
 /// elsewhere; nor does this: after an error only the rows count that can still match.
-fn evaluate_where_needed(
+pub(super) fn evaluate_where_needed(
     bound: &PhysicalExprRef,
     batch: &RecordBatch,
     segments: &Segments,

@@ -5,6 +5,8 @@ mod decision;
 mod gather;
 mod key_build;
 mod key_collect;
+mod key_devices;
+mod key_engine;
 mod key_join;
 mod key_merge;
 mod key_metrics;
@@ -22,6 +24,7 @@ mod relation;
 mod stream;
 mod time_bounds;
 
+pub(crate) use key_engine::JoinEngine;
 pub use key_join::KeyJoinExec;
 pub(crate) use prepare::{PhysicalLookup, PrepareIndexesExec};
 pub(crate) use range_join::PhysicalCall;

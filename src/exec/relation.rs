@@ -218,6 +218,7 @@ impl Relation {
         let case = Case {
             rows,
             key_bytes: key_bytes(data_type),
+            search_key_bytes: 0,
             ranges: demand.ranges,
             in_expression: demand.in_expression,
             partitions,
@@ -649,7 +650,7 @@ fn exactly(rows: &Precision<usize>) -> Option<usize> {
 }
 
 /// Why an index could not be built on devices, if that is no error of the query: the CPU engine may have an answer.
-fn of_devices(error: &DataFusionError) -> Option<String> {
+pub(super) fn of_devices(error: &DataFusionError) -> Option<String> {
     match error {
         DataFusionError::External(error) => {
             let error = error.downcast_ref::<EngineError>();

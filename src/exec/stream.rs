@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err};
+use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::metrics::RecordOutput;
+use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
-use super::gather::Gathering;
+use super::gather::{AnswerBatches, Gathering};
 use super::metrics::RangeJoinMetrics;
 use super::range_join::PhysicalCall;
 use super::relation::PreparedIndex;
@@ -74,9 +75,10 @@ impl Answering {
         });
         Ok(answers.boxed())
     }
+}
 
-    /// The batches with the answers to their calls, all asked at once.
-    pub(super) fn answer(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
+impl AnswerBatches for Answering {
+    fn answer(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
         let compute = self.metrics.baseline.elapsed_compute().clone();
         let _timer = compute.timer();
         let calls = self.searches.iter().map(|s| s.places.len()).sum();
@@ -126,6 +128,20 @@ impl Answering {
         answered.collect()
     }
 
+    fn row_bytes(&self) -> usize {
+        32 * self.searches.len()
+    }
+
+    fn pool(&self) -> &Arc<dyn MemoryPool> {
+        self.context.memory_pool()
+    }
+
+    fn baseline(&self) -> &BaselineMetrics {
+        &self.metrics.baseline
+    }
+}
+
+impl Answering {
     async fn prepare(&mut self) -> Result<()> {
         let mut prepared = vec![];
         for Search { call, .. } in &self.searches {

@@ -34,11 +34,26 @@ pub(crate) struct ColumnIndex {
 /// The CPU engine's index of a column whose devices failed, built by the first that needs it.
 #[derive(Debug)]
 struct StandIn {
-    chunks: Chunks,
-    data_type: DataType,
-    extreme: Extreme,
+    column: StandInColumn,
     threads: usize,
     index: OnceLock<SharedResult<Box<ColumnIndex>>>,
+}
+
+/// What such an index is built of.
+#[derive(Debug)]
+enum StandInColumn {
+    /// The arrays, which a table may hold anyway.
+    Arrays {
+        chunks: Chunks,
+        data_type: DataType,
+        extreme: Extreme,
+    },
+    /// The very column that the devices got.
+    Encoded {
+        column: KeyColumn,
+        decoder: Decoder,
+        positions: bool,
+    },
 }
 
 /// An index, and whether the CPU engine may answer in its place.
@@ -109,10 +124,32 @@ impl ColumnIndex {
             chunks.bytes()
         };
         index.stand_in = Some(StandIn {
-            chunks,
-            data_type: data_type.clone(),
-            extreme,
+            column: StandInColumn::Arrays {
+                chunks,
+                data_type: data_type.clone(),
+                extreme,
+            },
             threads,
+            index: OnceLock::new(),
+        });
+        Ok(index)
+    }
+
+    /// As [`Self::on_devices`], of a column that is encoded already.
+    pub(crate) fn of_on_devices(
+        engine: &dyn DeviceEngine,
+        encoded: Encoded,
+        options: &BuildOptions,
+    ) -> Result<Self> {
+        let column = StandInColumn::Encoded {
+            column: encoded.column.clone(),
+            decoder: encoded.decoder.clone(),
+            positions: options.positions,
+        };
+        let mut index = Self::of(engine, encoded, options)?;
+        index.stand_in = Some(StandIn {
+            column,
+            threads: options.threads,
             index: OnceLock::new(),
         });
         Ok(index)
@@ -271,6 +308,14 @@ impl ColumnIndex {
         owned + column + self.decoder.bytes()
     }
 
+    /// Whether it looks at the memory of the column that it was given.
+    pub(crate) fn borrows_column(&self) -> bool {
+        match self.stand_in {
+            Some(_) => self.copied_bytes == 0,
+            None => self.memory_bytes() == self.index_bytes(),
+        }
+    }
+
     /// The type of the values that come back.
     pub(crate) fn value_type(&self) -> &DataType {
         self.decoder.value_type()
@@ -286,13 +331,37 @@ impl StandIn {
     fn index(&self, failure: &EngineError) -> Result<&ColumnIndex> {
         let built = self.index.get_or_init(|| {
             log::warn!("{failure}; the CPU answers instead");
-            ColumnIndex::on_cpu(&self.chunks, &self.data_type, self.extreme, self.threads)
-                .map(Box::new)
-                .map_err(Arc::new)
+            self.build().map(Box::new).map_err(Arc::new)
         });
         match built {
             Ok(index) => Ok(index),
             Err(error) => Err(DataFusionError::Shared(Arc::clone(error))),
+        }
+    }
+
+    fn build(&self) -> Result<ColumnIndex> {
+        match &self.column {
+            StandInColumn::Arrays {
+                chunks,
+                data_type,
+                extreme,
+            } => ColumnIndex::on_cpu(chunks, data_type, *extreme, self.threads),
+            StandInColumn::Encoded {
+                column,
+                decoder,
+                positions,
+            } => {
+                let encoded = Encoded {
+                    column: column.clone(),
+                    decoder: decoder.clone(),
+                    copied_bytes: 0,
+                };
+                let options = BuildOptions {
+                    positions: *positions,
+                    threads: self.threads,
+                };
+                ColumnIndex::of(&CpuEngine::default(), encoded, &options)
+            }
         }
     }
 }

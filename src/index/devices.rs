@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::engine::choice::Costs;
 use crate::engine::cuda::{self, CudaEngine, CudaOptions, DeviceInfo, DeviceUse};
-use crate::engine::{BuildOptions, ColumnSize, Engine, EngineError};
+use crate::engine::{BuildOptions, ColumnSize, Engine, EngineError, KeySearch, SortedKeys};
 
 /// An engine whose indexes lie in the memory of devices.
 pub trait DeviceEngine: Engine {
@@ -22,6 +22,36 @@ pub trait DeviceEngine: Engine {
 
     /// Bytes that the index of such a column takes on each device, the column included.
     fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize;
+
+    /// Sorted keys on the devices, to be searched there.
+    ///
+    /// # Errors
+    /// [`EngineError::TooLong`] from 2^32 keys on, and what devices fail with.
+    fn sorted_u32(
+        &self,
+        keys: SortedKeys<'_, u32>,
+        threads: usize,
+    ) -> Result<Arc<dyn KeySearch<u32>>, EngineError>;
+
+    /// As [`Self::sorted_u32`].
+    ///
+    /// # Errors
+    /// As there.
+    fn sorted_u64(
+        &self,
+        keys: SortedKeys<'_, u64>,
+        threads: usize,
+    ) -> Result<Arc<dyn KeySearch<u64>>, EngineError>;
+
+    /// As [`Self::sorted_u32`].
+    ///
+    /// # Errors
+    /// As there.
+    fn sorted_u128(
+        &self,
+        keys: SortedKeys<'_, u128>,
+        threads: usize,
+    ) -> Result<Arc<dyn KeySearch<u128>>, EngineError>;
 }
 
 impl DeviceEngine for CudaEngine {
@@ -39,6 +69,30 @@ impl DeviceEngine for CudaEngine {
 
     fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
         self.device_bytes(size, options)
+    }
+
+    fn sorted_u32(
+        &self,
+        keys: SortedKeys<'_, u32>,
+        threads: usize,
+    ) -> Result<Arc<dyn KeySearch<u32>>, EngineError> {
+        self.sorted_u32(keys, threads)
+    }
+
+    fn sorted_u64(
+        &self,
+        keys: SortedKeys<'_, u64>,
+        threads: usize,
+    ) -> Result<Arc<dyn KeySearch<u64>>, EngineError> {
+        self.sorted_u64(keys, threads)
+    }
+
+    fn sorted_u128(
+        &self,
+        keys: SortedKeys<'_, u128>,
+        threads: usize,
+    ) -> Result<Arc<dyn KeySearch<u128>>, EngineError> {
+        self.sorted_u128(keys, threads)
     }
 }
 

@@ -179,7 +179,7 @@ impl Chunks {
 }
 
 /// A column as an engine takes it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum KeyColumn {
     W32(Column<u32>),
     W64(Column<u64>),
@@ -198,7 +198,7 @@ impl KeyColumn {
 }
 
 /// A column's keys, what turns them back into values, and the bytes of the keys where they are a copy.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Encoded {
     pub(crate) column: KeyColumn,
     pub(crate) decoder: Decoder,
@@ -460,7 +460,7 @@ fn month_day_nano(key: u128) -> IntervalMonthDayNano {
 }
 
 /// Turns an engine's answers, the bits that the column was made of, back into Arrow's values.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Decoder {
     value_type: DataType,
     layout: Layout,

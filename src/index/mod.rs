@@ -4,6 +4,7 @@
 mod arrange;
 mod catalog;
 mod column;
+mod device_keys;
 mod devices;
 mod groups;
 mod intern;
@@ -19,13 +20,14 @@ mod values;
 mod version;
 
 pub(crate) use arrange::{arrange, arranging_bytes};
-pub(crate) use catalog::{HeldIndex, IndexKey};
+pub(crate) use catalog::{DeviceBytes, HeldIndex, IndexKey};
 pub use catalog::{HeldIndexInfo, IndexCatalog};
 pub(crate) use column::{Answer, ColumnIndex, ReadyIndex};
+pub(crate) use device_keys::{DeviceKeys, KeysAsked};
 pub(crate) use devices::Target;
 pub use devices::{DeviceEngine, DeviceSource};
 pub(crate) use groups::Groups;
-pub(crate) use keys::{Chunks, check_ordered, is_ordered, key_bytes, value_type};
+pub(crate) use keys::{Chunks, Encoded, check_ordered, is_ordered, key_bytes, value_type};
 pub(crate) use places::Places;
 pub(crate) use prefix::{Counts, Sums};
 pub(crate) use search::LastFound;

@@ -150,7 +150,7 @@ impl<K: Number> Keys<K> {
         }
     }
 
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }
 
@@ -164,6 +164,21 @@ impl<K: Number> Keys<K> {
         let chunk = self.starts.partition_point(|start| *start <= position) - 1;
         let bits = self.chunks[chunk][position - self.starts[chunk]];
         self.encoding.encode(bits)
+    }
+
+    /// Writes the keys from a position on.
+    pub(super) fn write_from(&self, position: usize, mut to: &mut [K]) {
+        let mut chunk = self.starts.partition_point(|start| *start <= position) - 1;
+        let mut from = position - self.starts[chunk];
+        while !to.is_empty() {
+            let bits = &self.chunks[chunk][from..];
+            let (here, rest) = to.split_at_mut(bits.len().min(to.len()));
+            for (to, bits) in here.iter_mut().zip(bits) {
+                *to = self.encoding.encode(*bits);
+            }
+            (to, from) = (rest, 0);
+            chunk += 1;
+        }
     }
 
     /// Leaves the positions whose key compares so with the bound of each row.

@@ -3,6 +3,7 @@
 use arrow::buffer::NullBuffer;
 
 use super::groups::NO_GROUP;
+use super::places::number;
 use super::sorted::Comparison;
 use crate::functions::bounds::Ranges;
 
@@ -68,6 +69,17 @@ impl Segments {
                 *end = *start;
             }
         }
+    }
+
+    /// Whether rows may have other positions than all.
+    pub(super) fn are_of_groups(&self) -> bool {
+        self.groups.is_some()
+    }
+
+    /// Adds where each row's positions begin and end.
+    pub(super) fn append_to(&self, begin: &mut Vec<u32>, end: &mut Vec<u32>) {
+        begin.extend(self.starts.iter().map(|place| number(*place)));
+        end.extend(self.ends.iter().map(|place| number(*place)));
     }
 
     /// Cuts a row's positions at a place.

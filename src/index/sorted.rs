@@ -11,13 +11,15 @@ use arrow::row::Rows;
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use super::device_keys::DeviceKeys;
+use super::devices::DeviceEngine;
 use super::groups::{Groups, NO_GROUP};
 use super::order_keys::OrderKeys;
 use super::places::{Places, number};
 use super::search::{Keys, LastFound, Number, are_sorted, is_sorted};
 use super::segments::Segments;
 use crate::engine::cpu::Numbers;
-use crate::engine::{Column, Encoding, SharedSlice};
+use crate::engine::{Column, Encoding, EngineError, SharedSlice, SortedKeys as KeysToSend};
 
 /// How a range key stands to a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
@@ -245,6 +247,45 @@ impl SortedRows {
             _ => return exec_err!("a bound of a range join has another type than its key"),
         }
         Ok(())
+    }
+
+    /// Bytes that the keys take on a device: none where they are too wide for one.
+    pub(crate) fn device_bytes(&self) -> usize {
+        match &self.keys {
+            SortedKeys::W32(keys) => keys.len() * size_of::<u32>(),
+            SortedKeys::W64(keys) => keys.len() * size_of::<u64>(),
+            SortedKeys::W128(keys) => keys.len() * size_of::<u128>(),
+            SortedKeys::Bytes(..) => 0,
+        }
+    }
+
+    /// The keys on devices; `None` where they are too wide.
+    ///
+    /// # Errors
+    /// What devices fail with.
+    pub(crate) fn on_devices(
+        &self,
+        engine: &dyn DeviceEngine,
+        threads: usize,
+    ) -> Result<Option<DeviceKeys>, EngineError> {
+        fn keys_of<K>(len: usize, fill: &(dyn Fn(usize, &mut [K]) + Sync)) -> KeysToSend<'_, K> {
+            KeysToSend { len, fill }
+        }
+        Ok(Some(match &self.keys {
+            SortedKeys::W32(keys) => {
+                let fill = |from: usize, to: &mut [u32]| keys.write_from(from, to);
+                DeviceKeys::W32(engine.sorted_u32(keys_of(keys.len(), &fill), threads)?)
+            }
+            SortedKeys::W64(keys) => {
+                let fill = |from: usize, to: &mut [u64]| keys.write_from(from, to);
+                DeviceKeys::W64(engine.sorted_u64(keys_of(keys.len(), &fill), threads)?)
+            }
+            SortedKeys::W128(keys) => {
+                let fill = |from: usize, to: &mut [u128]| keys.write_from(from, to);
+                DeviceKeys::W128(engine.sorted_u128(keys_of(keys.len(), &fill), threads)?)
+            }
+            SortedKeys::Bytes(..) => return Ok(None),
+        }))
     }
 
     /// The first position in `from..=at` whose key is that at `at`.

@@ -11,11 +11,14 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use super::KeyRangeJoin;
-use crate::exec::KeyJoinExec;
+use crate::exec::{JoinEngine, KeyJoinExec};
+use crate::index::IndexCatalog;
 
 /// Plans range joins by key.
 #[derive(Debug)]
-pub(super) struct KeyJoinPlanner;
+pub(super) struct KeyJoinPlanner {
+    pub(super) indexes: Arc<IndexCatalog>,
+}
 
 #[async_trait]
 impl ExtensionPlanner for KeyJoinPlanner {
@@ -41,11 +44,14 @@ impl ExtensionPlanner for KeyJoinPlanner {
         let spec = node
             .spec()
             .try_map(|expr| physical(expr, probe), |expr| physical(expr, build))?;
+        let catalog = Arc::clone(&self.indexes);
+        let engine = JoinEngine::plan(catalog, &spec, (probe_exec, build_exec), session).await?;
         Ok(Some(Arc::new(KeyJoinExec::try_new(
             Arc::clone(probe_exec),
             Arc::clone(build_exec),
             spec,
             node.spec().to_string(),
+            engine,
         )?)))
     }
 }

@@ -70,7 +70,9 @@ impl QueryPlanner for RmqQueryPlanner {
             relations: Mutex::default(),
         });
         let mut planners = self.others.clone();
-        planners.push(Arc::new(KeyJoinPlanner));
+        planners.push(Arc::new(KeyJoinPlanner {
+            indexes: Arc::clone(&self.indexes),
+        }));
         planners.push(Arc::clone(&joins) as _);
         let planner = DefaultPhysicalPlanner::with_extension_planners(planners);
         let logical_plan = with_fresh_slots(logical_plan)?;

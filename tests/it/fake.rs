@@ -9,7 +9,8 @@ use datafusion_rmq::engine::choice::Costs;
 use datafusion_rmq::engine::cpu::CpuEngine;
 use datafusion_rmq::engine::cuda::{CudaOptions, CudaVersion, DeviceInfo, DeviceUse};
 use datafusion_rmq::engine::{
-    Answers, BuildOptions, Column, ColumnSize, Engine, EngineError, Key, RangeIndex,
+    Answers, BuildOptions, Column, ColumnSize, Engine, EngineError, Key, KeyRanges, KeySearch,
+    RangeIndex, SortedKeys,
 };
 use datafusion_rmq::{DeviceEngine, DeviceSource, register_with_devices};
 
@@ -31,6 +32,10 @@ pub struct Fake {
     /// The build, and the answer, at which all devices fail for good.
     pub build_fails_at: AtomicUsize,
     pub answer_fails_at: AtomicUsize,
+    /// The so-many-th search for ranges of keys fails, and the devices with it.
+    pub search_fails_at: AtomicUsize,
+    /// Ranges of keys that were searched for.
+    pub searched: AtomicUsize,
     pub failed: AtomicBool,
     /// How often devices were opened, and which.
     pub opened: Mutex<Vec<Vec<usize>>>,
@@ -48,6 +53,7 @@ pub struct Fake {
 pub const FREE: Costs = Costs {
     cuda_range: 0.0,
     cuda_range_core: 0.0,
+    cuda_search: 0.0,
     cuda_build_byte: 0.0,
     cuda_query: 0.0,
     cuda_open: 0.0,
@@ -65,6 +71,8 @@ impl Default for Fake {
             full_at: AtomicUsize::new(0),
             build_fails_at: AtomicUsize::new(0),
             answer_fails_at: AtomicUsize::new(0),
+            search_fails_at: AtomicUsize::new(0),
+            searched: AtomicUsize::new(0),
             failed: AtomicBool::new(false),
             opened: Mutex::default(),
             built: AtomicUsize::new(0),
@@ -290,6 +298,101 @@ impl DeviceEngine for Threads {
 
     fn device_bytes(&self, size: ColumnSize, _: &BuildOptions) -> usize {
         Self::bytes(size)
+    }
+
+    fn sorted_u32(
+        &self,
+        keys: SortedKeys<'_, u32>,
+        _: usize,
+    ) -> Result<Arc<dyn KeySearch<u32>>, EngineError> {
+        self.sorted(keys)
+    }
+
+    fn sorted_u64(
+        &self,
+        keys: SortedKeys<'_, u64>,
+        _: usize,
+    ) -> Result<Arc<dyn KeySearch<u64>>, EngineError> {
+        self.sorted(keys)
+    }
+
+    fn sorted_u128(
+        &self,
+        keys: SortedKeys<'_, u128>,
+        _: usize,
+    ) -> Result<Arc<dyn KeySearch<u128>>, EngineError> {
+        self.sorted(keys)
+    }
+}
+
+impl Threads {
+    fn sorted<K: Key>(
+        &self,
+        keys: SortedKeys<'_, K>,
+    ) -> Result<Arc<dyn KeySearch<K>>, EngineError> {
+        let fake = Arc::clone(&self.fake);
+        if fake.failed.load(Relaxed) {
+            return Err(self.error());
+        }
+        let mut held = vec![K::ZERO; keys.len];
+        // In pieces, as devices take them.
+        for (i, piece) in held.chunks_mut(1000).enumerate() {
+            (keys.fill)(i * 1000, piece);
+        }
+        let error = self.error();
+        Ok(Arc::new(ThreadsSearch {
+            keys: held,
+            fake,
+            error,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct ThreadsSearch<K> {
+    keys: Vec<K>,
+    fake: Arc<Fake>,
+    error: EngineError,
+}
+
+impl<K: Key> KeySearch<K> for ThreadsSearch<K> {
+    fn device_bytes(&self) -> usize {
+        size_of_val(self.keys.as_slice())
+    }
+
+    fn search(
+        &self,
+        asked: KeyRanges<'_, K>,
+        left: &mut [i64],
+        right: &mut [i64],
+    ) -> Result<(), EngineError> {
+        self.fake.searched.fetch_add(left.len(), Relaxed);
+        if strikes(&self.fake.search_fails_at) {
+            self.fake.failed.store(true, Relaxed);
+        }
+        if self.fake.failed.load(Relaxed) {
+            return Err(self.error.clone());
+        }
+        for query in 0..left.len() {
+            let (begin, end) = asked.segments.map_or((0, self.keys.len()), |(from, to)| {
+                (from[query] as usize, to[query] as usize)
+            });
+            let segment = &self.keys[begin..end];
+            let from = asked.low.map_or(0, |low| {
+                let bound = low.keys[query];
+                segment.partition_point(|key| *key < bound || !low.inside && *key == bound)
+            });
+            let to = asked.high.map_or(segment.len(), |high| {
+                let bound = high.keys[query];
+                segment.partition_point(|key| *key < bound || high.inside && *key == bound)
+            });
+            (left[query], right[query]) = if from < to {
+                ((begin + from) as i64, (begin + to) as i64 - 1)
+            } else {
+                (1, 0)
+            };
+        }
+        Ok(())
     }
 }
 
