@@ -18,6 +18,8 @@ mod random;
 #[cfg(feature = "sql")]
 mod range_join;
 #[cfg(feature = "sql")]
+mod range_join_devices;
+#[cfg(feature = "sql")]
 mod robustness;
 #[cfg(feature = "sql")]
 mod sql_files;
