@@ -1,90 +1,129 @@
 #!/usr/bin/env python3
-"""DuckDB and Polars on the workloads of benches/range_join.rs: CPU seconds of the whole query on two threads.
+"""benches/range_join.rs beside DuckDB and Polars on the same data: CPU seconds of the whole query on two threads, and ratios.
 
-Needs them installed: python3 -m venv peers && peers/bin/pip install duckdb polars pyarrow && peers/bin/python benches/range_join_peers.py
-Names as arguments run only those parts: positions, trades.
+    python3 -m venv peers && peers/bin/pip install duckdb polars pyarrow
+    peers/bin/python benches/range_join_peers.py
+
+Builds and runs the benchmark, which writes its tables as Parquet, reads these into DuckDB and Polars, asks them in their best forms, and
+checks that all give the same sum. Names as arguments run only those parts: positions, trades. RMQ_BENCH_BINARY names a benchmark that is
+built already.
 """
 
+import math
 import os
+import re
+import subprocess
 import sys
+import tempfile
 import time
 from datetime import timedelta
+from pathlib import Path
 
 os.environ.setdefault("POLARS_MAX_THREADS", "2")
 
 import duckdb
 import polars as pl
 
+RUNS = 3
+
+
+def ours(parts, folder):
+    """Runs the benchmark: for each case its forms with their CPU seconds and sums, in order."""
+    binary = os.environ.get("RMQ_BENCH_BINARY")
+    command = [binary] if binary else "cargo bench --profile quick --bench range_join --".split()
+    run = subprocess.Popen(
+        command + parts,
+        cwd=Path(__file__).parent.parent,
+        env=os.environ | {"RMQ_BENCH_DATA": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    cases, case = {}, None
+    for line in run.stdout:
+        print(line, end="", flush=True)
+        if title := re.match(r"(\S+): ", line):
+            case = cases.setdefault(title[1], {})
+        elif row := re.match(r"  (.+?) +([\d.]+) s CPU +([\d.]+) s  = (.+)", line):
+            case[row[1]] = (float(row[2]), float(row[4]))
+    if run.wait() != 0:
+        sys.exit("the benchmark failed")
+    return cases
+
 
 def measure(what, run):
+    """The best CPU time of a few runs, and the answer."""
     times = []
-    for _ in range(2):
-        cpu, wall = time.process_time(), time.perf_counter()
-        run()
-        times.append((time.process_time() - cpu, time.perf_counter() - wall))
-    cpu, wall = min(times)
-    print(f"  {what:<58} {cpu:9.3f} s CPU {wall:9.3f} s", flush=True)
+    for _ in range(RUNS):
+        start = time.process_time()
+        answer = run()
+        times.append(time.process_time() - start)
+    print(f"  {what:<58} {min(times):9.3f} s CPU  = {answer}", flush=True)
+    return min(times), float(answer)
 
 
-def connect():
+def database(folder, tables):
     db = duckdb.connect()
     db.execute("SET threads = 2")
+    for table in tables:
+        db.execute(f"CREATE TABLE {table} AS SELECT * FROM '{folder}/{table}.parquet'")
     return db
 
 
-def positions(n, ranges):
+def positions(folder):
     """DuckDB's best form: a window over rows and ranges together, whose frame reaches back to the rows."""
-    print(f"positions: {n} floats, {ranges} mixed ranges")
-    db = connect()
-    db.execute(f"CREATE TABLE vals AS SELECT range AS pos, random()::FLOAT AS v FROM range({n})")
-    # Lengths spread evenly over their logarithms, as in the workload 'mixed'.
-    db.execute(
-        f"""CREATE TABLE queries AS SELECT id, l, least(l + len, {n - 1}) AS r FROM (
-              SELECT range AS id, (random() * {n - 1})::BIGINT AS l, pow({n}, random())::BIGINT AS len FROM range({ranges}))"""
-    )
-    best = f"""WITH w AS (SELECT id - {ranges} AS o, l + {ranges} - id AS a, r + {ranges} - id AS b, NULL::FLOAT AS v, id FROM queries
+    db = database(folder, ["vals", "q"])
+    (n,) = db.execute("SELECT count(*) FROM q").fetchone()
+    best = f"""WITH w AS (SELECT id - {n} AS o, l + {n} - id AS a, r + {n} - id AS b, NULL::FLOAT AS v, id FROM q
                  UNION ALL SELECT pos, 0, 0, v, NULL FROM vals),
                d AS (SELECT id, min(v) OVER (ORDER BY o ROWS BETWEEN a FOLLOWING AND b FOLLOWING) AS m FROM w)
                SELECT sum(m) FROM d WHERE id IS NOT NULL"""
-    measure("DuckDB, the best form", lambda: db.execute(best).fetchall())
+    return {"DuckDB, a window": measure("DuckDB, a window", lambda: db.execute(best).fetchone()[0])}
 
 
-def trades(quotes, count, spread, name):
-    print(f"trades ({name}): {quotes} quotes, {count} trades, 1000 symbols")
-    db = connect()
-    db.execute(
-        f"""CREATE TABLE quotes AS SELECT printf('S%04d', (random() * 1000)::INT % 1000) AS sym, make_timestamp(range * {spread}) AS ts,
-              (random() * 1000000)::BIGINT AS price FROM range({quotes})"""
-    )
-    db.execute(
-        f"""CREATE TABLE trades AS SELECT row_number() OVER (ORDER BY ts) - 1 AS id, * FROM (
-              SELECT printf('S%04d', (random() * 1000)::INT % 1000) AS sym,
-                make_timestamp((random() * {quotes * spread})::BIGINT) AS ts FROM range({count})) ORDER BY ts"""
-    )
+def trades(folder):
+    db = database(folder, ["quotes", "trades"])
     # A trade's window touches one or two buckets of its length.
     bucketed = """WITH b AS (SELECT id, sym, ts, unnest([epoch_us(ts - INTERVAL 1 SECOND) // 2000000, epoch_us(ts + INTERVAL 1 SECOND) // 2000000]) AS k FROM trades)
                   SELECT sum(m) FROM (SELECT b.id, min(price) AS m FROM (SELECT DISTINCT * FROM b) b
                     JOIN quotes q ON q.sym = b.sym AND epoch_us(q.ts) // 2000000 = b.k
                     AND q.ts BETWEEN b.ts - INTERVAL 1 SECOND AND b.ts + INTERVAL 1 SECOND GROUP BY b.id)"""
-    measure("DuckDB, joined by buckets", lambda: db.execute(bucketed).fetchall())
-    q, t = db.sql("SELECT * FROM quotes").pl(), db.sql("SELECT * FROM trades").pl()
+    found = {"DuckDB by buckets": measure("DuckDB, joined by buckets", lambda: db.execute(bucketed).fetchone()[0])}
+    db.close()
+    q, t = (pl.read_parquet(folder / f"{table}.parquet") for table in ("quotes", "trades"))
 
     def rolling():
-        both = pl.concat([q.with_columns(id=pl.lit(None, pl.Int64)), t.select("sym", "ts", price=pl.lit(None, pl.Int64), id="id")], how="diagonal")
-        low = pl.col("price").rolling_min_by("ts", window_size=timedelta(seconds=2), closed="both")
         # A window that ends at ts + 1 s: the trades are moved there.
-        moved = both.with_columns(ts=pl.when(pl.col("id").is_not_null()).then(pl.col("ts") + timedelta(seconds=1)).otherwise(pl.col("ts")))
-        return moved.sort("sym", "ts").with_columns(m=low.over("sym")).filter(pl.col("id").is_not_null()).select(pl.col("m").sum())
+        moved = t.select("sym", ts=pl.col("ts") + timedelta(seconds=1), price=pl.lit(None, pl.Int64), id="id")
+        both = pl.concat([q.with_columns(id=pl.lit(None, pl.Int64)), moved], how="diagonal")
+        low = pl.col("price").rolling_min_by("ts", window_size=timedelta(seconds=2), closed="both", min_samples=1)
+        lows = both.sort("sym", "ts").with_columns(m=low.over("sym"))
+        return lows.filter(pl.col("id").is_not_null()).select(pl.col("m").sum()).item()
 
-    measure("Polars, rolling_min_by over both", rolling)
+    found["Polars rolling"] = measure("Polars, rolling_min_by over both", rolling)
+    return found
+
+
+def main():
+    parts = sys.argv[1:] or ["positions", "trades"]
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        cases = ours(parts, folder)
+        print(f"DuckDB {duckdb.__version__}, Polars {pl.__version__}")
+        for case, forms in cases.items():
+            if not (Path(folder) / case).exists():
+                continue
+            print(case)
+            peers = (positions if case.startswith("positions") else trades)(Path(folder) / case)
+            best = min(cpu for cpu, _ in peers.values())
+            for what, (cpu, answer) in (forms | peers).items():
+                expected = next(iter(forms.values()))[1]
+                if not math.isclose(answer, expected, rel_tol=1e-5):
+                    sys.exit(f"{case}, {what}: the sum is {answer}, not {expected}")
+                rows.append((case, what, cpu, best / cpu))
+    print("\n| | | CPU s | the best peer takes |\n|---|---|---|---|")
+    for case, what, cpu, times in rows:
+        print(f"| {case} | {what} | {cpu:.3f} | {times:.1f} times |")
 
 
 if __name__ == "__main__":
-    asked = sys.argv[1:]
-    print(f"DuckDB {duckdb.__version__}, Polars {pl.__version__}")
-    if not asked or "positions" in asked:
-        positions(1 << 20, 1_000_000)
-        positions(1 << 24, 100_000)
-    if not asked or "trades" in asked:
-        trades(10_000_000, 1_000_000, 2_000, "sparse")
-        trades(10_000_000, 1_000_000, 10, "dense")
+    main()

@@ -12,6 +12,7 @@ use super::blocking::{Waiting, blocking};
 use super::key_collect::{BuildColumns, Collected};
 use super::key_devices::{Devices, OnDevices};
 use super::key_metrics::BuildMetrics;
+use super::key_order::in_order;
 use crate::engine::cpu::CpuEngine;
 use crate::engine::{BuildOptions, Extreme};
 use crate::functions::bounds::Ranges;
@@ -96,6 +97,12 @@ impl Work {
         let sort_timer = self.metrics.sort_time.timer();
         let types = schema.fields().iter().map(|f| f.data_type().clone());
         let types: Vec<DataType> = types.collect();
+        let batches = if ties_matter(&self.columns.aggregates) {
+            batches
+        } else {
+            let key = types.len() - self.columns.values(&types).len() - 1;
+            in_order(batches, &[key..key + 1, 0..key + 1])?
+        };
         let count = batches.iter().map(RecordBatch::num_rows).sum();
         let (equal, key) = (self.columns.equal(&types), self.columns.key(&types));
         let mut rows = Unsorted::try_new(count, equal, key)?;
@@ -253,6 +260,17 @@ impl Work {
         self.memory
             .try_resize(self.memory.size().saturating_sub(before) + now)
     }
+}
+
+/// Whether it matters which of several rows with equal keys came first.
+fn ties_matter(aggregates: &[(KeyFunction, Vec<usize>)]) -> bool {
+    aggregates.iter().any(|(function, _)| match function {
+        KeyFunction::First | KeyFunction::Last | KeyFunction::AtExtreme { .. } => true,
+        KeyFunction::CountRows
+        | KeyFunction::Count
+        | KeyFunction::Sum
+        | KeyFunction::Extreme(_) => false,
+    })
 }
 
 /// Bytes of arrays, as they were registered when they were collected.

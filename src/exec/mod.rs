@@ -10,6 +10,7 @@ mod key_engine;
 mod key_join;
 mod key_merge;
 mod key_metrics;
+mod key_order;
 mod key_pieces;
 mod key_room;
 mod key_side;

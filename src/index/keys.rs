@@ -21,6 +21,7 @@ use arrow::datatypes::{
     IntervalDayTimeType, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, UInt8Type,
     UInt16Type,
 };
+use arrow::error::ArrowError;
 use datafusion::common::{Result, exec_datafusion_err, plan_err};
 
 use super::column::buffer;
@@ -313,7 +314,13 @@ fn join(chunks: &Chunks, data_type: &DataType, value_type: &DataType) -> Result<
         [one] => Arc::clone(one),
         many => {
             let parts: Vec<&dyn Array> = many.iter().map(AsRef::as_ref).collect();
-            concat(&parts)?
+            concat(&parts).map_err(|error| match error {
+                ArrowError::OffsetOverflowError(_) => exec_datafusion_err!(
+                    "a column of {value_type} takes more than 2 GiB; range queries need it as one array: cast it to a type without \
+                     that limit, such as arrow_cast(…, 'LargeUtf8') or 'Utf8View'"
+                ),
+                error => error.into(),
+            })?
         }
     };
     let borrowed = plain && chunks.arrays.len() == 1 && chunks.held_by_table;

@@ -9,6 +9,12 @@ use crate::engine::{Column, Encoding, Key, SharedSlice};
 /// How many searches are under way at once, so that the memory that each waits for comes while others go on.
 const TILE: usize = 32;
 
+/// How often a guess is bettered before keys are compared.
+const STEPS: usize = 2;
+
+/// How far from a good guess the place is at most.
+const NEAR: usize = 8;
+
 /// In groups of fewer keys no search begins at the last one's place.
 const WORTH_A_HINT: usize = 64;
 
@@ -239,15 +245,20 @@ impl<K: Number> Keys<K> {
                 tile.push(search);
             }
             // From a key near the bound the next guess is much nearer where keys are spread evenly, as times and positions often are.
-            for search in &mut tile {
-                let keys = chunks[search.chunk];
-                let key = self.encoding.encode(keys[search.guess]);
-                search.step(search.guess, search.bound.above(key));
-                prefetch(&raw const keys[search.guess]);
+            for _ in 0..STEPS {
+                for search in &mut tile {
+                    let keys = chunks[search.chunk];
+                    let key = self.encoding.encode(keys[search.guess]);
+                    search.step(search.guess, search.bound.above(key));
+                    let guess = &raw const keys[search.guess];
+                    prefetch(guess.wrapping_sub(NEAR));
+                    prefetch(guess);
+                    prefetch(guess.wrapping_add(NEAR));
+                }
             }
             for search in &tile {
                 let keys = chunks[search.chunk];
-                let place = gallop(keys, search, |bits| {
+                let place = search.finish(keys, |bits| {
                     is_before(self.encoding.encode(bits), search.bound)
                 });
                 if let Some(hints) = &mut hints {
@@ -287,7 +298,8 @@ impl<K: Number> Keys<K> {
                 let last = self.encoding.encode(keys[high - 1]);
                 search.slope = slope(high - low, first, last);
                 search.step(low, bound.above(first));
-                if let Some(hint) = hint {
+                // Of one key, or of equal ones, nothing is learnt.
+                if let Some(hint) = hint.filter(|_| search.slope > 0.0) {
                     #[expect(clippy::cast_possible_truncation, reason = "about")]
                     let slope = search.slope as f32;
                     hint.slope = slope;
@@ -337,6 +349,49 @@ impl<K: Number> Search<K> {
         let guess = (from as f64 + above * self.slope) as usize;
         self.guess = guess.clamp(self.low, self.high - 1);
     }
+
+    /// The place sought: where the keys that are before the bound end.
+    #[inline(always)]
+    fn finish(&self, keys: &[K], is_before: impl Fn(K) -> bool) -> usize {
+        let from = self.guess.saturating_sub(NEAR).max(self.low);
+        let to = (self.guess + NEAR).min(self.high);
+        let is_after_from = from == self.low || is_before(keys[from - 1]);
+        if is_after_from && (to == self.high || !is_before(keys[to])) {
+            // Counting these is faster than branches that nobody can foresee.
+            return from + keys[from..to].iter().filter(|key| is_before(**key)).count();
+        }
+        self.gallop(keys, is_before)
+    }
+
+    /// The same in growing steps from the guess.
+    fn gallop(&self, keys: &[K], is_before: impl Fn(K) -> bool) -> usize {
+        let (mut low, mut high) = (self.low, self.high);
+        let mut step = 1;
+        if is_before(keys[self.guess]) {
+            low = self.guess + 1;
+            while step <= high - low {
+                let next = low + step - 1;
+                if !is_before(keys[next]) {
+                    high = next;
+                    break;
+                }
+                low = next + 1;
+                step *= 2;
+            }
+        } else {
+            high = self.guess;
+            while step <= high - low {
+                let next = high - step;
+                if is_before(keys[next]) {
+                    low = next + 1;
+                    break;
+                }
+                high = next;
+                step *= 2;
+            }
+        }
+        low + keys[low..high].partition_point(|key| is_before(*key))
+    }
 }
 
 /// About how many places there are to a key's distance.
@@ -349,37 +404,6 @@ fn slope<K: Number>(places: usize, first: K, last: K) -> f64 {
     } else {
         0.0
     }
-}
-
-/// From the guess on in growing steps.
-#[inline(always)]
-fn gallop<K: Number>(keys: &[K], search: &Search<K>, is_before: impl Fn(K) -> bool) -> usize {
-    let (mut low, mut high) = (search.low, search.high);
-    let mut step = 1;
-    if is_before(keys[search.guess]) {
-        low = search.guess + 1;
-        while step <= high - low {
-            let next = low + step - 1;
-            if !is_before(keys[next]) {
-                high = next;
-                break;
-            }
-            low = next + 1;
-            step *= 2;
-        }
-    } else {
-        high = search.guess;
-        while step <= high - low {
-            let next = high - step;
-            if is_before(keys[next]) {
-                low = next + 1;
-                break;
-            }
-            high = next;
-            step *= 2;
-        }
-    }
-    low + keys[low..high].partition_point(|key| is_before(*key))
 }
 
 /// Whether bounds come in order, but for few.

@@ -87,3 +87,39 @@ impl Values {
         Ok(interleave(&parts, &places.collect::<Vec<_>>())?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::StringArray;
+
+    use super::*;
+
+    #[test]
+    fn values_in_parts_are_those_of_the_whole() {
+        let text = |i: usize| (i % 4 > 0).then(|| format!("value {i}"));
+        let chunks: Vec<ArrayRef> = [0..5, 5..6, 6..6, 6..12]
+            .into_iter()
+            .map(|rows| Arc::new(rows.map(text).collect::<StringArray>()) as ArrayRef)
+            .collect();
+        // The rows but for two, backwards.
+        let order = (0..12).rev().filter(|row| ![3, 8].contains(row));
+        let moved = Places::of_order(order.collect(), 12).unwrap();
+        for places in [Places::as_they_came(12), moved] {
+            let whole = Values::of(&chunks, &DataType::Utf8, &places).unwrap();
+            assert_eq!(whole.parts.len(), 1);
+            let null = new_null_array(&DataType::Utf8, 1);
+            let parts = chunks.iter().cloned().chain([null]);
+            let parts = Values::new(parts.collect(), &places);
+            let order = places.order();
+            let len = i64::try_from(places.len()).unwrap();
+            let positions = || (0..len).map(Some).chain([None, Some(2)]);
+            let expected = positions().map(|position| {
+                let position = usize::try_from(position?).unwrap();
+                text(order.map_or(position, |order| order[position] as usize))
+            });
+            let expected: ArrayRef = Arc::new(expected.collect::<StringArray>());
+            assert_eq!(&whole.at(positions()).unwrap(), &expected);
+            assert_eq!(&parts.at(positions()).unwrap(), &expected);
+        }
+    }
+}
