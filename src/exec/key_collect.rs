@@ -122,7 +122,9 @@ impl Rows {
             if let Some(spill) = &spill {
                 if room.hold((size + more).to_build()).is_err() {
                     pieces.room = pieces.room.max(room.granted());
-                    spill.write(std::mem::take(&mut batches), &mut pieces).await?;
+                    spill
+                        .write(std::mem::take(&mut batches), &mut pieces)
+                        .await?;
                     size = Size::default();
                     memory.free();
                     room.keep(pieces.kept_room());

@@ -82,7 +82,10 @@ impl Merging {
                 }
                 Ok::<_, datafusion::error::DataFusionError>(Merge::Choose {
                     order: RowConverter::new(fields)?,
-                    deciding: decided.iter().map(|(_, _, deciding, _)| *deciding).collect(),
+                    deciding: decided
+                        .iter()
+                        .map(|(_, _, deciding, _)| *deciding)
+                        .collect(),
                 })
             };
             merges.push(match *function {

@@ -32,6 +32,8 @@ pub(super) struct SpilledSide {
     merging: Merging,
     schema: SchemaRef,
     room: Arc<Room>,
+    /// Memory that is kept between pieces.
+    kept: usize,
     metrics: BuildMetrics,
     threads: usize,
     /// Bytes of probe rows that a partition gathers.
@@ -63,6 +65,7 @@ impl SpilledSide {
                 room: pieces.piece_room(),
                 last: None,
             }),
+            kept: pieces.kept_room(),
             pieces: pieces.list,
             spill,
             room: Arc::clone(&building.room),
@@ -121,6 +124,7 @@ impl SpilledSide {
                 }
             }
         }
+        self.room.keep(self.kept);
         drop(loading);
         let asked = asking.batches.into_iter();
         asked
@@ -226,8 +230,7 @@ impl SpilledSide {
             // Others have their turn, and a query that was cancelled ends here.
             tokio::task::yield_now().await;
         }
-        asking.register();
-        Ok(())
+        asking.register()
     }
 }
 
@@ -257,10 +260,13 @@ enum Wanted {
 
 impl Asking {
     /// Registers what there is, whether or not it fits: it is there.
-    fn register(&self) {
-        let batches = self.batches.iter();
-        let bytes = batches.map(|a| a.batch.get_array_memory_size() + a.merged.bytes());
-        self.memory.resize(bytes.sum());
+    fn register(&self) -> Result<()> {
+        let mut bytes = 0;
+        for asked in &self.batches {
+            bytes += Size::of(&asked.batch)?.bytes + asked.merged.bytes();
+        }
+        self.memory.resize(bytes);
+        Ok(())
     }
 }
 
@@ -300,7 +306,11 @@ impl Reading {
         if let Some(batch) = self.back.pop_front() {
             return Ok(Some(batch));
         }
-        let batch = if self.ended { None } else { self.stream.try_next().await? };
+        let batch = if self.ended {
+            None
+        } else {
+            self.stream.try_next().await?
+        };
         self.ended = batch.is_none();
         Ok(batch)
     }
@@ -310,7 +320,10 @@ impl Reading {
         self.ended && self.back.is_empty()
     }
 
-    fn put_back(&mut self, batches: impl IntoIterator<Item = RecordBatch, IntoIter: DoubleEndedIterator>) {
+    fn put_back(
+        &mut self,
+        batches: impl IntoIterator<Item = RecordBatch, IntoIter: DoubleEndedIterator>,
+    ) {
         for batch in batches.into_iter().rev() {
             self.back.push_front(batch);
         }

@@ -89,8 +89,7 @@ impl MemoryPool for Room {
     fn grow(&self, _reservation: &MemoryReservation, additional: usize) {
         let mut used = self.used();
         *used += additional;
-        self.granted
-            .grow(used.saturating_sub(self.granted.size()));
+        self.granted.grow(used.saturating_sub(self.granted.size()));
     }
 
     fn shrink(&self, _reservation: &MemoryReservation, shrink: usize) {

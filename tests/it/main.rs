@@ -16,6 +16,8 @@ mod range_join;
 #[cfg(feature = "sql")]
 mod robustness;
 #[cfg(feature = "sql")]
+mod spilling;
+#[cfg(feature = "sql")]
 mod sql_files;
 #[cfg(feature = "sql")]
 mod staleness;
