@@ -153,9 +153,9 @@ impl SpilledSide {
         room: &mut usize,
     ) -> Result<Option<(BuildSide, u64)>> {
         loop {
-            let (mut batches, mut size) = (vec![], Size::default());
+            let (mut batches, mut taken) = (vec![], Size::default());
             while let Some(batch) = reading.next().await? {
-                let larger = size + Size::of(&batch)?;
+                let larger = taken + Size::of(&batch)?;
                 let fits = batches.is_empty() || larger.to_build() <= *room;
                 match fits.then(|| self.room.hold(larger.to_build())) {
                     Some(Ok(())) => {}
@@ -165,17 +165,17 @@ impl SpilledSide {
                         break;
                     }
                 }
-                size = larger;
+                taken = larger;
                 batches.push(batch);
             }
             if batches.is_empty() {
                 return Ok(None);
             }
             let memory = self.room.reservation();
-            memory.try_grow(size.bytes)?;
+            memory.try_grow(taken.bytes)?;
             // In case that building has not the memory it takes.
             let kept = self.room.reservation();
-            kept.try_grow(size.bytes)?;
+            kept.try_grow(taken.bytes)?;
             let collected = Collected {
                 schema: Arc::clone(&self.schema),
                 batches: self.with_key(&batches)?,
@@ -185,11 +185,11 @@ impl SpilledSide {
             match build(columns, collected, &self.metrics, self.threads).await {
                 Ok(side) => {
                     let first_row = reading.row;
-                    reading.row += size.rows as u64;
+                    reading.row += taken.rows as u64;
                     return Ok(Some((side, first_row)));
                 }
                 Err(error) if is_exhausted(&error) && batches.len() > 1 => {
-                    *room = size.to_build() / 2;
+                    *room = taken.to_build() / 2;
                     reading.put_back(batches);
                 }
                 Err(error) => return Err(error),
