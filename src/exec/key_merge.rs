@@ -263,7 +263,7 @@ impl Deciding {
 }
 
 fn add_counts(old: &ArrayRef, new: &ArrayRef) -> ArrayRef {
-    let counts = [old, new].map(|counts| counts.as_primitive::<Int64Type>());
+    let counts = [old, new].map(AsArray::as_primitive::<Int64Type>);
     let counts = counts[0].iter().zip(counts[1]);
     let sums = counts.map(|(old, new)| Some(old.unwrap_or(0) + new.unwrap_or(0)));
     Arc::new(sums.collect::<Int64Array>())

@@ -33,6 +33,8 @@ pub(super) struct SpilledSide {
     merging: Merging,
     schema: SchemaRef,
     room: Arc<Room>,
+    /// Memory that is kept between pieces.
+    kept: usize,
     metrics: BuildMetrics,
     threads: usize,
     /// Bytes of probe rows that a partition gathers.
@@ -64,6 +66,7 @@ impl SpilledSide {
                 room: pieces.piece_room(),
                 last: None,
             }),
+            kept: pieces.kept_room(),
             pieces: pieces.list,
             spill,
             room: Arc::clone(&building.room),
@@ -122,6 +125,7 @@ impl SpilledSide {
                 }
             }
         }
+        self.room.keep(self.kept);
         drop(loading);
         let asked = asking.batches.into_iter();
         asked
@@ -150,9 +154,9 @@ impl SpilledSide {
         room: &mut usize,
     ) -> Result<Option<(BuildSide, u64)>> {
         loop {
-            let (mut batches, mut size) = (vec![], Size::default());
+            let (mut batches, mut taken) = (vec![], Size::default());
             while let Some(batch) = reading.next().await? {
-                let larger = size + Size::of(&batch)?;
+                let larger = taken + Size::of(&batch)?;
                 let fits = batches.is_empty() || larger.to_build() <= *room;
                 match fits.then(|| self.room.hold(larger.to_build())) {
                     Some(Ok(())) => {}
@@ -162,17 +166,17 @@ impl SpilledSide {
                         break;
                     }
                 }
-                size = larger;
+                taken = larger;
                 batches.push(batch);
             }
             if batches.is_empty() {
                 return Ok(None);
             }
             let memory = self.room.reservation();
-            memory.try_grow(size.bytes)?;
+            memory.try_grow(taken.bytes)?;
             // In case that building has not the memory it takes.
             let kept = self.room.reservation();
-            kept.try_grow(size.bytes)?;
+            kept.try_grow(taken.bytes)?;
             let collected = Collected {
                 schema: Arc::clone(&self.schema),
                 batches: self.with_key(&batches)?,
@@ -182,11 +186,11 @@ impl SpilledSide {
             match build(columns, collected, &self.metrics, self.threads, None).await {
                 Ok(side) => {
                     let first_row = reading.row;
-                    reading.row += size.rows as u64;
+                    reading.row += taken.rows as u64;
                     return Ok(Some((side, first_row)));
                 }
                 Err(error) if is_exhausted(&error) && batches.len() > 1 => {
-                    *room = size.to_build() / 2;
+                    *room = taken.to_build() / 2;
                     reading.put_back(batches);
                 }
                 Err(error) => return Err(error),
@@ -227,8 +231,7 @@ impl SpilledSide {
             // Others have their turn, and a query that was cancelled ends here.
             tokio::task::yield_now().await;
         }
-        asking.register();
-        Ok(())
+        asking.register()
     }
 }
 
@@ -258,10 +261,13 @@ enum Wanted {
 
 impl Asking {
     /// Registers what there is, whether or not it fits: it is there.
-    fn register(&self) {
-        let batches = self.batches.iter();
-        let bytes = batches.map(|a| a.batch.get_array_memory_size() + a.merged.bytes());
-        self.memory.resize(bytes.sum());
+    fn register(&self) -> Result<()> {
+        let mut bytes = 0;
+        for asked in &self.batches {
+            bytes += Size::of(&asked.batch)?.bytes + asked.merged.bytes();
+        }
+        self.memory.resize(bytes);
+        Ok(())
     }
 }
 

@@ -23,7 +23,7 @@ use crate::plan::KeyJoinSpec;
 #[derive(Debug)]
 pub(super) enum Side {
     /// In memory.
-    Whole(BuildSide),
+    Whole(Box<BuildSide>),
     /// On disk.
     Spilled(Arc<SpilledSide>),
 }
@@ -85,7 +85,7 @@ impl Building {
             (Rows::InMemory(rows), None) => {
                 let side = self.build(rows, engine).await?;
                 self.room.keep(0);
-                return Ok(Side::Whole(side));
+                return Ok(Side::Whole(Box::new(side)));
             }
             (Rows::InMemory(rows), Some(spill)) => (rows, spill),
         };
@@ -96,7 +96,7 @@ impl Building {
             Ok(side) => {
                 drop(kept);
                 self.room.keep(0);
-                Ok(Side::Whole(side))
+                Ok(Side::Whole(Box::new(side)))
             }
             Err(error) if is_exhausted(&error) => {
                 let mut pieces = Pieces::with_room(self.room.granted());

@@ -9,7 +9,7 @@ use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt
 use arrow::compute::{filter, filter_record_batch, take};
 use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 use datafusion::physical_expr::PhysicalExprRef;
@@ -19,6 +19,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::key_build::BuildSide;
+use super::key_collect::Size;
 use super::key_devices::on_devices;
 use super::key_metrics::ProbeMetrics;
 use super::key_pieces::SpilledSide;
@@ -226,14 +227,14 @@ impl<F: Future<Output = Result<Arc<Side>>> + Send + 'static> Answering<F> {
         let memory = Arc::new(side.reservation());
         self.memory = Some(Arc::clone(&memory));
         // With each row there will be its answers, about as large again.
-        let bytes = |batch: &RecordBatch| 2 * batch.get_array_memory_size();
-        memory.grow(bytes(&first));
+        let bytes = |batch: &RecordBatch| Ok::<_, DataFusionError>(2 * Size::of(batch)?.bytes);
+        memory.grow(bytes(&first)?);
         let mut batches = vec![first];
         while memory.size() < side.gather {
             let Some(batch) = self.next_rows().await? else {
                 break;
             };
-            memory.grow(bytes(&batch));
+            memory.grow(bytes(&batch)?);
             batches.push(batch);
         }
         // Pieces are asked by one partition at a time. As a task of its own it is done with them even where nobody polls this

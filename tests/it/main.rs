@@ -22,6 +22,8 @@ mod range_join_devices;
 #[cfg(feature = "sql")]
 mod robustness;
 #[cfg(feature = "sql")]
+mod spilling;
+#[cfg(feature = "sql")]
 mod sql_files;
 #[cfg(feature = "sql")]
 mod staleness;
