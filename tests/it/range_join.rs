@@ -296,10 +296,13 @@ impl Tables {
             return Self::count_within(random, &condition);
         }
         let probe = Self::probe(random);
-        let aggregates: Vec<_> = (0..=random.below(3))
+        let mut aggregates: Vec<_> = (0..=random.below(3))
             .map(|_| Self::aggregate(random))
             .filter(|a| a != "max(q.n)")
             .collect();
+        if aggregates.is_empty() {
+            aggregates.push("count(*)".to_string());
+        }
         let matched = aggregates
             .iter()
             .map(|a| match a.split_once(" FILTER (WHERE ") {
@@ -325,11 +328,7 @@ impl Tables {
             let named = aggregates.iter().enumerate();
             let named: Vec<_> = named.map(|(i, a)| format!("{a} AS a{i}")).collect();
             let (kind, on) = [("CROSS JOIN", ""), ("LEFT JOIN", " ON true")][random.below(2)];
-            let named = if named.is_empty() {
-                "count(*) AS n".to_string()
-            } else {
-                named.join(", ")
-            };
+            let named = named.join(", ");
             let columns = (0..aggregates.len()).map(|i| format!(", x.a{i}"));
             format!(
                 "SELECT q.id{} FROM {probe} {kind} LATERAL (SELECT {named} FROM p WHERE {condition}) x{on}",
