@@ -21,7 +21,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::properties::{array, types};
 use crate::random::Random;
-use crate::support::{error, register, run, set};
+use crate::support::{error, register, run, session, set};
 
 /// How many queries each test asks unless `RMQ_CASES` says otherwise.
 const CASES: usize = 1000;
@@ -699,4 +699,19 @@ async fn metadata_of_schemas_stays() {
             assert_eq!(rewritten, is_rewritten, "{sql}");
         }
     }
+}
+
+#[tokio::test]
+async fn the_example_of_plain_sql_runs() {
+    let ctx = session();
+    let example = include_str!("../../examples/plain_sql.sql");
+    let mut range_joins = 0;
+    for sql in example.split(";\n").filter(|sql| !sql.trim().is_empty()) {
+        let (rows, is_range_join) = answer(&ctx, sql).await.expect(sql);
+        if is_range_join {
+            assert!(rows.len() > 2, "{sql}");
+            range_joins += 1;
+        }
+    }
+    assert_eq!(range_joins, 3);
 }
