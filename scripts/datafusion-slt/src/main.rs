@@ -4,7 +4,7 @@
 //! names of files, all where there are none. Records that fail without the extension, too, need data from outside that
 //! folder: they must fail in the same way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -29,7 +29,7 @@ const LISTS: [&str; 2] = ["explain.slt", "information_schema.slt"];
 #[derive(Default)]
 struct Outcome {
     records: usize,
-    failed: BTreeMap<u32, String>,
+    failed: BTreeMap<(String, u32), String>,
 }
 
 #[tokio::main]
@@ -84,10 +84,10 @@ async fn main() -> Result<ExitCode> {
             );
             lacking += count;
         }
-        let lines: std::collections::BTreeSet<_> =
-            without.failed.keys().chain(with.failed.keys()).collect();
-        for line in lines {
-            let (before, after) = (without.failed.get(line), with.failed.get(line));
+        let places: BTreeSet<_> = without.failed.keys().chain(with.failed.keys()).collect();
+        for place in places {
+            let (file, line) = place;
+            let (before, after) = (without.failed.get(place), with.failed.get(place));
             if before == after {
                 continue;
             }
@@ -101,18 +101,19 @@ async fn main() -> Result<ExitCode> {
                 continue;
             }
             if sql("[sql] explain") && text.contains("RangeJoin") {
-                println!("{name}:{line} shows a range join");
+                println!("{name}: {file}:{line} shows a range join");
                 planned += 1;
                 continue;
             }
-            if LISTS.contains(&name.to_string().as_str()) && text.contains("rmq_") {
-                println!("{name}:{line} lists what the extension adds");
+            let is_ours = text.contains("rmq_") || text.contains("rmq.");
+            if LISTS.contains(&name.to_string().as_str()) && is_ours {
+                println!("{name}: {file}:{line} lists what the extension adds");
                 listing += 1;
                 continue;
             }
             differing += 1;
             println!(
-                "DIFFERS {name}:{line}\nwithout: {}\nwith: {}\n",
+                "DIFFERS {name}: {file}:{line}\nwithout: {}\nwith: {}\n",
                 before.map_or("passes", String::as_str),
                 after.map_or("passes", String::as_str)
             );
@@ -175,10 +176,13 @@ async fn run(path: &Path, name: &Path, extended: bool) -> Result<Option<Outcome>
             Record::Statement { .. } | Record::Query { .. }
         ));
         if let Err(error) = runner.run_async(record).await {
-            let line = error.location().line();
+            let place = error.location();
+            // Files include others.
+            let file = place.file().rsplit('/').next().unwrap_or_default();
+            let place = (file.to_string(), place.line());
             outcome
                 .failed
-                .insert(line, error.display(false).to_string());
+                .insert(place, error.display(false).to_string());
         }
     }
     runner.shutdown_async().await;
