@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, Filter, LogicalPlan};
+use datafusion::logical_expr::{Case, Expr, Filter, LogicalPlan};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
@@ -99,11 +99,18 @@ struct Joins<'a> {
 impl Joins<'_> {
     /// Replaces the subqueries in an expression whose value is needed in these branches, the outermost first.
     fn replace_in(&mut self, expr: Expr, branches: &[Branch]) -> Result<Expr> {
-        let Expr::Case(case) = expr else {
-            let replace = |e| Ok(Transformed::yes(self.replace_in(e, branches)?));
-            let below = expr.map_children(replace)?.data;
-            return Ok(self.replace(below, branches));
-        };
+        let replaced = expr.transform_down(|e| {
+            let replaced = match e {
+                Expr::Case(case) => self.replace_in_branches(case, branches)?,
+                Expr::ScalarSubquery(_) => self.replace(e, branches),
+                _ => return Ok(Transformed::no(e)),
+            };
+            Ok(Transformed::new(replaced, true, TreeNodeRecursion::Jump))
+        })?;
+        Ok(replaced.data)
+    }
+
+    fn replace_in_branches(&mut self, case: Case, branches: &[Branch]) -> Result<Expr> {
         let conditions = case.when_then_expr.iter().map(|(when, _)| when);
         let mut conditions = conditions.chain(&case.expr);
         let is_known = conditions.all(|condition| check_repeats(condition).is_ok());
