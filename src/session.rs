@@ -1,5 +1,6 @@
 //! Puts the functions, rules, planner and options into a session.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::catalog::{CatalogProviderList, MemoryCatalogProviderList, TableFunction};
@@ -160,5 +161,36 @@ fn register_catalog(ctx: &SessionContext, indexes: IndexCatalog) {
     if let Some(optimizer) = builder.optimizer() {
         optimizer.rules.retain(|rule| !is_ours(rule.name()));
     }
+    overridden_first(builder.scalar_functions(), state.scalar_functions(), |f| {
+        names(f.name(), f.aliases())
+    });
+    overridden_first(
+        builder.aggregate_functions(),
+        state.aggregate_functions(),
+        |f| names(f.name(), f.aliases()),
+    );
+    overridden_first(builder.window_functions(), state.window_functions(), |f| {
+        names(f.name(), f.aliases())
+    });
     *state = with_rmq_on(builder, vec![], indexes).build();
+}
+
+fn names(name: &str, aliases: &[String]) -> Vec<String> {
+    aliases.iter().cloned().chain([name.to_string()]).collect()
+}
+
+/// Puts those functions first that have lost one of their names to another. A state gives its functions in no order, and when
+/// they are registered again, the last of a name has it.
+fn overridden_first<F>(
+    functions: &mut Option<Vec<Arc<F>>>,
+    known: &HashMap<String, Arc<F>>,
+    names: impl Fn(&F) -> Vec<String>,
+) {
+    let has_all_names = |function: &Arc<F>| {
+        let mut names = names(function).into_iter();
+        names.all(|name| known.get(&name).is_some_and(|f| Arc::ptr_eq(f, function)))
+    };
+    if let Some(functions) = functions {
+        functions.sort_by_cached_key(has_all_names);
+    }
 }

@@ -72,7 +72,8 @@ impl KeyJoinExec {
         let fields = old.fields().iter().cloned();
         let outputs = spec.aggregates.iter().map(|a| Arc::new(a.field()));
         let fields: Vec<Arc<Field>> = fields.chain(outputs).collect();
-        let schema = Arc::new(Schema::new_with_metadata(fields, old.metadata().clone()));
+        let metadata = spec.metadata.clone().into_iter().collect();
+        let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
         // The probe side's columns stand at the same places, so what is known of their order holds.
         let equivalences =
             EquivalenceProperties::new(schema).extend(probe.equivalence_properties().clone())?;

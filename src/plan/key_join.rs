@@ -1,7 +1,7 @@
 //! The logical node of a range join by key.
 
 use std::cmp::Ordering;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -38,6 +38,8 @@ pub struct KeyJoinSpec<E> {
     pub bounds: Vec<(Comparison, E)>,
     /// What is wanted of the rows that match.
     pub aggregates: Vec<KeyAggregate<E>>,
+    /// The metadata of the schema, which plans above may know already: a join has that of both sides.
+    pub metadata: BTreeMap<String, String>,
 }
 
 /// What becomes of a probe row that matches nothing.
@@ -144,6 +146,7 @@ impl<E> KeyJoinSpec<E> {
             key: build(&self.key)?,
             bounds: bounds.collect::<Result<_>>()?,
             aggregates: aggregates.collect::<Result<_>>()?,
+            metadata: self.metadata.clone(),
         })
     }
 
@@ -177,7 +180,7 @@ impl KeyRangeJoin {
         build: LogicalPlan,
         spec: KeyJoinSpec<Expr>,
     ) -> Result<Self> {
-        let schema = Self::schema_of(probe.schema(), &spec.aggregates)?;
+        let schema = Self::schema_of(probe.schema(), &spec)?;
         Ok(Self {
             probe,
             build,
@@ -190,16 +193,14 @@ impl KeyRangeJoin {
     ///
     /// # Errors
     /// As [`Self::try_new`].
-    pub(crate) fn schema_of(
-        probe: &DFSchema,
-        aggregates: &[KeyAggregate<Expr>],
-    ) -> Result<DFSchema> {
-        let outputs = aggregates
+    pub(crate) fn schema_of(probe: &DFSchema, spec: &KeyJoinSpec<Expr>) -> Result<DFSchema> {
+        let outputs = spec
+            .aggregates
             .iter()
             .map(|aggregate| (None::<TableReference>, Arc::new(aggregate.field())));
         let fields = probe.iter().map(|(q, f)| (q.cloned(), Arc::clone(f)));
         let dependencies = probe.functional_dependencies().clone();
-        let metadata = probe.metadata().clone();
+        let metadata = spec.metadata.clone().into_iter().collect();
         DFSchema::new_with_metadata(fields.chain(outputs).collect(), metadata)?
             .with_functional_dependencies(dependencies)
     }

@@ -8,8 +8,10 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
     Cast, Expr, ExprSchemable, Filter, LogicalPlan, Operator, cast, when,
 };
+use datafusion::scalar::ScalarValue;
 
 use super::calls::has_range_call;
+use super::conditional::{Branch, only_in};
 use super::infallible::is_infallible;
 use super::recognised::{Recognised, no};
 use crate::index::{Comparison, Groups, is_ordered, value_type};
@@ -134,6 +136,22 @@ impl Condition {
         Ok(())
     }
 
+    /// Leaves what may end in an error unevaluated but for the rows of the probe side that take all these branches. The others
+    /// match nothing.
+    pub(super) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
+        let keys = self.on.iter_mut().map(|(ours, _)| ours);
+        for expr in keys.chain(self.bounds.iter_mut().map(|(_, bound)| bound)) {
+            if is_infallible(expr, probe)? {
+                continue;
+            }
+            let null = ScalarValue::try_from(&expr.get_type(probe)?)?;
+            for (case, branch) in branches.iter().rev() {
+                *expr = only_in(case, *branch, std::mem::take(expr), &null);
+            }
+        }
+        Ok(())
+    }
+
     /// The rows of the build side that can match at all.
     pub(super) fn filter_build(&mut self, build: LogicalPlan) -> Result<LogicalPlan> {
         match conjunction(std::mem::take(&mut self.build_filter)) {
@@ -187,6 +205,12 @@ pub(super) fn check_repeats(expr: &Expr) -> Recognised<()> {
     })?;
     if special {
         return no(format!("{expr} has a subquery"));
+    }
+    let is_async = expr.exists(|e| {
+        Ok(matches!(e, Expr::ScalarFunction(call) if call.func.as_async().is_some()))
+    })?;
+    if is_async {
+        return no(format!("{expr} calls an asynchronous function"));
     }
     Ok(())
 }
@@ -253,7 +277,6 @@ fn one_key(
     Ok((key, bounds.collect::<Result<_>>()?))
 }
 
-/// What is cast, if anything is.
 /// An expression without the casts around it that keep every value and their order.
 pub(super) fn without_lossless_casts<'a>(expr: &'a Expr, schema: &DFSchema) -> Result<&'a Expr> {
     match expr {
@@ -267,11 +290,33 @@ pub(super) fn without_lossless_casts<'a>(expr: &'a Expr, schema: &DFSchema) -> R
     }
 }
 
+/// The digits of integers and decimals, before the point and behind it.
+fn digits(data_type: &DataType) -> Option<(i16, i16)> {
+    Some(match data_type {
+        DataType::Int8 | DataType::UInt8 => (3, 0),
+        DataType::Int16 | DataType::UInt16 => (5, 0),
+        DataType::Int32 | DataType::UInt32 => (10, 0),
+        DataType::Int64 => (19, 0),
+        DataType::UInt64 => (20, 0),
+        DataType::Decimal32(p, s)
+        | DataType::Decimal64(p, s)
+        | DataType::Decimal128(p, s)
+        | DataType::Decimal256(p, s) => (i16::from(*p) - i16::from(*s), i16::from(*s)),
+        _ => return None,
+    })
+}
+
 /// Whether every value of one type is a value of the other, in the same order.
 pub(super) fn widens(from: &DataType, to: &DataType) -> bool {
     let bits = |t: &DataType| t.primitive_width().map_or(0, |bytes| 8 * bytes);
     if from == to {
         return true;
+    }
+    if to.is_decimal() {
+        let fits = |(digits, scale), (most, finest)| digits <= most && scale <= finest;
+        return digits(from)
+            .zip(digits(to))
+            .is_some_and(|(from, to)| fits(from, to));
     }
     let float_bits = |t: &DataType| match t {
         DataType::Float32 => 24,

@@ -7,6 +7,9 @@ use datafusion::logical_expr::{Case, Expr, ExprSchemable, Operator, lit};
 
 use super::calls::range_udf;
 
+/// A branch of a CASE by its number; `None` is ELSE.
+pub(super) type Branch = (Case, Option<usize>);
+
 /// Gives the bounds of the calls in the branches of each CASE in `expr` the branch's condition: they become NULL, an
 /// empty range, for rows that go elsewhere.
 pub(super) fn guard_bounds(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
@@ -70,7 +73,7 @@ fn guard(
 }
 
 /// `bound` where `case` takes that branch, `null` elsewhere.
-fn only_in(case: &Case, branch: Option<usize>, bound: Expr, null: &ScalarValue) -> Expr {
+pub(super) fn only_in(case: &Case, branch: Option<usize>, bound: Expr, null: &ScalarValue) -> Expr {
     let mut only = case.clone();
     for (i, (_, result)) in only.when_then_expr.iter_mut().enumerate() {
         let kept = if branch == Some(i) {

@@ -12,6 +12,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::OptimizerConfig;
 
 use super::condition::Condition;
+use super::conditional::Branch;
 use super::partials::{Form, Partials, unused_name};
 use super::recognised::{Recognised, no};
 use crate::plan::{KeyJoinSpec, KeyRangeJoin, Unmatched, is_same_plan};
@@ -26,10 +27,11 @@ pub(super) struct Correlated {
 }
 
 impl Correlated {
-    /// Recognises the plan of a subquery over the rows of `probe`.
+    /// Recognises the plan of a subquery over the rows of `probe`, the answer of which is needed in these branches.
     pub(super) fn recognise(
         subquery: &LogicalPlan,
         probe: &DFSchema,
+        branches: &[Branch],
         config: &dyn OptimizerConfig,
     ) -> Recognised<Self> {
         let schema = subquery.schema();
@@ -56,6 +58,7 @@ impl Correlated {
         let inner = |expr: Expr| -> Result<Expr> { from_outer(renamed(expr)?) };
         let conditions: Vec<Expr> = conditions.into_iter().map(&inner).collect::<Result<_>>()?;
         let mut condition = Condition::recognise(vec![], conditions, probe, build.schema())?;
+        condition.guard(branches, probe)?;
         let mut partials = Partials {
             config,
             probe,
@@ -80,6 +83,7 @@ impl Correlated {
             key: condition.key,
             bounds: condition.bounds,
             aggregates,
+            metadata: probe.metadata().clone().into_iter().collect(),
         };
 
         // The projections above, in the columns of the range join.
@@ -90,7 +94,7 @@ impl Correlated {
             .iter()
             .map(|f| f.data_type())
             .collect();
-        let joined = KeyRangeJoin::schema_of(probe, &spec.aggregates)?;
+        let joined = KeyRangeJoin::schema_of(probe, &spec)?;
         let of_type = |expr: Expr, data_type| -> Result<Expr> {
             if &expr.get_type(&joined)? == data_type {
                 return Ok(expr);

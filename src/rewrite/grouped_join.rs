@@ -216,12 +216,14 @@ impl GroupedJoin<'_> {
         }
         let aggregates = partials.found;
         let build = condition.filter_build(build.as_ref().clone())?;
+        let metadata = aggregate.input.schema().metadata();
         let spec = KeyJoinSpec {
             unmatched,
             on: condition.on,
             key: condition.key,
             bounds: condition.bounds,
             aggregates,
+            metadata: metadata.clone().into_iter().collect(),
         };
         let node = Arc::new(KeyRangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
         let joined = Arc::new(LogicalPlan::Extension(Extension { node }));
@@ -246,6 +248,9 @@ impl GroupedJoin<'_> {
             if new.data_type() != old.data_type() {
                 let (new, old, name) = (new.data_type(), old.data_type(), old.name());
                 return no(format!("{name} would be a {new} instead of a {old}"));
+            }
+            if new.metadata() != old.metadata() {
+                return no(format!("{} would have other metadata", old.name()));
             }
         }
         Ok(LogicalPlan::Projection(plan))

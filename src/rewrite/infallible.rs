@@ -83,12 +83,11 @@ pub(super) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
 
 /// Whether a cast has a value for every value.
 fn keeps_values(from: &DataType, to: &DataType) -> bool {
-    let fits_decimal = matches!(to, DataType::Decimal128(p, 0) if *p >= 20) && from.is_integer();
     let decodes = matches!(from, DataType::Dictionary(_, value) if value.as_ref() == to);
     let text =
         |t: &DataType| matches!(t, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
     let to_float = from.is_integer() && to == &DataType::Float64;
-    fits_decimal || decodes || to_float || text(from) && text(to) || widens(from, to)
+    decodes || to_float || text(from) && text(to) || widens(from, to)
 }
 
 /// Whether any integer can be divided by this literal.

@@ -73,7 +73,7 @@ fn recognise(
         _ => return no("it has a condition of its own"),
     }
     let probe = &join.left;
-    let mut found = Correlated::recognise(&subquery.subquery, probe.schema(), config)?;
+    let mut found = Correlated::recognise(&subquery.subquery, probe.schema(), &[], config)?;
     let values = std::mem::take(&mut found.values);
     let joined = found.above(probe.as_ref().clone())?;
     let left = probe.schema().columns().into_iter().map(Expr::Column);

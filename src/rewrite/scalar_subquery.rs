@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, Filter, LogicalPlan};
+use datafusion::logical_expr::{Case, Expr, Filter, LogicalPlan};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::condition::{check_repeats, is_of};
+use super::conditional::Branch;
 use super::correlated::Correlated;
 use super::scalar_call::restore_columns;
 use crate::options::RmqOptions;
@@ -57,8 +58,8 @@ impl OptimizerRule for SubqueryToRangeJoin {
         let mut below = vec![];
         let replaced = plan.clone().map_expressions(|expr| {
             let name = preserver.save(&expr);
-            let replaced = expr.transform_up(|e| Ok(joins.replace(e)))?;
-            Ok(replaced.update_data(|e| name.restore(e)))
+            let replaced = joins.replace_in(expr, &[])?;
+            Ok(Transformed::yes(name.restore(replaced)))
         })?;
         if joins.found.is_empty() {
             return Ok(Transformed::no(plan));
@@ -96,19 +97,55 @@ struct Joins<'a> {
 }
 
 impl Joins<'_> {
+    /// Replaces the subqueries in an expression whose value is needed in these branches, the outermost first.
+    fn replace_in(&mut self, expr: Expr, branches: &[Branch]) -> Result<Expr> {
+        let replaced = expr.transform_down(|e| {
+            let replaced = match e {
+                Expr::Case(case) => self.replace_in_branches(case, branches)?,
+                Expr::ScalarSubquery(_) => self.replace(e, branches),
+                _ => return Ok(Transformed::no(e)),
+            };
+            Ok(Transformed::new(replaced, true, TreeNodeRecursion::Jump))
+        })?;
+        Ok(replaced.data)
+    }
+
+    fn replace_in_branches(&mut self, case: Case, branches: &[Branch]) -> Result<Expr> {
+        let conditions = case.when_then_expr.iter().map(|(when, _)| when);
+        let mut conditions = conditions.chain(&case.expr);
+        let is_known = conditions.all(|condition| check_repeats(condition).is_ok());
+        let within = |branch: Option<usize>| {
+            let this = is_known.then(|| (case.clone(), branch));
+            branches.iter().cloned().chain(this).collect::<Vec<_>>()
+        };
+        let mut replaced = case.clone();
+        if let Some(compared) = &mut replaced.expr {
+            **compared = self.replace_in(std::mem::take(compared), branches)?;
+        }
+        for (i, (when, then)) in replaced.when_then_expr.iter_mut().enumerate() {
+            **when = self.replace_in(std::mem::take(when), branches)?;
+            **then = self.replace_in(std::mem::take(then), &within(Some(i)))?;
+        }
+        if let Some(otherwise) = &mut replaced.else_expr {
+            **otherwise = self.replace_in(std::mem::take(otherwise), &within(None))?;
+        }
+        Ok(Expr::Case(replaced))
+    }
+
     /// A subquery that is recognised, as the column of its answer.
-    fn replace(&mut self, expr: Expr) -> Transformed<Expr> {
+    fn replace(&mut self, expr: Expr, branches: &[Branch]) -> Expr {
         let Expr::ScalarSubquery(subquery) = &expr else {
-            return Transformed::no(expr);
+            return expr;
         };
         if subquery.outer_ref_columns.is_empty() {
-            return Transformed::no(expr);
+            return expr;
         }
-        match Correlated::recognise(&subquery.subquery, self.probe.schema(), self.config) {
+        let probe = self.probe.schema();
+        match Correlated::recognise(&subquery.subquery, probe, branches, self.config) {
             Ok(mut found) => {
                 let value = std::mem::take(&mut found.values).into_iter().next();
                 let Some(value) = value else {
-                    return Transformed::no(expr);
+                    return expr;
                 };
                 // Subqueries over the same rows are answered together.
                 let mut rest = Some(found);
@@ -116,11 +153,11 @@ impl Joins<'_> {
                     rest = rest.and_then(|found| known.absorb(found));
                 }
                 self.found.extend(rest);
-                Transformed::yes(value)
+                value
             }
             Err(reason) => {
                 log::debug!("the subquery {expr} stays as it is: {reason}");
-                Transformed::no(expr)
+                expr
             }
         }
     }

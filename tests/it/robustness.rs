@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
-use datafusion::arrow::datatypes::Int64Type;
-use datafusion::common::DFSchema;
+use datafusion::arrow::datatypes::{DataType, Int64Type};
+use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
+use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
 use datafusion::physical_plan::collect;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
@@ -81,6 +82,30 @@ async fn a_builder_registers_as_well_as_a_context() {
         bigint(&ctx, "SELECT range_argmax('t.v', 0, 2)").await,
         Some(2)
     );
+}
+
+/// DataFusion's `date_trunc` has an alias that a function of the same name leaves it, so a session knows both.
+#[tokio::test]
+async fn functions_that_replaced_others_stay() {
+    let answer = |_: &[ColumnarValue]| Ok(ColumnarValue::Scalar(ScalarValue::from(42_i64)));
+    let ours = create_udf(
+        "date_trunc",
+        vec![DataType::Int64],
+        DataType::Int64,
+        Volatility::Immutable,
+        Arc::new(answer),
+    );
+    // The order in which functions are registered again is another each time.
+    for _ in 0..16 {
+        let ctx = SessionContext::new();
+        ctx.register_udf(ours.clone());
+        datafusion_rmq::register(&ctx);
+        let sql = "SELECT date_trunc(1), datetrunc('year', DATE '2024-05-06')::DATE::VARCHAR";
+        let batch = run(&ctx, sql).await.expect(sql);
+        assert_eq!(batch.column(0).as_primitive::<Int64Type>().value(0), 42);
+        let year = ScalarValue::try_from_array(batch.column(1), 0).expect("a value");
+        assert_eq!(year.to_string(), "2024-01-01");
+    }
 }
 
 #[tokio::test]
