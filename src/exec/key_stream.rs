@@ -15,6 +15,7 @@ use futures::{StreamExt, TryStreamExt};
 
 use super::key_build::BuildSide;
 use super::key_metrics::ProbeMetrics;
+use super::key_prevailing::Prevailing;
 use crate::index::Segments;
 use crate::plan::{KeyJoinSpec, Unmatched};
 
@@ -75,9 +76,17 @@ impl Probing {
             .collect::<Result<_>>()?;
         let search_timer = self.metrics.search_time.timer();
         let mut segments = build.rows().start(rows, &equal)?;
+        let mut prevailing = (self.spec.prevailing).then(|| Prevailing::among(segments.clone()));
         for (comparison, bound) in &self.spec.bounds {
-            let bounds = evaluate_where_needed(bound, batch, &segments)?;
+            let can_match = prevailing.as_ref().map_or(&segments, Prevailing::groups);
+            let bounds = evaluate_where_needed(bound, batch, can_match)?;
             build.rows().narrow(&mut segments, *comparison, &bounds)?;
+            if let Some(prevailing) = &mut prevailing {
+                prevailing.add(*comparison, bounds)?;
+            }
+        }
+        if let Some(prevailing) = prevailing {
+            prevailing.extend(&mut segments, build.rows())?;
         }
         let mut ranges = segments.ranges();
         search_timer.done();

@@ -6,6 +6,7 @@ mod key_build;
 mod key_collect;
 mod key_join;
 mod key_metrics;
+mod key_prevailing;
 mod key_stream;
 mod load;
 mod metrics;

@@ -19,6 +19,7 @@ pub(crate) use devices::Target;
 pub use devices::{DeviceEngine, DeviceSource};
 pub(crate) use groups::Groups;
 pub(crate) use keys::{Chunks, check_ordered, is_ordered, key_bytes, value_type};
+pub(crate) use order_keys::OrderKeys;
 pub(crate) use prefix::{Counts, Sums};
 pub use sorted::Comparison;
 pub(crate) use sorted::{Segments, SortedRows, Unsorted};

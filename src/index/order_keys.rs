@@ -1,7 +1,7 @@
 //! Values of one ordered type as plain keys that compare as the values do, for sorting and searching.
 
 use arrow::array::{Array, ArrayRef};
-use arrow::buffer::NullBuffer;
+use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, Rows, SortField};
@@ -63,6 +63,25 @@ impl OrderKeys {
             _ => return exec_err!("a {data_type} among keys of another type"),
         }
         Ok(())
+    }
+
+    /// Which values are at most those beside them; not where either is NULL.
+    pub(crate) fn are_at_most(values: &ArrayRef, others: &ArrayRef) -> Result<BooleanBuffer> {
+        let ((a, a_nulls), (b, b_nulls)) = (Self::of(values)?, Self::of(others)?);
+        let at_most = |compare: &dyn Fn(usize) -> bool| {
+            BooleanBuffer::collect_bool(values.len(), |i| compare(i))
+        };
+        let compared = match (&a, &b) {
+            (Self::W64(a), Self::W64(b)) => at_most(&|i| a[i] <= b[i]),
+            (Self::W128(a), Self::W128(b)) => at_most(&|i| a[i] <= b[i]),
+            // Rows of two converters of one type: their bytes compare.
+            (Self::Bytes(_, a), Self::Bytes(_, b)) => {
+                at_most(&|i| a.row(i).data() <= b.row(i).data())
+            }
+            _ => return exec_err!("the bounds of a range join are of several types"),
+        };
+        let nulls = [a_nulls, b_nulls].into_iter().flatten();
+        Ok(nulls.fold(compared, |compared, nulls| &compared & nulls.inner()))
     }
 
     /// Bytes of the keys.

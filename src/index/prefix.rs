@@ -1,10 +1,15 @@
 //! Counts and sums of ranges, as differences of counts and sums from the first row.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int64Array, UInt64Array};
-use arrow::buffer::NullBuffer;
-use arrow::datatypes::{DataType, Decimal128Type, Int64Type, UInt64Type};
+use arrow::array::{Array, ArrayRef, ArrowNativeTypeOp, AsArray, Int64Array, PrimitiveArray};
+use arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
+    DurationMicrosecondType, DurationMillisecondType, DurationNanosecondType, DurationSecondType,
+    Int64Type, IntervalDayTimeType, IntervalMonthDayNanoType, IntervalUnit, IntervalYearMonthType,
+    TimeUnit, UInt64Type,
+};
 use datafusion::common::{Result, exec_err};
 
 use crate::functions::bounds::Ranges;
@@ -66,29 +71,45 @@ impl Counts {
     }
 }
 
-/// The sum of the values before each row, and how many there are. Sums wrap, as DataFusion's do, so that a difference is
-/// right whenever the sum of the range fits.
+/// The sum of the values before each row, and how many there are. Sums wrap, as DataFusion's do, each part of an interval by
+/// itself, so that a difference is what DataFusion's sum of the range is.
 #[derive(Debug)]
 pub(crate) struct Sums {
     counts: Counts,
-    prefix: Prefix,
-    data_type: DataType,
+    prefix: Box<dyn Differences>,
 }
 
-#[derive(Debug)]
-enum Prefix {
-    Signed(Vec<i64>),
-    Unsigned(Vec<u64>),
-    Decimal(Vec<i128>),
+/// Runs `$helper!(T)` with Arrow's type of the values of `$data_type`, if their sums are exact.
+macro_rules! with_exact_type {
+    ($data_type:expr, $helper:ident, $otherwise:expr) => {
+        match $data_type {
+            DataType::Int64 => $helper!(Int64Type),
+            DataType::UInt64 => $helper!(UInt64Type),
+            DataType::Decimal32(..) => $helper!(Decimal32Type),
+            DataType::Decimal64(..) => $helper!(Decimal64Type),
+            DataType::Decimal128(..) => $helper!(Decimal128Type),
+            DataType::Decimal256(..) => $helper!(Decimal256Type),
+            DataType::Duration(TimeUnit::Second) => $helper!(DurationSecondType),
+            DataType::Duration(TimeUnit::Millisecond) => $helper!(DurationMillisecondType),
+            DataType::Duration(TimeUnit::Microsecond) => $helper!(DurationMicrosecondType),
+            DataType::Duration(TimeUnit::Nanosecond) => $helper!(DurationNanosecondType),
+            DataType::Interval(IntervalUnit::YearMonth) => $helper!(IntervalYearMonthType),
+            DataType::Interval(IntervalUnit::DayTime) => $helper!(IntervalDayTimeType),
+            DataType::Interval(IntervalUnit::MonthDayNano) => $helper!(IntervalMonthDayNanoType),
+            _ => $otherwise,
+        }
+    };
 }
 
 impl Sums {
     /// Whether sums of values of this type are exact.
     pub(crate) fn supports(data_type: &DataType) -> bool {
-        matches!(
-            data_type,
-            DataType::Int64 | DataType::UInt64 | DataType::Decimal128(..)
-        )
+        macro_rules! yes {
+            ($type:ty) => {
+                true
+            };
+        }
+        with_exact_type!(data_type, yes, false)
     }
 
     /// The sums of a column.
@@ -96,80 +117,79 @@ impl Sums {
     /// # Errors
     /// An execution error for a type that [`Self::supports`] does not name.
     pub(crate) fn of(values: &ArrayRef) -> Result<Self> {
-        let nulls = values.nulls();
-        let sums = match values.data_type() {
-            DataType::Int64 => {
-                let values = values.as_primitive::<Int64Type>().values();
-                Prefix::Signed(prefix(values, nulls, i64::wrapping_add))
-            }
-            DataType::UInt64 => {
-                let values = values.as_primitive::<UInt64Type>().values();
-                Prefix::Unsigned(prefix(values, nulls, u64::wrapping_add))
-            }
-            DataType::Decimal128(..) => {
-                let values = values.as_primitive::<Decimal128Type>().values();
-                Prefix::Decimal(prefix(values, nulls, i128::wrapping_add))
-            }
-            other => return exec_err!("a range join has no sums of {other}"),
-        };
+        macro_rules! prefix {
+            ($type:ty) => {
+                Box::new(Prefix::of(values.as_primitive::<$type>()))
+            };
+        }
+        let other = values.data_type();
+        let prefix: Box<dyn Differences> = with_exact_type!(
+            other,
+            prefix,
+            return exec_err!("a range join has no sums of {other}")
+        );
         Ok(Self {
             counts: Counts::of(values),
-            prefix: sums,
-            data_type: values.data_type().clone(),
+            prefix,
         })
     }
 
     /// The sums of many ranges within the column, NULL where a range holds no value.
     pub(crate) fn answer(&self, ranges: &Ranges) -> ArrayRef {
-        let ends = || {
-            ranges.iter().map(|range| {
-                let found = self.counts.count(range) > 0;
-                found.then(|| (index(range.0), index(range.1 + 1)))
-            })
-        };
-        match &self.prefix {
-            Prefix::Signed(sums) => {
-                let sums = ends().map(|ends| ends.map(|(l, r)| sums[r].wrapping_sub(sums[l])));
-                Arc::new(sums.collect::<Int64Array>())
-            }
-            Prefix::Unsigned(sums) => {
-                let sums = ends().map(|ends| ends.map(|(l, r)| sums[r].wrapping_sub(sums[l])));
-                Arc::new(sums.collect::<UInt64Array>())
-            }
-            Prefix::Decimal(sums) => {
-                let sums = ends().map(|ends| ends.map(|(l, r)| sums[r].wrapping_sub(sums[l])));
-                let sums = sums.collect::<Decimal128Array>();
-                Arc::new(sums.with_data_type(self.data_type.clone()))
-            }
-        }
+        self.prefix.differences(ranges, &self.counts)
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        let sums = match &self.prefix {
-            Prefix::Signed(sums) => size_of_val(sums.as_slice()),
-            Prefix::Unsigned(sums) => size_of_val(sums.as_slice()),
-            Prefix::Decimal(sums) => size_of_val(sums.as_slice()),
-        };
-        sums + self.counts.bytes()
+        self.prefix.bytes() + self.counts.bytes()
     }
 }
 
+/// Sums of one type of values.
+trait Differences: Debug + Send + Sync {
+    /// What each range adds to the sums, NULL where it holds no value.
+    fn differences(&self, ranges: &Ranges, counts: &Counts) -> ArrayRef;
+
+    fn bytes(&self) -> usize;
+}
+
 /// The sum of all values before each row, and of all.
-fn prefix<T: Copy + Default>(
-    values: &[T],
-    nulls: Option<&NullBuffer>,
-    add: impl Fn(T, T) -> T,
-) -> Vec<T> {
-    let mut sum = T::default();
-    let mut sums = Vec::with_capacity(values.len() + 1);
-    sums.push(sum);
-    for (i, value) in values.iter().enumerate() {
-        if nulls.is_none_or(|nulls| nulls.is_valid(i)) {
-            sum = add(sum, *value);
-        }
+#[derive(Debug)]
+struct Prefix<T: ArrowPrimitiveType> {
+    sums: Vec<T::Native>,
+    data_type: DataType,
+}
+
+impl<T: ArrowPrimitiveType> Prefix<T> {
+    fn of(values: &PrimitiveArray<T>) -> Self {
+        let mut sum = T::Native::ZERO;
+        let mut sums = Vec::with_capacity(values.len() + 1);
         sums.push(sum);
+        for (i, value) in values.values().iter().enumerate() {
+            if values.is_valid(i) {
+                sum = sum.add_wrapping(*value);
+            }
+            sums.push(sum);
+        }
+        Self {
+            sums,
+            data_type: values.data_type().clone(),
+        }
     }
-    sums
+}
+
+impl<T: ArrowPrimitiveType + Debug> Differences for Prefix<T> {
+    fn differences(&self, ranges: &Ranges, counts: &Counts) -> ArrayRef {
+        let sums = ranges.iter().map(|(left, right)| {
+            let found = counts.count((left, right)) > 0;
+            found.then(|| self.sums[index(right + 1)].sub_wrapping(self.sums[index(left)]))
+        });
+        let sums = sums.collect::<PrimitiveArray<T>>();
+        Arc::new(sums.with_data_type(self.data_type.clone()))
+    }
+
+    fn bytes(&self) -> usize {
+        size_of_val(self.sums.as_slice())
+    }
 }
 
 /// A position within the column, or its end.

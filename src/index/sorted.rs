@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use arrow::array::{Array, ArrayRef, NullBufferBuilder, UInt32Array};
-use arrow::buffer::NullBuffer;
+use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::compute::take;
 use arrow::datatypes::DataType;
 use arrow::row::Rows;
@@ -51,13 +51,28 @@ pub(crate) struct SortedRows {
 }
 
 /// For each of some rows, positions from the first to before the second.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Segments(Vec<(usize, usize)>);
 
 impl Segments {
     /// Which rows have positions left.
     pub(crate) fn are_empty(&self) -> impl Iterator<Item = bool> {
         self.0.iter().map(|(start, end)| start >= end)
+    }
+
+    /// Lets the positions of the `wanted` rows begin with the last of those in `before`, if that is not behind their first.
+    pub(crate) fn begin_with_last(&mut self, before: &Self, wanted: &BooleanBuffer) {
+        let rows = self.0.iter_mut().zip(&before.0).zip(wanted);
+        for ((positions, (start, end)), wanted) in rows {
+            if !wanted || start >= end {
+                continue;
+            }
+            let last = end - 1;
+            *positions = match *positions {
+                (start, end) if start < end => (start.min(last), end),
+                _ => (last, last + 1),
+            };
+        }
     }
 
     /// The positions as inclusive ranges.

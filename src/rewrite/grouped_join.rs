@@ -12,7 +12,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use super::condition::{Condition, check_repeats, is_of};
+use super::condition::{Condition, Constants, check_repeats, is_of};
 use super::partials::{Form, Partials};
 use super::recognised::{Recognised, no};
 use super::side_sizes::{is_too_few, may_not_fit};
@@ -192,7 +192,8 @@ impl GroupedJoin<'_> {
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let filter = join.filter.iter().cloned().collect();
-        let mut condition = Condition::recognise(on, filter, probe_schema, build_schema)?;
+        let mut condition =
+            Condition::recognise(on, filter, Constants::Filter, probe_schema, build_schema)?;
 
         condition.check_infallible(build_schema)?;
         if is_too_few(probe, build) {
@@ -238,6 +239,7 @@ impl GroupedJoin<'_> {
             on: condition.on,
             key: condition.key,
             bounds: condition.bounds,
+            prevailing: false,
             aggregates,
         };
         let node = Arc::new(KeyRangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
