@@ -135,6 +135,10 @@ struct Call<'a> {
     state: &'a SessionState,
 }
 
+#[expect(
+    clippy::redundant_closure_for_method_calls,
+    reason = "a path to a method is one of a parser of some lifetime, not of any"
+)]
 impl Call<'_> {
     fn plan(&self) -> Result<LogicalPlan> {
         let Arguments {
@@ -221,7 +225,7 @@ impl Call<'_> {
             return Ok(None);
         }
         let keys = self.parse(text, |parser| {
-            parser.parse_comma_separated(|p| p.parse_expr())
+            parser.parse_comma_separated(Parser::parse_expr)
         })?;
         let conditions = keys.into_iter().map(|key| match key {
             SqlExpr::Identifier(name) => {

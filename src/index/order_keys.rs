@@ -68,9 +68,8 @@ impl OrderKeys {
     /// Which values are at most those beside them; not where either is NULL.
     pub(crate) fn are_at_most(values: &ArrayRef, others: &ArrayRef) -> Result<BooleanBuffer> {
         let ((a, a_nulls), (b, b_nulls)) = (Self::of(values)?, Self::of(others)?);
-        let at_most = |compare: &dyn Fn(usize) -> bool| {
-            BooleanBuffer::collect_bool(values.len(), |i| compare(i))
-        };
+        let at_most =
+            |compare: &dyn Fn(usize) -> bool| BooleanBuffer::collect_bool(values.len(), compare);
         let compared = match (&a, &b) {
             (Self::W64(a), Self::W64(b)) => at_most(&|i| a[i] <= b[i]),
             (Self::W128(a), Self::W128(b)) => at_most(&|i| a[i] <= b[i]),

@@ -83,8 +83,7 @@ impl Correlated {
             singles.push(partials.merge(&call)?.single);
         }
         let aggregates = partials.found;
-        let build_plan = build.clone();
-        let build = condition.filter_build(build_plan)?;
+        let build = condition.filter_build(build)?;
         let spec = KeyJoinSpec {
             unmatched: Unmatched::Keep,
             on: condition.on,
