@@ -89,7 +89,26 @@ async fn a_left_join_with_group_by() {
 #[tokio::test]
 async fn averages_are_divided_above() {
     let sql = "SELECT t.sym, avg(q.size), avg(CAST(q.ts AS DECIMAL(20, 0))) FROM trades t JOIN quotes q ON q.ts <= t.ts GROUP BY t.sym";
-    assert_snapshot!(plans(sql).await, @"");
+    assert_snapshot!(plans(sql).await, @r#"
+    Projection: t.sym AS sym, CASE WHEN __rmq_3 IS NOT NULL THEN CAST(__rmq_3 AS Float64) / CAST(__rmq_4 AS Float64) END AS avg(q.size), CASE WHEN __rmq_7 IS NOT NULL THEN rmq_decimal_average(__rmq_7, __rmq_8) END AS avg(q.ts)
+      Aggregate: groupBy=[[t.sym]], aggr=[[sum(__rmq_1) AS __rmq_3, sum(__rmq_2) AS __rmq_4, sum(__rmq_5) AS __rmq_7, sum(__rmq_6) AS __rmq_8]]
+        Projection: t.sym, __rmq_1, __rmq_2, __rmq_5, __rmq_6
+          RangeJoin: type=Inner, range=q.ts in (-inf, t.ts], aggs=[sum(CAST(q.size AS Decimal128(20, 0))), count(CAST(q.size AS Decimal128(20, 0))), sum(CAST(CAST(q.ts AS Decimal128(20, 0)) AS Decimal128(38, 0))), count(CAST(CAST(q.ts AS Decimal128(20, 0)) AS Decimal128(38, 0)))]
+            SubqueryAlias: t
+              TableScan: trades projection=[sym, ts]
+            SubqueryAlias: q
+              TableScan: quotes projection=[ts, size]
+    --
+    ProjectionExec: expr=[sym@0 as sym, CASE WHEN __rmq_11@1 IS NOT NULL THEN CAST(__rmq_11@1 AS Float64) / CAST(__rmq_12@2 AS Float64) END as avg(q.size), CASE WHEN __rmq_15@3 IS NOT NULL THEN rmq_decimal_average(__rmq_15@3, __rmq_16@4) END as avg(q.ts)]
+      AggregateExec: mode=FinalPartitioned, gby=[sym@0 as sym], aggr=[sum(__rmq_9) as __rmq_11, sum(__rmq_10) as __rmq_12, sum(__rmq_13) as __rmq_15, sum(__rmq_14) as __rmq_16]
+        RepartitionExec: partitioning=Hash([sym@0], 2), input_partitions=2
+          AggregateExec: mode=Partial, gby=[sym@0 as sym], aggr=[sum(__rmq_9) as __rmq_11, sum(__rmq_10) as __rmq_12, sum(__rmq_13) as __rmq_15, sum(__rmq_14) as __rmq_16]
+            RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
+              ProjectionExec: expr=[sym@0 as sym, __rmq_9@2 as __rmq_9, __rmq_10@3 as __rmq_10, __rmq_13@4 as __rmq_13, __rmq_14@5 as __rmq_14]
+                RangeJoinExec: type=Inner, range=q.ts in (-inf, t.ts], aggs=[sum(CAST(q.size AS Decimal128(20, 0))), count(CAST(q.size AS Decimal128(20, 0))), sum(CAST(CAST(q.ts AS Decimal128(20, 0)) AS Decimal128(38, 0))), count(CAST(CAST(q.ts AS Decimal128(20, 0)) AS Decimal128(38, 0)))], engine=cpu
+                  DataSourceExec: partitions=1, partition_sizes=[1]
+                  DataSourceExec: partitions=1, partition_sizes=[1]
+    "#);
 }
 
 #[tokio::test]
