@@ -29,6 +29,8 @@
 //! - `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`, `frame_max`, `frame_argmin`, `frame_argmax`: window
 //!   functions whose frames differ from row to row.
 //! - Plain SQL: a join by a range with GROUP BY, a correlated subquery or a lateral join over a range becomes a range join.
+//! - `SELECT * FROM range_join('trades', 'quotes', 'sym', 'quotes.ts BETWEEN trades.a AND trades.b', 'min(price) AS low')`: the range join by name,
+//!   and with `'include prevailing'` the row that is in force when a window opens.
 //! - `rmq_indexes()`: the indexes that the session holds; `rmq_devices()`: the GPUs it can use. Options: `RmqOptions`.
 //!
 //! Bounds are inclusive positions, counted from 0, and clipped to the column. NULLs are skipped; a range without a value gives

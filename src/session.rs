@@ -13,7 +13,8 @@ use datafusion::prelude::SessionContext;
 use crate::engine::Extreme;
 use crate::functions::column_name::Names;
 use crate::functions::{
-    DevicesFunction, FrameUdf, IndexesFunction, RangeFunction, RangeTableFunction, RangeUdf,
+    DevicesFunction, FrameUdf, IndexesFunction, RangeFunction, RangeJoinFunction,
+    RangeTableFunction, RangeUdf,
 };
 use crate::index::{DeviceSource, IndexCatalog};
 use crate::options::RmqOptions;
@@ -25,7 +26,7 @@ use crate::rewrite::{
 
 /// Registers range queries with a session that is being built.
 pub trait SessionStateBuilderExt {
-    /// Adds the functions `range_min`, `frame_min` and their like, `rmq_indexes()` and `rmq_devices()`, the options
+    /// Adds the functions `range_min`, `frame_min` and their like, `range_join()`, `rmq_indexes()` and `rmq_devices()`, the options
     /// `rmq.*`, the rules and the query planner that make them work.
     ///
     /// Call it after the catalog list and the optimizer's rules have been set, where they are.
@@ -81,6 +82,9 @@ fn with_rmq_on(
             Arc::new(TableFunction::new(name, Arc::new(function))),
         );
     }
+    let name = RangeJoinFunction::NAME.to_string();
+    let function = Arc::new(RangeJoinFunction::new(names.clone()));
+    tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
     let name = IndexesFunction::NAME.to_string();
     let function = Arc::new(IndexesFunction::new(Arc::clone(&indexes)));
     tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));

@@ -3,23 +3,18 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, AsArray, Int64Array, PrimitiveArray, UInt32Array,
-    new_null_array,
-};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt32Array, new_null_array};
 use arrow::compute::{SortOptions, cast, interleave, take};
-use arrow::datatypes::{
-    ArrowNativeTypeOp, DataType, Decimal128Type, Field, Int64Type, SchemaRef, UInt64Type,
-};
+use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use arrow::row::{RowConverter, SortField};
-use datafusion::common::{Result, exec_err};
+use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
 use super::key_collect::BuildColumns;
 use super::key_spill::plain_key;
 use crate::engine::Extreme;
 use crate::functions::bounds::Ranges;
-use crate::index::value_type;
+use crate::index::{Sums, value_type};
 use crate::plan::{KeyAggregate, KeyFunction};
 
 /// What pieces are asked, and how their answers are merged.
@@ -175,7 +170,7 @@ impl Merged {
             }
             match merge {
                 Merge::Count => part.columns[0] = add_counts(&part.columns[0], &columns[0]),
-                Merge::Sum => part.columns[0] = add_sums(&part.columns[0], &columns[0])?,
+                Merge::Sum => part.columns[0] = Sums::add(&part.columns[0], &columns[0])?,
                 Merge::Choose { order, deciding } => {
                     let rows = |columns: &[ArrayRef]| -> Result<_> {
                         let deciding = deciding.iter().map(|d| d.column(columns));
@@ -272,23 +267,4 @@ fn add_counts(old: &ArrayRef, new: &ArrayRef) -> ArrayRef {
 fn no_nulls(counts: &ArrayRef) -> ArrayRef {
     let counts = counts.as_primitive::<Int64Type>().iter();
     Arc::new(counts.map(|c| Some(c.unwrap_or(0))).collect::<Int64Array>())
-}
-
-/// Sums wrap, as those of a piece do. NULL is the sum of no values.
-fn add_sums(old: &ArrayRef, new: &ArrayRef) -> Result<ArrayRef> {
-    fn add<T: ArrowPrimitiveType>(old: &ArrayRef, new: &ArrayRef) -> ArrayRef {
-        let (old, new) = (old.as_primitive::<T>(), new.as_primitive::<T>());
-        let sums = old.iter().zip(new).map(|sums| match sums {
-            (Some(old), Some(new)) => Some(old.add_wrapping(new)),
-            (old, new) => old.or(new),
-        });
-        let sums = sums.collect::<PrimitiveArray<T>>();
-        Arc::new(sums.with_data_type(old.data_type().clone()))
-    }
-    Ok(match old.data_type() {
-        DataType::Int64 => add::<Int64Type>(old, new),
-        DataType::UInt64 => add::<UInt64Type>(old, new),
-        DataType::Decimal128(..) => add::<Decimal128Type>(old, new),
-        other => return exec_err!("a range join has no sums of {other}"),
-    })
 }

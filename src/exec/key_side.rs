@@ -47,6 +47,7 @@ impl Side {
             options: RmqOptions::of(context.session_config().options()),
             room: Room::new(context.memory_pool()),
             partitions,
+            prevailing: spec.prevailing,
         };
         let side = building.run(input, engine, &context).await;
         let taken = started.elapsed();
@@ -65,6 +66,8 @@ pub(super) struct Building {
     pub(super) room: Arc<Room>,
     /// Partitions of the probe side.
     pub(super) partitions: usize,
+    /// Whether rows from before a window count.
+    prevailing: bool,
 }
 
 impl Building {
@@ -75,7 +78,12 @@ impl Building {
         context: &TaskContext,
     ) -> Result<Side> {
         let key = self.columns.equal;
-        let spill = Spill::new(&self.schema, key, &self.metrics, context)?;
+        // The row that prevails may lie in another piece than the window.
+        let spill = if self.prevailing {
+            None
+        } else {
+            Spill::new(&self.schema, key, &self.metrics, context)?
+        };
         let rows = Rows::collect(&self.columns, input, &self.room, spill.clone()).await?;
         let (rows, spill) = match (rows, spill) {
             (Rows::OnDisk(pieces, spill), _) => {

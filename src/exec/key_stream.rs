@@ -23,6 +23,7 @@ use super::key_collect::Size;
 use super::key_devices::on_devices;
 use super::key_metrics::ProbeMetrics;
 use super::key_pieces::SpilledSide;
+use super::key_prevailing::Prevailing;
 use super::key_side::Side;
 use super::time_bounds::with_durations;
 use crate::functions::bounds::Ranges;
@@ -96,12 +97,21 @@ impl Probing {
         let _timer = self.metrics.baseline.elapsed_compute().timer();
         let _timer = self.metrics.search_time.timer();
         let mut segments = self.segments(batch, build)?;
+        let mut prevailing = (self.spec.prevailing).then(|| Prevailing::among(segments.clone()));
         for (i, (comparison, bound)) in self.spec.bounds.iter().enumerate() {
-            let bounds = evaluate_where_needed(bound, batch, &segments)?;
+            let can_match = prevailing.as_ref().map_or(&segments, Prevailing::groups);
+            let bounds = evaluate_where_needed(bound, batch, can_match)?;
             let number = (i, *comparison);
             build
                 .rows()
                 .narrow(&mut segments, number, &bounds, last_found)?;
+            if let Some(prevailing) = &mut prevailing {
+                prevailing.add(*comparison, bounds)?;
+            }
+        }
+        if let Some(prevailing) = prevailing {
+            let number = self.spec.bounds.len();
+            prevailing.extend(&mut segments, build.rows(), number, last_found)?;
         }
         Ok(segments.ranges())
     }

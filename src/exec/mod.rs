@@ -12,6 +12,7 @@ mod key_merge;
 mod key_metrics;
 mod key_order;
 mod key_pieces;
+mod key_prevailing;
 mod key_room;
 mod key_side;
 mod key_spill;

@@ -4,18 +4,22 @@
 
 pub(crate) mod bounds;
 pub(crate) mod column_name;
+mod decimal_average;
 mod devices;
 mod indexes;
 mod lookup;
+mod range_join;
 mod scalar;
 mod table;
 mod total_order;
 mod window;
 
+pub(crate) use decimal_average::{DecimalAverageUdf, decimal_digits};
 pub use devices::DevicesFunction;
 pub use indexes::IndexesFunction;
 pub use lookup::IndexSlot;
 pub(crate) use lookup::LookupUdf;
+pub use range_join::RangeJoinFunction;
 pub use scalar::RangeUdf;
 pub(crate) use scalar::column_text;
 pub use table::RangeTableFunction;

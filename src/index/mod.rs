@@ -28,6 +28,7 @@ pub(crate) use devices::Target;
 pub use devices::{DeviceEngine, DeviceSource};
 pub(crate) use groups::Groups;
 pub(crate) use keys::{Chunks, Encoded, check_ordered, is_ordered, key_bytes, value_type};
+pub(crate) use order_keys::OrderKeys;
 pub(crate) use places::Places;
 pub(crate) use prefix::{Counts, Sums};
 pub(crate) use search::LastFound;

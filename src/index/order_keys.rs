@@ -1,7 +1,7 @@
 //! Values of one ordered type as plain keys that compare as the values do, for sorting and searching.
 
 use arrow::array::{Array, ArrayRef};
-use arrow::buffer::NullBuffer;
+use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, Rows, SortField};
@@ -9,7 +9,7 @@ use datafusion::common::utils::normalize_float_zero;
 use datafusion::common::{Result, exec_err};
 
 use super::keys::{Chunks, KeyColumn, encode, is_ranked, key_bytes, value_type};
-use crate::engine::{Column, Extreme};
+use crate::engine::{Column, Extreme, Key};
 
 /// The keys of values of one type. Zeros of both signs have one key, as they are equal where DataFusion compares them; what
 /// the key of a NULL is means nothing. Keys of fixed width are Arrow's own memory where that can be.
@@ -71,4 +71,33 @@ impl OrderKeys {
         }
         Ok(bytes)
     }
+
+    /// Which values are at most those beside them; not where either is NULL.
+    pub(crate) fn are_at_most(values: &ArrayRef, others: &ArrayRef) -> Result<BooleanBuffer> {
+        let ((a, a_nulls), (b, b_nulls)) = (Self::of(values)?, Self::of(others)?);
+        let compared = match (&a, &b) {
+            (Self::W32(a), Self::W32(b)) => at_most(a, b),
+            (Self::W64(a), Self::W64(b)) => at_most(a, b),
+            (Self::W128(a), Self::W128(b)) => at_most(a, b),
+            // Rows of two converters of one type: their bytes compare.
+            (Self::Bytes(_, a), Self::Bytes(_, b)) => {
+                let compare = |i| a.row(i).data() <= b.row(i).data();
+                BooleanBuffer::collect_bool(values.len(), compare)
+            }
+            _ => return exec_err!("the bounds of a range join are of several types"),
+        };
+        let nulls = [a_nulls, b_nulls].into_iter().flatten();
+        Ok(nulls.fold(compared, |compared, nulls| &compared & nulls.inner()))
+    }
+}
+
+/// Which keys are at most those beside them.
+fn at_most<K: Key>(keys: &[Column<K>], others: &[Column<K>]) -> BooleanBuffer {
+    let encoded = |columns: &[Column<K>]| -> Vec<K> {
+        let columns = columns.iter();
+        let keys = columns.flat_map(|c| c.bits().iter().map(|bits| c.encoding().encode(*bits)));
+        keys.collect()
+    };
+    let (keys, others) = (encoded(keys), encoded(others));
+    BooleanBuffer::collect_bool(keys.len(), |i| keys[i] <= others[i])
 }

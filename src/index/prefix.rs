@@ -1,13 +1,19 @@
 //! Counts and sums of ranges, as differences of counts and sums from the first row.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int64Array, UInt64Array};
-use arrow::datatypes::{ArrowPrimitiveType, DataType, Decimal128Type, Int64Type, UInt64Type};
+use arrow::array::{Array, ArrayRef, ArrowNativeTypeOp, AsArray, Int64Array, PrimitiveArray};
+use arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type,
+    DurationMicrosecondType, DurationMillisecondType, DurationNanosecondType, DurationSecondType,
+    Int64Type, IntervalDayTimeType, IntervalMonthDayNanoType, IntervalUnit, IntervalYearMonthType,
+    TimeUnit, UInt64Type,
+};
 use datafusion::common::{Result, exec_err};
 
 use super::places::Places;
-use crate::engine::cpu::{Numbers, Plain};
+use crate::engine::cpu::Numbers;
 use crate::functions::bounds::Ranges;
 
 /// How many values before each row are not NULL.
@@ -32,7 +38,11 @@ impl Counts {
             }
             first += chunk.len();
         }
-        add_up(&mut counts, u32::wrapping_add);
+        let mut sum = 0_u32;
+        for count in counts.iter_mut() {
+            sum = sum.wrapping_add(*count);
+            *count = sum;
+        }
         Ok(Self(Some(counts)))
     }
 
@@ -80,29 +90,45 @@ impl Counts {
     }
 }
 
-/// The sum of the values before each row, and how many there are. Sums wrap, as DataFusion's do, so that a difference is
-/// right whenever the sum of the range fits.
+/// The sum of the values before each row, and how many there are. Sums wrap, as DataFusion's do, each part of an interval by
+/// itself, so that a difference is what DataFusion's sum of the range is.
 #[derive(Debug)]
 pub(crate) struct Sums {
     counts: Arc<Counts>,
-    prefix: Prefix,
-    data_type: DataType,
+    prefix: Box<dyn Differences>,
 }
 
-#[derive(Debug)]
-enum Prefix {
-    Signed(Numbers<i64>),
-    Unsigned(Numbers<u64>),
-    Decimal(Numbers<i128>),
+/// Runs `$helper!(T)` with Arrow's type of the values of `$data_type`, if their sums are exact.
+macro_rules! with_exact_type {
+    ($data_type:expr, $helper:ident, $otherwise:expr) => {
+        match $data_type {
+            DataType::Int64 => $helper!(Int64Type),
+            DataType::UInt64 => $helper!(UInt64Type),
+            DataType::Decimal32(..) => $helper!(Decimal32Type),
+            DataType::Decimal64(..) => $helper!(Decimal64Type),
+            DataType::Decimal128(..) => $helper!(Decimal128Type),
+            DataType::Decimal256(..) => $helper!(Decimal256Type),
+            DataType::Duration(TimeUnit::Second) => $helper!(DurationSecondType),
+            DataType::Duration(TimeUnit::Millisecond) => $helper!(DurationMillisecondType),
+            DataType::Duration(TimeUnit::Microsecond) => $helper!(DurationMicrosecondType),
+            DataType::Duration(TimeUnit::Nanosecond) => $helper!(DurationNanosecondType),
+            DataType::Interval(IntervalUnit::YearMonth) => $helper!(IntervalYearMonthType),
+            DataType::Interval(IntervalUnit::DayTime) => $helper!(IntervalDayTimeType),
+            DataType::Interval(IntervalUnit::MonthDayNano) => $helper!(IntervalMonthDayNanoType),
+            _ => $otherwise,
+        }
+    };
 }
 
 impl Sums {
     /// Whether sums of values of this type are exact.
     pub(crate) fn supports(data_type: &DataType) -> bool {
-        matches!(
-            data_type,
-            DataType::Int64 | DataType::UInt64 | DataType::Decimal128(..)
-        )
+        macro_rules! yes {
+            ($type:ty) => {
+                true
+            };
+        }
+        with_exact_type!(data_type, yes, false)
     }
 
     /// The sums of the column that `chunks` make up, whose rows go to `places`.
@@ -115,25 +141,17 @@ impl Sums {
         counts: Arc<Counts>,
         places: &Places,
     ) -> Result<Self> {
-        let prefix = match data_type {
-            DataType::Int64 => {
-                Prefix::Signed(prefix::<Int64Type>(chunks, places, i64::wrapping_add)?)
-            }
-            DataType::UInt64 => {
-                Prefix::Unsigned(prefix::<UInt64Type>(chunks, places, u64::wrapping_add)?)
-            }
-            DataType::Decimal128(..) => Prefix::Decimal(prefix::<Decimal128Type>(
-                chunks,
-                places,
-                i128::wrapping_add,
-            )?),
-            other => return exec_err!("a range join has no sums of {other}"),
-        };
-        Ok(Self {
-            counts,
+        macro_rules! prefix {
+            ($type:ty) => {
+                Box::new(Prefix::<$type>::of(chunks, data_type, places))
+            };
+        }
+        let prefix: Box<dyn Differences> = with_exact_type!(
+            data_type,
             prefix,
-            data_type: data_type.clone(),
-        })
+            return exec_err!("a range join has no sums of {data_type}")
+        );
+        Ok(Self { counts, prefix })
     }
 
     /// About how many bytes the sums of such a column take, the counts not included.
@@ -141,63 +159,90 @@ impl Sums {
         (places.len() + 1) * data_type.primitive_width().unwrap_or_default()
     }
 
+    /// Sums of two parts of the same ranges as one, NULL where there is neither.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub(crate) fn add(some: &ArrayRef, others: &ArrayRef) -> Result<ArrayRef> {
+        macro_rules! add {
+            ($type:ty) => {
+                add_arrays::<$type>(some, others)
+            };
+        }
+        let data_type = some.data_type();
+        Ok(with_exact_type!(
+            data_type,
+            add,
+            return exec_err!("a range join has no sums of {data_type}")
+        ))
+    }
+
     /// The sums of many ranges within the column, NULL where a range holds no value.
     pub(crate) fn answer(&self, ranges: &Ranges) -> ArrayRef {
-        let ends = || {
-            ranges.iter().map(|range| {
-                let found = self.counts.count(range) > 0;
-                found.then(|| (index(range.0), index(range.1 + 1)))
-            })
-        };
-        match &self.prefix {
-            Prefix::Signed(sums) => {
-                let sums = ends().map(|ends| ends.map(|(l, r)| sums[r].wrapping_sub(sums[l])));
-                Arc::new(sums.collect::<Int64Array>())
-            }
-            Prefix::Unsigned(sums) => {
-                let sums = ends().map(|ends| ends.map(|(l, r)| sums[r].wrapping_sub(sums[l])));
-                Arc::new(sums.collect::<UInt64Array>())
-            }
-            Prefix::Decimal(sums) => {
-                let sums = ends().map(|ends| ends.map(|(l, r)| sums[r].wrapping_sub(sums[l])));
-                let sums = sums.collect::<Decimal128Array>();
-                Arc::new(sums.with_data_type(self.data_type.clone()))
-            }
-        }
+        self.prefix.differences(ranges, &self.counts)
     }
+}
+
+/// Sums of one type of values.
+trait Differences: Debug + Send + Sync {
+    /// What each range adds to the sums, NULL where it holds no value.
+    fn differences(&self, ranges: &Ranges, counts: &Counts) -> ArrayRef;
 }
 
 /// The sum of all values before each place, and of all.
-fn prefix<T: ArrowPrimitiveType<Native: Plain>>(
-    chunks: &[ArrayRef],
-    places: &Places,
-    add: impl Fn(T::Native, T::Native) -> T::Native,
-) -> Result<Numbers<T::Native>> {
-    let mut sums = Numbers::zeroed(places.len() + 1)?;
-    let mut first = 0;
-    for chunk in chunks {
-        let values = chunk.as_primitive::<T>();
-        places.put(first, values.values(), &mut sums[1..]);
-        if let Some(nulls) = values.nulls().filter(|n| n.null_count() > 0) {
-            for (row, place) in places.of_rows(first, chunk.len()).enumerate() {
-                if let Some(place) = place.filter(|_| nulls.is_null(row)) {
-                    sums[place + 1] = T::Native::default();
-                }
-            }
-        }
-        first += chunk.len();
-    }
-    add_up(&mut sums, add);
-    Ok(sums)
+#[derive(Debug)]
+struct Prefix<T: ArrowPrimitiveType> {
+    sums: Vec<T::Native>,
+    data_type: DataType,
 }
 
-/// Each number becomes the sum of those up to it.
-fn add_up<T: Copy + Default>(numbers: &mut [T], add: impl Fn(T, T) -> T) {
-    let mut sum = T::default();
-    for number in numbers {
-        sum = add(sum, *number);
-        *number = sum;
+impl<T: ArrowPrimitiveType> Prefix<T> {
+    fn of(chunks: &[ArrayRef], data_type: &DataType, places: &Places) -> Self {
+        let mut sums = vec![T::Native::ZERO; places.len() + 1];
+        let mut first = 0;
+        for chunk in chunks {
+            let values = chunk.as_primitive::<T>();
+            places.put(first, values.values(), &mut sums[1..]);
+            if let Some(nulls) = values.nulls().filter(|n| n.null_count() > 0) {
+                for (row, place) in places.of_rows(first, chunk.len()).enumerate() {
+                    if let Some(place) = place.filter(|_| nulls.is_null(row)) {
+                        sums[place + 1] = T::Native::ZERO;
+                    }
+                }
+            }
+            first += chunk.len();
+        }
+        let mut sum = T::Native::ZERO;
+        for number in &mut sums {
+            sum = sum.add_wrapping(*number);
+            *number = sum;
+        }
+        Self {
+            sums,
+            data_type: data_type.clone(),
+        }
     }
+}
+
+impl<T: ArrowPrimitiveType + Debug> Differences for Prefix<T> {
+    fn differences(&self, ranges: &Ranges, counts: &Counts) -> ArrayRef {
+        let sums = ranges.iter().map(|(left, right)| {
+            let found = counts.count((left, right)) > 0;
+            found.then(|| self.sums[index(right + 1)].sub_wrapping(self.sums[index(left)]))
+        });
+        let sums = sums.collect::<PrimitiveArray<T>>();
+        Arc::new(sums.with_data_type(self.data_type.clone()))
+    }
+}
+
+fn add_arrays<T: ArrowPrimitiveType>(some: &ArrayRef, others: &ArrayRef) -> ArrayRef {
+    let (some, others) = (some.as_primitive::<T>(), others.as_primitive::<T>());
+    let sums = some.iter().zip(others).map(|sums| match sums {
+        (Some(a), Some(b)) => Some(a.add_wrapping(b)),
+        (a, b) => a.or(b),
+    });
+    let sums = sums.collect::<PrimitiveArray<T>>();
+    Arc::new(sums.with_data_type(some.data_type().clone()))
 }
 
 /// A position within the column, or its end.

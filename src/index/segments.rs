@@ -1,6 +1,6 @@
 //! Positions that rows have left while bound after bound cuts them.
 
-use arrow::buffer::NullBuffer;
+use arrow::buffer::{BooleanBuffer, NullBuffer};
 
 use super::groups::NO_GROUP;
 use super::places::number;
@@ -8,7 +8,7 @@ use super::sorted::Comparison;
 use crate::functions::bounds::Ranges;
 
 /// For each of some rows, positions from a first to before an end.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Segments {
     /// The group of each row, if there are groups.
     groups: Option<Vec<u32>>,
@@ -80,6 +80,20 @@ impl Segments {
     pub(super) fn append_to(&self, begin: &mut Vec<u32>, end: &mut Vec<u32>) {
         begin.extend(self.starts.iter().map(|place| number(*place)));
         end.extend(self.ends.iter().map(|place| number(*place)));
+    }
+
+    /// Lets the positions of the `wanted` rows begin with the last of those in `before`, if that is not behind their first.
+    pub(crate) fn begin_with_last(&mut self, before: &Self, wanted: &BooleanBuffer) {
+        for row in wanted.set_indices() {
+            let Some((_, end)) = before.of(row) else {
+                continue;
+            };
+            let last = end - 1;
+            match self.of(row) {
+                Some((start, _)) => self.starts[row] = start.min(last),
+                None => (self.starts[row], self.ends[row]) = (last, last + 1),
+            }
+        }
     }
 
     /// Cuts a row's positions at a place.

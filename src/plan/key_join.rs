@@ -36,6 +36,9 @@ pub struct KeyJoinSpec<E> {
     pub key: E,
     /// What the range key is compared with, of the probe side.
     pub bounds: Vec<(Comparison, E)>,
+    /// Whether the row that prevails when the range begins matches too: the last one whose range key is at or before the one
+    /// lower bound, unless a bound is NULL or the lower one is above an upper one.
+    pub prevailing: bool,
     /// What is wanted of the rows that match.
     pub aggregates: Vec<KeyAggregate<E>>,
     /// The metadata of the schema, which plans above may know already: a join has that of both sides.
@@ -145,6 +148,7 @@ impl<E> KeyJoinSpec<E> {
             on: on.collect::<Result<_>>()?,
             key: build(&self.key)?,
             bounds: bounds.collect::<Result<_>>()?,
+            prevailing: self.prevailing,
             aggregates: aggregates.collect::<Result<_>>()?,
             metadata: self.metadata.clone(),
         })
@@ -227,6 +231,9 @@ impl Display for KeyJoinSpec<Expr> {
             write!(f, ", on=[{}]", on.collect::<Vec<_>>().join(", "))?;
         }
         write!(f, ", range={} in {}", self.key, Interval(&self.bounds))?;
+        if self.prevailing {
+            f.write_str(" include prevailing")?;
+        }
         let aggregates = self.aggregates.iter().map(ToString::to_string);
         write!(f, ", aggs=[{}]", aggregates.collect::<Vec<_>>().join(", "))
     }

@@ -31,6 +31,15 @@ pub(super) struct Condition {
     filters_probe: bool,
 }
 
+/// What comparisons of the range key with constants are, such as `k > 5`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Constants {
+    /// Conditions on the rows of the build side: fewer of them are to be searched.
+    Filter,
+    /// Bounds. It makes a difference to the row that prevails when a window opens, which need not be in the window.
+    Bound,
+}
+
 /// Whose columns an expression has.
 #[derive(Debug, PartialEq, Eq)]
 enum Side {
@@ -45,18 +54,26 @@ impl Condition {
     pub(super) fn recognise(
         on: Vec<(Expr, Expr)>,
         rest: Vec<Expr>,
+        constants: Constants,
         probe: &DFSchema,
         build: &DFSchema,
     ) -> Recognised<Self> {
         let side = |expr: &Expr| side(expr, probe, build);
         let mut pairs = on;
         let mut ranges: Vec<(Expr, Comparison, Expr)> = vec![];
+        let mut constant_ranges: Vec<(Expr, (Expr, Comparison, Expr))> = vec![];
         let (mut probe_filter, mut build_filter) = (vec![], vec![]);
         let conjuncts = rest.into_iter().flat_map(split_conjunction_owned);
         for conjunct in conjuncts.flat_map(split_between) {
             check_repeats(&conjunct)?;
             match side(&conjunct) {
                 Side::Probe => probe_filter.push(conjunct),
+                Side::Build if constants == Constants::Bound => {
+                    match compared_with(&conjunct, |bound| side(bound) == Side::Neither) {
+                        Some(range) => constant_ranges.push((conjunct, range)),
+                        None => build_filter.push(conjunct),
+                    }
+                }
                 Side::Build | Side::Neither => build_filter.push(conjunct),
                 Side::Both => {
                     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct else {
@@ -67,12 +84,9 @@ impl Condition {
                         (Side::Probe, Side::Build) => (*right, op.swap(), *left),
                         _ => return no(format!("{left} {op} {right} mixes the sides")),
                     };
-                    match op {
-                        Some(Operator::Eq) => pairs.push((bound, key)),
-                        Some(Operator::Gt) => ranges.push((key, Comparison::Above, bound)),
-                        Some(Operator::GtEq) => ranges.push((key, Comparison::AtLeast, bound)),
-                        Some(Operator::Lt) => ranges.push((key, Comparison::Below, bound)),
-                        Some(Operator::LtEq) => ranges.push((key, Comparison::AtMost, bound)),
+                    match (op, op.and_then(comparison)) {
+                        (Some(Operator::Eq), _) => pairs.push((bound, key)),
+                        (_, Some(comparison)) => ranges.push((key, comparison, bound)),
                         _ => return no("the sides are compared by other than =, <, <=, > and >="),
                     }
                 }
@@ -87,6 +101,18 @@ impl Condition {
             }
             if a != b || !Groups::supports(&a) {
                 return no(format!("{ours} = {theirs} compares a {a} and a {b}"));
+            }
+        }
+        let first = ranges.first().map(|(key, ..)| key.clone());
+        for (conjunct, range) in constant_ranges {
+            match &first {
+                Some(key)
+                    if without_lossless_casts(&range.0, build)?
+                        == without_lossless_casts(key, build)? =>
+                {
+                    ranges.push(range);
+                }
+                _ => build_filter.push(conjunct),
             }
         }
         let (key, mut bounds) = one_key(ranges, probe, build)?;
@@ -159,6 +185,39 @@ impl Condition {
             None => Ok(build),
         }
     }
+}
+
+/// How an operator compares a range key with a bound, if so.
+fn comparison(op: Operator) -> Option<Comparison> {
+    match op {
+        Operator::Gt => Some(Comparison::Above),
+        Operator::GtEq => Some(Comparison::AtLeast),
+        Operator::Lt => Some(Comparison::Below),
+        Operator::LtEq => Some(Comparison::AtMost),
+        _ => None,
+    }
+}
+
+/// A comparison with a bound, if one side of it is one.
+fn compared_with(
+    conjunct: &Expr,
+    is_bound: impl Fn(&Expr) -> bool,
+) -> Option<(Expr, Comparison, Expr)> {
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct else {
+        return None;
+    };
+    let (key, op, bound) = if is_bound(right) {
+        (left, *op, right)
+    } else if is_bound(left) {
+        (right, op.swap()?, left)
+    } else {
+        return None;
+    };
+    Some((
+        key.as_ref().clone(),
+        comparison(op)?,
+        bound.as_ref().clone(),
+    ))
 }
 
 fn side(expr: &Expr, probe: &DFSchema, build: &DFSchema) -> Side {

@@ -11,7 +11,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use super::condition::Condition;
+use super::condition::{Condition, Constants};
 use super::conditional::Branch;
 use super::partials::{Form, Partials, unused_name};
 use super::recognised::{Recognised, no};
@@ -30,6 +30,17 @@ impl Correlated {
     /// Recognises the plan of a subquery over the rows of `probe`, the answer of which is needed in these branches.
     pub(super) fn recognise(
         subquery: &LogicalPlan,
+        probe: &DFSchema,
+        branches: &[Branch],
+        config: &dyn OptimizerConfig,
+    ) -> Recognised<Self> {
+        Self::recognise_with(subquery, Constants::Filter, probe, branches, config)
+    }
+
+    /// The same, where constants may be bounds.
+    pub(super) fn recognise_with(
+        subquery: &LogicalPlan,
+        constants: Constants,
         probe: &DFSchema,
         branches: &[Branch],
         config: &dyn OptimizerConfig,
@@ -54,10 +65,11 @@ impl Correlated {
             build,
             conditions,
             renamed,
-        } = Filtered::below(aggregate, probe, config)?;
+        } = Filtered::below(aggregate, constants, probe, config)?;
         let inner = |expr: Expr| -> Result<Expr> { from_outer(renamed(expr)?) };
         let conditions: Vec<Expr> = conditions.into_iter().map(&inner).collect::<Result<_>>()?;
-        let mut condition = Condition::recognise(vec![], conditions, probe, build.schema())?;
+        let mut condition =
+            Condition::recognise(vec![], conditions, constants, probe, build.schema())?;
         condition.guard(branches, probe)?;
         let mut partials = Partials {
             config,
@@ -75,13 +87,13 @@ impl Correlated {
             singles.push(partials.merge(&call)?.single);
         }
         let aggregates = partials.found;
-        let build_plan = build.clone();
-        let build = condition.filter_build(build_plan)?;
+        let build = condition.filter_build(build)?;
         let spec = KeyJoinSpec {
             unmatched: Unmatched::Keep,
             on: condition.on,
             key: condition.key,
             bounds: condition.bounds,
+            prevailing: false,
             aggregates,
             metadata: probe.metadata().clone().into_iter().collect(),
         };
@@ -145,12 +157,18 @@ impl Correlated {
         let same = self.spec.on == other.spec.on
             && self.spec.key == other.spec.key
             && self.spec.bounds == other.spec.bounds
+            && self.spec.prevailing == other.spec.prevailing
             && is_same_plan(&self.build, &other.build);
         if !same {
             return Some(other);
         }
         self.spec.aggregates.extend(other.spec.aggregates);
         None
+    }
+
+    /// Lets the row that prevails when a range begins match, too. There is one lower bound.
+    pub(super) fn include_prevailing(&mut self) {
+        self.spec.prevailing = true;
     }
 
     /// The range join above `probe`.
@@ -173,6 +191,7 @@ type Renaming = Box<dyn Fn(Expr) -> Result<Expr>>;
 impl Filtered<Renaming> {
     fn below(
         aggregate: &Aggregate,
+        constants: Constants,
         probe: &DFSchema,
         config: &dyn OptimizerConfig,
     ) -> Recognised<Self> {
@@ -180,7 +199,7 @@ impl Filtered<Renaming> {
         let (mut outer, mut inner) = (vec![], vec![]);
         while let LogicalPlan::Filter(filter) = plan {
             for conjunct in split_conjunction(&filter.predicate) {
-                if conjunct.contains_outer() {
+                if constants == Constants::Bound || conjunct.contains_outer() {
                     outer.push(conjunct.clone());
                 } else {
                     inner.push(conjunct.clone());

@@ -11,7 +11,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use super::condition::{Condition, check_repeats, is_of};
+use super::condition::{Condition, Constants, check_repeats, is_of};
 use super::partials::{Form, Partials};
 use super::recognised::{Recognised, no};
 use super::side_sizes::is_too_few;
@@ -178,7 +178,8 @@ impl GroupedJoin<'_> {
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let filter = join.filter.iter().cloned().collect();
-        let mut condition = Condition::recognise(on, filter, probe_schema, build_schema)?;
+        let mut condition =
+            Condition::recognise(on, filter, Constants::Filter, probe_schema, build_schema)?;
 
         condition.check_infallible(build_schema)?;
         if is_too_few(probe, build) {
@@ -222,6 +223,7 @@ impl GroupedJoin<'_> {
             on: condition.on,
             key: condition.key,
             bounds: condition.bounds,
+            prevailing: false,
             aggregates,
             metadata: metadata.clone().into_iter().collect(),
         };

@@ -10,6 +10,7 @@ use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator};
 use datafusion::scalar::ScalarValue;
 
 use super::condition::widens;
+use crate::functions::decimal_digits;
 
 /// Whether `expr` has a value for every row. No for what is not known.
 pub(super) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
@@ -86,8 +87,13 @@ fn keeps_values(from: &DataType, to: &DataType) -> bool {
     let decodes = matches!(from, DataType::Dictionary(_, value) if value.as_ref() == to);
     let text =
         |t: &DataType| matches!(t, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
+    // The same digits with room for more.
+    let wider_decimal = matches!(
+        (decimal_digits(from), decimal_digits(to)),
+        (Some((less, a)), Some((more, b))) if a == b && less <= more
+    );
     let to_float = from.is_integer() && to == &DataType::Float64;
-    decodes || to_float || text(from) && text(to) || widens(from, to)
+    decodes || wider_decimal || to_float || text(from) && text(to) || widens(from, to)
 }
 
 /// Whether any integer can be divided by this literal.

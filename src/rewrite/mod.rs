@@ -4,6 +4,7 @@ mod calls;
 mod condition;
 mod conditional;
 mod correlated;
+mod explicit;
 mod frame_call;
 mod grouped_join;
 mod infallible;
@@ -15,6 +16,7 @@ mod scalar_call;
 mod scalar_subquery;
 mod side_sizes;
 
+pub(crate) use explicit::{ExplicitJoin, Refused};
 pub use frame_call::CheckFrameCalls;
 pub use grouped_join::GroupedJoinToRangeJoin;
 pub use lateral::LateralToRangeJoin;

@@ -13,7 +13,9 @@ use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::{Sum, sum_udaf};
 use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams, NullTreatment};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{AggregateUDF, Cast, Expr, ExprSchemable, cast, lit, when};
+use datafusion::logical_expr::{
+    AggregateUDF, Cast, Expr, ExprSchemable, ScalarUDF, cast, lit, when,
+};
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::physical_expr::create_physical_expr;
 
@@ -21,7 +23,7 @@ use super::condition::{check_repeats, is_of, widens, without_lossless_casts};
 use super::infallible::is_infallible;
 use super::recognised::{Recognised, no};
 use crate::engine::Extreme;
-use crate::functions::TotalOrderUdaf;
+use crate::functions::{DecimalAverageUdf, TotalOrderUdaf};
 use crate::index::{Sums, is_ordered, value_type};
 use crate::plan::{KeyAggregate, KeyFunction, Unmatched};
 
@@ -155,38 +157,65 @@ impl Partials<'_> {
                 "the sum of {argument}, a {data_type}, is not exact"
             ));
         }
+        // Of decimals, DataFusion's sum has more digits than these: so has its sum of these sums, and they wrap alike.
         let sum = self.add(KeyFunction::Sum, vec![argument], data_type);
         Ok(self.merged(sum.clone(), aggregate(Arc::clone(&call.func), sum)))
     }
 
-    /// The average of integers: the exact sum, divided once.
     fn average(&mut self, call: &AggregateFunction, argument: &Expr) -> Recognised<Merged> {
-        let integer = match argument {
-            Expr::Cast(Cast { expr, field }) if field.data_type() == &DataType::Float64 => expr,
-            other => return no(format!("the average of {other} is not exact")),
-        };
-        let data_type = integer.get_type(self.build)?;
-        if !data_type.is_integer() {
-            return no(format!(
-                "the average of {integer}, a {data_type}, is not exact"
-            ));
+        if let Expr::Cast(Cast { expr, field }) = argument
+            && field.data_type() == &DataType::Float64
+            && expr.get_type(self.build)?.is_integer()
+        {
+            // The exact sum, divided once. No sum of fewer than 2^32 of them overflows this.
+            return self.quotient(call, expr, DataType::Decimal128(20, 0), |sum, count| {
+                cast(sum, DataType::Float64) / cast(count, DataType::Float64)
+            });
         }
-        // No sum of fewer than 2^32 of them overflows this.
-        let exact = cast(integer.as_ref().clone(), DataType::Decimal128(20, 0));
-        let exact = self.filtered(&exact, call)?;
-        let sum = self.add(
-            KeyFunction::Sum,
-            vec![exact.clone()],
-            DataType::Decimal128(20, 0),
-        );
-        let count = self.add(KeyFunction::Count, vec![exact], DataType::Int64);
-        let single = divide(sum.clone(), count.clone())?;
+        let data_type = argument.get_type(self.build)?;
+        let average = call.func.return_type(std::slice::from_ref(&data_type))?;
+        if matches!(data_type, DataType::Duration(_)) {
+            return self.quotient(call, argument, data_type, |sum, count| {
+                cast(cast(sum, DataType::Int64) / count, average.clone())
+            });
+        }
+        if let Some(sum_type) = DecimalAverageUdf::sum_type(&data_type) {
+            let udf = ScalarUDF::from(DecimalAverageUdf::new(average));
+            return self.quotient(call, argument, sum_type, |sum, count| {
+                udf.call(vec![sum, count])
+            });
+        }
+        no(format!(
+            "the average of {argument}, a {data_type}, is not exact"
+        ))
+    }
+
+    /// What `divide` makes of a sum and of how many values that is of, NULL where there are none.
+    fn quotient(
+        &mut self,
+        call: &AggregateFunction,
+        argument: &Expr,
+        sum_type: DataType,
+        divide: impl Fn(Expr, Expr) -> Expr,
+    ) -> Recognised<Merged> {
+        let argument = if argument.get_type(self.build)? == sum_type {
+            argument.clone()
+        } else {
+            cast(argument.clone(), sum_type.clone())
+        };
+        let argument = self.filtered(&argument, call)?;
+        let sum = self.add(KeyFunction::Sum, vec![argument.clone()], sum_type);
+        let count = self.add(KeyFunction::Count, vec![argument], DataType::Int64);
+        let divided = |sum: Expr, count: Expr| -> Result<Expr> {
+            when(sum.clone().is_not_null(), divide(sum, count)).end()
+        };
+        let single = divided(sum.clone(), count.clone())?;
         let sums = self.merged(sum.clone(), aggregate(sum_udaf(), sum));
         let counts = self.merged(count.clone(), aggregate(sum_udaf(), count));
         Ok(Merged {
             single,
             aggregates: [sums.aggregates, counts.aggregates].concat(),
-            value: divide(sums.value, counts.value)?,
+            value: divided(sums.value, counts.value)?,
         })
     }
 
@@ -341,12 +370,6 @@ fn aggregate(udaf: Arc<AggregateUDF>, argument: Expr) -> Expr {
             null_treatment: None,
         },
     })
-}
-
-/// A sum by a count, NULL where the sum is.
-fn divide(sum: Expr, count: Expr) -> Result<Expr> {
-    let average = cast(sum.clone(), DataType::Float64) / cast(count, DataType::Float64);
-    when(sum.is_not_null(), average).end()
 }
 
 /// Whether an expression is NULL for a row of NULLs.

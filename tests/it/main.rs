@@ -13,6 +13,10 @@ mod engine;
 mod fake;
 mod oracle;
 #[cfg(feature = "sql")]
+mod plans;
+#[cfg(feature = "sql")]
+mod prevailing;
+#[cfg(feature = "sql")]
 mod properties;
 mod random;
 #[cfg(feature = "sql")]

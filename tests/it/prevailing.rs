@@ -1,0 +1,227 @@
+//! Range joins with the row that prevails when a window opens, against a loop over all rows.
+//!
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_CASES` makes it longer.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use datafusion::arrow::datatypes::Int64Type;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::random::Random;
+use crate::support::{register, run};
+
+/// How many queries the test asks unless `RMQ_CASES` says otherwise.
+const CASES: usize = 200;
+
+/// Expressions that keep the order of the numbers asked about, of types that are searched each in their way.
+const TYPES: [&str; 6] = [
+    "{}",
+    "CAST({} AS DOUBLE)",
+    "CAST({} AS DECIMAL(30, 2))",
+    "arrow_cast({}, 'Timestamp(Nanosecond, None)')",
+    "lpad(CAST({} + 100 AS VARCHAR), 5, '0')",
+    "arrow_cast(lpad(CAST({} + 100 AS VARCHAR), 5, '0'), 'Dictionary(Int32, Utf8)')",
+];
+
+/// A row that is searched: its place, equality key, range key and value.
+struct Searched {
+    sym: Option<i64>,
+    k: Option<i64>,
+    v: Option<i64>,
+}
+
+/// A row that asks: its equality key and two bounds.
+struct Asking {
+    sym: Option<i64>,
+    a: Option<i64>,
+    b: Option<i64>,
+}
+
+/// A window: whether it has equality keys, and how its ends compare. An end may be missing above.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    keys: bool,
+    lower_strict: bool,
+    upper: Option<bool>,
+    constant: Option<i64>,
+    prevailing: bool,
+}
+
+impl Window {
+    fn random(random: &mut Random) -> Self {
+        Self {
+            keys: random.below(3) > 0,
+            lower_strict: random.below(2) == 0,
+            upper: [None, Some(false), Some(true)][random.below(3)],
+            constant: (random.below(4) == 0).then(|| random.below(12) as i64),
+            prevailing: random.below(4) > 0,
+        }
+    }
+
+    fn sql(self, random: &mut Random, typed: &dyn Fn(&str) -> String) -> String {
+        let mut compare = |op: &str, swapped: &str, bound: &str| {
+            let (key, bound) = (typed("k"), typed(bound));
+            if random.below(2) == 0 {
+                format!("{key} {op} {bound}")
+            } else {
+                format!("{bound} {swapped} {key}")
+            }
+        };
+        let mut parts = vec![if self.lower_strict {
+            compare(">", "<", "a")
+        } else {
+            compare(">=", "<=", "a")
+        }];
+        parts.extend(self.upper.map(|strict| match strict {
+            true => compare("<", ">", "b"),
+            false => compare("<=", ">=", "b"),
+        }));
+        let constant = self.constant.map(|c| c.to_string());
+        parts.extend(constant.map(|c| compare("<=", ">=", &c)));
+        let at = random.below(parts.len());
+        parts.swap(0, at);
+        parts.join(" AND ").replace('\'', "''")
+    }
+
+    /// The places of the rows that match, by their key.
+    fn rows(self, asking: &Asking, searched: &[Searched]) -> Vec<usize> {
+        let Some(a) = asking.a else {
+            return vec![];
+        };
+        if self.upper.is_some() && asking.b.is_none() {
+            return vec![];
+        }
+        let mut found: Vec<(i64, usize)> = vec![];
+        let mut prevailing: Option<(i64, usize)> = None;
+        for (place, row) in searched.iter().enumerate() {
+            let Some(k) = row.k else {
+                continue;
+            };
+            if self.keys && (row.sym.is_none() || row.sym != asking.sym) {
+                continue;
+            }
+            let from = if self.lower_strict { k > a } else { k >= a };
+            let to = match (self.upper, asking.b) {
+                (Some(true), Some(b)) => k < b,
+                (Some(false), Some(b)) => k <= b,
+                _ => true,
+            };
+            if from && to && self.constant.is_none_or(|c| k <= c) {
+                found.push((k, place));
+            }
+            if k <= a {
+                prevailing = prevailing.max(Some((k, place)));
+            }
+        }
+        let ends_first = self.upper.is_some() && asking.b.is_some_and(|b| b < a)
+            || self.constant.is_some_and(|c| c < a);
+        if self.prevailing && !ends_first {
+            found.extend(prevailing.filter(|row| !found.contains(row)));
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, place)| place).collect()
+    }
+}
+
+fn maybe(random: &mut Random, below: usize) -> Option<i64> {
+    (random.below(10) > 0).then(|| random.below(below) as i64)
+}
+
+/// What is asked of the rows that match: how many, how many values, the least, the sum, the first and the last.
+fn expected(rows: &[usize], searched: &[Searched]) -> [Option<i64>; 6] {
+    let values: Vec<i64> = rows.iter().filter_map(|r| searched[*r].v).collect();
+    let last_key = rows.last().map(|r| searched[*r].k);
+    let last = rows.iter().find(|r| Some(searched[**r].k) == last_key);
+    [
+        Some(rows.len() as i64),
+        Some(values.len() as i64),
+        values.iter().min().copied(),
+        (!values.is_empty()).then(|| values.iter().sum()),
+        rows.first().map(|r| *r as i64),
+        last.map(|r| *r as i64),
+    ]
+}
+
+fn answers(batch: &RecordBatch) -> Vec<[Option<i64>; 6]> {
+    let column = |i: usize| batch.column(i).as_primitive::<Int64Type>();
+    let cell = |row: usize, i: usize| column(i).iter().nth(row).flatten();
+    let rows = 0..batch.num_rows();
+    rows.map(|row| std::array::from_fn(|i| cell(row, i)))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn prevailing_rows_agree_with_a_loop() {
+    let random = &mut Random::new("prevailing rows");
+    let cases = std::env::var("RMQ_CASES").ok().and_then(|s| s.parse().ok());
+    let mut added = 0;
+    for case in 0..cases.unwrap_or(CASES) {
+        let spread = [4, 12, 90][random.below(3)];
+        let (n, m) = (random.below(40), 1 + random.below(30));
+        let searched: Vec<Searched> = (0..n)
+            .map(|_| Searched {
+                sym: maybe(random, 3),
+                k: maybe(random, spread),
+                v: maybe(random, 50),
+            })
+            .collect();
+        let asking: Vec<Asking> = (0..m)
+            .map(|_| Asking {
+                sym: maybe(random, 3),
+                a: maybe(random, spread),
+                b: maybe(random, spread + 2),
+            })
+            .collect();
+        // One partition: rows come in their order.
+        let config = SessionConfig::new()
+            .with_target_partitions(1)
+            .with_batch_size([3, 16, 8192][random.below(3)]);
+        let ctx = SessionContext::new_with_config(config);
+        datafusion_rmq::register(&ctx);
+        let column = |values: Vec<Option<i64>>| -> ArrayRef { Arc::new(Int64Array::from(values)) };
+        let places = |n: usize| column((0..n as i64).map(Some).collect());
+        let columns = [
+            ("row", places(n)),
+            ("sym", column(searched.iter().map(|r| r.sym).collect())),
+            ("k", column(searched.iter().map(|r| r.k).collect())),
+            ("v", column(searched.iter().map(|r| r.v).collect())),
+        ];
+        register(&ctx, "p", &columns, &[n / 3, n / 4]);
+        let columns = [
+            ("id", places(m)),
+            ("sym", column(asking.iter().map(|r| r.sym).collect())),
+            ("a", column(asking.iter().map(|r| r.a).collect())),
+            ("b", column(asking.iter().map(|r| r.b).collect())),
+        ];
+        register(&ctx, "q", &columns, &[m / 3, m / 4]);
+
+        let window = Window::random(random);
+        let typed = TYPES[random.below(TYPES.len())];
+        let text = window.sql(random, &|e| typed.replace("{}", e));
+        let keys = if window.keys { "sym" } else { "" };
+        let prevailing = ["exclude", "include"][usize::from(window.prevailing)];
+        let sql = format!(
+            "SELECT n, vs, low, total, first, last FROM range_join('q', 'p', '{keys}', '{text}', \
+             'count(*) AS n, count(v) AS vs, min(v) AS low, sum(v) AS total, \
+             first_value(row ORDER BY {key}) AS first, last_value(row ORDER BY {key}) AS last', \
+             '{prevailing} prevailing') ORDER BY id",
+            key = typed.replace("{}", "k").replace('\'', "''"),
+        );
+        let found = run(&ctx, &sql)
+            .await
+            .unwrap_or_else(|e| panic!("{sql}: {e}"));
+        let expected: Vec<_> = asking
+            .iter()
+            .map(|asking| expected(&window.rows(asking, &searched), &searched))
+            .collect();
+        assert_eq!(answers(&found), expected, "case {case}, {window:?}: {sql}");
+        let within = Window {
+            prevailing: false,
+            ..window
+        };
+        let more = |a: &&Asking| window.rows(a, &searched) != within.rows(a, &searched);
+        added += asking.iter().filter(more).count();
+    }
+    assert!(added > 0, "no row ever prevailed");
+}
