@@ -314,7 +314,6 @@ impl Wanted {
             let is_first = arguments.first() == Some(&column);
             let is_second = arguments.get(1) == Some(&column);
             match *function {
-                KeyFunction::CountRows => {}
                 KeyFunction::Count => wanted.counts |= is_first,
                 KeyFunction::Sum => {
                     wanted.counts |= is_first;
@@ -322,7 +321,7 @@ impl Wanted {
                 }
                 KeyFunction::First | KeyFunction::Last => wanted.values |= is_first,
                 KeyFunction::Extreme(extreme) if is_first => wanted.extreme(extreme, false),
-                KeyFunction::Extreme(_) => {}
+                KeyFunction::CountRows | KeyFunction::Extreme(_) => {}
                 KeyFunction::AtExtreme {
                     extreme,
                     nulls_first,

@@ -26,9 +26,9 @@ pub(super) fn in_order(
             for (place, batch) in order.into_iter().enumerate() {
                 places[batch] = place;
             }
-            let mut placed: Vec<_> = places.into_iter().zip(batches).collect();
-            placed.sort_by_key(|(place, _)| *place);
-            batches = placed.into_iter().map(|(_, batch)| batch).collect();
+            let mut moved: Vec<_> = places.into_iter().zip(batches).collect();
+            moved.sort_by_key(|(place, _)| *place);
+            batches = moved.into_iter().map(|(_, batch)| batch).collect();
             return Ok(batches);
         }
     }

@@ -99,6 +99,11 @@ fn pair(groups: &mut [u32], numbers: &[u32], mut ask: impl FnMut(u64) -> u32) {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "small numbers"
+)]
 mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
@@ -280,13 +285,15 @@ mod tests {
         for rows in [10, 100, 1000] {
             let mut by_code = Groups::try_new(&[coded.data_type().clone()]).unwrap();
             let mut by_text = Groups::try_new(&[T::Utf8]).unwrap();
-            let (mut codes, mut texts) = (vec![0; rows], vec![0; rows]);
+            let (mut of_codes, mut of_texts) = (vec![0; rows], vec![0; rows]);
             for from in (0..1000).step_by(rows) {
-                by_code.add(&[coded.slice(from, rows)], &mut codes).unwrap();
-                by_text
-                    .add(&[reversed.slice(from, rows)], &mut texts)
+                by_code
+                    .add(&[coded.slice(from, rows)], &mut of_codes)
                     .unwrap();
-                assert_eq!(codes, texts, "{rows} rows from {from}");
+                by_text
+                    .add(&[reversed.slice(from, rows)], &mut of_texts)
+                    .unwrap();
+                assert_eq!(of_codes, of_texts, "{rows} rows from {from}");
             }
             let expected = by_text.find(std::slice::from_ref(&reversed)).unwrap();
             assert_eq!(

@@ -398,6 +398,7 @@ fn each_view<'a>(
 ) {
     let key = |i: usize| {
         let view = views[i];
+        #[expect(clippy::cast_possible_truncation, reason = "32 of its bits")]
         let part = |shift: u32| (view >> shift) as u32 as usize;
         let len = part(0);
         if len <= 12 {

@@ -1,5 +1,10 @@
 //! Searches among sorted keys of fixed width, many at once.
 
+#![allow(
+    clippy::inline_always,
+    reason = "one loop for each width and comparison"
+)]
+
 use super::places::number;
 use super::segments::Segments;
 use super::sorted::Comparison;
@@ -28,7 +33,11 @@ macro_rules! distance {
     ($($key:ty),*) => {$(
         impl Number for $key {
             #[inline(always)]
-            #[expect(clippy::cast_precision_loss, clippy::cast_lossless, reason = "about")]
+            #[allow(
+                clippy::cast_precision_loss,
+                clippy::cast_lossless,
+                reason = "about; not all of these widths lose anything"
+            )]
             fn above(self, other: Self) -> f64 {
                 if self >= other {
                     (self - other) as f64
@@ -449,6 +458,11 @@ pub(super) fn is_sorted<K: Number>(keys: &[K], encoding: Encoding<K>) -> bool {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "small numbers"
+)]
 mod tests {
     use std::sync::Arc;
 
