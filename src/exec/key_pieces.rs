@@ -51,6 +51,18 @@ struct Loading {
     last: Option<(usize, BuildSide)>,
 }
 
+/// Fewer rows than these are not divided.
+const FEW: usize = 64;
+
+/// A batch in two, unless it is small.
+fn halves(batch: &RecordBatch) -> Option<[RecordBatch; 2]> {
+    let rows = batch.num_rows();
+    (rows >= FEW).then(|| {
+        let half = rows / 2;
+        [batch.slice(0, half), batch.slice(half, rows - half)]
+    })
+}
+
 impl SpilledSide {
     /// For a build side that was written as these pieces.
     pub(super) fn try_new(pieces: Pieces, spill: Arc<Spill>, building: &Building) -> Result<Self> {
@@ -160,7 +172,10 @@ impl SpilledSide {
                 let fits = batches.is_empty() || larger.to_build() <= *room;
                 match fits.then(|| self.room.hold(larger.to_build())) {
                     Some(Ok(())) => {}
-                    Some(Err(error)) if batches.is_empty() => return Err(error),
+                    Some(Err(error)) if batches.is_empty() => {
+                        reading.put_back(halves(&batch).ok_or(error)?);
+                        continue;
+                    }
                     _ => {
                         reading.put_back([batch]);
                         break;
@@ -189,9 +204,12 @@ impl SpilledSide {
                     reading.row += taken.rows as u64;
                     return Ok(Some((side, first_row)));
                 }
-                Err(error) if is_exhausted(&error) && batches.len() > 1 => {
+                Err(error) if is_exhausted(&error) => {
                     *room = taken.to_build() / 2;
-                    reading.put_back(batches);
+                    match batches.as_slice() {
+                        [one] => reading.put_back(halves(one).ok_or(error)?),
+                        _ => reading.put_back(batches),
+                    }
                 }
                 Err(error) => return Err(error),
             }
