@@ -26,9 +26,20 @@ use support::workload::Workload;
 /// Rows in a batch, as DataFusion's own readers make them.
 const BATCH: usize = 8192;
 
+/// How many threads a query has: two, unless `RMQ_BENCH_THREADS` says otherwise.
+fn threads() -> usize {
+    let threads = std::env::var("RMQ_BENCH_THREADS");
+    threads.map_or(2, |n| n.parse().expect("RMQ_BENCH_THREADS is a number"))
+}
+
 fn session() -> SessionContext {
-    let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
+    let ctx =
+        SessionContext::new_with_config(SessionConfig::new().with_target_partitions(threads()));
     datafusion_rmq::register(&ctx);
+    if let Ok(engine) = std::env::var("RMQ_BENCH_ENGINE") {
+        let set = format!("SET rmq.engine = '{engine}'");
+        runtime().block_on(ctx.sql(&set)).expect("an engine");
+    }
     ctx
 }
 
@@ -58,7 +69,7 @@ fn share(ctx: &SessionContext, case: &str, table: &str) {
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(threads())
         .build()
         .expect("a runtime")
 }
@@ -340,6 +351,10 @@ fn main() {
     if wants("positions") {
         positions(1 << 20, 1_000_000);
         positions(1 << 24, 100_000);
+    }
+    if asked.iter().any(|a| a == "devices") {
+        // Enough for a GPU: RMQ_BENCH_ENGINE=cuda RMQ_BENCH_THREADS=16.
+        positions(1 << 26, 1 << 24);
     }
     if wants("trades") {
         // About one quote of the symbol in two seconds, and two hundred.

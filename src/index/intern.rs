@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::types::{BinaryType, ByteArrayType, LargeBinaryType, LargeUtf8Type, Utf8Type};
 use arrow::array::{AnyDictionaryArray, Array, ArrayRef, AsArray, UInt64Array};
-use arrow::buffer::{Buffer, NullBuffer, ScalarBuffer};
+use arrow::buffer::{Buffer, NullBuffer};
 use arrow::compute::take;
 use arrow::datatypes::{ArrowNativeType, DataType};
 use arrow::row::{RowConverter, SortField};
@@ -14,7 +14,7 @@ use datafusion::common::hash_utils::RandomState;
 use datafusion::common::{Result, exec_err};
 
 use super::groups::NO_GROUP;
-use super::keys::value_type;
+use super::keys::{native, value_type};
 
 /// Keys numbered from 0 in the order they were met.
 #[derive(Debug)]
@@ -306,24 +306,21 @@ fn each_64(values: &ArrayRef, numbers: &mut [u32], ask: impl FnMut(u64) -> u32) 
         _ => 0,
     };
     let folded = |bits: u64| if bits == minus_zero { 0 } else { bits };
-    let data = values.to_data();
-    let (offset, len) = (data.offset(), data.len());
-    let buffer = |i: usize| data.buffers().get(i).cloned().unwrap_or_default();
     match data_type.primitive_width() {
         Some(1) => {
-            let bits = ScalarBuffer::<u8>::new(buffer(0), offset, len);
+            let bits = native::<u8>(values);
             each(nulls, numbers, |i| u64::from(bits[i]), ask);
         }
         Some(2) => {
-            let bits = ScalarBuffer::<u16>::new(buffer(0), offset, len);
+            let bits = native::<u16>(values);
             each(nulls, numbers, |i| folded(u64::from(bits[i])), ask);
         }
         Some(4) => {
-            let bits = ScalarBuffer::<u32>::new(buffer(0), offset, len);
+            let bits = native::<u32>(values);
             each(nulls, numbers, |i| folded(u64::from(bits[i])), ask);
         }
         Some(8) => {
-            let bits = ScalarBuffer::<u64>::new(buffer(0), offset, len);
+            let bits = native::<u64>(values);
             each(nulls, numbers, |i| folded(bits[i]), ask);
         }
         _ => return unexpected(data_type),
@@ -333,13 +330,12 @@ fn each_64(values: &ArrayRef, numbers: &mut [u32], ask: impl FnMut(u64) -> u32) 
 
 /// Values of 128 bits.
 fn each_128(values: &ArrayRef, numbers: &mut [u32], ask: impl FnMut(u128) -> u32) -> Result<()> {
-    let data = values.to_data();
     if values.data_type().primitive_width() != Some(16) {
         return unexpected(values.data_type());
     }
-    let bits = ScalarBuffer::<i128>::new(data.buffers()[0].clone(), data.offset(), data.len());
+    let bits = native::<i128>(values);
     let key = |i: usize| bits[i].cast_unsigned();
-    each(data.nulls(), numbers, key, ask);
+    each(values.nulls(), numbers, key, ask);
     Ok(())
 }
 

@@ -363,10 +363,20 @@ fn encoding_64(order: Order) -> Encoding<u64> {
     }
 }
 
-/// Arrow's buffer of a fixed-width array, seen as the bits of its values.
-fn native<T: ArrowNativeType>(values: &ArrayRef) -> ScalarBuffer<T> {
+/// Arrow's buffer of a fixed-width array, seen as the bits of its values. A copy of it where it is not aligned for numbers of
+/// that width: intervals need not be, and what was read from a file may not.
+pub(super) fn native<T: ArrowNativeType>(values: &ArrayRef) -> ScalarBuffer<T> {
     let data: ArrayData = values.to_data();
-    ScalarBuffer::new(data.buffers()[0].clone(), data.offset(), data.len())
+    let width = size_of::<T>();
+    let buffer = data.buffers().first().cloned().unwrap_or_default();
+    let bits = buffer.slice_with_length(data.offset() * width, data.len() * width);
+    let aligned = bits.as_ptr().addr().is_multiple_of(align_of::<T>());
+    let bits = if aligned {
+        bits
+    } else {
+        Buffer::from_slice_ref(bits.as_slice())
+    };
+    ScalarBuffer::new(bits, 0, data.len())
 }
 
 fn borrow<T: ArrowNativeType + Send + Sync>(values: &ArrayRef) -> SharedSlice<T> {
@@ -548,5 +558,29 @@ impl Decoder {
             _ => Buffer::from_vec(keys.iter().map(|k| fold_16(signed(k) as i16)).collect()),
         };
         self.native(values, valid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::IntervalMonthDayNanoArray;
+
+    use super::*;
+
+    #[test]
+    fn bits_that_are_not_aligned_for_their_width_are_copied() {
+        let interval = |i| IntervalMonthDayNano::new(i, 7 - i, i64::from(i) << 40);
+        let values: Vec<_> = (0..9).map(interval).collect();
+        let whole = ScalarBuffer::from(values.clone());
+        // Such an array needs eight bytes, its bits as one number sixteen.
+        let shifted = [&[0; 8], whole.inner().as_slice()].concat();
+        let shifted = Buffer::from_slice_ref(&shifted).slice(8);
+        let aligned: ArrayRef = Arc::new(IntervalMonthDayNanoArray::from(values));
+        let shifted = ScalarBuffer::<IntervalMonthDayNano>::new(shifted, 0, 9);
+        let shifted: ArrayRef = Arc::new(IntervalMonthDayNanoArray::new(shifted, None));
+        for (from, rows) in [(0, 9), (3, 5)] {
+            let bits = native::<i128>(&shifted.slice(from, rows));
+            assert_eq!(bits, native::<i128>(&aligned.slice(from, rows)));
+        }
     }
 }
