@@ -118,28 +118,8 @@ impl Correlated {
             values.push(of_type(single, data_type)?);
         }
         for projection in projections.iter().rev() {
-            let below = |column: &Column| names.iter().position(|name| name == column);
-            let mut above = vec![];
-            for expr in &projection.expr {
-                if expr.is_volatile() {
-                    return no(format!("{expr} is another each time"));
-                }
-                // Each column once: what replaces one may have the name of another.
-                let value = expr.clone().unalias().transform_down(|e| {
-                    let replaced = match &e {
-                        Expr::Column(column) => below(column).map(|place| values[place].clone()),
-                        Expr::OuterReferenceColumn(_, column) => Some(Expr::Column(column.clone())),
-                        _ => None,
-                    };
-                    Ok(match replaced {
-                        Some(expr) => Transformed::new(expr, true, TreeNodeRecursion::Jump),
-                        None => Transformed::no(e),
-                    })
-                })?;
-                above.push(value.data);
-            }
+            values = above(projection, &names, &values)?;
             names = projection.schema.columns();
-            values = above;
         }
         types = schema.fields().iter().map(|f| f.data_type()).collect();
         for (value, data_type) in values.iter_mut().zip(types) {
@@ -249,6 +229,33 @@ impl Filtered<Renaming> {
             renamed: Box::new(renamed),
         })
     }
+}
+
+/// A projection's expressions, where these values stand for the columns of its input.
+fn above(projection: &Projection, names: &[Column], values: &[Expr]) -> Recognised<Vec<Expr>> {
+    let mut above = vec![];
+    for expr in &projection.expr {
+        if expr.is_volatile() {
+            return no(format!("{expr} is another each time"));
+        }
+        // Each column once: what replaces one may have the name of another.
+        let value = expr.clone().unalias().transform_down(|e| {
+            let replaced = match &e {
+                Expr::Column(column) => {
+                    let place = names.iter().position(|name| name == column);
+                    place.map(|place| values[place].clone())
+                }
+                Expr::OuterReferenceColumn(_, column) => Some(Expr::Column(column.clone())),
+                _ => None,
+            };
+            Ok(match replaced {
+                Some(expr) => Transformed::new(expr, true, TreeNodeRecursion::Jump),
+                None => Transformed::no(e),
+            })
+        })?;
+        above.push(value.data);
+    }
+    Ok(above)
 }
 
 /// An expression whose columns of the outer query are columns like others.

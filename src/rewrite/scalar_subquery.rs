@@ -101,7 +101,7 @@ impl Joins<'_> {
     fn replace_in(&mut self, expr: Expr, branches: &[Branch]) -> Result<Expr> {
         let replaced = expr.transform_down(|e| {
             let replaced = match e {
-                Expr::Case(case) => self.replace_in_branches(case, branches)?,
+                Expr::Case(case) => self.replace_in_branches(&case, branches)?,
                 Expr::ScalarSubquery(_) => self.replace(e, branches),
                 _ => return Ok(Transformed::no(e)),
             };
@@ -110,7 +110,7 @@ impl Joins<'_> {
         Ok(replaced.data)
     }
 
-    fn replace_in_branches(&mut self, case: Case, branches: &[Branch]) -> Result<Expr> {
+    fn replace_in_branches(&mut self, case: &Case, branches: &[Branch]) -> Result<Expr> {
         let conditions = case.when_then_expr.iter().map(|(when, _)| when);
         let mut conditions = conditions.chain(&case.expr);
         let is_known = conditions.all(|condition| check_repeats(condition).is_ok());

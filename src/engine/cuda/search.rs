@@ -195,9 +195,9 @@ impl Lane {
                 // SAFETY: the part lies in the block and in the device's memory, both this lane's, which is waited for before they
                 // are used again.
                 unsafe {
-                    self.stream
-                        .copy_up(*address, bounds.start().add(part), bytes)?
-                };
+                    let from = bounds.start().add(part);
+                    self.stream.copy_up(*address, from, bytes)?;
+                }
             }
         }
         let [begin, end, low, high] = addresses;
