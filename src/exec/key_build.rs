@@ -97,7 +97,7 @@ impl Work {
         let sort_timer = self.metrics.sort_time.timer();
         let types = schema.fields().iter().map(|f| f.data_type().clone());
         let types: Vec<DataType> = types.collect();
-        let batches = if ties_matter(&self.columns.aggregates) {
+        let batches = if ties_matter(&self.columns) {
             batches
         } else {
             let key = types.len() - self.columns.values(&types).len() - 1;
@@ -263,14 +263,15 @@ impl Work {
 }
 
 /// Whether it matters which of several rows with equal keys came first.
-fn ties_matter(aggregates: &[(KeyFunction, Vec<usize>)]) -> bool {
-    aggregates.iter().any(|(function, _)| match function {
+fn ties_matter(columns: &BuildColumns) -> bool {
+    let chosen = |(function, _): &(KeyFunction, _)| match function {
         KeyFunction::First | KeyFunction::Last | KeyFunction::AtExtreme { .. } => true,
         KeyFunction::CountRows
         | KeyFunction::Count
         | KeyFunction::Sum
         | KeyFunction::Extreme(_) => false,
-    })
+    };
+    columns.prevailing || columns.aggregates.iter().any(chosen)
 }
 
 /// Bytes of arrays, as they were registered when they were collected.

@@ -24,6 +24,8 @@ pub(super) struct BuildColumns {
     pub(super) equal: usize,
     /// The aggregates, with the places of their arguments among the values.
     pub(super) aggregates: Vec<(KeyFunction, Vec<usize>)>,
+    /// Whether rows from before a window count.
+    pub(super) prevailing: bool,
 }
 
 impl BuildColumns {
@@ -47,6 +49,7 @@ impl BuildColumns {
             expressions: expressions.collect(),
             equal: spec.on.len(),
             aggregates,
+            prevailing: spec.prevailing,
         }
     }
 

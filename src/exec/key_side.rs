@@ -47,7 +47,6 @@ impl Side {
             options: RmqOptions::of(context.session_config().options()),
             room: Room::new(context.memory_pool()),
             partitions,
-            prevailing: spec.prevailing,
         };
         let side = building.run(input, engine, &context).await;
         let taken = started.elapsed();
@@ -66,8 +65,6 @@ pub(super) struct Building {
     pub(super) room: Arc<Room>,
     /// Partitions of the probe side.
     pub(super) partitions: usize,
-    /// Whether rows from before a window count.
-    prevailing: bool,
 }
 
 impl Building {
@@ -79,7 +76,7 @@ impl Building {
     ) -> Result<Side> {
         let key = self.columns.equal;
         // The row that prevails may lie in another piece than the window.
-        let spill = if self.prevailing {
+        let spill = if self.columns.prevailing {
             None
         } else {
             Spill::new(&self.schema, key, &self.metrics, context)?

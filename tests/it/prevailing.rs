@@ -225,3 +225,22 @@ async fn prevailing_rows_agree_with_a_loop() {
     }
     assert!(added > 0, "no row ever prevailed");
 }
+
+/// Sorted batches that come in another order are not put in theirs where it matters which of equal rows came last.
+#[tokio::test]
+async fn of_rows_with_one_key_the_last_that_came_prevails_in_batches_in_any_order() {
+    let one = SessionConfig::new().with_target_partitions(1);
+    let ctx = SessionContext::new_with_config(one);
+    datafusion_rmq::register(&ctx);
+    let numbers = |numbers: &[i64]| Arc::new(Int64Array::from(numbers.to_vec())) as ArrayRef;
+    let columns = [
+        ("k", numbers(&[10, 12, 8, 10])),
+        ("v", numbers(&[1, 2, 3, 4])),
+    ];
+    register(&ctx, "p", &columns, &[2]);
+    register(&ctx, "q", &[("a", numbers(&[11]))], &[]);
+    let sql = "SELECT m FROM range_join('q', 'p', '', 'k BETWEEN a AND a', 'min(v) AS m', 'include prevailing')";
+    let found = run(&ctx, sql).await.expect(sql);
+    let found = found.column(0).as_primitive::<Int64Type>().value(0);
+    assert_eq!(found, 4);
+}
