@@ -12,6 +12,7 @@ use super::memory::DeviceMemory;
 use super::module::Function;
 use super::pinned::Pod;
 use super::plan::{AnyIndex, Choice, Plan, Wanted};
+use super::replicas::{self, on_each, on_one};
 use super::tuning::BATCH;
 use crate::engine::{
     Answers, BuildOptions, Column, ColumnSize, Encoding, EngineError, Memory, Outputs, RangeIndex,
@@ -82,20 +83,12 @@ impl<K: CudaKey> CudaIndex<K> {
             nulls: validity.is_some(),
         };
         let plan = Plan::of(choice, size, options.positions)?;
-        let mut replicas = Vec::new();
-        let mut failure = None;
-        for gpu in gpus.iter().filter(|_| !bits.is_empty()) {
+        let gpus = if bits.is_empty() { &[] } else { gpus };
+        let replicas = on_each(gpus, "an index", |gpu| {
             source.go_on()?;
-            match Replica::build(gpu, source, &plan) {
-                Ok(replica) => replicas.push(replica),
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
-        match failure {
-            Some(error) if replicas.is_empty() => return Err(error),
-            Some(error) => log::warn!("an index is not on all devices: {error}"),
-            None => {}
-        }
+            Replica::build(gpu, source, &plan)
+        })?;
+        source.go_on()?;
         Ok(Self {
             rows: bits.len(),
             encoding: column.encoding(),
@@ -109,26 +102,11 @@ impl<K: CudaKey> CudaIndex<K> {
 
     /// Answers on the device that has least to do, or on another one where that fails.
     fn on_devices(&self, runs: &[Run<'_>], out: &mut Answers<'_, K>) -> Result<(), EngineError> {
-        let mut failure = EngineError::NoDevice {
-            why: "all CUDA devices that held the index have failed".to_owned(),
-        };
-        let mut left_out = vec![false; self.replicas.len()];
-        let least_busy = |left_out: &[bool]| {
-            let replicas = self.replicas.iter().enumerate();
-            replicas
-                .filter(|(i, replica)| !left_out[*i] && replica.gpu.device.failed().is_none())
-                .min_by_key(|(_, replica)| replica.gpu.busy())
-        };
-        while let Some((i, replica)) = least_busy(&left_out) {
+        on_one(&self.replicas, "the index", |replica| {
             let targets = self.targets(out);
             // SAFETY: targets are those of `out`, whose lengths were checked.
-            match unsafe { replica.answer(runs, targets) } {
-                Ok(()) => return Ok(()),
-                Err(error) => failure = error,
-            }
-            left_out[i] = true;
-        }
-        Err(failure)
+            unsafe { replica.answer(runs, targets) }
+        })
     }
 
     fn targets(&self, out: &mut Answers<'_, K>) -> Targets {
@@ -170,6 +148,12 @@ impl<K: CudaKey> CudaIndex<K> {
             Ok(index) => Ok(&**index),
             Err(error) => Err(error.clone()),
         }
+    }
+}
+
+impl replicas::Replica for Replica {
+    fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 }
 

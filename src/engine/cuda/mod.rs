@@ -28,6 +28,7 @@ mod narrow;
 mod paper;
 mod pinned;
 mod plan;
+mod replicas;
 mod search;
 mod stream;
 mod tuning;

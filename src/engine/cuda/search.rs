@@ -13,6 +13,7 @@ use super::lane::{Lane, Parts, room_for};
 use super::memory::DeviceMemory;
 use super::module::{Function, Module};
 use super::pinned::Block;
+use super::replicas::{self, on_each, on_one};
 use super::stream::argument;
 use super::tuning::BATCH;
 use super::upload::upload;
@@ -42,24 +43,21 @@ impl<K: CudaKey> CudaSearch<K> {
         stop: &AtomicBool,
     ) -> Result<Self, EngineError> {
         let rows = u32::try_from(keys.len).map_err(|_| EngineError::TooLong { rows: keys.len })?;
-        let mut replicas = Vec::new();
-        let mut failure = None;
-        for gpu in gpus.iter().filter(|_| rows > 0) {
-            match Replica::build(gpu, keys, threads, stop) {
-                Ok(replica) => replicas.push(replica),
-                Err(error) => failure = failure.or(Some(error)),
-            }
-        }
-        match failure {
-            Some(error) if replicas.is_empty() => return Err(error),
-            Some(error) => log::warn!("sorted keys are not on all devices: {error}"),
-            None => {}
-        }
+        let gpus = if rows == 0 { &[] } else { gpus };
+        let replicas = on_each(gpus, "a list of sorted keys", |gpu| {
+            Replica::build(gpu, keys, threads, stop)
+        })?;
         Ok(Self {
             rows,
             replicas,
             key: PhantomData,
         })
+    }
+}
+
+impl replicas::Replica for Replica {
+    fn gpu(&self) -> &Gpu {
+        &self.gpu
     }
 }
 
@@ -272,24 +270,9 @@ impl<K: CudaKey> KeySearch<K> for CudaSearch<K> {
             right.fill(0);
             return Ok(());
         }
-        let mut failure = EngineError::NoDevice {
-            why: "all CUDA devices that held the keys have failed".to_owned(),
-        };
-        let mut left_out = vec![false; self.replicas.len()];
-        let least_busy = |left_out: &[bool]| {
-            let replicas = self.replicas.iter().enumerate();
-            replicas
-                .filter(|(i, replica)| !left_out[*i] && replica.gpu.device.failed().is_none())
-                .min_by_key(|(_, replica)| replica.gpu.busy())
-        };
-        while let Some((i, replica)) = least_busy(&left_out) {
-            match replica.search(self.rows, asked, left, right) {
-                Ok(()) => return Ok(()),
-                Err(error) => failure = error,
-            }
-            left_out[i] = true;
-        }
-        Err(failure)
+        on_one(&self.replicas, "the keys", |replica| {
+            replica.search(self.rows, asked, left, right)
+        })
     }
 }
 
