@@ -6,7 +6,7 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
-use super::order_keys::OrderKeys;
+use super::order_keys::{OrderKeys, encoded};
 use super::segments::Segments;
 use super::sorted::Comparison;
 use crate::engine::{Column, EngineError, Key, KeyBound, KeyRanges, KeySearch};
@@ -140,14 +140,4 @@ fn find<K: Key>(
     let (mut left, mut right) = (vec![0; asked.len()], vec![0; asked.len()]);
     search.search(ranges, &mut left, &mut right)?;
     Ok(Ranges::new(left, right))
-}
-
-/// The keys of columns, one after another.
-fn encoded<K: Key>(columns: &[Column<K>]) -> Vec<K> {
-    let mut keys = Vec::with_capacity(columns.iter().map(Column::len).sum());
-    for column in columns {
-        let encoding = column.encoding();
-        keys.extend(column.bits().iter().map(|bits| encoding.encode(*bits)));
-    }
-    keys
 }

@@ -91,13 +91,18 @@ impl OrderKeys {
     }
 }
 
+/// The keys of columns, one after another.
+pub(super) fn encoded<K: Key>(columns: &[Column<K>]) -> Vec<K> {
+    let mut keys = Vec::with_capacity(columns.iter().map(Column::len).sum());
+    for column in columns {
+        let encoding = column.encoding();
+        keys.extend(column.bits().iter().map(|bits| encoding.encode(*bits)));
+    }
+    keys
+}
+
 /// Which keys are at most those beside them.
 fn at_most<K: Key>(keys: &[Column<K>], others: &[Column<K>]) -> BooleanBuffer {
-    let encoded = |columns: &[Column<K>]| -> Vec<K> {
-        let columns = columns.iter();
-        let keys = columns.flat_map(|c| c.bits().iter().map(|bits| c.encoding().encode(*bits)));
-        keys.collect()
-    };
     let (keys, others) = (encoded(keys), encoded(others));
     BooleanBuffer::collect_bool(keys.len(), |i| keys[i] <= others[i])
 }
