@@ -47,5 +47,5 @@ pub(super) async fn blocking<T: Send + 'static>(
         .join_unwind()
         .await;
     drop(here);
-    done.map_err(|e| internal_datafusion_err!("a range join's work did not end: {e}"))?
+    done.map_err(|e| internal_datafusion_err!("work on a thread of its own did not end: {e}"))?
 }

@@ -3,14 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::stats::Precision;
 use datafusion::common::{
     DataFusionError, Result, SharedResult, Statistics, exec_err, internal_datafusion_err,
@@ -24,6 +22,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 
+use super::blocking::{Waiting, blocking};
 use super::decision::{Case, Decision, decide};
 use super::load::{ScanVersion, load_columns, plan_table_scan, read_version};
 use crate::engine::{EngineError, Extreme};
@@ -522,7 +521,7 @@ impl Relation {
             .reserve(&building.label, bytes, limit, context.memory_pool())?;
         // The memory goes along: a build that has begun can't be stopped, and uses it to its end.
         building
-            .spawn(move |b| {
+            .spawn(move |b, _| {
                 let index = ColumnIndex::on_cpu(&b.chunks, &b.data_type, b.extreme, b.threads)?;
                 Ok(HeldIndex::new(index, memory, None))
             })
@@ -550,10 +549,10 @@ impl Relation {
             let memory =
                 self.catalog
                     .reserve(&building.label, bytes, limit, context.memory_pool())?;
-            let stop = Stop::default();
-            let engine = engine.until(Arc::clone(&stop.0));
+            let engine = Arc::clone(engine);
             let built = building
-                .spawn(move |b| {
+                .spawn(move |b, waiting| {
+                    let engine = engine.until(Arc::clone(waiting.stop()));
                     let (chunks, data_type) = (&b.chunks, &b.data_type);
                     let index =
                         ColumnIndex::on_devices(&*engine, chunks, data_type, b.extreme, b.threads)?;
@@ -740,16 +739,6 @@ impl Held<'_> {
     }
 }
 
-/// Tells a build to stop when whoever waits for it is gone.
-#[derive(Default)]
-struct Stop(Arc<AtomicBool>);
-
-impl Drop for Stop {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// What a build needs.
 #[derive(Clone)]
 struct Building {
@@ -764,13 +753,10 @@ impl Building {
     /// Builds off the threads that poll streams.
     async fn spawn(
         &self,
-        build: impl FnOnce(&Self) -> Result<HeldIndex> + Send + 'static,
+        build: impl FnOnce(&Self, &Waiting) -> Result<HeldIndex> + Send + 'static,
     ) -> Result<Arc<HeldIndex>> {
         let this = self.clone();
-        let task = SpawnedTask::spawn_blocking(move || build(&this));
-        let held = task.join_unwind().await.map_err(|e| {
-            internal_datafusion_err!("building the index of {} did not end: {e}", self.label)
-        })??;
+        let held = blocking(move |waiting| build(&this, &waiting)).await?;
         Ok(Arc::new(held))
     }
 }
