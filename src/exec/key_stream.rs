@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::compute::{filter, filter_record_batch, take};
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::SchemaRef;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::execution::SendableRecordBatchStream;
@@ -25,7 +25,6 @@ use super::key_metrics::ProbeMetrics;
 use super::key_pieces::SpilledSide;
 use super::key_prevailing::Prevailing;
 use super::key_side::Side;
-use super::time_bounds::with_durations;
 use crate::functions::bounds::Ranges;
 use crate::index::{LastFound, Segments};
 use crate::plan::{KeyJoinSpec, Unmatched};
@@ -47,12 +46,8 @@ impl Probing {
         build: impl Future<Output = Result<Arc<Side>>> + Send + 'static,
     ) -> SendableRecordBatchStream {
         let schema = Arc::clone(&self.schema);
-        let probing = Self {
-            spec: Arc::new(with_cheap_bounds(&self.spec, &probe.schema())),
-            ..self
-        };
         let start = Answering {
-            probing: Arc::new(probing),
+            probing: Arc::new(self),
             first: None,
             probe,
             build: Waiting::For(Box::pin(build)),
@@ -255,20 +250,6 @@ impl<F: Future<Output = Result<Arc<Side>>> + Send + 'static> Answering<F> {
             answered.map_err(|e| internal_datafusion_err!("a range join did not end: {e}"))??;
         Ok(())
     }
-}
-
-/// The join with its bounds in the form that is evaluated fastest.
-fn with_cheap_bounds(
-    spec: &KeyJoinSpec<PhysicalExprRef>,
-    schema: &Schema,
-) -> KeyJoinSpec<PhysicalExprRef> {
-    let mut spec = spec.clone();
-    for (_, bound) in &mut spec.bounds {
-        if let Ok(cheap) = with_durations(bound, schema) {
-            *bound = cheap;
-        }
-    }
-    spec
 }
 
 /// The bounds of a batch. A join of pairs evaluates its condition where the equality keys match, so that it meets no error

@@ -41,7 +41,7 @@ impl OptimizerRule for SubqueryToRangeJoin {
             plan,
             LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::Aggregate(_)
         );
-        if !is_admitted || !RmqOptions::of(&config.options()).rewrite {
+        if !is_admitted || !has_correlated(&plan)? || !RmqOptions::of(&config.options()).rewrite {
             return Ok(Transformed::no(plan));
         }
         let inputs = plan.inputs();
@@ -87,6 +87,18 @@ impl OptimizerRule for SubqueryToRangeJoin {
         let plan = plan.with_new_exprs(expressions, vec![input])?;
         Ok(Transformed::yes(restore_columns(plan, &schema)?))
     }
+}
+
+/// Whether the node's expressions have a correlated subquery at all: most have none, and stay without a copy.
+fn has_correlated(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    plan.apply_expressions(|expr| {
+        found |= expr.exists(|e| {
+            Ok(matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty()))
+        })?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(found)
 }
 
 /// The range joins that stand for the subqueries of one node.
