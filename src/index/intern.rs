@@ -16,39 +16,106 @@ use datafusion::common::{Result, exec_err};
 use super::groups::NO_GROUP;
 use super::keys::{native, value_type};
 
-/// Keys numbered from 0 in the order they were met.
+/// Keys of fixed width, numbered.
 #[derive(Debug)]
-pub(super) struct Numbering<K>(HashMap<K, u32, RandomState>);
+pub(super) struct Numbering<K> {
+    numbers: HashMap<K, u32, RandomState>,
+    /// Keys met lately with their numbers, each in the place that [`Narrow::fold`] gives it: where there are few keys, most are found
+    /// here, in less time than in the table.
+    recent: Vec<(K, u32)>,
+    /// How many keys were looked for before there were recent ones.
+    looked_for: usize,
+}
 
-impl<K> Default for Numbering<K> {
-    fn default() -> Self {
-        Self(HashMap::default())
+/// How many keys are kept at hand, a power of two, once so many were looked for. While there are no more in all, it pays to look there
+/// first.
+const RECENT: usize = 1 << 12;
+
+/// A key that is an integer.
+pub(super) trait Narrow: Copy + Default + Hash + Eq {
+    /// 64 bits of it.
+    fn fold(self) -> u64;
+}
+
+impl Narrow for u64 {
+    #[inline]
+    fn fold(self) -> u64 {
+        self
     }
 }
 
-impl<K: Hash + Eq> Numbering<K> {
+impl Narrow for u128 {
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "both halves count")]
+    fn fold(self) -> u64 {
+        self as u64 ^ ((self >> 64) as u64).rotate_left(23)
+    }
+}
+
+impl<K> Default for Numbering<K> {
+    fn default() -> Self {
+        Self {
+            numbers: HashMap::default(),
+            recent: vec![],
+            looked_for: 0,
+        }
+    }
+}
+
+impl<K: Narrow> Numbering<K> {
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.numbers.len()
     }
 
     /// About how many bytes it takes.
     pub(super) fn bytes(&self) -> usize {
         // A table keeps an eighth of its places free, or more, and a byte a place.
-        self.0.capacity() * (size_of::<(K, u32)>() + 1) * 8 / 7
+        let table = self.numbers.capacity() * (size_of::<(K, u32)>() + 1) * 8 / 7;
+        table + size_of_val(self.recent.as_slice())
     }
 
     /// The number of a key, the next one for a key not met before.
     #[inline]
     pub(super) fn add(&mut self, key: K) -> u32 {
         let next = number(self.len());
-        *self.0.entry(key).or_insert(next)
+        self.add_as(key, next)
+    }
+
+    /// The number of a key, `next` for one not met before.
+    #[inline]
+    fn add_as(&mut self, key: K, next: u32) -> u32 {
+        if self.recent.is_empty() || self.numbers.len() > RECENT {
+            self.looked_for += 1;
+            if self.looked_for == RECENT {
+                self.recent = vec![(K::default(), NO_GROUP); RECENT];
+            }
+            return *self.numbers.entry(key).or_insert(next);
+        }
+        let recent = &mut self.recent[place(key)];
+        if recent.0 != key || recent.1 == NO_GROUP {
+            *recent = (key, *self.numbers.entry(key).or_insert(next));
+        }
+        recent.1
     }
 
     /// The number of a key, [`NO_GROUP`] for one not met before.
     #[inline]
     pub(super) fn find(&self, key: &K) -> u32 {
-        self.0.get(key).copied().unwrap_or(NO_GROUP)
+        match self.recent.get(place(*key)) {
+            Some((recent, number)) if recent == key && *number != NO_GROUP => return *number,
+            _ => {}
+        }
+        self.numbers.get(key).copied().unwrap_or(NO_GROUP)
     }
+}
+
+/// Where a key stands among recent ones.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "few bits are left")]
+fn place<K: Narrow>(key: K) -> usize {
+    // The upper bits of a product by an odd number without pattern: 2^64 over the golden ratio.
+    let product = key.fold().wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (product >> (64 - RECENT.ilog2())) as usize
 }
 
 /// There are fewer keys than rows, and fewer than 2^32 rows.
@@ -152,7 +219,7 @@ impl Interner {
 #[derive(Debug, Default)]
 pub(super) struct Texts {
     short: Numbering<u128>,
-    long: Numbering<Box<[u8]>>,
+    long: HashMap<Box<[u8]>, u32, RandomState>,
     long_bytes: usize,
 }
 
@@ -162,6 +229,17 @@ enum Text<'a> {
     Short(u128),
     Long(&'a [u8]),
 }
+
+/// The bits of so many bytes: looking them up is faster than shifting 128 bits.
+const INSIDE: [u128; 16] = {
+    let mut inside = [0; 16];
+    let mut len = 1;
+    while len < 16 {
+        inside[len] = inside[len - 1] << 8 | 0xFF;
+        len += 1;
+    }
+    inside
+};
 
 impl<'a> Text<'a> {
     /// `len` bytes of a buffer from `start` on.
@@ -178,8 +256,7 @@ impl<'a> Text<'a> {
                 wide
             }
         };
-        let inside = (1 << (8 * len)) - 1;
-        Self::Short(u128::from_le_bytes(wide) & inside | (len as u128) << 120)
+        Self::Short(u128::from_le_bytes(wide) & INSIDE[len] | (len as u128) << 120)
     }
 }
 
@@ -189,18 +266,19 @@ impl Texts {
     }
 
     fn bytes(&self) -> usize {
-        self.short.bytes() + self.long.bytes() + self.long_bytes
+        let long = self.long.capacity() * (size_of::<(Box<[u8]>, u32)>() + 1) * 8 / 7;
+        self.short.bytes() + long + self.long_bytes
     }
 
     #[inline]
     fn add(&mut self, text: Text) -> u32 {
         let next = number(self.len());
         match text {
-            Text::Short(key) => *self.short.0.entry(key).or_insert(next),
-            Text::Long(key) => match self.long.0.get(key) {
+            Text::Short(key) => self.short.add_as(key, next),
+            Text::Long(key) => match self.long.get(key) {
                 Some(number) => *number,
                 None => {
-                    self.long.0.insert(key.into(), next);
+                    self.long.insert(key.into(), next);
                     self.long_bytes += key.len();
                     next
                 }
@@ -212,7 +290,7 @@ impl Texts {
     fn find(&self, text: Text) -> u32 {
         match text {
             Text::Short(key) => self.short.find(&key),
-            Text::Long(key) => self.long.0.get(key).copied().unwrap_or(NO_GROUP),
+            Text::Long(key) => self.long.get(key).copied().unwrap_or(NO_GROUP),
         }
     }
 }

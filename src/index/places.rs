@@ -51,11 +51,13 @@ impl Places {
         let mut starts = vec![0; groups + 1];
         let mut ordered = true;
         let mut last = 0;
-        for &number in numbers.iter() {
+        // Rows of one group often come together: each such run is counted at once.
+        for run in numbers.chunk_by(|number, next| number == next) {
+            let number = run[0];
             ordered &= number >= last && number != NO_GROUP;
             last = number;
             if number != NO_GROUP {
-                starts[number as usize + 1] += 1;
+                starts[number as usize + 1] += run.len();
             }
         }
         let mut sum = 0;

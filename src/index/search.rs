@@ -5,33 +5,45 @@
     reason = "one loop for each width and comparison"
 )]
 
+use super::even::Even;
 use super::places::number;
 use super::segments::Segments;
 use super::sorted::Comparison;
-use crate::engine::cpu::{Plain, prefetch};
+use crate::engine::cpu::{Plain, Simd, prefetch};
 use crate::engine::{Column, Encoding, Key, SharedSlice};
 
 /// How many searches are under way at once, so that the memory that each waits for comes while others go on.
 const TILE: usize = 32;
 
-/// How often a guess is bettered before keys are compared.
+/// How often a guess is bettered before keys are compared; and one that is known to begin near.
 const STEPS: usize = 2;
+const STEPS_FROM_NEAR: usize = 1;
 
 /// How far from a good guess the place is at most.
 const NEAR: usize = 8;
 
-/// In groups of fewer keys no search begins at the last one's place.
-const WORTH_A_HINT: usize = 64;
+/// In groups of fewer keys nothing is won by what is known of the group: its last search, its even distances.
+const MANY: usize = 64;
 
 /// A key that it is known of how far it lies from another.
 pub(super) trait Number: Key + Plain {
+    const ONE: Self;
+
     /// About how much greater this is.
     fn above(self, other: Self) -> f64;
+
+    /// How much greater this is, modulo the width.
+    fn distance(self, other: Self) -> Self;
+
+    /// How often a distance other than zero fits in, and whether nothing is left then.
+    fn divided(self, by: Self) -> (usize, bool);
 }
 
 macro_rules! distance {
     ($($key:ty),*) => {$(
         impl Number for $key {
+            const ONE: Self = 1;
+
             #[inline(always)]
             #[allow(
                 clippy::cast_precision_loss,
@@ -44,6 +56,17 @@ macro_rules! distance {
                 } else {
                     -((other - self) as f64)
                 }
+            }
+
+            #[inline(always)]
+            fn distance(self, other: Self) -> Self {
+                self.wrapping_sub(other)
+            }
+
+            #[inline(always)]
+            fn divided(self, by: Self) -> (usize, bool) {
+                let (times, rest) = if by == 1 { (self, 0) } else { (self / by, self % by) };
+                (usize::try_from(times).unwrap_or(usize::MAX), rest == 0)
             }
         }
     )*};
@@ -61,6 +84,11 @@ pub(super) struct Keys<K> {
     starts: Vec<usize>,
     /// The first key of each chunk, and the last of all.
     firsts: Vec<K>,
+    /// About how many chunks there are to a key's distance.
+    chunk_slope: f64,
+    /// For each group where it begins and its keys, if these are even; nothing where no group is.
+    even: Vec<Option<(usize, Even<K>)>>,
+    all_even: bool,
 }
 
 /// A piece of keys, as the bits of their column.
@@ -142,8 +170,13 @@ struct Search<K> {
 }
 
 impl<K: Number> Keys<K> {
-    /// Keys that are sorted.
-    pub(super) fn new(chunks: Vec<SharedSlice<K>>, encoding: Encoding<K>) -> Self {
+    /// Keys that are sorted within each group. `groups` says where each begins, and ends with the end of the last; keys of several
+    /// groups come in one piece.
+    pub(super) fn new(
+        chunks: Vec<SharedSlice<K>>,
+        encoding: Encoding<K>,
+        groups: &[usize],
+    ) -> Self {
         let chunks = chunks.into_iter().map(Chunk);
         let chunks: Vec<_> = chunks.filter(|chunk| !chunk.is_empty()).collect();
         let mut starts = vec![0];
@@ -154,14 +187,52 @@ impl<K: Number> Keys<K> {
             starts.push(end);
             firsts.push(encoding.encode(chunk[0]));
         }
-        if let Some(last) = chunks.last().and_then(|chunk| chunk.last()) {
-            firsts.push(encoding.encode(*last));
-        }
-        Self {
+        let last = chunks.last().and_then(|chunk| chunk.last());
+        let last = last.map(|last| encoding.encode(*last));
+        let chunk_slope = match (firsts.first(), last) {
+            (Some(first), Some(last)) => slope(chunks.len(), *first, last),
+            _ => 0.0,
+        };
+        firsts.extend(last);
+        let mut keys = Self {
             chunks,
             encoding,
             starts,
             firsts,
+            chunk_slope,
+            even: vec![],
+            all_even: false,
+        };
+        keys.even = keys.even_groups(groups);
+        keys.all_even = !keys.even.is_empty() && keys.even.iter().all(Option::is_some);
+        keys
+    }
+
+    /// Which groups are even, if any of them is.
+    fn even_groups(&self, groups: &[usize]) -> Vec<Option<(usize, Even<K>)>> {
+        let count = groups.len().saturating_sub(1);
+        if self.len() / count.max(1) < MANY {
+            return vec![];
+        }
+        let even: Vec<_> = match (count, self.chunks.as_slice()) {
+            (1, chunks) => {
+                let even = Even::of(chunks.iter().map(|chunk| &**chunk), self.encoding);
+                vec![even.map(|even| (0, even))]
+            }
+            (_, [keys]) => {
+                let ends = groups.windows(2);
+                let even = ends.map(|ends| {
+                    let keys = std::iter::once(&keys[ends[0]..ends[1]]);
+                    Some((ends[0], Even::of(keys, self.encoding)?))
+                });
+                even.collect()
+            }
+            _ => vec![],
+        };
+        if even.iter().any(Option::is_some) {
+            even
+        } else {
+            vec![]
         }
     }
 
@@ -172,6 +243,7 @@ impl<K: Number> Keys<K> {
     pub(super) fn bytes(&self) -> usize {
         self.len() * size_of::<K>()
             + self.chunks.len() * (size_of::<Chunk<K>>() + size_of::<usize>() + size_of::<K>())
+            + size_of_val(self.even.as_slice())
     }
 
     /// The key at a position.
@@ -209,22 +281,65 @@ impl<K: Number> Keys<K> {
             return;
         };
         // Among few keys nothing is won, and among pieces the first step is short anyway.
-        let many = self.len() / hints.groups.max(1) >= WORTH_A_HINT;
+        let many = self.len() / hints.groups.max(1) >= MANY && !self.all_even;
         let in_order = many && self.chunks.len() == 1 && mostly_ascend(bounds);
         let hints = in_order.then(|| hints.made());
+        match Simd::best() {
+            // SAFETY: the machine has these instructions.
+            #[cfg(target_arch = "x86_64")]
+            Simd::Avx512 => unsafe { self.cut_avx512(segments, comparison, bounds, hints) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Simd::Avx2 => unsafe { self.cut_avx2(segments, comparison, bounds, hints) },
+            _ => self.cut(segments, comparison, bounds, hints),
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
+    fn cut_avx512(
+        &self,
+        segments: &mut Segments,
+        comparison: Comparison,
+        bounds: &Column<K>,
+        hints: Option<&mut [Hint]>,
+    ) {
+        self.cut(segments, comparison, bounds, hints);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
+    fn cut_avx2(
+        &self,
+        segments: &mut Segments,
+        comparison: Comparison,
+        bounds: &Column<K>,
+        hints: Option<&mut [Hint]>,
+    ) {
+        self.cut(segments, comparison, bounds, hints);
+    }
+
+    #[inline(always)]
+    fn cut(
+        &self,
+        segments: &mut Segments,
+        comparison: Comparison,
+        bounds: &Column<K>,
+        hints: Option<&mut [Hint]>,
+    ) {
         if comparison.is_before_equal() {
-            self.cut(segments, comparison, bounds, hints, |key, bound| {
+            self.cut_where(segments, comparison, bounds, hints, |key, bound| {
                 key < bound
             });
         } else {
-            self.cut(segments, comparison, bounds, hints, |key, bound| {
+            self.cut_where(segments, comparison, bounds, hints, |key, bound| {
                 key <= bound
             });
         }
     }
 
     #[inline(always)]
-    fn cut(
+    fn cut_where(
         &self,
         segments: &mut Segments,
         comparison: Comparison,
@@ -234,6 +349,10 @@ impl<K: Number> Keys<K> {
     ) {
         let chunks: Vec<&[K]> = self.chunks.iter().map(|chunk| &**chunk).collect();
         let (bounds, encoding) = (bounds.bits(), bounds.encoding());
+        let steps = match hints {
+            Some(_) => STEPS_FROM_NEAR,
+            None => STEPS,
+        };
         let mut tile: Vec<Search<K>> = Vec::with_capacity(TILE);
         for first in (0..bounds.len()).step_by(TILE) {
             tile.clear();
@@ -242,6 +361,11 @@ impl<K: Number> Keys<K> {
                     continue;
                 };
                 let bound = encoding.encode(bounds[row]);
+                if let Some(Some((start, even))) = self.even.get(segments.group(row)) {
+                    let place = start + even.before(bound, comparison.is_before_equal());
+                    segments.cut(row, comparison, place);
+                    continue;
+                }
                 let mut search = match chunks.as_slice() {
                     [keys] => {
                         let hint = hints.as_mut().map(|h| &mut h[segments.group(row)]);
@@ -254,7 +378,7 @@ impl<K: Number> Keys<K> {
                 tile.push(search);
             }
             // From a key near the bound the next guess is much nearer where keys are spread evenly, as times and positions often are.
-            for _ in 0..STEPS {
+            for _ in 0..steps {
                 for search in &mut tile {
                     let keys = chunks[search.chunk];
                     let key = self.encoding.encode(keys[search.guess]);
@@ -318,6 +442,27 @@ impl<K: Number> Keys<K> {
         search
     }
 
+    /// The last chunk whose first key is before the bound, or the first chunk.
+    #[inline(always)]
+    fn chunk_before(&self, bound: K, is_before: impl Fn(K, K) -> bool) -> usize {
+        /// How far from a good guess the chunk is at most.
+        const NEAR: usize = 2;
+        let firsts = &self.firsts[..self.chunks.len()];
+        let last = firsts.len() - 1;
+        let guess = guess(0, bound.above(firsts[0]), self.chunk_slope).min(last);
+        let (from, to) = (guess.saturating_sub(NEAR), (guess + NEAR).min(last));
+        let is_before = |first: &K| is_before(*first, bound);
+        let after = if (from == 0 || is_before(&firsts[from]))
+            && (to == last || !is_before(&firsts[to + 1]))
+        {
+            let near = firsts[from..=to].iter();
+            from + near.filter(|first| is_before(first)).count()
+        } else {
+            firsts.partition_point(|first| is_before(first))
+        };
+        after.saturating_sub(1)
+    }
+
     /// A search in the chunk that has the place.
     #[inline(always)]
     fn begin_in_chunks(
@@ -326,11 +471,9 @@ impl<K: Number> Keys<K> {
         bound: K,
         is_before: impl Fn(K, K) -> bool,
     ) -> Search<K> {
-        let firsts = &self.firsts[..chunks.len()];
-        let after = firsts.partition_point(|first| is_before(*first, bound));
-        let chunk = after.saturating_sub(1);
+        let chunk = self.chunk_before(bound, is_before);
         let high = chunks[chunk].len();
-        let first = firsts[chunk];
+        let first = self.firsts[chunk];
         let mut search = Search {
             row: 0,
             chunk,
@@ -348,26 +491,26 @@ impl<K: Number> Keys<K> {
 impl<K: Number> Search<K> {
     /// Guesses where a bound stands that is so much above the key at a place.
     #[inline(always)]
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "a guess, and what is no number becomes 0"
-    )]
     fn step(&mut self, from: usize, above: f64) {
-        let guess = (from as f64 + above * self.slope) as usize;
-        self.guess = guess.clamp(self.low, self.high - 1);
+        self.guess = guess(from, above, self.slope).clamp(self.low, self.high - 1);
     }
 
     /// The place sought: where the keys that are before the bound end.
     #[inline(always)]
     fn finish(&self, keys: &[K], is_before: impl Fn(K) -> bool) -> usize {
+        // Counting is faster than branches that nobody can foresee, and of a fixed number it is a few vectors.
         let from = self.guess.saturating_sub(NEAR).max(self.low);
-        let to = (self.guess + NEAR).min(self.high);
-        let is_after_from = from == self.low || is_before(keys[from - 1]);
-        if is_after_from && (to == self.high || !is_before(keys[to])) {
-            // Counting these is faster than branches that nobody can foresee.
-            return from + keys[from..to].iter().filter(|key| is_before(**key)).count();
+        let from = from.min(self.high.saturating_sub(2 * NEAR).max(self.low));
+        let Some(near) = keys[from..self.high].first_chunk::<{ 2 * NEAR }>() else {
+            let all = keys[from..self.high].iter();
+            return from + all.filter(|key| is_before(**key)).count();
+        };
+        let before: u32 = near.iter().map(|key| u32::from(is_before(*key))).sum();
+        let before = before as usize;
+        let is_inside = (before > 0 || from == self.low)
+            && (before < near.len() || from + near.len() == self.high);
+        if is_inside {
+            return from + before;
         }
         self.gallop(keys, is_before)
     }
@@ -401,6 +544,18 @@ impl<K: Number> Search<K> {
         }
         low + keys[low..high].partition_point(|key| is_before(*key))
     }
+}
+
+/// Where a bound stands that is so much above the key at a place.
+#[inline(always)]
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a guess, and what is no number becomes 0"
+)]
+fn guess(from: usize, above: f64, slope: f64) -> usize {
+    (from as f64 + above * slope) as usize
 }
 
 /// About how many places there are to a key's distance.
@@ -565,7 +720,7 @@ mod tests {
             }
             let slices = chunks.iter().map(|chunk| (**chunk).as_ref());
             assert!(are_sorted(slices, Encoding::signed()));
-            let sorted = Keys::new(chunks, Encoding::signed());
+            let sorted = Keys::new(chunks, Encoding::signed(), &[0, rows]);
             for (place, key) in keys.iter().enumerate() {
                 let key = Encoding::<u64>::signed().encode(key.cast_unsigned());
                 assert_eq!(sorted.key(place), key);
@@ -595,12 +750,12 @@ mod tests {
             let mut all = vec![];
             let mut starts = vec![0];
             for group in 0..3 {
-                let rows = WORTH_A_HINT + random(state, 200) as usize;
+                let rows = MANY + random(state, 200) as usize;
                 all.append(&mut keys(state, rows, round + group));
                 starts.push(all.len());
             }
             let bits = all.iter().map(|v| v.cast_unsigned()).collect::<Vec<_>>();
-            let sorted = Keys::new(vec![shared(bits)], Encoding::signed());
+            let sorted = Keys::new(vec![shared(bits)], Encoding::signed(), &starts);
             for comparison in COMPARISONS {
                 let mut found = LastFound::default();
                 // The places of one batch serve the next.

@@ -45,6 +45,16 @@ impl Comparison {
         matches!(self, Self::Above | Self::Below)
     }
 
+    /// Whether a key compares so with a bound.
+    pub(super) fn holds<K: Ord + ?Sized>(self, key: &K, bound: &K) -> bool {
+        match self {
+            Self::Above => key > bound,
+            Self::AtLeast => key >= bound,
+            Self::Below => key < bound,
+            Self::AtMost => key <= bound,
+        }
+    }
+
     /// Whether the keys below the bound end before those that equal it, or behind them.
     pub(super) fn is_before_equal(self) -> bool {
         self.is_lower() != self.is_strict()
@@ -324,7 +334,7 @@ fn sort<K: Number>(
 ) -> Result<(Keys<K>, Places)> {
     let Some(encoding) = columns.first().map(Column::encoding) else {
         let none = Encoding::unsigned();
-        return Ok((Keys::new(vec![], none), places));
+        return Ok((Keys::new(vec![], none, starts), places));
     };
     let one_group = starts.len() == 2;
     if places.are_as_they_came() && (one_group || columns.len() == 1) {
@@ -337,7 +347,7 @@ fn sort<K: Number>(
         };
         if sorted {
             let shared = columns.iter().map(|c| Arc::clone(c.shared_bits()));
-            return Ok((Keys::new(shared.collect(), encoding), places));
+            return Ok((Keys::new(shared.collect(), encoding, starts), places));
         }
     }
     memory.try_grow(places.len() * size_of::<K>())?;
@@ -345,7 +355,7 @@ fn sort<K: Number>(
     drop(columns);
     let places = sort_groups(&mut keys, encoding, starts, places, memory)?;
     let keys: SharedSlice<K> = Arc::new(keys);
-    Ok((Keys::new(vec![keys], encoding), places))
+    Ok((Keys::new(vec![keys], encoding, starts), places))
 }
 /// Sorts keys, which lie by group, within each group, and says where the rows go then.
 fn sort_groups<K: Number>(
