@@ -337,6 +337,11 @@ fn own_plan(n: usize, ranges: usize) {
     );
     let join = "SELECT sum(m) FROM (SELECT q.id, min(v) AS m FROM q JOIN vals ON pos BETWEEN q.l AND q.r GROUP BY q.id)";
     measure(&ctx, "JOIN … GROUP BY q.id", join);
+    // Known to be few, rows of a join are left to DataFusion: not those of a subquery.
+    let subquery = POSITIONS_SUBQUERY;
+    measure(&ctx, "a subquery", subquery);
+    let some = "SELECT sum(m) FROM (SELECT id, (SELECT min(v) FROM vals WHERE pos BETWEEN q.l AND q.l + 1000) AS m FROM q)";
+    measure(&ctx, "a subquery over 1,000 rows a range", some);
     let off = runtime().block_on(ctx.sql("SET rmq.rewrite = false"));
     off.expect("the option is known");
     measure(&ctx, "the same with rmq.rewrite = false", join);

@@ -60,24 +60,33 @@ pub(super) async fn build(
     devices: Option<Devices>,
 ) -> Result<BuildSide> {
     let (columns, metrics) = (columns.clone(), metrics.clone());
-    blocking(move |waiting| {
-        let Collected {
-            schema,
-            batches,
-            memory,
-        } = collected;
-        // A sort or an index that has begun can't be stopped; between them it is seen that nobody waits any more.
-        let work = Work {
-            columns,
-            memory,
-            metrics,
-            threads,
-            devices,
-            waiting,
-        };
-        work.build(&schema, batches)
-    })
-    .await
+    blocking(move |waiting| build_now(columns, collected, metrics, threads, devices, waiting)).await
+}
+
+/// The same on a thread that may wait.
+pub(super) fn build_now(
+    columns: BuildColumns,
+    collected: Collected,
+    metrics: BuildMetrics,
+    threads: usize,
+    devices: Option<Devices>,
+    waiting: Waiting,
+) -> Result<BuildSide> {
+    let Collected {
+        schema,
+        batches,
+        memory,
+    } = collected;
+    // A sort or an index that has begun can't be stopped; between them it is seen that nobody waits any more.
+    let work = Work {
+        columns,
+        memory,
+        metrics,
+        threads,
+        devices,
+        waiting,
+    };
+    work.build(&schema, batches)
 }
 
 /// What the blocking part of the building needs.
@@ -263,7 +272,7 @@ impl Work {
 }
 
 /// Whether it matters which of several rows with equal keys came first.
-fn ties_matter(columns: &BuildColumns) -> bool {
+pub(super) fn ties_matter(columns: &BuildColumns) -> bool {
     let chosen = |(function, _): &(KeyFunction, _)| match function {
         KeyFunction::First | KeyFunction::Last | KeyFunction::AtExtreme { .. } => true,
         KeyFunction::CountRows

@@ -58,6 +58,11 @@ impl BuildColumns {
         Self { aggregates, ..self }
     }
 
+    /// The same without equality keys.
+    pub(super) fn of_one_group(self) -> Self {
+        Self { equal: 0, ..self }
+    }
+
     /// The columns by place, over an input of this schema.
     pub(super) fn schema(&self, input: &Schema) -> Result<SchemaRef> {
         let fields = self.expressions.iter().enumerate().map(|(i, e)| {

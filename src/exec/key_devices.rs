@@ -5,18 +5,16 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
 use datafusion::common::{DataFusionError, Result, internal_err};
-use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::physical_plan::metrics::BaselineMetrics;
-use futures::stream::BoxStream;
-use futures::{StreamExt, stream};
+use futures::StreamExt;
 
 use super::blocking::Waiting;
 use super::gather::{AnswerBatches, Gathering};
 use super::key_build::BuildSide;
 use super::key_metrics::DeviceMetrics;
 use super::key_side::Side;
-use super::key_stream::{Probing, evaluate_where_needed};
+use super::key_stream::{Batches, Probing, evaluate_where_needed};
 use super::relation::of_devices;
 use crate::engine::BuildOptions;
 use crate::functions::bounds::Ranges;
@@ -134,21 +132,15 @@ struct AnsweringOnDevices {
     metrics: DeviceMetrics,
 }
 
-/// The rest of a partition, answered on devices.
-pub(super) fn on_devices(
-    probing: Arc<Probing>,
-    side: Arc<Side>,
-    first: RecordBatch,
-    rest: SendableRecordBatchStream,
-) -> BoxStream<'static, Result<RecordBatch>> {
+/// The batches of a partition, answered on devices.
+pub(super) fn on_devices(probing: Arc<Probing>, side: Arc<Side>, probe: Batches) -> Batches {
     let answering = AnsweringOnDevices {
         pool: Arc::clone(&probing.pool),
         metrics: probing.metrics.on_devices(),
         probing,
         side,
     };
-    let input = stream::iter([Ok(first)]).chain(rest).boxed();
-    Gathering::new(Arc::new(answering), input).boxed()
+    Gathering::new(Arc::new(answering), probe).boxed()
 }
 
 impl AnsweringOnDevices {
@@ -192,7 +184,8 @@ impl AnsweringOnDevices {
         for batch in batches {
             let segments = probing.segments(batch, build)?;
             let bounds = probing.spec.bounds.iter().map(|(comparison, bound)| {
-                let bounds = evaluate_where_needed(bound, batch, &segments)?;
+                let can_match = || segments.are_empty().map(|empty| !empty).collect();
+                let bounds = evaluate_where_needed(bound, batch, can_match)?;
                 Ok((*comparison, bounds))
             });
             let bounds: Vec<(_, ArrayRef)> = bounds.collect::<Result<_>>()?;

@@ -31,7 +31,7 @@ use datafusion::physical_plan::{
 
 use super::key_engine::JoinEngine;
 use super::key_metrics::{BuildMetrics, ProbeMetrics};
-use super::key_side::Side;
+use super::key_side::{ProbeSide, Side};
 use super::key_stream::Probing;
 use super::once::OncePerRun;
 use super::time_bounds::with_durations;
@@ -208,10 +208,14 @@ impl ExecutionPlan for KeyJoinExec {
         let (build_plan, spec) = (Arc::clone(&self.build), Arc::clone(&self.spec));
         let metrics = BuildMetrics::new(&self.metrics);
         let (build_context, engine) = (Arc::clone(&context), self.engine.clone());
+        let probe_side = ProbeSide {
+            partitions,
+            ends: !self.properties.boundedness.is_unbounded(),
+        };
         let build_side = async move {
             let make = || async move {
                 let input = build_plan.execute(0, Arc::clone(&build_context))?;
-                Side::make(&spec, input, metrics, build_context, partitions, &engine).await
+                Side::make(&spec, input, metrics, build_context, probe_side, engine).await
             };
             run.get(make).await
         };

@@ -107,6 +107,13 @@ impl ProbeMetrics {
         }
     }
 
+    /// Notes rows that were compared with the whole build side; shown only where any were.
+    pub(super) fn note_picked(&self, rows: usize) {
+        MetricBuilder::new(&self.set)
+            .counter("picked_rows", self.partition)
+            .add(rows);
+    }
+
     /// Those of a partition whose rows go to devices.
     pub(super) fn on_devices(&self) -> DeviceMetrics {
         let builder = || MetricBuilder::new(&self.set);

@@ -73,7 +73,7 @@ impl SpilledSide {
         Ok(Self {
             merging: Merging::try_new(columns, &building.schema)?,
             schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())),
-            gather: pieces.room / 4 / building.partitions.max(1),
+            gather: pieces.room / 4 / building.probe.partitions.max(1),
             loading: Mutex::new(Loading {
                 room: pieces.piece_room(),
                 last: None,

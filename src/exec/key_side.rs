@@ -6,12 +6,15 @@ use std::time::Instant;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExprRef;
 
 use super::key_build::{BuildSide, build};
 use super::key_collect::{BuildColumns, Collected, Rows};
+use super::key_devices::Devices;
 use super::key_engine::JoinEngine;
+use super::key_few::Uncertain;
 use super::key_metrics::BuildMetrics;
 use super::key_pieces::{SpilledSide, is_exhausted};
 use super::key_room::Room;
@@ -26,6 +29,8 @@ pub(super) enum Side {
     Whole(Box<BuildSide>),
     /// On disk.
     Spilled(Arc<SpilledSide>),
+    /// In memory, to be sorted once the probe side has turned out to have many rows.
+    Uncertain(Arc<Uncertain>),
 }
 
 impl Side {
@@ -35,10 +40,9 @@ impl Side {
         input: SendableRecordBatchStream,
         metrics: BuildMetrics,
         context: Arc<TaskContext>,
-        partitions: usize,
-        engine: &JoinEngine,
+        probe: ProbeSide,
+        engine: JoinEngine,
     ) -> Result<Self> {
-        let started = Instant::now();
         let columns = BuildColumns::of(spec);
         let building = Building {
             schema: columns.schema(&input.schema())?,
@@ -46,13 +50,26 @@ impl Side {
             metrics,
             options: RmqOptions::of(context.session_config().options()),
             room: Room::new(context.memory_pool()),
-            partitions,
+            probe,
+            engine,
+            runtime: context.runtime_env(),
         };
-        let side = building.run(input, engine, &context).await;
-        let taken = started.elapsed();
-        building.metrics.build_time.add_duration(taken);
-        side.map_err(|error| explained(error, &context))
+        let key = building.columns.equal;
+        // The row that prevails may lie in another piece than the window.
+        let spill = if building.columns.prevailing {
+            None
+        } else {
+            Spill::new(&building.schema, key, &building.metrics, &context)?
+        };
+        building.run(input, spill).await
     }
+}
+
+/// What is to be known of the probe side.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ProbeSide {
+    pub(super) partitions: usize,
+    pub(super) ends: bool,
 }
 
 /// What building takes.
@@ -63,41 +80,58 @@ pub(super) struct Building {
     pub(super) metrics: BuildMetrics,
     pub(super) options: RmqOptions,
     pub(super) room: Arc<Room>,
-    /// Partitions of the probe side.
-    pub(super) partitions: usize,
+    pub(super) probe: ProbeSide,
+    engine: JoinEngine,
+    runtime: Arc<RuntimeEnv>,
 }
 
 impl Building {
     async fn run(
-        &self,
+        self,
         input: SendableRecordBatchStream,
-        engine: &JoinEngine,
-        context: &TaskContext,
+        spill: Option<Arc<Spill>>,
     ) -> Result<Side> {
-        let key = self.columns.equal;
-        // The row that prevails may lie in another piece than the window.
-        let spill = if self.columns.prevailing {
-            None
-        } else {
-            Spill::new(&self.schema, key, &self.metrics, context)?
-        };
-        let rows = Rows::collect(&self.columns, input, &self.room, spill.clone()).await?;
-        let (rows, spill) = match (rows, spill) {
-            (Rows::OnDisk(pieces, spill), _) => {
+        let started = Instant::now();
+        let rows = Rows::collect(&self.columns, input, &self.room, spill.clone()).await;
+        self.metrics.build_time.add_elapsed(started);
+        match rows.map_err(|error| self.explained(error))? {
+            Rows::OnDisk(pieces, spill) => {
                 self.metrics.build_rows.add(pieces.rows());
-                return self.spilled(pieces, spill);
+                self.spilled(pieces, spill)
             }
-            (Rows::InMemory(rows), None) => {
-                let side = self.build(rows, engine).await?;
-                self.room.keep(0);
-                return Ok(Side::Whole(Box::new(side)));
+            Rows::InMemory(rows) if self.may_pick(&rows).await? => {
+                let uncertain = Uncertain::new(self, rows, spill);
+                Ok(Side::Uncertain(Arc::new(uncertain)))
             }
-            (Rows::InMemory(rows), Some(spill)) => (rows, spill),
+            Rows::InMemory(rows) => self.sort(rows, spill).await,
+        }
+    }
+
+    /// Whether rows may be picked one by one.
+    async fn may_pick(&self, rows: &Collected) -> Result<bool> {
+        Ok(self.probe.ends
+            && Uncertain::pays(&self.columns, &rows.batches)?
+            && self.devices(rows).await?.is_none())
+    }
+
+    /// Makes rows in memory ready, or writes them to disk if there is not the memory for that.
+    pub(super) async fn sort(&self, rows: Collected, spill: Option<Arc<Spill>>) -> Result<Side> {
+        let started = Instant::now();
+        let side = self.sort_or_spill(rows, spill).await;
+        self.metrics.build_time.add_elapsed(started);
+        side.map_err(|error| self.explained(error))
+    }
+
+    async fn sort_or_spill(&self, rows: Collected, spill: Option<Arc<Spill>>) -> Result<Side> {
+        let Some(spill) = spill else {
+            let side = self.build(rows).await?;
+            self.room.keep(0);
+            return Ok(Side::Whole(Box::new(side)));
         };
         // In case that building has not the memory it takes.
         let kept = (rows.batches.clone(), self.room.reservation());
         kept.1.try_grow(rows.memory.size())?;
-        match self.build(rows, engine).await {
+        match self.build(rows).await {
             Ok(side) => {
                 drop(kept);
                 self.room.keep(0);
@@ -113,29 +147,33 @@ impl Building {
         }
     }
 
-    async fn build(&self, rows: Collected, engine: &JoinEngine) -> Result<BuildSide> {
-        let count = rows.batches.iter().map(RecordBatch::num_rows).sum();
-        let devices = engine.devices(count, &self.options).await?;
+    async fn build(&self, rows: Collected) -> Result<BuildSide> {
+        let devices = self.devices(&rows).await?;
         let threads = self.options.threads();
         build(&self.columns, rows, &self.metrics, threads, devices).await
+    }
+
+    async fn devices(&self, rows: &Collected) -> Result<Option<Devices>> {
+        let count = rows.batches.iter().map(RecordBatch::num_rows).sum();
+        self.engine.devices(count, &self.options).await
     }
 
     fn spilled(&self, pieces: Pieces, spill: Arc<Spill>) -> Result<Side> {
         let side = SpilledSide::try_new(pieces, spill, self)?;
         Ok(Side::Spilled(Arc::new(side)))
     }
-}
 
-/// Says why nothing was written to disk where memory was wanting.
-fn explained(error: DataFusionError, context: &TaskContext) -> DataFusionError {
-    match error.find_root() {
-        DataFusionError::ResourcesExhausted(message)
-            if !context.runtime_env().disk_manager.tmp_files_enabled() =>
-        {
-            DataFusionError::ResourcesExhausted(format!(
-                "{message}. The build side of a range join can't be written to disk, as the DiskManager is disabled"
-            ))
+    /// Says why nothing was written to disk where memory was wanting.
+    fn explained(&self, error: DataFusionError) -> DataFusionError {
+        match error.find_root() {
+            DataFusionError::ResourcesExhausted(message)
+                if !self.runtime.disk_manager.tmp_files_enabled() =>
+            {
+                DataFusionError::ResourcesExhausted(format!(
+                    "{message}. The build side of a range join can't be written to disk, as the DiskManager is disabled"
+                ))
+            }
+            _ => error,
         }
-        _ => error,
     }
 }

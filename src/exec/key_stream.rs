@@ -2,14 +2,13 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array};
 use arrow::compute::{filter, filter_record_batch, take};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
+use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 use datafusion::physical_expr::PhysicalExprRef;
@@ -46,21 +45,13 @@ impl Probing {
         build: impl Future<Output = Result<Arc<Side>>> + Send + 'static,
     ) -> SendableRecordBatchStream {
         let schema = Arc::clone(&self.schema);
-        let start = Answering {
-            probing: Arc::new(self),
-            first: None,
-            probe,
-            build: Waiting::For(Box::pin(build)),
-            last_found: LastFound::default(),
-            answered: VecDeque::new(),
-            memory: None,
-        };
-        let batches = stream::once(start.start()).try_flatten();
+        let batches = start(Arc::new(self), probe.fuse().boxed(), build);
+        let batches = stream::once(batches).try_flatten();
         Box::pin(RecordBatchStreamAdapter::new(schema, batches.fuse()))
     }
 
     /// A batch of the probe side with the aggregates.
-    fn answer(
+    pub(super) fn answer(
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
@@ -95,6 +86,7 @@ impl Probing {
         let mut prevailing = (self.spec.prevailing).then(|| Prevailing::among(segments.clone()));
         for (i, (comparison, bound)) in self.spec.bounds.iter().enumerate() {
             let can_match = prevailing.as_ref().map_or(&segments, Prevailing::groups);
+            let can_match = || can_match.are_empty().map(|empty| !empty).collect();
             let bounds = evaluate_where_needed(bound, batch, can_match)?;
             let number = (i, *comparison);
             build
@@ -113,11 +105,15 @@ impl Probing {
 
     /// Among which positions of the build side the matches of each row are.
     pub(super) fn segments(&self, batch: &RecordBatch, build: &BuildSide) -> Result<Segments> {
-        let rows = batch.num_rows();
+        let equal = self.equality_keys(batch)?;
+        build.rows().start(batch.num_rows(), &equal)
+    }
+
+    /// The equality keys of a batch.
+    pub(super) fn equality_keys(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
         let equal = self.spec.on.iter();
-        let equal = equal.map(|(probe, _)| probe.evaluate(batch)?.into_array(rows));
-        let equal: Vec<ArrayRef> = equal.collect::<Result<_>>()?;
-        build.rows().start(rows, &equal)
+        let equal = equal.map(|(probe, _)| probe.evaluate(batch)?.into_array(batch.num_rows()));
+        equal.collect()
     }
 
     /// What the build side says of ranges, and whether the CPU answered in the place of devices.
@@ -159,13 +155,67 @@ impl Probing {
     }
 }
 
-/// A partition that is being answered.
-struct Answering<F> {
+/// Waits for the first row, and for the build side, which says who answers.
+async fn start(
     probing: Arc<Probing>,
-    /// A batch that was read and not answered yet.
-    first: Option<RecordBatch>,
-    probe: SendableRecordBatchStream,
-    build: Waiting<F>,
+    mut probe: Batches,
+    build: impl Future<Output = Result<Arc<Side>>>,
+) -> Result<Batches> {
+    let Some(first) = next_rows(&mut probe).await? else {
+        return Ok(stream::empty().boxed());
+    };
+    let mut read = vec![first];
+    let mut side = build.await?;
+    if let Side::Uncertain(uncertain) = &*side {
+        if uncertain.are_few(&mut read, &mut probe).await?
+            && let Some(picked) = uncertain.pick(Arc::clone(&probing), &read).await?
+        {
+            let picked = Some(picked).filter(|picked| picked.num_rows() > 0);
+            let picked = picked.map(|p| Ok(p.record_output(&probing.metrics.baseline)));
+            return Ok(stream::iter(picked).boxed());
+        }
+        let sorted = uncertain.sorted().await?;
+        side = sorted;
+    }
+    let probe = stream::iter(read.into_iter().map(Ok)).chain(probe).boxed();
+    if let Side::Whole(whole) = &*side
+        && whole.on_devices().is_some()
+    {
+        return Ok(on_devices(probing, side, probe));
+    }
+    let answering = Answering {
+        probing,
+        side,
+        probe,
+        last_found: LastFound::default(),
+        answered: VecDeque::new(),
+        memory: None,
+    };
+    let batches = stream::try_unfold(answering, |mut this| async {
+        let batch = this.next().await?;
+        Ok(batch.map(|batch| (batch, this)))
+    });
+    Ok(batches.boxed())
+}
+
+/// The next batch that has rows.
+pub(super) async fn next_rows(probe: &mut Batches) -> Result<Option<RecordBatch>> {
+    while let Some(batch) = probe.try_next().await? {
+        if batch.num_rows() > 0 {
+            return Ok(Some(batch));
+        }
+    }
+    Ok(None)
+}
+
+/// Batches of one partition.
+pub(super) type Batches = BoxStream<'static, Result<RecordBatch>>;
+
+/// A partition that the CPU answers.
+struct Answering {
+    probing: Arc<Probing>,
+    side: Arc<Side>,
+    probe: Batches,
     last_found: LastFound,
     /// Batches with their answers, in their order.
     answered: VecDeque<RecordBatch>,
@@ -173,26 +223,7 @@ struct Answering<F> {
     memory: Option<Arc<MemoryReservation>>,
 }
 
-impl<F: Future<Output = Result<Arc<Side>>> + Send + 'static> Answering<F> {
-    /// Waits for the first row, and for the build side, which says who answers.
-    async fn start(mut self) -> Result<BoxStream<'static, Result<RecordBatch>>> {
-        let Some(first) = self.next_rows().await? else {
-            return Ok(stream::empty().boxed());
-        };
-        let side = self.build.side().await?;
-        if let Side::Whole(whole) = &*side
-            && whole.on_devices().is_some()
-        {
-            return Ok(on_devices(self.probing, side, first, self.probe));
-        }
-        self.first = Some(first);
-        let batches = stream::try_unfold(self, |mut this| async {
-            let batch = this.next().await?;
-            Ok(batch.map(|batch| (batch, this)))
-        });
-        Ok(batches.boxed())
-    }
-
+impl Answering {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             while let Some(batch) = self.answered.pop_front() {
@@ -201,30 +232,23 @@ impl<F: Future<Output = Result<Arc<Side>>> + Send + 'static> Answering<F> {
                 }
             }
             self.memory = None;
-            let Some(batch) = self.next_rows().await? else {
+            let Some(batch) = next_rows(&mut self.probe).await? else {
                 return Ok(None);
             };
-            match self.build.side().await?.as_ref() {
+            match &*self.side {
                 Side::Whole(side) => {
                     let answered = self.probing.answer(&batch, side, &mut self.last_found)?;
                     self.answered.push_back(answered);
                 }
-                Side::Spilled(side) => self.gather(batch, side).await?,
+                Side::Spilled(side) => {
+                    let side = Arc::clone(side);
+                    self.gather(batch, &side).await?;
+                }
+                Side::Uncertain(_) => {
+                    return internal_err!("a build side is asked before it is sorted");
+                }
             }
         }
-    }
-
-    /// The next batch of the probe side that has rows.
-    async fn next_rows(&mut self) -> Result<Option<RecordBatch>> {
-        if let Some(first) = self.first.take() {
-            return Ok(Some(first));
-        }
-        while let Some(batch) = self.probe.try_next().await? {
-            if batch.num_rows() > 0 {
-                return Ok(Some(batch));
-            }
-        }
-        Ok(None)
     }
 
     /// Answers this batch and some that come after it.
@@ -236,7 +260,7 @@ impl<F: Future<Output = Result<Arc<Side>>> + Send + 'static> Answering<F> {
         memory.grow(bytes(&first)?);
         let mut batches = vec![first];
         while memory.size() < side.gather {
-            let Some(batch) = self.next_rows().await? else {
+            let Some(batch) = next_rows(&mut self.probe).await? else {
                 break;
             };
             memory.grow(bytes(&batch)?);
@@ -257,41 +281,27 @@ impl<F: Future<Output = Result<Arc<Side>>> + Send + 'static> Answering<F> {
 pub(super) fn evaluate_where_needed(
     bound: &PhysicalExprRef,
     batch: &RecordBatch,
-    segments: &Segments,
+    can_match: impl FnOnce() -> Vec<bool>,
 ) -> Result<ArrayRef> {
     let rows = batch.num_rows();
     let all = bound
         .evaluate(batch)
         .and_then(|bounds| bounds.into_array(rows));
-    if all.is_ok() || !segments.are_empty().any(|empty| empty) {
+    if all.is_ok() {
+        return all;
+    }
+    let can_match = can_match();
+    if !can_match.contains(&false) {
         return all;
     }
     let mut needed = 0_u64;
-    let places = segments.are_empty().map(|empty| {
-        let place = (!empty).then_some(needed);
-        needed += u64::from(!empty);
+    let places = can_match.iter().map(|can| {
+        let place = can.then_some(needed);
+        needed += u64::from(*can);
         place
     });
     let places: UInt64Array = places.collect();
-    let mask: BooleanArray = segments.are_empty().map(|empty| Some(!empty)).collect();
-    let batch = filter_record_batch(batch, &mask)?;
+    let batch = filter_record_batch(batch, &BooleanArray::from(can_match))?;
     let bounds = bound.evaluate(&batch)?.into_array(batch.num_rows())?;
     Ok(take(&bounds, &places, None)?)
-}
-
-/// The build side, or what makes it.
-enum Waiting<F> {
-    For(Pin<Box<F>>),
-    Done(Arc<Side>),
-}
-
-impl<F: Future<Output = Result<Arc<Side>>>> Waiting<F> {
-    async fn side(&mut self) -> Result<Arc<Side>> {
-        let side = match self {
-            Self::For(side) => side.await?,
-            Self::Done(side) => Arc::clone(side),
-        };
-        *self = Self::Done(Arc::clone(&side));
-        Ok(side)
-    }
 }

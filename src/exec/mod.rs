@@ -7,6 +7,7 @@ mod key_build;
 mod key_collect;
 mod key_devices;
 mod key_engine;
+mod key_few;
 mod key_join;
 mod key_merge;
 mod key_metrics;

@@ -61,10 +61,7 @@ impl<T> OncePerRun<T> {
             begun.push(Begun {
                 context: here,
                 executed: vec![false; partitions.max(partition + 1)],
-                run: Arc::new(Run {
-                    making: Mutex::default(),
-                    made: Arc::default(),
-                }),
+                run: Arc::default(),
             });
             begun.len() - 1
         });
@@ -74,6 +71,21 @@ impl<T> OncePerRun<T> {
             begun.swap_remove(place);
         }
         run
+    }
+}
+
+impl<T> Default for Run<T> {
+    fn default() -> Self {
+        Self {
+            making: Mutex::default(),
+            made: Arc::default(),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Run<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run").finish_non_exhaustive()
     }
 }
 

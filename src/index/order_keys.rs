@@ -9,6 +9,7 @@ use datafusion::common::utils::normalize_float_zero;
 use datafusion::common::{Result, exec_err};
 
 use super::keys::{Chunks, KeyColumn, encode, is_ranked, key_bytes, value_type};
+use super::sorted::Comparison;
 use crate::engine::{Column, Extreme, Key};
 
 /// The keys of values of one type. Zeros of both signs have one key, as they are equal where DataFusion compares them; what
@@ -72,6 +73,28 @@ impl OrderKeys {
         Ok(bytes)
     }
 
+    /// Which keys compare so with one of some bounds of the same type; what is said of NULLs means nothing.
+    pub(crate) fn compared(
+        &self,
+        comparison: Comparison,
+        bounds: &Self,
+        bound: usize,
+    ) -> Result<BooleanBuffer> {
+        Ok(match (self, bounds) {
+            (Self::W32(keys), Self::W32(bounds)) => compared(keys, comparison, bounds, bound),
+            (Self::W64(keys), Self::W64(bounds)) => compared(keys, comparison, bounds, bound),
+            (Self::W128(keys), Self::W128(bounds)) => compared(keys, comparison, bounds, bound),
+            // Rows of two converters of one type: their bytes compare.
+            (Self::Bytes(_, keys), Self::Bytes(_, bounds)) => {
+                let bound = bounds.row(bound).data();
+                BooleanBuffer::collect_bool(keys.num_rows(), |i| {
+                    comparison.holds(keys.row(i).data(), bound)
+                })
+            }
+            _ => return exec_err!("a bound of a range join has another type than its key"),
+        })
+    }
+
     /// Which values are at most those beside them; not where either is NULL.
     pub(crate) fn are_at_most(values: &ArrayRef, others: &ArrayRef) -> Result<BooleanBuffer> {
         let ((a, a_nulls), (b, b_nulls)) = (Self::of(values)?, Self::of(others)?);
@@ -99,6 +122,28 @@ pub(super) fn encoded<K: Key>(columns: &[Column<K>]) -> Vec<K> {
         keys.extend(column.bits().iter().map(|bits| encoding.encode(*bits)));
     }
     keys
+}
+
+/// Which keys of one column compare so with a bound.
+fn compared<K: Key>(
+    keys: &[Column<K>],
+    comparison: Comparison,
+    bounds: &[Column<K>],
+    bound: usize,
+) -> BooleanBuffer {
+    let ([keys], [bounds]) = (keys, bounds) else {
+        return BooleanBuffer::new_unset(0);
+    };
+    let bound = bounds.encoding().encode(bounds.bits()[bound]);
+    let (bits, encoding) = (keys.bits(), keys.encoding());
+    let key = |i: usize| encoding.encode(bits[i]);
+    // A loop for each comparison.
+    match comparison {
+        Comparison::Above => BooleanBuffer::collect_bool(bits.len(), |i| key(i) > bound),
+        Comparison::AtLeast => BooleanBuffer::collect_bool(bits.len(), |i| key(i) >= bound),
+        Comparison::Below => BooleanBuffer::collect_bool(bits.len(), |i| key(i) < bound),
+        Comparison::AtMost => BooleanBuffer::collect_bool(bits.len(), |i| key(i) <= bound),
+    }
 }
 
 /// Which keys are at most those beside them.

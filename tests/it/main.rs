@@ -11,6 +11,8 @@ mod devices;
 mod engine;
 #[cfg(feature = "sql")]
 mod fake;
+#[cfg(feature = "sql")]
+mod few_rows;
 mod oracle;
 #[cfg(feature = "sql")]
 mod plans;

@@ -33,13 +33,30 @@ const QUERIES: usize = 16;
 /// Two sessions over the same two tables: one with the extension, one without.
 pub struct Tables {
     pub with: SessionContext,
-    without: SessionContext,
+    pub without: SessionContext,
     key_type: DataType,
     equalities: usize,
 }
 
 impl Tables {
+    /// Of a few rows each.
     pub fn new(random: &mut Random) -> Self {
+        let rows = |random: &mut Random| match random.below(8) {
+            0 => 0,
+            1 => 1,
+            _ => random.below(40),
+        };
+        let (build_rows, probe_rows) = (rows(random), rows(random));
+        let batch_size = [3, 16, 8192][random.below(3)];
+        Self::sized(random, (build_rows, probe_rows), batch_size)
+    }
+
+    /// Of so many rows in the table that is searched and in the other.
+    pub fn sized(
+        random: &mut Random,
+        (build_rows, probe_rows): (usize, usize),
+        batch_size: usize,
+    ) -> Self {
         let mut pick_type = || loop {
             let all = types();
             let data_type = all[random.below(all.len())].clone();
@@ -60,12 +77,6 @@ impl Tables {
         };
         let equal_types = [pick_type(), pick_type()];
         let equalities = random.below(3);
-        let rows = |random: &mut Random| match random.below(8) {
-            0 => 0,
-            1 => 1,
-            _ => random.below(40),
-        };
-        let (build_rows, probe_rows) = (rows(random), rows(random));
         let few = random.below(4) > 0;
         let nulls = random.below(3);
         let bits = |random: &mut Random, n: usize, below: u64| -> Vec<Option<u64>> {
@@ -159,7 +170,7 @@ impl Tables {
         ];
         let config = SessionConfig::new()
             .with_target_partitions(1 + random.below(3))
-            .with_batch_size([3, 16, 8192][random.below(3)]);
+            .with_batch_size(batch_size);
         let with = SessionContext::new_with_config(config.clone());
         datafusion_rmq::register(&with);
         let without = SessionContext::new_with_config(config);
@@ -504,7 +515,7 @@ pub fn lines(batches: &[RecordBatch]) -> Vec<String> {
 }
 
 /// The sorted rows, and whether a range join gave them.
-async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, bool)> {
+pub async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, bool)> {
     let plan = ctx.sql(sql).await?.create_physical_plan().await?;
     let text = displayable(plan.as_ref()).indent(false).to_string();
     let batches = collect(plan, ctx.task_ctx()).await?;

@@ -1,0 +1,164 @@
+//! Range joins in which few rows ask and many that are not sorted are searched: these are compared one by one.
+//!
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_TABLES` the queries of one pair of tables; `RMQ_CASES` makes it longer.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{Int64Array, RecordBatch};
+use datafusion::datasource::MemTable;
+use datafusion::error::Result;
+use datafusion::physical_plan::collect;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::random::Random;
+use crate::range_join::{Tables, answer, lines, metric};
+use crate::support::{bigint, run};
+
+/// How many queries the test asks unless `RMQ_CASES` says otherwise.
+const CASES: usize = 40;
+
+/// Queries asked of the same tables.
+const QUERIES: usize = 8;
+
+/// The rows of `q`, without it being known that they are few.
+const UNKNOWN: &str = "(SELECT q.* FROM range(0, 99) r JOIN q ON r.value = q.id) q";
+
+/// More rows than are sorted without waiting for the rows that ask.
+const MANY: usize = 66_000;
+
+/// The sorted rows, and how many of the rows that asked were compared with all that are searched.
+async fn picked(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, usize)> {
+    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+    let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await?;
+    Ok((lines(&batches), metric(&plan, "picked_rows")))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn few_rows_get_the_answers_that_many_get() {
+    let mut random = Random::new("few rows");
+    let cases = std::env::var("RMQ_CASES").ok().and_then(|s| s.parse().ok());
+    let cases: usize = cases.unwrap_or(CASES);
+    let mut seeds: Vec<u64> = (0..cases.div_ceil(QUERIES))
+        .map(|_| random.next())
+        .collect();
+    if let Ok(seed) = std::env::var("RMQ_TEST_TABLES") {
+        seeds = vec![seed.parse().expect("RMQ_TEST_TABLES is a number")];
+    }
+    let (mut asked, mut compared) = (0, 0);
+    for seed in seeds {
+        let random = &mut Random::from_seed(seed);
+        let rows = (MANY + random.below(1000), random.below(19));
+        let batch_size = [1000, 8192][random.below(2)];
+        let tables = Tables::sized(random, rows, batch_size);
+        for query in 0..QUERIES {
+            // A join of all rows with all would not end.
+            let (with, without) = loop {
+                let (with, without) = match query % 2 {
+                    0 => tables.correlated(random),
+                    _ => {
+                        // Known to be few, they would be left to DataFusion.
+                        let mut sql = tables.grouped_join(random);
+                        for join in ["JOIN", "LEFT JOIN"] {
+                            let q = format!("FROM q {join}");
+                            let unknown = format!("FROM {UNKNOWN} {join}");
+                            sql = sql.replace(&q, &unknown);
+                        }
+                        (sql.clone(), sql)
+                    }
+                };
+                if !without.contains("FROM p) q") && !without.contains("% 4 = 0) o") {
+                    break (with, without);
+                }
+            };
+            let Ok((expected, _)) = answer(&tables.without, &without).await else {
+                continue;
+            };
+            let (found, picked) = match picked(&tables.with, &with).await {
+                Ok(found) => found,
+                Err(error) => panic!("tables of seed {seed}: {with}: {error}"),
+            };
+            assert_eq!(found, expected, "tables of seed {seed}: {with}");
+            asked += 1;
+            compared += usize::from(picked > 0);
+        }
+    }
+    println!("few rows: in {compared} of {asked} queries they were compared with all");
+    assert!(compared * 4 > asked, "{compared} of {asked}");
+}
+
+/// Rows `q` in partitions of these sizes, and rows `p` in no order.
+async fn partitions(sizes: &[i64]) -> SessionContext {
+    let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(4));
+    datafusion_rmq::register(&ctx);
+    let p = format!(
+        "CREATE TABLE p AS SELECT value * 7919 % 100003 AS k, value % 1000 AS v FROM range(0, {MANY})"
+    );
+    run(&ctx, &p).await.expect("a table");
+    let mut first = 0;
+    let parts = sizes.iter().map(|size| {
+        let ids = Int64Array::from_iter_values(first..first + size);
+        first += size;
+        vec![RecordBatch::try_from_iter([("id", Arc::new(ids) as _)]).expect("a column")]
+    });
+    let parts: Vec<_> = parts.collect();
+    let table = MemTable::try_new(parts[0][0].schema(), parts).expect("batches of one schema");
+    ctx.register_table("q", Arc::new(table))
+        .expect("a new name");
+    ctx
+}
+
+/// Each partition tells by itself whether its rows are few; together they are few up to a limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_with_many_rows_have_all_sorted() {
+    for (sizes, most) in [
+        (vec![5, 5, 6], 16),
+        (vec![4, 4, 4, 5], 16),
+        (vec![3, 5000, 4], 7),
+        (vec![17], 0),
+        (vec![5000, 3000], 0),
+    ] {
+        let ctx = partitions(&sizes).await;
+        let of = |low: &str| {
+            format!(
+                "SELECT id, (SELECT min(v) FROM p WHERE k BETWEEN {low} AND id * 10 + 7) AS m FROM q"
+            )
+        };
+        let (found, picked) = picked(&ctx, &of("id * 10")).await.expect("an answer");
+        assert!(picked <= most, "{picked} rows of {sizes:?}");
+        assert!(picked > 0 || most == 0, "no row of {sizes:?}");
+        // The same with a second bound, which is asked of a table that is sorted first.
+        let sorted = "CREATE TABLE sorted AS SELECT * FROM p ORDER BY k";
+        run(&ctx, sorted).await.expect("a table");
+        let expected = of("id * 10").replace("FROM p", "FROM sorted");
+        let expected = run(&ctx, &expected).await.expect("an answer");
+        assert_eq!(found, lines(&[expected]), "{sizes:?}");
+    }
+}
+
+/// A bound that can't be evaluated where nothing can match does no harm, nor does one that is NULL.
+#[tokio::test(flavor = "multi_thread")]
+async fn bounds_are_evaluated_where_rows_can_match() {
+    let ctx = partitions(&[9]).await;
+    let condition = "v = id AND v <> 20 AND k >= 100 / (id - 20) AND k < nullif(id, 15) * 5000";
+    let sql = format!(
+        "SELECT id, (SELECT count(*) FROM p WHERE {condition}) AS n FROM (SELECT id * 5 AS id FROM q) q"
+    );
+    let (found, picked) = picked(&ctx, &sql).await.expect("no division by zero");
+    assert_eq!(picked, 9);
+    let mut expected = vec![];
+    for id in (0..45).step_by(5) {
+        let count = match id {
+            // Nothing has this value; NULL is no bound.
+            15 | 20 => "SELECT 0".to_string(),
+            _ => format!(
+                "SELECT count(*) FROM p WHERE {}",
+                condition.replace("id", &id.to_string())
+            ),
+        };
+        let count = bigint(&ctx, &count).await.expect("a count");
+        expected.push(format!("{id}|{count}"));
+    }
+    let counts: Vec<String> = found.iter().map(|line| line.replace(' ', "")).collect();
+    expected.sort_unstable();
+    assert_eq!(counts, expected);
+}
