@@ -100,7 +100,11 @@ async fn run(args: Args) -> Result<()> {
     let mut print = PrintOptions {
         format: args.format,
         quiet: args.quiet,
-        maxrows: args.maxrows,
+        maxrows: match args.format {
+            PrintFormat::Table | PrintFormat::Automatic => args.maxrows,
+            // DataFusion's shell would leave rows out without a word.
+            _ => MaxRows::Unlimited,
+        },
         color: args.color,
         instrumented_registry: stores,
     };

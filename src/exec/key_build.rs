@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Int64Type, Schema};
-use arrow::error::ArrowError;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
@@ -18,7 +17,7 @@ use crate::engine::{BuildOptions, Extreme};
 use crate::functions::bounds::Ranges;
 use crate::index::{
     Chunks, ColumnIndex, Counts, DeviceBytes, Places, SortedRows, Sums, Unsorted, Values, arrange,
-    arranging_bytes,
+    arranging_bytes, array_bytes,
 };
 use crate::plan::KeyFunction;
 
@@ -128,7 +127,7 @@ impl Work {
             rows.add(self.columns.equal(arrays), self.columns.key(arrays))?;
             // From now on the rows account for the keys.
             let given = &arrays[..arrays.len() - values.len()];
-            self.replace(bytes(given)? + before, rows.bytes())?;
+            self.replace(bytes(given) + before, rows.bytes())?;
         }
         self.metrics.build_rows.add(rows.len());
         let (others, before) = (self.memory.size(), rows.bytes());
@@ -177,7 +176,7 @@ impl Work {
     /// Makes all that is asked of a column, and lets go of it.
     fn prepare(&self, column: Column, wanted: Wanted, places: &Places) -> Result<Ready> {
         let Column { chunks, data_type } = column;
-        let held = bytes(&chunks.arrays)?;
+        let held = bytes(&chunks.arrays);
         let mut borrowed = false;
         let mut ready = Ready::default();
         if wanted.counts {
@@ -212,7 +211,7 @@ impl Work {
             // The chunks and the whole are there at once.
             self.memory.try_grow(held + order)?;
             let values = Values::of(&chunks.arrays, &data_type, places)?;
-            self.replace(held, values.bytes()?)?;
+            self.replace(held, values.bytes())?;
             ready.values = Some(Arc::new(values));
         }
         drop(chunks);
@@ -284,9 +283,8 @@ pub(super) fn ties_matter(columns: &BuildColumns) -> bool {
 }
 
 /// Bytes of arrays, as they were registered when they were collected.
-fn bytes(arrays: &[ArrayRef]) -> Result<usize> {
-    let bytes = arrays.iter().map(|a| a.to_data().get_slice_memory_size());
-    Ok(bytes.sum::<Result<usize, ArrowError>>()?)
+fn bytes(arrays: &[ArrayRef]) -> usize {
+    arrays.iter().map(|a| array_bytes(a)).sum()
 }
 
 /// A column of the build side as it came.

@@ -3,7 +3,7 @@
 use std::ops::Add;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions};
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
@@ -13,6 +13,7 @@ use futures::TryStreamExt;
 
 use super::key_room::Room;
 use super::key_spill::{Pieces, Spill};
+use crate::index::array_bytes;
 use crate::plan::{KeyFunction, KeyJoinSpec};
 
 /// Which columns of the build side a join needs.
@@ -126,7 +127,7 @@ impl Rows {
             let options = RecordBatchOptions::new().with_row_count(Some(rows));
             let schema = Arc::clone(&schema);
             let batch = RecordBatch::try_new_with_options(schema, arrays, &options)?;
-            let more = Size::of(&batch)?;
+            let more = Size::of(&batch);
             if let Some(spill) = &spill {
                 if room.hold((size + more).to_build()).is_err() {
                     pieces.room = pieces.room.max(room.granted());
@@ -166,19 +167,11 @@ pub(super) struct Size {
 }
 
 impl Size {
-    pub(super) fn of(batch: &RecordBatch) -> Result<Self> {
-        let mut bytes = 0;
-        for array in batch.columns() {
-            bytes += array.to_data().get_slice_memory_size()?;
-            // Arrow counts the views alone.
-            if let Some(views) = array.as_string_view_opt() {
-                bytes += views.total_buffer_bytes_used();
-            } else if let Some(views) = array.as_binary_view_opt() {
-                bytes += views.total_buffer_bytes_used();
-            }
+    pub(super) fn of(batch: &RecordBatch) -> Self {
+        Self {
+            rows: batch.num_rows(),
+            bytes: batch.columns().iter().map(|a| array_bytes(a)).sum(),
         }
-        let rows = batch.num_rows();
-        Ok(Self { rows, bytes })
     }
 
     /// About what building takes at its height: the rows as they came and sorted, their keys, the order, indexes. If that

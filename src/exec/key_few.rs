@@ -37,19 +37,24 @@ const SMALL: usize = 1 << 16;
 /// A build side that is in memory and not sorted yet.
 #[derive(Debug)]
 pub(super) struct Uncertain {
-    building: Building,
-    spill: Option<Arc<Spill>>,
-    /// The rows as they came, until they are sorted.
-    rows: Mutex<Option<Unsorted>>,
-    /// How many rows of the probe side were to be compared so far.
-    asked: AtomicUsize,
+    unsorted: Arc<Unsorted>,
     sorted: Run<Side>,
 }
 
+/// What it takes to sort it.
 #[derive(Debug)]
 struct Unsorted {
+    building: Building,
+    spill: Option<Arc<Spill>>,
+    /// How many rows of the probe side were to be compared so far.
+    asked: AtomicUsize,
+    /// The rows as they came, until they are sorted.
+    rows: Mutex<Option<Held>>,
+}
+
+#[derive(Debug)]
+struct Held {
     batches: Vec<RecordBatch>,
-    bytes: usize,
     /// Registers their memory, unless that is done where they are being sorted.
     memory: Option<MemoryReservation>,
 }
@@ -74,14 +79,15 @@ impl Uncertain {
 
     pub(super) fn new(building: Building, rows: Collected, spill: Option<Arc<Spill>>) -> Self {
         Self {
-            building,
-            spill,
-            rows: Mutex::new(Some(Unsorted {
-                batches: rows.batches,
-                bytes: rows.memory.size(),
-                memory: Some(rows.memory),
-            })),
-            asked: AtomicUsize::new(0),
+            unsorted: Arc::new(Unsorted {
+                building,
+                spill,
+                asked: AtomicUsize::new(0),
+                rows: Mutex::new(Some(Held {
+                    batches: rows.batches,
+                    memory: Some(rows.memory),
+                })),
+            }),
             sorted: Run::default(),
         }
     }
@@ -93,8 +99,9 @@ impl Uncertain {
         read: &mut Vec<RecordBatch>,
         probe: &mut Batches,
     ) -> Result<bool> {
+        let Unsorted { asked, .. } = &*self.unsorted;
         let mut rows: usize = read.iter().map(RecordBatch::num_rows).sum();
-        while self.asked.load(Ordering::Relaxed) + rows <= FEW && self.rows().is_some() {
+        while asked.load(Ordering::Relaxed) + rows <= FEW && self.unsorted.rows().is_some() {
             match next_rows(probe).await? {
                 Some(batch) => {
                     rows += batch.num_rows();
@@ -112,20 +119,23 @@ impl Uncertain {
         probing: Arc<Probing>,
         batches: &[RecordBatch],
     ) -> Result<Option<RecordBatch>> {
+        let Unsorted {
+            building, asked, ..
+        } = &*self.unsorted;
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-        if self.asked.fetch_add(rows, Ordering::Relaxed) + rows > FEW {
+        if asked.fetch_add(rows, Ordering::Relaxed) + rows > FEW {
             return Ok(None);
         }
-        let unsorted = self.rows().as_ref().map(|rows| rows.batches.clone());
-        let (Some(build), Some(first)) = (unsorted, batches.first()) else {
+        let held = self.unsorted.rows().as_ref().map(|h| h.batches.clone());
+        let (Some(build), Some(first)) = (held, batches.first()) else {
             return Ok(None);
         };
         let picking = Picking {
             batch: concat_batches(&first.schema(), batches)?,
-            columns: self.building.columns.clone(),
-            schema: Arc::clone(&self.building.schema),
-            threads: self.building.options.threads(),
-            memory: self.building.room.reservation(),
+            columns: building.columns.clone(),
+            schema: Arc::clone(&building.schema),
+            threads: building.options.threads(),
+            memory: building.room.reservation(),
             probing,
             build,
         };
@@ -136,40 +146,31 @@ impl Uncertain {
     }
 
     /// The build side as it is for many rows.
-    pub(super) async fn sorted(self: &Arc<Self>) -> Result<Arc<Side>> {
-        let this = Arc::clone(self);
-        let sort = || async move {
-            let unsorted = this.take_to_sort();
-            let side = this.building.sort(unsorted, this.spill.clone()).await?;
-            *this.rows() = None;
-            Ok(side)
-        };
-        self.sorted.get(sort).await
+    pub(super) async fn sorted(&self) -> Result<Arc<Side>> {
+        let unsorted = Arc::clone(&self.unsorted);
+        self.sorted.get(|| unsorted.sort()).await
     }
+}
 
-    /// The rows with their memory registered. They stay here until they are sorted, as whoever waits for that may be cancelled, and
-    /// others come.
-    fn take_to_sort(&self) -> Collected {
-        let mut rows = self.rows();
-        let (batches, memory) = match rows.as_mut() {
-            Some(rows) => {
-                let memory = rows.memory.take().unwrap_or_else(|| {
-                    let memory = self.building.room.reservation();
-                    memory.grow(rows.bytes);
-                    memory
-                });
-                (rows.batches.clone(), memory)
-            }
-            None => (vec![], self.building.room.reservation()),
-        };
-        Collected {
+impl Unsorted {
+    /// The build side, sorted. The rows stay here until that is done, for those who compare theirs with them.
+    async fn sort(self: Arc<Self>) -> Result<Side> {
+        let held = self.rows().as_mut().map(|held| {
+            let memory = held.memory.take();
+            (held.batches.clone(), memory)
+        });
+        let (batches, memory) = held.unwrap_or_default();
+        let rows = Collected {
             schema: Arc::clone(&self.building.schema),
             batches,
-            memory,
-        }
+            memory: memory.unwrap_or_else(|| self.building.room.reservation()),
+        };
+        let side = self.building.sort(rows, self.spill.clone()).await?;
+        *self.rows() = None;
+        Ok(side)
     }
 
-    fn rows(&self) -> MutexGuard<'_, Option<Unsorted>> {
+    fn rows(&self) -> MutexGuard<'_, Option<Held>> {
         self.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -326,7 +327,7 @@ impl Picking {
     ) -> Result<BuildSide> {
         let memory = self.memory.new_empty();
         for batch in &batches {
-            memory.try_grow(Size::of(batch)?.bytes)?;
+            memory.try_grow(Size::of(batch).bytes)?;
         }
         let collected = Collected {
             schema,

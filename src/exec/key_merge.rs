@@ -14,7 +14,7 @@ use super::key_collect::BuildColumns;
 use super::key_spill::plain_key;
 use crate::engine::Extreme;
 use crate::functions::bounds::Ranges;
-use crate::index::{Sums, value_type};
+use crate::index::{Sums, array_bytes, value_type};
 use crate::plan::{KeyAggregate, KeyFunction};
 
 /// What pieces are asked, and how their answers are merged.
@@ -161,7 +161,7 @@ impl Merged {
         let mut answers = answers.into_iter();
         for (merge, part) in merging.merges.iter().zip(&mut self.parts) {
             let columns = (0..merge.columns()).filter_map(|_| answers.next());
-            let columns = columns.map(|column| Ok(take(&column, &places, None)?));
+            let columns = columns.map(|column| Ok(compact(&take(&column, &places, None)?)));
             let columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
             if part.columns.is_empty() {
                 part.columns = columns;
@@ -193,7 +193,7 @@ impl Merged {
                         }
                     }
                     for (old, new) in part.columns.iter_mut().zip(&columns) {
-                        *old = interleave(&[old.as_ref(), new.as_ref()], &chosen)?;
+                        *old = compact(&interleave(&[old.as_ref(), new.as_ref()], &chosen)?);
                     }
                 }
             }
@@ -207,7 +207,7 @@ impl Merged {
     /// About how many bytes this takes.
     pub(super) fn bytes(&self) -> usize {
         let parts = self.parts.iter().map(|part| {
-            let columns = part.columns.iter().map(Array::get_array_memory_size);
+            let columns = part.columns.iter().map(|column| array_bytes(column));
             columns.sum::<usize>() + part.from.len() * size_of::<u64>()
         });
         self.matched.len() + parts.sum::<usize>()
@@ -254,6 +254,17 @@ impl Deciding {
             Self::Key(_) => plain_key(column),
             Self::Value(_) => Ok(cast(column, &value_type(column.data_type()))?),
         }
+    }
+}
+
+/// The same values without those of the piece that they were chosen from, which views would keep in memory.
+fn compact(values: &ArrayRef) -> ArrayRef {
+    if let Some(views) = values.as_string_view_opt() {
+        Arc::new(views.gc())
+    } else if let Some(views) = values.as_binary_view_opt() {
+        Arc::new(views.gc())
+    } else {
+        Arc::clone(values)
     }
 }
 

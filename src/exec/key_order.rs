@@ -4,9 +4,11 @@
 //! they had; then nothing needs to be sorted.
 
 use arrow::array::{Array, ArrayRef, RecordBatch};
-use arrow::compute::concat;
+use arrow::compute::{cast, concat};
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
+
+use crate::index::value_type;
 
 /// The same batches but for empty ones, in the order of the first of `keys` by which none of them overlaps another. Each of `keys` names columns.
 /// Rows within the batches are not looked at.
@@ -38,9 +40,11 @@ fn order(batches: &[RecordBatch], columns: std::ops::Range<usize>) -> Result<Opt
     let ends = columns.map(|column| {
         let ends = batches.iter().flat_map(|batch| {
             let column = batch.column(column);
-            [column.slice(0, 1), column.slice(column.len() - 1, 1)]
+            // Not as dictionaries, whose keys may not suffice for the values of all.
+            let plain = value_type(column.data_type());
+            [0, column.len() - 1].map(|row| cast(&column.slice(row, 1), &plain))
         });
-        let ends: Vec<ArrayRef> = ends.collect();
+        let ends: Vec<ArrayRef> = ends.collect::<Result<_, _>>()?;
         let ends: Vec<&dyn Array> = ends.iter().map(AsRef::as_ref).collect();
         Ok(concat(&ends)?)
     });

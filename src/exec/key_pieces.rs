@@ -37,8 +37,10 @@ pub(super) struct SpilledSide {
     kept: usize,
     metrics: BuildMetrics,
     threads: usize,
-    /// Bytes of probe rows that a partition gathers.
+    /// Bytes of probe rows and their answers that a partition gathers.
     pub(super) gather: usize,
+    /// About how many bytes the answers to a row of the probe side take.
+    answer_bytes: usize,
     /// One piece is in memory at a time. Whoever asks pieces has this from the first to the last.
     loading: Mutex<Loading>,
 }
@@ -68,11 +70,16 @@ impl SpilledSide {
     pub(super) fn try_new(pieces: Pieces, spill: Arc<Spill>, building: &Building) -> Result<Self> {
         let (columns, fields) = (&building.columns, building.schema.fields());
         let key = columns.key(fields).as_ref().clone().with_name("key");
-        let fields = fields.iter().cloned().chain([Arc::new(key)]);
+        let all_fields = fields.iter().cloned().chain([Arc::new(key)]);
         building.room.keep(pieces.kept_room());
+        let merging = Merging::try_new(columns, &building.schema)?;
+        // Each is of one column, and the columns of a row are as wide as the row.
+        let asked = merging.columns.aggregates.len();
+        let answer_bytes = pieces.row_bytes() * asked.div_ceil(columns.values(fields).len().max(1));
         Ok(Self {
-            merging: Merging::try_new(columns, &building.schema)?,
-            schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())),
+            merging,
+            answer_bytes,
+            schema: Arc::new(Schema::new(all_fields.collect::<Vec<_>>())),
             gather: pieces.room / 4 / building.probe.partitions.max(1),
             loading: Mutex::new(Loading {
                 room: pieces.piece_room(),
@@ -85,6 +92,24 @@ impl SpilledSide {
             metrics: building.metrics.of_a_piece(),
             threads: building.options.threads(),
         })
+    }
+
+    /// About how many bytes a batch of the probe side takes with its answers; the rows and the answers stand twice in memory when they
+    /// are put together.
+    pub(super) fn bytes_answered(&self, batch: &RecordBatch) -> usize {
+        let Size { rows, bytes } = Size::of(batch);
+        2 * (bytes + rows * self.answer_bytes)
+    }
+
+    /// The first rows of a batch, as many as may be gathered, and the others.
+    pub(super) fn split(&self, batch: &RecordBatch) -> (RecordBatch, Option<RecordBatch>) {
+        let rows = batch.num_rows();
+        let row_bytes = self.bytes_answered(batch).div_ceil(rows.max(1));
+        let fits = (self.gather / row_bytes.max(1)).max(FEW);
+        if rows <= fits {
+            return (batch.clone(), None);
+        }
+        (batch.slice(0, fits), Some(batch.slice(fits, rows - fits)))
     }
 
     /// An empty reservation for gathered rows.
@@ -168,7 +193,7 @@ impl SpilledSide {
         loop {
             let (mut batches, mut taken) = (vec![], Size::default());
             while let Some(batch) = reading.next().await? {
-                let larger = taken + Size::of(&batch)?;
+                let larger = taken + Size::of(&batch);
                 let fits = batches.is_empty() || larger.to_build() <= *room;
                 match fits.then(|| self.room.hold(larger.to_build())) {
                     Some(Ok(())) => {}
@@ -282,7 +307,7 @@ impl Asking {
     fn register(&self) -> Result<()> {
         let mut bytes = 0;
         for asked in &self.batches {
-            bytes += Size::of(&asked.batch)?.bytes + asked.merged.bytes();
+            bytes += Size::of(&asked.batch).bytes + asked.merged.bytes();
         }
         self.memory.resize(bytes);
         Ok(())

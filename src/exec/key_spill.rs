@@ -45,6 +45,8 @@ pub(super) struct Pieces {
     pub(super) list: Vec<Piece>,
     /// Rows of all pieces.
     rows: u64,
+    /// Their bytes.
+    bytes: usize,
     /// The most memory that was granted while they were collected.
     pub(super) room: usize,
 }
@@ -98,10 +100,12 @@ impl Spill {
         pieces: &mut Pieces,
     ) -> Result<()> {
         let (this, room, first_row) = (Arc::clone(self), pieces.piece_room(), pieces.rows);
+        let bytes: usize = batches.iter().map(|batch| Size::of(batch).bytes).sum();
         let work = move |waiting| this.write_now(batches, room, first_row, &waiting);
         let (written, rows) = blocking(work).await?;
         pieces.list.extend(written);
         pieces.rows = rows;
+        pieces.bytes += bytes;
         Ok(())
     }
 
@@ -118,7 +122,7 @@ impl Spill {
         let (mut piece, mut size) = (vec![], Size::default());
         for batch in batches {
             for part in parts(&batch)? {
-                let more = Size::of(&part)?;
+                let more = Size::of(&part);
                 if !piece.is_empty() && (size + more).to_build() > room {
                     written.push(self.write_piece(&piece, first_row, waiting)?);
                     first_row += size.rows as u64;
@@ -182,6 +186,11 @@ impl Pieces {
         usize::try_from(self.rows).unwrap_or(usize::MAX)
     }
 
+    /// About how many bytes a row takes.
+    pub(super) fn row_bytes(&self) -> usize {
+        self.bytes.div_ceil(self.rows().max(1))
+    }
+
     pub(super) fn are_none(&self) -> bool {
         self.list.is_empty()
     }
@@ -200,7 +209,7 @@ impl Pieces {
 
 /// A batch in parts of a size that memory always has room for.
 fn parts(batch: &RecordBatch) -> Result<impl Iterator<Item = RecordBatch>> {
-    let Size { rows, bytes } = Size::of(batch)?;
+    let Size { rows, bytes } = Size::of(batch);
     let step = (rows * BATCH_BYTES / bytes.max(1)).max(BATCH_ROWS);
     let starts = (0..rows).step_by(step);
     Ok(starts.map(move |start| batch.slice(start, step.min(rows - start))))

@@ -4,11 +4,13 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array};
+use arrow::array::{
+    ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array, new_null_array,
+};
 use arrow::compute::{filter, filter_record_batch, take};
 use arrow::datatypes::SchemaRef;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
 use datafusion::physical_expr::PhysicalExprRef;
@@ -18,7 +20,6 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::key_build::BuildSide;
-use super::key_collect::Size;
 use super::key_devices::on_devices;
 use super::key_metrics::ProbeMetrics;
 use super::key_pieces::SpilledSide;
@@ -187,6 +188,7 @@ async fn start(
         probing,
         side,
         probe,
+        rest: None,
         last_found: LastFound::default(),
         answered: VecDeque::new(),
         memory: None,
@@ -216,6 +218,8 @@ struct Answering {
     probing: Arc<Probing>,
     side: Arc<Side>,
     probe: Batches,
+    /// Rows of a batch whose first rows were gathered.
+    rest: Option<RecordBatch>,
     last_found: LastFound,
     /// Batches with their answers, in their order.
     answered: VecDeque<RecordBatch>,
@@ -224,6 +228,14 @@ struct Answering {
 }
 
 impl Answering {
+    /// The rest of a batch, or the next one.
+    async fn next_rows(&mut self) -> Result<Option<RecordBatch>> {
+        match self.rest.take() {
+            Some(rest) => Ok(Some(rest)),
+            None => next_rows(&mut self.probe).await,
+        }
+    }
+
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             while let Some(batch) = self.answered.pop_front() {
@@ -232,7 +244,7 @@ impl Answering {
                 }
             }
             self.memory = None;
-            let Some(batch) = next_rows(&mut self.probe).await? else {
+            let Some(batch) = self.next_rows().await? else {
                 return Ok(None);
             };
             match &*self.side {
@@ -255,16 +267,17 @@ impl Answering {
     async fn gather(&mut self, first: RecordBatch, side: &Arc<SpilledSide>) -> Result<()> {
         let memory = Arc::new(side.reservation());
         self.memory = Some(Arc::clone(&memory));
-        // With each row there will be its answers, about as large again.
-        let bytes = |batch: &RecordBatch| Ok::<_, DataFusionError>(2 * Size::of(batch)?.bytes);
-        memory.grow(bytes(&first)?);
-        let mut batches = vec![first];
-        while memory.size() < side.gather {
-            let Some(batch) = next_rows(&mut self.probe).await? else {
-                break;
-            };
-            memory.grow(bytes(&batch)?);
+        let (mut batches, mut next) = (vec![], Some(first));
+        while let Some(batch) = next {
+            let (batch, rest) = side.split(&batch);
+            self.rest = rest;
+            memory.grow(side.bytes_answered(&batch));
             batches.push(batch);
+            next = if memory.size() < side.gather {
+                self.next_rows().await?
+            } else {
+                None
+            };
         }
         // Pieces are asked by one partition at a time. As a task of its own it is done with them even where nobody polls this
         // stream for a while.
@@ -293,6 +306,9 @@ pub(super) fn evaluate_where_needed(
     let can_match = can_match();
     if !can_match.contains(&false) {
         return all;
+    }
+    if !can_match.contains(&true) {
+        return Ok(new_null_array(&bound.data_type(&batch.schema())?, rows));
     }
     let mut needed = 0_u64;
     let places = can_match.iter().map(|can| {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use datafusion::common::{DataFusionError, Result, SharedResult};
 use datafusion::execution::TaskContext;
 use futures::FutureExt;
-use futures::future::{BoxFuture, WeakShared};
+use futures::future::{BoxFuture, Shared};
 
 /// What each run of a plan makes once. The partitions of a run share a task context, and each is executed once: where one
 /// is executed again, so is the plan, and makes it again.
@@ -22,9 +22,9 @@ struct Begun<T> {
 
 /// What the partitions of a run share; it lives as long as they do.
 pub(super) struct Run<T> {
-    /// Whoever waits drives the work, so none depends on another's being polled; when all who wait are gone, so is the
-    /// work.
-    making: Mutex<Option<WeakShared<BoxFuture<'static, Made<T>>>>>,
+    /// Whoever waits drives the work, so none depends on another's being polled. It stays while nobody waits, as an input may be
+    /// executed only once, and goes with the run.
+    making: Mutex<Option<Shared<BoxFuture<'static, Made<T>>>>>,
     made: Arc<OnceLock<Made<T>>>,
 }
 
@@ -103,8 +103,8 @@ impl<T: Send + Sync + 'static> Run<T> {
             if let Some(made) = self.made.get() {
                 return made.clone().map_err(DataFusionError::Shared);
             }
-            match known.as_ref().and_then(WeakShared::upgrade) {
-                Some(making) => making,
+            match known.as_ref() {
+                Some(making) => making.clone(),
                 None => {
                     let (work, done) = (start(), Arc::clone(&self.made));
                     let making = async move {
@@ -112,7 +112,7 @@ impl<T: Send + Sync + 'static> Run<T> {
                         done.get_or_init(|| made).clone()
                     };
                     let making = making.boxed().shared();
-                    *known = making.downgrade();
+                    *known = Some(making.clone());
                     making
                 }
             }

@@ -4,16 +4,18 @@
 //! Its arguments are pieces of SQL. Each is parsed by itself, so that none can be more than it should, and then planned as
 //! part of a query.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use datafusion::catalog::{TableFunctionArgs, TableFunctionImpl, TableProvider};
 use datafusion::common::{
-    Column, DFSchema, DataFusionError, Result, plan_datafusion_err, plan_err,
+    Column, DFSchema, DataFusionError, Result, TableReference, plan_datafusion_err, plan_err,
 };
 use datafusion::datasource::ViewTable;
 use datafusion::execution::SessionState;
-use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction};
+use datafusion::logical_expr::{BinaryExpr, Expr, LogicalPlan, Operator};
 use datafusion::sql::sqlparser::ast::{BinaryOperator, Expr as SqlExpr, TableFactor};
 use datafusion::sql::sqlparser::dialect::dialect_from_str;
 use datafusion::sql::sqlparser::parser::{Parser, ParserError};
@@ -157,7 +159,9 @@ impl Call<'_> {
 
         let probe = self.relation(table).map_err(at(&at_table))?;
         let build = self.relation(searched).map_err(at(&at_searched))?;
-        let of_both = |column: &Column| build.schema().has_column(column);
+        let of_both = |column: &Column| {
+            build.schema().has_column(column) || is_named_alike(column, build.schema())
+        };
         if let Some(column) = probe.schema().columns().iter().find(|c| of_both(c)) {
             let (name, other) = match &column.relation {
                 Some(relation) => (relation.to_string(), relation.table()),
@@ -173,7 +177,7 @@ impl Call<'_> {
             .keys(keys, probe.schema(), build.schema())
             .map_err(at(&at_keys))?;
         if let Some(keys) = &keys {
-            self.condition(keys).map_err(at(&at_keys))?;
+            self.check_pairs(keys).map_err(at(&at_keys))?;
         }
         self.parse(window, |p| p.parse_expr())
             .map_err(at(&at_window))?;
@@ -208,15 +212,38 @@ impl Call<'_> {
 
     /// The plan of a table, a view, or whatever else may stand in FROM.
     fn relation(&self, text: &str) -> Result<LogicalPlan> {
-        if let TableFactor::Table {
-            name, args: None, ..
-        } = self.parse(text, |p| p.parse_table_factor())?
+        let relation = self.parse(text, |p| p.parse_table_factor())?;
+        let plan = self.query(&format!("SELECT * FROM {text}\n"));
+        if let (
+            Err(_),
+            TableFactor::Table {
+                name, args: None, ..
+            },
+        ) = (&plan, relation)
         {
             // For the error that tells near names.
             let table = self.names.parse_table(&name.to_string());
             self.names.table(RangeJoinFunction::NAME, &table)?;
         }
-        self.query(&format!("SELECT * FROM {text}\n"))
+        plan
+    }
+
+    /// That all of some equality keys compare the two tables.
+    fn check_pairs(&self, keys: &str) -> Result<()> {
+        let (probe, build, condition) = self.condition(keys)?;
+        let is_of = |expr: &Expr, schema: &DFSchema| {
+            let columns = expr.column_refs();
+            !columns.is_empty() && columns.into_iter().all(|c| schema.has_column(c))
+        };
+        for pair in split_conjunction(&condition) {
+            let compares = matches!(pair, Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right })
+                if is_of(left, probe.schema()) && is_of(right, build.schema())
+                    || is_of(left, build.schema()) && is_of(right, probe.schema()));
+            if !compares {
+                return plan_err!("'{pair}' does not compare the two tables");
+            }
+        }
+        Ok(())
     }
 
     /// The equality keys as a condition: names that both sides have, and pairs.
@@ -304,7 +331,7 @@ impl Call<'_> {
     /// The plan of a query, as far as it can be had without waiting: functions are called while a query is being planned, which
     /// DataFusion does synchronously.
     fn query(&self, sql: &str) -> Result<LogicalPlan> {
-        let Some(plan) = self.state.create_logical_plan(sql).now_or_never() else {
+        let Some(plan) = soon(self.state.create_logical_plan(sql)) else {
             return plan_err!(
                 "its schema would have to wait for a table, which planning can't; register the table in a schema in memory, for example \
                  with CREATE EXTERNAL TABLE"
@@ -314,6 +341,33 @@ impl Call<'_> {
         let analyzer = self.state.analyzer();
         analyzer.execute_and_check(plan?, options, |_, _| {})
     }
+}
+
+/// What comes of work that other threads are to do, if it comes soon. To wait for longer could be to wait forever, as this thread may
+/// be the one that would have to go on with it.
+fn soon<T>(work: impl Future<Output = T>) -> Option<T> {
+    /// Long enough to look for a file, as a shell does for names of tables.
+    const SOON: Duration = Duration::from_secs(1);
+    let (mut work, begun) = (pin!(work), Instant::now());
+    loop {
+        match work.as_mut().now_or_never() {
+            None if begun.elapsed() < SOON => std::thread::sleep(Duration::from_micros(100)),
+            done => return done,
+        }
+    }
+}
+
+/// Whether a column and one of the schema are called the same, but for a schema that one of the two does not name.
+fn is_named_alike(column: &Column, schema: &DFSchema) -> bool {
+    let Some(table) = &column.relation else {
+        return false;
+    };
+    schema.iter().any(|(relation, field)| {
+        let alike = |other: &TableReference| {
+            other.table() == table.table() && (other.schema().is_none() || table.schema().is_none())
+        };
+        field.name() == &column.name && relation.is_some_and(alike)
+    })
 }
 
 /// Says of an error in which argument it was met.

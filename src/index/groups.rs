@@ -6,6 +6,7 @@ use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 
 use super::intern::{Interner, Numbering};
+use super::keys::value_type;
 
 /// What stands for a row that belongs to no group: one with a NULL key, or keys that no row had.
 pub(crate) const NO_GROUP: u32 = u32::MAX;
@@ -22,7 +23,11 @@ pub(crate) struct Groups {
 impl Groups {
     /// Whether rows can be grouped by columns of this type.
     pub(crate) fn supports(data_type: &DataType) -> bool {
-        !data_type.is_nested()
+        // Zeros of both signs are equal, but not where a dictionary has them.
+        let tells_zeros_apart =
+            matches!(data_type, DataType::Dictionary(..)) && value_type(data_type).is_floating();
+        !tells_zeros_apart
+            && !data_type.is_nested()
             && RowConverter::supports_fields(&[SortField::new(data_type.clone())])
     }
 

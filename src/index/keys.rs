@@ -24,6 +24,7 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use datafusion::common::{Result, exec_datafusion_err, plan_err};
 
+use super::array_bytes::array_bytes;
 use super::column::buffer;
 use super::rank::rank;
 use crate::engine::Extreme;
@@ -157,7 +158,7 @@ impl Chunks {
 
     /// Bytes of the arrays.
     pub(crate) fn bytes(&self) -> usize {
-        self.arrays.iter().map(Array::get_array_memory_size).sum()
+        self.arrays.iter().map(|a| array_bytes(a)).sum()
     }
 
     /// About how many bytes of copies [`encode`] makes of them, the most at any time.

@@ -2,8 +2,10 @@
 //! indexes that a session holds. Knows Arrow and the engines, not plans.
 
 mod arrange;
+mod array_bytes;
 mod catalog;
 mod column;
+mod compare;
 mod device_keys;
 mod devices;
 mod even;
@@ -21,6 +23,7 @@ mod values;
 mod version;
 
 pub(crate) use arrange::{arrange, arranging_bytes};
+pub(crate) use array_bytes::array_bytes;
 pub(crate) use catalog::{DeviceBytes, HeldIndex, IndexKey};
 pub use catalog::{HeldIndexInfo, IndexCatalog};
 pub(crate) use column::{Answer, ColumnIndex, ReadyIndex};

@@ -8,6 +8,7 @@ use arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::utils::normalize_float_zero;
 use datafusion::common::{Result, exec_err};
 
+use super::compare::compared;
 use super::keys::{Chunks, KeyColumn, encode, is_ranked, key_bytes, value_type};
 use super::sorted::Comparison;
 use crate::engine::{Column, Extreme, Key};
@@ -81,9 +82,11 @@ impl OrderKeys {
         bound: usize,
     ) -> Result<BooleanBuffer> {
         Ok(match (self, bounds) {
-            (Self::W32(keys), Self::W32(bounds)) => compared(keys, comparison, bounds, bound),
-            (Self::W64(keys), Self::W64(bounds)) => compared(keys, comparison, bounds, bound),
-            (Self::W128(keys), Self::W128(bounds)) => compared(keys, comparison, bounds, bound),
+            (Self::W32(keys), Self::W32(bounds)) => compared_with(keys, comparison, bounds, bound),
+            (Self::W64(keys), Self::W64(bounds)) => compared_with(keys, comparison, bounds, bound),
+            (Self::W128(keys), Self::W128(bounds)) => {
+                compared_with(keys, comparison, bounds, bound)
+            }
             // Rows of two converters of one type: their bytes compare.
             (Self::Bytes(_, keys), Self::Bytes(_, bounds)) => {
                 let bound = bounds.row(bound).data();
@@ -124,8 +127,8 @@ pub(super) fn encoded<K: Key>(columns: &[Column<K>]) -> Vec<K> {
     keys
 }
 
-/// Which keys of one column compare so with a bound.
-fn compared<K: Key>(
+/// Which keys of the one column compare so with one of the bounds.
+fn compared_with<K: Key>(
     keys: &[Column<K>],
     comparison: Comparison,
     bounds: &[Column<K>],
@@ -135,15 +138,7 @@ fn compared<K: Key>(
         return BooleanBuffer::new_unset(0);
     };
     let bound = bounds.encoding().encode(bounds.bits()[bound]);
-    let (bits, encoding) = (keys.bits(), keys.encoding());
-    let key = |i: usize| encoding.encode(bits[i]);
-    // A loop for each comparison.
-    match comparison {
-        Comparison::Above => BooleanBuffer::collect_bool(bits.len(), |i| key(i) > bound),
-        Comparison::AtLeast => BooleanBuffer::collect_bool(bits.len(), |i| key(i) >= bound),
-        Comparison::Below => BooleanBuffer::collect_bool(bits.len(), |i| key(i) < bound),
-        Comparison::AtMost => BooleanBuffer::collect_bool(bits.len(), |i| key(i) <= bound),
-    }
+    compared(keys, comparison, bound)
 }
 
 /// Which keys are at most those beside them.

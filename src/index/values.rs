@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, UInt64Array, new_empty_array, new_null_array};
+use arrow::array::{Array, ArrayRef, AsArray, UInt64Array, new_empty_array, new_null_array};
 use arrow::compute::{concat, interleave, take};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use datafusion::common::Result;
 
+use super::array_bytes::array_bytes;
 use super::places::Places;
 
 /// Values by the positions of sorted rows. They stay as they came; which row stands at a position is looked up.
@@ -28,15 +29,13 @@ impl Values {
         let parts = match chunks {
             [] => vec![new_empty_array(data_type)],
             [one] => vec![Arc::clone(one)],
+            many if may_lack_keys(many, data_type) => in_parts(many, data_type),
             many => match concat(&arrays) {
                 Ok(whole) => vec![whole],
                 // More than 2 GiB of strings, or more values than a dictionary has keys: each answer may still fit.
                 Err(
                     ArrowError::OffsetOverflowError(_) | ArrowError::DictionaryKeyOverflowError,
-                ) => {
-                    let null = new_null_array(data_type, 1);
-                    many.iter().cloned().chain([null]).collect()
-                }
+                ) => in_parts(many, data_type),
                 Err(error) => return Err(error.into()),
             },
         };
@@ -57,10 +56,8 @@ impl Values {
     }
 
     /// Bytes of the values, the order not included.
-    pub(crate) fn bytes(&self) -> Result<usize> {
-        let parts = self.parts.iter();
-        let bytes = parts.map(|part| part.to_data().get_slice_memory_size());
-        Ok(bytes.sum::<Result<usize, ArrowError>>()?)
+    pub(crate) fn bytes(&self) -> usize {
+        self.parts.iter().map(|part| array_bytes(part)).sum()
     }
 
     /// The values at these positions, NULL for none.
@@ -86,6 +83,24 @@ impl Values {
         let parts: Vec<&dyn Array> = self.parts.iter().map(AsRef::as_ref).collect();
         Ok(interleave(&parts, &places.collect::<Vec<_>>())?)
     }
+}
+
+/// Arrays that can't be one, and a NULL.
+fn in_parts(arrays: &[ArrayRef], data_type: &DataType) -> Vec<ArrayRef> {
+    let null = new_null_array(data_type, 1);
+    arrays.iter().cloned().chain([null]).collect()
+}
+
+/// Whether dictionaries may have more values together than there are keys. Arrow merges some kinds of values; with the others it panics.
+fn may_lack_keys(arrays: &[ArrayRef], data_type: &DataType) -> bool {
+    let DataType::Dictionary(key, _) = data_type else {
+        return false;
+    };
+    let values = arrays.iter().filter_map(|a| a.as_any_dictionary_opt());
+    let values: usize = values.map(|dictionary| dictionary.values().len()).sum();
+    let bits = 8 * key.primitive_width().unwrap_or_default();
+    let signed = usize::from(key.is_signed_integer());
+    bits < 64 && values > 1 << (bits - signed)
 }
 
 #[cfg(test)]

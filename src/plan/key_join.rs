@@ -209,6 +209,19 @@ impl KeyRangeJoin {
             .with_functional_dependencies(dependencies)
     }
 
+    /// The build side without the filter that DataFusion puts upon all inputs where one above has no columns, such as `random() < 0.5`: that
+    /// one is about the rows of the result, which are those of the probe side.
+    fn unfiltered(&self, build: LogicalPlan) -> LogicalPlan {
+        match build {
+            LogicalPlan::Filter(filter)
+                if filter.predicate.column_refs().is_empty() && *filter.input == self.build =>
+            {
+                Arc::unwrap_or_clone(filter.input)
+            }
+            other => other,
+        }
+    }
+
     /// What is joined how.
     pub(crate) fn spec(&self) -> &KeyJoinSpec<Expr> {
         &self.spec
@@ -320,6 +333,7 @@ impl UserDefinedLogicalNodeCore for KeyRangeJoin {
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
         let [probe, build] = <[LogicalPlan; 2]>::try_from(inputs)
             .or_else(|inputs| internal_err!("KeyRangeJoin has two inputs, not {}", inputs.len()))?;
+        let build = self.unfiltered(build);
         // Rules give an expression that they change its old name; here names mean nothing.
         let exprs = exprs.into_iter().map(Expr::unalias).collect();
         Self::try_new(probe, build, self.spec.clone().with_expressions(exprs)?)

@@ -29,6 +29,8 @@ pub(super) struct Condition {
     build_filter: Vec<Expr>,
     /// Whether the probe side has conditions of its own, which are part of the bounds now.
     filters_probe: bool,
+    /// One of these that may end in an error.
+    fallible_filter: Option<Expr>,
 }
 
 /// What comparisons of the range key with constants are, such as `k > 5`.
@@ -129,6 +131,12 @@ impl Condition {
             }
         }
         let filters_probe = !probe_filter.is_empty();
+        let mut fallible_filter = None;
+        for filter in &probe_filter {
+            if !is_infallible(filter, probe)? {
+                fallible_filter = Some(filter.clone());
+            }
+        }
         // A row that does not meet the condition on itself has no bound, and so matches nothing.
         if let (Some(filter), Some((_, bound))) = (conjunction(probe_filter), bounds.first_mut()) {
             *bound = when(filter, bound.clone()).end()?;
@@ -139,12 +147,22 @@ impl Condition {
             bounds,
             build_filter,
             filters_probe,
+            fallible_filter,
         })
     }
 
-    /// That no row of the build side ends in an error which a join would not meet, as it evaluates its condition for
+    /// That no row ends in an error which a join would not meet, as it evaluates its condition for
     /// the rows alone whose equality keys match.
     pub(super) fn check_infallible(&self, build: &DFSchema) -> Recognised<()> {
+        if let Some(filter) = self
+            .fallible_filter
+            .as_ref()
+            .filter(|_| !self.on.is_empty())
+        {
+            return no(format!(
+                "{filter} may end in an error for rows that match nothing"
+            ));
+        }
         let evaluates_all = self.on.is_empty() && !self.filters_probe;
         if !evaluates_all && !is_infallible(&self.key, build)? {
             return no(format!(

@@ -181,6 +181,9 @@ impl Filtered<Renaming> {
             for conjunct in split_conjunction(&filter.predicate) {
                 if constants == Constants::Bound || conjunct.contains_outer() {
                     outer.push(conjunct.clone());
+                } else if conjunct.is_volatile() {
+                    // It would be asked once for all rows of the outer query.
+                    return no(format!("{conjunct} is another each time"));
                 } else {
                     inner.push(conjunct.clone());
                 }
@@ -195,7 +198,13 @@ impl Filtered<Renaming> {
             build = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(build))?);
         }
         let old = build.schema().columns();
-        if !old.iter().any(|column| probe.has_column(column)) {
+        let theirs = probe.columns();
+        let is_theirs = old.iter().any(|column| probe.has_column(column));
+        if !is_theirs
+            && !theirs
+                .iter()
+                .any(|column| build.schema().has_column(column))
+        {
             return Ok(Self {
                 build,
                 conditions: outer,
@@ -270,7 +279,7 @@ fn from_outer(expr: Expr) -> Result<Expr> {
 }
 
 /// Whether a plan, or a subquery in it, needs columns of an outer query.
-fn has_outer_columns(plan: &LogicalPlan) -> Result<bool> {
+pub(super) fn has_outer_columns(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expr| {

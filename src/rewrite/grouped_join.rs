@@ -12,6 +12,7 @@ use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::condition::{Condition, Constants, check_repeats, is_of};
+use super::correlated::has_outer_columns;
 use super::partials::{Form, Partials};
 use super::recognised::{Recognised, no};
 use super::side_sizes::is_too_few;
@@ -146,6 +147,10 @@ impl GroupedJoin<'_> {
             return no("its equality keys match NULLs");
         }
         let (left, right) = (&join.left, &join.right);
+        if has_outer_columns(left)? || has_outer_columns(right)? {
+            // DataFusion decorrelates later what it can't pull through a range join.
+            return no("one of its sides needs an outer query");
+        }
         let as_they_stand = || join.on.clone();
         let flipped = || {
             let pairs = join.on.iter();
@@ -229,24 +234,28 @@ impl GroupedJoin<'_> {
         };
         let node = Arc::new(KeyRangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
         let joined = Arc::new(LogicalPlan::Extension(Extension { node }));
-        let grouped = Aggregate::try_new(joined, groups, merges)?;
-
         // The groups' columns come first in both.
         let old = &aggregate.schema;
         let group_columns = old.fields().len() - values.len();
-        let now = grouped
-            .schema
-            .columns()
-            .into_iter()
-            .take(group_columns)
-            .map(Expr::Column);
+        let (groups, places) = distinct(groups, group_columns);
+        let merged = merges.len();
+        let grouped = Aggregate::try_new(joined, groups, merges)?;
+        let now = grouped.schema.columns();
+        let here = now.len() - merged;
+        if places.len() != group_columns || places.iter().any(|place| *place >= here) {
+            return no("two of its groups are the same here");
+        }
+        let now = places.iter().map(|place| Expr::Column(now[*place].clone()));
         let named = now.chain(values).zip(old.iter());
         let named = named.map(|(expr, (qualifier, field))| {
             expr.alias_qualified(qualifier.cloned(), field.name())
         });
         let grouped = Arc::new(LogicalPlan::Aggregate(grouped));
         let plan = Projection::try_new(named.collect(), grouped)?;
-        for (new, old) in plan.schema.fields().iter().zip(old.fields()) {
+        for (i, (new, old)) in plan.schema.fields().iter().zip(old.fields()).enumerate() {
+            if i < group_columns && new.is_nullable() && !old.is_nullable() {
+                return no(format!("{} would be nullable", old.name()));
+            }
             if new.data_type() != old.data_type() {
                 let (new, old, name) = (new.data_type(), old.data_type(), old.name());
                 return no(format!("{name} would be a {new} instead of a {old}"));
@@ -257,6 +266,24 @@ impl GroupedJoin<'_> {
         }
         Ok(LogicalPlan::Projection(plan))
     }
+}
+
+/// Each group once, as an aggregate has them, and where among them stands what each of so many columns is. Those of grouping sets
+/// stay as they are.
+fn distinct(groups: Vec<Expr>, columns: usize) -> (Vec<Expr>, Vec<usize>) {
+    if groups.iter().any(|g| matches!(g, Expr::GroupingSet(_))) {
+        return (groups, (0..columns).collect());
+    }
+    let mut distinct: Vec<Expr> = vec![];
+    let places = groups.into_iter().map(|group| {
+        let known = distinct.iter().position(|other| *other == group);
+        known.unwrap_or_else(|| {
+            distinct.push(group);
+            distinct.len() - 1
+        })
+    });
+    let places = places.collect();
+    (distinct, places)
 }
 
 /// A group's expression in the columns of the probe side: an equality key of the other side is the same, unless zeros of

@@ -288,6 +288,9 @@ impl Partials<'_> {
     /// else answers a correlated subquery, so it may try.
     fn check_joins(&self, data_type: &DataType) -> Recognised<()> {
         match data_type {
+            DataType::RunEndEncoded(..) | DataType::Union(..) => no(format!(
+                "a {data_type} has no NULL for rows that match nothing"
+            )),
             DataType::Dictionary(key, _)
                 if self.form != Form::Correlated && key.primitive_width() < Some(4) =>
             {

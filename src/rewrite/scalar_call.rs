@@ -104,6 +104,18 @@ fn check_statement(statement: &DmlStatement) -> Result<()> {
         WriteOp::Update => "UPDATE",
         _ => return Ok(()),
     };
+    let mut below = statement.input.as_ref();
+    while let LogicalPlan::Filter(Filter { input, .. })
+    | LogicalPlan::Projection(Projection { input, .. }) = below
+    {
+        below = input;
+    }
+    if matches!(below, LogicalPlan::Extension(e) if e.node.name() == "KeyRangeJoin") {
+        return plan_err!(
+            "a correlated subquery over a range does not work in {statement_name}, whose conditions and values a table evaluates by itself; write \
+             the answers into a table first, with CREATE TABLE … AS SELECT"
+        );
+    }
     statement.input.apply(|node| match node {
         LogicalPlan::Extension(e) if e.node.name() == "RangeJoin" => plan_err!(
             "range functions (range_min and its like) do not work in {statement_name}, whose conditions and values a table evaluates by itself; \
@@ -116,7 +128,7 @@ fn check_statement(statement: &DmlStatement) -> Result<()> {
 
 /// The name to restore after rewriting `expr`. Grouping sets are no column: their members' names come back with
 /// [`restore_columns`].
-fn save_name(preserver: &NamePreserver, expr: &Expr) -> SavedName {
+pub(super) fn save_name(preserver: &NamePreserver, expr: &Expr) -> SavedName {
     match expr {
         Expr::GroupingSet(_) => SavedName::None,
         expr => preserver.save(expr),

@@ -13,7 +13,7 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use super::condition::{check_repeats, is_of};
 use super::conditional::Branch;
 use super::correlated::Correlated;
-use super::scalar_call::restore_columns;
+use super::scalar_call::{restore_columns, save_name};
 use crate::options::RmqOptions;
 
 /// A correlated subquery over a range becomes a column that a range join below the expression's node adds.
@@ -44,49 +44,64 @@ impl OptimizerRule for SubqueryToRangeJoin {
         if !is_admitted || !has_correlated(&plan)? || !RmqOptions::of(&config.options()).rewrite {
             return Ok(Transformed::no(plan));
         }
-        let inputs = plan.inputs();
-        let [input] = inputs.as_slice() else {
-            return Ok(Transformed::no(plan));
-        };
-        let mut joins = Joins {
-            probe: (*input).clone(),
-            config,
-            found: vec![],
-        };
-        let schema = Arc::clone(plan.schema());
-        let preserver = NamePreserver::new(&plan);
-        let mut below = vec![];
-        let replaced = plan.clone().map_expressions(|expr| {
-            let name = preserver.save(&expr);
-            let replaced = joins.replace_in(expr, &[])?;
-            Ok(Transformed::yes(name.restore(replaced)))
-        })?;
-        if joins.found.is_empty() {
-            return Ok(Transformed::no(plan));
-        }
-        let mut plan = replaced.data;
-        if let LogicalPlan::Filter(filter) = &mut plan {
-            // What needs no answer is checked below, so that fewer rows are answered for.
-            let conjuncts = split_conjunction_owned(filter.predicate.clone());
-            let (now, later): (Vec<_>, Vec<_>) = conjuncts
-                .into_iter()
-                .partition(|e| is_of(e, joins.probe.schema()) && check_repeats(e).is_ok());
-            if let Some(later) = conjunction(later) {
-                filter.predicate = later;
-                below = now;
+        match with_joins(plan.clone(), config) {
+            Ok(Some(joined)) => Ok(Transformed::yes(joined)),
+            Ok(None) => Ok(Transformed::no(plan)),
+            Err(error) => {
+                log::debug!(
+                    "the subqueries of {} stay as they are: {error}",
+                    plan.display()
+                );
+                Ok(Transformed::no(plan))
             }
         }
-        let mut input = joins.probe;
-        if let Some(condition) = conjunction(below) {
-            input = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
-        }
-        for join in joins.found {
-            input = join.above(input)?;
-        }
-        let expressions = plan.expressions();
-        let plan = plan.with_new_exprs(expressions, vec![input])?;
-        Ok(Transformed::yes(restore_columns(plan, &schema)?))
     }
+}
+
+/// The node above range joins for its subqueries, if any of these is recognised.
+fn with_joins(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+    let inputs = plan.inputs();
+    let [input] = inputs.as_slice() else {
+        return Ok(None);
+    };
+    let mut joins = Joins {
+        probe: (*input).clone(),
+        config,
+        found: vec![],
+    };
+    let schema = Arc::clone(plan.schema());
+    let preserver = NamePreserver::new(&plan);
+    let mut below = vec![];
+    let replaced = plan.map_expressions(|expr| {
+        let name = save_name(&preserver, &expr);
+        let replaced = joins.replace_in(expr, &[])?;
+        Ok(Transformed::yes(name.restore(replaced)))
+    })?;
+    if joins.found.is_empty() {
+        return Ok(None);
+    }
+    let mut plan = replaced.data;
+    if let LogicalPlan::Filter(filter) = &mut plan {
+        // What needs no answer is checked below, so that fewer rows are answered for.
+        let conjuncts = split_conjunction_owned(filter.predicate.clone());
+        let (now, later): (Vec<_>, Vec<_>) = conjuncts
+            .into_iter()
+            .partition(|e| is_of(e, joins.probe.schema()) && check_repeats(e).is_ok());
+        if let Some(later) = conjunction(later) {
+            filter.predicate = later;
+            below = now;
+        }
+    }
+    let mut input = joins.probe;
+    if let Some(condition) = conjunction(below) {
+        input = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
+    }
+    for join in joins.found {
+        input = join.above(input)?;
+    }
+    let expressions = plan.expressions();
+    let plan = plan.with_new_exprs(expressions, vec![input])?;
+    Ok(Some(restore_columns(plan, &schema)?))
 }
 
 /// Whether the node's expressions have a correlated subquery at all: most have none, and stay without a copy.

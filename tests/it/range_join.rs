@@ -567,7 +567,7 @@ fn compare(name: &str, query: impl Fn(&Tables, &mut Random) -> (String, String) 
 }
 
 /// Whether `DataFusion` refuses a correlated subquery, as it does where no rule of ours takes it.
-fn is_refusal(error: &DataFusionError) -> bool {
+pub fn is_refusal(error: &DataFusionError) -> bool {
     let message = error.to_string();
     [
         "ScalarSubquery",
