@@ -198,10 +198,10 @@ impl Picking {
         }
         self.probing.metrics.probe_rows.add(self.batch.num_rows());
         let mut answers: Vec<Vec<ArrayRef>> = vec![vec![]; self.columns.aggregates.len()];
-        let mut matched = vec![];
+        let mut are_matched = vec![];
         for matches in &matches {
             let (count, found) = self.alone(matches, waiting)?;
-            matched.push(count > 0);
+            are_matched.push(count > 0);
             for (answers, found) in answers.iter_mut().zip(found) {
                 answers.push(found);
             }
@@ -211,7 +211,7 @@ impl Picking {
             Ok(concat(&rows)?)
         });
         let answers = answers.collect::<Result<_>>()?;
-        self.probing.joined(&self.batch, &matched, answers)
+        self.probing.joined(&self.batch, &are_matched, answers)
     }
 
     /// For each row of the probe side, which rows of the build side match it, batch by batch.
@@ -227,7 +227,7 @@ impl Picking {
         let keys: Vec<OrderKeys> = keys.collect::<Result<_>>()?;
         for (comparison, bound) in &self.probing.spec.bounds {
             let are_left = || {
-                let any = |rows: &Vec<BooleanBuffer>| rows.iter().any(|r| r.has_true());
+                let any = |rows: &Vec<BooleanBuffer>| rows.iter().any(BooleanBuffer::has_true);
                 matches.iter().map(any).collect()
             };
             let bounds = evaluate_where_needed(bound, &self.batch, are_left)?;

@@ -274,7 +274,8 @@ impl SpilledSide {
             // Others have their turn, and a query that was cancelled ends here.
             tokio::task::yield_now().await;
         }
-        asking.register()
+        asking.register();
+        Ok(())
     }
 }
 
@@ -304,13 +305,12 @@ enum Wanted {
 
 impl Asking {
     /// Registers what there is, whether or not it fits: it is there.
-    fn register(&self) -> Result<()> {
+    fn register(&self) {
         let mut bytes = 0;
         for asked in &self.batches {
             bytes += Size::of(&asked.batch).bytes + asked.merged.bytes();
         }
         self.memory.resize(bytes);
-        Ok(())
     }
 }
 

@@ -121,7 +121,7 @@ impl Spill {
         let mut written = vec![];
         let (mut piece, mut size) = (vec![], Size::default());
         for batch in batches {
-            for part in parts(&batch)? {
+            for part in parts(&batch) {
                 let more = Size::of(&part);
                 if !piece.is_empty() && (size + more).to_build() > room {
                     written.push(self.write_piece(&piece, first_row, waiting)?);
@@ -208,11 +208,11 @@ impl Pieces {
 }
 
 /// A batch in parts of a size that memory always has room for.
-fn parts(batch: &RecordBatch) -> Result<impl Iterator<Item = RecordBatch>> {
+fn parts(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> {
     let Size { rows, bytes } = Size::of(batch);
     let step = (rows * BATCH_BYTES / bytes.max(1)).max(BATCH_ROWS);
     let starts = (0..rows).step_by(step);
-    Ok(starts.map(move |start| batch.slice(start, step.min(rows - start))))
+    starts.map(move |start| batch.slice(start, step.min(rows - start)))
 }
 
 /// The order of range keys, for telling which pieces a bound leaves out.

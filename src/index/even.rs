@@ -1,6 +1,12 @@
 //! Sorted keys at one distance from each other, as positions and samples taken at a fixed rate have: where a bound stands among
 //! them is computed, and no key is looked at.
 
+#![allow(
+    clippy::inline_always,
+    clippy::needless_bitwise_bool,
+    reason = "loops without branches"
+)]
+
 use super::search::Number;
 use crate::engine::Encoding;
 

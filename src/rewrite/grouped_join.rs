@@ -238,10 +238,10 @@ impl GroupedJoin<'_> {
         let old = &aggregate.schema;
         let group_columns = old.fields().len() - values.len();
         let (groups, places) = distinct(groups, group_columns);
-        let merged = merges.len();
+        let answers = merges.len();
         let grouped = Aggregate::try_new(joined, groups, merges)?;
         let now = grouped.schema.columns();
-        let here = now.len() - merged;
+        let here = now.len() - answers;
         if places.len() != group_columns || places.iter().any(|place| *place >= here) {
             return no("two of its groups are the same here");
         }
