@@ -7,10 +7,13 @@ use datafusion::catalog::{CatalogProviderList, MemoryCatalogProviderList, TableF
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::{ScalarUDF, WindowUDF};
 use datafusion::optimizer::{AnalyzerRule, Optimizer, OptimizerRule};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_planner::ExtensionPlanner;
 use datafusion::prelude::SessionContext;
 
 use crate::engine::Extreme;
+use crate::exec::UseUniqueGroups;
 use crate::functions::column_name::Names;
 use crate::functions::{
     DevicesFunction, FrameUdf, IndexesFunction, RangeFunction, RangeJoinFunction,
@@ -29,7 +32,7 @@ pub trait SessionStateBuilderExt {
     /// Adds the functions `range_min`, `frame_min` and their like, `range_join()`, `rmq_indexes()` and `rmq_devices()`, the options
     /// `rmq.*`, the rules and the query planner that make them work.
     ///
-    /// Call it after the catalog list and the optimizer's rules have been set, where they are.
+    /// Call it after the catalog list and the optimizers' rules have been set, where they are.
     /// It replaces the query planner: a session that plans extension nodes of its own uses
     /// [`Self::with_rmq_and_planners`].
     #[must_use]
@@ -93,11 +96,13 @@ fn with_rmq_on(
     tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
 
     let optimizer = builder.optimizer().take().unwrap_or_default();
+    let physical = builder.physical_optimizers().take().unwrap_or_default();
     let planner = RmqQueryPlanner::new(names, indexes, planners);
     builder
         .with_config(config)
         .with_analyzer_rule(Arc::new(CheckFrameCalls))
         .with_optimizer_rules(with_rules(optimizer).rules)
+        .with_physical_optimizer_rules(with_physical_rules(physical).rules)
         .with_query_planner(Arc::new(planner))
 }
 
@@ -122,6 +127,15 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     // Last, for the calls whose bounds were columns of an outer query.
     optimizer.rules.push(Arc::new(RangeCallToJoin));
     optimizer.rules.push(Arc::new(GroupedJoinToRangeJoin));
+    optimizer
+}
+
+/// DataFusion's rules for physical plans and ours, which comes last.
+fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
+    let ours = UseUniqueGroups.name();
+    // What an earlier call registered.
+    optimizer.rules.retain(|rule| rule.name() != ours);
+    optimizer.rules.push(Arc::new(UseUniqueGroups));
     optimizer
 }
 

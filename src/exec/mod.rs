@@ -1,8 +1,10 @@
 //! The physical operator of range joins, and the relations whose rows it asks.
 
+mod ascending;
 mod blocking;
 mod decision;
 mod gather;
+mod groups_of_one;
 mod key_build;
 mod key_collect;
 mod key_devices;
@@ -24,8 +26,12 @@ mod once;
 mod prepare;
 mod range_join;
 mod relation;
+mod replay;
 mod stream;
 mod time_bounds;
+mod unique_groups;
+mod unique_read;
+mod unique_rule;
 
 pub(crate) use key_engine::JoinEngine;
 pub use key_join::KeyJoinExec;
@@ -33,3 +39,4 @@ pub(crate) use prepare::{PhysicalLookup, PrepareIndexesExec};
 pub(crate) use range_join::PhysicalCall;
 pub use range_join::RangeJoinExec;
 pub(crate) use relation::{Demand, Relation, RelationSource, expected_rows};
+pub(crate) use unique_rule::UseUniqueGroups;

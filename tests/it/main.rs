@@ -35,3 +35,5 @@ mod sql_files;
 mod staleness;
 #[cfg(feature = "sql")]
 mod support;
+#[cfg(feature = "sql")]
+mod unique_groups;

@@ -50,14 +50,16 @@ async fn an_inner_join_with_group_by() {
               TableScan: quotes projection=[sym, ts, price]
     --
     ProjectionExec: expr=[id@0 as id, __rmq_4@1 as min(q.price)]
-      AggregateExec: mode=FinalPartitioned, gby=[id@0 as id], aggr=[total_min(__rmq_3) as __rmq_4]
-        RepartitionExec: partitioning=Hash([id@0], 2), input_partitions=2
-          AggregateExec: mode=Partial, gby=[id@0 as id], aggr=[total_min(__rmq_3) as __rmq_4]
-            RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
-              ProjectionExec: expr=[id@0 as id, __rmq_3@3 as __rmq_3]
-                RangeJoinExec: type=Inner, on=[sym], range=q.ts in [t.ts - Int64(1), t.ts], aggs=[min(q.price)], engine=cpu
-                  DataSourceExec: partitions=1, partition_sizes=[1]
-                  DataSourceExec: partitions=1, partition_sizes=[1]
+      UniqueGroupsExec: keys=[id]
+        AggregateExec: mode=FinalPartitioned, gby=[id@0 as id], aggr=[total_min(__rmq_3) as __rmq_4]
+          RepartitionExec: partitioning=Hash([id@0], 2), input_partitions=2
+            AggregateExec: mode=Partial, gby=[id@0 as id], aggr=[total_min(__rmq_3) as __rmq_4]
+              ReplayExec
+                RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
+                  ProjectionExec: expr=[id@0 as id, __rmq_3@3 as __rmq_3]
+                    RangeJoinExec: type=Inner, on=[sym], range=q.ts in [t.ts - Int64(1), t.ts], aggs=[min(q.price)], engine=cpu
+                      DataSourceExec: partitions=1, partition_sizes=[1]
+                      DataSourceExec: partitions=1, partition_sizes=[1]
     "#);
 }
 
@@ -76,13 +78,15 @@ async fn a_left_join_with_group_by() {
               TableScan: quotes projection=[ts, size]
     --
     ProjectionExec: expr=[id@0 as id, sym@1 as sym, CASE WHEN __rmq_8@2 IS NOT NULL THEN __rmq_8@2 ELSE 0 END as count(*), __rmq_10@3 as sum(q.size), __rmq_12@4 as max(q.size)]
-      AggregateExec: mode=FinalPartitioned, gby=[id@0 as id, sym@1 as sym], aggr=[sum(CASE WHEN __rmq_7 = 0 THEN 1 ELSE __rmq_7 END) as __rmq_8, sum(__rmq_9) as __rmq_10, max(__rmq_11) as __rmq_12]
-        RepartitionExec: partitioning=Hash([id@0, sym@1], 2), input_partitions=1
-          AggregateExec: mode=Partial, gby=[id@0 as id, sym@1 as sym], aggr=[sum(CASE WHEN __rmq_7 = 0 THEN 1 ELSE __rmq_7 END) as __rmq_8, sum(__rmq_9) as __rmq_10, max(__rmq_11) as __rmq_12]
-            ProjectionExec: expr=[id@0 as id, sym@1 as sym, __rmq_7@3 as __rmq_7, __rmq_9@4 as __rmq_9, __rmq_11@5 as __rmq_11]
-              RangeJoinExec: type=Left, range=q.ts in [t.ts, t.ts + Int64(5)), aggs=[count(*), sum(q.size), max(q.size)], engine=cpu
-                DataSourceExec: partitions=1, partition_sizes=[1]
-                DataSourceExec: partitions=1, partition_sizes=[1]
+      UniqueGroupsExec: keys=[id]
+        AggregateExec: mode=FinalPartitioned, gby=[id@0 as id, sym@1 as sym], aggr=[sum(CASE WHEN __rmq_7 = 0 THEN 1 ELSE __rmq_7 END) as __rmq_8, sum(__rmq_9) as __rmq_10, max(__rmq_11) as __rmq_12]
+          RepartitionExec: partitioning=Hash([id@0, sym@1], 2), input_partitions=1
+            AggregateExec: mode=Partial, gby=[id@0 as id, sym@1 as sym], aggr=[sum(CASE WHEN __rmq_7 = 0 THEN 1 ELSE __rmq_7 END) as __rmq_8, sum(__rmq_9) as __rmq_10, max(__rmq_11) as __rmq_12]
+              ReplayExec
+                ProjectionExec: expr=[id@0 as id, sym@1 as sym, __rmq_7@3 as __rmq_7, __rmq_9@4 as __rmq_9, __rmq_11@5 as __rmq_11]
+                  RangeJoinExec: type=Left, range=q.ts in [t.ts, t.ts + Int64(5)), aggs=[count(*), sum(q.size), max(q.size)], engine=cpu
+                    DataSourceExec: partitions=1, partition_sizes=[1]
+                    DataSourceExec: partitions=1, partition_sizes=[1]
     "#);
 }
 
@@ -164,13 +168,15 @@ async fn a_self_join() {
             TableScan: quotes projection=[sym, ts, price]
     --
     ProjectionExec: expr=[sym@0 as sym, ts@1 as ts, __rmq_4@2 as min(b.price)]
-      AggregateExec: mode=FinalPartitioned, gby=[sym@0 as sym, ts@1 as ts], aggr=[total_min(__rmq_3) as __rmq_4]
-        RepartitionExec: partitioning=Hash([sym@0, ts@1], 2), input_partitions=2
-          AggregateExec: mode=Partial, gby=[sym@0 as sym, ts@1 as ts], aggr=[total_min(__rmq_3) as __rmq_4]
-            RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
-              RangeJoinExec: type=Inner, on=[sym], range=b.ts in [a.ts - Int64(300), a.ts], aggs=[min(b.price)], engine=cpu
-                DataSourceExec: partitions=1, partition_sizes=[1]
-                DataSourceExec: partitions=1, partition_sizes=[1]
+      UniqueGroupsExec: keys=[ts]
+        AggregateExec: mode=FinalPartitioned, gby=[sym@0 as sym, ts@1 as ts], aggr=[total_min(__rmq_3) as __rmq_4]
+          RepartitionExec: partitioning=Hash([sym@0, ts@1], 2), input_partitions=2
+            AggregateExec: mode=Partial, gby=[sym@0 as sym, ts@1 as ts], aggr=[total_min(__rmq_3) as __rmq_4]
+              ReplayExec
+                RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
+                  RangeJoinExec: type=Inner, on=[sym], range=b.ts in [a.ts - Int64(300), a.ts], aggs=[min(b.price)], engine=cpu
+                    DataSourceExec: partitions=1, partition_sizes=[1]
+                    DataSourceExec: partitions=1, partition_sizes=[1]
     "#);
 }
 

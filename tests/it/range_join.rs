@@ -438,7 +438,7 @@ impl Tables {
 }
 
 /// [`register`], each batch in a partition of its own.
-fn register_partitions(
+pub fn register_partitions(
     ctx: &SessionContext,
     name: &str,
     columns: &[(&str, ArrayRef)],

@@ -1,0 +1,184 @@
+//! Reads rows that are to be grouped, until it is known whether each is a group of its own.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::RecordBatch;
+use datafusion::common::runtime::SpawnedTask;
+use datafusion::common::{DataFusionError, Result, SharedResult, internal_datafusion_err};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::ExecutionPlanProperties;
+use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, Time};
+use futures::channel::oneshot;
+use futures::future::{BoxFuture, Either, Shared, select, try_join_all};
+use futures::{FutureExt, StreamExt};
+
+use super::ascending::{Ascending, ends};
+use super::groups_of_one::GroupsOfOne;
+use super::replay::{Held, PartlyRead, Replay};
+
+/// The consumer's name in the pool's reports.
+const NAME: &str = "rmq unique groups";
+
+/// What was found.
+pub(super) enum Groups {
+    /// Each row is a group. The rows, dealt out to partitions.
+    OfOne(Vec<Mutex<VecDeque<Held>>>),
+    /// There may be groups of several rows. Those that were read are in this context.
+    OfAny(Arc<TaskContext>),
+}
+
+impl Groups {
+    /// The rows of a partition, where each is a group.
+    pub(super) fn take(shares: &[Mutex<VecDeque<Held>>], partition: usize) -> VecDeque<Held> {
+        let share = shares.get(partition).map(|share| {
+            let mut share = share.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *share)
+        });
+        share.unwrap_or_default()
+    }
+}
+
+/// Reading, which goes on until this is dropped, whoever waits for it.
+pub(super) struct Reading(Shared<BoxFuture<'static, SharedResult<Arc<Groups>>>>);
+
+impl Reading {
+    /// Begins to read, for so many partitions of groups.
+    pub(super) fn begin(
+        groups: Arc<GroupsOfOne>,
+        partitions: usize,
+        context: Arc<TaskContext>,
+        metrics: &ExecutionPlanMetricsSet,
+    ) -> Self {
+        let builder = || MetricBuilder::new(metrics);
+        let unique_groups = builder().counter("unique_groups", 0);
+        let time = builder().elapsed_compute(0);
+        let reading = SpawnedTask::spawn(async move {
+            read(&groups, partitions, &context, &unique_groups, time).await
+        });
+        let found = async move {
+            let found = reading.join_unwind().await;
+            let found = found.map_err(|e| internal_datafusion_err!("reading did not end: {e}"));
+            found.flatten().map(Arc::new).map_err(Arc::new)
+        };
+        Self(found.boxed().shared())
+    }
+
+    /// # Errors
+    /// What reading came to; all who wait get it.
+    pub(super) async fn groups(&self) -> Result<Arc<Groups>> {
+        self.0.clone().await.map_err(DataFusionError::Shared)
+    }
+}
+
+/// Reads all partitions of the rows.
+async fn read(
+    groups: &GroupsOfOne,
+    partitions: usize,
+    context: &Arc<TaskContext>,
+    unique_groups: &Count,
+    time: Time,
+) -> Result<Groups> {
+    // What does not fit makes the ordinary aggregate run, so a fair pool gives it its share.
+    let memory = MemoryConsumer::new(NAME).with_can_spill(true);
+    let memory = memory.register(context.memory_pool());
+    let (stop, stopped) = oneshot::channel();
+    let search = Arc::new(Search {
+        ascending: Ascending::new(&groups.keys),
+        memory: Arc::new(memory),
+        stop: Mutex::new(Some(stop)),
+        stopped: stopped.shared(),
+        time,
+    });
+    let inputs = 0..groups.input.output_partitioning().partition_count();
+    let inputs = inputs.map(|i| groups.input.execute(i, Arc::clone(context)));
+    let inputs: Vec<_> = inputs.collect::<Result<_>>()?;
+    // All are begun before one is waited for.
+    let tasks: Vec<_> = inputs
+        .into_iter()
+        .map(|input| SpawnedTask::spawn(Arc::clone(&search).read(input)))
+        .collect();
+    let read = try_join_all(tasks.into_iter().map(|task| async move {
+        let read = task.join_unwind().await;
+        read.map_err(|e| internal_datafusion_err!("reading did not end: {e}"))?
+    }));
+    let read = read.await?;
+    match search.ascending.place() {
+        Some(key) if !search.is_stopped() => {
+            unique_groups.add(1);
+            let batches = read.into_iter().flat_map(|read| read.batches).collect();
+            Ok(Groups::OfOne(deal(batches, key, partitions)))
+        }
+        _ => Ok(Groups::OfAny(Replay::context(context, read))),
+    }
+}
+
+/// What the tasks that read have in common.
+struct Search {
+    ascending: Ascending,
+    memory: Arc<MemoryReservation>,
+    /// Dropped when it is known that groups may have several rows, or that there is no memory to find out.
+    stop: Mutex<Option<oneshot::Sender<()>>>,
+    stopped: Shared<oneshot::Receiver<()>>,
+    time: Time,
+}
+
+impl Search {
+    /// Reads one partition.
+    async fn read(self: Arc<Self>, mut input: SendableRecordBatchStream) -> Result<PartlyRead> {
+        let mut batches = vec![];
+        let mut stopped = self.stopped.clone();
+        loop {
+            // A partition that has no rows for now must not keep the others waiting.
+            let batch = match select(&mut stopped, input.next()).await {
+                Either::Left(_) => break,
+                Either::Right((Some(batch), _)) => batch?,
+                Either::Right((None, _)) => {
+                    let rest = None;
+                    return Ok(PartlyRead { batches, rest });
+                }
+            };
+            if batch.num_rows() == 0 {
+                continue;
+            }
+            let _timer = self.time.timer();
+            let may_be_unique = self.ascending.add(&batch);
+            let (held, granted) = Held::new(batch, &self.memory)?;
+            batches.push(held);
+            if !may_be_unique || !granted {
+                drop(self.sender().take());
+                break;
+            }
+        }
+        let rest = Some(input);
+        Ok(PartlyRead { batches, rest })
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.sender().is_none()
+    }
+
+    fn sender(&self) -> std::sync::MutexGuard<'_, Option<oneshot::Sender<()>>> {
+        self.stop.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Deals batches out to so many partitions, about as many rows to each. Whenever the same rows come in the same batches, each
+/// partition gets the same, whichever came first.
+fn deal(mut batches: Vec<Held>, key: usize, partitions: usize) -> Vec<Mutex<VecDeque<Held>>> {
+    batches.sort_by_cached_key(|held| ends(&held.batch.slice(0, 1), key));
+    let rows = |held: &Held| RecordBatch::num_rows(&held.batch);
+    let all: usize = batches.iter().map(rows).sum();
+    let mut shares: Vec<VecDeque<Held>> = (0..partitions).map(|_| VecDeque::new()).collect();
+    let mut before = 0;
+    for held in batches {
+        let place = before as u128 * partitions as u128 / all.max(1) as u128;
+        before += rows(&held);
+        let place = usize::try_from(place).unwrap_or_default();
+        if let Some(share) = shares.get_mut(place) {
+            share.push_back(held);
+        }
+    }
+    shares.into_iter().map(Mutex::new).collect()
+}
