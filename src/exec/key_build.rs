@@ -40,6 +40,7 @@ enum Answering {
     CountRows,
     Counts(Arc<Counts>),
     Sums(Arc<Sums>),
+    SumRests(Arc<Sums>),
     First(Arc<Values>),
     Last(Arc<Values>),
     AtExtreme {
@@ -187,8 +188,10 @@ impl Work {
         }
         if let Some(counts) = ready.counts.as_ref().filter(|_| wanted.sums) {
             self.waiting.check()?;
-            self.memory.try_grow(Sums::estimate(&data_type, places))?;
+            self.memory
+                .try_grow(Sums::estimate(&chunks.arrays, &data_type, places))?;
             let sums = Sums::of(&chunks.arrays, &data_type, Arc::clone(counts), places)?;
+            borrowed |= sums.borrow_column();
             ready.sums = Some(Arc::new(sums));
         }
         for (extreme, positions) in wanted.extremes {
@@ -270,13 +273,14 @@ impl Work {
     }
 }
 
-/// Whether it matters which of several rows with equal keys came first.
+/// Whether it matters which of several rows with equal keys came first. It does not for sums of floats, which are rounded once.
 pub(super) fn ties_matter(columns: &BuildColumns) -> bool {
     let chosen = |(function, _): &(KeyFunction, _)| match function {
         KeyFunction::First | KeyFunction::Last | KeyFunction::AtExtreme { .. } => true,
         KeyFunction::CountRows
         | KeyFunction::Count
         | KeyFunction::Sum
+        | KeyFunction::SumRest
         | KeyFunction::Extreme(_) => false,
     };
     columns.prevailing || columns.aggregates.iter().any(chosen)
@@ -323,7 +327,7 @@ impl Wanted {
             let is_second = arguments.get(1) == Some(&column);
             match *function {
                 KeyFunction::Count => wanted.counts |= is_first,
-                KeyFunction::Sum => {
+                KeyFunction::Sum | KeyFunction::SumRest => {
                     wanted.counts |= is_first;
                     wanted.sums |= is_first;
                 }
@@ -379,6 +383,7 @@ fn answering(function: KeyFunction, arguments: &[usize], ready: &[Ready]) -> Res
         KeyFunction::CountRows => Some(Answering::CountRows),
         KeyFunction::Count => first.and_then(|c| c.counts.clone()).map(Answering::Counts),
         KeyFunction::Sum => first.and_then(|c| c.sums.clone()).map(Answering::Sums),
+        KeyFunction::SumRest => first.and_then(|c| c.sums.clone()).map(Answering::SumRests),
         KeyFunction::First => first.and_then(|c| c.values.clone()).map(Answering::First),
         KeyFunction::Last => first.and_then(|c| c.values.clone()).map(Answering::Last),
         KeyFunction::Extreme(extreme) => first
@@ -469,6 +474,7 @@ impl BuildSide {
             }
             Answering::Counts(counts) => Arc::new(counts.answer(ranges)),
             Answering::Sums(sums) => sums.answer(ranges),
+            Answering::SumRests(sums) => sums.rests(ranges)?,
             Answering::Extreme(index) => self.ask(index, ranges, false, stood_in)?,
             Answering::First(values) => {
                 values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(l)))?

@@ -14,7 +14,7 @@ use super::key_collect::BuildColumns;
 use super::key_spill::plain_key;
 use crate::engine::Extreme;
 use crate::functions::bounds::Ranges;
-use crate::index::{Sums, array_bytes, value_type};
+use crate::index::{Sums, add_float_sums, array_bytes, value_type};
 use crate::plan::{KeyAggregate, KeyFunction};
 
 /// What pieces are asked, and how their answers are merged.
@@ -30,6 +30,8 @@ pub(super) struct Merging {
 enum Merge {
     Count,
     Sum,
+    /// The sums come with what they lost when they were rounded, so that what comes of adding them is rounded once.
+    FloatSum,
     /// The answer comes with columns that decide; least in this order wins, of equal ones that of the rows that came first.
     Choose {
         order: RowConverter,
@@ -85,7 +87,12 @@ impl Merging {
             };
             merges.push(match *function {
                 KeyFunction::CountRows | KeyFunction::Count => Merge::Count,
-                KeyFunction::Sum => Merge::Sum,
+                // Floats or not, what comes first is the sum, and so the answer.
+                KeyFunction::Sum if Sums::are_rounded(&values[arguments[0]]) => {
+                    asked.push((KeyFunction::SumRest, arguments.clone()));
+                    Merge::FloatSum
+                }
+                KeyFunction::Sum | KeyFunction::SumRest => Merge::Sum,
                 KeyFunction::Extreme(extreme) => {
                     let options = SortOptions::new(extreme == Extreme::Max, false);
                     choose(&[(*function, arguments[0], Deciding::Value(0), options)])?
@@ -171,6 +178,10 @@ impl Merged {
             match merge {
                 Merge::Count => part.columns[0] = add_counts(&part.columns[0], &columns[0]),
                 Merge::Sum => part.columns[0] = Sums::add(&part.columns[0], &columns[0])?,
+                Merge::FloatSum => {
+                    let [old, new] = [&part.columns, &columns].map(|both| [&both[0], &both[1]]);
+                    part.columns = add_float_sums(old, new).to_vec();
+                }
                 Merge::Choose { order, deciding } => {
                     let rows = |columns: &[ArrayRef]| -> Result<_> {
                         let deciding = deciding.iter().map(|d| d.column(columns));
@@ -234,11 +245,14 @@ impl Merged {
 impl Merge {
     /// How many answers of a piece it takes.
     fn columns(&self) -> usize {
-        let Self::Choose { deciding, .. } = self else {
-            return 1;
-        };
-        let last = deciding.iter().map(|d| d.place()).max();
-        last.map_or(1, |place| place + 1)
+        match self {
+            Self::Count | Self::Sum => 1,
+            Self::FloatSum => 2,
+            Self::Choose { deciding, .. } => {
+                let last = deciding.iter().map(|d| d.place()).max();
+                last.map_or(1, |place| place + 1)
+            }
+        }
     }
 }
 

@@ -32,15 +32,15 @@ pub(super) struct Held {
 
 impl Held {
     /// The batch, and whether the pool had memory for it.
-    pub(super) fn new(batch: RecordBatch, memory: &Arc<MemoryReservation>) -> Result<(Self, bool)> {
-        let bytes = Size::of(&batch)?.bytes;
+    pub(super) fn new(batch: RecordBatch, memory: &Arc<MemoryReservation>) -> (Self, bool) {
+        let bytes = Size::of(&batch).bytes;
         let granted = memory.try_grow(bytes).is_ok();
         let held = Self {
             batch,
             memory: Arc::clone(memory),
             bytes: if granted { bytes } else { 0 },
         };
-        Ok((held, granted))
+        (held, granted)
     }
 }
 

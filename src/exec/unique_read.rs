@@ -144,7 +144,7 @@ impl Search {
             }
             let _timer = self.time.timer();
             let may_be_unique = self.ascending.add(&batch);
-            let (held, granted) = Held::new(batch, &self.memory)?;
+            let (held, granted) = Held::new(batch, &self.memory);
             batches.push(held);
             if !may_be_unique || !granted {
                 drop(self.sender().take());

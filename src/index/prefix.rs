@@ -1,4 +1,4 @@
-//! Counts and sums of ranges, as differences of counts and sums from the first row.
+//! Counts and sums of ranges, as differences of counts and sums from the first row; sums of floats apart.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -10,8 +10,9 @@ use arrow::datatypes::{
     Int64Type, IntervalDayTimeType, IntervalMonthDayNanoType, IntervalUnit, IntervalYearMonthType,
     TimeUnit, UInt64Type,
 };
-use datafusion::common::{Result, exec_err};
+use datafusion::common::{Result, exec_err, internal_err};
 
+use super::float_sums::FloatSums;
 use super::places::Places;
 use crate::engine::cpu::Numbers;
 use crate::functions::bounds::Ranges;
@@ -55,7 +56,7 @@ impl Counts {
     }
 
     /// How many values of a range within the column are not NULL.
-    fn count(&self, (left, right): (i64, i64)) -> i64 {
+    pub(super) fn count(&self, (left, right): (i64, i64)) -> i64 {
         if left > right {
             return 0;
         }
@@ -90,12 +91,20 @@ impl Counts {
     }
 }
 
-/// The sum of the values before each row, and how many there are. Sums wrap, as DataFusion's do, each part of an interval by
-/// itself, so that a difference is what DataFusion's sum of the range is.
+/// The sums of the values of ranges, and how many there are.
 #[derive(Debug)]
 pub(crate) struct Sums {
     counts: Arc<Counts>,
-    prefix: Box<dyn Differences>,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// The sum of the values before each row. Sums wrap, as DataFusion's do, each part of an interval by itself, so that a
+    /// difference is what DataFusion's sum of the range is.
+    Exact(Box<dyn Differences>),
+    /// Their differences would lose digits.
+    Floats(FloatSums),
 }
 
 /// Runs `$helper!(T)` with Arrow's type of the values of `$data_type`, if their sums are exact.
@@ -121,14 +130,19 @@ macro_rules! with_exact_type {
 }
 
 impl Sums {
-    /// Whether sums of values of this type are exact.
+    /// Whether there are sums of values of this type.
     pub(crate) fn supports(data_type: &DataType) -> bool {
         macro_rules! yes {
             ($type:ty) => {
                 true
             };
         }
-        with_exact_type!(data_type, yes, false)
+        with_exact_type!(data_type, yes, Self::are_rounded(data_type))
+    }
+
+    /// Whether sums of values of this type are rounded, and so have a rest.
+    pub(crate) fn are_rounded(data_type: &DataType) -> bool {
+        data_type == &DataType::Float64
     }
 
     /// The sums of the column that `chunks` make up, whose rows go to `places`.
@@ -146,23 +160,36 @@ impl Sums {
                 Box::new(Prefix::<$type>::of(chunks, data_type, places))
             };
         }
+        if Self::are_rounded(data_type) {
+            let kind = Kind::Floats(FloatSums::of(chunks, places));
+            return Ok(Self { counts, kind });
+        }
         let prefix: Box<dyn Differences> = with_exact_type!(
             data_type,
             prefix,
             return exec_err!("a range join has no sums of {data_type}")
         );
-        Ok(Self { counts, prefix })
+        let kind = Kind::Exact(prefix);
+        Ok(Self { counts, kind })
     }
 
     /// About how many bytes the sums of such a column take, the counts not included.
-    pub(crate) fn estimate(data_type: &DataType, places: &Places) -> usize {
+    pub(crate) fn estimate(chunks: &[ArrayRef], data_type: &DataType, places: &Places) -> usize {
+        if Self::are_rounded(data_type) {
+            return FloatSums::estimate(chunks, places);
+        }
         (places.len() + 1) * data_type.primitive_width().unwrap_or_default()
     }
 
-    /// Sums of two parts of the same ranges as one, NULL where there is neither.
+    /// Whether they look at the memory of the column that they were given.
+    pub(crate) fn borrow_column(&self) -> bool {
+        matches!(&self.kind, Kind::Floats(sums) if sums.borrows_column())
+    }
+
+    /// Exact sums of two parts of the same ranges as one, NULL where there is neither.
     ///
     /// # Errors
-    /// As [`Self::of`].
+    /// An execution error for other types.
     pub(crate) fn add(some: &ArrayRef, others: &ArrayRef) -> Result<ArrayRef> {
         macro_rules! add {
             ($type:ty) => {
@@ -179,7 +206,21 @@ impl Sums {
 
     /// The sums of many ranges within the column, NULL where a range holds no value.
     pub(crate) fn answer(&self, ranges: &Ranges) -> ArrayRef {
-        self.prefix.differences(ranges, &self.counts)
+        match &self.kind {
+            Kind::Exact(prefix) => prefix.differences(ranges, &self.counts),
+            Kind::Floats(sums) => sums.sums(ranges, &self.counts),
+        }
+    }
+
+    /// What each of these lost when it was rounded.
+    ///
+    /// # Errors
+    /// An internal one where [`Self::are_rounded`] says no.
+    pub(crate) fn rests(&self, ranges: &Ranges) -> Result<ArrayRef> {
+        match &self.kind {
+            Kind::Exact(_) => internal_err!("exact sums have no rest"),
+            Kind::Floats(sums) => Ok(sums.rests(ranges, &self.counts)),
+        }
     }
 }
 
@@ -251,6 +292,6 @@ fn add_arrays<T: ArrowPrimitiveType>(some: &ArrayRef, others: &ArrayRef) -> Arra
     clippy::cast_possible_truncation,
     reason = "ranges within a column have no negative positions"
 )]
-fn index(position: i64) -> usize {
+pub(super) fn index(position: i64) -> usize {
     position as usize
 }

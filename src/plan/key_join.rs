@@ -78,6 +78,8 @@ pub enum KeyFunction {
     Count,
     /// `(x)`: the sum of x.
     Sum,
+    /// `(x)`: what the sum of floats x lost when it was rounded. Asked of pieces, for their sums to be added without it being lost.
+    SumRest,
     /// `(x)`: x of the first row by the range key, of several the first that came.
     First,
     /// `(x)`: x of the last row by the range key, of several the first that came.
@@ -288,6 +290,7 @@ impl Display for KeyAggregate<Expr> {
             (KeyFunction::Extreme(extreme), [x]) => write!(f, "{}({x})", extreme.name()),
             (KeyFunction::Count, [x]) => write!(f, "count({x})"),
             (KeyFunction::Sum, [x]) => write!(f, "sum({x})"),
+            (KeyFunction::SumRest, [x]) => write!(f, "sum_rest({x})"),
             (KeyFunction::First, [x]) => write!(f, "first({x})"),
             (KeyFunction::Last, [x]) => write!(f, "last({x})"),
             (

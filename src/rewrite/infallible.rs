@@ -92,7 +92,8 @@ fn keeps_values(from: &DataType, to: &DataType) -> bool {
         (decimal_digits(from), decimal_digits(to)),
         (Some((less, a)), Some((more, b))) if a == b && less <= more
     );
-    let to_float = from.is_integer() && to == &DataType::Float64;
+    let number = from.is_integer() || from.is_floating() || decimal_digits(from).is_some();
+    let to_float = number && to == &DataType::Float64;
     decodes || wider_decimal || to_float || text(from) && text(to) || widens(from, to)
 }
 

@@ -154,10 +154,11 @@ impl Partials<'_> {
         let data_type = argument.get_type(self.build)?;
         if !Sums::supports(&data_type) {
             return no(format!(
-                "the sum of {argument}, a {data_type}, is not exact"
+                "a range join has no sum of {argument}, a {data_type}"
             ));
         }
-        // Of decimals, DataFusion's sum has more digits than these: so has its sum of these sums, and they wrap alike.
+        // Of decimals, DataFusion's sum has more digits than these: so has its sum of these sums, and they wrap alike. Those of
+        // floats are rounded; DataFusion rounds again where a group has several.
         let sum = self.add(KeyFunction::Sum, vec![argument], data_type);
         Ok(self.merged(sum.clone(), aggregate(Arc::clone(&call.func), sum)))
     }
@@ -179,6 +180,11 @@ impl Partials<'_> {
                 cast(cast(sum, DataType::Int64) / count, average.clone())
             });
         }
+        if data_type == DataType::Float64 {
+            return self.quotient(call, argument, data_type, |sum, count| {
+                sum / cast(count, DataType::Float64)
+            });
+        }
         if let Some(sum_type) = DecimalAverageUdf::sum_type(&data_type) {
             let udf = ScalarUDF::from(DecimalAverageUdf::new(average));
             return self.quotient(call, argument, sum_type, |sum, count| {
@@ -186,7 +192,7 @@ impl Partials<'_> {
             });
         }
         no(format!(
-            "the average of {argument}, a {data_type}, is not exact"
+            "a range join has no average of {argument}, a {data_type}"
         ))
     }
 

