@@ -16,6 +16,7 @@ use datafusion::prelude::{SessionConfig, SessionContext, col, lit};
 use datafusion_rmq::SessionStateBuilderExt;
 use futures::StreamExt;
 
+use crate::range_join::register_partitions;
 use crate::support::{bigint, cpu_session, error, register, run, session};
 
 fn numbers(values: impl IntoIterator<Item = i64>) -> ArrayRef {
@@ -230,7 +231,7 @@ async fn a_dropped_stream_stops_and_frees() {
 async fn partitions_go_on_where_one_is_dropped() {
     let ctx = session();
     register(&ctx, "p", &[("k", numbers(0..200_000))], &[50_000; 3]);
-    register(&ctx, "q", &[("a", numbers(0..4_000))], &[1_000; 3]);
+    register_partitions(&ctx, "q", &[("a", numbers(0..4_000))], &[1_000; 3]);
     // Hashes of groups divide the rows of the build side.
     let sql = "SELECT q.a, x.m FROM q CROSS JOIN LATERAL (
                    SELECT max(p.v) AS m FROM (SELECT k, max(k) AS v FROM p GROUP BY k) AS p WHERE p.k BETWEEN q.a AND q.a + 7
