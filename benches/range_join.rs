@@ -88,9 +88,16 @@ fn run(ctx: &SessionContext, sql: &str) -> (Duration, Duration, String) {
     (times.0, times.1, value)
 }
 
-/// Runs a query five times, and prints the best CPU time, its wall time and the answer.
+/// Runs a query five times, unless `RMQ_BENCH_RUNS` says otherwise, and prints the best CPU time, its wall time and the answer. With
+/// `RMQ_BENCH_ONLY` it runs only those whose names contain that, for a profiler to see nothing else.
 fn measure(ctx: &SessionContext, what: &str, sql: &str) {
-    let (cpu, wall, value) = (0..5).map(|_| run(ctx, sql)).min().expect("five runs");
+    if std::env::var("RMQ_BENCH_ONLY").is_ok_and(|only| !what.contains(&only)) {
+        return;
+    }
+    let runs = std::env::var("RMQ_BENCH_RUNS");
+    let runs = runs.map_or(5, |n| n.parse().expect("RMQ_BENCH_RUNS is a number"));
+    let runs = (0..runs.max(1)).map(|_| run(ctx, sql));
+    let (cpu, wall, value) = runs.min().expect("at least one run");
     println!(
         "  {what:<58} {:>9.3} s CPU {:>9.3} s  = {value}",
         cpu.as_secs_f64(),

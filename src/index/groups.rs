@@ -113,8 +113,8 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
-    use arrow::array::{Float32Array, Float64Array, Int64Array, StringArray};
-    use arrow::compute::{cast, concat};
+    use arrow::array::{Float32Array, Float64Array, Int64Array, StringArray, UInt64Array};
+    use arrow::compute::{cast, concat, take};
     use arrow::datatypes::{DataType as T, IntervalUnit, TimeUnit};
     use datafusion::common::ScalarValue;
 
@@ -187,6 +187,23 @@ mod tests {
         }
     }
 
+    /// Some of these values, not NULL, in runs that are long now and then.
+    fn in_runs(state: &mut u64, values: &ArrayRef, rows: usize) -> ArrayRef {
+        let valid = (0..values.len()).filter(|i| values.is_valid(*i));
+        let valid: Vec<u64> = valid.map(|i| i as u64).collect();
+        if valid.is_empty() {
+            return values.slice(0, 0);
+        }
+        let (mut at, often) = (0, 2 + random(state, 200));
+        let places = (0..rows).map(|_| {
+            if random(state, often) == 0 {
+                at = random(state, valid.len() as u64) as usize;
+            }
+            valid[at]
+        });
+        take(values, &places.collect::<UInt64Array>(), None).unwrap()
+    }
+
     /// What a row's values are to a map; `None` where one is NULL.
     fn key(columns: &[ArrayRef], row: usize) -> Option<Vec<String>> {
         let key = columns.iter().map(|column| {
@@ -243,12 +260,17 @@ mod tests {
             let mut groups = Groups::try_new(&types).unwrap();
             let mut known: HashMap<Vec<String>, u32> = HashMap::new();
             for batch in 0..3 {
-                let rows = random(state, 60) as usize;
+                let in_some_runs = random(state, 2) == 0;
+                let rows = random(state, if in_some_runs { 600 } else { 60 }) as usize;
                 let (from, to) = (random(state, 5) as usize, random(state, 5) as usize);
-                let keys: Vec<ArrayRef> = types
-                    .iter()
-                    .map(|t| values(state, from + rows + to, t).slice(from, rows))
-                    .collect();
+                let keys = types.iter().map(|t| {
+                    let mut values = values(state, 40 + from + rows + to, t);
+                    if in_some_runs {
+                        values = in_runs(state, &values, from + rows + to);
+                    }
+                    values.slice(from, rows)
+                });
+                let keys: Vec<ArrayRef> = keys.collect();
                 let mut found = vec![0; rows];
                 if batch < 2 {
                     groups.add(&keys, &mut found).unwrap();

@@ -343,27 +343,67 @@ impl UsedValues {
     }
 }
 
-/// Asks for each value's number. Neighbours are often equal: these ask once.
+/// So many values at once are compared with the one before them, where so many before have been equal.
+const RUN: usize = 64;
+const STREAK: usize = 8;
+
+/// Asks for each value's number. Neighbours are often equal: these ask once. `repeat` says whether the [`RUN`] values from a place on
+/// equal the one before; it may say no.
 #[inline]
 fn each<K: Copy + PartialEq>(
     nulls: Option<&NullBuffer>,
     numbers: &mut [u32],
     key: impl Fn(usize) -> K,
+    repeat: impl Fn(usize) -> bool,
     mut ask: impl FnMut(K) -> u32,
 ) {
     let mut last: Option<(K, u32)> = None;
-    for (i, number) in numbers.iter_mut().enumerate() {
-        if nulls.is_some_and(|nulls| nulls.is_null(i)) {
-            *number = NO_GROUP;
-            continue;
+    if let Some(nulls) = nulls.filter(|nulls| nulls.null_count() > 0) {
+        for (i, number) in numbers.iter_mut().enumerate() {
+            if nulls.is_null(i) {
+                *number = NO_GROUP;
+                continue;
+            }
+            let key = key(i);
+            *number = match last {
+                Some((before, number)) if before == key => number,
+                _ => ask(key),
+            };
+            last = Some((key, *number));
         }
-        let key = key(i);
-        *number = match last {
-            Some((before, number)) if before == key => number,
-            _ => ask(key),
-        };
-        last = Some((key, *number));
+        return;
     }
+    let mut i = 0;
+    while i < numbers.len() {
+        let end = (i + STREAK).min(numbers.len());
+        let mut same = true;
+        for i in i..end {
+            let key = key(i);
+            numbers[i] = match last {
+                Some((before, number)) if before == key => number,
+                _ => {
+                    same = false;
+                    ask(key)
+                }
+            };
+            last = Some((key, numbers[i]));
+        }
+        i = end;
+        while same && let Some(run) = numbers.get_mut(i..i + RUN) {
+            let Some((_, number)) = last.filter(|_| repeat(i)) else {
+                break;
+            };
+            run.fill(number);
+            i += RUN;
+        }
+    }
+}
+
+/// Whether the [`RUN`] values from a place on, not the first, are those bits that stand before it.
+#[inline]
+fn repeats<T: Copy + PartialEq>(bits: &[T], from: usize) -> bool {
+    let (before, run) = (bits[from - 1], &bits[from..from + RUN]);
+    run.iter().fold(true, |same, bits| same & (*bits == before))
 }
 
 /// Values of a fixed width of up to 64 bits.
@@ -373,7 +413,8 @@ fn each_64(values: &ArrayRef, numbers: &mut [u32], ask: impl FnMut(u64) -> u32) 
     let data_type = values.data_type();
     if let Some(bools) = values.as_boolean_opt() {
         let bools = bools.values();
-        each(nulls, numbers, |i| u64::from(bools.value(i)), ask);
+        let key = |i: usize| u64::from(bools.value(i));
+        each(nulls, numbers, key, |_| false, ask);
         return Ok(());
     }
     let minus_zero = match data_type {
@@ -387,19 +428,23 @@ fn each_64(values: &ArrayRef, numbers: &mut [u32], ask: impl FnMut(u64) -> u32) 
     match data_type.primitive_width() {
         Some(1) => {
             let bits = native::<u8>(values);
-            each(nulls, numbers, |i| u64::from(bits[i]), ask);
+            let key = |i: usize| u64::from(bits[i]);
+            each(nulls, numbers, key, |i| repeats(&bits, i), ask);
         }
         Some(2) => {
             let bits = native::<u16>(values);
-            each(nulls, numbers, |i| folded(u64::from(bits[i])), ask);
+            let key = |i: usize| folded(u64::from(bits[i]));
+            each(nulls, numbers, key, |i| repeats(&bits, i), ask);
         }
         Some(4) => {
             let bits = native::<u32>(values);
-            each(nulls, numbers, |i| folded(u64::from(bits[i])), ask);
+            let key = |i: usize| folded(u64::from(bits[i]));
+            each(nulls, numbers, key, |i| repeats(&bits, i), ask);
         }
         Some(8) => {
             let bits = native::<u64>(values);
-            each(nulls, numbers, |i| folded(bits[i]), ask);
+            let key = |i: usize| folded(bits[i]);
+            each(nulls, numbers, key, |i| repeats(&bits, i), ask);
         }
         _ => return unexpected(data_type),
     }
@@ -413,7 +458,7 @@ fn each_128(values: &ArrayRef, numbers: &mut [u32], ask: impl FnMut(u128) -> u32
     }
     let bits = native::<i128>(values);
     let key = |i: usize| bits[i].cast_unsigned();
-    each(values.nulls(), numbers, key, ask);
+    each(values.nulls(), numbers, key, |i| repeats(&bits, i), ask);
     Ok(())
 }
 
@@ -442,7 +487,7 @@ fn each_text<'a>(
                 let value = array.value(i);
                 Text::of(value, 0, value.len())
             };
-            each(values.nulls(), numbers, key, ask);
+            each(values.nulls(), numbers, key, |_| false, ask);
         }
         other => return unexpected(other),
     }
@@ -460,7 +505,18 @@ fn each_of_bytes<'a, T: ByteArrayType>(
         let (start, end) = (ends[i].as_usize(), ends[i + 1].as_usize());
         Text::of(bytes, start, end - start)
     };
-    each(values.nulls(), numbers, key, ask);
+    let repeat = |i: usize| {
+        let ends = &ends[i - 1..=i + RUN];
+        let (start, end) = (ends[0].as_usize(), ends[RUN].as_usize());
+        let len = ends[1].as_usize() - start;
+        let lens = ends
+            .windows(2)
+            .map(|ends| ends[1].as_usize() - ends[0].as_usize());
+        // Each is the one before it, if they are so when moved on by one.
+        lens.fold(true, |same, other| same & (other == len))
+            && bytes[start..end] == bytes[start + len..end + len]
+    };
+    each(values.nulls(), numbers, key, repeat, ask);
 }
 
 fn each_view<'a>(
@@ -481,7 +537,7 @@ fn each_view<'a>(
         }
         Text::of(&buffers[part(64)], part(96), len)
     };
-    each(values.nulls(), numbers, key, ask);
+    each(values.nulls(), numbers, key, |i| repeats(views, i), ask);
 }
 
 /// Values of any type.

@@ -10,6 +10,7 @@ mod device_keys;
 mod devices;
 mod even;
 mod float_sums;
+mod group_numbers;
 mod groups;
 mod intern;
 mod keys;

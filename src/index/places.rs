@@ -3,7 +3,9 @@
 use std::sync::{Arc, OnceLock};
 
 use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
 
+use super::group_numbers::GroupNumbers;
 use super::groups::NO_GROUP;
 use crate::engine::cpu::{Numbers, Plain};
 
@@ -46,28 +48,23 @@ impl Places {
     }
 
     /// Of rows by group, those of one group as they came; and where each group begins, and the end of the last. Rows of no group are
-    /// left out.
-    pub(super) fn by_group(mut numbers: Numbers<u32>, groups: usize) -> (Self, Vec<usize>) {
-        let mut starts = vec![0; groups + 1];
-        let mut ordered = true;
-        let mut last = 0;
-        // Rows of one group often come together: each such run is counted at once.
-        for run in numbers.chunk_by(|number, next| number == next) {
-            let number = run[0];
-            ordered &= number >= last && number != NO_GROUP;
-            last = number;
-            if number != NO_GROUP {
-                starts[number as usize + 1] += run.len();
-            }
-        }
+    /// left out. The memory that it takes to move rows is registered with `memory`.
+    pub(super) fn by_group(
+        numbers: GroupNumbers,
+        groups: usize,
+        memory: &MemoryReservation,
+    ) -> Result<(Self, Vec<usize>)> {
+        let (counts, ordered) = numbers.counts(groups);
+        let mut starts = counts;
         let mut sum = 0;
         for start in &mut starts {
-            sum += *start;
-            *start = sum;
+            sum += std::mem::replace(start, sum);
         }
+        starts.push(sum);
         if ordered {
-            return (Self::as_they_came(sum), starts);
+            return Ok((Self::as_they_came(sum), starts));
         }
+        let mut numbers = numbers.into_each(memory)?;
         let mut next: Vec<u32> = starts.iter().map(|start| number(*start)).collect();
         for number in numbers.iter_mut() {
             if *number != NO_GROUP {
@@ -76,7 +73,7 @@ impl Places {
                 *place += 1;
             }
         }
-        (Self::new(Some(numbers), sum), starts)
+        Ok((Self::new(Some(numbers), sum), starts))
     }
 
     /// Moves on: what stood at each place goes to another.

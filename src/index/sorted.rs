@@ -5,7 +5,6 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, NullBufferBuilder};
-use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 use arrow::row::Rows;
 use datafusion::common::{Result, exec_err};
@@ -13,7 +12,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::device_keys::DeviceKeys;
 use super::devices::DeviceEngine;
-use super::groups::{Groups, NO_GROUP};
+use super::group_numbers::GroupNumbers;
+use super::groups::Groups;
 use super::order_keys::OrderKeys;
 use super::places::{Places, number};
 use super::search::{Keys, LastFound, Number, are_sorted, is_sorted};
@@ -85,7 +85,7 @@ enum SortedKeys {
 pub(crate) struct Unsorted {
     groups: Option<Groups>,
     /// The group of each row, if there are groups.
-    numbers: Numbers<u32>,
+    numbers: GroupNumbers,
     keys: OrderKeys,
     key_bytes: usize,
     /// Which rows have a range key.
@@ -106,7 +106,7 @@ impl Unsorted {
         }
         let groups = (!equal.is_empty()).then(|| Groups::try_new(equal));
         Ok(Self {
-            numbers: Numbers::zeroed(if groups.is_some() { rows } else { 0 })?,
+            numbers: GroupNumbers::new(rows),
             groups: groups.transpose()?,
             keys: OrderKeys::try_new(key)?,
             key_bytes: 0,
@@ -116,12 +116,9 @@ impl Unsorted {
 
     /// Adds rows, no more in all than there is memory for, by their equality keys and their range key.
     pub(crate) fn add(&mut self, equal: &[ArrayRef], key: &ArrayRef) -> Result<()> {
-        let first = self.nulls.len();
         if let Some(groups) = &mut self.groups {
-            let Some(numbers) = self.numbers.get_mut(first..first + key.len()) else {
-                return exec_err!("a range join got more rows than it was told of");
-            };
-            groups.add(equal, numbers)?;
+            let fill = |numbers: &mut [u32]| groups.add(equal, numbers);
+            self.numbers.add(key.len(), fill)?;
         }
         self.key_bytes += self.keys.append(key)?;
         match key.logical_nulls() {
@@ -157,10 +154,10 @@ impl Unsorted {
             }
             (Some(groups), nulls) => {
                 if let Some(nulls) = nulls {
-                    leave_out(&mut self.numbers, &nulls);
+                    self.numbers = self.numbers.leave_out(&nulls, memory)?;
                 }
                 memory.try_grow((groups.len() + 1) * size_of::<usize>())?;
-                Places::by_group(self.numbers, groups.len())
+                Places::by_group(self.numbers, groups.len(), memory)?
             }
         };
         let (keys, places) = match self.keys {
@@ -314,15 +311,6 @@ impl SortedRows {
 /// The row at a position.
 fn row_at(order: Option<&Arc<Vec<u32>>>, position: usize) -> usize {
     order.map_or(position, |order| order[position] as usize)
-}
-
-/// No group where the range key is NULL.
-fn leave_out(numbers: &mut [u32], nulls: &NullBuffer) {
-    for (number, valid) in numbers.iter_mut().zip(nulls) {
-        if !valid {
-            *number = NO_GROUP;
-        }
-    }
 }
 
 /// The keys in their order, sorted within each group, and where the rows go then. Equal keys stay as they came.
