@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::Result;
+use datafusion::common::utils::normalize_float_zero;
 use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::Sum;
@@ -29,6 +30,8 @@ pub(super) struct GroupsOfOne {
     pub(super) keys: Vec<usize>,
     /// The groups' columns, in those of the rows.
     pub(super) values: Vec<PhysicalExprRef>,
+    /// How many of them are what is grouped by; the aggregates come after these.
+    grouped_by: usize,
     /// The groups' schema.
     pub(super) schema: SchemaRef,
 }
@@ -55,6 +58,7 @@ impl GroupsOfOne {
         });
         let keys: Vec<usize> = keys.collect();
         let mut values = groups.input_exprs();
+        let grouped_by = values.len();
         for aggregate in first.aggr_expr() {
             values.push(value_of_one(aggregate, &rows)?);
         }
@@ -64,6 +68,7 @@ impl GroupsOfOne {
             input: Arc::clone(input),
             keys,
             values,
+            grouped_by,
             schema,
         })
     }
@@ -73,7 +78,11 @@ impl GroupsOfOne {
         let rows = batch.num_rows();
         let columns = self.values.iter();
         let columns = columns.map(|value| value.evaluate(batch)?.into_array(rows));
-        let columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
+        let mut columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
+        // Zeros of both signs are one group, and DataFusion gives that as the positive one.
+        for column in &mut columns[..self.grouped_by] {
+            *column = normalize_float_zero(column);
+        }
         Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
     }
 }

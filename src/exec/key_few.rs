@@ -130,8 +130,19 @@ impl Uncertain {
         let (Some(build), Some(first)) = (held, batches.first()) else {
             return Ok(None);
         };
+        // Where there are too few keys for the values of several batches, Arrow fails, or panics.
+        let has_few_keys = |field: &Arc<Field>| match field.data_type() {
+            DataType::Dictionary(key, _) => key.primitive_width() < Some(4),
+            _ => false,
+        };
+        if probing.schema.fields().iter().any(has_few_keys) {
+            return Ok(None);
+        }
+        let Ok(batch) = concat_batches(&first.schema(), batches) else {
+            return Ok(None);
+        };
         let picking = Picking {
-            batch: concat_batches(&first.schema(), batches)?,
+            batch,
             columns: building.columns.clone(),
             schema: Arc::clone(&building.schema),
             threads: building.options.threads(),
@@ -220,11 +231,6 @@ impl Picking {
         let build_rows: usize = self.build.iter().map(RecordBatch::num_rows).sum();
         self.memory.try_grow(rows * build_rows.div_ceil(8))?;
         let mut matches = self.equal(waiting)?;
-        let keys = self.build.iter().map(|batch| {
-            let (keys, _) = OrderKeys::of(self.columns.key(batch.columns()))?;
-            Ok(keys)
-        });
-        let keys: Vec<OrderKeys> = keys.collect::<Result<_>>()?;
         for (comparison, bound) in &self.probing.spec.bounds {
             let are_left = || {
                 let any = |rows: &Vec<BooleanBuffer>| rows.iter().any(BooleanBuffer::has_true);
@@ -232,16 +238,24 @@ impl Picking {
             };
             let bounds = evaluate_where_needed(bound, &self.batch, are_left)?;
             let (bounds, nulls) = OrderKeys::of(&bounds)?;
-            for (row, matches) in matches.iter_mut().enumerate() {
+            // A batch at a time: keys of some types are copies.
+            for (i, batch) in self.build.iter().enumerate() {
                 waiting.check()?;
-                let is_null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
-                for (matches, keys) in matches.iter_mut().zip(&keys) {
+                let values = self.columns.key(batch.columns());
+                let mut keys = OrderKeys::try_new(values.data_type())?;
+                let bytes = keys.append(values)?;
+                self.memory.try_grow(bytes)?;
+                for (row, matches) in matches.iter_mut().enumerate() {
+                    let is_null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
+                    let matches = &mut matches[i];
                     *matches = if is_null {
                         BooleanBuffer::new_unset(matches.len())
                     } else {
                         &*matches & &keys.compared(*comparison, &bounds, row)?
                     };
                 }
+                drop(keys);
+                self.memory.shrink(bytes);
             }
         }
         Ok(matches)

@@ -130,7 +130,12 @@ impl Building {
         };
         // In case that building has not the memory it takes.
         let kept = (rows.batches.clone(), self.room.reservation());
-        kept.1.try_grow(rows.memory.size())?;
+        match kept.1.try_grow(rows.memory.size()) {
+            Ok(()) => {}
+            // Those who compare few rows have room of it, too.
+            Err(error) if is_exhausted(&error) => return self.to_disk(rows, spill).await,
+            Err(error) => return Err(error),
+        }
         match self.build(rows).await {
             Ok(side) => {
                 drop(kept);
@@ -138,13 +143,24 @@ impl Building {
                 Ok(Side::Whole(Box::new(side)))
             }
             Err(error) if is_exhausted(&error) => {
-                let mut pieces = Pieces::with_room(self.room.granted());
-                spill.write(kept.0, &mut pieces).await?;
-                drop(kept.1);
-                self.spilled(pieces, spill)
+                let (batches, memory) = kept;
+                let schema = Arc::clone(&self.schema);
+                let rows = Collected {
+                    schema,
+                    batches,
+                    memory,
+                };
+                self.to_disk(rows, spill).await
             }
             Err(error) => Err(error),
         }
+    }
+
+    async fn to_disk(&self, rows: Collected, spill: Arc<Spill>) -> Result<Side> {
+        let mut pieces = Pieces::with_room(self.room.granted());
+        spill.write(rows.batches, &mut pieces).await?;
+        drop(rows.memory);
+        self.spilled(pieces, spill)
     }
 
     async fn build(&self, rows: Collected) -> Result<BuildSide> {

@@ -31,10 +31,14 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// The batch, and whether the pool had memory for it.
-    pub(super) fn new(batch: RecordBatch, memory: &Arc<MemoryReservation>) -> (Self, bool) {
+    /// The batch, and whether the pool had memory for it, with no more held than `most` bytes.
+    pub(super) fn new(
+        batch: RecordBatch,
+        memory: &Arc<MemoryReservation>,
+        most: usize,
+    ) -> (Self, bool) {
         let bytes = Size::of(&batch).bytes;
-        let granted = memory.try_grow(bytes).is_ok();
+        let granted = memory.size().saturating_add(bytes) <= most && memory.try_grow(bytes).is_ok();
         let held = Self {
             batch,
             memory: Arc::clone(memory),

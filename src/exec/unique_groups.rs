@@ -21,7 +21,7 @@ use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::equivalence::AcrossPartitions;
-use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_expr::{Partitioning, PhysicalExpr};
 use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::execution_plan::{
     Boundedness, CardinalityEffect, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
@@ -69,18 +69,15 @@ impl UniqueGroupsExec {
         };
         groups.input = input;
         let known = ordinary.equivalence_properties();
-        let constants = known.constants();
         // What holds in each partition need not hold where rows lie in others.
         let of_partitions = |c: &AcrossPartitions| matches!(c, AcrossPartitions::Heterogeneous);
-        if !known.oeq_class().is_empty()
-            || constants
-                .iter()
-                .any(|c| of_partitions(&c.across_partitions))
-        {
+        let constants = known.constants();
+        let mut constants = constants.iter().map(|c| &c.across_partitions);
+        if !known.oeq_class().is_empty() || constants.any(of_partitions) {
             return Ok(None);
         }
-        let mut equivalences = EquivalenceProperties::new(Arc::clone(&groups.schema));
-        equivalences.add_constants(constants)?;
+        // All else does, and operators above count on it.
+        let equivalences = known.clone();
         let partitions = ordinary.output_partitioning().partition_count();
         let properties = PlanProperties::new(
             equivalences,

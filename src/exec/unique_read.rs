@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, SharedResult, internal_datafusion_err};
-use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlanProperties;
 use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, Time};
@@ -82,11 +82,18 @@ async fn read(
 ) -> Result<Groups> {
     // What does not fit makes the ordinary aggregate run, so a fair pool gives it its share.
     let memory = MemoryConsumer::new(NAME).with_can_spill(true);
-    let memory = memory.register(context.memory_pool());
+    let pool = context.memory_pool();
+    // The aggregate begins while the rows are still held, and needs memory, too.
+    let most = match pool.memory_limit() {
+        MemoryLimit::Finite(limit) => limit.saturating_sub(pool.reserved()) / 2,
+        MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
+    };
+    let memory = memory.register(pool);
     let (stop, stopped) = oneshot::channel();
     let search = Arc::new(Search {
         ascending: Ascending::new(&groups.keys),
         memory: Arc::new(memory),
+        most,
         stop: Mutex::new(Some(stop)),
         stopped: stopped.shared(),
         time,
@@ -118,6 +125,8 @@ async fn read(
 struct Search {
     ascending: Ascending,
     memory: Arc<MemoryReservation>,
+    /// So many bytes are held at most.
+    most: usize,
     /// Dropped when it is known that groups may have several rows, or that there is no memory to find out.
     stop: Mutex<Option<oneshot::Sender<()>>>,
     stopped: Shared<oneshot::Receiver<()>>,
@@ -144,7 +153,7 @@ impl Search {
             }
             let _timer = self.time.timer();
             let may_be_unique = self.ascending.add(&batch);
-            let (held, granted) = Held::new(batch, &self.memory);
+            let (held, granted) = Held::new(batch, &self.memory, self.most);
             batches.push(held);
             if !may_be_unique || !granted {
                 drop(self.sender().take());

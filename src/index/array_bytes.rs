@@ -1,26 +1,36 @@
 //! Bytes of arrays.
 
-use arrow::array::{Array, AsArray};
+use arrow::array::{Array, AsArray, make_array};
 
 /// About how many bytes the values of an array take: a slice's own, not those of what it is a slice of, and of views what they show.
 pub(crate) fn array_bytes(array: &dyn Array) -> usize {
-    let Ok(own) = array.to_data().get_slice_memory_size() else {
-        return array.get_array_memory_size();
-    };
-    // Arrow counts the views alone.
-    let shown = if let Some(views) = array.as_string_view_opt() {
+    match array.to_data().get_slice_memory_size() {
+        Ok(own) => own + shown_bytes(array),
+        Err(_) => array.get_array_memory_size(),
+    }
+}
+
+/// What views show, those of nested values included: Arrow counts the views alone.
+fn shown_bytes(array: &dyn Array) -> usize {
+    if let Some(views) = array.as_string_view_opt() {
         views.total_buffer_bytes_used()
     } else if let Some(views) = array.as_binary_view_opt() {
         views.total_buffer_bytes_used()
     } else {
-        0
-    };
-    own + shown
+        let data = array.to_data();
+        let nested = data.child_data().iter();
+        nested
+            .map(|values| shown_bytes(&make_array(values.clone())))
+            .sum()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Int64Array, StringArray, StringViewArray};
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int64Array, StringArray, StringViewArray, StructArray};
+    use arrow::datatypes::{DataType, Field};
 
     use super::*;
 
@@ -32,6 +42,10 @@ mod tests {
         let texts = vec![long; 1000];
         let views = StringViewArray::from_iter_values(&texts);
         assert_eq!(array_bytes(&views.slice(3, 10)), 10 * (16 + long.len()));
+        let field = Arc::new(Field::new("text", DataType::Utf8View, false));
+        let nested = StructArray::from(vec![(field, Arc::new(views) as ArrayRef)]);
+        let shown = 10 * (16 + long.len());
+        assert_eq!(array_bytes(&nested.slice(3, 10)), shown);
         let texts = StringArray::from(texts);
         assert_eq!(array_bytes(&texts.slice(3, 10)), 11 * 4 + 10 * long.len());
     }

@@ -4,7 +4,9 @@
 
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Int64Array, RecordBatch};
+use datafusion::arrow::array::{
+    ArrayRef, DictionaryArray, Int8Array, Int64Array, RecordBatch, StringViewArray,
+};
 use datafusion::datasource::MemTable;
 use datafusion::error::Result;
 use datafusion::physical_plan::collect;
@@ -134,6 +136,36 @@ async fn partitions_with_many_rows_have_all_sorted() {
         let expected = run(&ctx, &expected).await.expect("an answer");
         assert_eq!(found, lines(&[expected]), "{sizes:?}");
     }
+}
+
+/// Dictionaries of two batches that have more values together than keys: nothing may put them together.
+#[tokio::test(flavor = "multi_thread")]
+async fn dictionaries_with_few_keys_stay_apart() {
+    let ctx = partitions(&[1]).await;
+    let batch = |first: i64| {
+        let ids = Int64Array::from_iter_values(first..first + 5);
+        let words =
+            StringViewArray::from_iter_values((first..first + 100).map(|i| format!("word {i}")));
+        let keys = Int8Array::from_iter_values(95..100);
+        let words = DictionaryArray::new(keys, Arc::new(words));
+        let columns: [(&str, ArrayRef); 2] = [("id", Arc::new(ids)), ("word", Arc::new(words))];
+        RecordBatch::try_from_iter(columns).expect("columns of one length")
+    };
+    let batches = vec![batch(0), batch(1000)];
+    let table =
+        MemTable::try_new(batches[0].schema(), vec![batches]).expect("batches of one schema");
+    ctx.register_table("words", Arc::new(table))
+        .expect("a new name");
+    let sql = "SELECT id, CAST(word AS VARCHAR) AS word, (SELECT count(*) FROM p WHERE k BETWEEN id AND id + 999) AS n FROM words";
+    let (found, _) = picked(&ctx, sql).await.expect("an answer");
+    let keys: Vec<i64> = (0..MANY as i64).map(|i| i * 7919 % 100_003).collect();
+    let expected = (0..5).chain(1000..1005).map(|id: i64| {
+        let matches = keys.iter().filter(|k| (id..id + 1000).contains(*k));
+        format!("{id} | word {} | {}", id + 95, matches.count())
+    });
+    let mut expected: Vec<String> = expected.collect();
+    expected.sort();
+    assert_eq!(found, expected);
 }
 
 /// A bound that can't be evaluated where nothing can match does no harm, nor does one that is NULL.

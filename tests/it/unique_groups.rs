@@ -174,6 +174,7 @@ fn tables(random: &mut Random) -> (SessionContext, Ids) {
     let decimals = cast(&decimals, &DataType::Decimal128(12, 2)).expect("they have few digits");
     let floats = [f64::INFINITY, f64::NEG_INFINITY, 0.5, -7.0];
     let floats: Float64Array = (0..rows).map(|i| Some(floats[i % 4])).collect();
+    let zeros: Float64Array = (0..rows).map(|i| Some([-0.0, 0.0, 1.5][i % 3])).collect();
     let eighths: Float64Array = (0..built).map(|i| Some(i as f64 / 8.0 + 0.5)).collect();
     let probe: Vec<(&str, ArrayRef)> = vec![
         ("id", id),
@@ -182,6 +183,7 @@ fn tables(random: &mut Random) -> (SessionContext, Ids) {
         ("g", group),
         ("n", own),
         ("f", Arc::new(floats)),
+        ("z", Arc::new(zeros)),
     ];
     let build: Vec<(&str, ArrayRef)> = vec![
         ("k", k),
@@ -220,6 +222,7 @@ fn query(random: &mut Random) -> (String, bool, bool) {
         "q.id",
         "q.g, q.id",
         "q.id, q.n",
+        "q.z, q.id",
         "q.g",
         "ROLLUP (q.id)",
     ];
