@@ -98,8 +98,8 @@ fn ends_of<T: ArrowNativeType + Ord + Into<i128>>(column: &dyn Array) -> Option<
     let (first, last) = (values.first()?, values.last()?);
     // Without an early end, which keeps the compiler from comparing several at a time.
     let pairs = values.iter().zip(&values[1..]);
-    let ascends = pairs.fold(true, |ascends, (a, b)| ascends & (a < b));
-    ascends.then(|| ((*first).into(), (*last).into()))
+    let falls = pairs.filter(|(a, b)| a >= b).count();
+    (falls == 0).then(|| ((*first).into(), (*last).into()))
 }
 
 #[cfg(test)]

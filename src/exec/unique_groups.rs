@@ -179,8 +179,8 @@ impl ExecutionPlan for UniqueGroupsExec {
         let (groups, ordinary) = (Arc::clone(&self.groups), Arc::clone(&self.ordinary));
         let batches = async move {
             let batch_size = context.session_config().batch_size();
-            let begun = Arc::clone(&groups);
-            let begin = || async move { Ok(Reading::begin(begun, partitions, context, &set)) };
+            let asked = Arc::clone(&groups);
+            let begin = || async move { Ok(Reading::begin(asked, partitions, context, &set)) };
             let reading = run.get(begin).await?;
             let batches: BoxStream<'static, Result<RecordBatch>> =
                 match reading.groups().await?.as_ref() {

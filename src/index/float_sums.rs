@@ -215,7 +215,7 @@ impl Pair {
     }
 }
 
-/// A sum, rounded, and exactly what was rounded off: Knuth's TwoSum. Nothing may overflow.
+/// A sum, rounded, and exactly what was rounded off: Knuth's `TwoSum`. Nothing may overflow.
 fn two_sum(a: f64, b: f64) -> (f64, f64) {
     let sum = a + b;
     let of_b = sum - a;
@@ -242,7 +242,9 @@ impl Blocks {
         while !level.is_empty() {
             let above = level.chunks_exact(WIDTH).map(|blocks| {
                 let mut sum = Pair::default();
-                blocks.iter().for_each(|block| sum.add_pair(*block));
+                for block in blocks {
+                    sum.add_pair(*block);
+                }
                 sum
             });
             let above = above.collect();
@@ -404,7 +406,9 @@ mod tests {
     impl Exact {
         fn of(values: &[f64]) -> Self {
             let mut sum = Self([0; 70]);
-            values.iter().for_each(|value| sum.add(*value));
+            for value in values {
+                sum.add(*value);
+            }
             sum
         }
 
@@ -442,17 +446,23 @@ mod tests {
             };
             carry(&mut digits);
             if digits[69] < 0 {
-                digits.iter_mut().for_each(|digit| *digit = -*digit);
+                for digit in &mut digits {
+                    *digit = -*digit;
+                }
                 carry(&mut digits);
             }
             let top = digits.iter().rposition(|digit| *digit != 0);
             let Some(top) = top else { return 0.0 };
             let mut magnitude = 0.0;
-            for i in top.saturating_sub(3)..=top {
+            for (i, digit) in digits[..=top]
+                .iter()
+                .enumerate()
+                .skip(top.saturating_sub(3))
+            {
                 // In two steps, as 2^-1088 alone would be zero.
                 let power = 32 * i as i32 - 1088;
                 let half = 2_f64.powi(power / 2);
-                magnitude += digits[i] as f64 * half * 2_f64.powi(power - power / 2);
+                magnitude += *digit as f64 * half * 2_f64.powi(power - power / 2);
             }
             magnitude
         }

@@ -178,12 +178,15 @@ mod tests {
 
     use super::*;
 
+    /// What rows are like, and the number of each.
+    type Case = (&'static str, fn(usize) -> u32);
+
     #[test]
     fn runs_and_single_rows_are_the_same_numbers() {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let memory = MemoryConsumer::new("test").register(&pool);
         // Runs so long that they are kept; so short that they are not, at once and only later; in no order; with rows of no group.
-        let cases: [(&str, fn(usize) -> u32); 5] = [
+        let cases: [Case; 5] = [
             ("long", |i| number(i / 100)),
             ("short", |i| number(i / 3)),
             ("long, then short", |i| {
@@ -216,7 +219,8 @@ mod tests {
             }
             let is_ordered = expected.is_sorted() && !expected.contains(&NO_GROUP);
             assert_eq!(ordered, is_ordered, "{name}");
-            let nulls = NullBuffer::from_iter((0..expected.len()).map(|i| i % 11 > 0));
+            let nulls = (0..expected.len()).map(|i| i % 11 > 0);
+            let nulls: NullBuffer = nulls.collect();
             let left = numbers.leave_out(&nulls, &memory).unwrap();
             let left = left.into_each(&memory).unwrap();
             for (i, number) in left.iter().enumerate() {

@@ -377,18 +377,18 @@ fn each<K: Copy + PartialEq>(
     while i < numbers.len() {
         let end = (i + STREAK).min(numbers.len());
         let mut same = true;
-        for i in i..end {
+        for number in &mut numbers[i..end] {
             let key = key(i);
-            numbers[i] = match last {
+            *number = match last {
                 Some((before, number)) if before == key => number,
                 _ => {
                     same = false;
                     ask(key)
                 }
             };
-            last = Some((key, numbers[i]));
+            last = Some((key, *number));
+            i += 1;
         }
-        i = end;
         while same && let Some(run) = numbers.get_mut(i..i + RUN) {
             let Some((_, number)) = last.filter(|_| repeat(i)) else {
                 break;
@@ -403,7 +403,8 @@ fn each<K: Copy + PartialEq>(
 #[inline]
 fn repeats<T: Copy + PartialEq>(bits: &[T], from: usize) -> bool {
     let (before, run) = (bits[from - 1], &bits[from..from + RUN]);
-    run.iter().fold(true, |same, bits| same & (*bits == before))
+    // All are counted, as several can be compared at a time then.
+    run.iter().filter(|bits| **bits == before).count() == RUN
 }
 
 /// Values of a fixed width of up to 64 bits.
@@ -509,11 +510,10 @@ fn each_of_bytes<'a, T: ByteArrayType>(
         let ends = &ends[i - 1..=i + RUN];
         let (start, end) = (ends[0].as_usize(), ends[RUN].as_usize());
         let len = ends[1].as_usize() - start;
-        let lens = ends
-            .windows(2)
-            .map(|ends| ends[1].as_usize() - ends[0].as_usize());
+        let lens = ends.windows(2);
+        let lens = lens.map(|ends| ends[1].as_usize() - ends[0].as_usize());
         // Each is the one before it, if they are so when moved on by one.
-        lens.fold(true, |same, other| same & (other == len))
+        lens.filter(|other| *other == len).count() == RUN + 1
             && bytes[start..end] == bytes[start + len..end + len]
     };
     each(values.nulls(), numbers, key, repeat, ask);
