@@ -22,6 +22,9 @@ const STEPS_FROM_NEAR: usize = 1;
 /// How far from a good guess the place is at most.
 const NEAR: usize = 8;
 
+/// So many searches of a tile may end farther off than that from where they began, for the next tile's to begin there without a guess.
+const FEW_FAR: usize = 2;
+
 /// In groups of fewer keys nothing is won by what is known of the group: its last search, its even distances.
 const MANY: usize = 64;
 
@@ -165,6 +168,8 @@ struct Search<K> {
     low: usize,
     high: usize,
     guess: usize,
+    /// The guess that it began with.
+    first_guess: usize,
     slope: f64,
     bound: K,
 }
@@ -349,10 +354,8 @@ impl<K: Number> Keys<K> {
     ) {
         let chunks: Vec<&[K]> = self.chunks.iter().map(|chunk| &**chunk).collect();
         let (bounds, encoding) = (bounds.bits(), bounds.encoding());
-        let steps = match hints {
-            Some(_) => STEPS_FROM_NEAR,
-            None => STEPS,
-        };
+        // Of short ranges the end is found so near to their beginning that nothing is left to better.
+        let mut are_near = false;
         let mut tile: Vec<Search<K>> = Vec::with_capacity(TILE);
         for first in (0..bounds.len()).step_by(TILE) {
             tile.clear();
@@ -374,9 +377,21 @@ impl<K: Number> Keys<K> {
                     _ => self.begin_in_chunks(&chunks, bound, is_before),
                 };
                 search.row = row;
-                prefetch(&raw const chunks[search.chunk][search.guess]);
+                search.first_guess = search.guess;
+                let guess = &raw const chunks[search.chunk][search.guess];
+                prefetch(guess);
+                if are_near {
+                    // These are the keys that are counted.
+                    prefetch(guess.wrapping_sub(NEAR));
+                    prefetch(guess.wrapping_add(2 * NEAR));
+                }
                 tile.push(search);
             }
+            let steps = match hints {
+                Some(_) if are_near => 0,
+                Some(_) => STEPS_FROM_NEAR,
+                None => STEPS,
+            };
             // From a key near the bound the next guess is much nearer where keys are spread evenly, as times and positions often are.
             for _ in 0..steps {
                 for search in &mut tile {
@@ -389,6 +404,7 @@ impl<K: Number> Keys<K> {
                     prefetch(guess.wrapping_add(NEAR));
                 }
             }
+            let mut near = 0;
             for search in &tile {
                 let keys = chunks[search.chunk];
                 let place = search.finish(keys, |bits| {
@@ -396,10 +412,12 @@ impl<K: Number> Keys<K> {
                 });
                 if let Some(hints) = &mut hints {
                     hints[segments.group(search.row)].place = number(place);
+                    near += usize::from(place.abs_diff(search.first_guess) < NEAR);
                 }
                 // Among pieces the place was sought among all keys, so it may lie outside of the row's positions.
                 segments.cut(search.row, comparison, self.starts[search.chunk] + place);
             }
+            are_near = near + FEW_FAR >= tile.len();
         }
     }
 
@@ -418,6 +436,7 @@ impl<K: Number> Keys<K> {
             low,
             high,
             guess: low,
+            first_guess: low,
             slope: 0.0,
             bound,
         };
@@ -480,6 +499,7 @@ impl<K: Number> Keys<K> {
             low: 0,
             high,
             guess: 0,
+            first_guess: 0,
             slope: slope(high, first, self.firsts[chunk + 1]),
             bound,
         };

@@ -339,12 +339,49 @@ fn sort<K: Number>(
         }
     }
     memory.try_grow(places.len() * size_of::<K>())?;
-    let mut keys: Numbers<K> = places.arrange(columns.iter().map(Column::bits))?;
+    let (mut keys, sorted) = if places.are_as_they_came() {
+        put_together(&columns, encoding, starts)?
+    } else {
+        (places.arrange(columns.iter().map(Column::bits))?, false)
+    };
     drop(columns);
-    let places = sort_groups(&mut keys, encoding, starts, places, memory)?;
+    let places = if sorted {
+        places
+    } else {
+        sort_groups(&mut keys, encoding, starts, places, memory)?
+    };
     let keys: SharedSlice<K> = Arc::new(keys);
     Ok((Keys::new(vec![keys], encoding, starts), places))
 }
+
+/// The keys in one piece, as they came, and whether they are sorted within each group, which is seen of each chunk while it is in the
+/// cache.
+fn put_together<K: Number>(
+    columns: &[Column<K>],
+    encoding: Encoding<K>,
+    starts: &[usize],
+) -> Result<(Numbers<K>, bool)> {
+    let mut keys = Numbers::zeroed(starts.last().copied().unwrap_or(0))?;
+    let (mut first, mut group, mut sorted) = (0, 0, true);
+    for column in columns {
+        let bits = column.bits();
+        let end = first + bits.len();
+        keys[first..end].copy_from_slice(bits);
+        // The last key before this chunk may be of the same group.
+        let mut from = first.saturating_sub(1).max(starts[group]);
+        while let Some(stop) = starts.get(group + 1) {
+            sorted = sorted && is_sorted(&keys[from..end.min(*stop).max(from)], encoding);
+            if *stop > end {
+                break;
+            }
+            from = *stop;
+            group += 1;
+        }
+        first = end;
+    }
+    Ok((keys, sorted))
+}
+
 /// Sorts keys, which lie by group, within each group, and says where the rows go then.
 fn sort_groups<K: Number>(
     keys: &mut [K],
