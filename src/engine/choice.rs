@@ -41,7 +41,7 @@ impl Costs {
         cpu_width: 1.4,
         cpu_build_byte: 0.11,
         cpu_build_cores: 8.0,
-        cpu_search: 160.0,
+        cpu_search: 60.0,
         cuda_range: 0.3,
         cuda_range_core: 4.0,
         cuda_search: 1.0,
