@@ -9,9 +9,10 @@ use datafusion::common::utils::normalize_float_zero;
 use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::Sum;
+use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
-use datafusion::physical_expr::expressions::{Column, cast};
+use datafusion::physical_expr::expressions::{Column, binary, cast, lit};
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
@@ -123,6 +124,7 @@ fn value_of_one(aggregate: &AggregateFunctionExpr, rows: &Schema) -> Option<Phys
                 cast(value, rows, sum.data_type().clone()).ok()
             }
             // The sum of a negative zero and nothing is zero.
+            (T::Float64, _) => binary(value, Operator::Plus, lit(0.0_f64), rows).ok(),
             _ => (!data_type.is_floating()).then_some(value),
         };
     }

@@ -277,14 +277,16 @@ async fn sums_of_floats() {
               TableScan: quotes projection=[ts, price]
     --
     ProjectionExec: expr=[id@0 as id, __rmq_4@1 as sum(q.price)]
-      AggregateExec: mode=FinalPartitioned, gby=[id@0 as id], aggr=[sum(__rmq_3) as __rmq_4]
-        RepartitionExec: partitioning=Hash([id@0], 2), input_partitions=2
-          AggregateExec: mode=Partial, gby=[id@0 as id], aggr=[sum(__rmq_3) as __rmq_4]
-            RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
-              ProjectionExec: expr=[id@0 as id, __rmq_3@2 as __rmq_3]
-                RangeJoinExec: type=Inner, range=q.ts in (-inf, t.ts), aggs=[sum(q.price)], engine=cpu
-                  DataSourceExec: partitions=1, partition_sizes=[1]
-                  DataSourceExec: partitions=1, partition_sizes=[1]
+      UniqueGroupsExec: keys=[id]
+        AggregateExec: mode=FinalPartitioned, gby=[id@0 as id], aggr=[sum(__rmq_3) as __rmq_4]
+          RepartitionExec: partitioning=Hash([id@0], 2), input_partitions=2
+            AggregateExec: mode=Partial, gby=[id@0 as id], aggr=[sum(__rmq_3) as __rmq_4]
+              ReplayExec
+                RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
+                  ProjectionExec: expr=[id@0 as id, __rmq_3@2 as __rmq_3]
+                    RangeJoinExec: type=Inner, range=q.ts in (-inf, t.ts), aggs=[sum(q.price)], engine=cpu
+                      DataSourceExec: partitions=1, partition_sizes=[1]
+                      DataSourceExec: partitions=1, partition_sizes=[1]
     "#);
 }
 
