@@ -17,7 +17,7 @@ use crate::engine::{BuildOptions, Extreme};
 use crate::functions::bounds::Ranges;
 use crate::index::{
     Chunks, ColumnIndex, Counts, DeviceBytes, Places, SortedRows, Sums, Unsorted, Values, arrange,
-    arranging_bytes, array_bytes,
+    arranging_bytes, arrays_bytes,
 };
 use crate::plan::KeyFunction;
 
@@ -128,7 +128,7 @@ impl Work {
             rows.add(self.columns.equal(arrays), self.columns.key(arrays))?;
             // From now on the rows account for the keys.
             let given = &arrays[..arrays.len() - values.len()];
-            self.replace(bytes(given) + before, rows.bytes())?;
+            self.replace(arrays_bytes(given) + before, rows.bytes())?;
         }
         self.metrics.build_rows.add(rows.len());
         let (others, before) = (self.memory.size(), rows.bytes());
@@ -177,7 +177,7 @@ impl Work {
     /// Makes all that is asked of a column, and lets go of it.
     fn prepare(&self, column: Column, wanted: Wanted, places: &Places) -> Result<Ready> {
         let Column { chunks, data_type } = column;
-        let held = bytes(&chunks.arrays);
+        let held = chunks.bytes();
         let mut borrowed = false;
         let mut ready = Ready::default();
         if wanted.counts {
@@ -284,11 +284,6 @@ pub(super) fn ties_matter(columns: &BuildColumns) -> bool {
         | KeyFunction::Extreme(_) => false,
     };
     columns.prevailing || columns.aggregates.iter().any(chosen)
-}
-
-/// Bytes of arrays, as they were registered when they were collected.
-fn bytes(arrays: &[ArrayRef]) -> usize {
-    arrays.iter().map(|a| array_bytes(a)).sum()
 }
 
 /// A column of the build side as it came.

@@ -13,7 +13,7 @@ use futures::TryStreamExt;
 
 use super::key_room::Room;
 use super::key_spill::{Pieces, Spill};
-use crate::index::array_bytes;
+use crate::index::arrays_bytes;
 use crate::plan::{KeyFunction, KeyJoinSpec};
 
 /// Which columns of the build side a join needs.
@@ -170,7 +170,7 @@ impl Size {
     pub(super) fn of(batch: &RecordBatch) -> Self {
         Self {
             rows: batch.num_rows(),
-            bytes: batch.columns().iter().map(|a| array_bytes(a)).sum(),
+            bytes: arrays_bytes(batch.columns()),
         }
     }
 

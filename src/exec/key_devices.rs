@@ -184,8 +184,7 @@ impl AnsweringOnDevices {
         for batch in batches {
             let segments = probing.segments(batch, build)?;
             let bounds = probing.spec.bounds.iter().map(|(comparison, bound)| {
-                let can_match = || segments.are_empty().map(|empty| !empty).collect();
-                let bounds = evaluate_where_needed(bound, batch, can_match)?;
+                let bounds = evaluate_where_needed(bound, batch, || segments.can_match())?;
                 Ok((*comparison, bounds))
             });
             let bounds: Vec<(_, ArrayRef)> = bounds.collect::<Result<_>>()?;

@@ -14,7 +14,7 @@ use super::key_collect::BuildColumns;
 use super::key_spill::plain_key;
 use crate::engine::Extreme;
 use crate::functions::bounds::Ranges;
-use crate::index::{Sums, add_float_sums, array_bytes, value_type};
+use crate::index::{Sums, add_float_sums, arrays_bytes, value_type};
 use crate::plan::{KeyAggregate, KeyFunction};
 
 /// What pieces are asked, and how their answers are merged.
@@ -217,10 +217,8 @@ impl Merged {
 
     /// About how many bytes this takes.
     pub(super) fn bytes(&self) -> usize {
-        let parts = self.parts.iter().map(|part| {
-            let columns = part.columns.iter().map(|column| array_bytes(column));
-            columns.sum::<usize>() + part.from.len() * size_of::<u64>()
-        });
+        let parts = self.parts.iter();
+        let parts = parts.map(|p| arrays_bytes(&p.columns) + p.from.len() * size_of::<u64>());
         self.matched.len() + parts.sum::<usize>()
     }
 

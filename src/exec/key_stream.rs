@@ -86,9 +86,8 @@ impl Probing {
         let mut segments = self.segments(batch, build)?;
         let mut prevailing = (self.spec.prevailing).then(|| Prevailing::among(segments.clone()));
         for (i, (comparison, bound)) in self.spec.bounds.iter().enumerate() {
-            let can_match = prevailing.as_ref().map_or(&segments, Prevailing::groups);
-            let can_match = || can_match.are_empty().map(|empty| !empty).collect();
-            let bounds = evaluate_where_needed(bound, batch, can_match)?;
+            let groups = prevailing.as_ref().map_or(&segments, Prevailing::groups);
+            let bounds = evaluate_where_needed(bound, batch, || groups.can_match())?;
             let number = (i, *comparison);
             build
                 .rows()

@@ -1,6 +1,11 @@
 //! Bytes of arrays.
 
-use arrow::array::{Array, AsArray, make_array};
+use arrow::array::{Array, ArrayRef, AsArray, make_array};
+
+/// [`array_bytes`] of all of some arrays.
+pub(crate) fn arrays_bytes(arrays: &[ArrayRef]) -> usize {
+    arrays.iter().map(|array| array_bytes(array)).sum()
+}
 
 /// About how many bytes the values of an array take: a slice's own, not those of what it is a slice of, and of views what they show.
 pub(crate) fn array_bytes(array: &dyn Array) -> usize {
@@ -29,7 +34,7 @@ fn shown_bytes(array: &dyn Array) -> usize {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{ArrayRef, Int64Array, StringArray, StringViewArray, StructArray};
+    use arrow::array::{Int64Array, StringArray, StringViewArray, StructArray};
     use arrow::datatypes::{DataType, Field};
 
     use super::*;

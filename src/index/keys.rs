@@ -24,7 +24,7 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use datafusion::common::{Result, exec_datafusion_err, plan_err};
 
-use super::array_bytes::array_bytes;
+use super::array_bytes::arrays_bytes;
 use super::column::buffer;
 use super::rank::rank;
 use crate::engine::Extreme;
@@ -158,7 +158,7 @@ impl Chunks {
 
     /// Bytes of the arrays.
     pub(crate) fn bytes(&self) -> usize {
-        self.arrays.iter().map(|a| array_bytes(a)).sum()
+        arrays_bytes(&self.arrays)
     }
 
     /// About how many bytes of copies [`encode`] makes of them, the most at any time.

@@ -25,7 +25,7 @@ mod values;
 mod version;
 
 pub(crate) use arrange::{arrange, arranging_bytes};
-pub(crate) use array_bytes::array_bytes;
+pub(crate) use array_bytes::arrays_bytes;
 pub(crate) use catalog::{DeviceBytes, HeldIndex, IndexKey};
 pub use catalog::{HeldIndexInfo, IndexCatalog};
 pub(crate) use column::{Answer, ColumnIndex, ReadyIndex};
@@ -42,7 +42,7 @@ pub(crate) use search::LastFound;
 pub(crate) use segments::Segments;
 pub use sorted::Comparison;
 pub(crate) use sorted::{SortedRows, Unsorted};
-pub(crate) use values::Values;
+pub(crate) use values::{Values, has_few_keys};
 pub(crate) use version::{FileVersion, Version};
 
 use datafusion::common::DataFusionError;

@@ -41,9 +41,9 @@ impl Segments {
     }
 
     /// Which rows have positions left.
-    pub(crate) fn are_empty(&self) -> impl Iterator<Item = bool> {
+    pub(crate) fn can_match(&self) -> Vec<bool> {
         let ends = self.starts.iter().zip(&self.ends);
-        ends.map(|(start, end)| start >= end)
+        ends.map(|(start, end)| start < end).collect()
     }
 
     /// The positions of a row, if it has any left.

@@ -8,7 +8,7 @@ use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use datafusion::common::Result;
 
-use super::array_bytes::array_bytes;
+use super::array_bytes::arrays_bytes;
 use super::places::Places;
 
 /// Values by the positions of sorted rows. They stay as they came; which row stands at a position is looked up.
@@ -57,7 +57,7 @@ impl Values {
 
     /// Bytes of the values, the order not included.
     pub(crate) fn bytes(&self) -> usize {
-        self.parts.iter().map(|part| array_bytes(part)).sum()
+        arrays_bytes(&self.parts)
     }
 
     /// The values at these positions, NULL for none.
@@ -89,6 +89,11 @@ impl Values {
 fn in_parts(arrays: &[ArrayRef], data_type: &DataType) -> Vec<ArrayRef> {
     let null = new_null_array(data_type, 1);
     arrays.iter().cloned().chain([null]).collect()
+}
+
+/// Whether this is a dictionary whose keys, of one or two bytes, soon do not suffice for the values of several.
+pub(crate) fn has_few_keys(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Dictionary(key, _) if key.primitive_width() < Some(4))
 }
 
 /// Whether dictionaries may have more values together than there are keys. Arrow merges some kinds of values; with the others it panics.

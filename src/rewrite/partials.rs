@@ -24,7 +24,7 @@ use super::infallible::is_infallible;
 use super::recognised::{Recognised, no};
 use crate::engine::Extreme;
 use crate::functions::{DecimalAverageUdf, TotalOrderUdaf};
-use crate::index::{Sums, is_ordered, value_type};
+use crate::index::{Sums, has_few_keys, is_ordered, value_type};
 use crate::plan::{KeyAggregate, KeyFunction, Unmatched};
 
 /// The aggregates that a range join must give, collected from expressions.
@@ -297,9 +297,7 @@ impl Partials<'_> {
             DataType::RunEndEncoded(..) | DataType::Union(..) => no(format!(
                 "a {data_type} has no NULL for rows that match nothing"
             )),
-            DataType::Dictionary(key, _)
-                if self.form != Form::Correlated && key.primitive_width() < Some(4) =>
-            {
+            few if self.form != Form::Correlated && has_few_keys(few) => {
                 no(format!("a {data_type} has few keys"))
             }
             _ => Ok(()),

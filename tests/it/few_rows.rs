@@ -12,7 +12,7 @@ use datafusion::error::Result;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use crate::random::Random;
+use crate::random::{Random, seeds_of_tables};
 use crate::range_join::{Tables, answer, is_refusal, lines, metric};
 use crate::support::{bigint, engine, run};
 
@@ -37,15 +37,7 @@ async fn picked(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, usize)>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn few_rows_get_the_answers_that_many_get() {
-    let mut random = Random::new("few rows");
-    let cases = std::env::var("RMQ_CASES").ok().and_then(|s| s.parse().ok());
-    let cases: usize = cases.unwrap_or(CASES);
-    let mut seeds: Vec<u64> = (0..cases.div_ceil(QUERIES))
-        .map(|_| random.next())
-        .collect();
-    if let Ok(seed) = std::env::var("RMQ_TEST_TABLES") {
-        seeds = vec![seed.parse().expect("RMQ_TEST_TABLES is a number")];
-    }
+    let seeds = seeds_of_tables("few rows", CASES, QUERIES);
     let (mut asked, mut compared) = (0, 0);
     for seed in seeds {
         let random = &mut Random::from_seed(seed);

@@ -8,7 +8,7 @@ use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use crate::random::Random;
+use crate::random::{Random, cases};
 use crate::support::{register, run};
 
 /// How many queries the test asks unless `RMQ_CASES` says otherwise.
@@ -154,9 +154,8 @@ fn answers(batch: &RecordBatch) -> Vec<[Option<i64>; 6]> {
 #[tokio::test(flavor = "multi_thread")]
 async fn prevailing_rows_agree_with_a_loop() {
     let random = &mut Random::new("prevailing rows");
-    let cases = std::env::var("RMQ_CASES").ok().and_then(|s| s.parse().ok());
     let mut added = 0;
-    for case in 0..cases.unwrap_or(CASES) {
+    for case in 0..cases(CASES) {
         let spread = [4, 12, 90][random.below(3)];
         let (n, m) = (random.below(40), 1 + random.below(30));
         let searched: Vec<Searched> = (0..n)

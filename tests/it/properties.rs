@@ -23,7 +23,7 @@ use datafusion::scalar::ScalarValue;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-use crate::random::Random;
+use crate::random::{Random, cases};
 use crate::support::{register, run, session, skipped};
 
 /// Ranges asked in one case.
@@ -512,10 +512,7 @@ fn sql_agrees_with_a_naive_scan_and_with_datafusion() {
         return;
     }
     let mut seed = Random::new("SQL against a naive scan");
-    let cases = std::env::var("RMQ_CASES")
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(CASES);
+    let cases = cases(CASES);
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.next().to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);

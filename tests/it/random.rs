@@ -1,5 +1,25 @@
 //! Random numbers for tests: seeded, so that a failure can be repeated.
 
+/// How many cases a random test takes: `default`, unless `RMQ_CASES` says otherwise.
+#[cfg(feature = "sql")]
+pub fn cases<N: std::str::FromStr>(default: N) -> N {
+    let cases = std::env::var("RMQ_CASES").ok();
+    cases.and_then(|s| s.parse().ok()).unwrap_or(default)
+}
+
+/// The seeds of as many pairs of tables as it takes to ask so many queries, unless `RMQ_CASES` says otherwise, so many of each pair; or
+/// that of `RMQ_TEST_TABLES` alone.
+#[cfg(feature = "sql")]
+pub fn seeds_of_tables(name: &str, default: usize, queries: usize) -> Vec<u64> {
+    let mut random = Random::new(name);
+    let tables = cases(default).div_ceil(queries);
+    let seeds = (0..tables).map(|_| random.next()).collect();
+    match std::env::var("RMQ_TEST_TABLES") {
+        Ok(seed) => vec![seed.parse().expect("RMQ_TEST_TABLES is a number")],
+        Err(_) => seeds,
+    }
+}
+
 /// SplitMix64: small, and the same everywhere.
 pub struct Random(u64);
 

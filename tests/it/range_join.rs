@@ -21,7 +21,7 @@ use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::properties::{array, types};
-use crate::random::Random;
+use crate::random::{Random, seeds_of_tables};
 use crate::support::{register, run, session, set};
 
 /// How many queries each test asks unless `RMQ_CASES` says otherwise.
@@ -535,15 +535,7 @@ struct Tally {
 /// Asks queries of random tables, on two threads. `query` gives one for the session with the extension, and one for the
 /// session without.
 fn compare(name: &str, query: impl Fn(&Tables, &mut Random) -> (String, String) + Sync) -> Tally {
-    let mut random = Random::new(name);
-    let cases = std::env::var("RMQ_CASES").ok().and_then(|s| s.parse().ok());
-    let cases: usize = cases.unwrap_or(CASES);
-    let mut seeds: Vec<u64> = (0..cases.div_ceil(QUERIES))
-        .map(|_| random.next())
-        .collect();
-    if let Ok(seed) = std::env::var("RMQ_TEST_TABLES") {
-        seeds = vec![seed.parse().expect("RMQ_TEST_TABLES is a number")];
-    }
+    let seeds = seeds_of_tables(name, CASES, QUERIES);
     let work = |seeds: &[u64]| {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let mut tally = Tally::default();

@@ -24,7 +24,7 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use crate::random::Random;
+use crate::random::{Random, seeds_of_tables};
 use crate::range_join::{Tables, lines, metric};
 use crate::support::{error, run, set};
 
@@ -182,15 +182,7 @@ async fn ask(tables: &Tables, random: &mut Random, sql: &str, seed: u64) -> Opti
 
 #[tokio::test(flavor = "multi_thread")]
 async fn little_memory_gives_the_same_answers() {
-    let mut random = Random::new("spilling");
-    let cases = std::env::var("RMQ_CASES").ok().and_then(|s| s.parse().ok());
-    let cases: usize = cases.unwrap_or(CASES);
-    let mut seeds: Vec<u64> = (0..cases.div_ceil(QUERIES))
-        .map(|_| random.next())
-        .collect();
-    if let Ok(seed) = std::env::var("RMQ_TEST_TABLES") {
-        seeds = vec![seed.parse().expect("RMQ_TEST_TABLES is a number")];
-    }
+    let seeds = seeds_of_tables("spilling", CASES, QUERIES);
     let (mut asked, mut with_files, mut files) = (0, 0, 0);
     for seed in seeds {
         let random = &mut Random::from_seed(seed);

@@ -21,7 +21,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect,
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::TryStreamExt;
 
-use crate::random::Random;
+use crate::random::{Random, cases};
 use crate::range_join::{lines, register_partitions};
 use crate::support::{run, set};
 
@@ -284,8 +284,7 @@ fn query(random: &mut Random) -> (String, bool, bool) {
 #[test]
 fn groups_of_one_row_and_of_several_agree_with_datafusion() {
     let mut random = Random::new("unique groups");
-    let cases = std::env::var("RMQ_CASES").ok().and_then(|s| s.parse().ok());
-    let cases: usize = cases.unwrap_or(CASES);
+    let cases = cases(CASES);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     // Operators that found single rows, that did not, and plans without one.
     let (mut unique, mut several, mut without) = (0, 0, 0);
