@@ -111,6 +111,14 @@ impl Validity {
         self.offset
     }
 
+    /// Whether value `i`, which the bitmap covers, is not NULL.
+    #[cfg(feature = "sql")]
+    #[inline]
+    pub(crate) fn is_valid(&self, i: usize) -> bool {
+        let bit = self.offset + i;
+        self.bytes()[bit / 8] >> (bit % 8) & 1 == 1
+    }
+
     /// That the bitmap covers `len` values.
     pub(crate) fn check(&self, len: usize) -> Result<(), EngineError> {
         let bytes = self.bytes().len();

@@ -1,6 +1,7 @@
 //! The build side of a range join by key: collected, sorted, indexed, and asked.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Int64Type, Schema};
@@ -17,7 +18,7 @@ use crate::engine::{BuildOptions, Extreme};
 use crate::functions::bounds::Ranges;
 use crate::index::{
     Chunks, ColumnIndex, Counts, DeviceBytes, Places, SortedRows, Sums, Unsorted, Values, arrange,
-    arranging_bytes, arrays_bytes,
+    arrange_in_pieces, arranging_bytes, arrays_bytes,
 };
 use crate::plan::KeyFunction;
 
@@ -29,8 +30,9 @@ pub(super) struct BuildSide {
     answers: Vec<Answering>,
     /// Where devices answer: what they have, and whether the CPU may stand in.
     devices: Option<(Devices, OnDevices)>,
-    /// Registers the memory of all this.
-    _memory: MemoryReservation,
+    /// Registers the memory of all this, and that of indexes which may be built yet.
+    memory: Arc<MemoryReservation>,
+    metrics: BuildMetrics,
 }
 
 /// What answers one aggregate.
@@ -170,7 +172,8 @@ impl Work {
             key_type: self.columns.key(&types).clone(),
             answers,
             devices,
-            _memory: self.memory,
+            memory: Arc::new(self.memory),
+            metrics: self.metrics,
         })
     }
 
@@ -241,10 +244,10 @@ impl Work {
         };
         let copied = arranging_bytes(chunks, data_type, places);
         self.memory.try_grow(copied)?;
-        let arranged = arrange(chunks, data_type, extreme, places)?;
         if let Some(devices) = &self.devices {
+            let arranged = arrange(chunks, data_type, extreme, places)?;
             let bytes = ColumnIndex::estimate_on_devices(&*devices.engine, chunks, data_type);
-            match devices.index(arranged.clone(), bytes, &options, &self.waiting) {
+            match devices.index(arranged, bytes, &options, &self.waiting) {
                 Ok((index, held)) => {
                     on_devices.push(held);
                     self.replace(copied, index.memory_bytes())?;
@@ -257,12 +260,15 @@ impl Work {
                 }
             }
         }
+        // Nothing can be had any more when it turns out that an index pays.
         let indexing = ColumnIndex::estimate_of(&engine, chunks, data_type, &options);
         self.memory.try_grow(indexing)?;
-        let estimate = copied + indexing;
-        let index = ColumnIndex::of(&engine, arranged, &options)?;
-        self.replace(estimate, index.memory_bytes())?;
-        self.metrics.index_bytes.add(index.index_bytes());
+        let pieces = arrange_in_pieces(chunks, data_type, extreme, places)?;
+        let index = ColumnIndex::late(pieces, options)?;
+        if self.devices.is_some() {
+            // Those who ask devices do not ask when to build.
+            index.build_now()?;
+        }
         Ok(index)
     }
 
@@ -425,6 +431,33 @@ impl BuildSide {
             Some((devices, _)) => devices.cpu_instead(error),
             None => Err(error),
         }
+    }
+
+    /// Builds those indexes that ranges had better wait for: see [`ColumnIndex::late`].
+    pub(super) async fn make_ready(&self, ranges: &Ranges) -> Result<()> {
+        for answering in &self.answers {
+            let (Answering::Extreme(index) | Answering::AtExtreme { by: index, .. }) = answering
+            else {
+                continue;
+            };
+            let Some(late) = index.paying_for(ranges) else {
+                continue;
+            };
+            let (index, late) = (Arc::clone(index), Arc::clone(late));
+            // Building can't be stopped: until it ends its memory stays registered.
+            let (metrics, memory) = (self.metrics.clone(), Arc::clone(&self.memory));
+            let building = move |_| {
+                let started = Instant::now();
+                if late.build()? {
+                    metrics.index_time.add_elapsed(started);
+                    metrics.index_bytes.add(index.index_bytes());
+                }
+                drop(memory);
+                Ok(())
+            };
+            blocking(building).await?;
+        }
+        Ok(())
     }
 
     /// What each aggregate is over these ranges, and whether the CPU answered in the place of devices.

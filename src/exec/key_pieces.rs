@@ -267,6 +267,7 @@ impl SpilledSide {
                 Wanted::Rows(rows) => (take_record_batch(&asked.batch, rows)?, Some(rows)),
             };
             let ranges = probing.ranges(&batch, side, &mut LastFound::default())?;
+            side.make_ready(&ranges).await?;
             let answers = probing.answers(&ranges, side)?.0;
             asked
                 .merged

@@ -58,20 +58,30 @@ impl Probing {
         build: &BuildSide,
         last_found: &mut LastFound,
     ) -> Result<RecordBatch> {
-        if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
-            // A join evaluates nothing for pairs that there are none of.
-            return Ok(RecordBatch::new_empty(Arc::clone(&self.schema)));
-        }
-        self.metrics.probe_rows.add(batch.num_rows());
-        let mut ranges = self.ranges(batch, build, last_found)?;
-        let mut batch = batch.clone();
-        if self.spec.unmatched == Unmatched::Drop && ranges.iter().any(|(l, r)| l > r) {
-            let matches: BooleanArray = ranges.iter().map(|(l, r)| Some(l <= r)).collect();
-            batch = filter_record_batch(&batch, &matches)?;
-            ranges = ranges.iter().filter(|(l, r)| l <= r).collect();
-        }
+        let (batch, ranges) = self.matching(batch, build, last_found)?;
         let (answers, _) = self.answers(&ranges, build)?;
         self.with_answers(&batch, answers)
+    }
+
+    /// The rows of a batch that come out, and which positions of the build side match each.
+    fn matching(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut LastFound,
+    ) -> Result<(RecordBatch, Ranges)> {
+        if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
+            // A join evaluates nothing for pairs that there are none of.
+            return Ok((batch.slice(0, 0), Ranges::new(vec![], vec![])));
+        }
+        self.metrics.probe_rows.add(batch.num_rows());
+        let ranges = self.ranges(batch, build, last_found)?;
+        if self.spec.unmatched == Unmatched::Drop && ranges.iter().any(|(l, r)| l > r) {
+            let matches: BooleanArray = ranges.iter().map(|(l, r)| Some(l <= r)).collect();
+            let batch = filter_record_batch(batch, &matches)?;
+            return Ok((batch, ranges.iter().filter(|(l, r)| l <= r).collect()));
+        }
+        Ok((batch.clone(), ranges))
     }
 
     /// Which positions of the build side match each row of a batch.
@@ -248,7 +258,12 @@ impl Answering {
             };
             match &*self.side {
                 Side::Whole(side) => {
-                    let answered = self.probing.answer(&batch, side, &mut self.last_found)?;
+                    let probing = &self.probing;
+                    let found = probing.matching(&batch, side, &mut self.last_found);
+                    let (batch, ranges) = found?;
+                    side.make_ready(&ranges).await?;
+                    let (answers, _) = probing.answers(&ranges, side)?;
+                    let answered = probing.with_answers(&batch, answers)?;
                     self.answered.push_back(answered);
                 }
                 Side::Spilled(side) => {

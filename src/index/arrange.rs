@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
+use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
-use arrow::datatypes::DataType;
-
-use super::keys::{Chunks, Encoded, KeyColumn, encode, is_ranked, key_bytes};
+use super::keys::{Chunks, Encoded, KeyColumn, encode, is_borrowed, is_ranked, key_bytes};
 use super::places::Places;
 use crate::engine::cpu::{Numbers, Plain};
 use crate::engine::{Column, Extreme, Key, Validity};
@@ -20,50 +19,62 @@ pub(crate) fn arrange(
     places: &Places,
 ) -> Result<Encoded> {
     // Ranks are those among all values.
-    let whole = chunks.arrays.len() < 2 || is_ranked(data_type);
-    if whole && places.are_as_they_came() {
+    if stays_whole(chunks, data_type) && places.are_as_they_came() {
         return encode(chunks, data_type, extreme);
     }
-    let parts: Vec<&[ArrayRef]> = if whole {
-        vec![&chunks.arrays]
-    } else {
-        chunks.arrays.chunks(1).collect()
-    };
-    let mut parts = parts.into_iter().map(|arrays| {
-        let chunks = Chunks {
-            arrays: arrays.to_vec(),
-            held_by_table: true,
-        };
-        encode(&chunks, data_type, extreme)
-    });
+    let mut parts = encoded(chunks, data_type, extreme);
     let Some(first) = parts.next().transpose()? else {
         return encode(chunks, data_type, extreme);
     };
     let rest = parts.map(|part| part.map(|encoded| encoded.column));
     let column = match first.column {
-        KeyColumn::W32(first) => {
-            KeyColumn::W32(moved(first, rest, places, |column| match column {
-                KeyColumn::W32(column) => Some(column),
-                _ => None,
-            })?)
-        }
-        KeyColumn::W64(first) => {
-            KeyColumn::W64(moved(first, rest, places, |column| match column {
-                KeyColumn::W64(column) => Some(column),
-                _ => None,
-            })?)
-        }
-        KeyColumn::W128(first) => {
-            KeyColumn::W128(moved(first, rest, places, |column| match column {
-                KeyColumn::W128(column) => Some(column),
-                _ => None,
-            })?)
-        }
+        KeyColumn::W32(first) => KeyColumn::W32(moved(first, rest, places, KeyColumn::into_32)?),
+        KeyColumn::W64(first) => KeyColumn::W64(moved(first, rest, places, KeyColumn::into_64)?),
+        KeyColumn::W128(first) => KeyColumn::W128(moved(first, rest, places, KeyColumn::into_128)?),
     };
     Ok(Encoded {
         copied_bytes: column.bytes(),
         column,
         decoder: first.decoder,
+    })
+}
+
+/// The same, but in the pieces that rows came in where each stays in its place and its bits serve as they are.
+pub(crate) fn arrange_in_pieces(
+    chunks: &Chunks,
+    data_type: &DataType,
+    extreme: Extreme,
+    places: &Places,
+) -> Result<Vec<Encoded>> {
+    if places.are_as_they_came() && is_borrowed(data_type) {
+        encoded(chunks, data_type, extreme).collect()
+    } else {
+        Ok(vec![arrange(chunks, data_type, extreme, places)?])
+    }
+}
+
+/// Whether a column is encoded in one piece: it came so, or its keys are ranks, which are those among all values.
+fn stays_whole(chunks: &Chunks, data_type: &DataType) -> bool {
+    chunks.arrays.len() < 2 || is_ranked(data_type)
+}
+
+/// The keys of each chunk, or of all together where they must be.
+fn encoded(
+    chunks: &Chunks,
+    data_type: &DataType,
+    extreme: Extreme,
+) -> impl Iterator<Item = Result<Encoded>> {
+    let parts: Vec<&[ArrayRef]> = if stays_whole(chunks, data_type) {
+        vec![&chunks.arrays]
+    } else {
+        chunks.arrays.chunks(1).collect()
+    };
+    parts.into_iter().map(move |arrays| {
+        let chunks = Chunks {
+            arrays: arrays.to_vec(),
+            held_by_table: true,
+        };
+        encode(&chunks, data_type, extreme)
     })
 }
 
@@ -103,9 +114,7 @@ fn moved<K: Key + Plain>(
         if let Some(validity) = column.validity() {
             let valid = valid.get_or_insert_with(|| vec![u8::MAX; places.len().div_ceil(8)]);
             for (i, place) in places.of_rows(row, column.len()).enumerate() {
-                let bit = validity.offset() + i;
-                let is_null = validity.bytes()[bit / 8] >> (bit % 8) & 1 == 0;
-                if let Some(place) = place.filter(|_| is_null) {
+                if let Some(place) = place.filter(|_| !validity.is_valid(i)) {
                     valid[place / 8] &= !(1 << (place % 8));
                 }
             }

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use arrow::array::{Array, ArrayRef, Int64Array, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::DataType;
-use datafusion::common::{DataFusionError, Result, SharedResult};
+use datafusion::common::{DataFusionError, Result, SharedResult, exec_datafusion_err, exec_err};
 
 use super::HeldIndex;
 use super::devices::DeviceEngine;
 use super::keys::{Chunks, Decoder, Encoded, KeyColumn, encode, key_bytes};
 use crate::engine::Extreme;
-use crate::engine::cpu::CpuEngine;
+use crate::engine::cpu::{CpuEngine, Late, late_u32, late_u64, late_u128};
 use crate::engine::{
-    BuildOptions, ColumnSize, Engine, EngineError, Key, Memory, Outputs, RangeIndex,
+    BuildOptions, Column, ColumnSize, Engine, EngineError, Key, Memory, Outputs, RangeIndex,
 };
 use crate::functions::bounds::Ranges;
 
@@ -29,6 +29,8 @@ pub(crate) struct ColumnIndex {
     copied_bytes: usize,
     /// Of an index on devices: what answers when they fail.
     stand_in: Option<StandIn>,
+    /// Of one that is built once it pays: what tells when.
+    late: Option<Arc<dyn Late>>,
 }
 
 /// The CPU engine's index of a column whose devices failed, built by the first that needs it.
@@ -196,7 +198,62 @@ impl ColumnIndex {
             build_time: started.elapsed(),
             copied_bytes,
             stand_in: None,
+            late: None,
         })
+    }
+
+    /// The CPU engine's index of a column in encoded pieces, built once ranges are asked that it pays for.
+    pub(crate) fn late(pieces: Vec<Encoded>, options: BuildOptions) -> Result<Self> {
+        fn columns<K>(
+            pieces: Vec<Encoded>,
+            of_width: impl Fn(KeyColumn) -> Option<Column<K>>,
+        ) -> Result<Vec<Column<K>>> {
+            let columns = pieces.into_iter().map(|piece| of_width(piece.column));
+            let columns: Option<_> = columns.collect();
+            columns.ok_or_else(|| exec_datafusion_err!("a column has keys of different widths"))
+        }
+        let Some(first) = pieces.first() else {
+            return exec_err!("a column to be indexed has no piece");
+        };
+        let decoder = first.decoder.clone();
+        let copied_bytes = pieces.iter().map(|piece| piece.copied_bytes).sum();
+        let (keys, late): (_, Arc<dyn Late>) = match &first.column {
+            KeyColumn::W32(_) => {
+                let index = late_u32(columns(pieces, KeyColumn::into_32)?, options);
+                (KeyIndex::W32(Arc::clone(&index) as _), index)
+            }
+            KeyColumn::W64(_) => {
+                let index = late_u64(columns(pieces, KeyColumn::into_64)?, options);
+                (KeyIndex::W64(Arc::clone(&index) as _), index)
+            }
+            KeyColumn::W128(_) => {
+                let index = late_u128(columns(pieces, KeyColumn::into_128)?, options);
+                (KeyIndex::W128(Arc::clone(&index) as _), index)
+            }
+        };
+        Ok(Self {
+            keys,
+            decoder,
+            build_time: Duration::ZERO,
+            copied_bytes,
+            stand_in: None,
+            late: Some(late),
+        })
+    }
+
+    /// Of an index that is built late: what is to be built before these ranges are asked, if now it pays. They are counted.
+    pub(crate) fn paying_for(&self, ranges: &Ranges) -> Option<&Arc<dyn Late>> {
+        let late = self.late.as_ref()?;
+        let pays = late.pays_for(ranges.left(), ranges.right());
+        pays.then_some(late)
+    }
+
+    /// Builds what is built late.
+    pub(crate) fn build_now(&self) -> Result<(), EngineError> {
+        match &self.late {
+            Some(late) => late.build().map(|_| ()),
+            None => Ok(()),
+        }
     }
 
     /// About how many bytes of this machine's memory [`Self::on_cpu`] will take, to reserve them first.

@@ -128,6 +128,12 @@ pub(crate) fn is_ranked(data_type: &DataType) -> bool {
     layout(data_type) == Some(Layout::Rank)
 }
 
+/// Whether Arrow's memory of values of this type has the bits of their keys.
+pub(crate) fn is_borrowed(data_type: &DataType) -> bool {
+    let is_plain = !matches!(data_type, DataType::Dictionary(..));
+    is_plain && matches!(layout(data_type), Some(Layout::Native(..)))
+}
+
 /// Whether values of this type have an order.
 pub(crate) fn is_ordered(data_type: &DataType) -> bool {
     layout(data_type).is_some()
@@ -189,6 +195,30 @@ pub(crate) enum KeyColumn {
 }
 
 impl KeyColumn {
+    /// The column, if its keys have 32 bits.
+    pub(super) fn into_32(self) -> Option<Column<u32>> {
+        match self {
+            Self::W32(column) => Some(column),
+            Self::W64(_) | Self::W128(_) => None,
+        }
+    }
+
+    /// The column, if its keys have 64 bits.
+    pub(super) fn into_64(self) -> Option<Column<u64>> {
+        match self {
+            Self::W64(column) => Some(column),
+            Self::W32(_) | Self::W128(_) => None,
+        }
+    }
+
+    /// The column, if its keys have 128 bits.
+    pub(super) fn into_128(self) -> Option<Column<u128>> {
+        match self {
+            Self::W128(column) => Some(column),
+            Self::W32(_) | Self::W64(_) => None,
+        }
+    }
+
     /// Bytes of the values, whoever holds them.
     pub(crate) fn bytes(&self) -> usize {
         match self {

@@ -24,7 +24,7 @@ mod sorted;
 mod values;
 mod version;
 
-pub(crate) use arrange::{arrange, arranging_bytes};
+pub(crate) use arrange::{arrange, arrange_in_pieces, arranging_bytes};
 pub(crate) use array_bytes::arrays_bytes;
 pub(crate) use catalog::{DeviceBytes, HeldIndex, IndexKey};
 pub use catalog::{HeldIndexInfo, IndexCatalog};

@@ -13,6 +13,8 @@ mod engine;
 mod fake;
 #[cfg(feature = "sql")]
 mod few_rows;
+#[cfg(feature = "sql")]
+mod late_index;
 mod oracle;
 #[cfg(feature = "sql")]
 mod plans;

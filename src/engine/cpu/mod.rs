@@ -3,7 +3,8 @@
 //! The index is a hierarchy of chunk minima with a sparse table on top (`levels.rs`): 0.27 bytes for each value of 4 bytes and 0.54 for
 //! each of 8, with positions 0.30 and 0.57. The column itself is borrowed; only one with NULLs is copied, as keys. The search
 //! (`search.rs`) starts at the level that fits a range, goes down only where a block's minimum promises more, and works
-//! on many queries at once to hide the latency of memory. Vector instructions are chosen at run time ([`Simd`]).
+//! on many queries at once to hide the latency of memory. Vector instructions are chosen at run time ([`Simd`]). An index may be built
+//! late (`late.rs`): once it is known that enough is asked of it.
 //!
 //! The hierarchy of chunk minima is that of *GPU-RMQ: Accelerating Range Minimum Queries on Modern GPUs* (Kreis et al., 2026);
 //! the pruning and the tiles fit it to the caches and vectors of a CPU core. `benches/README.md` has what was measured.
@@ -23,8 +24,12 @@
 
 mod build;
 mod dispatch;
+#[cfg(feature = "sql")]
+mod late;
 mod levels;
 mod memory;
+#[cfg(feature = "sql")]
+mod pieces;
 mod search;
 mod simd;
 mod tile;
@@ -35,6 +40,8 @@ use std::sync::Arc;
 
 use build::Source;
 use dispatch::CpuKey;
+#[cfg(feature = "sql")]
+pub(crate) use late::{Late, late_u32, late_u64, late_u128};
 use levels::{Layout, Levels};
 use memory::Memory;
 #[cfg(feature = "sql")]
