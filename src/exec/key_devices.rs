@@ -11,7 +11,7 @@ use futures::StreamExt;
 
 use super::blocking::Waiting;
 use super::gather::{AnswerBatches, Gathering};
-use super::key_build::BuildSide;
+use super::key_answers::BuildSide;
 use super::key_metrics::DeviceMetrics;
 use super::key_side::Side;
 use super::key_stream::{Batches, Probing, evaluate_where_needed};

@@ -16,7 +16,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 
 use super::blocking::{Waiting, blocking};
-use super::key_build::{BuildSide, build_now, ties_matter};
+use super::key_answers::BuildSide;
+use super::key_build::{build_now, ties_matter};
 use super::key_collect::{BuildColumns, Collected, Size};
 use super::key_metrics::BuildMetrics;
 use super::key_pieces::is_exhausted;
@@ -375,6 +376,6 @@ impl Picking {
             waiting,
         )?;
         let mut last_found = LastFound::default();
-        self.probing.answer(&self.batch, &side, &mut last_found)
+        self.probing.answer_now(&self.batch, &side, &mut last_found)
     }
 }

@@ -7,7 +7,7 @@ use datafusion::physical_plan::metrics::{
 /// Metrics of the build side, which the partitions share.
 #[derive(Debug, Clone)]
 pub(super) struct BuildMetrics {
-    /// Time from the first batch of the build side to the last index.
+    /// Time from the first batch of the build side until it can be asked. Indexes may be built later.
     pub(super) build_time: Time,
     /// Time of sorting, or of finding that the rows are sorted.
     pub(super) sort_time: Time,

@@ -15,7 +15,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
 use tokio::sync::Mutex;
 
-use super::key_build::{BuildSide, build};
+use super::key_answers::BuildSide;
+use super::key_build::build;
 use super::key_collect::{Collected, Size};
 use super::key_merge::{Merged, Merging};
 use super::key_metrics::BuildMetrics;

@@ -16,7 +16,15 @@ const NAME: &str = "rmq range join";
 #[derive(Debug)]
 pub(super) struct Room {
     granted: MemoryReservation,
-    used: Mutex<usize>,
+    used: Mutex<Used>,
+}
+
+/// How much of what was granted is in use.
+#[derive(Debug, Default)]
+struct Used {
+    bytes: usize,
+    /// Whether what is not is kept at hand no more.
+    gives_back: bool,
 }
 
 impl Room {
@@ -57,9 +65,19 @@ impl Room {
     /// Gives back what is granted over so many bytes and not used.
     pub(super) fn keep(&self, bytes: usize) {
         let used = self.used();
-        let keep = bytes.max(*used);
+        self.keep_granted(bytes.max(used.bytes));
+    }
+
+    /// Gives back what is not used, and from now on all that is not used any more.
+    pub(super) fn keep_nothing(&self) {
+        let mut used = self.used();
+        used.gives_back = true;
+        self.keep_granted(used.bytes);
+    }
+
+    fn keep_granted(&self, bytes: usize) {
         self.granted
-            .shrink(self.granted.size().saturating_sub(keep));
+            .shrink(self.granted.size().saturating_sub(bytes));
     }
 
     fn grant(&self, bytes: usize) -> Result<()> {
@@ -69,14 +87,14 @@ impl Room {
         }
     }
 
-    fn used(&self) -> MutexGuard<'_, usize> {
+    fn used(&self) -> MutexGuard<'_, Used> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Display for Room {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (used, granted) = (*self.used(), self.granted.size());
+        let (used, granted) = (self.used().bytes, self.granted.size());
         write!(f, "{NAME}(used: {used}, granted: {granted})")
     }
 }
@@ -88,23 +106,28 @@ impl MemoryPool for Room {
 
     fn grow(&self, _reservation: &MemoryReservation, additional: usize) {
         let mut used = self.used();
-        *used += additional;
-        self.granted.grow(used.saturating_sub(self.granted.size()));
+        used.bytes += additional;
+        let missing = used.bytes.saturating_sub(self.granted.size());
+        self.granted.grow(missing);
     }
 
     fn shrink(&self, _reservation: &MemoryReservation, shrink: usize) {
-        *self.used() -= shrink;
+        let mut used = self.used();
+        used.bytes -= shrink;
+        if used.gives_back {
+            self.keep_granted(used.bytes);
+        }
     }
 
     fn try_grow(&self, _reservation: &MemoryReservation, additional: usize) -> Result<()> {
         let mut used = self.used();
-        self.grant(*used + additional)?;
-        *used += additional;
+        self.grant(used.bytes + additional)?;
+        used.bytes += additional;
         Ok(())
     }
 
     fn reserved(&self) -> usize {
-        *self.used()
+        self.used().bytes
     }
 
     fn memory_limit(&self) -> MemoryLimit {
@@ -134,6 +157,12 @@ mod tests {
         room.keep(20);
         assert_eq!((room.granted(), pool.reserved()), (20, 60));
         room.keep(0);
+        assert_eq!((room.granted(), pool.reserved()), (10, 50));
+        room.hold(20).unwrap();
+        ours.try_grow(5).unwrap();
+        room.keep_nothing();
+        assert_eq!((room.granted(), pool.reserved()), (15, 55));
+        ours.shrink(5);
         assert_eq!((room.granted(), pool.reserved()), (10, 50));
         drop((ours, room));
         assert_eq!(pool.reserved(), 40);

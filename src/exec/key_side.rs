@@ -10,7 +10,8 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExprRef;
 
-use super::key_build::{BuildSide, build};
+use super::key_answers::BuildSide;
+use super::key_build::build;
 use super::key_collect::{BuildColumns, Collected, Rows};
 use super::key_devices::Devices;
 use super::key_engine::JoinEngine;
@@ -125,7 +126,7 @@ impl Building {
     async fn sort_or_spill(&self, rows: Collected, spill: Option<Arc<Spill>>) -> Result<Side> {
         let Some(spill) = spill else {
             let side = self.build(rows).await?;
-            self.room.keep(0);
+            self.room.keep_nothing();
             return Ok(Side::Whole(Box::new(side)));
         };
         // In case that building has not the memory it takes.
@@ -139,7 +140,7 @@ impl Building {
         match self.build(rows).await {
             Ok(side) => {
                 drop(kept);
-                self.room.keep(0);
+                self.room.keep_nothing();
                 Ok(Side::Whole(Box::new(side)))
             }
             Err(error) if is_exhausted(&error) => {

@@ -19,7 +19,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use super::key_build::BuildSide;
+use super::key_answers::BuildSide;
 use super::key_devices::on_devices;
 use super::key_metrics::ProbeMetrics;
 use super::key_pieces::SpilledSide;
@@ -51,14 +51,15 @@ impl Probing {
         Box::pin(RecordBatchStreamAdapter::new(schema, batches.fuse()))
     }
 
-    /// A batch of the probe side with the aggregates.
-    pub(super) fn answer(
+    /// A batch of the probe side with the aggregates, on a thread that may wait.
+    pub(super) fn answer_now(
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
         last_found: &mut LastFound,
     ) -> Result<RecordBatch> {
         let (batch, ranges) = self.matching(batch, build, last_found)?;
+        build.make_ready_now(&ranges)?;
         let (answers, _) = self.answers(&ranges, build)?;
         self.with_answers(&batch, answers)
     }

@@ -78,7 +78,7 @@ fn encoded(
     })
 }
 
-/// About how many bytes [`arrange`] takes, the most at any time.
+/// About how many bytes [`arrange`] takes, the most at any time; or who puts together [`arrange_in_pieces`].
 pub(crate) fn arranging_bytes(chunks: &Chunks, data_type: &DataType, places: &Places) -> usize {
     let stays = chunks.arrays.len() < 2 && places.are_as_they_came();
     let ranks = if stays || is_ranked(data_type) {

@@ -241,19 +241,15 @@ impl ColumnIndex {
         })
     }
 
-    /// Of an index that is built late: what is to be built before these ranges are asked, if now it pays. They are counted.
-    pub(crate) fn paying_for(&self, ranges: &Ranges) -> Option<&Arc<dyn Late>> {
-        let late = self.late.as_ref()?;
-        let pays = late.pays_for(ranges.left(), ranges.right());
-        pays.then_some(late)
+    /// Whether an index that is built late had better be built before these ranges are asked, which are counted.
+    pub(crate) fn pays_for(&self, ranges: &Ranges) -> bool {
+        let late = self.late.as_ref();
+        late.is_some_and(|late| late.pays_for(ranges.left(), ranges.right()))
     }
 
-    /// Builds what is built late.
-    pub(crate) fn build_now(&self) -> Result<(), EngineError> {
-        match &self.late {
-            Some(late) => late.build().map(|_| ()),
-            None => Ok(()),
-        }
+    /// Builds what is built late, unless it is there, and says whether it was not.
+    pub(crate) fn build_late(&self) -> Result<bool, EngineError> {
+        self.late.as_ref().map_or(Ok(false), |late| late.build())
     }
 
     /// About how many bytes of this machine's memory [`Self::on_cpu`] will take, to reserve them first.
@@ -367,9 +363,11 @@ impl ColumnIndex {
 
     /// Whether it looks at the memory of the column that it was given.
     pub(crate) fn borrows_column(&self) -> bool {
-        match self.stand_in {
-            Some(_) => self.copied_bytes == 0,
-            None => self.memory_bytes() == self.index_bytes(),
+        let is_awaited = self.late.as_ref().is_some_and(|late| !late.is_built());
+        if self.stand_in.is_some() || is_awaited {
+            self.copied_bytes == 0
+        } else {
+            self.memory_bytes() == self.index_bytes()
         }
     }
 

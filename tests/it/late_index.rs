@@ -1,10 +1,17 @@
-//! Indexes that are built once they pay: windows of few rows, of many, and of more and more, against the same without range joins.
+//! Indexes that are built once they pay: windows of few rows, of many, and of more and more, against the same without range joins; and
+//! the memory that is registered for them.
 
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
+use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::collect;
-use datafusion::prelude::SessionContext;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use futures::StreamExt;
 
 use crate::range_join::{answer, lines, metric};
-use crate::support::{cpu_session, run, set};
+use crate::support::{cpu_session, register, run, set};
 
 /// 6,000 rows of five symbols in small batches, by symbol and time or by time; 150 rows whose windows reach so far to either side.
 async fn session(order: &str, data_type: &str, reach: &str) -> SessionContext {
@@ -60,4 +67,105 @@ async fn indexes_are_built_for_windows_of_many_rows() {
             }
         }
     }
+}
+
+/// Rows by position in batches of 4,096, with such columns, and windows of so many rows; and the pool that registers memory.
+fn pooled(
+    bytes: usize,
+    columns: Vec<(&str, ArrayRef)>,
+    reach: i64,
+) -> (SessionContext, Arc<GreedyMemoryPool>) {
+    let pool = Arc::new(GreedyMemoryPool::new(bytes));
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::clone(&pool) as _)
+        .build_arc()
+        .expect("a runtime");
+    let config = SessionConfig::new().with_target_partitions(1);
+    let ctx = SessionContext::new_with_config_rt(config, runtime);
+    datafusion_rmq::register(&ctx);
+    set(&ctx, "rmq.engine", "cpu");
+    let rows = columns[0].1.len() as i64;
+    // Not evenly spread, so that keys are searched.
+    let keys: Int64Array = (0..rows).map(|i| i * 3 + i % 2).collect();
+    let columns: Vec<_> = std::iter::once(("k", Arc::new(keys) as ArrayRef))
+        .chain(columns)
+        .collect();
+    let batches = vec![4096; columns[0].1.len() / 4096];
+    register(&ctx, "p", &columns, &batches);
+    let from: Int64Array = (0..4000).map(|i| i * 7919 % (3 * rows)).collect();
+    let to: Int64Array = from.iter().map(|a| a.map(|a| a + reach)).collect();
+    let windows: [(&str, ArrayRef); 2] = [("a", Arc::new(from)), ("b", Arc::new(to))];
+    register(&ctx, "q", &windows, &[1000; 3]);
+    (ctx, pool)
+}
+
+const ROWS: usize = 400_000;
+
+/// Bytes a row that are registered after the first batch of windows.
+async fn registered(column: ArrayRef, reach: i64) -> usize {
+    let (ctx, pool) = pooled(1 << 30, vec![("v", column)], reach);
+    let sql = "SELECT q.a, x.m FROM q CROSS JOIN LATERAL (SELECT min(p.v) AS m FROM p WHERE p.k BETWEEN q.a AND q.b) AS x";
+    let frame = ctx.sql(sql).await.expect(sql);
+    let mut rows = frame.execute_stream().await.expect(sql);
+    rows.next().await.expect("a batch").expect(sql);
+    let registered = pool.reserved() / ROWS;
+    while let Some(batch) = rows.next().await {
+        batch.expect(sql);
+    }
+    drop(rows);
+    assert_eq!(pool.reserved(), 0);
+    registered
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_that_an_index_does_not_take_is_given_back() {
+    let numbers: Float64Array = (0..ROWS).map(|i| Some((i * 7919 % 1009) as f64)).collect();
+    let some: Float64Array = (0..ROWS).map(|i| (i % 3 > 0).then_some(i as f64)).collect();
+    let texts: StringArray = (0..ROWS)
+        .map(|i| Some(format!("a rather long text {}", i % 10)))
+        .collect();
+    // Keys are 8 bytes a row, values 8, a copy 8, the index less than one; ranks are 4.
+    let (few, many) = (
+        registered(Arc::new(numbers.clone()), 3).await,
+        registered(Arc::new(numbers), 3000).await,
+    );
+    assert!((24..26).contains(&few), "{few}");
+    assert!((16..18).contains(&many), "{many}");
+    let nulls = registered(Arc::new(some), 3000).await;
+    assert!((16..18).contains(&nulls), "{nulls}");
+    let ranks = registered(Arc::new(texts), 3).await;
+    assert!((12..14).contains(&ranks), "{ranks}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_memory_is_short_indexes_are_built_at_once() {
+    const COLUMNS: usize = 8;
+    let names: Vec<String> = (0..COLUMNS).map(|i| format!("v{i}")).collect();
+    let aggregates = names
+        .iter()
+        .map(|v| format!("min(p.{v}) AS min_{v}, max(p.{v}) AS max_{v}"));
+    let sql = format!(
+        "SELECT q.a, x.* FROM q CROSS JOIN LATERAL (SELECT {} FROM p WHERE p.k BETWEEN q.a AND q.b) AS x",
+        aggregates.collect::<Vec<_>>().join(", ")
+    );
+    let mut answers = vec![];
+    // What is held before rows are taken is three times their size and 32 bytes more; in the end 140 bytes a row are taken, and 202
+    // where all that may be needed later is registered.
+    for (bytes, is_built) in [(1 << 30, false), (ROWS * 255, true)] {
+        let columns = names.iter().enumerate().map(|(i, name)| {
+            let values: Int64Array = (0..ROWS)
+                .map(|row| Some((row * (7919 + i) % 100_003) as i64))
+                .collect();
+            (name.as_str(), Arc::new(values) as ArrayRef)
+        });
+        let (ctx, _) = pooled(bytes, columns.collect(), 3);
+        let plan = ctx.sql(&sql).await.expect(&sql);
+        let plan = plan.create_physical_plan().await.expect(&sql);
+        let found = collect(plan.clone(), ctx.task_ctx()).await.expect(&sql);
+        assert_eq!(metric(&plan, "spill_count"), 0, "{bytes} bytes");
+        assert_eq!(metric(&plan, "index_bytes") > 0, is_built, "{bytes} bytes");
+        answers.push(lines(&found));
+    }
+    assert_eq!(answers[0].len(), 4000);
+    assert!(answers[0] == answers[1]);
 }

@@ -19,6 +19,9 @@ const SHARE: usize = 4;
 /// So many rows are scanned sooner than that anything is built.
 const FEW: usize = 256;
 
+/// But not so many at once, which take some 40 ms: who asks may be a thread that others wait for.
+const AT_ONCE: usize = 1 << 25;
+
 /// What is known of an index that may not be there yet, whatever its keys.
 pub(crate) trait Late: Send + Sync + fmt::Debug {
     /// Counts the rows of ranges that are to be asked, and says whether the index is better built first. Whoever does not want to know may
@@ -30,6 +33,9 @@ pub(crate) trait Late: Send + Sync + fmt::Debug {
     /// # Errors
     /// As [`Engine::build_u32`](crate::engine::Engine::build_u32).
     fn build(&self) -> Result<bool, EngineError>;
+
+    /// Whether the index is there.
+    fn is_built(&self) -> bool;
 }
 
 /// The index of a column in pieces that follow one another, their bits keys in the same way, with the best instructions of this machine.
@@ -54,9 +60,11 @@ struct LateIndex<K> {
     pieces: Mutex<Option<Arc<Pieces<K>>>>,
     index: OnceLock<Result<Arc<dyn RangeIndex<K>>, EngineError>>,
     len: usize,
+    /// How many pieces there are, or were.
+    count: usize,
     engine: CpuEngine,
     options: BuildOptions,
-    /// How many rows all ranges had that were counted.
+    /// How many rows all ranges had that were counted, and pieces all batches.
     counted: AtomicUsize,
 }
 
@@ -65,6 +73,7 @@ impl<K: CpuKey> LateIndex<K> {
         let pieces = Pieces::new(pieces);
         Self {
             len: pieces.len(),
+            count: pieces.count(),
             pieces: Mutex::new(Some(Arc::new(pieces))),
             index: OnceLock::new(),
             engine,
@@ -102,16 +111,21 @@ impl<K: CpuKey> LateIndex<K> {
 
 impl<K: CpuKey> Late for LateIndex<K> {
     fn pays_for(&self, left: &[i64], right: &[i64]) -> bool {
-        if self.built().is_some() {
+        if self.is_built() {
             return false;
         }
-        let rows = rows(left, right);
+        // Every batch looks at all pieces.
+        let rows = rows(left, right).saturating_add(self.count);
         let before = self.counted.fetch_add(rows, Ordering::Relaxed);
-        before.saturating_add(rows) > FEW.max(self.len / SHARE)
+        rows > AT_ONCE || before.saturating_add(rows) > FEW.max(self.len / SHARE)
     }
 
     fn build(&self) -> Result<bool, EngineError> {
         self.index().map(|(_, is_new)| is_new)
+    }
+
+    fn is_built(&self) -> bool {
+        self.built().is_some()
     }
 }
 
@@ -129,7 +143,13 @@ impl<K: CpuKey> RangeIndex<K> for LateIndex<K> {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.built().map_or(0, RangeIndex::memory_bytes)
+        let Some(index) = self.built() else {
+            return 0;
+        };
+        let (index_bytes, bytes) = (index.index_bytes(), index.memory_bytes());
+        // One without a copy of its own keeps what was put together for it.
+        let copied = self.count > 1 && bytes == index_bytes;
+        bytes + if copied { self.len * size_of::<K>() } else { 0 }
     }
 
     fn answer(&self, left: &[i64], right: &[i64], out: Answers<'_, K>) -> Result<(), EngineError> {
@@ -298,9 +318,9 @@ mod tests {
     fn it_pays_once_ranges_have_many_rows() {
         let column = Column::new(Arc::new(vec![1_u64; 4000]), Encoding::unsigned());
         let index = LateIndex::new(vec![column], CpuEngine::new(), BuildOptions::default());
-        // Empty ones, and 600 rows in two.
+        // Empty ones, and 600 rows in two; each batch looks at one piece.
         assert!(!index.pays_for(&[0, 5, 9], &[299, 304, 3]));
-        assert!(!index.pays_for(&[7; 400], &[7; 400]));
+        assert!(!index.pays_for(&[7; 398], &[7; 398]));
         assert!(index.pays_for(&[7], &[7]));
         let built = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| index.build())).collect();
@@ -310,6 +330,19 @@ mod tests {
         assert_eq!(built, 1);
         assert!(index.index_bytes() > 0);
         assert!(!index.pays_for(&[0], &[3999]));
+    }
+
+    #[test]
+    fn it_pays_for_many_batches_of_many_pieces() {
+        let pieces = (0..1000_u64).map(|i| Column::new(Arc::new(vec![i; 8]), Encoding::unsigned()));
+        let index = LateIndex::new(pieces.collect(), CpuEngine::new(), BuildOptions::default());
+        // No rows at all.
+        assert!(!index.pays_for(&[1], &[0]));
+        assert!(!index.pays_for(&[1], &[0]));
+        assert!(index.pays_for(&[1], &[0]));
+        // The copy, and the index.
+        assert_eq!(index.build(), Ok(true));
+        assert!(index.memory_bytes() >= 64_000 + index.index_bytes());
     }
 
     #[test]

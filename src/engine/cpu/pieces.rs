@@ -19,6 +19,8 @@ pub(super) struct Pieces<K> {
     starts: Vec<usize>,
     /// About how many pieces there are to a row.
     slope: f64,
+    /// Whether nothing is NULL.
+    is_plain: bool,
 }
 
 impl<K> Default for Pieces<K> {
@@ -27,6 +29,7 @@ impl<K> Default for Pieces<K> {
             columns: vec![],
             starts: vec![0],
             slope: 0.0,
+            is_plain: true,
         }
     }
 }
@@ -44,11 +47,18 @@ impl<K: CpuKey> Pieces<K> {
         }
         Self {
             slope: columns.len() as f64 / end.max(1) as f64,
+            is_plain: columns.iter().all(|c| c.validity().is_none()),
             columns,
             starts,
         }
     }
 
+    /// How many pieces there are.
+    pub(super) fn count(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// How many rows there are.
     pub(super) fn len(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }
@@ -84,7 +94,6 @@ impl<K: CpuKey> Pieces<K> {
         let scan = Scan {
             pieces: self,
             encoding: self.encoding(),
-            is_plain: self.columns.iter().all(|c| c.validity().is_none()),
             bits,
         };
         let tiles = left.chunks(TILE).zip(right.chunks(TILE));
@@ -170,8 +179,6 @@ struct Scan<'a, K> {
     pieces: &'a Pieces<K>,
     bits: Vec<&'a [K]>,
     encoding: Encoding<K>,
-    /// Whether nothing is NULL.
-    is_plain: bool,
 }
 
 impl<K: CpuKey> Scan<'_, K> {
@@ -194,7 +201,7 @@ impl<K: CpuKey> Scan<'_, K> {
         let Some(bits) = self.bits.get(piece).and_then(|bits| bits.get(at..)) else {
             return (K::MAX, None);
         };
-        if rows > SHORT || rows > bits.len() || !self.is_plain {
+        if rows > SHORT || rows > bits.len() || !self.pieces.is_plain {
             return self.least_of_many(begin);
         }
         // Always so many, of which the last may be looked at again: nobody can foresee how many there are.
