@@ -24,7 +24,7 @@ os.environ.setdefault("POLARS_MAX_THREADS", "2")
 import duckdb
 import polars as pl
 
-RUNS = 3
+RUNS = 5
 
 
 def ours(parts, folder):
