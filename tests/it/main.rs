@@ -28,6 +28,8 @@ mod range_join;
 #[cfg(feature = "sql")]
 mod range_join_devices;
 #[cfg(feature = "sql")]
+mod reasons;
+#[cfg(feature = "sql")]
 mod robustness;
 #[cfg(feature = "sql")]
 mod spilling;
