@@ -64,6 +64,8 @@ mod index;
 mod options;
 #[cfg(feature = "sql")]
 mod plan;
+#[cfg(all(test, feature = "sql"))]
+mod random;
 #[cfg(feature = "sql")]
 mod rewrite;
 #[cfg(feature = "sql")]

@@ -1,7 +1,7 @@
 //! The build side of a range join by key, made ready: collected rows are sorted, and their columns indexed.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema};
@@ -152,7 +152,7 @@ impl Work {
 
     /// Makes all that is asked of a column, and lets go of it.
     fn prepare(&self, column: Column, wanted: Wanted, places: &Places) -> Result<Ready> {
-        let Column { chunks, data_type } = column;
+        let Column { chunks, data_type } = &column;
         let held = chunks.bytes();
         let mut borrowed = false;
         let mut ready = Ready::default();
@@ -163,34 +163,33 @@ impl Work {
         }
         if let Some(counts) = ready.counts.as_ref().filter(|_| wanted.sums) {
             self.waiting.check()?;
-            self.grow(Sums::estimate(&chunks.arrays, &data_type, places))?;
-            let sums = Sums::of(&chunks.arrays, &data_type, Arc::clone(counts), places)?;
+            self.grow(Sums::estimate(&chunks.arrays, data_type, places))?;
+            let sums = Sums::of(&chunks.arrays, data_type, Arc::clone(counts), places)?;
             borrowed |= sums.borrow_column();
             ready.sums = Some(Arc::new(sums));
         }
-        for (extreme, positions) in wanted.extremes {
+        for wanted in wanted.extremes {
             self.waiting.check()?;
-            let on_devices = &mut ready.on_devices;
-            let index = match self.on_devices(&chunks, &data_type, extreme, positions, places)? {
+            let index = match self.on_devices(&column, wanted, places)? {
                 Some((index, held)) => {
-                    on_devices.push(held);
+                    ready.on_devices.push(held);
                     borrowed |= index.borrows_column();
                     Arc::new(JoinIndex::built(index))
                 }
-                None => self.index(&chunks, &data_type, extreme, positions, places)?,
+                None => self.index(&column, wanted, places)?,
             };
-            ready.extremes.push((extreme, index));
+            ready.extremes.push((wanted.0, index));
         }
         if wanted.values {
             self.waiting.check()?;
             let order = places.order_bytes();
             // The chunks and the whole are there at once.
             self.grow(held + order)?;
-            let values = Values::of(&chunks.arrays, &data_type, places)?;
+            let values = Values::of(&chunks.arrays, data_type, places)?;
             self.replace(held, values.bytes())?;
             ready.values = Some(Arc::new(values));
         }
-        drop(chunks);
+        drop(column);
         if !borrowed {
             // Goes with the last index that scans it.
             let scanned = Scanned::new(Arc::clone(&self.memory), held);
@@ -199,22 +198,25 @@ impl Work {
         Ok(ready)
     }
 
+    fn options(&self, positions: bool) -> BuildOptions {
+        BuildOptions {
+            positions,
+            threads: self.threads,
+        }
+    }
+
     /// The index of a column on devices, if it is to lie there and does.
     fn on_devices(
         &self,
-        chunks: &Chunks,
-        data_type: &DataType,
-        extreme: Extreme,
-        positions: bool,
+        column: &Column,
+        (extreme, positions): (Extreme, bool),
         places: &Places,
     ) -> Result<Option<(ColumnIndex, DeviceBytes)>> {
         let Some(devices) = &self.devices else {
             return Ok(None);
         };
-        let options = BuildOptions {
-            positions,
-            threads: self.threads,
-        };
+        let Column { chunks, data_type } = column;
+        let options = self.options(positions);
         let copied = arranging_bytes(chunks, data_type, places);
         self.grow(copied)?;
         let arranged = arrange(chunks, data_type, extreme, places)?;
@@ -237,16 +239,12 @@ impl Work {
     /// The CPU's index of a column, which is built late.
     fn index(
         &self,
-        chunks: &Chunks,
-        data_type: &DataType,
-        extreme: Extreme,
-        positions: bool,
+        column: &Column,
+        (extreme, positions): (Extreme, bool),
         places: &Places,
     ) -> Result<Arc<JoinIndex>> {
-        let options = BuildOptions {
-            positions,
-            threads: self.threads,
-        };
+        let Column { chunks, data_type } = column;
+        let options = self.options(positions);
         let engine = CpuEngine::default();
         let indexing = ColumnIndex::estimate_of(&engine, chunks, data_type, &options);
         let mut bytes = arranging_bytes(chunks, data_type, places) + indexing;
@@ -259,12 +257,7 @@ impl Work {
             self.replace(bytes, rest)?;
             bytes = rest;
         }
-        let reserve = Reserve {
-            memory: Arc::clone(&self.memory),
-            bytes,
-            metrics: self.metrics.clone(),
-            scanned: Mutex::default(),
-        };
+        let reserve = Reserve::new(Arc::clone(&self.memory), bytes, self.metrics.clone());
         let index = Arc::new(JoinIndex::late(index, reserve));
         if self.devices.is_some() {
             // Those who ask devices do not ask when to build.

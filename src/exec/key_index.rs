@@ -1,6 +1,6 @@
 //! The index of a column of a range join, built at once or late, and the memory that is registered for one built late.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use datafusion::common::Result;
@@ -23,11 +23,28 @@ pub(super) struct JoinIndex {
 #[derive(Debug)]
 pub(super) struct Reserve {
     /// The build side's, of which this is a part.
-    pub(super) memory: Arc<MemoryReservation>,
-    pub(super) bytes: usize,
-    pub(super) metrics: BuildMetrics,
+    memory: Arc<MemoryReservation>,
+    bytes: usize,
+    metrics: BuildMetrics,
     /// The column as it came, while it is scanned.
-    pub(super) scanned: Mutex<Option<Arc<Scanned>>>,
+    scanned: Mutex<Option<Arc<Scanned>>>,
+}
+
+impl Reserve {
+    /// So many bytes of what is registered already.
+    pub(super) fn new(memory: Arc<MemoryReservation>, bytes: usize, metrics: BuildMetrics) -> Self {
+        Self {
+            memory,
+            bytes,
+            metrics,
+            scanned: Mutex::default(),
+        }
+    }
+
+    fn scanned(&self) -> MutexGuard<'_, Option<Arc<Scanned>>> {
+        // Nothing is left half done.
+        self.scanned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Registers a column that its indexes scan as it came, until all of them are built.
@@ -73,15 +90,10 @@ impl JoinIndex {
 
     /// Keeps a column registered that it scans, if it does.
     pub(super) fn scans(&self, column: &Arc<Scanned>) {
-        if let Some(reserve) = self
-            .reserve
-            .as_ref()
-            .filter(|_| self.index.borrows_column())
+        if self.index.borrows_column()
+            && let Some(reserve) = &self.reserve
         {
-            *reserve
-                .scanned
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(column));
+            *reserve.scanned() = Some(Arc::clone(column));
         }
     }
 
@@ -116,11 +128,7 @@ impl JoinIndex {
             reserve.memory.grow(now.saturating_sub(taken));
             reserve.memory.shrink(taken.saturating_sub(now));
             if !self.index.borrows_column() {
-                let mut scanned = reserve
-                    .scanned
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner);
-                *scanned = None;
+                *reserve.scanned() = None;
             }
         }
         Ok(())

@@ -390,14 +390,7 @@ mod tests {
     use arrow::compute::take;
 
     use super::*;
-
-    /// As in the integration tests: small, and the same everywhere.
-    fn random(state: &mut u64, below: u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state % below
-    }
+    use crate::random::random;
 
     /// Any sum of finite floats without rounding: digits of 32 bits, the lowest worth 2^-1088, carries still to come.
     #[derive(Clone)]

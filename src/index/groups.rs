@@ -119,13 +119,7 @@ mod tests {
     use datafusion::common::ScalarValue;
 
     use super::*;
-
-    fn random(state: &mut u64, below: u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state % below
-    }
+    use crate::random::random;
 
     fn dictionary(keys: T, values: T) -> T {
         T::Dictionary(Box::new(keys), Box::new(values))

@@ -643,14 +643,7 @@ mod tests {
 
     use super::super::sorted::Comparison;
     use super::*;
-
-    /// As in the integration tests: small, and the same everywhere.
-    fn random(state: &mut u64, below: u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state % below
-    }
+    use crate::random::random;
 
     fn shared<T: Send + Sync + 'static>(values: Vec<T>) -> SharedSlice<T> {
         Arc::new(values)

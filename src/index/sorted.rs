@@ -492,14 +492,7 @@ mod tests {
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 
     use super::*;
-
-    /// As in the integration tests: small, and the same everywhere.
-    fn random(state: &mut u64, below: u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state % below
-    }
+    use crate::random::random;
 
     #[test]
     fn bounds_are_found_as_by_counting() {

@@ -5,12 +5,11 @@ use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::{ArrayRef, Int64Array};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
 use crate::random::Random;
-use crate::support::{bigint, engine, register, run, set, skipped};
+use crate::support::{bigint, engine, register, run, session_of_pool, set, skipped};
 
 /// A session whose memory is counted, on a GPU; nothing where there is none.
 fn session() -> Option<SessionContext> {
@@ -19,13 +18,7 @@ fn session() -> Option<SessionContext> {
         return None;
     }
     let pool = Arc::new(GreedyMemoryPool::new(16 << 30));
-    let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(pool)
-        .build_arc()
-        .expect("a runtime");
-    let config = SessionConfig::new().with_target_partitions(4);
-    let ctx = SessionContext::new_with_config_rt(config, runtime);
-    datafusion_rmq::register(&ctx);
+    let ctx = session_of_pool(SessionConfig::new().with_target_partitions(4), pool);
     set(&ctx, "rmq.engine", "cuda");
     set(&ctx, "rmq.keep_indexes", "false");
     Some(ctx)

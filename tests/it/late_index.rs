@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, StringArray};
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
 use crate::range_join::{answer, lines, metric};
-use crate::support::{cpu_session, register, run, set};
+use crate::support::{cpu_session, register, run, session_of_pool, set};
 
 /// 6,000 rows of five symbols in small batches, by symbol and time or by time; 150 rows whose windows reach so far to either side.
 async fn session(order: &str, data_type: &str, reach: &str) -> SessionContext {
@@ -76,13 +75,8 @@ fn pooled(
     reach: i64,
 ) -> (SessionContext, Arc<GreedyMemoryPool>) {
     let pool = Arc::new(GreedyMemoryPool::new(bytes));
-    let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::clone(&pool) as _)
-        .build_arc()
-        .expect("a runtime");
     let config = SessionConfig::new().with_target_partitions(1);
-    let ctx = SessionContext::new_with_config_rt(config, runtime);
-    datafusion_rmq::register(&ctx);
+    let ctx = session_of_pool(config, Arc::clone(&pool) as _);
     set(&ctx, "rmq.engine", "cpu");
     let rows = columns[0].1.len() as i64;
     // Not evenly spread, so that keys are searched.

@@ -16,13 +16,12 @@ use datafusion::arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::datasource::MemTable;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryPool};
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::properties::{array, types};
 use crate::random::{Random, seeds_of_tables};
-use crate::support::{register, run, session, set};
+use crate::support::{register, run, session, session_of_pool, set};
 
 /// How many queries each test asks unless `RMQ_CASES` says otherwise.
 const CASES: usize = 1000;
@@ -633,12 +632,7 @@ pub fn metric(plan: &Arc<dyn ExecutionPlan>, name: &str) -> usize {
 /// A session whose memory pool has so many bytes, and 100,000 rows in no order.
 async fn small_pool(bytes: usize) -> (SessionContext, Arc<GreedyMemoryPool>) {
     let pool = Arc::new(GreedyMemoryPool::new(bytes));
-    let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::clone(&pool) as _)
-        .build_arc()
-        .expect("a runtime");
-    let ctx = SessionContext::new_with_config_rt(SessionConfig::new(), runtime);
-    datafusion_rmq::register(&ctx);
+    let ctx = session_of_pool(SessionConfig::new(), Arc::clone(&pool) as _);
     let tables = [
         "CREATE TABLE p AS SELECT value * 7919 % 100003 AS k, value AS v FROM range(0, 100000)",
         "CREATE TABLE q AS SELECT value AS id, value * 50 AS k FROM range(0, 1000)",

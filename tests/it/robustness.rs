@@ -7,7 +7,6 @@ use datafusion::arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray
 use datafusion::arrow::datatypes::{DataType, Int64Type};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::execution::memory_pool::GreedyMemoryPool;
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{FunctionRegistry, SessionStateBuilder};
 use datafusion::logical_expr::{ColumnarValue, Volatility, create_udf};
 use datafusion::physical_plan::execution_plan::reset_plan_states;
@@ -17,7 +16,7 @@ use datafusion_rmq::SessionStateBuilderExt;
 use futures::StreamExt;
 
 use crate::range_join::register_partitions;
-use crate::support::{bigint, cpu_session, error, register, run, session};
+use crate::support::{bigint, cpu_session, error, register, run, session, session_of_pool};
 
 fn numbers(values: impl IntoIterator<Item = i64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(values))
@@ -182,12 +181,7 @@ async fn a_column_over_the_limit_is_an_error_that_names_the_option() {
 #[tokio::test]
 async fn the_sessions_pool_bounds_indexes_and_they_yield_to_each_other() {
     let pool = Arc::new(GreedyMemoryPool::new(3_000_000));
-    let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(pool)
-        .build_arc()
-        .unwrap();
-    let ctx = SessionContext::new_with_config_rt(SessionConfig::new(), runtime);
-    datafusion_rmq::register(&ctx);
+    let ctx = session_of_pool(SessionConfig::new(), pool);
     // Two batches, so that each index owns a copy of 1.6 MB.
     for name in ["a", "b"] {
         register(&ctx, name, &[("v", numbers(0..200_000))], &[100_000]);

@@ -26,7 +26,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::random::{Random, seeds_of_tables};
 use crate::range_join::{Tables, lines, metric};
-use crate::support::{error, run, set};
+use crate::support::{error, run, session_of_pool, set};
 
 /// How many queries the random test asks unless `RMQ_CASES` says otherwise.
 const CASES: usize = 300;
@@ -99,11 +99,7 @@ impl MemoryPool for ForRangeJoins {
 
 /// A session with this memory.
 fn session(config: SessionConfig, pool: Arc<dyn MemoryPool>) -> SessionContext {
-    let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc();
-    let config = config.with_create_default_catalog_and_schema(true);
-    let ctx = SessionContext::new_with_config_rt(config, runtime.expect("a runtime"));
-    datafusion_rmq::register(&ctx);
-    ctx
+    session_of_pool(config.with_create_default_catalog_and_schema(true), pool)
 }
 
 /// Another session's tables.

@@ -7,6 +7,8 @@ use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::{Int64Type, Schema};
 use datafusion::datasource::MemTable;
 use datafusion::error::Result;
+use datafusion::execution::memory_pool::MemoryPool;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_rmq::engine::cuda::devices;
 
@@ -48,6 +50,14 @@ pub fn session() -> SessionContext {
 pub fn cpu_session() -> SessionContext {
     let ctx = session();
     set(&ctx, "rmq.engine", "cpu");
+    ctx
+}
+
+/// A session with the extension whose memory comes from this pool.
+pub fn session_of_pool(config: SessionConfig, pool: Arc<dyn MemoryPool>) -> SessionContext {
+    let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc();
+    let ctx = SessionContext::new_with_config_rt(config, runtime.expect("a runtime"));
+    datafusion_rmq::register(&ctx);
     ctx
 }
 

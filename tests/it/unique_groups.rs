@@ -16,14 +16,13 @@ use datafusion::error::Result;
 use datafusion::execution::memory_pool::{
     FairSpillPool, GreedyMemoryPool, MemoryLimit, MemoryPool, MemoryReservation,
 };
-use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::TryStreamExt;
 
 use crate::random::{Random, cases};
 use crate::range_join::{lines, register_partitions};
-use crate::support::{run, set};
+use crate::support::{run, session_of_pool, set};
 
 /// How many tables the random test has unless `RMQ_CASES` says otherwise.
 const CASES: usize = 60;
@@ -376,13 +375,10 @@ impl MemoryPool for ForUniqueGroups {
 
 /// A session with a table `q` of 20,000 ascending ids in four partitions, a table `r` of the same in no order, and `p`.
 async fn large(pool: Arc<dyn MemoryPool>) -> SessionContext {
-    let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool);
     let config = SessionConfig::new()
         .with_target_partitions(4)
         .with_batch_size(500);
-    let runtime = runtime.build_arc().expect("a runtime");
-    let ctx = SessionContext::new_with_config_rt(config, runtime);
-    datafusion_rmq::register(&ctx);
+    let ctx = session_of_pool(config, pool);
     let numbers =
         |values: std::ops::Range<i64>| Arc::new(values.collect::<Int64Array>()) as ArrayRef;
     let id = numbers(0..20_000);

@@ -93,7 +93,8 @@ impl<K: CpuKey> LateIndex<K> {
         let index = self.index.get_or_init(|| {
             is_new = true;
             let pieces = self.pieces().clone();
-            let column = pieces.unwrap_or_default().put_together()?;
+            let pieces = pieces.expect("the pieces stay until there is an index of them");
+            let column = pieces.put_together()?;
             let index = self.engine.build(&column, &self.options)?;
             *self.pieces() = None;
             Ok(index)
@@ -190,14 +191,7 @@ fn rows(left: &[i64], right: &[i64]) -> usize {
 mod tests {
     use super::*;
     use crate::engine::{Encoding, Validity};
-
-    /// Small, and the same everywhere.
-    fn random(state: &mut u64, below: u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state % below
-    }
+    use crate::random::random;
 
     /// What a query may find: the value's bits and its position.
     type Found<K> = Option<(K, i64)>;

@@ -23,17 +23,6 @@ pub(super) struct Pieces<K> {
     is_plain: bool,
 }
 
-impl<K> Default for Pieces<K> {
-    fn default() -> Self {
-        Self {
-            columns: vec![],
-            starts: vec![0],
-            slope: 0.0,
-            is_plain: true,
-        }
-    }
-}
-
 impl<K: CpuKey> Pieces<K> {
     #[expect(clippy::cast_precision_loss, reason = "about")]
     pub(super) fn new(columns: Vec<Column<K>>) -> Self {
