@@ -1,6 +1,6 @@
 //! The build side of a range join by key, ready to be asked: which rows a range has, and what each aggregate is over them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::{DataType, Int64Type};
@@ -22,8 +22,8 @@ pub(super) struct BuildSide {
     pub(super) answers: Vec<Answering>,
     /// Where devices answer: what they have, and whether the CPU may stand in.
     pub(super) devices: Option<(Devices, OnDevices)>,
-    /// Registers the memory of all this, and that of indexes which may be built yet.
-    pub(super) _memory: Arc<MemoryReservation>,
+    /// Registers the memory of all this but the indexes, which have their own.
+    pub(super) _memory: Vec<Arc<MemoryReservation>>,
 }
 
 /// What answers one aggregate.
@@ -169,9 +169,19 @@ pub(super) struct Ready {
     pub(super) sums: Option<Arc<Sums>>,
     pub(super) values: Option<Arc<Values>>,
     pub(super) extremes: Vec<(Extreme, Arc<JoinIndex>)>,
+    /// Registers all this but the indexes.
+    pub(super) memory: Vec<Arc<MemoryReservation>>,
+    /// Registers the column as it came, while indexes scan it.
+    pub(super) scanned: Weak<MemoryReservation>,
 }
 
 impl Ready {
+    /// Bytes that are registered for the indexes and the column that they scan.
+    pub(super) fn indexes_registered(&self) -> usize {
+        let indexes = self.extremes.iter().map(|(_, index)| index.registered());
+        indexes.sum::<usize>() + self.scanned.upgrade().map_or(0, |column| column.size())
+    }
+
     fn extreme(&self, extreme: Extreme) -> Option<Arc<JoinIndex>> {
         let mut extremes = self.extremes.iter();
         let (_, index) = extremes.find(|(e, _)| *e == extreme)?;

@@ -12,14 +12,14 @@ use super::blocking::{Waiting, blocking};
 use super::key_answers::{BuildSide, Ready, answering};
 use super::key_collect::{BuildColumns, Collected};
 use super::key_devices::Devices;
-use super::key_index::{JoinIndex, Reserve, Scanned};
+use super::key_index::JoinIndex;
 use super::key_metrics::BuildMetrics;
 use super::key_order::in_order;
 use super::key_pieces::is_exhausted;
 use crate::engine::cpu::CpuEngine;
 use crate::engine::{BuildOptions, Extreme};
 use crate::index::{
-    Chunks, ColumnIndex, Counts, DeviceBytes, Places, Sums, Unsorted, Values, arrange,
+    Chunks, ColumnIndex, Counts, DeviceBytes, Places, SortContext, Sums, Unsorted, Values, arrange,
     arrange_in_pieces, arranging_bytes, arrays_bytes,
 };
 use crate::plan::KeyFunction;
@@ -50,23 +50,21 @@ pub(super) fn build_now(
         batches,
         memory,
     } = collected;
-    // A sort or an index that has begun can't be stopped; between them it is seen that nobody waits any more.
+    // An index that has begun can't be stopped; between them it is seen that nobody waits any more.
     let work = Work {
         columns,
-        memory: Arc::new(memory),
         metrics,
         threads,
         devices,
         waiting,
         late: RefCell::default(),
     };
-    work.build(&schema, batches)
+    work.build(&schema, batches, memory)
 }
 
-/// What the blocking part of the building needs.
+/// What the blocking part of the building needs. Each thing that is made has a reservation of its own, which goes with it.
 struct Work {
     columns: BuildColumns,
-    memory: Arc<MemoryReservation>,
     metrics: BuildMetrics,
     threads: usize,
     /// Where indexes are to lie on devices.
@@ -77,8 +75,13 @@ struct Work {
 }
 
 impl Work {
-    /// The build side of these batches, whose memory is registered already.
-    fn build(self, schema: &Schema, batches: Vec<RecordBatch>) -> Result<BuildSide> {
+    /// The build side of these batches, which `memory` registers.
+    fn build(
+        self,
+        schema: &Schema,
+        batches: Vec<RecordBatch>,
+        memory: MemoryReservation,
+    ) -> Result<BuildSide> {
         let sort_timer = self.metrics.sort_time.timer();
         let types = schema.fields().iter().map(|f| f.data_type().clone());
         let types: Vec<DataType> = types.collect();
@@ -91,7 +94,8 @@ impl Work {
         let count = batches.iter().map(RecordBatch::num_rows).sum();
         let (equal, key) = (self.columns.equal(&types), self.columns.key(&types));
         let mut rows = Unsorted::try_new(count, equal, key)?;
-        self.memory.try_grow(rows.bytes())?;
+        let rows_memory = memory.new_empty();
+        rows_memory.try_grow(rows.bytes())?;
         let values = self.columns.values(&types).iter();
         let mut values: Vec<Column> = values.map(Column::new).collect();
         for batch in batches {
@@ -100,100 +104,127 @@ impl Work {
             for (column, array) in values.iter_mut().zip(self.columns.values(arrays)) {
                 column.chunks.arrays.push(Arc::clone(array));
             }
-            let before = rows.bytes();
             rows.add(self.columns.equal(arrays), self.columns.key(arrays))?;
             // From now on the rows account for the keys.
-            let given = &arrays[..arrays.len() - values.len()];
-            self.replace(arrays_bytes(given) + before, rows.bytes())?;
+            let keys = &arrays[..arrays.len() - values.len()];
+            drop(split_off(&memory, arrays_bytes(keys)));
+            rows_memory.try_resize(rows.bytes())?;
         }
         self.metrics.build_rows.add(rows.len());
-        let (others, before) = (self.memory.size(), rows.bytes());
-        let (rows, places) = rows.sort(&self.memory)?;
+        let values = values.into_iter().map(|column| {
+            let held = split_off(&memory, column.chunks.bytes());
+            held.try_resize(column.chunks.bytes())?;
+            Ok((column, Arc::new(held)))
+        });
+        let values: Vec<_> = values.collect::<Result<_>>()?;
+        let places_memory = memory.new_empty();
+        drop(memory);
+        let (rows, places) = rows.sort(SortContext {
+            memory: &places_memory,
+            check: &|| self.waiting.check(),
+        })?;
         // Sorting ends with less than it has taken.
-        self.memory
-            .try_resize(others.saturating_sub(before) + rows.bytes() + places.bytes())?;
+        places_memory.try_resize(places.bytes())?;
+        rows_memory.try_resize(rows.bytes())?;
         let was_sorted = places.are_as_they_came();
         self.metrics.already_sorted.add(usize::from(was_sorted));
         sort_timer.done();
 
         let index_timer = self.metrics.index_time.timer();
         let mut ready = vec![];
-        for (i, column) in values.into_iter().enumerate() {
+        for (i, (column, held)) in values.into_iter().enumerate() {
             let wanted = Wanted::of(&self.columns.aggregates, i);
-            ready.push(self.prepare(column, wanted, &places)?);
+            ready.push(self.prepare(column, held, wanted, &places, &places_memory)?);
         }
-        let moved = places.bytes();
         let kept = places.order_kept();
         drop(places);
-        self.replace(moved, kept)?;
+        places_memory.try_resize(kept)?;
         let mut answers = vec![];
         for (function, arguments) in &self.columns.aggregates {
             answers.push(answering(*function, arguments, &ready)?);
         }
-        let held: Vec<_> = ready.into_iter().flat_map(|r| r.on_devices).collect();
+        let mut memory = vec![Arc::new(rows_memory), Arc::new(places_memory)];
+        let (mut in_indexes, mut on_devices) = (0, vec![]);
+        for column in ready {
+            in_indexes += column.indexes_registered();
+            on_devices.extend(column.on_devices);
+            memory.extend(column.memory);
+        }
+        let registered: usize = memory.iter().map(|m| m.size()).sum();
         let devices = match &self.devices {
-            Some(devices) if !held.is_empty() => {
-                let on = devices.with_keys(&rows, held, self.threads, &self.waiting)?;
+            Some(devices) if !on_devices.is_empty() => {
+                let on = devices.with_keys(&rows, on_devices, self.threads, &self.waiting)?;
                 self.metrics.note_device_bytes(on.bytes);
                 Some((devices.clone(), on))
             }
             _ => None,
         };
         index_timer.done();
-        self.metrics.build_mem_used.set_max(self.memory.size());
+        self.metrics.build_mem_used.set_max(registered + in_indexes);
         Ok(BuildSide {
             rows,
             key_type: self.columns.key(&types).clone(),
             answers,
             devices,
-            _memory: self.memory,
+            _memory: memory,
         })
     }
 
-    /// Makes all that is asked of a column, and lets go of it.
-    fn prepare(&self, column: Column, wanted: Wanted, places: &Places) -> Result<Ready> {
+    /// Makes all that is asked of a column, which `held` registers, and lets go of it.
+    fn prepare(
+        &self,
+        column: Column,
+        held: Arc<MemoryReservation>,
+        wanted: Wanted,
+        places: &Places,
+        places_memory: &MemoryReservation,
+    ) -> Result<Ready> {
         let Column { chunks, data_type } = &column;
-        let held = chunks.bytes();
         let mut borrowed = false;
         let mut ready = Ready::default();
         if wanted.counts {
             self.waiting.check()?;
-            self.grow(Counts::estimate(&chunks.arrays, places))?;
+            let memory = self.reserve(&held, Counts::estimate(&chunks.arrays, places))?;
             ready.counts = Some(Arc::new(Counts::of(&chunks.arrays, places)?));
+            ready.memory.push(Arc::new(memory));
         }
         if let Some(counts) = ready.counts.as_ref().filter(|_| wanted.sums) {
             self.waiting.check()?;
-            self.grow(Sums::estimate(&chunks.arrays, data_type, places))?;
+            let memory = self.reserve(&held, Sums::estimate(&chunks.arrays, data_type, places))?;
             let sums = Sums::of(&chunks.arrays, data_type, Arc::clone(counts), places)?;
             borrowed |= sums.borrow_column();
             ready.sums = Some(Arc::new(sums));
+            ready.memory.push(Arc::new(memory));
         }
         for wanted in wanted.extremes {
             self.waiting.check()?;
-            let index = match self.on_devices(&column, wanted, places)? {
-                Some((index, held)) => {
-                    ready.on_devices.push(held);
-                    borrowed |= index.borrows_column();
-                    Arc::new(JoinIndex::built(index))
+            let index = match self.on_devices(&column, &held, wanted, places)? {
+                Some((index, on_devices)) => {
+                    ready.on_devices.push(on_devices);
+                    borrowed |= index.index().borrows_column();
+                    Arc::new(index)
                 }
-                None => self.index(&column, wanted, places)?,
+                None => self.index(&column, &held, wanted, places)?,
             };
             ready.extremes.push((wanted.0, index));
         }
         if wanted.values {
             self.waiting.check()?;
-            let order = places.order_bytes();
+            self.grow(places_memory, places.order_bytes())?;
             // The chunks and the whole are there at once.
-            self.grow(held + order)?;
+            let memory = self.reserve(&held, chunks.bytes())?;
             let values = Values::of(&chunks.arrays, data_type, places)?;
-            self.replace(held, values.bytes())?;
+            memory.try_resize(values.bytes())?;
             ready.values = Some(Arc::new(values));
+            ready.memory.push(Arc::new(memory));
         }
         drop(column);
-        if !borrowed {
+        if borrowed {
+            ready.memory.push(held);
+        } else {
             // Goes with the last index that scans it.
-            let scanned = Scanned::new(Arc::clone(&self.memory), held);
-            ready.extremes.iter().for_each(|(_, i)| i.scans(&scanned));
+            ready.extremes.iter().for_each(|(_, i)| i.scans(&held));
+            ready.scanned = Arc::downgrade(&held);
         }
         Ok(ready)
     }
@@ -209,25 +240,25 @@ impl Work {
     fn on_devices(
         &self,
         column: &Column,
+        held: &MemoryReservation,
         (extreme, positions): (Extreme, bool),
         places: &Places,
-    ) -> Result<Option<(ColumnIndex, DeviceBytes)>> {
+    ) -> Result<Option<(JoinIndex, DeviceBytes)>> {
         let Some(devices) = &self.devices else {
             return Ok(None);
         };
         let Column { chunks, data_type } = column;
         let options = self.options(positions);
-        let copied = arranging_bytes(chunks, data_type, places);
-        self.grow(copied)?;
+        let memory = self.reserve(held, arranging_bytes(chunks, data_type, places))?;
         let arranged = arrange(chunks, data_type, extreme, places)?;
         let bytes = ColumnIndex::estimate_on_devices(&*devices.engine, chunks, data_type);
         match devices.index(arranged, bytes, &options, &self.waiting) {
-            Ok((index, held)) => {
-                self.replace(copied, index.memory_bytes())?;
-                Ok(Some((index, held)))
+            Ok((index, on_devices)) => {
+                memory.try_resize(index.memory_bytes())?;
+                Ok(Some((JoinIndex::built(index, memory), on_devices)))
             }
             Err(error) => {
-                self.replace(copied, 0)?;
+                drop(memory);
                 self.waiting.check()?;
                 devices.cpu_instead(error)?;
                 self.metrics.note_fallback();
@@ -240,6 +271,7 @@ impl Work {
     fn index(
         &self,
         column: &Column,
+        held: &MemoryReservation,
         (extreme, positions): (Extreme, bool),
         places: &Places,
     ) -> Result<Arc<JoinIndex>> {
@@ -247,18 +279,15 @@ impl Work {
         let options = self.options(positions);
         let engine = CpuEngine::default();
         let indexing = ColumnIndex::estimate_of(&engine, chunks, data_type, &options);
-        let mut bytes = arranging_bytes(chunks, data_type, places) + indexing;
-        self.grow(bytes)?;
+        let arranging = arranging_bytes(chunks, data_type, places);
+        let memory = self.reserve(held, arranging + indexing)?;
         let pieces = arrange_in_pieces(chunks, data_type, extreme, places)?;
         let index = ColumnIndex::late(pieces, options)?;
         if !index.borrows_column() {
             // It was arranged, and is not copied once more.
-            let rest = index.memory_bytes() + indexing;
-            self.replace(bytes, rest)?;
-            bytes = rest;
+            memory.try_resize(index.memory_bytes() + indexing)?;
         }
-        let reserve = Reserve::new(Arc::clone(&self.memory), bytes, self.metrics.clone());
-        let index = Arc::new(JoinIndex::late(index, reserve));
+        let index = Arc::new(JoinIndex::late(index, memory, self.metrics.clone()));
         if self.devices.is_some() {
             // Those who ask devices do not ask when to build.
             index.build()?;
@@ -268,25 +297,31 @@ impl Work {
         Ok(index)
     }
 
-    /// Registers memory. Where there is no more, what was to be built late is built, as it takes less then.
-    fn grow(&self, bytes: usize) -> Result<()> {
-        match self.memory.try_grow(bytes) {
+    /// A reservation of so many bytes of the memory that another is of, see [`Self::grow`].
+    fn reserve(&self, of: &MemoryReservation, bytes: usize) -> Result<MemoryReservation> {
+        let memory = of.new_empty();
+        self.grow(&memory, bytes)?;
+        Ok(memory)
+    }
+
+    /// Registers more memory. Where there is no more, what was to be built late is built, as it takes less then.
+    fn grow(&self, memory: &MemoryReservation, bytes: usize) -> Result<()> {
+        match memory.try_grow(bytes) {
             Err(error) if is_exhausted(&error) && !self.late.borrow().is_empty() => {
                 for index in self.late.take() {
                     self.waiting.check()?;
                     index.build()?;
                 }
-                self.memory.try_grow(bytes)
+                memory.try_grow(bytes)
             }
             grown => grown,
         }
     }
+}
 
-    /// Registers so many bytes in the place of others.
-    fn replace(&self, before: usize, now: usize) -> Result<()> {
-        self.memory
-            .try_resize(self.memory.size().saturating_sub(before) + now)
-    }
+/// So many bytes of what is registered, or all where that is less.
+fn split_off(memory: &MemoryReservation, bytes: usize) -> MemoryReservation {
+    memory.split(bytes.min(memory.size()))
 }
 
 /// Whether it matters which of several rows with equal keys came first. It does not for sums of floats, which are rounded once.

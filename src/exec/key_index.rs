@@ -1,6 +1,6 @@
-//! The index of a column of a range join, built at once or late, and the memory that is registered for one built late.
+//! The index of a column of a range join, built at once or late, and the memory that is registered for it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use datafusion::common::Result;
@@ -15,72 +15,34 @@ use crate::index::ColumnIndex;
 #[derive(Debug)]
 pub(super) struct JoinIndex {
     index: ColumnIndex,
+    /// Registers what the index takes; of one that is built late all it may take, as there may be no more to be had when it pays.
+    memory: MemoryReservation,
+    /// Registers the column as it came, while an index that is built late scans it.
+    scanned: Mutex<Option<Arc<MemoryReservation>>>,
     /// Of one that is built late.
-    reserve: Option<Reserve>,
-}
-
-/// What is registered for an index that is built late: all it may take, as there may be no more to be had when it pays.
-#[derive(Debug)]
-pub(super) struct Reserve {
-    /// The build side's, of which this is a part.
-    memory: Arc<MemoryReservation>,
-    bytes: usize,
-    metrics: BuildMetrics,
-    /// The column as it came, while it is scanned.
-    scanned: Mutex<Option<Arc<Scanned>>>,
-}
-
-impl Reserve {
-    /// So many bytes of what is registered already.
-    pub(super) fn new(memory: Arc<MemoryReservation>, bytes: usize, metrics: BuildMetrics) -> Self {
-        Self {
-            memory,
-            bytes,
-            metrics,
-            scanned: Mutex::default(),
-        }
-    }
-
-    fn scanned(&self) -> MutexGuard<'_, Option<Arc<Scanned>>> {
-        // Nothing is left half done.
-        self.scanned.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Registers a column that its indexes scan as it came, until all of them are built.
-#[derive(Debug)]
-pub(super) struct Scanned {
-    memory: Arc<MemoryReservation>,
-    bytes: usize,
-}
-
-impl Scanned {
-    /// So many bytes of what is registered already.
-    pub(super) fn new(memory: Arc<MemoryReservation>, bytes: usize) -> Arc<Self> {
-        Arc::new(Self { memory, bytes })
-    }
-}
-
-impl Drop for Scanned {
-    fn drop(&mut self) {
-        self.memory.shrink(self.bytes);
-    }
+    metrics: Option<BuildMetrics>,
 }
 
 impl JoinIndex {
     /// One that is there.
-    pub(super) fn built(index: ColumnIndex) -> Self {
+    pub(super) fn built(index: ColumnIndex, memory: MemoryReservation) -> Self {
         Self {
             index,
-            reserve: None,
+            memory,
+            scanned: Mutex::default(),
+            metrics: None,
         }
     }
 
     /// One that is [late](ColumnIndex::late).
-    pub(super) fn late(index: ColumnIndex, reserve: Reserve) -> Self {
+    pub(super) fn late(
+        index: ColumnIndex,
+        memory: MemoryReservation,
+        metrics: BuildMetrics,
+    ) -> Self {
         Self {
-            index,
-            reserve: Some(reserve),
+            metrics: Some(metrics),
+            ..Self::built(index, memory)
         }
     }
 
@@ -88,13 +50,21 @@ impl JoinIndex {
         &self.index
     }
 
+    /// Bytes that are registered for it, the column that it scans not included.
+    pub(super) fn registered(&self) -> usize {
+        self.memory.size()
+    }
+
     /// Keeps a column registered that it scans, if it does.
-    pub(super) fn scans(&self, column: &Arc<Scanned>) {
-        if self.index.borrows_column()
-            && let Some(reserve) = &self.reserve
-        {
-            *reserve.scanned() = Some(Arc::clone(column));
+    pub(super) fn scans(&self, column: &Arc<MemoryReservation>) {
+        if self.metrics.is_some() && self.index.borrows_column() {
+            self.set_scanned(Some(Arc::clone(column)));
         }
+    }
+
+    fn set_scanned(&self, column: Option<Arc<MemoryReservation>>) {
+        // Nothing is left half done.
+        *self.scanned.lock().unwrap_or_else(PoisonError::into_inner) = column;
     }
 
     /// Builds it on a thread that may wait, if these ranges, which are to be asked, are the first that it pays for.
@@ -117,18 +87,16 @@ impl JoinIndex {
 
     /// Builds it, unless it is there.
     pub(super) fn build(&self) -> Result<()> {
-        let Some(reserve) = &self.reserve else {
+        let Some(metrics) = &self.metrics else {
             return Ok(());
         };
         let started = Instant::now();
         if self.index.build_late()? {
-            reserve.metrics.index_time.add_elapsed(started);
-            reserve.metrics.index_bytes.add(self.index.index_bytes());
-            let (taken, now) = (reserve.bytes, self.index.memory_bytes());
-            reserve.memory.grow(now.saturating_sub(taken));
-            reserve.memory.shrink(taken.saturating_sub(now));
+            metrics.index_time.add_elapsed(started);
+            metrics.index_bytes.add(self.index.index_bytes());
+            self.memory.resize(self.index.memory_bytes());
             if !self.index.borrows_column() {
-                *reserve.scanned() = None;
+                self.set_scanned(None);
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 
 mod arrange;
 mod array_bytes;
+mod bucket_sort;
 mod catalog;
 mod column;
 mod compare;
@@ -26,6 +27,7 @@ mod version;
 
 pub(crate) use arrange::{arrange, arrange_in_pieces, arranging_bytes};
 pub(crate) use array_bytes::arrays_bytes;
+pub(crate) use bucket_sort::SortContext;
 pub(crate) use catalog::{DeviceBytes, HeldIndex, IndexKey};
 pub use catalog::{HeldIndexInfo, IndexCatalog};
 pub(crate) use column::{Answer, ColumnIndex, ReadyIndex};

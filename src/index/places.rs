@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use datafusion::common::Result;
-use datafusion::execution::memory_pool::MemoryReservation;
 
+use super::bucket_sort::{STEP, SortContext};
 use super::group_numbers::GroupNumbers;
 use super::groups::NO_GROUP;
 use crate::engine::cpu::{Numbers, Plain};
@@ -48,11 +48,11 @@ impl Places {
     }
 
     /// Of rows by group, those of one group as they came; and where each group begins, and the end of the last. Rows of no group are
-    /// left out. The memory that it takes to move rows is registered with `memory`.
+    /// left out. The memory that it takes to move rows is registered with the context's.
     pub(super) fn by_group(
         numbers: GroupNumbers,
         groups: usize,
-        memory: &MemoryReservation,
+        context: SortContext,
     ) -> Result<(Self, Vec<usize>)> {
         let (counts, ordered) = numbers.counts(groups);
         let mut starts = counts;
@@ -64,13 +64,16 @@ impl Places {
         if ordered {
             return Ok((Self::as_they_came(sum), starts));
         }
-        let mut numbers = numbers.into_each(memory)?;
+        let mut numbers = numbers.into_each(context.memory)?;
         let mut next: Vec<u32> = starts.iter().map(|start| number(*start)).collect();
-        for number in numbers.iter_mut() {
-            if *number != NO_GROUP {
-                let place = &mut next[*number as usize];
-                *number = *place;
-                *place += 1;
+        for step in numbers.chunks_mut(STEP) {
+            (context.check)()?;
+            for number in step {
+                if *number != NO_GROUP {
+                    let place = &mut next[*number as usize];
+                    *number = *place;
+                    *place += 1;
+                }
             }
         }
         Ok((Self::new(Some(numbers), sum), starts))
@@ -170,16 +173,20 @@ impl Places {
         }
     }
 
-    /// Values of all rows in their places.
+    /// Values of all rows in their places; an error if `check` says that nobody waits for them any more.
     pub(super) fn arrange<'a, T: Plain + 'a>(
         &self,
         chunks: impl IntoIterator<Item = &'a [T]>,
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<Numbers<T>> {
         let mut arranged = Numbers::zeroed(self.len)?;
         let mut first = 0;
         for chunk in chunks {
-            self.put(first, chunk, &mut arranged);
-            first += chunk.len();
+            for step in chunk.chunks(STEP) {
+                check()?;
+                self.put(first, step, &mut arranged);
+                first += step.len();
+            }
         }
         Ok(arranged)
     }

@@ -8,8 +8,8 @@ use arrow::array::{Array, ArrayRef, NullBufferBuilder};
 use arrow::datatypes::DataType;
 use arrow::row::Rows;
 use datafusion::common::{Result, exec_err};
-use datafusion::execution::memory_pool::MemoryReservation;
 
+use super::bucket_sort::{STEP, SortContext, sort_in_steps};
 use super::device_keys::DeviceKeys;
 use super::devices::DeviceEngine;
 use super::group_numbers::GroupNumbers;
@@ -139,9 +139,10 @@ impl Unsorted {
         groups + self.numbers.bytes() + self.key_bytes
     }
 
-    /// The rows in their order, and where each went. What that takes beside these rows is registered with `memory`, and is so
-    /// still when this ends.
-    pub(crate) fn sort(mut self, memory: &MemoryReservation) -> Result<(SortedRows, Places)> {
+    /// The rows in their order, and where each went. What that takes beside these rows is registered with the context's memory, and is
+    /// so still when this ends.
+    pub(crate) fn sort(mut self, context: SortContext) -> Result<(SortedRows, Places)> {
+        let memory = context.memory;
         let rows = self.len();
         let nulls = self.nulls.finish().filter(|n| n.null_count() > 0);
         let (places, starts) = match (&self.groups, nulls) {
@@ -157,24 +158,24 @@ impl Unsorted {
                     self.numbers = self.numbers.leave_out(&nulls, memory)?;
                 }
                 memory.try_grow((groups.len() + 1) * size_of::<usize>())?;
-                Places::by_group(self.numbers, groups.len(), memory)?
+                Places::by_group(self.numbers, groups.len(), context)?
             }
         };
         let (keys, places) = match self.keys {
             OrderKeys::W32(columns) => {
-                let (keys, places) = sort(columns, &starts, places, memory)?;
+                let (keys, places) = sort(columns, &starts, places, context)?;
                 (SortedKeys::W32(keys), places)
             }
             OrderKeys::W64(columns) => {
-                let (keys, places) = sort(columns, &starts, places, memory)?;
+                let (keys, places) = sort(columns, &starts, places, context)?;
                 (SortedKeys::W64(keys), places)
             }
             OrderKeys::W128(columns) => {
-                let (keys, places) = sort(columns, &starts, places, memory)?;
+                let (keys, places) = sort(columns, &starts, places, context)?;
                 (SortedKeys::W128(keys), places)
             }
             OrderKeys::Bytes(_, keys) => {
-                let places = sort_bytes(&keys, &starts, places, memory)?;
+                let places = sort_bytes(&keys, &starts, places, context)?;
                 let order = places.order().cloned();
                 (SortedKeys::Bytes(keys, order), places)
             }
@@ -318,7 +319,7 @@ fn sort<K: Number>(
     columns: Vec<Column<K>>,
     starts: &[usize],
     places: Places,
-    memory: &MemoryReservation,
+    context: SortContext,
 ) -> Result<(Keys<K>, Places)> {
     let Some(encoding) = columns.first().map(Column::encoding) else {
         let none = Encoding::unsigned();
@@ -338,17 +339,18 @@ fn sort<K: Number>(
             return Ok((Keys::new(shared.collect(), encoding, starts), places));
         }
     }
-    memory.try_grow(places.len() * size_of::<K>())?;
+    context.memory.try_grow(places.len() * size_of::<K>())?;
     let (mut keys, sorted) = if places.are_as_they_came() {
-        put_together(&columns, encoding, starts)?
+        put_together(&columns, encoding, starts, context)?
     } else {
-        (places.arrange(columns.iter().map(Column::bits))?, false)
+        let chunks = columns.iter().map(Column::bits);
+        (places.arrange(chunks, context.check)?, false)
     };
     drop(columns);
     let places = if sorted {
         places
     } else {
-        sort_groups(&mut keys, encoding, starts, places, memory)?
+        sort_groups(&mut keys, encoding, starts, places, context)?
     };
     let keys: SharedSlice<K> = Arc::new(keys);
     Ok((Keys::new(vec![keys], encoding, starts), places))
@@ -360,10 +362,12 @@ fn put_together<K: Number>(
     columns: &[Column<K>],
     encoding: Encoding<K>,
     starts: &[usize],
+    context: SortContext,
 ) -> Result<(Numbers<K>, bool)> {
     let mut keys = Numbers::zeroed(starts.last().copied().unwrap_or(0))?;
     let (mut first, mut group, mut sorted) = (0, 0, true);
     for column in columns {
+        (context.check)()?;
         let bits = column.bits();
         let end = first + bits.len();
         keys[first..end].copy_from_slice(bits);
@@ -388,12 +392,17 @@ fn sort_groups<K: Number>(
     encoding: Encoding<K>,
     starts: &[usize],
     places: Places,
-    memory: &MemoryReservation,
+    context: SortContext,
 ) -> Result<Places> {
     let rows = keys.len();
     let mut onward: Option<Numbers<u32>> = None;
     let mut pairs: Vec<(K, u32)> = vec![];
+    let mut checked = 0;
     for ends in starts.windows(2) {
+        if ends[1] - checked > STEP {
+            (context.check)()?;
+            checked = ends[1];
+        }
         let group = &mut keys[ends[0]..ends[1]];
         if is_sorted(group, encoding) {
             continue;
@@ -401,7 +410,7 @@ fn sort_groups<K: Number>(
         let onward = match &mut onward {
             Some(onward) => onward,
             none => {
-                memory.try_grow(rows * size_of::<u32>())?;
+                context.memory.try_grow(rows * size_of::<u32>())?;
                 let mut same = Numbers::zeroed(rows)?;
                 for (place, slot) in same.iter_mut().enumerate() {
                     *slot = number(place);
@@ -410,14 +419,13 @@ fn sort_groups<K: Number>(
             }
         };
         if pairs.capacity() < group.len() {
-            memory.try_grow((group.len() - pairs.capacity()) * size_of::<(K, u32)>())?;
+            let more = group.len() - pairs.capacity();
+            context.memory.try_grow(more * size_of::<(K, u32)>())?;
             pairs = Vec::with_capacity(group.len());
         }
-        pairs.clear();
-        let from = (ends[0]..).map(number);
-        pairs.extend(group.iter().map(|bits| encoding.encode(*bits)).zip(from));
-        // Rows of a group stand in the order they came, so the place decides between equal keys as a stable sort would.
-        pairs.sort_unstable();
+        let items = group.iter().enumerate();
+        let items = items.map(|(i, bits)| (encoding.encode(*bits), number(ends[0] + i)));
+        sort_in_steps(items, &mut pairs, |a, b| a.0.cmp(&b.0), context)?;
         for ((bits, (key, from)), to) in group.iter_mut().zip(&pairs).zip(ends[0]..) {
             *bits = encoding.decode(*key);
             onward[*from as usize] = number(to);
@@ -434,22 +442,30 @@ fn sort_bytes(
     keys: &Rows,
     starts: &[usize],
     places: Places,
-    memory: &MemoryReservation,
+    context: SortContext,
 ) -> Result<Places> {
-    memory.try_grow(places.order_bytes())?;
+    context.memory.try_grow(places.order_bytes())?;
     let order = places.order();
     let key = |place: usize| keys.row(row_at(order, place));
     let mut groups = starts.windows(2);
     if groups.all(|ends| (ends[0]..ends[1]).is_sorted_by(|a, b| key(*a) <= key(*b))) {
         return Ok(places);
     }
-    memory.try_grow(2 * keys.num_rows() * size_of::<u32>())?;
+    // The order, one group of it, and the places of all rows.
+    let longest = starts.windows(2).map(|ends| ends[1] - ends[0]).max();
+    let longest = longest.unwrap_or_default();
+    let words = places.len() + longest + keys.num_rows();
+    context.memory.try_grow(words * size_of::<u32>())?;
     let mut order = match order {
         Some(order) => order.to_vec(),
         None => (0..places.len()).map(number).collect(),
     };
+    let mut sorted = Vec::with_capacity(longest);
+    let compare = |a: &u32, b: &u32| keys.row(*a as usize).cmp(&keys.row(*b as usize));
     for ends in starts.windows(2) {
-        order[ends[0]..ends[1]].sort_by(|a, b| keys.row(*a as usize).cmp(&keys.row(*b as usize)));
+        let group = &mut order[ends[0]..ends[1]];
+        sort_in_steps(group.iter().copied(), &mut sorted, compare, context)?;
+        group.copy_from_slice(&sorted);
     }
     Places::of_order(order, keys.num_rows())
 }
@@ -499,6 +515,10 @@ mod tests {
         let state = &mut 88_172_645_463_325_252;
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let memory = MemoryConsumer::new("test").register(&pool);
+        let context = SortContext {
+            memory: &memory,
+            check: &|| Ok(()),
+        };
         // Hints of other rows must do no harm.
         let mut last_found = LastFound::default();
         for round in 0..200 {
@@ -540,7 +560,7 @@ mod tests {
                     let equal: Vec<_> = columns.iter().map(part).collect();
                     sorted.add(&equal, &part(&key)).unwrap();
                 }
-                let (sorted, places) = sorted.sort(&memory).unwrap();
+                let (sorted, places) = sorted.sort(context).unwrap();
                 let row_at = |place| row_at(places.order(), place);
                 let order: Vec<usize> = (0..sorted.len()).map(row_at).collect();
                 for lower in [Comparison::Above, Comparison::AtLeast] {
