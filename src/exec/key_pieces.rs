@@ -1,10 +1,12 @@
 //! A build side in pieces: each is read, built and asked in turn, and what they say is merged.
 //!
-//! Rows of the probe side are gathered, so that many are answered for one reading of a piece. Still, the pieces are read
-//! again for each gathering: the work grows with the rows of both sides, as that of DataFusion's nested loops does.
+//! Rows of the probe side are gathered, so that many are answered for one reading of a piece, those of all partitions together
+//! (`key_shared_scan.rs`). Still, the pieces are read again for each gathering: the work grows with the rows of both sides, as that of
+//! DataFusion's nested loops does.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
@@ -13,7 +15,6 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
-use tokio::sync::Mutex;
 
 use super::key_answers::BuildSide;
 use super::key_build::build;
@@ -21,6 +22,7 @@ use super::key_collect::{Collected, Size};
 use super::key_merge::{Merged, Merging};
 use super::key_metrics::BuildMetrics;
 use super::key_room::Room;
+use super::key_shared_scan::SharedScan;
 use super::key_side::Building;
 use super::key_spill::{Bound, Piece, Pieces, Spill};
 use super::key_stream::Probing;
@@ -38,20 +40,51 @@ pub(super) struct SpilledSide {
     kept: usize,
     metrics: BuildMetrics,
     threads: usize,
-    /// Bytes of probe rows and their answers that a partition gathers.
-    pub(super) gather: usize,
+    /// Bytes of probe rows and their answers that all partitions together gather.
+    gather: usize,
+    /// What a partition may gather whatever the others have gathered.
+    share: usize,
+    /// What all partitions have gathered.
+    gathered: AtomicUsize,
     /// About how many bytes the answers to a row of the probe side take.
     answer_bytes: usize,
-    /// One piece is in memory at a time. Whoever asks pieces has this from the first to the last.
-    loading: Mutex<Loading>,
+    scan: SharedScan,
 }
 
+/// Rows of the probe side that a partition has gathered, with their answers, and the memory that registers them.
 #[derive(Debug)]
-struct Loading {
-    /// Memory for what is built at a time.
-    room: usize,
-    /// The piece that was asked last, if it was built as a whole.
-    last: Option<(usize, BuildSide)>,
+pub(super) struct Gathered {
+    side: Arc<SpilledSide>,
+    memory: MemoryReservation,
+    bytes: AtomicUsize,
+}
+
+impl Gathered {
+    /// Adds bytes, registered whether or not they fit: they are there.
+    pub(super) fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.side.gathered.fetch_add(bytes, Ordering::Relaxed);
+        self.memory.grow(bytes);
+    }
+
+    /// Whether the partition had better gather more before it asks.
+    pub(super) fn has_room(&self) -> bool {
+        let side = &self.side;
+        self.bytes.load(Ordering::Relaxed) < side.share
+            || side.gathered.load(Ordering::Relaxed) < side.gather
+    }
+
+    /// Registers what there is now.
+    pub(super) fn register(&self, bytes: usize) {
+        self.memory.resize(bytes);
+    }
+}
+
+impl Drop for Gathered {
+    fn drop(&mut self) {
+        let bytes = *self.bytes.get_mut();
+        self.side.gathered.fetch_sub(bytes, Ordering::Relaxed);
+    }
 }
 
 /// Fewer rows than these are not divided.
@@ -77,15 +110,15 @@ impl SpilledSide {
         // Each is of one column, and the columns of a row are as wide as the row.
         let asked = merging.columns.aggregates.len();
         let answer_bytes = pieces.row_bytes() * asked.div_ceil(columns.values(fields).len().max(1));
+        let gather = pieces.room / 4;
         Ok(Self {
             merging,
             answer_bytes,
             schema: Arc::new(Schema::new(all_fields.collect::<Vec<_>>())),
-            gather: pieces.room / 4 / building.probe.partitions.max(1),
-            loading: Mutex::new(Loading {
-                room: pieces.piece_room(),
-                last: None,
-            }),
+            gather,
+            share: gather / building.probe.partitions.max(1),
+            gathered: AtomicUsize::new(0),
+            scan: SharedScan::new(pieces.piece_room()),
             kept: pieces.kept_room(),
             pieces: pieces.list,
             spill,
@@ -106,72 +139,64 @@ impl SpilledSide {
     pub(super) fn split(&self, batch: &RecordBatch) -> (RecordBatch, Option<RecordBatch>) {
         let rows = batch.num_rows();
         let row_bytes = self.bytes_answered(batch).div_ceil(rows.max(1));
-        let fits = (self.gather / row_bytes.max(1)).max(FEW);
+        let fits = (self.share / row_bytes.max(1)).max(FEW);
         if rows <= fits {
             return (batch.clone(), None);
         }
         (batch.slice(0, fits), Some(batch.slice(fits, rows - fits)))
     }
 
-    /// An empty reservation for gathered rows.
-    pub(super) fn reservation(&self) -> MemoryReservation {
-        self.room.beside()
+    /// No rows yet.
+    pub(super) fn gathering(self: &Arc<Self>) -> Gathered {
+        Gathered {
+            side: Arc::clone(self),
+            memory: self.room.beside(),
+            bytes: AtomicUsize::new(0),
+        }
     }
 
     /// The batches with the aggregates.
     pub(super) async fn answer(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         probing: Arc<Probing>,
         batches: Vec<RecordBatch>,
-        memory: Arc<MemoryReservation>,
+        gathered: Arc<Gathered>,
     ) -> Result<VecDeque<RecordBatch>> {
-        let mut asking = Asking {
-            batches: vec![],
-            memory,
+        let batches = batches.into_iter().map(|batch| Asked {
+            bounds: self.bounds(&probing, &batch),
+            merged: Merged::new(&self.merging, batch.num_rows()),
+            batch,
+        });
+        let asking = Asking {
+            side: Arc::clone(self),
+            probing: Arc::clone(&probing),
+            batches: batches.collect(),
+            gathered,
         };
-        for batch in batches {
-            let bounds = self.bounds(&probing, &batch);
-            let merged = Merged::new(&self.merging, batch.num_rows());
-            asking.batches.push(Asked {
-                batch,
-                bounds,
-                merged,
-            });
-        }
-        let mut loading = self.loading.lock().await;
-        // What is in memory first.
-        let last = loading.last.as_ref().map(|(i, _)| *i);
-        let others = (0..self.pieces.len()).filter(|i| Some(*i) != last);
-        for i in last.into_iter().chain(others) {
-            let piece = &self.pieces[i];
-            let wanted: Vec<Wanted> = asking.batches.iter().map(|a| a.wanted(piece)).collect();
-            if wanted.iter().all(|w| matches!(w, Wanted::Nothing)) {
-                continue;
-            }
-            if let Some((_, side)) = loading.last.as_ref().filter(|(last, _)| *last == i) {
-                self.ask(&probing, &mut asking, &wanted, side, piece.first_row)
-                    .await?;
-                continue;
-            }
-            loading.last = None;
-            let mut reading = Reading::new(self.spill.read(piece)?, piece.first_row);
-            while let Some((side, first_row)) = self.load(&mut reading, &mut loading.room).await? {
-                self.ask(&probing, &mut asking, &wanted, &side, first_row)
-                    .await?;
-                if reading.is_done() && first_row == piece.first_row {
-                    loading.last = Some((i, side));
-                }
-            }
-        }
+        let asked = SharedScan::ask(self, asking).await?;
+        let asked = asked.batches.into_iter().map(|asked| {
+            let (matched, answers) = asked.merged.finish(&probing.spec.aggregates);
+            probing.joined(&asked.batch, &matched, answers)
+        });
+        asked.collect()
+    }
+
+    pub(super) fn scan(&self) -> &SharedScan {
+        &self.scan
+    }
+
+    pub(super) fn pieces(&self) -> &[Piece] {
+        &self.pieces
+    }
+
+    /// Begins to read a piece.
+    pub(super) fn read(&self, piece: &Piece) -> Result<Reading> {
+        Ok(Reading::new(self.spill.read(piece)?, piece.first_row))
+    }
+
+    /// Gives back memory that is not kept between pieces.
+    pub(super) fn give_back(&self) {
         self.room.keep(self.kept);
-        drop(loading);
-        let asked = asking.batches.into_iter();
-        asked
-            .map(|asked| {
-                let (matched, answers) = asked.merged.finish(&probing.spec.aggregates);
-                probing.joined(&asked.batch, &matched, answers)
-            })
-            .collect()
     }
 
     /// The bounds of a batch, for leaving out pieces. After an error none is left out: it may be none, where the equality keys
@@ -186,7 +211,7 @@ impl SpilledSide {
     }
 
     /// Builds as many of the rows that come next as there is memory for. With the number of rows before them.
-    async fn load(
+    pub(super) async fn load(
         &self,
         reading: &mut Reading,
         room: &mut usize,
@@ -251,34 +276,6 @@ impl SpilledSide {
         });
         batches.collect()
     }
-
-    /// Asks a piece, or a part of it.
-    async fn ask(
-        &self,
-        probing: &Probing,
-        asking: &mut Asking,
-        wanted: &[Wanted],
-        side: &BuildSide,
-        first_row: u64,
-    ) -> Result<()> {
-        for (asked, wanted) in asking.batches.iter_mut().zip(wanted) {
-            let (batch, rows) = match wanted {
-                Wanted::Nothing => continue,
-                Wanted::All => (asked.batch.clone(), None),
-                Wanted::Rows(rows) => (take_record_batch(&asked.batch, rows)?, Some(rows)),
-            };
-            let ranges = probing.ranges(&batch, side, &mut LastFound::default())?;
-            side.make_ready(&ranges).await?;
-            let answers = probing.answers(&ranges, side)?.0;
-            asked
-                .merged
-                .add(&self.merging, first_row, rows, &ranges, answers)?;
-            // Others have their turn, and a query that was cancelled ends here.
-            tokio::task::yield_now().await;
-        }
-        asking.register();
-        Ok(())
-    }
 }
 
 /// Whether memory was wanting.
@@ -286,10 +283,12 @@ pub(super) fn is_exhausted(error: &DataFusionError) -> bool {
     matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
-/// Gathered batches of the probe side.
-struct Asking {
+/// Gathered batches of a partition, and what the pieces that were asked so far say of them.
+pub(super) struct Asking {
+    side: Arc<SpilledSide>,
+    probing: Arc<Probing>,
     batches: Vec<Asked>,
-    memory: Arc<MemoryReservation>,
+    gathered: Arc<Gathered>,
 }
 
 struct Asked {
@@ -299,20 +298,49 @@ struct Asked {
 }
 
 /// Which rows of a batch a piece is asked for.
-enum Wanted {
+pub(super) enum Wanted {
     All,
     Rows(UInt32Array),
     Nothing,
 }
 
 impl Asking {
-    /// Registers what there is, whether or not it fits: it is there.
-    fn register(&self) {
-        let mut bytes = 0;
-        for asked in &self.batches {
-            bytes += Size::of(&asked.batch).bytes + asked.merged.bytes();
+    /// Which rows of each batch a piece is asked for; `None` if no row can match any of it.
+    pub(super) fn wanted(&self, piece: &Piece) -> Option<Vec<Wanted>> {
+        let wanted: Vec<Wanted> = self.batches.iter().map(|a| a.wanted(piece)).collect();
+        let matches = |wanted: &Wanted| !matches!(wanted, Wanted::Nothing);
+        wanted.iter().any(matches).then_some(wanted)
+    }
+
+    /// Asks a piece, or a part of it, of which so many rows of the build side come before.
+    pub(super) async fn ask(
+        &mut self,
+        wanted: &[Wanted],
+        side: &BuildSide,
+        first_row: u64,
+    ) -> Result<()> {
+        for (asked, wanted) in self.batches.iter_mut().zip(wanted) {
+            let (batch, rows) = match wanted {
+                Wanted::Nothing => continue,
+                Wanted::All => (asked.batch.clone(), None),
+                Wanted::Rows(rows) => (take_record_batch(&asked.batch, rows)?, Some(rows)),
+            };
+            let ranges = self
+                .probing
+                .ranges(&batch, side, &mut LastFound::default())?;
+            side.make_ready(&ranges).await?;
+            let answers = self.probing.answers(&ranges, side)?.0;
+            let merging = &self.side.merging;
+            asked
+                .merged
+                .add(merging, first_row, rows, &ranges, answers)?;
+            // Others have their turn, and a query that was cancelled ends here.
+            tokio::task::yield_now().await;
         }
-        self.memory.resize(bytes);
+        let batches = self.batches.iter();
+        let bytes = batches.map(|a| Size::of(&a.batch).bytes + a.merged.bytes());
+        self.gathered.register(bytes.sum());
+        Ok(())
     }
 }
 
@@ -329,7 +357,7 @@ impl Asked {
 }
 
 /// A piece that is being read.
-struct Reading {
+pub(super) struct Reading {
     stream: SendableRecordBatchStream,
     /// What was read and is to come again.
     back: VecDeque<RecordBatch>,
@@ -362,7 +390,7 @@ impl Reading {
     }
 
     /// Whether nothing is to come.
-    fn is_done(&self) -> bool {
+    pub(super) fn is_done(&self) -> bool {
         self.ended && self.back.is_empty()
     }
 

@@ -9,10 +9,9 @@ use arrow::array::{
 };
 use arrow::compute::{filter, filter_record_batch, take};
 use arrow::datatypes::SchemaRef;
-use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{Result, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::execution::memory_pool::{MemoryPool, MemoryReservation};
+use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -22,7 +21,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use super::key_answers::BuildSide;
 use super::key_devices::on_devices;
 use super::key_metrics::ProbeMetrics;
-use super::key_pieces::SpilledSide;
+use super::key_pieces::{Gathered, SpilledSide};
 use super::key_prevailing::Prevailing;
 use super::key_side::Side;
 use crate::functions::bounds::Ranges;
@@ -201,7 +200,7 @@ async fn start(
         rest: None,
         last_found: LastFound::default(),
         answered: VecDeque::new(),
-        memory: None,
+        gathered: None,
     };
     let batches = stream::try_unfold(answering, |mut this| async {
         let batch = this.next().await?;
@@ -233,8 +232,8 @@ struct Answering {
     last_found: LastFound,
     /// Batches with their answers, in their order.
     answered: VecDeque<RecordBatch>,
-    /// Registers the memory of gathered batches.
-    memory: Option<Arc<MemoryReservation>>,
+    /// Registers gathered batches.
+    gathered: Option<Arc<Gathered>>,
 }
 
 impl Answering {
@@ -253,7 +252,7 @@ impl Answering {
                     return Ok(Some(batch.record_output(&self.probing.metrics.baseline)));
                 }
             }
-            self.memory = None;
+            self.gathered = None;
             let Some(batch) = self.next_rows().await? else {
                 return Ok(None);
             };
@@ -280,26 +279,22 @@ impl Answering {
 
     /// Answers this batch and some that come after it.
     async fn gather(&mut self, first: RecordBatch, side: &Arc<SpilledSide>) -> Result<()> {
-        let memory = Arc::new(side.reservation());
-        self.memory = Some(Arc::clone(&memory));
+        let gathered = Arc::new(side.gathering());
+        self.gathered = Some(Arc::clone(&gathered));
         let (mut batches, mut next) = (vec![], Some(first));
         while let Some(batch) = next {
             let (batch, rest) = side.split(&batch);
             self.rest = rest;
-            memory.grow(side.bytes_answered(&batch));
+            gathered.add(side.bytes_answered(&batch));
             batches.push(batch);
-            next = if memory.size() < side.gather {
+            next = if gathered.has_room() {
                 self.next_rows().await?
             } else {
                 None
             };
         }
-        // Pieces are asked by one partition at a time. As a task of its own it is done with them even where nobody polls this
-        // stream for a while.
-        let answering = Arc::clone(side).answer(Arc::clone(&self.probing), batches, memory);
-        let answered = SpawnedTask::spawn(answering).join_unwind().await;
-        self.answered =
-            answered.map_err(|e| internal_datafusion_err!("a range join did not end: {e}"))??;
+        let probing = Arc::clone(&self.probing);
+        self.answered = side.answer(probing, batches, gathered).await?;
         Ok(())
     }
 }

@@ -19,6 +19,7 @@ mod key_order;
 mod key_pieces;
 mod key_prevailing;
 mod key_room;
+mod key_shared_scan;
 mod key_side;
 mod key_spill;
 mod key_stream;

@@ -8,6 +8,7 @@
 //! Sort*, ESA 2004.)
 
 use std::cmp::Ordering;
+use std::hint::select_unpredictable;
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -117,7 +118,8 @@ fn bucket<T>(item: &T, splitters: &[T], compare: &impl Fn(&T, &T) -> Ordering) -
     while len > 0 {
         let half = len.div_ceil(2);
         let is_before = compare(&splitters[first + half - 1], item).is_lt();
-        first += if is_before { half } else { 0 };
+        // A branch would be mispredicted every other time.
+        first = select_unpredictable(is_before, first + half, first);
         len -= half;
     }
     let equals = splitters

@@ -25,7 +25,7 @@ use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::random::{Random, seeds_of_tables};
-use crate::range_join::{Tables, lines, metric};
+use crate::range_join::{Tables, answer, lines, metric};
 use crate::support::{error, run, session_of_pool, set};
 
 /// How many queries the random test asks unless `RMQ_CASES` says otherwise.
@@ -105,9 +105,13 @@ fn session(config: SessionConfig, pool: Arc<dyn MemoryPool>) -> SessionContext {
 /// Another session's tables.
 async fn share(from: &SessionContext, to: &SessionContext) {
     for name in ["p", "q"] {
-        let table = from.table_provider(name).await.expect(name);
-        to.register_table(name, table).expect(name);
+        share_table(from, to, name).await;
     }
+}
+
+async fn share_table(from: &SessionContext, to: &SessionContext, name: &str) {
+    let table = from.table_provider(name).await.expect(name);
+    to.register_table(name, table).expect(name);
 }
 
 async fn planned(ctx: &SessionContext, sql: &str) -> Result<Arc<dyn ExecutionPlan>> {
@@ -420,6 +424,46 @@ async fn drop_when(ctx: &SessionContext, so_far: impl Fn(&Arc<dyn ExecutionPlan>
     }
     query.abort();
     query.await.is_err_and(|e| e.is_cancelled())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_read_pieces_together() {
+    let ctx = SessionContext::new_with_config(in_order(1));
+    for sql in [
+        "CREATE TABLE p AS SELECT value * 7919 % 100003 AS k, value AS v FROM range(0, 100000)",
+        "CREATE TABLE q AS SELECT value AS id, value * 31 % 100000 AS k FROM range(0, 200000)",
+    ] {
+        run(&ctx, sql).await.expect(sql);
+    }
+    let rows = run(&ctx, "SELECT * FROM q").await.expect("q");
+    let sql =
+        "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN q.k AND q.k + 20) AS m FROM q";
+    datafusion_rmq::register(&ctx);
+    let (expected, _) = answer(&ctx, sql).await.expect(sql);
+    let mut read = vec![];
+    for partitions in [1, 8, 32] {
+        let share = rows.num_rows() / partitions;
+        let part = |i: usize| vec![rows.slice(i * share, share)];
+        let parts = (0..partitions).map(part).collect();
+        let small = session(in_order(partitions), ForRangeJoins::new(3 << 20));
+        share_table(&ctx, &small, "p").await;
+        let table = MemTable::try_new(rows.schema(), parts).expect("batches of one schema");
+        small.register_table("q", Arc::new(table)).expect("q");
+        let plan = planned(&small, sql).await.expect(sql);
+        let found = collect(Arc::clone(&plan), small.task_ctx()).await;
+        assert!(
+            lines(&found.expect(sql)) == expected,
+            "{partitions} partitions"
+        );
+        assert!(metric(&plan, "spill_count") > 2);
+        read.push(metric(&plan, "pieces_read"));
+    }
+    println!("pieces read by 1, 8 and 32 partitions: {read:?}");
+    // Those who come first may be answered before the others have come.
+    assert!(
+        read[0] > 10 && read.iter().all(|n| *n <= 2 * read[0]),
+        "{read:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
