@@ -130,6 +130,7 @@ impl SpilledSide {
             memory,
         };
         for batch in batches {
+            probing.metrics.probe_rows.add(batch.num_rows());
             let bounds = self.bounds(&probing, &batch);
             let merged = Merged::new(&self.merging, batch.num_rows());
             asking.batches.push(Asked {
