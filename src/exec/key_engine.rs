@@ -1,7 +1,7 @@
 //! Which engine answers a range join by key.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::datatypes::Schema;
 use datafusion::catalog::Session;
@@ -27,7 +27,10 @@ pub(crate) struct JoinEngine {
     /// About how many rows ask, where that is known.
     ranges: Option<usize>,
     partitions: usize,
+    /// What the plan tells.
     decision: Option<Decision>,
+    /// What a run of the plan has decided, for EXPLAIN ANALYZE.
+    decided: Arc<Mutex<Option<Decision>>>,
 }
 
 impl JoinEngine {
@@ -49,6 +52,7 @@ impl JoinEngine {
             ranges: expected_rows(probe),
             partitions: session.config().target_partitions(),
             decision: None,
+            decided: Arc::default(),
         };
         let options = RmqOptions::of(session.config_options());
         engine.decision = engine.decide_for(expected_rows(build), &options).await?;
@@ -68,6 +72,7 @@ impl JoinEngine {
             Some(decision) => Some(decision.clone()),
             None => self.decide_for(Some(rows), options).await?,
         };
+        self.note(decision.clone());
         let devices = decision.and_then(|decision| match decision.target {
             Target::Cpu => None,
             Target::Devices(engine) => Some(Devices {
@@ -78,6 +83,15 @@ impl JoinEngine {
             }),
         });
         Ok(devices.filter(|_| rows > 0))
+    }
+
+    /// Notes that the rows were written to disk, where only the CPU searches them.
+    pub(super) fn note_on_disk(&self) {
+        self.note(Some(Decision::cpu("on disk")));
+    }
+
+    fn note(&self, decision: Option<Decision>) {
+        *self.decided.lock().unwrap_or_else(PoisonError::into_inner) = decision;
     }
 
     async fn decide_for(
@@ -105,7 +119,8 @@ impl JoinEngine {
 /// What EXPLAIN says.
 impl fmt::Display for JoinEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.decision {
+        let decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
+        match decided.as_ref().or(self.decision.as_ref()) {
             Some(decision) => decision.fmt(f),
             None => f.write_str("auto"),
         }

@@ -162,10 +162,13 @@ impl SpilledSide {
         batches: Vec<RecordBatch>,
         gathered: Arc<Gathered>,
     ) -> Result<VecDeque<RecordBatch>> {
-        let batches = batches.into_iter().map(|batch| Asked {
-            bounds: self.bounds(&probing, &batch),
-            merged: Merged::new(&self.merging, batch.num_rows()),
-            batch,
+        let batches = batches.into_iter().map(|batch| {
+            probing.metrics.probe_rows.add(batch.num_rows());
+            Asked {
+                bounds: self.bounds(&probing, &batch),
+                merged: Merged::new(&self.merging, batch.num_rows()),
+                batch,
+            }
         });
         let asking = Asking {
             side: Arc::clone(self),

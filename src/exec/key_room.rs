@@ -28,9 +28,9 @@ struct Used {
 }
 
 impl Room {
-    /// No memory yet. The build side can be written to disk, so a fair pool gives it its share.
-    pub(super) fn new(pool: &Arc<dyn MemoryPool>) -> Arc<Self> {
-        let consumer = MemoryConsumer::new(NAME).with_can_spill(true);
+    /// No memory yet. Of a build side that can be written to disk, a fair pool expects that, and gives it its share.
+    pub(super) fn new(pool: &Arc<dyn MemoryPool>, can_spill: bool) -> Arc<Self> {
+        let consumer = MemoryConsumer::new(NAME).with_can_spill(can_spill);
         Arc::new(Self {
             granted: consumer.register(pool),
             used: Mutex::default(),
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn what_is_held_can_be_used_though_others_took_the_rest() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100));
-        let room = Room::new(&pool);
+        let room = Room::new(&pool, true);
         room.hold(60).unwrap();
         let other = MemoryConsumer::new("other").register(&pool);
         other.try_grow(40).unwrap();

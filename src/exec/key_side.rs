@@ -45,22 +45,22 @@ impl Side {
         engine: JoinEngine,
     ) -> Result<Self> {
         let columns = BuildColumns::of(spec);
+        let schema = columns.schema(&input.schema())?;
+        // The row that prevails may lie in another piece than the window.
+        let spill = if columns.prevailing {
+            None
+        } else {
+            Spill::new(&schema, columns.equal, &metrics, &context)?
+        };
         let building = Building {
-            schema: columns.schema(&input.schema())?,
+            schema,
             columns,
             metrics,
             options: RmqOptions::of(context.session_config().options()),
-            room: Room::new(context.memory_pool()),
+            room: Room::new(context.memory_pool(), spill.is_some()),
             probe,
             engine,
             runtime: context.runtime_env(),
-        };
-        let key = building.columns.equal;
-        // The row that prevails may lie in another piece than the window.
-        let spill = if building.columns.prevailing {
-            None
-        } else {
-            Spill::new(&building.schema, key, &building.metrics, &context)?
         };
         building.run(input, spill).await
     }
@@ -176,6 +176,7 @@ impl Building {
     }
 
     fn spilled(&self, pieces: Pieces, spill: Arc<Spill>) -> Result<Side> {
+        self.engine.note_on_disk();
         let side = SpilledSide::try_new(pieces, spill, self)?;
         Ok(Side::Spilled(Arc::new(side)))
     }

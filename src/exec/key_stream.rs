@@ -70,11 +70,11 @@ impl Probing {
         build: &BuildSide,
         last_found: &mut LastFound,
     ) -> Result<(RecordBatch, Ranges)> {
+        self.metrics.probe_rows.add(batch.num_rows());
         if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
             // A join evaluates nothing for pairs that there are none of.
             return Ok((batch.slice(0, 0), Ranges::new(vec![], vec![])));
         }
-        self.metrics.probe_rows.add(batch.num_rows());
         let ranges = self.ranges(batch, build, last_found)?;
         if self.spec.unmatched == Unmatched::Drop && ranges.iter().any(|(l, r)| l > r) {
             let matches: BooleanArray = ranges.iter().map(|(l, r)| Some(l <= r)).collect();

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use arrow::array::ArrayRef;
 use datafusion::catalog::{Session, TableProvider};
@@ -17,12 +18,12 @@ use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder, TaskContext};
-use datafusion::object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+use datafusion::object_store::{GetOptions, GetResultPayload, ObjectMeta, ObjectStore};
 use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::functions::column_name::ColumnName;
-use crate::index::{Chunks, FileVersion, Version};
+use crate::index::{Chunks, FileVersion, LocalFile, Version};
 use crate::options::ByteSize;
 
 /// How many files are asked for their state at a time.
@@ -89,10 +90,31 @@ pub(super) struct ScanVersion(Data);
 #[derive(Debug)]
 enum Data {
     Columns(HashMap<String, Version>),
-    Files(Version, Vec<FileVersion>),
+    Files {
+        version: Version,
+        files: Vec<FileVersion>,
+        /// When the store began to be asked.
+        asked: SystemTime,
+    },
 }
 
 impl ScanVersion {
+    fn of_files(
+        provider: &Arc<dyn TableProvider>,
+        files: Vec<FileVersion>,
+        asked: SystemTime,
+    ) -> Self {
+        let version = Version::Files {
+            provider: Arc::downgrade(provider),
+            files: files.clone(),
+        };
+        Self(Data::Files {
+            version,
+            files,
+            asked,
+        })
+    }
+
     pub(super) fn of_column(&self, column: &str) -> Version {
         match &self.0 {
             // A column that is not there has no arrays, as an empty table.
@@ -100,17 +122,22 @@ impl ScanVersion {
                 .get(column)
                 .cloned()
                 .unwrap_or_else(|| Version::of_arrays(&[])),
-            Data::Files(version, _) => version.clone(),
+            Data::Files { version, .. } => version.clone(),
         }
     }
 
-    /// Whether what was read between `before` and this version was this version, and any later change will show.
+    /// Whether what was read between `before` and this version was this version, and any change since `before` shows.
     pub(super) fn is_settled_since(&self, before: &Self) -> bool {
         match (&self.0, &before.0) {
             (Data::Columns(_), Data::Columns(_)) => true,
-            (Data::Files(_, after), Data::Files(_, before)) => {
-                after == before && after.iter().all(FileVersion::is_settled)
-            }
+            (
+                Data::Files { files: after, .. },
+                Data::Files {
+                    files: before,
+                    asked,
+                    ..
+                },
+            ) => after == before && before.iter().all(|file| file.is_settled_at(*asked)),
             _ => false,
         }
     }
@@ -149,6 +176,7 @@ pub(super) async fn read_version(
     };
     let url = &files.object_store_url;
     let store = context.runtime_env().object_store(url)?;
+    let asked = SystemTime::now();
     let mut heads = vec![];
     for group in &files.file_groups {
         for file in group.iter() {
@@ -159,35 +187,44 @@ pub(super) async fn read_version(
             ));
         }
     }
-    let metas: Vec<ObjectMeta> = futures::stream::iter(heads)
+    let files = futures::stream::iter(heads)
         .buffered(FILES_AT_ONCE)
+        .map_ok(|(meta, local)| FileVersion::new(url.as_str(), meta, local))
         .try_collect()
         .await?;
-    let files: Vec<_> = metas
-        .into_iter()
-        .map(|m| FileVersion::new(url.as_str(), m))
-        .collect();
-    let version = Version::Files {
-        provider: Arc::downgrade(provider),
-        files: files.clone(),
-    };
-    Ok(Some(ScanVersion(Data::Files(version, files))))
+    Ok(Some(ScanVersion::of_files(provider, files, asked)))
 }
 
-/// What the store says now of a file that a scan was planned with.
-async fn head(store: Arc<dyn ObjectStore>, known: ObjectMeta, table: String) -> Result<ObjectMeta> {
+/// What the store says now of a file that a scan was planned with, and what this machine's file system does where the store
+/// is that.
+async fn head(
+    store: Arc<dyn ObjectStore>,
+    known: ObjectMeta,
+    table: String,
+) -> Result<(ObjectMeta, Option<LocalFile>)> {
     let file = known.location;
-    let now = store.head(&file).await.map_err(|e| {
-        DataFusionError::from(e).context(format!(
+    let gone = |error: DataFusionError| {
+        error.context(format!(
             "the file {file} of table '{table}' can't be read any more"
         ))
-    })?;
+    };
+    let options = GetOptions::new().with_head(true);
+    let found = store.get_opts(&file, options).await;
+    let found = found.map_err(|error| gone(error.into()))?;
+    let local = match &found.payload {
+        GetResultPayload::File(open, _) => {
+            let metadata = open.metadata().map_err(|error| gone(error.into()))?;
+            Some(LocalFile::new(&metadata))
+        }
+        GetResultPayload::Stream(_) => None,
+    };
+    let now = found.meta;
     if (now.size, now.last_modified) != (known.size, known.last_modified) {
         return exec_err!(
             "the file {file} of table '{table}' changed while a query over it was running or being planned; run the query again"
         );
     }
-    Ok(now)
+    Ok((now, local))
 }
 
 /// The arrays of one column of a table in memory, in the order of their positions.
@@ -275,4 +312,37 @@ pub(super) async fn load_columns(
         columns: loaded,
         memory: Some(reservation),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use arrow::datatypes::Schema;
+    use datafusion::object_store::path::Path;
+
+    use super::*;
+
+    /// A second write within the tick of the file's clock, while the first contents are read, leaves the time of the first.
+    #[test]
+    fn a_file_is_settled_if_it_was_when_reading_began() {
+        let table = MemTable::try_new(Arc::new(Schema::empty()), vec![vec![]]).unwrap();
+        let provider = Arc::new(table) as Arc<dyn TableProvider>;
+        let changed = SystemTime::now() - Duration::from_secs(60);
+        let meta = ObjectMeta {
+            location: Path::from("a.parquet"),
+            last_modified: changed.into(),
+            size: 1,
+            e_tag: None,
+            version: None,
+        };
+        let file = FileVersion::new("s3://b/", meta, None);
+        let seen = |seconds| {
+            let asked = changed + Duration::from_secs(seconds);
+            ScanVersion::of_files(&provider, vec![file.clone()], asked)
+        };
+        assert!(!seen(30).is_settled_since(&seen(1)));
+        assert!(seen(30).is_settled_since(&seen(3)));
+        assert!(!seen(30).is_settled_since(&ScanVersion::of_files(&provider, vec![], changed)));
+    }
 }

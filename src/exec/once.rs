@@ -11,14 +11,23 @@ use futures::future::{BoxFuture, Shared};
 
 /// What each run of a plan makes once. The partitions of a run share a task context, and each is executed once: where one
 /// is executed again, so is the plan, and makes it again.
+///
+/// Runs at once in one context can't be told apart: a partition goes to the latest that lacks it, so that one caller may get
+/// partitions of several runs. They must fit together.
 pub(super) struct OncePerRun<T>(Mutex<Vec<Begun<T>>>);
 
 /// A run of which not all partitions have been executed.
 struct Begun<T> {
     context: Weak<TaskContext>,
     executed: Vec<bool>,
-    run: Arc<Run<T>>,
+    run: Weak<Run<T>>,
+    /// Partitions may be executed one after another, so the latest run of a context waits for those that are to come. Earlier ones, of
+    /// which these may never come, go with their streams.
+    kept: Option<Arc<Run<T>>>,
 }
+
+/// What all runs in one task context share.
+pub(super) struct PerContext<T>(Mutex<Vec<(Weak<TaskContext>, Arc<T>)>>);
 
 /// What the partitions of a run share; it lives as long as they do.
 pub(super) struct Run<T> {
@@ -51,26 +60,60 @@ impl<T> OncePerRun<T> {
         partitions: usize,
     ) -> Arc<Run<T>> {
         let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        begun.retain(|begun| begun.context.strong_count() > 0);
+        begun.retain(|begun| begun.context.strong_count() > 0 && begun.run.strong_count() > 0);
         let here = Arc::downgrade(context);
+        let mut of_context = begun.iter_mut().filter(|b| b.context.ptr_eq(&here));
         // The latest that this partition is not part of yet.
-        let place = begun.iter().rposition(|begun| {
-            begun.context.ptr_eq(&here) && begun.executed.get(partition) == Some(&false)
-        });
-        let place = place.unwrap_or_else(|| {
+        let lacking = of_context.rfind(|begun| begun.executed.get(partition) == Some(&false));
+        if let Some((lacking, run)) = lacking.and_then(|b| b.run.upgrade().map(|run| (b, run))) {
+            lacking.executed[partition] = true;
+            if lacking.executed.iter().all(|executed| *executed) {
+                begun.retain(|begun| !begun.run.ptr_eq(&Arc::downgrade(&run)));
+            }
+            return run;
+        }
+        for earlier in begun.iter_mut().filter(|b| b.context.ptr_eq(&here)) {
+            earlier.kept = None;
+        }
+        let run = Arc::default();
+        let mut executed = vec![false; partitions.max(partition + 1)];
+        executed[partition] = true;
+        if executed.contains(&false) {
             begun.push(Begun {
                 context: here,
-                executed: vec![false; partitions.max(partition + 1)],
-                run: Arc::default(),
+                executed,
+                run: Arc::downgrade(&run),
+                kept: Some(Arc::clone(&run)),
             });
-            begun.len() - 1
-        });
-        begun[place].executed[partition] = true;
-        let run = Arc::clone(&begun[place].run);
-        if begun[place].executed.iter().all(|executed| *executed) {
-            begun.swap_remove(place);
         }
         run
+    }
+}
+
+impl<T> Default for PerContext<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> fmt::Debug for PerContext<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerContext").finish_non_exhaustive()
+    }
+}
+
+impl<T: Default> PerContext<T> {
+    /// What runs in this context share.
+    pub(super) fn get(&self, context: &Arc<TaskContext>) -> Arc<T> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(context, _)| context.strong_count() > 0);
+        let here = Arc::downgrade(context);
+        if let Some((_, shared)) = all.iter().find(|(context, _)| context.ptr_eq(&here)) {
+            return Arc::clone(shared);
+        }
+        let shared = Arc::<T>::default();
+        all.push((here, Arc::clone(&shared)));
+        shared
     }
 }
 

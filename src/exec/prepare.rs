@@ -4,21 +4,27 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use arrow::array::RecordBatch;
+use arrow::datatypes::{Field, Schema};
+use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DataFusionError, Result, Statistics, internal_err};
+use datafusion::common::{ColumnStatistics, DataFusionError, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, ReplaceChildrenOptions};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
-use futures::TryStreamExt;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+};
+use futures::{StreamExt, TryStreamExt};
 
 use super::Relation;
 use super::decision::engines;
 use super::metrics::RangeJoinMetrics;
-use crate::functions::{IndexSlot, RangeFunction};
+use super::once::PerContext;
+use crate::functions::{IndexSlot, RangeFunction, RunNumber};
 
 /// An index, and where the expression that asks it looks.
 #[derive(Debug, Clone)]
@@ -29,24 +35,52 @@ pub(crate) struct PhysicalLookup {
     pub(crate) slot: IndexSlot,
 }
 
-/// Passes its input on, once the indexes are ready.
+/// Passes its input on, once the indexes are ready, with the number of the run as a further column.
 #[derive(Debug)]
 pub(crate) struct PrepareIndexesExec {
     input: Arc<dyn ExecutionPlan>,
     lookups: Vec<PhysicalLookup>,
+    /// The further column's name.
+    run: String,
+    properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// Whether the indexes stand in the metrics already.
     noted: Arc<AtomicBool>,
+    runs: PerContext<RunNumber>,
 }
 
 impl PrepareIndexesExec {
-    pub(crate) fn new(input: Arc<dyn ExecutionPlan>, lookups: Vec<PhysicalLookup>) -> Self {
-        Self {
+    pub(crate) fn try_new(
+        input: Arc<dyn ExecutionPlan>,
+        lookups: Vec<PhysicalLookup>,
+        run: &str,
+    ) -> Result<Self> {
+        let old = input.schema();
+        let fields = old.fields().iter().cloned();
+        let fields = fields.chain([Arc::new(Field::new(run, RunNumber::data_type(), false))]);
+        let metadata = old.metadata().clone();
+        let schema = Arc::new(Schema::new_with_metadata(
+            fields.collect::<Vec<_>>(),
+            metadata,
+        ));
+        // The input's columns stand at the same places, so what is known of their order holds.
+        let equivalences =
+            EquivalenceProperties::new(schema).extend(input.equivalence_properties().clone())?;
+        let properties = PlanProperties::new(
+            equivalences,
+            input.output_partitioning().clone(),
+            input.pipeline_behavior(),
+            input.boundedness(),
+        );
+        Ok(Self {
             input,
             lookups,
+            run: run.to_string(),
+            properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
             noted: Arc::default(),
-        }
+            runs: PerContext::default(),
+        })
     }
 }
 
@@ -72,7 +106,7 @@ impl ExecutionPlan for PrepareIndexesExec {
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
-        self.input.properties()
+        &self.properties
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
@@ -102,7 +136,8 @@ impl ExecutionPlan for PrepareIndexesExec {
         let [input] = <[_; 1]>::try_from(children).or_else(|c: Vec<_>| {
             internal_err!("PrepareIndexesExec has one input, not {}", c.len())
         })?;
-        Ok(Arc::new(Self::new(input, self.lookups.clone())))
+        let lookups = self.lookups.clone();
+        Ok(Arc::new(Self::try_new(input, lookups, &self.run)?))
     }
 
     fn with_new_children(
@@ -121,7 +156,9 @@ impl ExecutionPlan for PrepareIndexesExec {
         let input = self.input.execute(partition, Arc::clone(&context))?;
         let metrics = RangeJoinMetrics::new(partition, &self.metrics);
         let (lookups, noted) = (self.lookups.clone(), Arc::clone(&self.noted));
+        let (schema, run) = (self.schema(), self.runs.get(&context));
         let ready = async move {
+            let slots = lookups.len();
             let first = !noted.swap(true, Ordering::Relaxed);
             for PhysicalLookup {
                 function,
@@ -134,9 +171,15 @@ impl ExecutionPlan for PrepareIndexesExec {
                 if first {
                     metrics.note_index(&prepared);
                 }
-                slot.put(prepared.ready);
+                slot.put(&run, prepared.ready, slots);
             }
-            Ok::<_, DataFusionError>(input)
+            let numbered = move |batch: RecordBatch| {
+                let mut columns = batch.columns().to_vec();
+                columns.push(run.column(batch.num_rows())?);
+                Ok(RecordBatch::try_new(Arc::clone(&schema), columns)?)
+            };
+            let batches = input.map(move |batch| numbered(batch?));
+            Ok::<_, DataFusionError>(batches)
         };
         let batches = futures::stream::once(ready).try_flatten();
         Ok(Box::pin(RecordBatchStreamAdapter::new(
@@ -155,7 +198,13 @@ impl ExecutionPlan for PrepareIndexesExec {
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
         match input_stats {
-            [input] => Ok(Arc::clone(input)),
+            [input] => {
+                let mut statistics = Statistics::clone(input);
+                statistics.total_byte_size = Precision::Absent;
+                let run = ColumnStatistics::new_unknown();
+                statistics.column_statistics.push(run);
+                Ok(Arc::new(statistics))
+            }
             _ => internal_err!(
                 "PrepareIndexesExec has one input, not {}",
                 input_stats.len()

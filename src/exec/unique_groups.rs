@@ -39,9 +39,9 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use super::groups_of_one::GroupsOfOne;
-use super::once::OncePerRun;
+use super::once::{OncePerRun, PerContext};
 use super::replay::{Held, ReplayExec};
-use super::unique_read::{Groups, Reading};
+use super::unique_read::{Dealt, Groups, Reading};
 
 /// Gives the groups of an aggregate: the rows themselves where each is a group of its own.
 #[derive(Debug)]
@@ -52,6 +52,7 @@ pub(super) struct UniqueGroupsExec {
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     reading: Arc<OncePerRun<Reading>>,
+    dealt: Arc<PerContext<Dealt>>,
 }
 
 impl UniqueGroupsExec {
@@ -92,6 +93,7 @@ impl UniqueGroupsExec {
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
             reading: Arc::default(),
+            dealt: Arc::default(),
         }))
     }
 }
@@ -174,13 +176,15 @@ impl ExecutionPlan for UniqueGroupsExec {
     ) -> Result<SendableRecordBatchStream> {
         let partitions = self.properties.partitioning.partition_count();
         let run = self.reading.run(&context, partition, partitions);
+        let dealt = self.dealt.get(&context);
         let metrics = BaselineMetrics::new(&self.metrics, partition);
         let set = self.metrics.clone();
         let (groups, ordinary) = (Arc::clone(&self.groups), Arc::clone(&self.ordinary));
         let batches = async move {
             let batch_size = context.session_config().batch_size();
             let asked = Arc::clone(&groups);
-            let begin = || async move { Ok(Reading::begin(asked, partitions, context, &set)) };
+            let begin =
+                || async move { Ok(Reading::begin(asked, partitions, dealt, context, &set)) };
             let reading = run.get(begin).await?;
             let batches: BoxStream<'static, Result<RecordBatch>> =
                 match reading.groups().await?.as_ref() {

@@ -1,11 +1,13 @@
 //! Reads rows that are to be grouped, until it is known whether each is a group of its own.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{DataFusionError, Result, SharedResult, internal_datafusion_err};
+use datafusion::common::{
+    DataFusionError, Result, SharedResult, exec_err, internal_datafusion_err,
+};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlanProperties;
@@ -40,6 +42,44 @@ impl Groups {
     }
 }
 
+/// What the first run in a task context found, for later ones in it: a caller may get partitions of several runs.
+#[derive(Debug, Default)]
+pub(super) struct Dealt(OnceLock<Option<Dealing>>);
+
+/// Of rows that are groups, what decides to which partitions they are dealt: the key, and of each batch its first row's key and
+/// its length.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Dealing {
+    key: usize,
+    batches: Vec<(Option<(i128, i128)>, usize)>,
+}
+
+impl Dealing {
+    fn new<'a>(batches: impl Iterator<Item = &'a Held>, key: usize) -> Self {
+        let of_batch = |held: &Held| (first_key(held, key), held.batch.num_rows());
+        let mut batches: Vec<_> = batches.map(of_batch).collect();
+        batches.sort_unstable();
+        Self { key, batches }
+    }
+}
+
+impl Dealt {
+    /// Whether a run that found this may give its rows as groups. Else the ordinary aggregate runs.
+    ///
+    /// # Errors
+    /// If the first run has dealt out other rows, or this one found none to deal out.
+    fn allows(&self, found: Option<Dealing>) -> Result<bool> {
+        let first = self.0.get_or_init(|| found.clone());
+        if *first == found || first.is_none() {
+            return Ok(first.is_some());
+        }
+        exec_err!(
+            "a query with GROUP BY over a range join was executed again in one task context and read its rows in another way, so that \
+             partitions of both runs would not fit together; execute it in a task context of its own"
+        )
+    }
+}
+
 /// Reading, which goes on until this is dropped, whoever waits for it.
 pub(super) struct Reading(Shared<BoxFuture<'static, SharedResult<Arc<Groups>>>>);
 
@@ -48,6 +88,7 @@ impl Reading {
     pub(super) fn begin(
         groups: Arc<GroupsOfOne>,
         partitions: usize,
+        dealt: Arc<Dealt>,
         context: Arc<TaskContext>,
         metrics: &ExecutionPlanMetricsSet,
     ) -> Self {
@@ -55,7 +96,7 @@ impl Reading {
         let unique_groups = builder().counter("unique_groups", 0);
         let time = builder().elapsed_compute(0);
         let reading = SpawnedTask::spawn(async move {
-            read(&groups, partitions, &context, &unique_groups, time).await
+            read(&groups, partitions, &dealt, &context, &unique_groups, time).await
         });
         let found = async move {
             let found = reading.join_unwind().await;
@@ -76,6 +117,7 @@ impl Reading {
 async fn read(
     groups: &GroupsOfOne,
     partitions: usize,
+    dealt: &Dealt,
     context: &Arc<TaskContext>,
     unique_groups: &Count,
     time: Time,
@@ -111,13 +153,22 @@ async fn read(
         read.map_err(|e| internal_datafusion_err!("reading did not end: {e}"))?
     }));
     let read = read.await?;
-    match search.ascending.place() {
-        Some(key) if !search.is_stopped() => {
+    let mut key = search.ascending.place().filter(|_| !search.is_stopped());
+    // One partition holds all groups, whichever way they were found.
+    if partitions > 1 {
+        let batches = || read.iter().flat_map(|read| &read.batches);
+        let dealing = key.map(|key| Dealing::new(batches(), key));
+        if !dealt.allows(dealing)? {
+            key = None;
+        }
+    }
+    match key {
+        Some(key) => {
             unique_groups.add(1);
             let batches = read.into_iter().flat_map(|read| read.batches).collect();
             Ok(Groups::OfOne(deal(batches, key, partitions)))
         }
-        _ => Ok(Groups::OfAny(Replay::context(context, read))),
+        None => Ok(Groups::OfAny(Replay::context(context, read))),
     }
 }
 
@@ -173,10 +224,15 @@ impl Search {
     }
 }
 
+/// The key of a batch's first row.
+fn first_key(held: &Held, key: usize) -> Option<(i128, i128)> {
+    ends(&held.batch.slice(0, 1), key)
+}
+
 /// Deals batches out to so many partitions, about as many rows to each. Whenever the same rows come in the same batches, each
 /// partition gets the same, whichever came first.
 fn deal(mut batches: Vec<Held>, key: usize, partitions: usize) -> Vec<Mutex<VecDeque<Held>>> {
-    batches.sort_by_cached_key(|held| ends(&held.batch.slice(0, 1), key));
+    batches.sort_by_cached_key(|held| first_key(held, key));
     let rows = |held: &Held| RecordBatch::num_rows(&held.batch);
     let all: usize = batches.iter().map(rows).sum();
     let mut shares: Vec<VecDeque<Held>> = (0..partitions).map(|_| VecDeque::new()).collect();

@@ -19,6 +19,7 @@ pub use devices::DevicesFunction;
 pub use indexes::IndexesFunction;
 pub use lookup::IndexSlot;
 pub(crate) use lookup::LookupUdf;
+pub(crate) use lookup::RunNumber;
 pub use range_join::RangeJoinFunction;
 pub use scalar::RangeUdf;
 pub(crate) use scalar::column_text;

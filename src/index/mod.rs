@@ -45,7 +45,7 @@ pub(crate) use segments::Segments;
 pub use sorted::Comparison;
 pub(crate) use sorted::{SortedRows, Unsorted};
 pub(crate) use values::{Values, has_few_keys};
-pub(crate) use version::{FileVersion, Version};
+pub(crate) use version::{FileVersion, LocalFile, Version};
 
 use datafusion::common::DataFusionError;
 

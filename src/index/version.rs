@@ -1,8 +1,9 @@
 //! What tells that a table has not changed since its index was built. A stale answer is the worst that
 //! could happen: whatever is in doubt counts as changed.
 
+use std::fs::Metadata;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arrow::array::{Array, ArrayRef};
 use datafusion::catalog::TableProvider;
@@ -30,22 +31,66 @@ pub(crate) enum Version {
 pub(crate) struct FileVersion {
     store: String,
     meta: ObjectMeta,
+    local: Option<LocalFile>,
 }
 
-impl FileVersion {
-    /// A file of the store at the address `store`.
-    pub(crate) fn new(store: impl Into<String>, meta: ObjectMeta) -> Self {
+/// What this machine's file system says of a file beyond what object stores say. Its modification time can be set to any
+/// value, as `cp -p` and archives do; these can't.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LocalFile {
+    /// The device and the inode, where files have these.
+    place: Option<(u64, u64)>,
+    /// When the contents or the attributes last changed; where the system does not tell, when the file was created. `None` if
+    /// the time can't be told.
+    changed: Option<SystemTime>,
+}
+
+impl LocalFile {
+    #[cfg(unix)]
+    pub(crate) fn new(metadata: &Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        let seconds = u64::try_from(metadata.ctime()).map(Duration::from_secs);
+        let nanos = u64::try_from(metadata.ctime_nsec()).map(Duration::from_nanos);
+        let since = seconds.ok().zip(nanos.ok()).map(|(s, n)| s + n);
         Self {
-            store: store.into(),
-            meta,
+            place: Some((metadata.dev(), metadata.ino())),
+            changed: since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since)),
         }
     }
 
-    /// Whether a change after now would show in the file's time.
-    pub(crate) fn is_settled(&self) -> bool {
-        let age = std::time::SystemTime::from(self.meta.last_modified).elapsed();
+    #[cfg(not(unix))]
+    pub(crate) fn new(metadata: &Metadata) -> Self {
+        Self {
+            place: None,
+            changed: metadata.created().ok(),
+        }
+    }
+}
+
+impl FileVersion {
+    /// A file of the store at the address `store`; `local` if it is one of this machine's file system.
+    pub(crate) fn new(
+        store: impl Into<String>,
+        meta: ObjectMeta,
+        local: Option<LocalFile>,
+    ) -> Self {
+        Self {
+            store: store.into(),
+            meta,
+            local,
+        }
+    }
+
+    /// Whether a change after this time would show in the file's times.
+    pub(crate) fn is_settled_at(&self, time: SystemTime) -> bool {
         // A time in the future comes from another clock: nothing can be said.
-        age.is_ok_and(|age| age > CLOCK_TICK)
+        let is_old = |changed| {
+            let age = time.duration_since(changed);
+            age.is_ok_and(|age| age > CLOCK_TICK)
+        };
+        let local = self.local.as_ref();
+        is_old(self.meta.last_modified.into())
+            && local.is_none_or(|local| local.changed.is_some_and(is_old))
     }
 }
 

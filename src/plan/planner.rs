@@ -251,10 +251,11 @@ impl ExtensionPlanner for RangeJoinPlanner {
                     slot,
                 });
             }
-            return Ok(Some(Arc::new(PrepareIndexesExec::new(
+            return Ok(Some(Arc::new(PrepareIndexesExec::try_new(
                 Arc::clone(input),
                 lookups,
-            ))));
+                node.run(),
+            )?)));
         }
         let Some(node) = node.as_any().downcast_ref::<RangeJoin>() else {
             return Ok(None);

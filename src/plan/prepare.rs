@@ -3,16 +3,18 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use arrow::datatypes::Field;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchemaRef, Result, internal_err};
+use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
 use datafusion::logical_expr::{
     Expr, Extension, LogicalPlan, ScalarUDF, UserDefinedLogicalNodeCore,
 };
 
 use super::Source;
-use crate::functions::{IndexSlot, LookupUdf, RangeFunction};
+use crate::functions::{IndexSlot, LookupUdf, RangeFunction, RunNumber};
 
 /// An index that an expression above will ask.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -25,17 +27,39 @@ pub struct Lookup {
     pub slot: IndexSlot,
 }
 
-/// Passes its input on, once the indexes are ready.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+/// Passes its input on, once the indexes are ready, with the number of the run as a further column.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrepareIndexes {
     input: LogicalPlan,
     lookups: Vec<Lookup>,
+    run: String,
+    schema: DFSchemaRef,
 }
 
 impl PrepareIndexes {
-    /// Indexes that must be ready before `input` gives its first row.
-    pub fn new(input: LogicalPlan, lookups: Vec<Lookup>) -> Self {
-        Self { input, lookups }
+    /// Indexes that must be ready before `input` gives its first row. `run` is the further column's name.
+    ///
+    /// # Errors
+    /// If the input has a column of this name.
+    pub fn try_new(input: LogicalPlan, lookups: Vec<Lookup>, run: String) -> Result<Self> {
+        let old = input.schema();
+        let field = Arc::new(Field::new(&run, RunNumber::data_type(), false));
+        let fields = old.iter().map(|(q, f)| (q.cloned(), Arc::clone(f)));
+        let fields = fields.chain([(None, field)]).collect();
+        let dependencies = old.functional_dependencies().clone();
+        let schema = DFSchema::new_with_metadata(fields, old.metadata().clone())?
+            .with_functional_dependencies(dependencies)?;
+        Ok(Self {
+            input,
+            lookups,
+            run,
+            schema: Arc::new(schema),
+        })
+    }
+
+    /// The name of the column with the number of the run.
+    pub fn run(&self) -> &str {
+        &self.run
     }
 
     /// The indexes.
@@ -54,7 +78,7 @@ impl UserDefinedLogicalNodeCore for PrepareIndexes {
     }
 
     fn schema(&self) -> &DFSchemaRef {
-        self.input.schema()
+        &self.schema
     }
 
     fn expressions(&self) -> Vec<Expr> {
@@ -62,7 +86,7 @@ impl UserDefinedLogicalNodeCore for PrepareIndexes {
     }
 
     fn prevent_predicate_push_down_columns(&self) -> std::collections::HashSet<String> {
-        std::collections::HashSet::new()
+        std::collections::HashSet::from([self.run.clone()])
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,11 +105,19 @@ impl UserDefinedLogicalNodeCore for PrepareIndexes {
         let [input] = <[LogicalPlan; 1]>::try_from(inputs).or_else(|inputs| {
             internal_err!("PrepareIndexes has one input, not {}", inputs.len())
         })?;
-        Ok(Self::new(input, self.lookups.clone()))
+        Self::try_new(input, self.lookups.clone(), self.run.clone())
     }
 
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
-        Some(vec![output_columns.to_vec()])
+        let columns = self.input.schema().fields().len();
+        let of_input = output_columns.iter().copied().filter(|i| *i < columns);
+        Some(vec![of_input.collect()])
+    }
+}
+
+impl Hash for PrepareIndexes {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.input, &self.lookups, &self.run).hash(state);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::FieldRef;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
-use datafusion::common::{Column, DFSchemaRef, Result, plan_err};
+use datafusion::common::{Column, DFSchema, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::expr::ScalarFunction;
 use datafusion::logical_expr::{
     EmptyRelation, Expr, Extension, LogicalPlan, Projection, ScalarUDF,
@@ -150,12 +150,7 @@ impl<'a> Calls<'a> {
 
     /// A name that no column of the input has.
     fn unused_name(&self) -> String {
-        loop {
-            let name = self.config.alias_generator().next("__rmq");
-            if !self.schema.has_column_with_unqualified_name(&name) {
-                return name;
-            }
-        }
+        unused_name(self.config, &self.schema)
     }
 
     /// The layer of a call with this bound, or `None` if the bound needs more than this input.
@@ -350,12 +345,25 @@ fn source(udf: &RangeUdf, column: &Expr) -> Result<(Source, FieldRef)> {
     }
 }
 
-/// The calls in `condition` as expressions over indexes that are made ready below, in `input`.
+/// A name that no column of this schema has.
+fn unused_name(config: &dyn OptimizerConfig, schema: &DFSchema) -> String {
+    loop {
+        let name = config.alias_generator().next("__rmq");
+        if !schema.has_column_with_unqualified_name(&name) {
+            return name;
+        }
+    }
+}
+
+/// The calls in `condition`, which is over columns of `schema`, as expressions over indexes that are made ready below, in `input`.
 pub(super) fn look_up(
     input: Arc<LogicalPlan>,
     condition: Expr,
+    schema: &DFSchema,
+    config: &dyn OptimizerConfig,
 ) -> Result<(Arc<LogicalPlan>, Expr)> {
     let mut lookups = vec![];
+    let run = unused_name(config, schema);
     let condition = condition.transform_up(|expr| {
         let Some((udf, call)) = range_udf(&expr) else {
             return Ok(Transformed::no(expr));
@@ -370,9 +378,12 @@ pub(super) fn look_up(
             source,
             slot,
         });
-        Ok(Transformed::yes(lookup.call(call.args[1..].to_vec())))
+        let run = Expr::Column(Column::new_unqualified(&run));
+        let arguments = std::iter::once(run).chain(call.args[1..].iter().cloned());
+        Ok(Transformed::yes(lookup.call(arguments.collect())))
     })?;
-    let node = Arc::new(PrepareIndexes::new(Arc::unwrap_or_clone(input), lookups));
+    let input = Arc::unwrap_or_clone(input);
+    let node = Arc::new(PrepareIndexes::try_new(input, lookups, run)?);
     Ok((
         Arc::new(LogicalPlan::Extension(Extension { node })),
         condition.data,

@@ -211,7 +211,7 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
             (left, None, Some(filter))
         }
         Some(filter) if needs_both => {
-            let (left, filter) = look_up(left, filter)?;
+            let (left, filter) = look_up(left, filter, &both, config)?;
             (left, Some(filter), None)
         }
         filter => (left, filter, None),

@@ -32,6 +32,8 @@ mod reasons;
 #[cfg(feature = "sql")]
 mod robustness;
 #[cfg(feature = "sql")]
+mod runs;
+#[cfg(feature = "sql")]
 mod spilling;
 #[cfg(feature = "sql")]
 mod sql_files;

@@ -3,6 +3,7 @@
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_TABLES` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use datafusion::datasource::MemTable;
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{
-    FairSpillPool, GreedyMemoryPool, MemoryLimit, MemoryPool, MemoryReservation,
+    FairSpillPool, GreedyMemoryPool, MemoryLimit, MemoryPool, MemoryReservation, TrackConsumersPool,
 };
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -373,6 +374,7 @@ async fn a_limit_set_later_is_heeded_and_explain_tells() {
         "spilled_rows=40.00 K",
         "pieces_read=",
         "build_rows=40.00 K",
+        "probe_rows=2.00 K",
     ] {
         assert!(text.contains(metric), "{metric}: {text}");
     }
@@ -398,6 +400,64 @@ async fn without_a_disk_too_little_memory_is_a_clear_error() {
         assert!(message.contains(part), "{part}: {message}");
     }
     assert_eq!(pool.reserved(), 0);
+}
+
+/// The row that prevails may lie in another piece, so nothing is written: the pool must not count on it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_not_be_written_does_not_say_that_it_can() {
+    let prevailing = "SELECT m FROM range_join('q', 'p', '', 'p.k BETWEEN q.a AND q.b', 'min(v) AS m', 'include prevailing')";
+    let pool = GreedyMemoryPool::new(512 << 10);
+    let pool = TrackConsumersPool::new(pool, NonZeroUsize::new(9).expect("nine"));
+    let ctx = session(SessionConfig::new(), Arc::new(pool));
+    share(&tables().await, &ctx).await;
+    let message = error(&ctx, prevailing).await;
+    assert!(
+        message.contains("rmq range join") && message.contains("(can spill: false)"),
+        "{message}"
+    );
+    assert!(!message.contains("(can spill: true)"), "{message}");
+}
+
+/// How many rows there are is seen only when they are read, and so is which engine searches them.
+#[tokio::test(flavor = "multi_thread")]
+async fn explain_analyze_says_which_engine_answered() {
+    for (limit, engine) in [
+        (1 << 30, "engine=cpu (40000 rows"),
+        (300 << 10, "engine=cpu (on disk)"),
+    ] {
+        let ctx = session(in_order(2), ForRangeJoins::new(limit));
+        share(&tables().await, &ctx).await;
+        let rows = run(&ctx, "SELECT * FROM p").await.expect("p");
+        ctx.deregister_table("p").expect("p");
+        let rows = Arc::new(Rows(rows)) as Arc<dyn PartitionStream>;
+        let table = StreamingTable::try_new(Arc::clone(rows.schema()), vec![rows]);
+        ctx.register_table("p", Arc::new(table.expect("one schema")))
+            .expect("p");
+        let explain = |what| format!("{what} {LOWEST}");
+        let before = run(&ctx, &explain("EXPLAIN")).await.expect("a plan");
+        let before = lines(&[before]).join("\n");
+        assert!(before.contains("engine=auto"), "{before}");
+        let after = run(&ctx, &explain("EXPLAIN ANALYZE"))
+            .await
+            .expect("a plan");
+        let after = lines(&[after]).join("\n");
+        assert!(after.contains(engine), "{engine}: {after}");
+    }
+}
+
+/// Rows of which nobody knows how many they are.
+#[derive(Debug)]
+struct Rows(RecordBatch);
+
+impl PartitionStream for Rows {
+    fn schema(&self) -> &SchemaRef {
+        self.0.schema_ref()
+    }
+
+    fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let batches = futures::stream::iter([Ok(self.0.clone())]);
+        Box::pin(RecordBatchStreamAdapter::new(self.0.schema(), batches))
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
