@@ -1,0 +1,172 @@
+//! `rmq`: DataFusion's command line with range queries registered.
+
+mod errors;
+mod script;
+mod session;
+mod signals;
+mod statements;
+
+use std::io::{self, IsTerminal, Write};
+use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, LazyLock};
+
+use clap::Parser;
+use datafusion::common::{DataFusionError, Result};
+use datafusion_cli::object_storage::instrumented::InstrumentedObjectStoreRegistry;
+use datafusion_cli::object_storage::is_stdin_location;
+use datafusion_cli::print_format::PrintFormat;
+use datafusion_cli::print_options::{MaxRows, PrintOptions};
+use datafusion_cli::{DATAFUSION_CLI_VERSION, exec};
+use datafusion_rmq::ByteSize;
+use mimalloc::MiMalloc;
+use tokio::runtime::Runtime;
+
+use crate::script::{Runner, Script};
+
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
+static VERSION: LazyLock<String> = LazyLock::new(|| {
+    let ours = env!("CARGO_PKG_VERSION");
+    format!("{ours} on DataFusion {DATAFUSION_CLI_VERSION}")
+});
+
+const EXIT_STATUS: &str = "Exit status: 0; 1 if a statement failed, which also ends the shell unless --keep-going is given; \
+                           2 for wrong arguments; 128 + n after signal n.";
+
+/// SQL with range-minimum queries: DataFusion's shell with `range_min`, `frame_min` and their like.
+///
+/// Without -c and -f it reads SQL from the terminal or from a pipe. Lines that begin with a backslash are commands: \? lists
+/// them.
+#[derive(Debug, Parser)]
+#[command(name = "rmq", version = VERSION.as_str(), after_help = EXIT_STATUS)]
+struct Args {
+    /// Run these statements, then exit; may be given several times
+    #[arg(short, long, value_name = "SQL", allow_hyphen_values = true)]
+    command: Vec<String>,
+
+    /// Run the statements of this file, '-' for standard input, each shown before its result unless -q is given, then exit; may be given several times
+    #[arg(short, long, value_name = "FILE")]
+    file: Vec<PathBuf>,
+
+    /// Go on after a statement that fails
+    #[arg(short, long)]
+    keep_going: bool,
+
+    /// How results are printed
+    #[arg(long, value_enum, default_value_t = PrintFormat::Automatic)]
+    format: PrintFormat,
+
+    /// Print results and nothing else
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// The most rows of a result that a table shows: a number or 'inf'
+    #[arg(long, value_name = "ROWS", default_value = "40")]
+    maxrows: MaxRows,
+
+    /// Colour the SQL that is typed
+    #[arg(long)]
+    color: bool,
+
+    /// The most memory that queries and indexes may take, for example 512M or 10g
+    #[arg(short, long, value_name = "SIZE")]
+    memory_limit: Option<ByteSize>,
+
+    /// Rows in a batch
+    #[arg(short, long, value_name = "ROWS")]
+    batch_size: Option<usize>,
+
+    /// The directory that relative paths start from
+    #[arg(short = 'p', long, value_name = "DIR")]
+    data_path: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    env_logger::init();
+    errors::hide_closed_stdout();
+    let args = Args::parse();
+    let code = match panic::catch_unwind(AssertUnwindSafe(|| run(args))) {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) if errors::is_closed_stdout(&error) => errors::CLOSED_STDOUT,
+        Ok(Err(error)) => {
+            errors::report(&error);
+            errors::FAILURE
+        }
+        Err(panic) if errors::is_closed_stdout_panic(&*panic) => errors::CLOSED_STDOUT,
+        Err(panic) => panic::resume_unwind(panic),
+    };
+    ExitCode::from(code)
+}
+
+/// Does what the arguments say, and returns the exit status.
+fn run(args: Args) -> Result<u8> {
+    if let Some(directory) = &args.data_path {
+        std::env::set_current_dir(directory).map_err(|e| {
+            DataFusionError::from(e).context(format!("can't read {}", directory.display()))
+        })?;
+    }
+    if !args.quiet {
+        writeln!(io::stdout(), "rmq {}", *VERSION)?;
+    }
+
+    let files = args.file.iter().cloned().map(Script::File);
+    let arguments = args.command.iter().cloned().map(Script::Argument);
+    let mut scripts: Vec<Script> = files.chain(arguments).collect();
+    let terminal = scripts.is_empty() && io::stdin().is_terminal();
+    if scripts.is_empty() && !terminal {
+        scripts.push(Script::Pipe);
+    }
+    let sql_on_stdin = terminal
+        || scripts.iter().any(Script::is_stdin)
+        || args
+            .file
+            .iter()
+            .any(|file| is_stdin_location(&file.to_string_lossy()));
+
+    let stores = Arc::new(InstrumentedObjectStoreRegistry::new());
+    let runtime = Runtime::new()?;
+    let ctx = runtime.block_on(session::new(&args, sql_on_stdin, &stores))?;
+    let mut print = PrintOptions {
+        format: args.format,
+        quiet: args.quiet,
+        maxrows: args.maxrows,
+        color: args.color,
+        instrumented_registry: stores,
+    };
+
+    // Weak, so that the session can be dropped. SET may have replaced what manages spill files.
+    let state = ctx.state_weak_ref();
+    let disk = move || {
+        Some(Arc::clone(
+            &state.upgrade()?.read().runtime_env().disk_manager,
+        ))
+    };
+    let stopped = signals::listen(terminal, disk)?;
+
+    let done = runtime.block_on(async {
+        let statements = async {
+            if terminal {
+                let done = exec::exec_from_repl(&ctx, &mut print).await;
+                return done
+                    .map(|()| true)
+                    .map_err(|e| DataFusionError::External(Box::new(e)));
+            }
+            Runner::new(&ctx, print, args.keep_going)
+                .run_all(&scripts)
+                .await
+        };
+        tokio::select! {
+            biased;
+            Ok(code) = stopped => Ok(code),
+            done = statements => done.map(|succeeded| if succeeded { 0 } else { errors::FAILURE }),
+        }
+    });
+
+    let disk = Arc::clone(&ctx.runtime_env().disk_manager);
+    drop(ctx);
+    signals::wind_down(runtime, &disk, !matches!(done, Ok(0)));
+    done
+}

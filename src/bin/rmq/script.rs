@@ -1,0 +1,225 @@
+//! Runs scripts: SQL from -c, -f or a pipe, with the backslash commands of DataFusion's shell.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Cursor, Write};
+use std::path::{Path, PathBuf};
+
+use datafusion::common::{DataFusionError, Result, exec_datafusion_err, plan_datafusion_err};
+use datafusion::prelude::SessionContext;
+use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
+use datafusion_cli::command::{Command, OutputFormat};
+use datafusion_cli::exec;
+use datafusion_cli::print_format::PrintFormat;
+use datafusion_cli::print_options::{MaxRows, PrintOptions};
+use tokio::sync::mpsc;
+
+use crate::errors;
+use crate::statements::Splitter;
+
+/// Where SQL comes from.
+pub enum Script {
+    /// The argument of -c.
+    Argument(String),
+    /// A file, or '-' for standard input.
+    File(PathBuf),
+    /// Standard input where there is neither -c nor -f.
+    Pipe,
+}
+
+impl Script {
+    pub fn is_stdin(&self) -> bool {
+        match self {
+            Self::Argument(_) => false,
+            Self::File(path) => path == Path::new("-"),
+            Self::Pipe => true,
+        }
+    }
+
+    /// Says where an error is.
+    fn locate(&self, line: u64, error: DataFusionError) -> DataFusionError {
+        match self {
+            Self::Argument(_) => error,
+            Self::File(_) => error.context(format!("{self}, line {line}")),
+            Self::Pipe => error.context(format!("line {line}")),
+        }
+    }
+
+    /// Reads the lines on a thread of its own: reading may wait for ever, and a signal must not wait for it.
+    fn lines(&self) -> Result<mpsc::Receiver<io::Result<String>>> {
+        let mut reader: Box<dyn BufRead + Send> = match self {
+            Self::Argument(text) => Box::new(Cursor::new(text.clone())),
+            Self::File(path) if !self.is_stdin() => Box::new(BufReader::new(
+                File::open(path).map_err(|e| self.unreadable(e))?,
+            )),
+            _ => Box::new(BufReader::new(io::stdin())),
+        };
+        let (send, receive) = mpsc::channel(64);
+        std::thread::Builder::new()
+            .name("script".to_string())
+            .spawn(move || {
+                loop {
+                    let mut line = String::new();
+                    let read = match reader.read_line(&mut line) {
+                        Ok(0) => break,
+                        Ok(_) => Ok(line),
+                        Err(e) => Err(e),
+                    };
+                    let failed = read.is_err();
+                    if send.blocking_send(read).is_err() || failed {
+                        break;
+                    }
+                }
+            })?;
+        Ok(receive)
+    }
+
+    fn unreadable(&self, error: io::Error) -> DataFusionError {
+        DataFusionError::from(error).context(format!("can't read {self}"))
+    }
+}
+
+impl fmt::Display for Script {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Argument(_) => f.write_str("-c"),
+            Self::File(path) if !self.is_stdin() => path.display().fmt(f),
+            Self::File(_) | Self::Pipe => f.write_str("stdin"),
+        }
+    }
+}
+
+/// Runs scripts one after another in one session.
+pub struct Runner<'a> {
+    ctx: &'a SessionContext,
+    print: PrintOptions,
+    /// The most rows that a table shows.
+    maxrows: MaxRows,
+    /// Whether an error is reported and the next statement runs.
+    keep_going: bool,
+    failed: bool,
+}
+
+impl<'a> Runner<'a> {
+    pub fn new(ctx: &'a SessionContext, print: PrintOptions, keep_going: bool) -> Self {
+        let maxrows = print.maxrows;
+        let mut runner = Self {
+            ctx,
+            print,
+            maxrows,
+            keep_going,
+            failed: false,
+        };
+        runner.limit_rows();
+        runner
+    }
+
+    /// Runs scripts, and returns whether all their statements succeeded.
+    ///
+    /// # Errors
+    /// The first error, unless the runner keeps going. A closed standard output always ends it.
+    pub async fn run_all(mut self, scripts: &[Script]) -> Result<bool> {
+        for script in scripts {
+            let echo = matches!(script, Script::File(_)) && !self.print.quiet;
+            let done = self.run(script, echo).await;
+            self.settle(done)?;
+        }
+        Ok(!self.failed)
+    }
+
+    /// Runs a script up to its end or `\q`. `echo` shows each statement before its result.
+    async fn run(&mut self, script: &Script, echo: bool) -> Result<()> {
+        let mut lines = script.lines()?;
+        let mut splitter = Splitter::default();
+        while let Some(line) = lines.recv().await {
+            let line = line.map_err(|e| script.unreadable(e))?;
+            let dialect = self.dialect()?;
+            if line.starts_with('\\')
+                && let Some(number) = splitter.between_statements(&*dialect)
+            {
+                splitter.skip_line();
+                let command = line.split_whitespace().collect::<Vec<_>>().join(" ");
+                if command == "\\q" {
+                    return Ok(());
+                }
+                let done = self.command(&command, echo).await;
+                self.settle(done.map_err(|e| script.locate(number, e)))?;
+                continue;
+            }
+            for (number, statement) in splitter.push(&line, &*dialect) {
+                self.statement(script, number, statement, echo).await?;
+            }
+        }
+        let last = splitter.finish(&*self.dialect()?);
+        match last.map_err(|(line, e)| script.locate(line, e))? {
+            Some((line, statement)) => self.statement(script, line, statement, echo).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn statement(
+        &mut self,
+        script: &Script,
+        line: u64,
+        sql: String,
+        echo: bool,
+    ) -> Result<()> {
+        if echo {
+            writeln!(io::stdout(), "\n{sql}")?;
+        }
+        let done = exec::exec_from_commands(self.ctx, vec![sql], &self.print).await;
+        self.settle(done.map_err(|e| script.locate(line, e)))
+    }
+
+    async fn command(&mut self, command: &str, echo: bool) -> Result<()> {
+        if echo {
+            writeln!(io::stdout(), "\n{command}")?;
+        }
+        let unknown = |()| {
+            exec_datafusion_err!(
+                "'{command}' is not a valid command, you can use '\\?' to see all commands"
+            )
+        };
+        match command[1..].parse().map_err(unknown)? {
+            Command::Include(Some(file)) => {
+                Box::pin(self.run(&Script::File(file.into()), echo)).await
+            }
+            Command::OutputFormat(None) => {
+                writeln!(io::stdout(), "Output format is {:?}.", self.print.format)?;
+                Ok(())
+            }
+            Command::OutputFormat(Some(format)) => {
+                let format: OutputFormat = format.parse().map_err(unknown)?;
+                format.execute(&mut self.print)?;
+                self.limit_rows();
+                Ok(())
+            }
+            command => command.execute(self.ctx, &mut self.print).await,
+        }
+    }
+
+    /// Only tables leave rows out, as they say so. DataFusion's shell would do it in other formats without a word.
+    fn limit_rows(&mut self) {
+        self.print.maxrows = match self.print.format {
+            PrintFormat::Table | PrintFormat::Automatic => self.maxrows,
+            _ => MaxRows::Unlimited,
+        };
+    }
+
+    fn settle(&mut self, done: Result<()>) -> Result<()> {
+        match done {
+            Err(error) if self.keep_going && !errors::is_closed_stdout(&error) => {
+                errors::report(&error);
+                self.failed = true;
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    fn dialect(&self) -> Result<Box<dyn Dialect>> {
+        let name = self.ctx.state().config_options().sql_parser.dialect;
+        dialect_from_str(name)
+            .ok_or_else(|| plan_datafusion_err!("there is no SQL dialect '{name}'"))
+    }
+}

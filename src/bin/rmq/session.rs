@@ -1,0 +1,55 @@
+//! The session that statements run in.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::config::ConfigOptions;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::logical_expr::ExplainFormat;
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_cli::catalog::DynamicObjectStoreCatalog;
+use datafusion_cli::functions::ParquetMetadataFunc;
+use datafusion_cli::object_storage::StdinCarriesCommands;
+use datafusion_cli::object_storage::instrumented::InstrumentedObjectStoreRegistry;
+use datafusion_rmq::ByteSize;
+
+use crate::Args;
+
+/// A session as DataFusion's own shell has it (files as tables, cloud stores, NULL shown), with range queries.
+/// `sql_on_stdin` keeps statements from reading standard input as a table.
+pub async fn new(
+    args: &Args,
+    sql_on_stdin: bool,
+    stores: &Arc<InstrumentedObjectStoreRegistry>,
+) -> Result<SessionContext> {
+    let mut options = ConfigOptions::from_env()?;
+    if let Some(rows) = args.batch_size {
+        options.set("datafusion.execution.batch_size", &rows.to_string())?;
+    }
+    if std::env::var_os("DATAFUSION_EXPLAIN_FORMAT").is_none() {
+        options.explain.format = ExplainFormat::Tree;
+    }
+    if std::env::var_os("DATAFUSION_FORMAT_NULL").is_none() {
+        options.format.null = "NULL".to_string();
+    }
+    let mut config = SessionConfig::from(options).with_information_schema(true);
+    if sql_on_stdin {
+        config = config.with_extension(Arc::new(StdinCarriesCommands));
+    }
+
+    let mut runtime = RuntimeEnvBuilder::new().with_object_store_registry(Arc::clone(stores) as _);
+    if let Some(ByteSize(bytes)) = args.memory_limit {
+        runtime = runtime.with_memory_limit(bytes, 1.0);
+    }
+
+    let ctx = SessionContext::new_with_config_rt(config, runtime.build_arc()?).enable_url_table();
+    ctx.refresh_catalogs().await?;
+    ctx.register_catalog_list(Arc::new(DynamicObjectStoreCatalog::new(
+        Arc::clone(ctx.state().catalog_list()),
+        ctx.state_weak_ref(),
+    )));
+    ctx.register_udtf("parquet_metadata", Arc::new(ParquetMetadataFunc {}));
+    // Last: it looks names up in the catalog list as it stands now.
+    datafusion_rmq::register(&ctx);
+    Ok(ctx)
+}

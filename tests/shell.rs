@@ -1,0 +1,900 @@
+//! The shell `rmq` as a process: arguments, exit statuses, pipes, signals.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::{TempDir, tempdir};
+
+/// A range join that spills within 2 MB at once, and runs for many seconds.
+const SPILLING: &str = "SELECT count(*), sum(lowest) FROM (
+    SELECT (SELECT min(p.value) FROM generate_series(1, 1000000) AS p
+            WHERE p.value BETWEEN (q.value * 7919) % 1000000 AND (q.value * 7919) % 1000000 + 100) AS lowest
+    FROM generate_series(1, 100000000) AS q) AS t;\n";
+
+/// More than a pipe holds.
+const LONG: &str = "SELECT value, repeat('x', 100) AS text FROM generate_series(1, 100000)";
+
+/// How long a test waits for what must happen.
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn rmq(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rmq"));
+    command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
+        .env_remove("RUST_LOG")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command
+}
+
+#[derive(Debug)]
+struct Output {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+/// Runs a command to its end with this input.
+fn run(mut command: Command, input: &str) -> Output {
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let input = input.to_string();
+    let writing = thread::spawn(move || {
+        // The shell may end before it has read all.
+        let _ = stdin.write_all(input.as_bytes());
+    });
+    let output = child.wait_with_output().unwrap();
+    writing.join().unwrap();
+    Output {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn args(args: &[&str]) -> Output {
+    run(rmq(args), "")
+}
+
+fn piped(args: &[&str], input: &str) -> Output {
+    run(rmq(args), input)
+}
+
+impl Output {
+    /// The output of a run without errors.
+    #[track_caller]
+    fn ok(self) -> String {
+        assert_eq!(
+            (self.code, self.err.as_str()),
+            (Some(0), ""),
+            "{}",
+            self.out
+        );
+        self.out
+    }
+
+    /// The output of a run that ends with this status, and an error with these texts.
+    #[track_caller]
+    fn fails(self, code: i32, texts: &[&str]) -> String {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        for text in texts {
+            assert!(self.err.contains(text), "no '{text}' in {self:?}");
+        }
+        self.out
+    }
+}
+
+/// A file with this text.
+fn file(directory: &TempDir, name: &str, text: &str) -> String {
+    let path = directory.path().join(name);
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_string()
+}
+
+#[track_caller]
+fn wait(child: &mut Child) -> ExitStatus {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if begin.elapsed() > LIMIT {
+            child.kill().unwrap();
+            panic!("the shell does not end");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn send(signal: &str, child: &Child) {
+    let sent = Command::new("kill")
+        .args([format!("-{signal}"), child.id().to_string()])
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+/// What lies in a directory, and in those in it.
+fn files(directory: &Path) -> Vec<String> {
+    let mut found = vec![];
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        found.push(entry.path().display().to_string());
+        found.extend(files(&entry.path()));
+    }
+    found
+}
+
+#[track_caller]
+fn wait_for_spill_files(directory: &TempDir, child: &mut Child) {
+    let begin = Instant::now();
+    while files(directory.path()).len() < 5 {
+        assert!(begin.elapsed() < LIMIT, "no spill files");
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "the query ended: {}",
+            read(child.stderr.take().unwrap())
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn read(mut from: impl Read) -> String {
+    let mut text = String::new();
+    from.read_to_string(&mut text).unwrap();
+    text
+}
+
+// Arguments
+
+#[test]
+fn commands_run_one_after_another() {
+    let out = args(&[
+        "-q",
+        "-c",
+        "CREATE TABLE t AS SELECT 1 AS a; SELECT a FROM t",
+        "-c",
+        "SELECT a + 1 AS b FROM t;",
+    ])
+    .ok();
+    assert_eq!(
+        out,
+        "+---+\n| a |\n+---+\n| 1 |\n+---+\n+---+\n| b |\n+---+\n| 2 |\n+---+\n"
+    );
+    assert_eq!(args(&["-q", "-c", ""]).ok(), "");
+    assert_eq!(args(&["-q", "-c", "-- nothing", "-c", " ; ;"]).ok(), "");
+}
+
+#[test]
+fn range_queries_are_registered() {
+    let sql = "CREATE TABLE t AS SELECT * FROM (VALUES (5), (3), (8)) AS v(x);
+               SELECT range_min('t.x', 0, 2) AS lowest;";
+    assert_eq!(
+        args(&["-q", "--format", "csv", "-c", sql]).ok(),
+        "lowest\n3\n"
+    );
+}
+
+#[test]
+fn files_run_before_commands_and_show_their_statements() {
+    let dir = tempdir().unwrap();
+    let one = file(
+        &dir,
+        "one.sql",
+        "-- The first.\nSELECT 1 AS a;\n\nSELECT 'x;\ny' AS b",
+    );
+    let two = file(&dir, "two.sql", "SELECT 3 AS c;");
+    let quiet = args(&[
+        "-q",
+        "--format",
+        "csv",
+        "-f",
+        &one,
+        "-f",
+        &two,
+        "-c",
+        "SELECT 4 AS d",
+    ])
+    .ok();
+    assert_eq!(quiet, "a\n1\nb\n\"x;\ny\"\nc\n3\nd\n4\n");
+
+    let shown = args(&["--format", "csv", "-f", &one, "-c", "SELECT 4 AS d"]).ok();
+    for text in [
+        "\n-- The first.\nSELECT 1 AS a;\na\n1\n1 row(s) fetched. \n",
+        "\nSELECT 'x;\ny' AS b\nb\n",
+    ] {
+        assert!(shown.contains(text), "no '{text}' in {shown}");
+    }
+    assert!(!shown.contains("SELECT 4"), "{shown}");
+}
+
+#[test]
+fn formats() {
+    let sql = "SELECT * FROM (VALUES (1, 'x'), (2, NULL)) AS t(a, b)";
+    let cases = [
+        ("csv", "a,b\n1,x\n2,\n"),
+        ("tsv", "a\tb\n1\tx\n2\t\n"),
+        ("json", "[{\"a\":1,\"b\":\"x\"},{\"a\":2}]\n"),
+        ("nd-json", "{\"a\":1,\"b\":\"x\"}\n{\"a\":2}\n"),
+        (
+            "table",
+            "+---+------+\n| a | b    |\n+---+------+\n| 1 | x    |\n| 2 | NULL |\n+---+------+\n",
+        ),
+        (
+            "automatic",
+            "+---+------+\n| a | b    |\n+---+------+\n| 1 | x    |\n| 2 | NULL |\n+---+------+\n",
+        ),
+    ];
+    for (format, shown) in cases {
+        assert_eq!(
+            args(&["-q", "--format", format, "-c", sql]).ok(),
+            shown,
+            "{format}"
+        );
+    }
+}
+
+#[test]
+fn tables_leave_rows_out_and_other_formats_do_not() {
+    let sql = "SELECT value FROM generate_series(1, 50)";
+    let lines = |more: &[&str]| {
+        args(&[&["-q", "-c", sql], more].concat())
+            .ok()
+            .lines()
+            .count()
+    };
+    assert_eq!(lines(&["--maxrows", "2"]), 3 + 2 + 3 + 1);
+    assert_eq!(lines(&[]), 3 + 40 + 3 + 1);
+    assert_eq!(lines(&["--maxrows", "inf"]), 3 + 50 + 1);
+    assert_eq!(lines(&["--maxrows", "2", "--format", "csv"]), 1 + 50);
+
+    let shown = piped(&["-q"], &format!("{sql};\n\\pset format csv\n{sql};\n")).ok();
+    assert_eq!(shown.lines().count(), 3 + 40 + 3 + 1 + 1 + 1 + 50);
+}
+
+#[test]
+fn settings_of_the_session() {
+    let setting = |more: &[&str], name: &str| {
+        let sql = format!("SELECT value FROM information_schema.df_settings WHERE name = '{name}'");
+        args(&[&["-q", "--format", "csv", "-c", &sql], more].concat()).ok()
+    };
+    assert_eq!(
+        setting(&["-b", "77"], "datafusion.execution.batch_size"),
+        "value\n77\n"
+    );
+    assert_eq!(
+        setting(&["--batch-size", "78"], "datafusion.execution.batch_size"),
+        "value\n78\n"
+    );
+    assert_eq!(
+        setting(&["-m", "3M"], "datafusion.runtime.memory_limit"),
+        "value\n3M\n"
+    );
+    assert_eq!(
+        setting(&["--memory-limit", "4G"], "datafusion.runtime.memory_limit"),
+        "value\n4G\n"
+    );
+}
+
+#[test]
+fn memory_is_limited() {
+    let sql = "SET datafusion.runtime.max_temp_directory_size = '1K';
+               SELECT count(*) FROM (SELECT DISTINCT value FROM generate_series(1, 1000000)) AS t";
+    args(&["-q", "-m", "1M", "-c", sql]).fails(1, &["Error: "]);
+    args(&["-q", "-m", "1G", "-c", sql]).ok();
+}
+
+#[test]
+fn relative_paths_start_from_the_data_path() {
+    let dir = tempdir().unwrap();
+    file(&dir, "t.csv", "a\n7\n");
+    file(&dir, "t.sql", "SELECT a FROM 't.csv';");
+    let path = dir.path().to_str().unwrap();
+    assert_eq!(
+        args(&["-q", "--format", "csv", "-p", path, "-f", "t.sql"]).ok(),
+        "a\n7\n"
+    );
+    let missing = dir.path().join("missing");
+    args(&["-q", "-p", missing.to_str().unwrap(), "-c", "SELECT 1"])
+        .fails(1, &["can't read", "missing"]);
+}
+
+#[test]
+fn help_and_version() {
+    let help = args(&["--help"]).ok();
+    for option in [
+        "--command",
+        "--file",
+        "--keep-going",
+        "--format",
+        "--quiet",
+        "--maxrows",
+        "--color",
+        "--memory-limit",
+        "--batch-size",
+        "--data-path",
+        "Exit status",
+    ] {
+        assert!(help.contains(option), "no '{option}' in {help}");
+    }
+    let version = format!("rmq {} on DataFusion 55.", env!("CARGO_PKG_VERSION"));
+    assert!(args(&["--version"]).ok().starts_with(&version));
+    assert!(args(&["-c", ""]).ok().starts_with(&version));
+}
+
+#[test]
+fn wrong_arguments() {
+    let cases: [&[&str]; 9] = [
+        &["--format", "nope"],
+        &["--maxrows", "nope"],
+        &["--memory-limit", "nope"],
+        &["-m", "-1"],
+        &["--batch-size", "nope"],
+        &["--nope"],
+        &["nope"],
+        &["-c"],
+        &["-f"],
+    ];
+    for case in cases {
+        let out = args(case).fails(2, &["error: ", case.last().unwrap()]);
+        assert_eq!(out, "", "{case:?}");
+    }
+}
+
+// Errors
+
+#[test]
+fn an_error_ends_commands() {
+    let out = args(&[
+        "-q",
+        "--format",
+        "csv",
+        "-c",
+        "SELECT 1 AS a; SELECT nope; SELECT 2",
+        "-c",
+        "SELECT 3",
+    ]);
+    assert_eq!(out.fails(1, &["Error: ", "nope"]), "a\n1\n");
+    args(&["-q", "-c", "SELEC 1"]).fails(1, &["Error: ", "SELEC"]);
+    args(&["-q", "-c", "SELECT 1 / 0"]).fails(1, &["Error: ", "Divide by zero"]);
+}
+
+#[test]
+fn an_error_ends_a_file_and_says_where() {
+    let dir = tempdir().unwrap();
+    let bad = file(
+        &dir,
+        "bad.sql",
+        "SELECT 1 AS a; SELECT 2 AS b;\n\n-- The bad one.\nSELECT\n  nope;\nSELECT 3 AS c;\n",
+    );
+    let out = args(&["-q", "--format", "csv", "-f", &bad, "-c", "SELECT 4 AS d"]);
+    assert_eq!(
+        out.fails(1, &["Error: ", "bad.sql, line 4\n", "nope"]),
+        "a\n1\nb\n2\n"
+    );
+
+    let open = file(&dir, "open.sql", "SELECT 1 AS a;\nSELECT 'x;\nSELECT 2;\n");
+    let out = args(&["-q", "--format", "csv", "-f", &open]);
+    assert_eq!(
+        out.fails(1, &["open.sql, line 2\n", "Unterminated string literal"]),
+        "a\n1\n"
+    );
+
+    args(&["-q", "-f", "missing.sql"]).fails(1, &["can't read missing.sql"]);
+    args(&["-q", "-f", dir.path().to_str().unwrap()]).fails(1, &["can't read "]);
+}
+
+#[test]
+fn keep_going_reports_all_errors() {
+    let dir = tempdir().unwrap();
+    let bad = file(
+        &dir,
+        "bad.sql",
+        "SELECT 1 AS a;\nSELECT nope1;\nSELECT 2 AS b;\n",
+    );
+    let out = args(&[
+        "-q",
+        "--keep-going",
+        "--format",
+        "csv",
+        "-f",
+        "missing.sql",
+        "-f",
+        &bad,
+        "-c",
+        "SELECT nope2; SELECT 3 AS c",
+    ]);
+    let out = out.fails(
+        1,
+        &[
+            "can't read missing.sql",
+            "bad.sql, line 2\n",
+            "nope1",
+            "nope2",
+        ],
+    );
+    assert_eq!(out, "a\n1\nb\n2\nc\n3\n");
+
+    let out = piped(
+        &["-qk", "--format", "csv"],
+        "SELECT 1 AS a;\nSELECT nope1;\n\\nope\nSELECT 2 AS b;\nSELECT 'open",
+    );
+    let out = out.fails(
+        1,
+        &[
+            "line 2\n",
+            "nope1",
+            "line 3\n",
+            "\\nope",
+            "line 5\n",
+            "Unterminated",
+        ],
+    );
+    assert_eq!(out, "a\n1\nb\n2\n");
+    assert_eq!(
+        piped(&["-qk", "--format", "csv"], "SELECT 1 AS a;\n").ok(),
+        "a\n1\n"
+    );
+}
+
+// Pipes
+
+#[test]
+fn an_error_ends_a_pipe_and_says_where() {
+    let out = piped(
+        &["-q", "--format", "csv"],
+        "SELECT 1 AS a;\nSELECT nope;\nSELECT 2 AS b;\n",
+    );
+    assert_eq!(out.fails(1, &["Error: line 2\n", "nope"]), "a\n1\n");
+    let out = piped(
+        &["-q", "--format", "csv"],
+        "SELECT 1 AS a;\n\n/* two\nlines */ SELECT\n2 AS b; SELECT\nnope;\n",
+    );
+    assert_eq!(out.fails(1, &["Error: line 5\n", "nope"]), "a\n1\nb\n2\n");
+}
+
+#[test]
+fn a_pipe_shows_results_alone() {
+    let csv = |input| piped(&["-q", "--format", "csv"], input).ok();
+    assert_eq!(csv("select 1 as a;"), "a\n1\n");
+    assert_eq!(csv("select 1 as a"), "a\n1\n");
+    assert_eq!(
+        csv("select 1 as a; select\n2 as b;;\n-- the end\n"),
+        "a\n1\nb\n2\n"
+    );
+    assert_eq!(
+        csv("select 'x;\n-- y;\n' as a;\r\nselect 2 as b;\r\n"),
+        "a\n\"x;\n-- y;\n\"\nb\n2\n"
+    );
+    assert_eq!(csv(""), "");
+    assert_eq!(csv("\n\n"), "");
+
+    let shown = piped(&["--format", "csv"], "select 1 as a;\n").ok();
+    assert!(
+        shown.starts_with("rmq ") && shown.contains("\na\n1\n1 row(s) fetched. \n"),
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_pipe_is_not_a_table() {
+    let dir = tempdir().unwrap();
+    let sql = "CREATE EXTERNAL TABLE t STORED AS CSV LOCATION '/dev/stdin';";
+    piped(&["-q"], sql).fails(1, &["stdin"]);
+    piped(&["-q", "-f", "-"], sql).fails(1, &["stdin"]);
+    let sql = file(&dir, "t.sql", &format!("{sql} SELECT * FROM t;"));
+    assert_eq!(
+        piped(&["-q", "--format", "csv", "-f", &sql], "a\n1\n").ok(),
+        "a\n1\n"
+    );
+}
+
+#[test]
+fn a_file_may_be_standard_input() {
+    let out = piped(
+        &["-q", "--format", "csv", "-f", "-", "-c", "SELECT 2 AS b"],
+        "SELECT 1 AS a;\n",
+    )
+    .ok();
+    assert_eq!(out, "a\n1\nb\n2\n");
+    let out = piped(&["-q", "-f", "-"], "\nSELECT nope;\n");
+    out.fails(1, &["Error: stdin, line 2\n", "nope"]);
+}
+
+#[test]
+fn statements_run_as_they_come() {
+    let mut child = rmq(&["-q", "--format", "csv"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for i in 1..=3 {
+        writeln!(stdin, "SELECT\n{i} AS a;").unwrap();
+        for expected in ["a".to_string(), i.to_string()] {
+            assert_eq!(lines.next().unwrap().unwrap(), expected);
+        }
+    }
+    drop(stdin);
+    assert_eq!(wait(&mut child).code(), Some(0));
+}
+
+#[test]
+fn a_long_statement_takes_linear_time() {
+    let rows: String = (0..20_000).map(|i| format!("('a;b', {i}),\n")).collect();
+    let sql =
+        format!("SELECT count(*) AS n FROM (VALUES\n{rows}('c', 0)) AS t(a, b);\nSELECT 1 / 0;");
+    let out = piped(&["-q", "--format", "csv"], &sql).fails(1, &["line 20003\n"]);
+    assert_eq!(out, "n\n20001\n");
+}
+
+#[test]
+fn backslash_commands_work_on_a_pipe() {
+    let dir = tempdir().unwrap();
+    let csv = |input: &str| piped(&["-q", "--format", "csv"], input);
+    assert_eq!(csv("SELECT 1 AS a;\n\\q\nSELECT 2 AS b;\n").ok(), "a\n1\n");
+    assert!(
+        csv("CREATE TABLE t AS SELECT 1 AS a;\n-- all\n\\d\n")
+            .ok()
+            .contains("datafusion,public,t,BASE TABLE\n")
+    );
+    assert!(
+        csv("CREATE TABLE t AS SELECT 1 AS a;\n\\d t\n")
+            .ok()
+            .contains("datafusion,public,t,a,Int64,NO\n")
+    );
+    assert!(csv("\\?\n").ok().contains("\\q,quit datafusion-cli\n"));
+    assert!(csv("\\h\n").ok().contains("SELECT"));
+    assert!(csv("\\h SELECT\n").ok().contains("SELECT"));
+    assert_eq!(
+        csv("\\pset\n\\pset format tsv\nSELECT 1 AS a, 2 AS b;\n").ok(),
+        "Output format is Csv.\nOutput format is Tsv.\na\tb\n1\t2\n"
+    );
+    assert!(
+        csv("\\quiet false\nSELECT 1 AS a;\n")
+            .ok()
+            .contains("Quiet mode set to false\na\n1\n1 row(s) fetched. \n")
+    );
+
+    // Only where a statement begins.
+    assert_eq!(csv("SELECT 'x\n\\q\n' AS a;\n").ok(), "a\n\"x\n\\q\n\"\n");
+
+    let included = file(&dir, "included.sql", "SELECT 2 AS b;\n\\q\nSELECT nope;");
+    assert_eq!(
+        csv(&format!("\\i {included}\nSELECT 3 AS c;\n")).ok(),
+        "b\n2\nc\n3\n"
+    );
+    let bad = file(&dir, "bad.sql", "\nSELECT nope;");
+    csv(&format!("\n\\i {bad}\n")).fails(1, &["Error: line 2\n", "bad.sql, line 2\n", "nope"]);
+    csv("\\i\n").fails(1, &["line 1\n", "filename"]);
+    csv("\\pset format nope\n").fails(1, &["line 1\n", "nope"]);
+
+    let out = csv("SELECT 1 AS a;\n\\nope x\nSELECT 2 AS b;\n");
+    assert_eq!(
+        out.fails(1, &["line 2\n", "'\\nope x' is not a valid command"]),
+        "a\n1\n"
+    );
+    assert_eq!(
+        args(&[
+            "-q",
+            "--format",
+            "csv",
+            "-c",
+            "\\pset",
+            "-c",
+            "SELECT 1 AS a"
+        ])
+        .ok(),
+        "Output format is Csv.\na\n1\n"
+    );
+}
+
+#[test]
+fn a_closed_pipe_ends_the_shell_without_a_word() {
+    for format in ["csv", "tsv", "json", "nd-json", "table"] {
+        for going in ["-q", "-qk"] {
+            let flags = [
+                going,
+                "--format",
+                format,
+                "--maxrows",
+                "inf",
+                "-c",
+                LONG,
+                "-c",
+                LONG,
+            ];
+            let mut child = rmq(&flags).spawn().unwrap();
+            let mut first = String::new();
+            BufReader::new(child.stdout.take().unwrap())
+                .read_line(&mut first)
+                .unwrap();
+            assert_ne!(first, "");
+            assert_eq!(wait(&mut child).code(), Some(141), "{format}");
+            assert_eq!(read(child.stderr.take().unwrap()), "", "{format}");
+        }
+    }
+    for input in [
+        "\\h\n",
+        "\\?\n",
+        "\\pset\n",
+        "\\quiet\n",
+        "\\h SELECT\n",
+        "SELECT 1;\n",
+    ] {
+        let mut child = rmq(&["-q"]).stdin(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        child
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(input.as_bytes())
+            .unwrap();
+        assert_eq!(wait(&mut child).code(), Some(141), "{input}");
+        assert_eq!(read(child.stderr.take().unwrap()), "", "{input}");
+    }
+}
+
+#[test]
+fn a_closed_pipe_leaves_no_files() {
+    let temp = tempdir().unwrap();
+    let spilled = SPILLING.replace("100000000", "1000");
+    let mut child = rmq(&["-q", "-m", "2M"])
+        .env("TMPDIR", temp.path())
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdin.write_all(spilled.as_bytes()).unwrap();
+    stdout.read_line(&mut String::new()).unwrap();
+    assert_ne!(
+        files(temp.path()),
+        [""; 0],
+        "the directory stays for the next query"
+    );
+    drop(stdout);
+    stdin.write_all(b"\\h\n\\h\n").unwrap();
+    assert_eq!(wait(&mut child).code(), Some(141));
+    assert_eq!(files(temp.path()), [""; 0]);
+}
+
+#[test]
+fn a_closed_stderr_does_not_matter() {
+    let mut child = rmq(&["-qk", "-c", "SELECT nope", "-c", "SELECT 1"])
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    assert_eq!(wait(&mut child).code(), Some(1));
+    assert!(read(child.stdout.take().unwrap()).contains("| 1 "));
+}
+
+// Signals
+
+/// How SQL reaches the shell.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Command,
+    File,
+    Pipe,
+}
+
+/// A shell in a query that spills to `temp`.
+fn spilling(way: Way, temp: &TempDir, sql: &TempDir) -> Child {
+    let path = file(sql, "spilling.sql", SPILLING);
+    let mut command = match way {
+        Way::Command => rmq(&["-q", "-m", "2M", "-c", SPILLING]),
+        Way::File => rmq(&["-q", "-m", "2M", "-f", &path]),
+        Way::Pipe => rmq(&["-q", "-m", "2M"]),
+    };
+    let mut child = command
+        .env("TMPDIR", temp.path())
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    if let Way::Pipe = way {
+        // It stays open: the shell must not wait for its end.
+        child
+            .stdin
+            .as_mut()
+            .unwrap()
+            .write_all(SPILLING.as_bytes())
+            .unwrap();
+    }
+    wait_for_spill_files(temp, &mut child);
+    child
+}
+
+fn a_signal_leaves_no_files(signal: &str, code: i32) {
+    let sql = tempdir().unwrap();
+    for way in [Way::Command, Way::File, Way::Pipe] {
+        let temp = tempdir().unwrap();
+        let mut child = spilling(way, &temp, &sql);
+        send(signal, &child);
+        assert_eq!(wait(&mut child).code(), Some(code), "{way:?}");
+        assert_eq!(files(temp.path()), [""; 0], "{way:?}");
+        assert_eq!(read(child.stdout.take().unwrap()), "", "{way:?}");
+        assert_eq!(read(child.stderr.take().unwrap()), "", "{way:?}");
+    }
+}
+
+#[test]
+fn an_interrupt_leaves_no_files() {
+    a_signal_leaves_no_files("INT", 130);
+}
+
+#[test]
+fn a_termination_leaves_no_files() {
+    a_signal_leaves_no_files("TERM", 143);
+}
+
+#[test]
+fn a_hangup_leaves_no_files() {
+    a_signal_leaves_no_files("HUP", 129);
+}
+
+#[test]
+fn a_signal_leaves_no_files_of_a_directory_that_was_set() {
+    let temp = tempdir().unwrap();
+    let set = format!(
+        "SET datafusion.runtime.temp_directory = '{}'",
+        temp.path().display()
+    );
+    let mut child = rmq(&["-q", "-m", "2M", "-c", &set, "-c", SPILLING])
+        .spawn()
+        .unwrap();
+    wait_for_spill_files(&temp, &mut child);
+    send("TERM", &child);
+    assert_eq!(wait(&mut child).code(), Some(143));
+    assert_eq!(files(temp.path()), [""; 0]);
+}
+
+#[test]
+fn a_signal_leaves_no_half_written_output() {
+    let temp = tempdir().unwrap();
+    let copy = format!(
+        "COPY ({}) TO '{}/out.csv'",
+        LONG.replace("100000", "1000000000"),
+        temp.path().display()
+    );
+    let mut child = rmq(&["-q", "-c", &copy]).spawn().unwrap();
+    let begin = Instant::now();
+    while files(temp.path()).is_empty() {
+        assert!(begin.elapsed() < LIMIT && child.try_wait().unwrap().is_none());
+        thread::sleep(Duration::from_millis(5));
+    }
+    send("INT", &child);
+    assert_eq!(wait(&mut child).code(), Some(130));
+    assert_eq!(files(temp.path()), [""; 0]);
+}
+
+#[test]
+fn a_signal_ends_a_shell_that_waits_for_sql() {
+    let mut child = rmq(&["-q"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"SELECT 1;\n").unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut String::new()).unwrap();
+    send("TERM", &child);
+    assert_eq!(wait(&mut child).code(), Some(143));
+}
+
+/// A shell that has spilled to `temp` and waits for somebody to read its output, so that it can't drop its session.
+fn stuck(temp: &TempDir) -> Child {
+    let spilled = SPILLING
+        .replace("100000000", "1000")
+        .replace("1000000)", "3000000)");
+    let mut child = rmq(&[
+        "-q", "-m", "30M", "--format", "csv", "-c", &spilled, "-c", LONG,
+    ])
+    .env("TMPDIR", temp.path())
+    .spawn()
+    .unwrap();
+    let mut start = [0; 100];
+    let stdout = child.stdout.as_mut().unwrap();
+    if stdout.read_exact(&mut start).is_err() {
+        panic!("{}", read(child.stderr.take().unwrap()));
+    }
+    assert_ne!(
+        files(temp.path()),
+        [""; 0],
+        "the directory stays for the next query"
+    );
+    child
+}
+
+#[test]
+fn a_signal_ends_a_shell_whose_output_nobody_reads() {
+    let temp = tempdir().unwrap();
+    let mut child = stuck(&temp);
+    send("TERM", &child);
+    assert_eq!(wait(&mut child).code(), Some(143));
+    assert_eq!(files(temp.path()), [""; 0]);
+}
+
+#[test]
+fn a_second_signal_ends_the_shell_at_once() {
+    let temp = tempdir().unwrap();
+    let mut child = stuck(&temp);
+    send("TERM", &child);
+    // Signals that arrive together may be handled in any order.
+    thread::sleep(Duration::from_millis(300));
+    send("INT", &child);
+    assert_eq!(wait(&mut child).code(), Some(130));
+}
+
+#[test]
+fn a_signal_that_was_ignored_stays_so() {
+    let temp = tempdir().unwrap();
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        "trap '' HUP; exec \"$@\"",
+        "sh",
+        env!("CARGO_BIN_EXE_rmq"),
+        "-q",
+        "-m",
+        "2M",
+        "-c",
+        SPILLING,
+    ]);
+    shell
+        .env("TMPDIR", temp.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = shell.spawn().unwrap();
+    wait_for_spill_files(&temp, &mut child);
+    send("HUP", &child);
+    thread::sleep(Duration::from_millis(500));
+    assert!(child.try_wait().unwrap().is_none());
+    send("TERM", &child);
+    assert_eq!(wait(&mut child).code(), Some(143));
+    assert_eq!(files(temp.path()), [""; 0]);
+}
+
+// Documentation
+
+/// The tables in a text.
+fn tables(text: &str) -> Vec<String> {
+    let mut tables = vec![];
+    let mut table = String::new();
+    for line in text.lines().chain([""]) {
+        if line.starts_with("+-") || (line.starts_with("| ") && !table.is_empty()) {
+            table += line;
+            table += "\n";
+        } else if !table.is_empty() {
+            tables.push(std::mem::take(&mut table));
+        }
+    }
+    tables
+}
+
+#[test]
+fn the_readme_shows_what_its_first_command_prints() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let first = readme
+        .split("```sh\n")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .next()
+        .unwrap();
+    let arguments = first
+        .strip_prefix("cargo run --features cli -- ")
+        .expect(first);
+    let printed = tables(&args(&arguments.split(' ').collect::<Vec<_>>()).ok());
+    let shown = tables(&readme);
+    assert!(!shown.is_empty());
+    for table in shown {
+        assert!(printed.contains(&table), "this is not printed:\n{table}");
+    }
+}
+
+#[test]
+fn the_scripts_of_examples_run() {
+    args(&["-q", "-f", "examples/plain_sql.sql"]).ok();
+}
