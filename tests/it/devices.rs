@@ -203,7 +203,8 @@ async fn a_query_that_is_dropped_frees_what_it_held() {
         };
         while held() > 0 {
             let passed = dropped.elapsed();
-            assert!(passed < Duration::from_millis(500), "held {}", held());
+            // What is under way ends within some milliseconds; a busy machine takes longer.
+            assert!(passed < Duration::from_secs(10), "held {}", held());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
