@@ -1,6 +1,6 @@
 //! The CPU engine against a naive scan.
 //!
-//! Every run prints its seed; `RMQ_TEST_SEED=<seed>` repeats it. `RMQ_TEST_SMALL=1` keeps columns small, for memory
+//! Every run writes its seed to the log; `RMQ_TEST_SEED=<seed>` repeats it. `RMQ_TEST_SMALL=1` keeps columns small, for memory
 //! checkers that make everything fifty times slower.
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use datafusion_rmq::engine::{
 use crate::oracle::{
     Case, DATA, Data, NULLS, Naive, Nulls, Width, compare, compare_mode, keys, ranges, small,
 };
-use crate::random::Random;
+use crate::random::{Random, runs};
 
 fn engines() -> Vec<CpuEngine> {
     let engines: Vec<_> = Simd::ALL
@@ -72,14 +72,15 @@ fn sizes() -> Vec<usize> {
 
 #[test]
 fn every_width_look_and_null_pattern_at_small_sizes() {
-    let mut random = Random::new("small sizes");
-    for n in sizes() {
-        for data in DATA {
-            for nulls in NULLS {
-                let queries = if small() { 30 } else { 120 };
-                check::<u32>(data, nulls, n, queries, 1, &mut random);
-                check::<u64>(data, nulls, n, queries, 1, &mut random);
-                check::<u128>(data, nulls, n, queries, 1, &mut random);
+    for mut random in runs("small sizes", &[]) {
+        for n in sizes() {
+            for data in DATA {
+                for nulls in NULLS {
+                    let queries = if small() { 15 } else { 60 };
+                    check::<u32>(data, nulls, n, queries, 1, &mut random);
+                    check::<u64>(data, nulls, n, queries, 1, &mut random);
+                    check::<u128>(data, nulls, n, queries, 1, &mut random);
+                }
             }
         }
     }
@@ -87,19 +88,23 @@ fn every_width_look_and_null_pattern_at_small_sizes() {
 
 #[test]
 fn sizes_around_the_edges_of_levels() {
-    let mut random = Random::new("edges of levels");
-    let edges: &[usize] = if small() {
-        &[4096]
-    } else {
-        &[65_536, 196_608, 786_432, 1_048_576]
-    };
-    for edge in edges {
-        for n in [edge - 1, *edge, edge + 1] {
-            for nulls in [Nulls::Absent, Nulls::Some, Nulls::Runs] {
-                let data = DATA[random.below(DATA.len())];
-                check::<u32>(data, nulls, n, 5_000, 2, &mut random);
-                let data = DATA[random.below(DATA.len())];
-                check::<u64>(data, nulls, n, 5_000, 2, &mut random);
+    for mut random in runs("edges of levels", &[]) {
+        let edges: &[usize] = if small() {
+            &[4096]
+        } else {
+            &[65_536, 196_608, 786_432, 1_048_576]
+        };
+        for edge in edges {
+            for n in [edge - 1, *edge, edge + 1] {
+                for nulls in [Nulls::Absent, Nulls::Some, Nulls::Runs] {
+                    let data = DATA[random.below(DATA.len())];
+                    // One of the widths: the other run has another, as often as not.
+                    if random.below(2) == 0 {
+                        check::<u32>(data, nulls, n, 5_000, 2, &mut random);
+                    } else {
+                        check::<u64>(data, nulls, n, 5_000, 2, &mut random);
+                    }
+                }
             }
         }
     }
@@ -107,42 +112,45 @@ fn sizes_around_the_edges_of_levels() {
 
 #[test]
 fn every_look_where_the_sparse_table_is_used() {
-    let mut random = Random::new("sparse table");
-    let n = if small() { 70_000 } else { 3_000_001 };
-    for data in DATA {
-        check::<u32>(data, Nulls::Absent, n, 20_000, 3, &mut random);
-        if !small() {
-            check::<u64>(data, Nulls::Most, n, 20_000, 3, &mut random);
+    for mut random in runs("sparse table", &[]) {
+        let n = if small() { 70_000 } else { 3_000_001 };
+        for data in DATA {
+            if small() || random.below(2) == 0 {
+                check::<u32>(data, Nulls::Absent, n, 20_000, 3, &mut random);
+            } else {
+                check::<u64>(data, Nulls::Most, n, 20_000, 3, &mut random);
+            }
         }
-    }
-    if !small() {
-        check::<u128>(Data::Ties, Nulls::Some, n, 20_000, 3, &mut random);
+        if !small() {
+            check::<u128>(Data::Ties, Nulls::Some, n, 10_000, 3, &mut random);
+        }
     }
 }
 
 #[test]
 fn a_batch_of_any_length() {
-    let mut random = Random::new("batch lengths");
-    let keys = keys::<u32>(Data::Uniform, 5000, &mut random);
-    let valid = vec![true; keys.len()];
-    let naive = Naive::new(&keys, &valid);
-    let column = Column::new(Arc::new(keys.clone()), Encoding::unsigned());
-    let (left, right) = ranges(keys.len(), 1000, &mut random);
-    for engine in engines() {
-        let index = engine
-            .build_u32(column.clone(), &BuildOptions::default())
-            .expect("small");
-        for m in (0..400).chain([1000]) {
-            let from = random.below(left.len() - m);
-            let (left, right) = (&left[from..from + m], &right[from..from + m]);
-            compare(
-                &*index,
-                &naive,
-                Encoding::unsigned(),
-                left,
-                right,
-                "batch lengths",
-            );
+    for mut random in runs("batch lengths", &[]) {
+        let keys = keys::<u32>(Data::Uniform, 5000, &mut random);
+        let valid = vec![true; keys.len()];
+        let naive = Naive::new(&keys, &valid);
+        let column = Column::new(Arc::new(keys.clone()), Encoding::unsigned());
+        let (left, right) = ranges(keys.len(), 1000, &mut random);
+        for engine in engines() {
+            let index = engine
+                .build_u32(column.clone(), &BuildOptions::default())
+                .expect("small");
+            for m in (0..400).chain([1000]) {
+                let from = random.below(left.len() - m);
+                let (left, right) = (&left[from..from + m], &right[from..from + m]);
+                compare(
+                    &*index,
+                    &naive,
+                    Encoding::unsigned(),
+                    left,
+                    right,
+                    "batch lengths",
+                );
+            }
         }
     }
 }
@@ -277,39 +285,40 @@ fn alone_orders_floats_totally_in_both_directions() {
 
 #[test]
 fn alone_in_batches() {
-    let mut random = Random::new("alone");
-    let n = if small() { 3_000 } else { 50_000 };
-    let values: Vec<i64> = (0..n).map(|_| random.next().cast_signed() >> 50).collect();
-    let (left, right) = ranges(n, 3_000, &mut random);
-    for extreme in [Extreme::Min, Extreme::Max] {
-        let index = Index::build(&values, extreme, &BuildOptions::default()).expect("small");
-        assert_eq!(index.len(), n);
-        let (mut best, mut positions) = (vec![0; left.len()], vec![0; left.len()]);
-        index.values(&left, &right, &mut best).expect("slices fit");
-        index
-            .positions(&left, &right, &mut positions)
-            .expect("slices fit");
-        for (i, (&l, &r)) in left.iter().zip(&right).enumerate() {
-            let (l, r) = (l.max(0), r.min(n as i64 - 1));
-            if l > r {
-                let neutral = match extreme {
-                    Extreme::Min => i64::MAX,
-                    Extreme::Max => i64::MIN,
+    for mut random in runs("alone", &[]) {
+        let n = if small() { 3_000 } else { 50_000 };
+        let values: Vec<i64> = (0..n).map(|_| random.next().cast_signed() >> 50).collect();
+        let (left, right) = ranges(n, 1_500, &mut random);
+        for extreme in [Extreme::Min, Extreme::Max] {
+            let index = Index::build(&values, extreme, &BuildOptions::default()).expect("small");
+            assert_eq!(index.len(), n);
+            let (mut best, mut positions) = (vec![0; left.len()], vec![0; left.len()]);
+            index.values(&left, &right, &mut best).expect("slices fit");
+            index
+                .positions(&left, &right, &mut positions)
+                .expect("slices fit");
+            for (i, (&l, &r)) in left.iter().zip(&right).enumerate() {
+                let (l, r) = (l.max(0), r.min(n as i64 - 1));
+                if l > r {
+                    let neutral = match extreme {
+                        Extreme::Min => i64::MAX,
+                        Extreme::Max => i64::MIN,
+                    };
+                    assert_eq!((best[i], positions[i]), (neutral, -1));
+                    continue;
+                }
+                let (l, r) = (l as usize, r as usize);
+                let range = values[l..=r].iter().zip(l..);
+                let expected = match extreme {
+                    Extreme::Min => range.min_by_key(|(value, at)| (**value, *at)),
+                    Extreme::Max => range.min_by_key(|(value, at)| (!**value, *at)),
                 };
-                assert_eq!((best[i], positions[i]), (neutral, -1));
-                continue;
-            }
-            let (l, r) = (l as usize, r as usize);
-            let range = values[l..=r].iter().zip(l..);
-            let expected = match extreme {
-                Extreme::Min => range.min_by_key(|(value, at)| (**value, *at)),
-                Extreme::Max => range.min_by_key(|(value, at)| (!**value, *at)),
-            };
-            let (value, at) = expected.expect("not empty");
-            assert_eq!((best[i], positions[i]), (*value, at as i64));
-            if i % 50 == 0 {
-                assert_eq!(index.value(l..=r), Some(*value));
-                assert_eq!(index.position(l..=r), Some(at));
+                let (value, at) = expected.expect("not empty");
+                assert_eq!((best[i], positions[i]), (*value, at as i64));
+                if i % 50 == 0 {
+                    assert_eq!(index.value(l..=r), Some(*value));
+                    assert_eq!(index.position(l..=r), Some(at));
+                }
             }
         }
     }

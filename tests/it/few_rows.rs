@@ -1,6 +1,6 @@
 //! Range joins in which few rows ask and many that are not sorted are searched: these are compared one by one.
 //!
-//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_TABLES` the queries of one pair of tables; `RMQ_CASES` makes it longer.
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
 use std::sync::Arc;
 
@@ -12,12 +12,15 @@ use datafusion::error::Result;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use crate::random::{Random, seeds_of_tables};
+use crate::random::{Random, cases_with_queries, is_usual};
 use crate::range_join::{Tables, answer, is_refusal, lines, metric};
 use crate::support::{bigint, engine, run};
 
 /// How many queries the test asks unless `RMQ_CASES` says otherwise.
 const CASES: usize = 40;
+
+/// Seeds of cases that once failed.
+const FAILED: [u64; 0] = [];
 
 /// Queries asked of the same tables.
 const QUERIES: usize = 8;
@@ -37,10 +40,10 @@ async fn picked(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, usize)>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn few_rows_get_the_answers_that_many_get() {
-    let seeds = seeds_of_tables("few rows", CASES, QUERIES);
+    let seeds = cases_with_queries("few rows", &FAILED, CASES, QUERIES);
     let (mut asked, mut compared) = (0, 0);
     for seed in seeds {
-        let random = &mut Random::from_seed(seed);
+        let random = &mut Random::of_case(seed);
         let rows = (MANY + random.below(1000), random.below(19));
         let batch_size = [1000, 8192][random.below(2)];
         let tables = Tables::sized(random, rows, batch_size);
@@ -79,8 +82,11 @@ async fn few_rows_get_the_answers_that_many_get() {
     }
     println!("few rows: in {compared} of {asked} queries they were compared with all");
     // Rows that go to devices are sorted in any case.
-    let on_devices = engine().is_some_and(|engine| engine != "cpu");
-    assert!(on_devices || compared * 4 > asked, "{compared} of {asked}");
+    let on_cpu = engine().is_none_or(|engine| engine == "cpu");
+    assert!(
+        !(on_cpu && is_usual()) || compared * 16 > asked,
+        "{compared} of {asked}"
+    );
 }
 
 /// Rows `q` in partitions of these sizes, and rows `p` in no order.

@@ -1,6 +1,6 @@
 //! Range joins with the row that prevails when a window opens, against a loop over all rows.
 //!
-//! `RMQ_TEST_SEED` repeats a run, `RMQ_CASES` makes it longer.
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` one case; `RMQ_CASES` makes it longer.
 
 use std::sync::Arc;
 
@@ -8,11 +8,14 @@ use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use crate::random::{Random, cases};
+use crate::random::{Random, cases, is_usual};
 use crate::support::{register, run};
 
 /// How many queries the test asks unless `RMQ_CASES` says otherwise.
 const CASES: usize = 200;
+
+/// Seeds of cases that once failed.
+const FAILED: [u64; 0] = [];
 
 /// Expressions that keep the order of the numbers asked about, of types that are searched each in their way.
 const TYPES: [&str; 6] = [
@@ -153,9 +156,9 @@ fn answers(batch: &RecordBatch) -> Vec<[Option<i64>; 6]> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn prevailing_rows_agree_with_a_loop() {
-    let random = &mut Random::new("prevailing rows");
     let mut added = 0;
-    for case in 0..cases(CASES) {
+    for case in cases("prevailing rows", &FAILED, CASES) {
+        let random = &mut Random::of_case(case);
         let spread = [4, 12, 90][random.below(3)];
         let (n, m) = (random.below(40), 1 + random.below(30));
         let searched: Vec<Searched> = (0..n)
@@ -222,7 +225,7 @@ async fn prevailing_rows_agree_with_a_loop() {
         let more = |a: &&Asking| window.rows(a, &searched) != within.rows(a, &searched);
         added += asking.iter().filter(more).count();
     }
-    assert!(added > 0, "no row ever prevailed");
+    assert!(added > 0 || !is_usual(), "no row ever prevailed");
 }
 
 /// Sorted batches that come in another order are not put in theirs where it matters which of equal rows came last.

@@ -1,7 +1,7 @@
 //! SQL against a naive scan and against DataFusion's own MIN and MAX: every type, NULLs, special values, ties,
 //! orders, sizes around the edges of chunks and levels, all kinds of ranges.
 //!
-//! `RMQ_TEST_SEED` repeats a run; `RMQ_CASES` makes it longer.
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` one case; `RMQ_CASES` makes it longer.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -23,14 +23,17 @@ use datafusion::scalar::ScalarValue;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-use crate::random::{Random, cases};
+use crate::random::{Random, cases, is_usual};
 use crate::support::{register, run, session, skipped};
 
 /// Ranges asked in one case.
 const RANGES: usize = 2500;
 
 /// How many cases a run takes unless `RMQ_CASES` says otherwise.
-const CASES: u32 = 420;
+const CASES: usize = 420;
+
+/// Seeds of cases that once failed.
+const FAILED: [u64; 0] = [];
 
 pub fn types() -> Vec<DataType> {
     use DataType as T;
@@ -511,34 +514,34 @@ fn sql_agrees_with_a_naive_scan_and_with_datafusion() {
     if skipped() {
         return;
     }
-    let mut seed = Random::new("SQL against a naive scan");
-    let cases = cases(CASES);
-    let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&seed.next().to_le_bytes());
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
-    let config = Config {
-        cases,
-        failure_persistence: None,
-        max_shrink_iters: 60,
-        ..Config::default()
-    };
-    let mut runner = TestRunner::new_with_rng(config, rng);
+    let cases = cases("SQL against a naive scan", &FAILED, CASES);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let answered = std::cell::Cell::new(0);
     let compared = std::cell::Cell::new(0);
-    let result = runner.run(&case(), |case| {
-        compared.set(compared.get() + runtime.block_on(check(&case))?);
-        answered.set(answered.get() + RANGES);
-        Ok(())
-    });
-    if let Err(error) = result {
-        panic!("{error}");
+    for seed in cases {
+        let mut bytes = [0; 32];
+        bytes[..8].copy_from_slice(&Random::of_case(seed).next().to_le_bytes());
+        let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+        let config = Config {
+            cases: 1,
+            failure_persistence: None,
+            max_shrink_iters: 60,
+            ..Config::default()
+        };
+        let result = TestRunner::new_with_rng(config, rng).run(&case(), |case| {
+            compared.set(compared.get() + runtime.block_on(check(&case))?);
+            answered.set(answered.get() + RANGES);
+            Ok(())
+        });
+        if let Err(error) = result {
+            panic!("{error}");
+        }
     }
     println!(
         "{} ranges asked four ways, {} compared with MIN and MAX",
         answered.get(),
         compared.get()
     );
-    assert!(answered.get() >= 1_000_000 || cases < CASES);
-    assert!(compared.get() > 0);
+    assert!(answered.get() >= 1_000_000 || !is_usual());
+    assert!(compared.get() > 0 || !is_usual());
 }

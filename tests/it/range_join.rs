@@ -1,7 +1,7 @@
 //! Plain SQL that becomes a range join, against DataFusion without the extension: generated schemas, types, NULLs,
 //! duplicates, empty sides, groups, conditions and aggregates.
 //!
-//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_TABLES` the queries of one pair of tables; `RMQ_CASES` makes it longer.
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -20,11 +20,14 @@ use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::properties::{array, types};
-use crate::random::{Random, seeds_of_tables};
+use crate::random::{Random, cases_with_queries, is_usual};
 use crate::support::{register, run, session, session_of_pool, set};
 
 /// How many queries each test asks unless `RMQ_CASES` says otherwise.
 const CASES: usize = 1000;
+
+/// Seeds of cases that once failed.
+const FAILED: [u64; 0] = [];
 
 /// Queries asked of the same tables.
 const QUERIES: usize = 16;
@@ -534,7 +537,7 @@ struct Tally {
 /// Asks queries of random tables, on two threads. `query` gives one for the session with the extension, and one for the
 /// session without.
 fn compare(name: &str, query: impl Fn(&Tables, &mut Random) -> (String, String) + Sync) -> Tally {
-    let seeds = seeds_of_tables(name, CASES, QUERIES);
+    let seeds = cases_with_queries(name, &FAILED, CASES, QUERIES);
     let work = |seeds: &[u64]| {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let mut tally = Tally::default();
@@ -576,7 +579,7 @@ async fn ask(
     query: &impl Fn(&Tables, &mut Random) -> (String, String),
     tally: &mut Tally,
 ) {
-    let random = &mut Random::from_seed(seed);
+    let random = &mut Random::of_case(seed);
     let tables = Tables::new(random);
     for _ in 0..QUERIES {
         let (with, without) = query(&tables, random);
@@ -610,13 +613,19 @@ fn grouped_joins_agree_with_datafusion() {
         let sql = tables.grouped_join(random);
         (sql.clone(), sql)
     });
-    assert!(tally.rewritten * 3 > tally.asked * 2, "{tally:?}");
+    assert!(
+        tally.rewritten * 3 > tally.asked * 2 || !is_usual(),
+        "{tally:?}"
+    );
 }
 
 #[test]
 fn correlated_subqueries_agree_with_joins() {
     let tally = compare("correlated subqueries", Tables::correlated);
-    assert!(tally.rewritten * 3 > tally.asked * 2, "{tally:?}");
+    assert!(
+        tally.rewritten * 3 > tally.asked * 2 || !is_usual(),
+        "{tally:?}"
+    );
 }
 
 /// A metric of the range joins of a plan.

@@ -17,7 +17,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect}
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::TryStreamExt;
 
-use crate::random::Random;
+use crate::random::{Random, cases};
 use crate::range_join::{lines, register_partitions};
 use crate::support::session_of_pool;
 
@@ -125,10 +125,10 @@ fn tables(ctx: &SessionContext, p: fn(usize) -> Vec<ArrayRef>, q: i64) -> Arc<Co
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn runs_of_one_plan_in_one_context_may_interleave() {
-    let random = &mut Random::new("interleaved runs");
-    for case in 0..24 {
-        let p = [few_rows, many_rows][usize::from(case % 8 == 0)];
-        let rows = [600, 9][case % 2];
+    for seed in cases("interleaved runs", &[], 24) {
+        let random = &mut Random::of_case(seed);
+        let p = [few_rows, many_rows][usize::from(random.below(8) == 0)];
+        let rows = [600, 9][random.below(2)];
         let ctx = SessionContext::new_with_config(config(3));
         let p = tables(&ctx, p, rows);
         let plan = planned(&ctx, PER_ROW, 3).await;

@@ -1,6 +1,6 @@
 //! Range joins whose build side is larger than memory, against the same joins with memory enough.
 //!
-//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_TABLES` the queries of one pair of tables; `RMQ_CASES` makes it longer.
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -25,12 +25,18 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use crate::random::{Random, seeds_of_tables};
+use crate::random::{Random, cases_with_queries, is_usual};
 use crate::range_join::{Tables, answer, lines, metric};
 use crate::support::{error, run, session_of_pool, set};
 
 /// How many queries the random test asks unless `RMQ_CASES` says otherwise.
 const CASES: usize = 300;
+
+/// Seeds of cases that once failed.
+const FAILED: [u64; 1] = [
+    // A column gave back more memory than was registered for it.
+    16_739_244_405_744_692_310,
+];
 
 /// Queries asked of the same tables.
 const QUERIES: usize = 12;
@@ -183,10 +189,10 @@ async fn ask(tables: &Tables, random: &mut Random, sql: &str, seed: u64) -> Opti
 
 #[tokio::test(flavor = "multi_thread")]
 async fn little_memory_gives_the_same_answers() {
-    let seeds = seeds_of_tables("spilling", CASES, QUERIES);
+    let seeds = cases_with_queries("spilling", &FAILED, CASES, QUERIES);
     let (mut asked, mut with_files, mut files) = (0, 0, 0);
     for seed in seeds {
-        let random = &mut Random::from_seed(seed);
+        let random = &mut Random::of_case(seed);
         let tables = Tables::new(random);
         for query in 0..QUERIES {
             let sql = match query % 2 {
@@ -202,7 +208,7 @@ async fn little_memory_gives_the_same_answers() {
     }
     println!("spilling: {asked} queries, {with_files} of them wrote {files} files");
     assert!(
-        with_files * 8 > asked,
+        with_files * 8 > asked || !is_usual(),
         "{with_files} of {asked} queries wrote files"
     );
 }

@@ -1,7 +1,7 @@
 //! Groups over range joins that turn out to be single rows, and those that do not: against the same queries without range
 //! joins, and what becomes of errors, cancelling, memory and partitions that nobody reads.
 //!
-//! `RMQ_TEST_SEED` repeats a run; `RMQ_CASES` makes it longer.
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,12 +20,15 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect,
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::TryStreamExt;
 
-use crate::random::{Random, cases};
+use crate::random::{Random, cases, is_usual};
 use crate::range_join::{lines, register_partitions};
 use crate::support::{run, session_of_pool, set};
 
 /// How many tables the random test has unless `RMQ_CASES` says otherwise.
 const CASES: usize = 60;
+
+/// Seeds of cases that once failed.
+const FAILED: [u64; 0] = [];
 
 /// For each operator of a plan that looks for groups of one row, whether it found them; `None` if nobody asked.
 fn found(plan: &Arc<dyn ExecutionPlan>) -> Vec<Option<bool>> {
@@ -282,12 +285,13 @@ fn query(random: &mut Random) -> (String, bool, bool) {
 
 #[test]
 fn groups_of_one_row_and_of_several_agree_with_datafusion() {
-    let mut random = Random::new("unique groups");
-    let cases = cases(CASES);
+    let cases = cases("unique groups", &FAILED, CASES);
+    let asked = cases.len() * 12;
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     // Operators that found single rows, that did not, and plans without one.
     let (mut unique, mut several, mut without) = (0, 0, 0);
-    for _ in 0..cases {
+    for case in cases {
+        let mut random = Random::of_case(case);
         let (ctx, like) = tables(&mut random);
         for _ in 0..12 {
             let (sql, by_id, all_rows) = query(&mut random);
@@ -316,8 +320,8 @@ fn groups_of_one_row_and_of_several_agree_with_datafusion() {
         }
     }
     println!("unique groups: {unique} unique, {several} not, {without} without the operator");
-    let asked = cases * 12;
-    assert!(unique * 10 > asked && several * 10 > asked && without > 0);
+    let all_came = unique * 10 > asked && several * 10 > asked && without > 0;
+    assert!(all_came || !is_usual());
 }
 
 /// A pool that refuses what goes over a limit to those who look for groups of one row.
