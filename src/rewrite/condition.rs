@@ -11,7 +11,7 @@ use datafusion::logical_expr::{
 use datafusion::scalar::ScalarValue;
 
 use super::calls::has_range_call;
-use super::conditional::{Branch, only_in};
+use super::conditional::Branch;
 use super::infallible::is_infallible;
 use super::recognised::{Recognised, no};
 use crate::index::{Comparison, Groups, is_ordered, value_type};
@@ -189,8 +189,8 @@ impl Condition {
                 continue;
             }
             let null = ScalarValue::try_from(&expr.get_type(probe)?)?;
-            for (case, branch) in branches.iter().rev() {
-                *expr = only_in(case, *branch, std::mem::take(expr), &null);
+            for branch in branches.iter().rev() {
+                *expr = branch.guard(std::mem::take(expr), &null, probe)?;
             }
         }
         Ok(())

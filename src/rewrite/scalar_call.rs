@@ -14,7 +14,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::calls::{Calls, has_range_call, inline_subqueries, look_up};
-use super::conditional::guard_bounds;
+use super::conditional::{guard_bounds, map_conjuncts};
 
 /// Takes the scalar calls of range functions out of their expressions.
 ///
@@ -77,10 +77,15 @@ fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfo
     }
     let preserver = NamePreserver::new(&plan);
     let schema = merge_schema(&plan.inputs());
+    // In a join's condition, a guard could need columns of the other side.
+    let operators = !matches!(plan, LogicalPlan::Join(_));
+    let is_filter = matches!(plan, LogicalPlan::Filter(_));
     let prepared = plan.map_expressions(|expr| {
         let name = save_name(&preserver, &expr);
         let inlined = inline_subqueries(expr)?;
-        let prepared = inlined.transform_data(|e| guard_bounds(e, &schema))?;
+        let prepared = inlined.transform_data(|e| {
+            map_conjuncts(is_filter, e, |e| guard_bounds(e, &schema, operators))
+        })?;
         if !prepared.transformed {
             return Ok(prepared);
         }
