@@ -124,6 +124,14 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     // Before DataFusion's rules for correlated subqueries, which refuse these or leave them to fail.
     optimizer.rules.insert(1, Arc::new(SubqueryToRangeJoin));
     optimizer.rules.insert(2, Arc::new(LateralToRangeJoin));
+    // And between them, for the branches of a CASE whose conditions have an IN or EXISTS: by then a column of a join.
+    let is_decorrelated = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
+        rule.name() == "decorrelate_predicate_subquery"
+    };
+    if let Some(place) = optimizer.rules.iter().position(is_decorrelated) {
+        let rule = Arc::new(SubqueryToRangeJoin);
+        optimizer.rules.insert(place + 1, rule);
+    }
     // Last, for the calls whose bounds were columns of an outer query.
     optimizer.rules.push(Arc::new(RangeCallToJoin));
     optimizer.rules.push(Arc::new(GroupedJoinToRangeJoin));

@@ -1,6 +1,7 @@
 //! The range join between the rewrite rules and the operators: one logical node, and the planner that makes the
 //! operator of it.
 
+mod dml;
 mod key_join;
 mod key_planner;
 mod node;

@@ -13,6 +13,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefine
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
+use super::dml::with_checked_statements;
 use super::key_planner::KeyJoinPlanner;
 use super::prepare::with_fresh_slots;
 use super::{Lookup, PrepareIndexes, RangeJoin, Source, TableColumn};
@@ -28,6 +29,7 @@ use crate::rewrite::{check_states_order, ends_in_order_by};
 /// DataFusion's query planner with range joins.
 ///
 /// Each query that it plans sees one version of each table that range functions name, however often they name it.
+/// It refuses DELETE and UPDATE statements of which DataFusion would drop conditions.
 pub struct RmqQueryPlanner {
     names: Names,
     indexes: Arc<IndexCatalog>,
@@ -75,7 +77,8 @@ impl QueryPlanner for RmqQueryPlanner {
         }));
         planners.push(Arc::clone(&joins) as _);
         let planner = DefaultPhysicalPlanner::with_extension_planners(planners);
-        let logical_plan = with_fresh_slots(logical_plan)?;
+        let logical_plan = with_checked_statements(logical_plan)?;
+        let logical_plan = with_fresh_slots(&logical_plan)?;
         let plan = planner.create_physical_plan(&logical_plan, session).await?;
         for relation in joins.take_relations() {
             relation.plan_scan(session).await?;

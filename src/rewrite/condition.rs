@@ -6,12 +6,12 @@ use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::{Between, BinaryExpr};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Cast, Expr, ExprSchemable, Filter, LogicalPlan, Operator, cast, when,
+    Cast, Expr, ExprSchemable, Filter, LogicalPlan, Operator, cast, lit, when,
 };
 use datafusion::scalar::ScalarValue;
 
 use super::calls::has_range_call;
-use super::conditional::{Branch, only_in};
+use super::conditional::Branch;
 use super::infallible::is_infallible;
 use super::recognised::{Recognised, no};
 use crate::index::{Comparison, Groups, is_ordered, value_type};
@@ -119,7 +119,7 @@ impl Condition {
         }
         let (key, mut bounds) = one_key(ranges, probe, build)?;
         let key_type = key.get_type(build)?;
-        if !is_ordered(&key_type) || key_type == DataType::Null {
+        if !is_ordered(&key_type) {
             return no(format!("the range key {key} is a {key_type}"));
         }
         for (_, bound) in &bounds {
@@ -189,8 +189,8 @@ impl Condition {
                 continue;
             }
             let null = ScalarValue::try_from(&expr.get_type(probe)?)?;
-            for (case, branch) in branches.iter().rev() {
-                *expr = only_in(case, *branch, std::mem::take(expr), &null);
+            for branch in branches.iter().rev() {
+                *expr = branch.guard(std::mem::take(expr), &null, probe)?;
             }
         }
         Ok(())
@@ -315,6 +315,19 @@ fn one_key(
     let Some((first, ..)) = ranges.first() else {
         return no("there is no range between the two sides");
     };
+    let base = without_lossless_casts(first, build)?;
+    let base_type = base.get_type(build)?;
+    if base_type == DataType::Null {
+        for (key, ..) in &ranges {
+            if without_lossless_casts(key, build)? != base {
+                return no(format!("there are two range keys, {first} and {key}"));
+            }
+        }
+        // The columns of a CSV file without rows are of this type. NULL matches nothing, whatever it is compared with.
+        let null = lit(ScalarValue::Int64(None));
+        let bounds = ranges.iter().map(|(_, c, _)| (*c, null.clone()));
+        return Ok((cast(base.clone(), DataType::Int64), bounds.collect()));
+    }
     if ranges.iter().all(|(key, ..)| key == first) {
         let key = first.clone();
         return Ok((
@@ -322,8 +335,6 @@ fn one_key(
             ranges.into_iter().map(|(_, c, bound)| (c, bound)).collect(),
         ));
     }
-    let base = without_lossless_casts(first, build)?;
-    let base_type = base.get_type(build)?;
     let mut widest: Option<(Expr, DataType)> = None;
     for (key, ..) in &ranges {
         let key_type = key.get_type(build)?;
@@ -386,7 +397,8 @@ fn digits(data_type: &DataType) -> Option<(i16, i16)> {
 /// Whether every value of one type is a value of the other, in the same order.
 pub(super) fn widens(from: &DataType, to: &DataType) -> bool {
     let bits = |t: &DataType| t.primitive_width().map_or(0, |bytes| 8 * bytes);
-    if from == to {
+    // A column of the type Null has no value but NULL.
+    if from == to || from == &DataType::Null {
         return true;
     }
     if to.is_decimal() {

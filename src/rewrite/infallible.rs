@@ -83,7 +83,7 @@ pub(super) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
 }
 
 /// Whether a cast has a value for every value.
-fn keeps_values(from: &DataType, to: &DataType) -> bool {
+pub(super) fn keeps_values(from: &DataType, to: &DataType) -> bool {
     let decodes = matches!(from, DataType::Dictionary(_, value) if value.as_ref() == to);
     let text =
         |t: &DataType| matches!(t, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);

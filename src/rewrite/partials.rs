@@ -174,6 +174,12 @@ impl Partials<'_> {
             });
         }
         let data_type = argument.get_type(self.build)?;
+        if data_type == DataType::Null {
+            // NULLs alone, as in a column of a CSV file without rows. DataFusion plans their average as a Float64.
+            return self.quotient(call, argument, DataType::Float64, |sum, count| {
+                sum / cast(count, DataType::Float64)
+            });
+        }
         let average = call.func.return_type(std::slice::from_ref(&data_type))?;
         if matches!(data_type, DataType::Duration(_)) {
             return self.quotient(call, argument, data_type, |sum, count| {

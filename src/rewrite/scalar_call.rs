@@ -8,13 +8,13 @@ use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err, plan_
 use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    Case, Distinct, DistinctOn, DmlStatement, Expr, ExprSchemable, Filter, Join, LogicalPlan,
-    LogicalPlanBuilder, Projection, Values, WriteOp, lit,
+    Case, Distinct, DistinctOn, Expr, ExprSchemable, Filter, Join, LogicalPlan, LogicalPlanBuilder,
+    Projection, Values, lit,
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use super::calls::{Calls, has_range_call, inline_subqueries, look_up};
-use super::conditional::guard_bounds;
+use super::conditional::{guard_bounds, map_conjuncts};
 
 /// Takes the scalar calls of range functions out of their expressions.
 ///
@@ -62,9 +62,6 @@ impl TreeNodeRewriter for TakeCalls<'_> {
 
 /// Takes the calls out of one node's expressions.
 fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
-    if let LogicalPlan::Dml(statement) = &plan {
-        check_statement(statement)?;
-    }
     let mut has_calls = false;
     plan.apply_expressions(|expr| {
         has_calls |= has_range_call(expr)?;
@@ -80,10 +77,15 @@ fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfo
     }
     let preserver = NamePreserver::new(&plan);
     let schema = merge_schema(&plan.inputs());
+    // In a join's condition, a guard could need columns of the other side.
+    let operators = !matches!(plan, LogicalPlan::Join(_));
+    let is_filter = matches!(plan, LogicalPlan::Filter(_));
     let prepared = plan.map_expressions(|expr| {
         let name = save_name(&preserver, &expr);
         let inlined = inline_subqueries(expr)?;
-        let prepared = inlined.transform_data(|e| guard_bounds(e, &schema))?;
+        let prepared = inlined.transform_data(|e| {
+            map_conjuncts(is_filter, e, |e| guard_bounds(e, &schema, operators))
+        })?;
         if !prepared.transformed {
             return Ok(prepared);
         }
@@ -94,36 +96,6 @@ fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfo
         LogicalPlan::Values(values) => rewrite_values(values, config),
         plan => rewrite_single_input(plan, config),
     }
-}
-
-/// Refuses range functions in DELETE and UPDATE: a table takes the conditions and values of these apart from the plan, and
-/// evaluates them itself.
-fn check_statement(statement: &DmlStatement) -> Result<()> {
-    let statement_name = match statement.op {
-        WriteOp::Delete => "DELETE",
-        WriteOp::Update => "UPDATE",
-        _ => return Ok(()),
-    };
-    let mut below = statement.input.as_ref();
-    while let LogicalPlan::Filter(Filter { input, .. })
-    | LogicalPlan::Projection(Projection { input, .. }) = below
-    {
-        below = input;
-    }
-    if matches!(below, LogicalPlan::Extension(e) if e.node.name() == "KeyRangeJoin") {
-        return plan_err!(
-            "a correlated subquery over a range does not work in {statement_name}, whose conditions and values a table evaluates by itself; write \
-             the answers into a table first, with CREATE TABLE … AS SELECT"
-        );
-    }
-    statement.input.apply(|node| match node {
-        LogicalPlan::Extension(e) if e.node.name() == "RangeJoin" => plan_err!(
-            "range functions (range_min and its like) do not work in {statement_name}, whose conditions and values a table evaluates by itself; \
-             write the answers into a table first, with CREATE TABLE … AS SELECT"
-        ),
-        _ => Ok(TreeNodeRecursion::Continue),
-    })?;
-    Ok(())
 }
 
 /// The name to restore after rewriting `expr`. Grouping sets are no column: their members' names come back with
