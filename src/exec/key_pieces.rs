@@ -165,13 +165,12 @@ impl SpilledSide {
         }
         self.room.keep(self.kept);
         drop(loading);
-        let asked = asking.batches.into_iter();
-        asked
-            .map(|asked| {
-                let (matched, answers) = asked.merged.finish(&probing.spec.aggregates);
-                probing.joined(&asked.batch, &matched, answers)
-            })
-            .collect()
+        let mut joined = VecDeque::new();
+        for asked in asking.batches {
+            let (matched, answers) = asked.merged.finish(&probing.spec.aggregates);
+            joined.extend(probing.joined(&asked.batch, &matched, answers)?);
+        }
+        Ok(joined)
     }
 
     /// The bounds of a batch, for leaving out pieces. After an error none is left out: it may be none, where the equality keys

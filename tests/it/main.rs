@@ -8,6 +8,8 @@ mod cuda_search;
 mod cuda_sql;
 #[cfg(feature = "sql")]
 mod devices;
+#[cfg(feature = "sql")]
+mod dictionaries;
 mod engine;
 #[cfg(feature = "sql")]
 mod fake;
