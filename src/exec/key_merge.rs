@@ -10,7 +10,7 @@ use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
-use super::key_collect::BuildColumns;
+use super::key_collect::{BuildColumns, RowOrder};
 use super::key_spill::plain_key;
 use crate::engine::Extreme;
 use crate::functions::bounds::Ranges;
@@ -134,7 +134,7 @@ pub(super) struct Merged {
 struct Part {
     columns: Vec<ArrayRef>,
     /// Where in the build side the rows come from that were chosen.
-    from: Vec<u64>,
+    from: Vec<RowOrder>,
 }
 
 impl Merged {
@@ -146,12 +146,12 @@ impl Merged {
         }
     }
 
-    /// Adds what a piece says, of which so many rows came before. It was asked for these rows, or for all; they match these
+    /// Adds what a piece says whose rows stand from this one on. It was asked for these rows, or for all; they match these
     /// ranges.
     pub(super) fn add(
         &mut self,
         merging: &Merging,
-        first_row: u64,
+        first_row: RowOrder,
         asked: Option<&UInt32Array>,
         ranges: &Ranges,
         answers: Vec<ArrayRef>,
@@ -220,7 +220,7 @@ impl Merged {
     /// About how many bytes this takes.
     pub(super) fn bytes(&self) -> usize {
         let parts = self.parts.iter();
-        let parts = parts.map(|p| arrays_bytes(&p.columns) + p.from.len() * size_of::<u64>());
+        let parts = parts.map(|p| arrays_bytes(&p.columns) + p.from.len() * size_of::<RowOrder>());
         self.matched.len() + parts.sum::<usize>()
     }
 

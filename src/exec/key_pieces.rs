@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 
 use super::key_answers::BuildSide;
 use super::key_build::build;
-use super::key_collect::{Collected, Size};
+use super::key_collect::{Collected, RowOrder, Size};
 use super::key_merge::{Merged, Merging};
 use super::key_metrics::BuildMetrics;
 use super::key_room::Room;
@@ -184,12 +184,12 @@ impl SpilledSide {
         bounds.ok().flatten().unwrap_or_default()
     }
 
-    /// Builds as many of the rows that come next as there is memory for. With the number of rows before them.
+    /// Builds as many of the rows that come next as there is memory for. With where the first of them stands.
     async fn load(
         &self,
         reading: &mut Reading,
         room: &mut usize,
-    ) -> Result<Option<(BuildSide, u64)>> {
+    ) -> Result<Option<(BuildSide, RowOrder)>> {
         loop {
             let (mut batches, mut taken) = (vec![], Size::default());
             while let Some(batch) = reading.next().await? {
@@ -226,7 +226,7 @@ impl SpilledSide {
             match build(columns, collected, &self.metrics, self.threads, None).await {
                 Ok(side) => {
                     let first_row = reading.row;
-                    reading.row += taken.rows as u64;
+                    reading.row = first_row.after(taken.rows);
                     return Ok(Some((side, first_row)));
                 }
                 Err(error) if is_exhausted(&error) => {
@@ -258,7 +258,7 @@ impl SpilledSide {
         asking: &mut Asking,
         wanted: &[Wanted],
         side: &BuildSide,
-        first_row: u64,
+        first_row: RowOrder,
     ) -> Result<()> {
         for (asked, wanted) in asking.batches.iter_mut().zip(wanted) {
             let (batch, rows) = match wanted {
@@ -332,13 +332,13 @@ struct Reading {
     stream: SendableRecordBatchStream,
     /// What was read and is to come again.
     back: VecDeque<RecordBatch>,
-    /// Number of rows of the build side before those that come next.
-    row: u64,
+    /// Where those stand that come next.
+    row: RowOrder,
     ended: bool,
 }
 
 impl Reading {
-    fn new(stream: SendableRecordBatchStream, row: u64) -> Self {
+    fn new(stream: SendableRecordBatchStream, row: RowOrder) -> Self {
         Self {
             stream,
             back: VecDeque::new(),

@@ -42,4 +42,6 @@ mod staleness;
 #[cfg(feature = "sql")]
 mod support;
 #[cfg(feature = "sql")]
+mod ties;
+#[cfg(feature = "sql")]
 mod unique_groups;
