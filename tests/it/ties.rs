@@ -217,16 +217,16 @@ const TABLES: [(&str, Keeps); 5] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_first_row_of_a_table_in_memory_comes_first() {
-    for partitions in [1, 2, 3, 9] {
+    for partitions in [1, 2, 9] {
         let searched = Searched::new(partitions, 2000);
-        for target in [1, 2, 4, 8] {
+        for target in [1, 3, 8] {
             let ctx = session(target, 50);
             searched.register(&ctx);
             for (p, keeps) in TABLES {
                 let expected: Vec<_> = (0..60).map(|id| searched.expected(id, keeps)).collect();
                 let [chosen, prevailing] = queries(p);
                 let what = format!("{partitions} partitions of {target}");
-                for _ in 0..3 {
+                for _ in 0..2 {
                     let (found, _) = numbers(&ctx, &chosen).await.expect(&chosen);
                     for (id, expected) in expected.iter().enumerate() {
                         assert_eq!(
