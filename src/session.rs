@@ -8,12 +8,13 @@ use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::{ScalarUDF, WindowUDF};
 use datafusion::optimizer::{AnalyzerRule, Optimizer, OptimizerRule};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_planner::ExtensionPlanner;
 use datafusion::prelude::SessionContext;
 
 use crate::engine::Extreme;
-use crate::exec::UseUniqueGroups;
+use crate::exec::{KeepRowOrder, ShowRowOrder, UseUniqueGroups};
 use crate::functions::column_name::Names;
 use crate::functions::{
     DevicesFunction, FrameUdf, IndexesFunction, RangeFunction, RangeJoinFunction,
@@ -138,11 +139,21 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     optimizer
 }
 
-/// DataFusion's rules for physical plans and ours, which comes last.
+/// DataFusion's rules for physical plans and ours: around the one that spreads rows over partitions, and last.
 fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
-    let ours = UseUniqueGroups.name();
+    let ours = [
+        KeepRowOrder.name(),
+        ShowRowOrder.name(),
+        UseUniqueGroups.name(),
+    ];
     // What an earlier call registered.
-    optimizer.rules.retain(|rule| rule.name() != ours);
+    optimizer.rules.retain(|rule| !ours.contains(&rule.name()));
+    let spreading = EnsureRequirements::new();
+    let mut rules = optimizer.rules.iter();
+    if let Some(place) = rules.position(|rule| rule.name() == spreading.name()) {
+        optimizer.rules.insert(place, Arc::new(KeepRowOrder));
+        optimizer.rules.insert(place + 2, Arc::new(ShowRowOrder));
+    }
     optimizer.rules.push(Arc::new(UseUniqueGroups));
     optimizer
 }

@@ -5,12 +5,15 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use datafusion::common::Result;
+use datafusion::common::runtime::JoinSet;
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_expr::PhysicalExprRef;
 use futures::TryStreamExt;
+use tokio::sync::Mutex;
 
+use super::key_build::ties_matter;
 use super::key_room::Room;
 use super::key_spill::{Pieces, Spill};
 use crate::index::arrays_bytes;
@@ -104,57 +107,181 @@ pub(super) enum Rows {
     OnDisk(Pieces, Arc<Spill>),
 }
 
+/// The order of the rows of the build side: partition after partition, in each the rows as they come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RowOrder {
+    pub(super) partition: usize,
+    /// How many rows of the partition come before.
+    pub(super) row: u64,
+}
+
+impl RowOrder {
+    /// The row that comes so many rows later.
+    pub(super) fn after(self, rows: usize) -> Self {
+        Self {
+            row: self.row + rows as u64,
+            ..self
+        }
+    }
+}
+
 impl Rows {
-    /// Reads the whole input. Rows that the room can't hold are written to disk, if there is a way to.
+    /// Reads all partitions of the input at once. Their rows stand one after another, in the order of the partitions, whichever come first. Rows that
+    /// the room can't hold are written to disk, if there is a way to.
     pub(super) async fn collect(
         columns: &BuildColumns,
-        mut input: SendableRecordBatchStream,
+        schema: &SchemaRef,
+        partitions: Vec<SendableRecordBatchStream>,
         room: &Arc<Room>,
         spill: Option<Arc<Spill>>,
     ) -> Result<Self> {
-        let schema = columns.schema(&input.schema())?;
-        let memory = room.reservation();
-        let (mut batches, mut size) = (vec![], Size::default());
-        let mut pieces = Pieces::default();
-        while let Some(batch) = input.try_next().await? {
+        let collecting = Arc::new(Mutex::new(Collecting {
+            partitions: partitions.iter().map(|_| Partition::default()).collect(),
+            size: Size::default(),
+            memory: room.reservation(),
+            room: Arc::clone(room),
+            spill,
+            keeps_order: ties_matter(columns),
+            pieces: Pieces::default(),
+        }));
+        let reading = partitions.into_iter().enumerate();
+        let reading = reading.map(|(partition, input)| Reading {
+            input,
+            partition,
+            columns: columns.clone(),
+            schema: Arc::clone(schema),
+            collecting: Arc::clone(&collecting),
+        });
+        let mut tasks = JoinSet::new();
+        reading.for_each(|reading| {
+            tasks.spawn(reading.run());
+        });
+        // An error, and whoever waits no more, ends all of them.
+        while let Some(ended) = tasks.join_next().await {
+            ended.unwrap_or_else(|error| {
+                if error.is_panic() {
+                    std::panic::resume_unwind(error.into_panic());
+                }
+                internal_err!("reading the build side of a range join did not end: {error}")
+            })?;
+        }
+        let mut collecting = collecting.lock().await;
+        collecting.end(schema).await
+    }
+}
+
+/// Reads one partition of the build side.
+struct Reading {
+    input: SendableRecordBatchStream,
+    partition: usize,
+    columns: BuildColumns,
+    schema: SchemaRef,
+    collecting: Arc<Mutex<Collecting>>,
+}
+
+impl Reading {
+    async fn run(mut self) -> Result<()> {
+        while let Some(batch) = self.input.try_next().await? {
             let rows = batch.num_rows();
             if rows == 0 {
                 continue;
             }
             let evaluate = |e: &PhysicalExprRef| e.evaluate(&batch)?.into_array(rows);
-            let arrays = columns.expressions.iter().map(evaluate);
+            let arrays = self.columns.expressions.iter().map(evaluate);
             let arrays: Vec<ArrayRef> = arrays.collect::<Result<_>>()?;
             let options = RecordBatchOptions::new().with_row_count(Some(rows));
-            let schema = Arc::clone(&schema);
+            let schema = Arc::clone(&self.schema);
             let batch = RecordBatch::try_new_with_options(schema, arrays, &options)?;
-            let more = Size::of(&batch);
-            if let Some(spill) = &spill {
-                if room.hold((size + more).to_build()).is_err() {
-                    pieces.room = pieces.room.max(room.granted());
-                    spill
-                        .write(std::mem::take(&mut batches), &mut pieces)
-                        .await?;
-                    size = Size::default();
-                    memory.free();
-                    room.keep(pieces.kept_room());
-                }
-                if room.hold((size + more).to_build()).is_err() {
-                    spill.write(vec![batch], &mut pieces).await?;
-                    continue;
-                }
+            let mut collecting = self.collecting.lock().await;
+            collecting.add(self.partition, batch).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What was read so far of all partitions.
+struct Collecting {
+    partitions: Vec<Partition>,
+    /// Of the rows in memory.
+    size: Size,
+    memory: MemoryReservation,
+    room: Arc<Room>,
+    spill: Option<Arc<Spill>>,
+    /// Whether rows on disk must tell in which order they stand.
+    keeps_order: bool,
+    pieces: Pieces,
+}
+
+/// The rows of a partition.
+#[derive(Default)]
+struct Partition {
+    /// Those in memory.
+    batches: Vec<RecordBatch>,
+    /// How many went to disk before these.
+    written: u64,
+}
+
+impl Collecting {
+    /// Adds a batch to its partition. The other partitions wait while rows are written to disk.
+    async fn add(&mut self, partition: usize, batch: RecordBatch) -> Result<()> {
+        let more = Size::of(&batch);
+        let mut fits = true;
+        if let Some(spill) = self.spill.clone() {
+            if self.room.hold((self.size + more).to_build()).is_err() {
+                self.pieces.room = self.pieces.room.max(self.room.granted());
+                self.write(&spill).await?;
+                self.size = Size::default();
+                self.memory.free();
+                self.room.keep(self.pieces.kept_room());
             }
-            memory.try_grow(more.bytes)?;
-            size = size + more;
-            batches.push(batch);
+            fits = self.room.hold((self.size + more).to_build()).is_ok();
         }
-        if let Some(spill) = spill.filter(|_| !pieces.are_none()) {
-            spill.write(batches, &mut pieces).await?;
-            return Ok(Self::OnDisk(pieces, spill));
+        if fits {
+            self.memory.try_grow(more.bytes)?;
+            self.size = self.size + more;
         }
-        Ok(Self::InMemory(Collected {
-            schema,
-            batches,
-            memory,
+        self.partitions[partition].batches.push(batch);
+        match self.spill.clone() {
+            Some(spill) if !fits => self.write(&spill).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes to disk what is in memory: pieces of one partition each where their order matters, else pieces as large as may be.
+    async fn write(&mut self, spill: &Arc<Spill>) -> Result<()> {
+        if !self.keeps_order {
+            let (batches, first_row) = (self.take_all(), RowOrder::default());
+            return spill.write(batches, first_row, &mut self.pieces).await;
+        }
+        for (partition, rows) in self.partitions.iter_mut().enumerate() {
+            let batches = std::mem::take(&mut rows.batches);
+            let row = rows.written;
+            rows.written += batches.iter().map(|b| b.num_rows() as u64).sum::<u64>();
+            let first_row = RowOrder { partition, row };
+            spill.write(batches, first_row, &mut self.pieces).await?;
+        }
+        Ok(())
+    }
+
+    /// The rows in memory, one partition after another.
+    fn take_all(&mut self) -> Vec<RecordBatch> {
+        let partitions = self.partitions.iter_mut();
+        partitions
+            .flat_map(|p| std::mem::take(&mut p.batches))
+            .collect()
+    }
+
+    /// All rows.
+    async fn end(&mut self, schema: &SchemaRef) -> Result<Rows> {
+        if let Some(spill) = self.spill.take().filter(|_| !self.pieces.are_none()) {
+            self.write(&spill).await?;
+            self.memory.free();
+            return Ok(Rows::OnDisk(std::mem::take(&mut self.pieces), spill));
+        }
+        Ok(Rows::InMemory(Collected {
+            schema: Arc::clone(schema),
+            batches: self.take_all(),
+            memory: self.memory.take(),
         }))
     }
 }

@@ -218,7 +218,8 @@ impl AnswerBatches for AnsweringOnDevices {
         };
         counted.add(1);
         let mut from = 0;
-        let joined = batches.iter().map(|batch| {
+        let mut joined = vec![];
+        for batch in batches {
             let rows = batch.num_rows();
             let here = from..from + rows;
             from += rows;
@@ -227,9 +228,9 @@ impl AnswerBatches for AnsweringOnDevices {
                 .zip(&ranges.right()[here.clone()]);
             let matched: Vec<bool> = ends.map(|(l, r)| l <= r).collect();
             let answers = answers.iter().map(|answer| answer.slice(here.start, rows));
-            probing.joined(batch, &matched, answers.collect())
-        });
-        joined.collect()
+            joined.extend(probing.joined(batch, &matched, answers.collect())?);
+        }
+        Ok(joined)
     }
 
     fn row_bytes(&self) -> usize {

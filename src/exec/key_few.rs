@@ -119,7 +119,7 @@ impl Uncertain {
         &self,
         probing: Arc<Probing>,
         batches: &[RecordBatch],
-    ) -> Result<Option<RecordBatch>> {
+    ) -> Result<Option<Vec<RecordBatch>>> {
         let Unsorted {
             building, asked, ..
         } = &*self.unsorted;
@@ -132,11 +132,12 @@ impl Uncertain {
             return Ok(None);
         };
         // Where there are too few keys for the values of several batches, Arrow fails, or panics.
-        let mut fields = probing.schema.fields().iter();
+        let schema = first.schema();
+        let mut fields = schema.fields().iter();
         if fields.any(|field| has_few_keys(field.data_type())) {
             return Ok(None);
         }
-        let Ok(batch) = concat_batches(&first.schema(), batches) else {
+        let Ok(batch) = concat_batches(&schema, batches) else {
             return Ok(None);
         };
         let picking = Picking {
@@ -196,7 +197,7 @@ struct Picking {
 }
 
 impl Picking {
-    fn run(self, waiting: &Waiting) -> Result<RecordBatch> {
+    fn run(self, waiting: &Waiting) -> Result<Vec<RecordBatch>> {
         let search_timer = self.probing.metrics.search_time.timer();
         let matches = self.matches(waiting)?;
         search_timer.done();
@@ -359,7 +360,11 @@ impl Picking {
     }
 
     /// The rows with the aggregates, found among all that match any of them, sorted as they would be among others.
-    fn sorted(&self, matches: &[Vec<BooleanBuffer>], waiting: &Waiting) -> Result<RecordBatch> {
+    fn sorted(
+        &self,
+        matches: &[Vec<BooleanBuffer>],
+        waiting: &Waiting,
+    ) -> Result<Vec<RecordBatch>> {
         let mut batches = vec![];
         for (i, batch) in self.build.iter().enumerate() {
             waiting.check()?;

@@ -29,6 +29,8 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties,
 };
 
+use super::key_build::ties_matter;
+use super::key_collect::BuildColumns;
 use super::key_engine::JoinEngine;
 use super::key_metrics::{BuildMetrics, ProbeMetrics};
 use super::key_side::{ProbeSide, Side};
@@ -61,6 +63,16 @@ impl KeyJoinExec {
     ) -> Result<Self> {
         let spec = with_cheap_bounds(spec, &probe.schema());
         Self::with_spec(probe, build, Arc::new(spec), label, engine)
+    }
+
+    /// The probe side and the build side.
+    pub(super) fn inputs(&self) -> [&Arc<dyn ExecutionPlan>; 2] {
+        [&self.probe, &self.build]
+    }
+
+    /// Whether it matters in which order the rows of the build side come.
+    pub(super) fn ties_matter(&self) -> bool {
+        ties_matter(&BuildColumns::of(&self.spec))
     }
 
     fn with_spec(
@@ -138,8 +150,13 @@ impl ExecutionPlan for KeyJoinExec {
     fn input_distribution_requirements(&self) -> InputDistributionRequirements {
         InputDistributionRequirements::new(vec![
             Distribution::UnspecifiedDistribution,
-            Distribution::SinglePartition,
+            // All partitions are read, one after another as far as their order counts.
+            Distribution::UnspecifiedDistribution,
         ])
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![true, false]
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
@@ -214,8 +231,12 @@ impl ExecutionPlan for KeyJoinExec {
         };
         let build_side = async move {
             let make = || async move {
-                let input = build_plan.execute(0, Arc::clone(&build_context))?;
-                Side::make(&spec, input, metrics, build_context, probe_side, engine).await
+                let inputs = 0..build_plan.output_partitioning().partition_count();
+                let inputs = inputs.map(|i| build_plan.execute(i, Arc::clone(&build_context)));
+                let inputs = inputs.collect::<Result<_>>()?;
+                let schema = build_plan.schema();
+                let context = build_context;
+                Side::make(&spec, &schema, inputs, metrics, context, probe_side, engine).await
             };
             run.get(make).await
         };

@@ -4,17 +4,17 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt32Array, new_null_array};
-use arrow::compute::{SortOptions, cast, interleave, take};
+use arrow::compute::{SortOptions, cast};
 use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
-use super::key_collect::BuildColumns;
+use super::key_collect::{BuildColumns, RowOrder};
 use super::key_spill::plain_key;
 use crate::engine::Extreme;
 use crate::functions::bounds::Ranges;
-use crate::index::{Sums, add_float_sums, arrays_bytes, value_type};
+use crate::index::{Sums, add_float_sums, arrays_bytes, select, value_type};
 use crate::plan::{KeyAggregate, KeyFunction};
 
 /// What pieces are asked, and how their answers are merged.
@@ -134,7 +134,7 @@ pub(super) struct Merged {
 struct Part {
     columns: Vec<ArrayRef>,
     /// Where in the build side the rows come from that were chosen.
-    from: Vec<u64>,
+    from: Vec<RowOrder>,
 }
 
 impl Merged {
@@ -146,12 +146,12 @@ impl Merged {
         }
     }
 
-    /// Adds what a piece says, of which so many rows came before. It was asked for these rows, or for all; they match these
+    /// Adds what a piece says whose rows stand from this one on. It was asked for these rows, or for all; they match these
     /// ranges.
     pub(super) fn add(
         &mut self,
         merging: &Merging,
-        first_row: u64,
+        first_row: RowOrder,
         asked: Option<&UInt32Array>,
         ranges: &Ranges,
         answers: Vec<ArrayRef>,
@@ -165,10 +165,12 @@ impl Merged {
         if places.null_count() == places.len() {
             return Ok(());
         }
+        let rows = places.iter().map(|row| Some((0, row? as usize)));
+        let rows: Vec<_> = rows.collect();
         let mut answers = answers.into_iter();
         for (merge, part) in merging.merges.iter().zip(&mut self.parts) {
             let columns = (0..merge.columns()).filter_map(|_| answers.next());
-            let columns = columns.map(|column| Ok(compact(&take(&column, &places, None)?)));
+            let columns = columns.map(|column| Ok(compact(&select(&[&column], &rows)?)));
             let columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
             if part.columns.is_empty() {
                 part.columns = columns;
@@ -188,23 +190,23 @@ impl Merged {
                         Ok(order.convert_columns(&deciding.collect::<Result<Vec<_>>>()?)?)
                     };
                     let (old, new) = (rows(&part.columns)?, rows(&columns)?);
-                    let chosen: Vec<(usize, usize)> = (0..places.len())
+                    let chosen: Vec<Option<(usize, usize)>> = (0..places.len())
                         .map(|i| {
                             let better = || {
                                 let earlier = first_row.cmp(&part.from[i]);
                                 new.row(i).cmp(&old.row(i)).then(earlier).is_lt()
                             };
                             let chosen = places.is_valid(i) && (!self.matched[i] || better());
-                            (usize::from(chosen), i)
+                            Some((usize::from(chosen), i))
                         })
                         .collect();
-                    for (chosen, i) in &chosen {
+                    for (chosen, i) in chosen.iter().flatten() {
                         if *chosen == 1 {
                             part.from[*i] = first_row;
                         }
                     }
                     for (old, new) in part.columns.iter_mut().zip(&columns) {
-                        *old = compact(&interleave(&[old.as_ref(), new.as_ref()], &chosen)?);
+                        *old = compact(&select(&[old.as_ref(), new.as_ref()], &chosen)?);
                     }
                 }
             }
@@ -218,7 +220,7 @@ impl Merged {
     /// About how many bytes this takes.
     pub(super) fn bytes(&self) -> usize {
         let parts = self.parts.iter();
-        let parts = parts.map(|p| arrays_bytes(&p.columns) + p.from.len() * size_of::<u64>());
+        let parts = parts.map(|p| arrays_bytes(&p.columns) + p.from.len() * size_of::<RowOrder>());
         self.matched.len() + parts.sum::<usize>()
     }
 
@@ -275,6 +277,8 @@ fn compact(values: &ArrayRef) -> ArrayRef {
         Arc::new(views.gc())
     } else if let Some(views) = values.as_binary_view_opt() {
         Arc::new(views.gc())
+    } else if let Some(dictionary) = values.as_any_dictionary_opt() {
+        dictionary.with_values(compact(dictionary.values()))
     } else {
         Arc::clone(values)
     }

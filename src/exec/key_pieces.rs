@@ -18,7 +18,7 @@ use futures::TryStreamExt;
 
 use super::key_answers::BuildSide;
 use super::key_build::build;
-use super::key_collect::{Collected, Size};
+use super::key_collect::{Collected, RowOrder, Size};
 use super::key_merge::{Merged, Merging};
 use super::key_metrics::BuildMetrics;
 use super::key_room::Room;
@@ -177,11 +177,12 @@ impl SpilledSide {
             gathered,
         };
         let asked = SharedScan::ask(self, asking).await?;
-        let asked = asked.batches.into_iter().map(|asked| {
+        let mut joined = VecDeque::new();
+        for asked in asked.batches {
             let (matched, answers) = asked.merged.finish(&probing.spec.aggregates);
-            probing.joined(&asked.batch, &matched, answers)
-        });
-        asked.collect()
+            joined.extend(probing.joined(&asked.batch, &matched, answers)?);
+        }
+        Ok(joined)
     }
 
     pub(super) fn scan(&self) -> &SharedScan {
@@ -213,12 +214,12 @@ impl SpilledSide {
         bounds.ok().flatten().unwrap_or_default()
     }
 
-    /// Builds as many of the rows that come next as there is memory for. With the number of rows before them.
+    /// Builds as many of the rows that come next as there is memory for. With where the first of them stands.
     pub(super) async fn load(
         &self,
         reading: &mut Reading,
         room: &mut usize,
-    ) -> Result<Option<(BuildSide, u64)>> {
+    ) -> Result<Option<(BuildSide, RowOrder)>> {
         loop {
             let (mut batches, mut taken) = (vec![], Size::default());
             while let Some(batch) = reading.next().await? {
@@ -255,7 +256,7 @@ impl SpilledSide {
             match build(columns, collected, &self.metrics, self.threads, None).await {
                 Ok(side) => {
                     let first_row = reading.row;
-                    reading.row += taken.rows as u64;
+                    reading.row = first_row.after(taken.rows);
                     return Ok(Some((side, first_row)));
                 }
                 Err(error) if is_exhausted(&error) => {
@@ -315,12 +316,12 @@ impl Asking {
         wanted.iter().any(matches).then_some(wanted)
     }
 
-    /// Asks a piece, or a part of it, of which so many rows of the build side come before.
+    /// Asks a piece, or a part of it, whose first row stands there.
     pub(super) async fn ask(
         &mut self,
         wanted: &[Wanted],
         side: &BuildSide,
-        first_row: u64,
+        first_row: RowOrder,
     ) -> Result<()> {
         for (asked, wanted) in self.batches.iter_mut().zip(wanted) {
             let (batch, rows) = match wanted {
@@ -364,13 +365,13 @@ pub(super) struct Reading {
     stream: SendableRecordBatchStream,
     /// What was read and is to come again.
     back: VecDeque<RecordBatch>,
-    /// Number of rows of the build side before those that come next.
-    row: u64,
+    /// Where those stand that come next.
+    row: RowOrder,
     ended: bool,
 }
 
 impl Reading {
-    fn new(stream: SendableRecordBatchStream, row: u64) -> Self {
+    fn new(stream: SendableRecordBatchStream, row: RowOrder) -> Self {
         Self {
             stream,
             back: VecDeque::new(),

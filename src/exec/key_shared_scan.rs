@@ -24,6 +24,7 @@ use futures::future::{Either, join_all, select};
 use tokio::sync::oneshot;
 
 use super::key_answers::BuildSide;
+use super::key_collect::RowOrder;
 use super::key_pieces::{Asking, Reading, SpilledSide, Wanted};
 
 /// The scan of one build side.
@@ -210,7 +211,7 @@ async fn load_unless_gone(
     reading: &mut Reading,
     room: &mut usize,
     asking: &mut AskingPiece,
-) -> Option<Result<Option<(BuildSide, u64)>>> {
+) -> Option<Result<Option<(BuildSide, RowOrder)>>> {
     let load = pin!(side.load(reading, room));
     let gone = join_all(asking.iter_mut().map(|(r, _)| r.reply.closed()));
     match select(load, gone).await {
@@ -223,7 +224,7 @@ async fn load_unless_gone(
 type AskingPiece = Vec<(Request, Arc<[Wanted]>)>;
 
 /// Asks what was built of a piece for all at once; those who met an error get it and are left out.
-async fn ask_part(asking: AskingPiece, part: &Arc<BuildSide>, first_row: u64) -> AskingPiece {
+async fn ask_part(asking: AskingPiece, part: &Arc<BuildSide>, first_row: RowOrder) -> AskingPiece {
     let tasks = asking.into_iter().map(|(mut request, wanted)| {
         let part = Arc::clone(part);
         SpawnedTask::spawn(async move {

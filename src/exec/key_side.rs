@@ -12,7 +12,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 
 use super::key_answers::BuildSide;
 use super::key_build::build;
-use super::key_collect::{BuildColumns, Collected, Rows};
+use super::key_collect::{BuildColumns, Collected, RowOrder, Rows};
 use super::key_devices::Devices;
 use super::key_engine::JoinEngine;
 use super::key_few::Uncertain;
@@ -35,17 +35,18 @@ pub(super) enum Side {
 }
 
 impl Side {
-    /// Collects the build side and makes it ready for so many partitions.
+    /// Collects the partitions of the build side, which have this schema, and makes it ready to be asked.
     pub(super) async fn make(
         spec: &KeyJoinSpec<PhysicalExprRef>,
-        input: SendableRecordBatchStream,
+        schema: &SchemaRef,
+        partitions: Vec<SendableRecordBatchStream>,
         metrics: BuildMetrics,
         context: Arc<TaskContext>,
         probe: ProbeSide,
         engine: JoinEngine,
     ) -> Result<Self> {
         let columns = BuildColumns::of(spec);
-        let schema = columns.schema(&input.schema())?;
+        let schema = columns.schema(schema)?;
         // The row that prevails may lie in another piece than the window.
         let spill = if columns.prevailing {
             None
@@ -62,7 +63,7 @@ impl Side {
             engine,
             runtime: context.runtime_env(),
         };
-        building.run(input, spill).await
+        building.run(partitions, spill).await
     }
 }
 
@@ -89,11 +90,12 @@ pub(super) struct Building {
 impl Building {
     async fn run(
         self,
-        input: SendableRecordBatchStream,
+        partitions: Vec<SendableRecordBatchStream>,
         spill: Option<Arc<Spill>>,
     ) -> Result<Side> {
         let started = Instant::now();
-        let rows = Rows::collect(&self.columns, input, &self.room, spill.clone()).await;
+        let (columns, schema) = (&self.columns, &self.schema);
+        let rows = Rows::collect(columns, schema, partitions, &self.room, spill.clone()).await;
         self.metrics.build_time.add_elapsed(started);
         match rows.map_err(|error| self.explained(error))? {
             Rows::OnDisk(pieces, spill) => {
@@ -159,7 +161,8 @@ impl Building {
 
     async fn to_disk(&self, rows: Collected, spill: Arc<Spill>) -> Result<Side> {
         let mut pieces = Pieces::with_room(self.room.granted());
-        spill.write(rows.batches, &mut pieces).await?;
+        let first_row = RowOrder::default();
+        spill.write(rows.batches, first_row, &mut pieces).await?;
         drop(rows.memory);
         self.spilled(pieces, spill)
     }

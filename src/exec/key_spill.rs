@@ -16,7 +16,7 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::SpillManager;
 
 use super::blocking::{Waiting, blocking};
-use super::key_collect::Size;
+use super::key_collect::{RowOrder, Size};
 use super::key_metrics::BuildMetrics;
 use crate::index::{Comparison, value_type};
 
@@ -43,10 +43,8 @@ pub(super) struct Spill {
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     pub(super) list: Vec<Piece>,
-    /// Rows of all pieces.
-    rows: u64,
-    /// Their bytes.
-    bytes: usize,
+    /// Of all pieces.
+    size: Size,
     /// The most memory that was granted while they were collected.
     pub(super) room: usize,
 }
@@ -54,8 +52,8 @@ pub(super) struct Pieces {
 /// Rows of the build side that came one after another.
 pub(super) struct Piece {
     file: Arc<dyn SpillFile>,
-    /// Number of rows that came before these.
-    pub(super) first_row: u64,
+    /// Where its first row stands; the others stand behind it.
+    pub(super) first_row: RowOrder,
     /// The smallest and the greatest range key, unless all are NULL.
     keys: Option<(KeyBytes, KeyBytes)>,
 }
@@ -93,19 +91,19 @@ impl Spill {
         })))
     }
 
-    /// Writes batches as one piece or several.
+    /// Writes batches as one piece or several. Their rows stand one after another, this one first.
     pub(super) async fn write(
         self: &Arc<Self>,
         batches: Vec<RecordBatch>,
+        first_row: RowOrder,
         pieces: &mut Pieces,
     ) -> Result<()> {
-        let (this, room, first_row) = (Arc::clone(self), pieces.piece_room(), pieces.rows);
-        let bytes: usize = batches.iter().map(|batch| Size::of(batch).bytes).sum();
+        let (this, room) = (Arc::clone(self), pieces.piece_room());
+        let size = batches.iter().map(Size::of);
+        let size = size.fold(Size::default(), |all, batch| all + batch);
         let work = move |waiting| this.write_now(batches, room, first_row, &waiting);
-        let (written, rows) = blocking(work).await?;
-        pieces.list.extend(written);
-        pieces.rows = rows;
-        pieces.bytes += bytes;
+        pieces.list.extend(blocking(work).await?);
+        pieces.size = pieces.size + size;
         Ok(())
     }
 
@@ -113,9 +111,9 @@ impl Spill {
         &self,
         batches: Vec<RecordBatch>,
         room: usize,
-        mut first_row: u64,
+        mut first_row: RowOrder,
         waiting: &Waiting,
-    ) -> Result<(Vec<Piece>, u64)> {
+    ) -> Result<Vec<Piece>> {
         // Read again, rows may take a little more.
         let room = room - room / 8;
         let mut written = vec![];
@@ -125,7 +123,7 @@ impl Spill {
                 let more = Size::of(&part);
                 if !piece.is_empty() && (size + more).to_build() > room {
                     written.push(self.write_piece(&piece, first_row, waiting)?);
-                    first_row += size.rows as u64;
+                    first_row = first_row.after(size.rows);
                     piece.clear();
                     size = Size::default();
                 }
@@ -135,15 +133,14 @@ impl Spill {
         }
         if !piece.is_empty() {
             written.push(self.write_piece(&piece, first_row, waiting)?);
-            first_row += size.rows as u64;
         }
-        Ok((written, first_row))
+        Ok(written)
     }
 
     fn write_piece(
         &self,
         batches: &[RecordBatch],
-        first_row: u64,
+        first_row: RowOrder,
         waiting: &Waiting,
     ) -> Result<Piece> {
         let mut file = self
@@ -183,12 +180,12 @@ impl Pieces {
     }
 
     pub(super) fn rows(&self) -> usize {
-        usize::try_from(self.rows).unwrap_or(usize::MAX)
+        self.size.rows
     }
 
     /// About how many bytes a row takes.
     pub(super) fn row_bytes(&self) -> usize {
-        self.bytes.div_ceil(self.rows().max(1))
+        self.size.bytes.div_ceil(self.rows().max(1))
     }
 
     pub(super) fn are_none(&self) -> bool {

@@ -25,7 +25,7 @@ use super::key_pieces::{Gathered, SpilledSide};
 use super::key_prevailing::Prevailing;
 use super::key_side::Side;
 use crate::functions::bounds::Ranges;
-use crate::index::{LastFound, Segments};
+use crate::index::{LastFound, Segments, fit};
 use crate::plan::{KeyJoinSpec, Unmatched};
 
 /// What one partition needs to answer its batches.
@@ -56,7 +56,7 @@ impl Probing {
         batch: &RecordBatch,
         build: &BuildSide,
         last_found: &mut LastFound,
-    ) -> Result<RecordBatch> {
+    ) -> Result<Vec<RecordBatch>> {
         let (batch, ranges) = self.matching(batch, build, last_found)?;
         build.make_ready_now(&ranges)?;
         let (answers, _) = self.answers(&ranges, build)?;
@@ -143,7 +143,7 @@ impl Probing {
         batch: &RecordBatch,
         matched: &[bool],
         mut answers: Vec<ArrayRef>,
-    ) -> Result<RecordBatch> {
+    ) -> Result<Vec<RecordBatch>> {
         let mut batch = batch.clone();
         if self.spec.unmatched == Unmatched::Drop && matched.contains(&false) {
             let matched: BooleanArray = matched.iter().map(|matched| Some(*matched)).collect();
@@ -155,13 +155,25 @@ impl Probing {
         self.with_answers(&batch, answers)
     }
 
-    fn with_answers(&self, batch: &RecordBatch, answers: Vec<ArrayRef>) -> Result<RecordBatch> {
-        let columns = batch.columns().iter().cloned().chain(answers).collect();
-        let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-        let schema = Arc::clone(&self.schema);
-        Ok(RecordBatch::try_new_with_options(
-            schema, columns, &options,
-        )?)
+    /// A batch with its answers; several where dictionaries of these have not the keys for all.
+    fn with_answers(
+        &self,
+        batch: &RecordBatch,
+        answers: Vec<ArrayRef>,
+    ) -> Result<Vec<RecordBatch>> {
+        let fields = &self.schema.fields()[batch.num_columns()..];
+        let types: Vec<_> = fields.iter().map(|field| field.data_type()).collect();
+        let parts = fit(&answers, &types, batch.num_rows())?.into_iter();
+        let parts = parts.map(|(rows, answers)| {
+            let batch = batch.slice(rows.start, rows.len());
+            let columns = batch.columns().iter().cloned().chain(answers).collect();
+            let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+            let schema = Arc::clone(&self.schema);
+            Ok(RecordBatch::try_new_with_options(
+                schema, columns, &options,
+            )?)
+        });
+        parts.collect()
     }
 }
 
@@ -180,9 +192,9 @@ async fn start(
         if uncertain.are_few(&mut read, &mut probe).await?
             && let Some(picked) = uncertain.pick(Arc::clone(&probing), &read).await?
         {
-            let picked = Some(picked).filter(|picked| picked.num_rows() > 0);
+            let picked = picked.into_iter().filter(|picked| picked.num_rows() > 0);
             let picked = picked.map(|p| Ok(p.record_output(&probing.metrics.baseline)));
-            return Ok(stream::iter(picked).boxed());
+            return Ok(stream::iter(picked.collect::<Vec<_>>()).boxed());
         }
         let sorted = uncertain.sorted().await?;
         side = sorted;
@@ -264,7 +276,7 @@ impl Answering {
                     side.make_ready(&ranges).await?;
                     let (answers, _) = probing.answers(&ranges, side)?;
                     let answered = probing.with_answers(&batch, answers)?;
-                    self.answered.push_back(answered);
+                    self.answered.extend(answered);
                 }
                 Side::Spilled(side) => {
                     let side = Arc::clone(side);

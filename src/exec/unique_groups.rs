@@ -42,6 +42,7 @@ use super::groups_of_one::GroupsOfOne;
 use super::once::{OncePerRun, PerContext};
 use super::replay::{Held, ReplayExec};
 use super::unique_read::{Dealt, Groups, Reading};
+use crate::index::has_few_keys;
 
 /// Gives the groups of an aggregate: the rows themselves where each is a group of its own.
 #[derive(Debug)]
@@ -255,12 +256,14 @@ impl Giving {
             batches.push(self.groups.groups(&next.batch)?);
             self.rows.pop_front();
         }
+        let mut fields = self.groups.schema.fields().iter();
         if batches.len() > 1
+            && !fields.any(|field| has_few_keys(field.data_type()))
             && let Ok(one) = concat_batches(&self.groups.schema, &batches)
         {
             batches = vec![one];
         }
-        // What can't be put together, such as dictionaries with many values, goes out as it is.
+        // What can't be put together, such as dictionaries with few keys, where Arrow may panic, goes out as it is.
         self.ready.extend(batches);
         Ok(())
     }

@@ -79,8 +79,11 @@ fn note_below(node: &mut PlanContext<MayMove>) {
     let is_fixed = plan.is::<InterleaveExec>() || plan.is::<UniqueGroupsExec>();
     let requirements = plan.input_distribution_requirements();
     let distributions = requirements.per_child_distributions();
-    for (child, distribution) in node.children.iter_mut().zip(distributions) {
+    let is_build = |child| plan.is::<KeyJoinExec>() && child == 1;
+    for (i, (child, distribution)) in node.children.iter_mut().zip(distributions).enumerate() {
         let may_move = match distribution {
+            // Its rows are put together, however they lie.
+            _ if is_build(i) => true,
             Distribution::UnspecifiedDistribution => is_exchange || node.data.0,
             Distribution::SinglePartition => true,
             _ => false,

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, UInt64Array, new_empty_array, new_null_array};
-use arrow::compute::{concat, interleave, take};
+use arrow::array::{Array, ArrayRef, AsArray, UInt64Array, new_empty_array};
+use arrow::compute::{concat, take};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
 use datafusion::common::Result;
 
 use super::array_bytes::arrays_bytes;
+use super::dictionaries::{has_few_keys, number_of_keys, select, with_room};
 use super::places::Places;
 
 /// Values by the positions of sorted rows. They stay as they came; which row stands at a position is looked up.
 #[derive(Debug)]
 pub(crate) struct Values {
-    /// One, but where that would be too large for its type; then the last is a NULL.
+    /// One, but where that would be too large for its type.
     parts: Vec<ArrayRef>,
     /// Where each part begins.
     starts: Vec<usize>,
@@ -25,19 +26,26 @@ pub(crate) struct Values {
 impl Values {
     /// The column that `chunks` make up, whose rows go to `places`.
     pub(crate) fn of(chunks: &[ArrayRef], data_type: &DataType, places: &Places) -> Result<Self> {
-        let arrays: Vec<&dyn Array> = chunks.iter().map(AsRef::as_ref).collect();
         let parts = match chunks {
             [] => vec![new_empty_array(data_type)],
             [one] => vec![Arc::clone(one)],
-            many if may_lack_keys(many, data_type) => in_parts(many, data_type),
-            many => match concat(&arrays) {
-                Ok(whole) => vec![whole],
-                // More than 2 GiB of strings, or more values than a dictionary has keys: each answer may still fit.
-                Err(
-                    ArrowError::OffsetOverflowError(_) | ArrowError::DictionaryKeyOverflowError,
-                ) => in_parts(many, data_type),
-                Err(error) => return Err(error.into()),
-            },
+            // Arrow would merge some kinds of values; with the others it panics.
+            many if lack_keys(many, data_type) => many.to_vec(),
+            many => {
+                let is_nested = !matches!(data_type, DataType::Dictionary(..));
+                let roomy = if is_nested && has_few_keys(data_type) {
+                    many.iter().map(with_room).collect::<Result<_>>()?
+                } else {
+                    many.to_vec()
+                };
+                let arrays: Vec<&dyn Array> = roomy.iter().map(AsRef::as_ref).collect();
+                match concat(&arrays) {
+                    Ok(whole) => vec![whole],
+                    // More than 2 GiB of strings: each answer may still fit.
+                    Err(ArrowError::OffsetOverflowError(_)) => roomy,
+                    Err(error) => return Err(error.into()),
+                }
+            }
         };
         Ok(Self::new(parts, places))
     }
@@ -60,7 +68,7 @@ impl Values {
         arrays_bytes(&self.parts)
     }
 
-    /// The values at these positions, NULL for none.
+    /// The values at these positions, NULL for none, in the [roomy](super::roomy_type) type.
     pub(crate) fn at(&self, positions: impl Iterator<Item = Option<i64>>) -> Result<ArrayRef> {
         let rows = positions.map(|position| {
             let position = usize::try_from(position?).ok()?;
@@ -71,41 +79,27 @@ impl Values {
         });
         if let [whole] = self.parts.as_slice() {
             let rows: UInt64Array = rows.map(|row| row.map(|row| row as u64)).collect();
-            return Ok(take(whole, &rows, None)?);
+            return with_room(&take(whole, &rows, None)?);
         }
-        let null = (self.parts.len() - 1, 0);
         let places = rows.map(|row| {
-            row.map_or(null, |row| {
+            row.map(|row| {
                 let part = self.starts.partition_point(|start| *start <= row) - 1;
                 (part, row - self.starts[part])
             })
         });
         let parts: Vec<&dyn Array> = self.parts.iter().map(AsRef::as_ref).collect();
-        Ok(interleave(&parts, &places.collect::<Vec<_>>())?)
+        select(&parts, &places.collect::<Vec<_>>())
     }
 }
 
-/// Arrays that can't be one, and a NULL.
-fn in_parts(arrays: &[ArrayRef], data_type: &DataType) -> Vec<ArrayRef> {
-    let null = new_null_array(data_type, 1);
-    arrays.iter().cloned().chain([null]).collect()
-}
-
-/// Whether this is a dictionary whose keys, of one or two bytes, soon do not suffice for the values of several.
-pub(crate) fn has_few_keys(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Dictionary(key, _) if key.primitive_width() < Some(4))
-}
-
-/// Whether dictionaries may have more values together than there are keys. Arrow merges some kinds of values; with the others it panics.
-fn may_lack_keys(arrays: &[ArrayRef], data_type: &DataType) -> bool {
+/// Whether these are dictionaries that have more values together than there are keys.
+fn lack_keys(arrays: &[ArrayRef], data_type: &DataType) -> bool {
     let DataType::Dictionary(key, _) = data_type else {
         return false;
     };
     let values = arrays.iter().filter_map(|a| a.as_any_dictionary_opt());
     let values: usize = values.map(|dictionary| dictionary.values().len()).sum();
-    let bits = 8 * key.primitive_width().unwrap_or_default();
-    let signed = usize::from(key.is_signed_integer());
-    bits < 64 && values > 1 << (bits - signed)
+    values > number_of_keys(key)
 }
 
 #[cfg(test)]
@@ -127,9 +121,7 @@ mod tests {
         for places in [Places::as_they_came(12), moved] {
             let whole = Values::of(&chunks, &DataType::Utf8, &places).unwrap();
             assert_eq!(whole.parts.len(), 1);
-            let null = new_null_array(&DataType::Utf8, 1);
-            let parts = chunks.iter().cloned().chain([null]);
-            let parts = Values::new(parts.collect(), &places);
+            let parts = Values::new(chunks.clone(), &places);
             let order = places.order();
             let len = i64::try_from(places.len()).unwrap();
             let positions = || (0..len).map(Some).chain([None, Some(2)]);

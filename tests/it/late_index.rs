@@ -28,7 +28,8 @@ async fn session(order: &str, data_type: &str, reach: &str) -> SessionContext {
     for sql in &tables {
         run(&ctx, sql).await.expect(sql);
     }
-    set(&ctx, "datafusion.execution.batch_size", "32");
+    // Rows that come sorted stay in pieces of this length, all of which each batch of windows looks at.
+    set(&ctx, "datafusion.execution.batch_size", "64");
     ctx
 }
 

@@ -8,6 +8,8 @@ mod cuda_search;
 mod cuda_sql;
 #[cfg(feature = "sql")]
 mod devices;
+#[cfg(feature = "sql")]
+mod dictionaries;
 mod engine;
 #[cfg(feature = "sql")]
 mod fake;
@@ -41,5 +43,7 @@ mod sql_files;
 mod staleness;
 #[cfg(feature = "sql")]
 mod support;
+#[cfg(feature = "sql")]
+mod ties;
 #[cfg(feature = "sql")]
 mod unique_groups;

@@ -43,13 +43,13 @@ const QUERIES: usize = 12;
 
 /// A pool that limits range joins alone, so that next to no memory is enough for the operators around them.
 #[derive(Debug)]
-struct ForRangeJoins {
+pub struct ForRangeJoins {
     limit: usize,
     used: AtomicUsize,
 }
 
 impl ForRangeJoins {
-    fn new(limit: usize) -> Arc<Self> {
+    pub fn new(limit: usize) -> Arc<Self> {
         let used = AtomicUsize::new(0);
         Arc::new(Self { limit, used })
     }
