@@ -250,7 +250,7 @@ impl Work {
         let Column { chunks, data_type } = column;
         let options = self.options(positions);
         let memory = self.reserve(held, arranging_bytes(chunks, data_type, places))?;
-        let arranged = arrange(chunks, data_type, extreme, places)?;
+        let arranged = arrange(chunks, data_type, extreme, places, &|| self.waiting.check())?;
         let bytes = ColumnIndex::estimate_on_devices(&*devices.engine, chunks, data_type);
         match devices.index(arranged, bytes, &options, &self.waiting) {
             Ok((index, on_devices)) => {
@@ -281,7 +281,8 @@ impl Work {
         let indexing = ColumnIndex::estimate_of(&engine, chunks, data_type, &options);
         let arranging = arranging_bytes(chunks, data_type, places);
         let memory = self.reserve(held, arranging + indexing)?;
-        let pieces = arrange_in_pieces(chunks, data_type, extreme, places)?;
+        let pieces =
+            arrange_in_pieces(chunks, data_type, extreme, places, &|| self.waiting.check())?;
         let index = ColumnIndex::late(pieces, options)?;
         if !index.borrows_column() {
             // It was arranged, and is not copied once more.

@@ -253,7 +253,8 @@ impl Collecting {
             let (batches, first_row) = (self.take_all(), RowOrder::default());
             return spill.write(batches, first_row, &mut self.pieces).await;
         }
-        for (partition, rows) in self.partitions.iter_mut().enumerate() {
+        let partitions = self.partitions.iter_mut().enumerate();
+        for (partition, rows) in partitions.filter(|(_, rows)| !rows.batches.is_empty()) {
             let batches = std::mem::take(&mut rows.batches);
             let row = rows.written;
             rows.written += batches.iter().map(|b| b.num_rows() as u64).sum::<u64>();

@@ -242,18 +242,7 @@ impl SpilledSide {
             if batches.is_empty() {
                 return Ok(None);
             }
-            let memory = self.room.reservation();
-            memory.try_grow(taken.bytes)?;
-            // In case that building has not the memory it takes.
-            let kept = self.room.reservation();
-            kept.try_grow(taken.bytes)?;
-            let collected = Collected {
-                schema: Arc::clone(&self.schema),
-                batches: self.with_key(&batches)?,
-                memory,
-            };
-            let columns = &self.merging.columns;
-            match build(columns, collected, &self.metrics, self.threads, None).await {
+            match self.build(&batches, taken).await {
                 Ok(side) => {
                     let first_row = reading.row;
                     reading.row = first_row.after(taken.rows);
@@ -269,6 +258,22 @@ impl SpilledSide {
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Builds batches of this size.
+    async fn build(&self, batches: &[RecordBatch], size: Size) -> Result<BuildSide> {
+        let memory = self.room.reservation();
+        memory.try_grow(size.bytes)?;
+        // In case that building has not the memory it takes.
+        let kept = self.room.reservation();
+        kept.try_grow(size.bytes)?;
+        let collected = Collected {
+            schema: Arc::clone(&self.schema),
+            batches: self.with_key(batches)?,
+            memory,
+        };
+        let columns = &self.merging.columns;
+        build(columns, collected, &self.metrics, self.threads, None).await
     }
 
     /// The batches as [`Merging`] wants them.

@@ -13,13 +13,11 @@
 //! So where all partitions ask, the pieces are read as often as if one partition had all rows.
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
-use futures::FutureExt;
 use futures::future::{Either, join_all, select};
 use tokio::sync::oneshot;
 
@@ -40,7 +38,7 @@ struct State {
     waiting: Vec<Request>,
     /// Whether there is a task that goes through the pieces.
     is_running: bool,
-    /// Goes with the build side.
+    /// That task: dropping this would end it.
     task: Option<SpawnedTask<()>>,
 }
 
@@ -57,6 +55,22 @@ struct Request {
     /// Which pieces it has met.
     met: Vec<bool>,
     reply: oneshot::Sender<Result<Asking>>,
+}
+
+impl Request {
+    /// Asks what was built of a piece; `None` if nobody waits for the answer any more.
+    async fn ask(
+        &mut self,
+        wanted: &[Wanted],
+        part: &BuildSide,
+        first_row: RowOrder,
+    ) -> Option<Result<()>> {
+        let asked = pin!(self.asking.ask(wanted, part, first_row));
+        match select(asked, pin!(self.reply.closed())).await {
+            Either::Left((asked, _)) => Some(asked),
+            Either::Right(_) => None,
+        }
+    }
 }
 
 impl fmt::Debug for SharedScan {
@@ -90,7 +104,8 @@ impl SharedScan {
                 state.task = Some(SpawnedTask::spawn(run(Arc::clone(side))));
             }
         }
-        let ended = |_| internal_datafusion_err!("the scan of a range join's build side panicked");
+        let ended =
+            |_| internal_datafusion_err!("the scan of a range join's build side ended early");
         answer.await.map_err(ended)?
     }
 
@@ -111,16 +126,24 @@ impl SharedScan {
 
 /// Answers those who ask until nobody is left.
 async fn run(side: Arc<SpilledSide>) {
+    let mut unfinished = Unfinished(Some(side.scan()));
     let mut loaded = side.scan().loaded.lock().await;
-    let scan = AssertUnwindSafe(scan(&side, &mut loaded)).catch_unwind();
-    if scan.await.is_err() {
-        // Who waits gets an error; what was in memory may be half done.
-        loaded.last = None;
-        let mut state = side.scan().state();
-        state.waiting.clear();
-        state.is_running = false;
-    }
+    scan(&side, &mut loaded).await;
+    unfinished.0 = None;
     side.give_back();
+}
+
+/// Lets go of those who wait where a scan ends early, by a panic or with the runtime: they get an error, and nothing keeps the build side.
+struct Unfinished<'a>(Option<&'a SharedScan>);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        if let Some(scan) = self.0 {
+            let mut state = scan.state();
+            state.is_running = false;
+            state.waiting.clear();
+        }
+    }
 }
 
 async fn scan(side: &Arc<SpilledSide>, loaded: &mut Loaded) {
@@ -228,10 +251,7 @@ async fn ask_part(asking: AskingPiece, part: &Arc<BuildSide>, first_row: RowOrde
     let tasks = asking.into_iter().map(|(mut request, wanted)| {
         let part = Arc::clone(part);
         SpawnedTask::spawn(async move {
-            if request.reply.is_closed() {
-                return None;
-            }
-            match request.asking.ask(&wanted, &part, first_row).await {
+            match request.ask(&wanted, &part, first_row).await? {
                 Ok(()) => Some((request, wanted)),
                 Err(error) => {
                     let _ = request.reply.send(Err(error));

@@ -60,7 +60,7 @@ impl Probing {
         let (batch, ranges) = self.matching(batch, build, last_found)?;
         build.make_ready_now(&ranges)?;
         let (answers, _) = self.answers(&ranges, build)?;
-        self.with_answers(&batch, answers)
+        self.with_answers(&batch, &answers)
     }
 
     /// The rows of a batch that come out, and which positions of the build side match each.
@@ -152,18 +152,14 @@ impl Probing {
                 *answer = filter(answer, &matched)?;
             }
         }
-        self.with_answers(&batch, answers)
+        self.with_answers(&batch, &answers)
     }
 
     /// A batch with its answers; several where dictionaries of these have not the keys for all.
-    fn with_answers(
-        &self,
-        batch: &RecordBatch,
-        answers: Vec<ArrayRef>,
-    ) -> Result<Vec<RecordBatch>> {
+    fn with_answers(&self, batch: &RecordBatch, answers: &[ArrayRef]) -> Result<Vec<RecordBatch>> {
         let fields = &self.schema.fields()[batch.num_columns()..];
         let types: Vec<_> = fields.iter().map(|field| field.data_type()).collect();
-        let parts = fit(&answers, &types, batch.num_rows())?.into_iter();
+        let parts = fit(answers, &types, batch.num_rows())?.into_iter();
         let parts = parts.map(|(rows, answers)| {
             let batch = batch.slice(rows.start, rows.len());
             let columns = batch.columns().iter().cloned().chain(answers).collect();
@@ -275,7 +271,7 @@ impl Answering {
                     let (batch, ranges) = found?;
                     side.make_ready(&ranges).await?;
                     let (answers, _) = probing.answers(&ranges, side)?;
-                    let answered = probing.with_answers(&batch, answers)?;
+                    let answered = probing.with_answers(&batch, &answers)?;
                     self.answered.extend(answered);
                 }
                 Side::Spilled(side) => {

@@ -328,7 +328,7 @@ mod tests {
     fn a_file_is_settled_if_it_was_when_reading_began() {
         let table = MemTable::try_new(Arc::new(Schema::empty()), vec![vec![]]).unwrap();
         let provider = Arc::new(table) as Arc<dyn TableProvider>;
-        let changed = SystemTime::now() - Duration::from_secs(60);
+        let changed = SystemTime::now() - Duration::from_mins(1);
         let meta = ObjectMeta {
             location: Path::from("a.parquet"),
             last_modified: changed.into(),

@@ -27,7 +27,7 @@ struct Begun<T> {
 }
 
 /// What all runs in one task context share.
-pub(super) struct PerContext<T>(Mutex<Vec<(Weak<TaskContext>, Arc<T>)>>);
+pub(super) struct PerContext<T>(Mutex<Vec<(Weak<TaskContext>, Weak<T>)>>);
 
 /// What the partitions of a run share; it lives as long as they do.
 pub(super) struct Run<T> {
@@ -103,16 +103,17 @@ impl<T> fmt::Debug for PerContext<T> {
 }
 
 impl<T: Default> PerContext<T> {
-    /// What runs in this context share.
+    /// What runs in this context share, as long as one of them lives.
     pub(super) fn get(&self, context: &Arc<TaskContext>) -> Arc<T> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(context, _)| context.strong_count() > 0);
+        all.retain(|(context, shared)| context.strong_count() > 0 && shared.strong_count() > 0);
         let here = Arc::downgrade(context);
-        if let Some((_, shared)) = all.iter().find(|(context, _)| context.ptr_eq(&here)) {
-            return Arc::clone(shared);
+        let known = all.iter().find(|(context, _)| context.ptr_eq(&here));
+        if let Some(shared) = known.and_then(|(_, shared)| shared.upgrade()) {
+            return shared;
         }
         let shared = Arc::<T>::default();
-        all.push((here, Arc::clone(&shared)));
+        all.push((here, Arc::downgrade(&shared)));
         shared
     }
 }

@@ -159,6 +159,8 @@ impl ExecutionPlan for PrepareIndexesExec {
         let (schema, run) = (self.schema(), self.runs.get(&context));
         let ready = async move {
             let slots = lookups.len();
+            // Until all slots have an index of this run, these stand for those that have none yet.
+            let preparing = vec![RunNumber::clone(&run); slots];
             let first = !noted.swap(true, Ordering::Relaxed);
             for PhysicalLookup {
                 function,
@@ -173,6 +175,7 @@ impl ExecutionPlan for PrepareIndexesExec {
                 }
                 slot.put(&run, prepared.ready, slots);
             }
+            drop(preparing);
             let numbered = move |batch: RecordBatch| {
                 let mut columns = batch.columns().to_vec();
                 columns.push(run.column(batch.num_rows())?);

@@ -13,6 +13,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, internal_err};
@@ -132,6 +133,10 @@ fn in_order(
         let mixed =
             plan.exists(|plan| Ok(plan.children().is_empty() && !is_divided_in_order(plan)))?;
         config.optimizer.repartition_file_scans = !mixed;
+        // DataFusion divides scans below other operators only.
+        if !mixed && plan.children().is_empty() {
+            plan = plan.repartitioned(partitions, &config)?.unwrap_or(plan);
+        }
     }
     let plan = EnsureRequirements::new().optimize(plan, &config)?;
     let plan = plan.transform_up(|plan| {
@@ -163,7 +168,7 @@ fn divided(
         return Ok(None);
     };
     let batches = || memory.partitions().iter().flatten();
-    let rows: usize = batches().map(|batch| batch.num_rows()).sum();
+    let rows: usize = batches().map(RecordBatch::num_rows).sum();
     if rows <= batch_rows || scan.fetch().is_some() {
         return Ok(None);
     }

@@ -42,7 +42,7 @@ impl Groups {
     }
 }
 
-/// What the first run in a task context found, for later ones in it: a caller may get partitions of several runs.
+/// What the first run in a task context found, for those that begin in it before that ends: a caller may get partitions of several runs.
 #[derive(Debug, Default)]
 pub(super) struct Dealt(OnceLock<Option<Dealing>>);
 
@@ -68,9 +68,9 @@ impl Dealt {
     ///
     /// # Errors
     /// If the first run has dealt out other rows, or this one found none to deal out.
-    fn allows(&self, found: Option<Dealing>) -> Result<bool> {
-        let first = self.0.get_or_init(|| found.clone());
-        if *first == found || first.is_none() {
+    fn allows(&self, found: Option<&Dealing>) -> Result<bool> {
+        let first = self.0.get_or_init(|| found.cloned());
+        if first.as_ref() == found || first.is_none() {
             return Ok(first.is_some());
         }
         exec_err!(
@@ -158,7 +158,7 @@ async fn read(
     if partitions > 1 {
         let batches = || read.iter().flat_map(|read| &read.batches);
         let dealing = key.map(|key| Dealing::new(batches(), key));
-        if !dealt.allows(dealing)? {
+        if !dealt.allows(dealing.as_ref())? {
             key = None;
         }
     }

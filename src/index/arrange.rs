@@ -11,12 +11,14 @@ use super::places::Places;
 use crate::engine::cpu::{Numbers, Plain};
 use crate::engine::{Column, Extreme, Key, Validity};
 
-/// Makes one column of keys out of `chunks`, as [`encode`] does, with each row in its place.
+/// Makes one column of keys out of `chunks`, as [`encode`] does, with each row in its place; an error if `check`, which is asked at each chunk, says
+/// that nobody waits for it any more.
 pub(crate) fn arrange(
     chunks: &Chunks,
     data_type: &DataType,
     extreme: Extreme,
     places: &Places,
+    check: &dyn Fn() -> Result<()>,
 ) -> Result<Encoded> {
     // Ranks are those among all values.
     if stays_whole(chunks, data_type) && places.are_as_they_came() {
@@ -26,7 +28,10 @@ pub(crate) fn arrange(
     let Some(first) = parts.next().transpose()? else {
         return encode(chunks, data_type, extreme);
     };
-    let rest = parts.map(|part| part.map(|encoded| encoded.column));
+    let rest = parts.map(|part| {
+        check()?;
+        part.map(|encoded| encoded.column)
+    });
     let column = match first.column {
         KeyColumn::W32(first) => KeyColumn::W32(moved(first, rest, places, KeyColumn::into_32)?),
         KeyColumn::W64(first) => KeyColumn::W64(moved(first, rest, places, KeyColumn::into_64)?),
@@ -45,11 +50,13 @@ pub(crate) fn arrange_in_pieces(
     data_type: &DataType,
     extreme: Extreme,
     places: &Places,
+    check: &dyn Fn() -> Result<()>,
 ) -> Result<Vec<Encoded>> {
     if places.are_as_they_came() && is_borrowed(data_type) {
         encoded(chunks, data_type, extreme).collect()
     } else {
-        Ok(vec![arrange(chunks, data_type, extreme, places)?])
+        let arranged = arrange(chunks, data_type, extreme, places, check)?;
+        Ok(vec![arranged])
     }
 }
 

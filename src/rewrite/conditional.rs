@@ -82,9 +82,10 @@ pub(super) fn expand_lazy(
             return Ok(Transformed::no(expr));
         }
         let context = SimplifyContext::default();
-        match call.func.simplify(call.args.clone(), &context)? {
-            ExprSimplifyResult::Simplified(case) => Ok(Transformed::yes(case)),
-            ExprSimplifyResult::Original(_) => Ok(Transformed::no(expr)),
+        match call.func.simplify(call.args.clone(), &context) {
+            Ok(ExprSimplifyResult::Simplified(case)) => Ok(Transformed::yes(case)),
+            // A function that can't say it without knowing more stays as it is.
+            Ok(ExprSimplifyResult::Original(_)) | Err(_) => Ok(Transformed::no(expr)),
         }
     })
 }
@@ -128,6 +129,9 @@ pub(super) fn guard_bounds(
 }
 
 fn guard_case(mut case: Case, schema: &DFSchema) -> Result<Transformed<Expr>> {
+    if !has_call(&case)? {
+        return Ok(Transformed::no(Expr::Case(case)));
+    }
     let mut changed = false;
     // The conditions so far.
     let mut known = Case::new(case.expr.clone(), vec![], None);
@@ -137,7 +141,9 @@ fn guard_case(mut case: Case, schema: &DFSchema) -> Result<Transformed<Expr>> {
             changed |= guard(when, &Branch::of_case(known.clone(), None), schema)?;
         }
         can_guard = can_guard && can_repeat(when)?;
-        known.when_then_expr.push((when.clone(), then.clone()));
+        // In place of the result, which no guard takes.
+        let result = Box::new(lit(ScalarValue::Null));
+        known.when_then_expr.push((when.clone(), result));
         if can_guard {
             changed |= guard(then, &Branch::of_case(known.clone(), Some(i)), schema)?;
         }
@@ -146,6 +152,20 @@ fn guard_case(mut case: Case, schema: &DFSchema) -> Result<Transformed<Expr>> {
         changed |= guard(result, &Branch::of_case(known, None), schema)?;
     }
     Ok(Transformed::new_transformed(Expr::Case(case), changed))
+}
+
+/// Whether a condition or a result of a CASE has a call of a range function.
+fn has_call(case: &Case) -> Result<bool> {
+    let parts = case
+        .when_then_expr
+        .iter()
+        .flat_map(|(when, then)| [when, then]);
+    for part in parts.chain(&case.else_expr) {
+        if part.exists(|e| Ok(range_udf(e).is_some()))? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn guard_operand(mut binary: BinaryExpr, schema: &DFSchema) -> Result<Transformed<Expr>> {

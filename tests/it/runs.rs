@@ -16,6 +16,7 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::TryStreamExt;
+use futures::future::join_all;
 
 use crate::random::{Random, cases};
 use crate::range_join::{lines, register_partitions};
@@ -311,6 +312,31 @@ async fn runs_at_once_each_look_up_their_own_version() {
             let mut found = [matches(&early), matches(&late)];
             found.sort_unstable();
             assert_eq!(found, [0, 200], "{sql}");
+        }
+    }
+}
+
+/// An index that another run has put must not drive out one of a run that has not put all of its own yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn runs_at_once_have_all_their_indexes() {
+    let ctx = SessionContext::new_with_config(config(1));
+    datafusion_rmq::register(&ctx);
+    Counted::register(&ctx, "live", &["v", "w"], |read| {
+        vec![integers(vec![read as i64; 100]), integers(0..100)]
+    });
+    register_partitions(&ctx, "a", &[("l", integers(0..10))], &[]);
+    register_partitions(&ctx, "b", &[("r", integers(50..70))], &[]);
+    let sql = "SELECT a.l, b.r FROM a LEFT JOIN b ON range_min('live.v', a.l, b.r) >= 0 AND range_max('live.w', a.l, b.r) = b.r \
+               AND range_min('live.w', a.l, b.r) = a.l";
+    let plan = planned(&ctx, sql, 1).await;
+    for _ in 0..20 {
+        let runs = (0..8).map(|_| {
+            let plan = reset_plan_states(Arc::clone(&plan)).expect("another run");
+            tokio::spawn(collect(plan, ctx.task_ctx()))
+        });
+        for run in join_all(runs).await {
+            let rows = run.expect("no panic").expect(sql);
+            assert_eq!(rows.iter().map(RecordBatch::num_rows).sum::<usize>(), 200);
         }
     }
 }

@@ -27,13 +27,19 @@ pub fn is_closed_stdout(error: &DataFusionError) -> bool {
         DataFusionError::ArrowError(error, _) => match &**error {
             ArrowError::IoError(_, error) => error,
             ArrowError::CsvError(text) => {
-                return *text == io::Error::from_raw_os_error(32).to_string();
+                return *text == closed_pipe();
             }
             _ => return false,
         },
         _ => return false,
     };
     error.kind() == io::ErrorKind::BrokenPipe
+}
+
+/// What an error of this kind says.
+fn closed_pipe() -> String {
+    const EPIPE: i32 = 32;
+    io::Error::from_raw_os_error(EPIPE).to_string()
 }
 
 /// `println!`, by which DataFusion's shell answers backslash commands, panics where nobody reads standard output any more.
@@ -48,7 +54,7 @@ pub fn hide_closed_stdout() {
 }
 
 pub fn is_closed_stdout_panic(payload: &(dyn Any + Send)) -> bool {
-    payload
-        .downcast_ref::<String>()
-        .is_some_and(|text| text.starts_with("failed printing to stdout"))
+    payload.downcast_ref::<String>().is_some_and(|text| {
+        text.starts_with("failed printing to stdout") && text.ends_with(&closed_pipe())
+    })
 }
