@@ -135,10 +135,14 @@ impl Rows {
         room: &Arc<Room>,
         spill: Option<Arc<Spill>>,
     ) -> Result<Self> {
-        let collecting = Arc::new(Mutex::new(Collecting {
-            partitions: partitions.iter().map(|_| Partition::default()).collect(),
+        let none_yet = || Partition {
+            batches: vec![],
             size: Size::default(),
             memory: room.reservation(),
+            written: 0,
+        };
+        let collecting = Arc::new(Mutex::new(Collecting {
+            partitions: partitions.iter().map(|_| none_yet()).collect(),
             room: Arc::clone(room),
             spill,
             keeps_order: ties_matter(columns),
@@ -202,9 +206,6 @@ impl Reading {
 /// What was read so far of all partitions.
 struct Collecting {
     partitions: Vec<Partition>,
-    /// Of the rows in memory.
-    size: Size,
-    memory: MemoryReservation,
     room: Arc<Room>,
     spill: Option<Arc<Spill>>,
     /// Whether rows on disk must tell in which order they stand.
@@ -213,12 +214,22 @@ struct Collecting {
 }
 
 /// The rows of a partition.
-#[derive(Default)]
 struct Partition {
     /// Those in memory.
     batches: Vec<RecordBatch>,
+    size: Size,
+    memory: MemoryReservation,
     /// How many went to disk before these.
     written: u64,
+}
+
+impl Partition {
+    /// The rows in memory, and what registers them.
+    fn take(&mut self) -> (Vec<RecordBatch>, MemoryReservation) {
+        self.written += self.size.rows as u64;
+        self.size = Size::default();
+        (std::mem::take(&mut self.batches), self.memory.take())
+    }
 }
 
 impl Collecting {
@@ -227,62 +238,79 @@ impl Collecting {
         let more = Size::of(&batch);
         let mut fits = true;
         if let Some(spill) = self.spill.clone() {
-            if self.room.hold((self.size + more).to_build()).is_err() {
-                self.pieces.room = self.pieces.room.max(self.room.granted());
-                self.write(&spill).await?;
-                self.size = Size::default();
-                self.memory.free();
+            fits = self.holds(more);
+            while !fits && self.write_some(&spill).await? {
                 self.room.keep(self.pieces.kept_room());
+                fits = self.holds(more);
             }
-            fits = self.room.hold((self.size + more).to_build()).is_ok();
         }
+        let rows = &mut self.partitions[partition];
         if fits {
-            self.memory.try_grow(more.bytes)?;
-            self.size = self.size + more;
+            rows.memory.try_grow(more.bytes)?;
         }
-        self.partitions[partition].batches.push(batch);
+        rows.size = rows.size + more;
+        rows.batches.push(batch);
         match self.spill.clone() {
-            Some(spill) if !fits => self.write(&spill).await,
+            Some(spill) if !fits => self.write_some(&spill).await.map(|_| ()),
             _ => Ok(()),
         }
     }
 
-    /// Writes to disk what is in memory: pieces of one partition each where their order matters, else pieces as large as may be.
-    async fn write(&mut self, spill: &Arc<Spill>) -> Result<()> {
-        if !self.keeps_order {
-            let (batches, first_row) = (self.take_all(), RowOrder::default());
-            return spill.write(batches, first_row, &mut self.pieces).await;
-        }
-        let partitions = self.partitions.iter_mut().enumerate();
-        for (partition, rows) in partitions.filter(|(_, rows)| !rows.batches.is_empty()) {
-            let batches = std::mem::take(&mut rows.batches);
-            let row = rows.written;
-            rows.written += batches.iter().map(|b| b.num_rows() as u64).sum::<u64>();
-            let first_row = RowOrder { partition, row };
-            spill.write(batches, first_row, &mut self.pieces).await?;
-        }
-        Ok(())
+    /// The size of the rows in memory.
+    fn size(&self) -> Size {
+        let sizes = self.partitions.iter().map(|rows| rows.size);
+        sizes.fold(Size::default(), Add::add)
     }
 
-    /// The rows in memory, one partition after another.
-    fn take_all(&mut self) -> Vec<RecordBatch> {
-        let partitions = self.partitions.iter_mut();
-        partitions
-            .flat_map(|p| std::mem::take(&mut p.batches))
-            .collect()
+    /// Whether there is the memory to build the rows in memory and so many more.
+    fn holds(&mut self, more: Size) -> bool {
+        let holds = self.room.hold((self.size() + more).to_build()).is_ok();
+        if !holds {
+            self.pieces.room = self.pieces.room.max(self.room.granted());
+        }
+        holds
+    }
+
+    /// Writes rows to disk: where their order matters those of the partition that has most, as a piece then has rows of one partition; else
+    /// all. Returns whether there were any.
+    async fn write_some(&mut self, spill: &Arc<Spill>) -> Result<bool> {
+        let partitions = self.partitions.iter_mut().enumerate();
+        let mut partitions = partitions.filter(|(_, rows)| !rows.batches.is_empty());
+        let (first_row, rows): (_, Vec<_>) = if self.keeps_order {
+            let Some((partition, rows)) = partitions.max_by_key(|(_, rows)| rows.size.bytes) else {
+                return Ok(false);
+            };
+            let row = rows.written;
+            (RowOrder { partition, row }, vec![rows.take()])
+        } else {
+            let rows = partitions.by_ref().map(|(_, rows)| rows.take());
+            (RowOrder::default(), rows.collect())
+        };
+        let (batches, _memory): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+        let batches: Vec<RecordBatch> = batches.into_iter().flatten().collect();
+        if batches.is_empty() {
+            return Ok(false);
+        }
+        spill.write(batches, first_row, &mut self.pieces).await?;
+        Ok(true)
     }
 
     /// All rows.
     async fn end(&mut self, schema: &SchemaRef) -> Result<Rows> {
         if let Some(spill) = self.spill.take().filter(|_| !self.pieces.are_none()) {
-            self.write(&spill).await?;
-            self.memory.free();
+            while self.write_some(&spill).await? {}
             return Ok(Rows::OnDisk(std::mem::take(&mut self.pieces), spill));
         }
+        let size = self.size();
+        let batches = self.partitions.iter_mut().flat_map(|rows| rows.take().0);
+        let batches = batches.collect();
+        // What they registered one by one stays at hand.
+        let memory = self.room.reservation();
+        memory.try_grow(size.bytes)?;
         Ok(Rows::InMemory(Collected {
             schema: Arc::clone(schema),
-            batches: self.take_all(),
-            memory: self.memory.take(),
+            batches,
+            memory,
         }))
     }
 }
