@@ -180,7 +180,7 @@ impl ExecutionPlan for UniqueGroupsExec {
         let dealt = self.dealt.get(&context);
         let metrics = BaselineMetrics::new(&self.metrics, partition);
         let set = self.metrics.clone();
-        let shared = Arc::clone(&dealt);
+        let kept = Arc::clone(&dealt);
         let (groups, ordinary) = (Arc::clone(&self.groups), Arc::clone(&self.ordinary));
         let batches = async move {
             let batch_size = context.session_config().batch_size();
@@ -207,7 +207,7 @@ impl ExecutionPlan for UniqueGroupsExec {
         };
         let batches = stream::once(batches).try_flatten().inspect(move |_| {
             // Runs in this context share it as long as rows of one may come.
-            let _ = &shared;
+            let _ = &kept;
         });
         let batches = RecordBatchStreamAdapter::new(self.schema(), batches);
         Ok(make_cooperative(Box::pin(batches)))
