@@ -136,17 +136,18 @@ impl Lab {
     /// # Errors
     /// Those of the driver.
     pub fn bus_speed(&self) -> Result<[f64; 2], EngineError> {
-        const BYTES: usize = 256 << 20;
-        let (memory, block) = (self.memory(BYTES)?, self.gpu.pinned.take(BYTES)?);
+        const BYTES: u32 = 256 << 20;
+        let bytes = BYTES as usize;
+        let (memory, block) = (self.memory(bytes)?, self.gpu.pinned.take(bytes)?);
         // SAFETY: both ends are that long; `time` waits for the stream.
         let up = self.time(5, || unsafe {
-            (self.stream).copy_up(memory.address(), block.start(), BYTES)
+            (self.stream).copy_up(memory.address(), block.start(), bytes)
         })?;
         // SAFETY: as above.
         let down = self.time(5, || unsafe {
-            (self.stream).copy_down(block.start(), memory.address(), BYTES)
+            (self.stream).copy_down(block.start(), memory.address(), bytes)
         })?;
-        Ok([up, down].map(|seconds| BYTES as f64 / seconds))
+        Ok([up, down].map(|seconds| f64::from(BYTES) / seconds))
     }
 
     /// How many of the first `count` answers differ.
