@@ -160,7 +160,7 @@ impl Rows {
         reading.for_each(|reading| {
             tasks.spawn(reading.run());
         });
-        // An error, and whoever waits no more, ends all of them.
+        // An error ends all of them, as does dropping this future.
         while let Some(ended) = tasks.join_next().await {
             ended.unwrap_or_else(|error| {
                 if error.is_panic() {
@@ -275,7 +275,7 @@ impl Collecting {
     /// all. Returns whether there were any.
     async fn write_some(&mut self, spill: &Arc<Spill>) -> Result<bool> {
         let partitions = self.partitions.iter_mut().enumerate();
-        let mut partitions = partitions.filter(|(_, rows)| !rows.batches.is_empty());
+        let partitions = partitions.filter(|(_, rows)| !rows.batches.is_empty());
         let (first_row, rows): (_, Vec<_>) = if self.keeps_order {
             let Some((partition, rows)) = partitions.max_by_key(|(_, rows)| rows.size.bytes) else {
                 return Ok(false);
@@ -283,7 +283,7 @@ impl Collecting {
             let row = rows.written;
             (RowOrder { partition, row }, vec![rows.take()])
         } else {
-            let rows = partitions.by_ref().map(|(_, rows)| rows.take());
+            let rows = partitions.map(|(_, rows)| rows.take());
             (RowOrder::default(), rows.collect())
         };
         let (batches, _memory): (Vec<_>, Vec<_>) = rows.into_iter().unzip();

@@ -11,14 +11,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::datatypes::{Field, Schema};
+use arrow::datatypes::Schema;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{
-    Distribution, EquivalenceProperties, PhysicalExpr, PhysicalExprRef,
-};
+use datafusion::physical_expr::{Distribution, PhysicalExpr, PhysicalExprRef};
 use datafusion::physical_plan::execution_plan::{
     CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
 };
@@ -29,6 +27,7 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties,
 };
 
+use super::added_columns::properties_with;
 use super::key_build::ties_matter;
 use super::key_collect::BuildColumns;
 use super::key_engine::JoinEngine;
@@ -37,7 +36,7 @@ use super::key_side::{ProbeSide, Side};
 use super::key_stream::Probing;
 use super::once::OncePerRun;
 use super::time_bounds::with_durations;
-use crate::plan::{KeyJoinSpec, Unmatched};
+use crate::plan::{KeyAggregate, KeyJoinSpec, Unmatched};
 
 /// Aggregates over the build rows that match each probe row. Keeps the order and the partitions of the probe side.
 #[derive(Debug)]
@@ -82,28 +81,16 @@ impl KeyJoinExec {
         label: String,
         engine: JoinEngine,
     ) -> Result<Self> {
-        let old = probe.schema();
-        let fields = old.fields().iter().cloned();
-        let outputs = spec.aggregates.iter().map(|a| Arc::new(a.field()));
-        let fields: Vec<Arc<Field>> = fields.chain(outputs).collect();
+        let outputs = spec.aggregates.iter().map(KeyAggregate::field);
         let metadata = spec.metadata.clone().into_iter().collect();
-        let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
-        // The probe side's columns stand at the same places, so what is known of their order holds.
-        let equivalences =
-            EquivalenceProperties::new(schema).extend(probe.equivalence_properties().clone())?;
-        let properties = PlanProperties::new(
-            equivalences,
-            probe.output_partitioning().clone(),
-            probe.pipeline_behavior(),
-            probe.boundedness(),
-        );
+        let properties = properties_with(probe.as_ref(), outputs, metadata)?;
         Ok(Self {
             probe,
             build,
             spec,
             label,
             engine,
-            properties: Arc::new(properties),
+            properties,
             metrics: ExecutionPlanMetricsSet::new(),
             built: Arc::default(),
         })

@@ -1,5 +1,6 @@
 //! The physical operator of range joins, and the relations whose rows it asks.
 
+mod added_columns;
 mod ascending;
 mod blocking;
 mod decision;

@@ -5,22 +5,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{Field, Schema};
+use arrow::datatypes::Field;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, DataFusionError, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, ReplaceChildrenOptions};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
 use super::Relation;
+use super::added_columns::properties_with;
 use super::decision::engines;
 use super::metrics::RangeJoinMetrics;
 use super::once::PerContext;
@@ -55,28 +54,14 @@ impl PrepareIndexesExec {
         lookups: Vec<PhysicalLookup>,
         run: &str,
     ) -> Result<Self> {
-        let old = input.schema();
-        let fields = old.fields().iter().cloned();
-        let fields = fields.chain([Arc::new(Field::new(run, RunNumber::data_type(), false))]);
-        let metadata = old.metadata().clone();
-        let schema = Arc::new(Schema::new_with_metadata(
-            fields.collect::<Vec<_>>(),
-            metadata,
-        ));
-        // The input's columns stand at the same places, so what is known of their order holds.
-        let equivalences =
-            EquivalenceProperties::new(schema).extend(input.equivalence_properties().clone())?;
-        let properties = PlanProperties::new(
-            equivalences,
-            input.output_partitioning().clone(),
-            input.pipeline_behavior(),
-            input.boundedness(),
-        );
+        let added = [Field::new(run, RunNumber::data_type(), false)];
+        let metadata = input.schema().metadata().clone();
+        let properties = properties_with(input.as_ref(), added, metadata)?;
         Ok(Self {
             input,
             lookups,
             run: run.to_string(),
-            properties: Arc::new(properties),
+            properties,
             metrics: ExecutionPlanMetricsSet::new(),
             noted: Arc::default(),
             runs: PerContext::default(),

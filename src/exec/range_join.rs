@@ -11,22 +11,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::{DataType, Field};
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::{
     CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
 };
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
-use datafusion::physical_plan::{
-    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
-};
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
 use super::Relation;
+use super::added_columns::properties_with;
 use super::decision::engines;
 use super::metrics::RangeJoinMetrics;
 use super::stream::{Answering, Search};
@@ -83,28 +82,14 @@ pub struct RangeJoinExec {
 
 impl RangeJoinExec {
     pub(crate) fn try_new(input: Arc<dyn ExecutionPlan>, calls: Vec<PhysicalCall>) -> Result<Self> {
-        let old = input.schema();
-        let fields = old.fields().iter().cloned();
-        let outputs = calls
-            .iter()
-            .map(|c| Arc::new(Field::new(&c.output, c.data_type.clone(), true)));
-        let schema = Arc::new(Schema::new_with_metadata(
-            fields.chain(outputs).collect::<Vec<_>>(),
-            old.metadata().clone(),
-        ));
-        // The input's columns stand at the same places, so what is known of their order holds.
-        let equivalences =
-            EquivalenceProperties::new(schema).extend(input.equivalence_properties().clone())?;
-        let properties = PlanProperties::new(
-            equivalences,
-            input.output_partitioning().clone(),
-            input.pipeline_behavior(),
-            input.boundedness(),
-        );
+        let outputs = calls.iter();
+        let outputs = outputs.map(|c| Field::new(&c.output, c.data_type.clone(), true));
+        let metadata = input.schema().metadata().clone();
+        let properties = properties_with(input.as_ref(), outputs, metadata)?;
         Ok(Self {
             input,
             calls,
-            properties: Arc::new(properties),
+            properties,
             metrics: ExecutionPlanMetricsSet::new(),
             noted: Arc::default(),
         })
