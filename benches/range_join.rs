@@ -17,11 +17,9 @@ use datafusion::datasource::MemTable;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-#[allow(dead_code)]
-mod support;
-use support::clock::process_time;
-use support::random::Random;
-use support::workload::Workload;
+use rmq_bench::support::clock::process_time;
+use rmq_bench::support::random::Random;
+use rmq_bench::support::workload::Workload;
 
 /// Rows in a batch, as DataFusion's own readers make them.
 const BATCH: usize = 8192;

@@ -11,13 +11,11 @@ use datafusion::arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
 use datafusion::datasource::MemTable;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_rmq::engine::alone::Index;
+use rmq_engine::alone::Index;
 
-#[allow(dead_code)]
-mod support;
-use support::clock::timed;
-use support::random::Random;
-use support::workload::Workload;
+use rmq_bench::support::clock::timed;
+use rmq_bench::support::random::Random;
+use rmq_bench::support::workload::Workload;
 
 /// Rows in a batch of the table of ranges, as DataFusion's own readers make them.
 const BATCH: usize = 8192;

@@ -14,10 +14,8 @@ use datafusion::physical_plan::collect;
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-#[allow(dead_code)]
-mod support;
-use support::random::Random;
-use support::workload::Workload;
+use rmq_bench::support::random::Random;
+use rmq_bench::support::workload::Workload;
 
 /// Rows in a batch of the tables, as DataFusion's own readers make them.
 const BATCH: usize = 8192;

@@ -3,8 +3,7 @@
 //!
 //! One call registers everything:
 //!
-#![cfg_attr(feature = "sql", doc = "```")]
-#![cfg_attr(not(feature = "sql"), doc = "```ignore")]
+//! ```
 //! # use datafusion::prelude::*;
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> datafusion::error::Result<()> {
@@ -37,48 +36,28 @@
 //! NULL. Floats are in IEEE total order, as in DataFusion's MIN without GROUP BY. Of several extremes, the leftmost
 //! has the position.
 //!
-//! # The engine alone
-//! Without the default feature `sql` the crate has no dependency on DataFusion or Arrow: [`engine`] answers ranges over
-//! plain slices.
+//! # Without SQL
+//! The crate [`rmq_engine`] answers ranges over plain slices. It depends on neither DataFusion nor Arrow.
 //!
 //! # How it works
 //! A rule takes each call out of its expression and puts a `RangeJoin` below it; the operator finds the column's index
 //! in the session's catalog, or builds it once a query, and answers the bounds of each batch. An index is kept for later
 //! queries only where the table can tell that nothing has changed since.
 
-#![warn(missing_docs, clippy::pedantic)]
-#![allow(
-    clippy::single_match_else,
-    reason = "two arms beside each other read as what they are"
-)]
-
-pub mod engine;
-
-#[cfg(feature = "sql")]
 mod exec;
-#[cfg(feature = "sql")]
 mod functions;
-#[cfg(feature = "sql")]
 mod index;
-#[cfg(feature = "sql")]
 mod options;
-#[cfg(feature = "sql")]
 mod plan;
-#[cfg(all(test, feature = "sql"))]
-mod random;
-#[cfg(feature = "sql")]
 mod rewrite;
-#[cfg(feature = "sql")]
 mod session;
 
-#[cfg(feature = "sql")]
 pub use options::{ByteSize, DeviceList, EngineChoice, RmqOptions};
-#[cfg(feature = "sql")]
 pub use session::{SessionStateBuilderExt, register};
 
-#[cfg(feature = "sql")]
+#[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use index::{DeviceEngine, DeviceSource};
-#[cfg(feature = "sql")]
+#[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use session::register_with_devices;

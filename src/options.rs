@@ -8,7 +8,7 @@ use std::str::FromStr;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
 use datafusion::common::{DataFusionError, Result, config_err};
 
-use crate::engine::cuda::{CudaKernel, CudaOptions};
+use rmq_engine::cuda::{CudaKernel, CudaOptions};
 
 /// Options of range queries, prefix `rmq`.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_planner::ExtensionPlanner;
 use datafusion::prelude::SessionContext;
 
-use crate::engine::Extreme;
+use rmq_engine::Extreme;
 use crate::exec::{KeepRowOrder, ShowRowOrder, UseUniqueGroups};
 use crate::functions::column_name::Names;
 use crate::functions::{

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, plan_datafusion_err};
 
-use crate::engine::choice::{self, Choice, Work};
-use crate::engine::{BuildOptions, ColumnSize, EngineError};
+use rmq_engine::choice::{self, Choice, Work};
+use rmq_engine::{BuildOptions, ColumnSize, EngineError};
 use crate::index::{DeviceEngine, IndexCatalog, Target};
 use crate::options::{EngineChoice, RmqOptions};
 

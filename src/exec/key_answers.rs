@@ -9,7 +9,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::key_devices::{Devices, OnDevices};
 use super::key_index::JoinIndex;
-use crate::engine::Extreme;
+use rmq_engine::Extreme;
 use crate::functions::bounds::Ranges;
 use crate::index::{Counts, DeviceBytes, SortedRows, Sums, Values};
 use crate::plan::KeyFunction;

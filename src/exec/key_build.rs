@@ -16,8 +16,8 @@ use super::key_index::JoinIndex;
 use super::key_metrics::BuildMetrics;
 use super::key_order::in_order;
 use super::key_pieces::is_exhausted;
-use crate::engine::cpu::CpuEngine;
-use crate::engine::{BuildOptions, Extreme};
+use rmq_engine::cpu::CpuEngine;
+use rmq_engine::{BuildOptions, Extreme};
 use crate::index::{
     Chunks, ColumnIndex, Counts, DeviceBytes, Places, SortContext, Sums, Unsorted, Values, arrange,
     arrange_in_pieces, arranging_bytes, arrays_bytes,

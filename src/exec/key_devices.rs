@@ -1,6 +1,7 @@
 //! A range join by key on devices: its values and its keys are sent there, and rows of the probe side are gathered into batches
 //! large enough for them.
 
+use crate::index::engine_error;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
@@ -16,7 +17,7 @@ use super::key_metrics::DeviceMetrics;
 use super::key_side::Side;
 use super::key_stream::{Batches, Probing, evaluate_where_needed};
 use super::relation::of_devices;
-use crate::engine::BuildOptions;
+use rmq_engine::BuildOptions;
 use crate::functions::bounds::Ranges;
 use crate::index::{
     ColumnIndex, DeviceBytes, DeviceEngine, DeviceKeys, Encoded, IndexCatalog, KeysAsked,
@@ -59,7 +60,7 @@ impl Devices {
     ) -> Result<(ColumnIndex, DeviceBytes)> {
         let held = self
             .catalog
-            .reserve_on_devices(&*self.engine, bytes, self.limit)?;
+            .reserve_on_devices(&*self.engine, bytes, self.limit).map_err(engine_error)?;
         let engine = self.engine.until(Arc::clone(waiting.stop()));
         let index = ColumnIndex::of_on_devices(&*engine, encoded, options)?;
         Ok((index, held))
@@ -103,9 +104,9 @@ impl Devices {
         let bytes = rows.device_bytes();
         let held = self
             .catalog
-            .reserve_on_devices(&*self.engine, bytes, self.limit)?;
+            .reserve_on_devices(&*self.engine, bytes, self.limit).map_err(engine_error)?;
         let engine = self.engine.until(Arc::clone(waiting.stop()));
-        let keys = rows.on_devices(&*engine, threads)?;
+        let keys = rows.on_devices(&*engine, threads).map_err(engine_error)?;
         Ok(keys.map(|keys| (keys, held)))
     }
 
@@ -153,7 +154,7 @@ impl AnsweringOnDevices {
             let _timer = self.probing.metrics.search_time.timer();
             match keys.find(&asked) {
                 Ok(ranges) => return Ok(ranges),
-                Err(failure) => build.cpu_instead(failure.into())?,
+                Err(failure) => build.cpu_instead(engine_error(failure))?,
             }
             self.metrics.cuda_fallbacks.add(1);
         }

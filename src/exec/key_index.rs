@@ -1,5 +1,6 @@
 //! The index of a column of a range join, built at once or late, and the memory that is registered for it.
 
+use crate::index::engine_error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -91,7 +92,7 @@ impl JoinIndex {
             return Ok(());
         };
         let started = Instant::now();
-        if self.index.build_late()? {
+        if self.index.build_late().map_err(engine_error)? {
             metrics.index_time.add_elapsed(started);
             metrics.index_bytes.add(self.index.index_bytes());
             self.memory.resize(self.index.memory_bytes());

@@ -12,7 +12,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 
 use super::key_collect::{BuildColumns, RowOrder};
 use super::key_spill::plain_key;
-use crate::engine::Extreme;
+use rmq_engine::Extreme;
 use crate::functions::bounds::Ranges;
 use crate::index::{Sums, add_float_sums, arrays_bytes, select, value_type};
 use crate::plan::{KeyAggregate, KeyFunction};

@@ -1,6 +1,7 @@
 //! A relation whose rows have positions, as one query sees it: which of its columns are asked, and their
 //! indexes, found in the session's catalog or built.
 
+use crate::index::engine_error;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -25,7 +26,7 @@ use futures::future::{BoxFuture, Shared, WeakShared};
 use super::blocking::{Waiting, blocking};
 use super::decision::{Case, Decision, decide};
 use super::load::{ScanVersion, load_columns, plan_table_scan, read_version};
-use crate::engine::{EngineError, Extreme};
+use rmq_engine::{EngineError, Extreme};
 use crate::functions::column_name::ColumnName;
 use crate::index::{
     Chunks, ColumnIndex, DeviceEngine, HeldIndex, IndexCatalog, IndexKey, ReadyIndex, Target,
@@ -544,7 +545,7 @@ impl Relation {
         let bytes = ColumnIndex::estimate(&**engine, chunks, data_type);
         loop {
             let limit = options.device_memory_limit;
-            let on_device = self.catalog.reserve_on_devices(&**engine, needed, limit)?;
+            let on_device = self.catalog.reserve_on_devices(&**engine, needed, limit).map_err(engine_error)?;
             let limit = options.index_memory_limit;
             let memory =
                 self.catalog

@@ -11,7 +11,7 @@ use datafusion::common::{Result, internal_datafusion_err, plan_err};
 use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::engine::cuda::{DeviceInfo, DeviceUse};
+use rmq_engine::cuda::{DeviceInfo, DeviceUse};
 use crate::index::IndexCatalog;
 
 /// The table function `rmq_devices`.

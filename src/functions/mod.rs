@@ -29,7 +29,7 @@ pub use window::FrameUdf;
 
 use arrow::datatypes::DataType;
 
-use crate::engine::Extreme;
+use rmq_engine::Extreme;
 use crate::index::value_type;
 
 /// One of the four questions about a range of rows: the extreme value, or where it stands.

@@ -15,7 +15,7 @@ use datafusion::logical_expr::{
 use super::RangeFunction;
 use super::bounds::{check_argument_count, coerce_bound};
 use super::column_name::Names;
-use crate::engine::Extreme;
+use rmq_engine::Extreme;
 use crate::index::check_ordered;
 
 /// What the three arguments are, for error messages.

@@ -13,7 +13,7 @@ use datafusion::logical_expr::{Expr, LogicalPlanBuilder, ScalarUDF, lit};
 use super::RangeFunction;
 use super::column_name::Names;
 use super::scalar::{RangeUdf, column_text};
-use crate::engine::Extreme;
+use rmq_engine::Extreme;
 
 /// What the four arguments are, for error messages.
 const ARGUMENTS: &str = "a column 'table.column', a table of windows, and the names of its columns with the first and the last position";

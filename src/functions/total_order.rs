@@ -20,7 +20,7 @@ use datafusion::logical_expr::{
     Accumulator, AggregateUDF, AggregateUDFImpl, EmitTo, GroupsAccumulator, Signature, Volatility,
 };
 
-use crate::engine::Extreme;
+use rmq_engine::Extreme;
 
 type Half = <Float16Type as ArrowPrimitiveType>::Native;
 

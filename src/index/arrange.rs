@@ -1,5 +1,6 @@
 //! Columns of keys whose rows move.
 
+use crate::index::engine_error;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
@@ -8,8 +9,9 @@ use datafusion::common::{Result, exec_err};
 
 use super::keys::{Chunks, Encoded, KeyColumn, encode, is_borrowed, is_ranked, key_bytes};
 use super::places::Places;
-use crate::engine::cpu::{Numbers, Plain};
-use crate::engine::{Column, Extreme, Key, Validity};
+use rmq_engine::Plain;
+use rmq_engine::cpu::Numbers;
+use rmq_engine::{Column, Extreme, Key, Validity};
 
 /// Makes one column of keys out of `chunks`, as [`encode`] does, with each row in its place; an error if `check`, which is asked at each chunk, says
 /// that nobody waits for it any more.
@@ -109,7 +111,7 @@ fn moved<K: Key + Plain>(
     of_width: impl Fn(KeyColumn) -> Option<Column<K>>,
 ) -> Result<Column<K>> {
     let encoding = first.encoding();
-    let mut bits = Numbers::zeroed(places.len())?;
+    let mut bits = Numbers::zeroed(places.len()).map_err(engine_error)?;
     let mut valid: Option<Vec<u8>> = None;
     let mut row = 0;
     let rest = rest.map(|column| column.map(&of_width));
@@ -130,7 +132,7 @@ fn moved<K: Key + Plain>(
     }
     let column = Column::new(Arc::new(bits), encoding);
     Ok(match valid {
-        Some(valid) => column.with_validity(Validity::new(Arc::new(valid), 0))?,
+        Some(valid) => column.with_validity(Validity::new(Arc::new(valid), 0)).map_err(engine_error)?,
         None => column,
     })
 }

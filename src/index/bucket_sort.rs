@@ -137,7 +137,7 @@ mod tests {
     use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
 
     use super::*;
-    use crate::random::random;
+    use rmq_testing::random;
 
     #[test]
     fn items_are_sorted_as_by_a_stable_sort() {

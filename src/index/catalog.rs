@@ -12,7 +12,7 @@ use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReser
 
 use super::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
 use super::{ColumnIndex, Version};
-use crate::engine::{EngineError, Extreme};
+use rmq_engine::{EngineError, Extreme};
 use crate::functions::column_name::ColumnName;
 use crate::options::{ByteSize, RmqOptions};
 

@@ -1,22 +1,24 @@
 //! The index of one column in one direction.
 
-use std::panic::RefUnwindSafe;
-use std::ptr::NonNull;
+
+
+use crate::index::engine_error;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arrow::array::{Array, ArrayRef, Int64Array, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow::datatypes::DataType;
+use bytes::Bytes;
 use datafusion::common::{DataFusionError, Result, SharedResult, exec_datafusion_err, exec_err};
 
 use super::HeldIndex;
 use super::devices::DeviceEngine;
 use super::keys::{Chunks, Decoder, Encoded, KeyColumn, encode, key_bytes};
-use crate::engine::Extreme;
-use crate::engine::cpu::{CpuEngine, Late, late_u32, late_u64, late_u128};
-use crate::engine::{
-    BuildOptions, Column, ColumnSize, Engine, EngineError, Key, Memory, Outputs, RangeIndex,
+use rmq_engine::Extreme;
+use rmq_engine::cpu::{CpuEngine, Late, late_u32, late_u64, late_u128};
+use rmq_engine::{
+    BuildOptions, Column, ColumnSize, Engine, EngineError, Key, Memory, Outputs, Plain, RangeIndex,
 };
 use crate::functions::bounds::Ranges;
 
@@ -188,9 +190,9 @@ impl ColumnIndex {
             copied_bytes,
         } = encoded;
         let keys = match column {
-            KeyColumn::W32(column) => KeyIndex::W32(engine.build_u32(column, options)?),
-            KeyColumn::W64(column) => KeyIndex::W64(engine.build_u64(column, options)?),
-            KeyColumn::W128(column) => KeyIndex::W128(engine.build_u128(column, options)?),
+            KeyColumn::W32(column) => KeyIndex::W32(engine.build_u32(column, options).map_err(engine_error)?),
+            KeyColumn::W64(column) => KeyIndex::W64(engine.build_u64(column, options).map_err(engine_error)?),
+            KeyColumn::W128(column) => KeyIndex::W128(engine.build_u128(column, options).map_err(engine_error)?),
         };
         Ok(Self {
             keys,
@@ -309,7 +311,7 @@ impl ColumnIndex {
                     ..answer
                 })
             }
-            (Err(failure), _) => Err(failure.into()),
+            (Err(failure), _) => Err(engine_error(failure)),
         }
     }
 
@@ -492,8 +494,6 @@ impl<K> Raw<K> {
 }
 
 /// An engine's numbers as Arrow's memory, without a copy.
-pub(super) fn buffer<T: Send + Sync + RefUnwindSafe + 'static>(numbers: Memory<T>) -> Buffer {
-    let (start, bytes) = (NonNull::from(&*numbers), size_of_val(&*numbers));
-    // SAFETY: so many initialised bytes, which the numbers keep, and which nobody writes any more.
-    unsafe { Buffer::from_custom_allocation(start.cast(), bytes, Arc::new(numbers)) }
+pub(super) fn buffer<T: Plain + Send + Sync + 'static>(numbers: Memory<T>) -> Buffer {
+    Buffer::from(Bytes::from_owner(numbers))
 }

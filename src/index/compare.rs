@@ -8,8 +8,8 @@
 use arrow::buffer::{BooleanBuffer, Buffer};
 
 use super::sorted::Comparison;
-use crate::engine::cpu::Simd;
-use crate::engine::{Column, Key};
+use rmq_engine::cpu::Simd;
+use rmq_engine::{Column, Key};
 
 /// Which keys of a column compare so with a bound, itself a key.
 pub(super) fn compared<K: Key>(
@@ -73,7 +73,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::engine::Encoding;
+    use rmq_engine::Encoding;
 
     #[test]
     fn a_bit_says_how_a_key_compares() {

@@ -9,7 +9,7 @@ use datafusion::common::{Result, exec_err};
 use super::order_keys::{OrderKeys, encoded};
 use super::segments::Segments;
 use super::sorted::Comparison;
-use crate::engine::{Column, EngineError, Key, KeyBound, KeyRanges, KeySearch};
+use rmq_engine::{Column, EngineError, Key, KeyBound, KeyRanges, KeySearch};
 use crate::functions::bounds::Ranges;
 
 /// Sorted keys on devices.

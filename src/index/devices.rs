@@ -5,9 +5,9 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::engine::choice::Costs;
-use crate::engine::cuda::{self, CudaEngine, CudaOptions, DeviceInfo, DeviceUse};
-use crate::engine::{BuildOptions, ColumnSize, Engine, EngineError, KeySearch, SortedKeys};
+use rmq_engine::choice::Costs;
+use rmq_engine::cuda::{self, CudaEngine, CudaOptions, DeviceInfo, DeviceUse};
+use rmq_engine::{BuildOptions, ColumnSize, Engine, EngineError, KeySearch, SortedKeys};
 
 /// An engine whose indexes lie in the memory of devices.
 pub trait DeviceEngine: Engine {

@@ -8,7 +8,7 @@
 )]
 
 use super::search::Number;
-use crate::engine::Encoding;
+use rmq_engine::Encoding;
 
 /// Keys of which each but the first is `step` above the one before it.
 #[derive(Debug, Clone, Copy, PartialEq)]

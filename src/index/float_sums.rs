@@ -390,7 +390,7 @@ mod tests {
     use arrow::compute::take;
 
     use super::*;
-    use crate::random::random;
+    use rmq_testing::random;
 
     /// Any sum of finite floats without rounding: digits of 32 bits, the lowest worth 2^-1088, carries still to come.
     #[derive(Clone)]

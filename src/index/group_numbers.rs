@@ -1,12 +1,13 @@
 //! The group of each row of a build side, as the rows come.
 
+use crate::index::engine_error;
 use arrow::buffer::NullBuffer;
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use super::groups::NO_GROUP;
 use super::places::number;
-use crate::engine::cpu::Numbers;
+use rmq_engine::cpu::Numbers;
 
 /// The number of each row's group, [`NO_GROUP`] for a row of none. Rows sorted by their equality keys come in long runs of one group,
 /// which are kept as such: one number a row would be most of the memory that they take.
@@ -160,7 +161,7 @@ fn push(runs: &mut Vec<Run>, group: u32, rows: usize) {
 
 /// One number a row, and room for those of further rows.
 fn spread(runs: &[Run], rows: usize) -> Result<Numbers<u32>> {
-    let mut numbers = Numbers::zeroed(rows)?;
+    let mut numbers = Numbers::zeroed(rows).map_err(engine_error)?;
     let mut rest = &mut numbers[..];
     for run in runs {
         let (here, after) = rest.split_at_mut(run.rows as usize);

@@ -119,7 +119,7 @@ mod tests {
     use datafusion::common::ScalarValue;
 
     use super::*;
-    use crate::random::random;
+    use rmq_testing::random;
 
     fn dictionary(keys: T, values: T) -> T {
         T::Dictionary(Box::new(keys), Box::new(values))

@@ -9,6 +9,7 @@
     reason = "keys are cut into the parts they are made of"
 )]
 
+use crate::index::engine_error;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -27,8 +28,8 @@ use datafusion::common::{Result, exec_datafusion_err, plan_err};
 use super::array_bytes::arrays_bytes;
 use super::column::buffer;
 use super::rank::rank;
-use crate::engine::Extreme;
-use crate::engine::{Column, Encoding, Memory, SharedSlice, Validity};
+use rmq_engine::Extreme;
+use rmq_engine::{Column, Encoding, Memory, SharedSlice, Validity};
 
 /// How many bits a key of this type takes and how they come about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -363,7 +364,7 @@ fn join(chunks: &Chunks, data_type: &DataType, value_type: &DataType) -> Result<
     Ok((joined, copied))
 }
 
-fn column<K: crate::engine::Key>(
+fn column<K: rmq_engine::Key>(
     bits: SharedSlice<K>,
     encoding: Encoding<K>,
     nulls: Option<NullBuffer>,
@@ -375,7 +376,7 @@ fn column<K: crate::engine::Key>(
     let offset = nulls.offset();
     let bytes = ScalarBuffer::<u8>::from(nulls.into_inner().into_inner());
     let validity = Validity::new(Arc::new(bytes), offset);
-    Ok(column.with_validity(validity)?)
+    Ok(column.with_validity(validity).map_err(engine_error)?)
 }
 
 fn encoding_32(order: Order) -> Encoding<u32> {
@@ -420,9 +421,7 @@ struct Bits128(ScalarBuffer<i128>);
 impl AsRef<[u128]> for Bits128 {
     fn as_ref(&self) -> &[u128] {
         let bits: &[i128] = &self.0;
-        // SAFETY: `u128` has the size and alignment of `i128`, every bit pattern is valid for both, and
-        // the slice borrows the buffer that `self` keeps alive.
-        unsafe { std::slice::from_raw_parts(bits.as_ptr().cast(), bits.len()) }
+        bytemuck::cast_slice(bits)
     }
 }
 

@@ -51,13 +51,14 @@ pub(crate) use version::{FileVersion, LocalFile, Version};
 
 use datafusion::common::DataFusionError;
 
-use crate::engine::EngineError;
+use rmq_engine::EngineError;
 
-impl From<EngineError> for DataFusionError {
-    fn from(error: EngineError) -> Self {
-        match error {
-            EngineError::OutOfMemory { .. } => Self::ResourcesExhausted(error.to_string()),
-            error => Self::External(Box::new(error)),
+/// An engine's error as DataFusion's: memory that was not granted is what DataFusion spills for.
+pub(crate) fn engine_error(error: EngineError) -> DataFusionError {
+    match error {
+        EngineError::OutOfMemory { .. } => {
+            DataFusionError::ResourcesExhausted(error.to_string())
         }
+        error => DataFusionError::External(Box::new(error)),
     }
 }

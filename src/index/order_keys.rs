@@ -11,7 +11,7 @@ use datafusion::common::{Result, exec_err};
 use super::compare::compared;
 use super::keys::{Chunks, KeyColumn, encode, is_ranked, key_bytes, value_type};
 use super::sorted::Comparison;
-use crate::engine::{Column, Extreme, Key};
+use rmq_engine::{Column, Extreme, Key};
 
 /// The keys of values of one type. Zeros of both signs have one key, as they are equal where DataFusion compares them; what
 /// the key of a NULL is means nothing. Keys of fixed width are Arrow's own memory where that can be.

@@ -1,5 +1,6 @@
 //! Where rows go when they are sorted, and columns moved there.
 
+use crate::index::engine_error;
 use std::sync::{Arc, OnceLock};
 
 use datafusion::common::Result;
@@ -7,7 +8,8 @@ use datafusion::common::Result;
 use super::bucket_sort::{STEP, SortContext};
 use super::group_numbers::GroupNumbers;
 use super::groups::NO_GROUP;
-use crate::engine::cpu::{Numbers, Plain};
+use rmq_engine::Plain;
+use rmq_engine::cpu::Numbers;
 
 /// What stands for the place of a row that is left out.
 const NOWHERE: u32 = NO_GROUP;
@@ -38,7 +40,7 @@ impl Places {
 
     /// Of rows in the order they came, but for those left out.
     pub(super) fn of_valid(valid: impl ExactSizeIterator<Item = bool>) -> Result<Self> {
-        let mut moved = Numbers::zeroed(valid.len())?;
+        let mut moved = Numbers::zeroed(valid.len()).map_err(engine_error)?;
         let mut len = 0;
         for (place, valid) in moved.iter_mut().zip(valid) {
             *place = if valid { number(len) } else { NOWHERE };
@@ -94,7 +96,7 @@ impl Places {
 
     /// Of all rows, by which of them stands at each place.
     pub(super) fn of_order(order: Vec<u32>, rows: usize) -> Result<Self> {
-        let mut moved = Numbers::zeroed(rows)?;
+        let mut moved = Numbers::zeroed(rows).map_err(engine_error)?;
         moved.fill(NOWHERE);
         for (place, row) in order.iter().enumerate() {
             moved[*row as usize] = number(place);
@@ -179,7 +181,7 @@ impl Places {
         chunks: impl IntoIterator<Item = &'a [T]>,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<Numbers<T>> {
-        let mut arranged = Numbers::zeroed(self.len)?;
+        let mut arranged = Numbers::zeroed(self.len).map_err(engine_error)?;
         let mut first = 0;
         for chunk in chunks {
             for step in chunk.chunks(STEP) {

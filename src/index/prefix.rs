@@ -1,5 +1,6 @@
 //! Counts and sums of ranges, as differences of counts and sums from the first row; sums of floats apart.
 
+use crate::index::engine_error;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use datafusion::common::{Result, exec_err, internal_err};
 
 use super::float_sums::FloatSums;
 use super::places::Places;
-use crate::engine::cpu::Numbers;
+use rmq_engine::cpu::Numbers;
 use crate::functions::bounds::Ranges;
 
 /// How many values before each row are not NULL.
@@ -27,7 +28,7 @@ impl Counts {
         if chunks.iter().all(|chunk| chunk.logical_null_count() == 0) {
             return Ok(Self(None));
         }
-        let mut counts = Numbers::zeroed(places.len() + 1)?;
+        let mut counts = Numbers::zeroed(places.len() + 1).map_err(engine_error)?;
         let mut first = 0;
         for chunk in chunks {
             let nulls = chunk.logical_nulls();

@@ -9,8 +9,9 @@ use super::even::Even;
 use super::places::number;
 use super::segments::Segments;
 use super::sorted::Comparison;
-use crate::engine::cpu::{Plain, Simd, prefetch};
-use crate::engine::{Column, Encoding, Key, SharedSlice};
+use rmq_engine::Plain;
+use rmq_engine::cpu::{Simd, prefetch};
+use rmq_engine::{Column, Encoding, Key, SharedSlice};
 
 /// How many searches are under way at once, so that the memory that each waits for comes while others go on.
 const TILE: usize = 32;
@@ -643,7 +644,7 @@ mod tests {
 
     use super::super::sorted::Comparison;
     use super::*;
-    use crate::random::random;
+    use rmq_testing::random;
 
     fn shared<T: Send + Sync + 'static>(values: Vec<T>) -> SharedSlice<T> {
         Arc::new(values)

@@ -1,5 +1,6 @@
 //! Rows sorted by equality keys and a range key: which of them lie between two bounds.
 
+use crate::index::engine_error;
 use std::cmp::Ordering;
 
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use super::order_keys::OrderKeys;
 use super::places::{Places, number};
 use super::search::{Keys, LastFound, Number, are_sorted, is_sorted};
 use super::segments::Segments;
-use crate::engine::cpu::Numbers;
-use crate::engine::{Column, Encoding, EngineError, SharedSlice, SortedKeys as KeysToSend};
+use rmq_engine::cpu::Numbers;
+use rmq_engine::{Column, Encoding, EngineError, SharedSlice, SortedKeys as KeysToSend};
 
 /// How a range key stands to a bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
@@ -364,7 +365,7 @@ fn put_together<K: Number>(
     starts: &[usize],
     context: SortContext,
 ) -> Result<(Numbers<K>, bool)> {
-    let mut keys = Numbers::zeroed(starts.last().copied().unwrap_or(0))?;
+    let mut keys = Numbers::zeroed(starts.last().copied().unwrap_or(0)).map_err(engine_error)?;
     let (mut first, mut group, mut sorted) = (0, 0, true);
     for column in columns {
         (context.check)()?;
@@ -411,7 +412,7 @@ fn sort_groups<K: Number>(
             Some(onward) => onward,
             none => {
                 context.memory.try_grow(rows * size_of::<u32>())?;
-                let mut same = Numbers::zeroed(rows)?;
+                let mut same = Numbers::zeroed(rows).map_err(engine_error)?;
                 for (place, slot) in same.iter_mut().enumerate() {
                     *slot = number(place);
                 }
@@ -508,7 +509,7 @@ mod tests {
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 
     use super::*;
-    use crate::random::random;
+    use rmq_testing::random;
 
     #[test]
     fn bounds_are_found_as_by_counting() {

@@ -22,7 +22,7 @@ use datafusion::physical_expr::create_physical_expr;
 use super::condition::{check_repeats, is_of, widens, without_lossless_casts};
 use super::infallible::is_infallible;
 use super::recognised::{Recognised, no};
-use crate::engine::Extreme;
+use rmq_engine::Extreme;
 use crate::functions::{DecimalAverageUdf, TotalOrderUdaf};
 use crate::index::{Sums, has_few_keys, is_ordered, value_type};
 use crate::plan::{KeyAggregate, KeyFunction, Unmatched};

@@ -8,7 +8,7 @@ use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
-use crate::random::Random;
+use rmq_testing::Random;
 use crate::support::{bigint, engine, register, run, session_of_pool, set, skipped};
 
 /// A session whose memory is counted, on a GPU; nothing where there is none.

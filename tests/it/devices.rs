@@ -19,7 +19,7 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 
 use crate::fake::Fake;
-use crate::random::Random;
+use rmq_testing::Random;
 use crate::support::{bigint, error, register, run};
 
 const CUDA: [(&str, &str); 1] = [("rmq.engine", "cuda")];

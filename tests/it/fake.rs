@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_rmq::engine::choice::Costs;
-use datafusion_rmq::engine::cpu::CpuEngine;
-use datafusion_rmq::engine::cuda::{CudaOptions, CudaVersion, DeviceInfo, DeviceUse};
-use datafusion_rmq::engine::{
+use rmq_engine::choice::Costs;
+use rmq_engine::cpu::CpuEngine;
+use rmq_engine::cuda::{CudaOptions, CudaVersion, DeviceInfo, DeviceUse};
+use rmq_engine::{
     Answers, BuildOptions, Column, ColumnSize, Engine, EngineError, Key, KeyRanges, KeySearch,
     RangeIndex, SortedKeys,
 };

@@ -12,7 +12,7 @@ use datafusion::error::Result;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use crate::random::{Random, cases_with_queries, is_usual};
+use rmq_testing::{Random, cases_with_queries, is_usual};
 use crate::range_join::{Tables, answer, is_refusal, lines, metric};
 use crate::support::{bigint, engine, run};
 

@@ -8,7 +8,7 @@ use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use crate::random::{Random, cases, is_usual};
+use rmq_testing::{Random, cases, is_usual};
 use crate::support::{register, run};
 
 /// How many queries the test asks unless `RMQ_CASES` says otherwise.

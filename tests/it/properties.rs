@@ -23,7 +23,7 @@ use datafusion::scalar::ScalarValue;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-use crate::random::{Random, cases, is_usual};
+use rmq_testing::{Random, cases, is_usual};
 use crate::support::{register, run, session, skipped};
 
 /// Ranges asked in one case.

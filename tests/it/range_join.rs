@@ -20,7 +20,7 @@ use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::properties::{array, types};
-use crate::random::{Random, cases_with_queries, is_usual};
+use rmq_testing::{Random, cases_with_queries, is_usual};
 use crate::support::{register, run, session, session_of_pool, set};
 
 /// How many queries each test asks unless `RMQ_CASES` says otherwise.

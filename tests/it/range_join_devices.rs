@@ -8,7 +8,7 @@ use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, StringArray};
 use datafusion::prelude::SessionContext;
 
 use crate::fake::Fake;
-use crate::random::Random;
+use rmq_testing::Random;
 use crate::support::{error, register, run};
 
 /// Rows `p` to be searched, in no order, and `q` that ask, both with NULLs; the same ones each time.

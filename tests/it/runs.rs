@@ -18,7 +18,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::TryStreamExt;
 use futures::future::join_all;
 
-use crate::random::{Random, cases};
+use rmq_testing::{Random, cases};
 use crate::range_join::{lines, register_partitions};
 use crate::support::session_of_pool;
 

@@ -25,7 +25,7 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use crate::random::{Random, cases_with_queries, is_usual};
+use rmq_testing::{Random, cases_with_queries, is_usual};
 use crate::range_join::{Tables, answer, lines, metric};
 use crate::support::{error, run, session_of_pool, set};
 

@@ -10,7 +10,7 @@ use datafusion::error::Result;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_rmq::engine::cuda::devices;
+use rmq_engine::cuda::devices;
 
 use crate::fake::Fake;
 

@@ -20,7 +20,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect,
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::TryStreamExt;
 
-use crate::random::{Random, cases, is_usual};
+use rmq_testing::{Random, cases, is_usual};
 use crate::range_join::{lines, register_partitions};
 use crate::support::{run, session_of_pool, set};
 

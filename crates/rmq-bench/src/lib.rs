@@ -1,0 +1,3 @@
+//! What the benchmarks share.
+
+pub mod support;

@@ -1,0 +1,246 @@
+//! Fills the levels: one pass over the column, each level from the lines of the one below while they are in cache.
+
+use super::dispatch::CpuKey;
+use super::levels::{BLOCK, Levels, Parts};
+use super::memory::Memory;
+use crate::Plain;
+use super::simd::{Kernel, Simd, prefetch};
+use super::validity::NextValid;
+use crate::column::word;
+use crate::{Column, Encoding, EngineError, Key, Validity};
+
+/// Values under a block of level 4.
+const TOP: usize = BLOCK * BLOCK * BLOCK * BLOCK;
+
+/// Below this many values a second thread costs more than it gives.
+const MIN_PER_THREAD: usize = 1 << 20;
+
+/// How many bytes ahead of the build the column is asked for.
+const AHEAD: usize = 4096;
+
+/// The values that levels are built of.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Source<'a, K> {
+    pub(super) values: &'a [K],
+    pub(super) lead: usize,
+    pub(super) encoding: Encoding<K>,
+}
+
+/// How many threads are worth starting for `rows` values.
+fn threads(rows: usize, wanted: usize) -> usize {
+    wanted.min(rows / MIN_PER_THREAD).max(1)
+}
+
+/// Fills all levels and the sparse table, on up to `wanted` threads. `simd` is available.
+pub(super) fn fill_levels<K: CpuKey>(
+    levels: &mut Levels<K>,
+    source: Source<'_, K>,
+    simd: Simd,
+    wanted: usize,
+) -> Result<(), EngineError> {
+    let tops = levels.layout().len[3];
+    let threads = threads(source.values.len(), wanted);
+    let share = tops.div_ceil(threads).max(1);
+    let mut rest = levels.parts();
+    std::thread::scope(|scope| {
+        let mut first = 0;
+        while first + share < tops {
+            let (part, others) = rest.split(share);
+            rest = others;
+            std::thread::Builder::new()
+                .name("rmq-build".to_owned())
+                .spawn_scoped(scope, move || {
+                    // SAFETY: `simd` is available.
+                    unsafe { K::fill(simd, source, first, part) }
+                })
+                .map_err(|error| EngineError::Thread(error.to_string()))?;
+            first += share;
+        }
+        // SAFETY: `simd` is available.
+        unsafe { K::fill(simd, source, first, rest) };
+        Ok(())
+    })?;
+    levels.fill_sparse();
+    Ok(())
+}
+
+/// Fills the parts that begin at block `top` of level 4, padding included.
+#[inline(always)]
+pub(super) fn fill<K: Key + Plain, S: Kernel<K>>(
+    source: Source<'_, K>,
+    top: usize,
+    mut parts: Parts<'_, K>,
+) {
+    let total = source.lead + source.values.len();
+    let begin = top * TOP;
+    let end = (begin + parts.level[3].len() * TOP).min(total);
+    // The origin of blocks may lie before the column, hence no `add` (which must stay inside).
+    let origin = source.values.as_ptr().wrapping_sub(source.lead);
+
+    // One line of level 1, 256 values, at a time.
+    for line in 0..(end - begin).div_ceil(BLOCK * BLOCK) {
+        let from = begin + line * BLOCK * BLOCK;
+        let mut lanes = [0_u32; BLOCK];
+        let keys = &mut parts.level[0][line * BLOCK..][..BLOCK];
+        if from >= source.lead && from + BLOCK * BLOCK <= end {
+            for (i, key) in keys.iter_mut().enumerate() {
+                // The machine's own prefetcher stops at the end of each page.
+                let ahead = origin
+                    .wrapping_add(from + i * BLOCK)
+                    .wrapping_byte_add(AHEAD);
+                prefetch(ahead);
+                if size_of::<K>() > 4 {
+                    prefetch(ahead.wrapping_byte_add(64));
+                }
+                // SAFETY: all 256 values lie inside the column.
+                (*key, lanes[i]) = unsafe {
+                    S::base(
+                        origin.wrapping_add(from + i * BLOCK),
+                        0xFFFF,
+                        source.encoding,
+                    )
+                };
+            }
+        } else {
+            for (i, key) in keys.iter_mut().enumerate() {
+                let from = from + i * BLOCK;
+                let mask = inside(from, source.lead, end);
+                // SAFETY: the mask leaves only values inside the column.
+                (*key, lanes[i]) =
+                    unsafe { S::base(origin.wrapping_add(from), mask, source.encoding) };
+            }
+        }
+        // SAFETY: `keys` holds 16 keys.
+        let (least, lane) = unsafe { S::line(keys.as_ptr(), 0xFFFF) };
+        parts.level[1][line] = least;
+        if let Some(offset) = &mut parts.offset {
+            let nibbles = offset.nibbles[line * 8..].iter_mut();
+            for (pair, byte) in lanes.chunks_exact(2).zip(nibbles) {
+                *byte = (pair[0] & 15) as u8 | ((pair[1] & 15) as u8) << 4;
+            }
+            offset.bytes[line] = (lane * 16 + (lanes[lane as usize % BLOCK] & 15)) as u8;
+        }
+    }
+    let lines = [
+        (end - begin).div_ceil(BLOCK),
+        (end - begin).div_ceil(BLOCK * BLOCK),
+        (end - begin).div_ceil(BLOCK * BLOCK * BLOCK),
+        (end - begin).div_ceil(TOP),
+    ];
+    // Level 1 is complete to the line; the others, and all padding, are not.
+    let first_open = [lines[1] * BLOCK, lines[1], lines[2], lines[3]];
+    for (level, open) in parts.level.iter_mut().zip(first_open) {
+        level[open..].fill(K::MAX);
+    }
+    for upper in [2, 3] {
+        let (below, above) = parts.level.split_at_mut(upper);
+        for (i, key) in above[0][..lines[upper]].iter_mut().enumerate() {
+            let line = &below[upper - 1][i * BLOCK..][..BLOCK];
+            // SAFETY: `line` holds 16 keys.
+            let (least, lane) = unsafe { S::line(line.as_ptr(), 0xFFFF) };
+            *key = least;
+            if let Some(offset) = &mut parts.offset {
+                let child = i * BLOCK + lane as usize;
+                if upper == 2 {
+                    offset.words[i] = (lane * 256) as u16 + u16::from(offset.bytes[child]);
+                } else {
+                    offset.top[i] = (lane * 4096) as u16 + offset.words[child];
+                }
+            }
+        }
+    }
+}
+
+/// Which of the 16 positions from `from` on lie in `begin..end`.
+fn inside(from: usize, begin: usize, end: usize) -> u32 {
+    let low = begin.saturating_sub(from).min(BLOCK);
+    let high = end.saturating_sub(from).min(BLOCK);
+    if low >= high {
+        return 0;
+    }
+    ((1 << high) - 1) & !((1 << low) - 1)
+}
+
+/// A column of keys with [`Key::MAX`] for NULL, and which positions are not NULL.
+pub(super) fn without_nulls<K: CpuKey>(
+    column: &Column<K>,
+    validity: &Validity,
+    wanted: usize,
+) -> Result<(Memory, NextValid), EngineError> {
+    let bits = column.bits();
+    let encoding = column.encoding();
+    validity.check(bits.len())?;
+    let mut memory = Memory::zeroed(std::mem::size_of_val(bits))?;
+    let mut next = NextValid::new(bits.len())?;
+    let mut keys = memory.slice_mut::<K>(0, bits.len());
+    let mut leaves = next.leaves();
+    // A multiple of 64, so that no two threads share a word of the bitmap.
+    let share = bits
+        .len()
+        .div_ceil(threads(bits.len(), wanted))
+        .next_multiple_of(64);
+    let bytes = validity.bytes();
+    std::thread::scope(|scope| {
+        let mut first = 0;
+        while first + share < bits.len() {
+            let (key_part, other_keys) = keys.split_at_mut(share);
+            let (leaf_part, other_leaves) = leaves.split_at_mut(share / 64);
+            (keys, leaves) = (other_keys, other_leaves);
+            let part = &bits[first..first + share];
+            let offset = validity.offset() + first;
+            std::thread::Builder::new()
+                .name("rmq-build".to_owned())
+                .spawn_scoped(scope, move || {
+                    copy_valid(part, encoding, bytes, offset, key_part, leaf_part);
+                })
+                .map_err(|error| EngineError::Thread(error.to_string()))?;
+            first += share;
+        }
+        let offset = validity.offset() + first;
+        copy_valid(&bits[first..], encoding, bytes, offset, keys, leaves);
+        Ok(())
+    })?;
+    next.finish();
+    Ok((memory, next))
+}
+
+/// Encodes `bits` into `keys`, the greatest key for NULL, and copies their validity from bit `offset` of `bytes` on.
+fn copy_valid<K: Key>(
+    bits: &[K],
+    encoding: Encoding<K>,
+    bytes: &[u8],
+    offset: usize,
+    keys: &mut [K],
+    leaves: &mut [u64],
+) {
+    let chunks = bits.chunks(64).zip(keys.chunks_mut(64)).zip(leaves);
+    for (i, ((bits, keys), leaf)) in chunks.enumerate() {
+        let valid = word(bytes, offset + i * 64, bits.len());
+        *leaf = valid;
+        for (j, (bits, key)) in bits.iter().zip(keys).enumerate() {
+            let encoded = encoding.encode(*bits);
+            *key = if valid >> j & 1 == 1 { encoded } else { K::MAX };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inside_is_a_run_of_bits() {
+        for from in [0, 16, 32] {
+            for begin in 0..40 {
+                for end in 0..60 {
+                    let mut expected = 0;
+                    for i in 0..16 {
+                        let at = from + i;
+                        expected |= u32::from(begin <= at && at < end) << i;
+                    }
+                    assert_eq!(inside(from, begin, end), expected);
+                }
+            }
+        }
+    }
+}

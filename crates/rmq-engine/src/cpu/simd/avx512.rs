@@ -1,0 +1,283 @@
+//! AVX-512: 16 keys of 32 bits are one vector, masks are free, and lanes masked out are not read.
+
+use std::arch::x86_64::*;
+
+use super::{Kernel, window_lines};
+use crate::cpu::levels::WINDOW_LINES;
+use crate::cpu::tile::{self, Offsets, Place, Plan, Planner, TILE, Tile};
+use crate::{Encoding, Key};
+
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cpu) struct Avx512;
+
+impl Kernel<u32> for Avx512 {
+    #[inline(always)]
+    unsafe fn line(keys: *const u32, mask: u32) -> (u32, u32) {
+        // SAFETY: the caller vouches for memory and instructions.
+        unsafe {
+            let mask = mask as __mmask16;
+            let none = _mm512_set1_epi32(-1);
+            least_u32(_mm512_mask_loadu_epi32(none, mask, keys.cast()), mask)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn window(first: *const u32, last: *const u32) -> (u32, u32) {
+        // SAFETY: the caller vouches for memory and instructions.
+        unsafe {
+            let (lines, mask) = window_lines::<_, WINDOW_LINES>(first, last);
+            let none = _mm512_set1_epi32(-1);
+            let load =
+                |i: usize| _mm512_mask_load_epi32(none, (mask >> (16 * i)) as u16, lines[i].cast());
+            let (a, b) = (load(0), load(1));
+            let best = _mm512_reduce_min_epu32(_mm512_min_epu32(a, b));
+            let wanted = _mm512_set1_epi32(best.cast_signed());
+            let equal = u64::from(_mm512_cmpeq_epi32_mask(a, wanted))
+                | u64::from(_mm512_cmpeq_epi32_mask(b, wanted)) << 16;
+            (best, (equal & mask).trailing_zeros())
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn base(values: *const u32, mask: u32, encoding: Encoding<u32>) -> (u32, u32) {
+        // SAFETY: the caller vouches for memory under the mask, and for instructions; other lanes are not read.
+        unsafe {
+            let mask = mask as __mmask16;
+            let bits = _mm512_maskz_loadu_epi32(mask, values.cast());
+            let fold = _mm512_set1_epi32(encoding.fold().cast_signed());
+            let flip = _mm512_set1_epi32(encoding.flip().cast_signed());
+            let folded = _mm512_and_si512(_mm512_srai_epi32::<31>(bits), fold);
+            let keys = _mm512_xor_si512(_mm512_xor_si512(bits, folded), flip);
+            let none = _mm512_set1_epi32(-1);
+            least_u32(_mm512_mask_mov_epi32(none, mask, keys), mask)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn plan(
+        planner: &Planner<u32>,
+        left: &[i64; TILE],
+        right: &[i64; TILE],
+        tile: &mut Tile<u32>,
+        plan: &mut Plan<u32>,
+    ) {
+        // SAFETY: the caller vouches for instructions.
+        unsafe { plan_eight(planner, left, right, tile, plan) }
+    }
+
+    #[inline(always)]
+    unsafe fn positions(
+        bytes: *const u8,
+        offsets: &Offsets,
+        lead: usize,
+        places: &[Place; TILE],
+        out: &mut [i64],
+    ) {
+        // SAFETY: the caller vouches for memory and instructions.
+        unsafe { positions_eight(bytes, offsets, lead, places, out) }
+    }
+}
+
+/// Of keys that are the greatest where masked out.
+#[inline(always)]
+unsafe fn least_u32(keys: __m512i, mask: __mmask16) -> (u32, u32) {
+    // SAFETY: the caller vouches for instructions.
+    unsafe {
+        let best = _mm512_reduce_min_epu32(keys);
+        let wanted = _mm512_set1_epi32(best.cast_signed());
+        let equal = _mm512_mask_cmpeq_epi32_mask(mask, keys, wanted);
+        (best, u64::from(equal).trailing_zeros())
+    }
+}
+
+impl Kernel<u64> for Avx512 {
+    #[inline(always)]
+    unsafe fn line(keys: *const u64, mask: u32) -> (u64, u32) {
+        // SAFETY: the caller vouches for memory and instructions.
+        unsafe {
+            let none = _mm512_set1_epi64(-1);
+            let (low, high) = halves(keys, mask);
+            let a = _mm512_mask_loadu_epi64(none, mask as u8, low.cast());
+            let b = _mm512_mask_loadu_epi64(none, (mask >> 8) as u8, high.cast());
+            least_u64(a, b, mask)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn window(first: *const u64, last: *const u64) -> (u64, u32) {
+        // SAFETY: the caller vouches for memory and instructions.
+        unsafe {
+            let (lines, mask) = window_lines::<_, { 2 * WINDOW_LINES }>(first, last);
+            let none = _mm512_set1_epi64(-1);
+            let mut parts = [none; 2 * WINDOW_LINES];
+            let mut least = none;
+            for (i, part) in parts.iter_mut().enumerate() {
+                *part = _mm512_mask_load_epi64(none, (mask >> (8 * i)) as u8, lines[i].cast());
+                least = _mm512_min_epu64(least, *part);
+            }
+            let best = _mm512_reduce_min_epu64(least);
+            let wanted = _mm512_set1_epi64(best.cast_signed());
+            let mut equal = 0_u64;
+            for (i, part) in parts.into_iter().enumerate() {
+                equal |= u64::from(_mm512_cmpeq_epi64_mask(part, wanted)) << (8 * i);
+            }
+            (best, (equal & mask).trailing_zeros())
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn base(values: *const u64, mask: u32, encoding: Encoding<u64>) -> (u64, u32) {
+        // SAFETY: the caller vouches for memory under the mask, and for instructions; other lanes are not read.
+        unsafe {
+            let none = _mm512_set1_epi64(-1);
+            let fold = _mm512_set1_epi64(encoding.fold().cast_signed());
+            let flip = _mm512_set1_epi64(encoding.flip().cast_signed());
+            let load = |from: *const u64, mask: u8| {
+                let bits = _mm512_maskz_loadu_epi64(mask, from.cast());
+                let folded = _mm512_and_si512(_mm512_srai_epi64::<63>(bits), fold);
+                let keys = _mm512_xor_si512(_mm512_xor_si512(bits, folded), flip);
+                _mm512_mask_mov_epi64(none, mask, keys)
+            };
+            let (low, high) = halves(values, mask);
+            let a = load(low, mask as u8);
+            let b = load(high, (mask >> 8) as u8);
+            least_u64(a, b, mask)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn plan(
+        planner: &Planner<u64>,
+        left: &[i64; TILE],
+        right: &[i64; TILE],
+        tile: &mut Tile<u64>,
+        plan: &mut Plan<u64>,
+    ) {
+        // SAFETY: the caller vouches for instructions.
+        unsafe { plan_eight(planner, left, right, tile, plan) }
+    }
+
+    #[inline(always)]
+    unsafe fn positions(
+        bytes: *const u8,
+        offsets: &Offsets,
+        lead: usize,
+        places: &[Place; TILE],
+        out: &mut [i64],
+    ) {
+        // SAFETY: the caller vouches for memory and instructions.
+        unsafe { positions_eight(bytes, offsets, lead, places, out) }
+    }
+}
+
+/// The two lines of a block; the one that is masked out altogether is replaced by the other, for a load brings its line
+/// in whatever the mask.
+#[inline(always)]
+fn halves(block: *const u64, mask: u32) -> (*const u64, *const u64) {
+    let (low, high) = (block, block.wrapping_add(8));
+    (
+        if mask & 0xFF == 0 { high } else { low },
+        if mask >> 8 == 0 { low } else { high },
+    )
+}
+
+/// Of 16 keys that are the greatest where masked out.
+#[inline(always)]
+unsafe fn least_u64(a: __m512i, b: __m512i, mask: u32) -> (u64, u32) {
+    // SAFETY: the caller vouches for instructions.
+    unsafe {
+        let best = _mm512_reduce_min_epu64(_mm512_min_epu64(a, b));
+        let wanted = _mm512_set1_epi64(best.cast_signed());
+        let equal = u32::from(_mm512_cmpeq_epi64_mask(a, wanted))
+            | u32::from(_mm512_cmpeq_epi64_mask(b, wanted)) << 8;
+        (best, u64::from(equal & mask).trailing_zeros())
+    }
+}
+
+/// [`tile::plan`], eight queries at a time.
+#[inline(always)]
+unsafe fn plan_eight<K: Key>(
+    planner: &Planner<K>,
+    left: &[i64; TILE],
+    right: &[i64; TILE],
+    tile: &mut Tile<K>,
+    plan: &mut Plan<K>,
+) {
+    let (mut some, mut wide) = (0_u64, [0_u64; 3]);
+    // SAFETY: all arrays have `TILE` entries of eight bytes; the caller vouches for instructions.
+    unsafe {
+        let zero = _mm512_setzero_si512();
+        let last = _mm512_set1_epi64(planner.last);
+        let lead = _mm512_set1_epi64(planner.lead as i64);
+        let window = _mm512_set1_epi64(WINDOW_LINES as i64);
+        let keys = |k: usize| _mm512_set1_epi64(planner.level[k].addr() as i64);
+        for q in (0..TILE).step_by(8) {
+            let l = _mm512_max_epi64(_mm512_loadu_epi64(left.as_ptr().add(q)), zero);
+            let r = _mm512_min_epi64(_mm512_loadu_epi64(right.as_ptr().add(q)), last);
+            let is_some = _mm512_cmple_epi64_mask(l, r);
+            let l = _mm512_add_epi64(_mm512_maskz_mov_epi64(is_some, l), lead);
+            let r = _mm512_add_epi64(_mm512_maskz_mov_epi64(is_some, r), lead);
+            _mm512_storeu_epi64(tile.left.as_mut_ptr().add(q).cast(), l);
+            _mm512_storeu_epi64(tile.right.as_mut_ptr().add(q).cast(), r);
+            some |= u64::from(is_some) << q;
+            let (mut base, mut shift) = (keys(0), _mm512_set1_epi64(4));
+            for (k, wide) in wide.iter_mut().enumerate() {
+                // Lines of level `k + 1`.
+                let by = _mm_cvtsi64_si128(4 * (k as i64 + 2));
+                let span = _mm512_sub_epi64(_mm512_srl_epi64(r, by), _mm512_srl_epi64(l, by));
+                let is_wide = _mm512_cmpge_epi64_mask(span, window);
+                *wide |= u64::from(is_wide) << q;
+                base = _mm512_mask_mov_epi64(base, is_wide, keys(k + 1));
+                shift =
+                    _mm512_mask_mov_epi64(shift, is_wide, _mm512_set1_epi64(4 * (k as i64 + 2)));
+            }
+            let size = _mm_cvtsi64_si128(i64::from(size_of::<K>().trailing_zeros()));
+            let address =
+                |at| _mm512_add_epi64(base, _mm512_sll_epi64(_mm512_srlv_epi64(at, shift), size));
+            _mm512_storeu_epi64(plan.first.as_mut_ptr().add(q).cast(), address(l));
+            _mm512_storeu_epi64(plan.last.as_mut_ptr().add(q).cast(), address(r));
+        }
+    }
+    tile.set_starts(some, wide);
+}
+
+/// [`tile::positions`], eight at a time.
+#[inline(always)]
+unsafe fn positions_eight(
+    bytes: *const u8,
+    offsets: &Offsets,
+    lead: usize,
+    places: &[Place; TILE],
+    out: &mut [i64],
+) {
+    let Some(out) = out.first_chunk_mut::<TILE>() else {
+        // SAFETY: as the caller vouches.
+        return unsafe { tile::positions(bytes, offsets, lead, places, out) };
+    };
+    // SAFETY: the caller vouches for memory and instructions; the arrays of `offsets` have eight entries.
+    unsafe {
+        let load = |entries: &[u64; 8]| _mm512_loadu_epi64(entries.as_ptr().cast());
+        let (start, keep, log_bits) = (
+            load(&offsets.start),
+            load(&offsets.keep),
+            load(&offsets.log_bits),
+        );
+        let (mask, shift) = (load(&offsets.mask), load(&offsets.shift));
+        let lead = _mm512_set1_epi64(lead as i64);
+        for q in (0..TILE).step_by(8) {
+            let place = _mm512_loadu_epi64(places.as_ptr().add(q).cast());
+            let level = _mm512_srli_epi64::<{ Place::LEVEL_SHIFT }>(place);
+            let low = _mm512_set1_epi64((1 << Place::LEVEL_SHIFT) - 1);
+            let block = _mm512_and_si512(place, low);
+            let of = |table| _mm512_permutexvar_epi64(level, table);
+            let bit = _mm512_sllv_epi64(_mm512_and_si512(block, of(keep)), of(log_bits));
+            let byte = _mm512_add_epi64(of(start), _mm512_srli_epi64::<3>(bit));
+            let word = _mm512_i64gather_epi64::<1>(byte, bytes.cast());
+            let odd = _mm512_and_si512(bit, _mm512_set1_epi64(7));
+            let within = _mm512_and_si512(_mm512_srlv_epi64(word, odd), of(mask));
+            let position = _mm512_add_epi64(_mm512_sllv_epi64(block, of(shift)), within);
+            let position = _mm512_sub_epi64(position, lead);
+            _mm512_storeu_epi64(out.as_mut_ptr().add(q), position);
+        }
+    }
+}

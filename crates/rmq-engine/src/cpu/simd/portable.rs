@@ -1,0 +1,77 @@
+//! Plain Rust over arrays of fixed size, which the compiler turns into the vectors of the base instruction set.
+
+use super::{Kernel, NOWHERE, between};
+use crate::cpu::levels::BLOCK;
+use crate::{Encoding, Key};
+
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cpu) struct Portable;
+
+/// The smallest of `N` keys under a mask and its first lane.
+#[inline(always)]
+fn least<K: Key, const N: usize>(keys: &[K; N], mask: u64) -> (K, u32) {
+    let mut masked = [K::MAX; N];
+    for i in 0..N {
+        masked[i] = if mask >> i & 1 == 1 { keys[i] } else { K::MAX };
+    }
+    let mut best = K::MAX;
+    for key in masked {
+        best = best.min(key);
+    }
+    let mut equal = 0_u64;
+    for (i, key) in keys.iter().enumerate() {
+        equal |= u64::from(*key == best) << i;
+    }
+    (best, (equal & mask).trailing_zeros())
+}
+
+impl<K: Key> Kernel<K> for Portable {
+    #[inline(always)]
+    unsafe fn line(keys: *const K, mask: u32) -> (K, u32) {
+        // SAFETY: the caller lets us read 16 keys.
+        let keys = unsafe { &*keys.cast::<[K; BLOCK]>() };
+        least(keys, u64::from(mask))
+    }
+
+    #[inline(always)]
+    unsafe fn window(first: *const K, last: *const K) -> (K, u32) {
+        let mask = between(first, last);
+        if mask == 0 {
+            return (K::MAX, NOWHERE);
+        }
+        // SAFETY: the caller lets us read from `first` to `last`.
+        let keys = unsafe { std::slice::from_raw_parts(first.add(1), mask.count_ones() as usize) };
+        let mut best = K::MAX;
+        for key in keys {
+            best = best.min(*key);
+        }
+        let at = keys.iter().position(|key| *key == best);
+        (best, mask.trailing_zeros() + at.map_or(0, |at| at as u32))
+    }
+
+    #[inline(always)]
+    unsafe fn base(values: *const K, mask: u32, encoding: Encoding<K>) -> (K, u32) {
+        let (mut best, mut lane) = (K::MAX, NOWHERE);
+        if mask == 0 {
+            return (best, lane);
+        }
+        let first = mask.trailing_zeros();
+        let len = (mask >> first).trailing_ones();
+        // SAFETY: the caller lets us read the values under the mask, which has no holes. `values` itself may lie outside
+        // the column, hence `wrapping_add`.
+        let values = unsafe {
+            std::slice::from_raw_parts(values.wrapping_add(first as usize), len as usize)
+        };
+        for value in values {
+            best = best.min(encoding.encode(*value));
+        }
+        let bits = encoding.decode(best);
+        for (i, value) in (first..).zip(values) {
+            if *value == bits {
+                lane = i;
+                break;
+            }
+        }
+        (best, lane)
+    }
+}

@@ -1,0 +1,219 @@
+//! A tile: queries that go through the search together, so that their cache misses overlap.
+
+use super::levels::{LEVELS, WINDOW_LINES};
+use crate::Key;
+
+/// Queries in a tile: one for each bit of a word, and few enough that all tiles under way stay in the L1 cache.
+pub(super) const TILE: usize = 64;
+
+/// A set of queries of a tile. Adding and walking take no branch and no memory, unlike with a list.
+#[derive(Debug)]
+pub(super) struct Set(pub(super) u64);
+
+impl Set {
+    /// This query, if `wanted`.
+    #[inline(always)]
+    pub(super) fn one(query: usize, wanted: bool) -> u64 {
+        u64::from(wanted) << (query % TILE)
+    }
+}
+
+impl Iterator for Set {
+    type Item = usize;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<usize> {
+        if self.0 == 0 {
+            return None;
+        }
+        // Below 64 anyway; `% TILE` tells the compiler, which then checks no bounds.
+        let query = self.0.trailing_zeros() as usize % TILE;
+        self.0 &= self.0 - 1;
+        Some(query)
+    }
+}
+
+/// Where the minimum of a query stands, as far as known: a block, and the level it belongs to (0: a single position).
+#[derive(Debug, Clone, Copy)]
+#[repr(transparent)]
+pub(super) struct Place(pub(super) u64);
+
+impl Place {
+    /// Block numbers and positions stay below 2^47 (see `Layout::new`), so the level fits above.
+    pub(super) const LEVEL_SHIFT: u32 = 56;
+
+    #[inline(always)]
+    pub(super) fn new(level: usize, block: usize) -> Self {
+        Self((level as u64) << Self::LEVEL_SHIFT | block as u64)
+    }
+
+    #[inline(always)]
+    pub(super) fn level(self) -> usize {
+        (self.0 >> Self::LEVEL_SHIFT) as usize
+    }
+
+    #[inline(always)]
+    pub(super) fn block(self) -> usize {
+        (self.0 & ((1 << Self::LEVEL_SHIFT) - 1)) as usize
+    }
+}
+
+/// Where the queries of a tile start: what is known before any key is read.
+#[derive(Debug)]
+pub(super) struct Plan<K> {
+    /// The address of the first and of the last block's key, at the level where a query starts.
+    pub(super) first: [*const K; TILE],
+    pub(super) last: [*const K; TILE],
+}
+
+impl<K> Plan<K> {
+    pub(super) fn new() -> Self {
+        Self {
+            first: [std::ptr::null(); TILE],
+            last: [std::ptr::null(); TILE],
+        }
+    }
+}
+
+/// The state of the queries of a tile.
+#[derive(Debug)]
+pub(super) struct Tile<K> {
+    /// Inclusive bounds, clipped, counted from the origin of blocks. Position 0 to 0 where a range is empty.
+    pub(super) left: [usize; TILE],
+    pub(super) right: [usize; TILE],
+    /// The smallest key found so far.
+    pub(super) best: [K; TILE],
+    /// Where it stands.
+    pub(super) place: [Place; TILE],
+    /// Queries whose range is not empty.
+    pub(super) some: u64,
+    /// Queries by the level they start at: 1 to 3 with a window, 4 with the sparse table.
+    pub(super) start: [u64; LEVELS],
+    /// Queries that go down at their left end into a line of level `k` (0: of the column).
+    pub(super) down_left: [u64; LEVELS],
+    /// The same at their right end.
+    pub(super) down_right: [u64; LEVELS],
+    /// The number of the first query in the batch, and how many there are.
+    pub(super) first: usize,
+    pub(super) len: usize,
+}
+
+impl<K: Key> Tile<K> {
+    pub(super) fn new() -> Self {
+        Self {
+            left: [0; TILE],
+            right: [0; TILE],
+            best: [K::MAX; TILE],
+            place: [Place(0); TILE],
+            some: 0,
+            start: [0; LEVELS],
+            down_left: [0; LEVELS],
+            down_right: [0; LEVELS],
+            first: 0,
+            len: 0,
+        }
+    }
+}
+
+/// What a plan is made with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Planner<K> {
+    /// The last position of the column, -1 where it is empty.
+    pub(super) last: i64,
+    /// See [`lead`](super::levels::lead).
+    pub(super) lead: usize,
+    /// Each level's keys.
+    pub(super) level: [*const K; LEVELS],
+}
+
+/// Clips bounds, and decides where each query starts: one query after the other.
+#[inline(always)]
+pub(super) fn plan<K: Key>(
+    planner: &Planner<K>,
+    left: &[i64],
+    right: &[i64],
+    tile: &mut Tile<K>,
+    plan: &mut Plan<K>,
+) {
+    let (mut some, mut wide) = (0, [0; 3]);
+    for (q, (&l, &r)) in left.iter().zip(right).take(TILE).enumerate() {
+        let (l, r) = (l.max(0), r.min(planner.last));
+        let is_some = l <= r;
+        let (l, r) = if is_some { (l, r) } else { (0, 0) };
+        let (l, r) = (l as usize + planner.lead, r as usize + planner.lead);
+        tile.left[q] = l;
+        tile.right[q] = r;
+        some |= Set::one(q, is_some);
+        let mut level = 0;
+        for (k, wide) in wide.iter_mut().enumerate() {
+            // Lines of level `k + 1`.
+            let shift = 4 * (k + 2);
+            let is_wide = (r >> shift) - (l >> shift) >= WINDOW_LINES;
+            *wide |= Set::one(q, is_wide);
+            level += usize::from(is_wide);
+        }
+        let keys = planner.level[level];
+        let shift = 4 * (level + 1);
+        plan.first[q] = keys.wrapping_add(l >> shift);
+        plan.last[q] = keys.wrapping_add(r >> shift);
+    }
+    tile.set_starts(some, wide);
+}
+
+impl<K> Tile<K> {
+    /// Sorts the queries by where they start; `wide[k]` has those too wide for a window of level `k + 1`.
+    #[inline(always)]
+    pub(super) fn set_starts(&mut self, some: u64, wide: [u64; 3]) {
+        self.some = some;
+        self.start = [
+            some & !wide[0],
+            some & wide[0] & !wide[1],
+            some & wide[1] & !wide[2],
+            some & wide[2],
+        ];
+        self.down_left = [0; LEVELS];
+        self.down_right = [0; LEVELS];
+    }
+}
+
+/// Where the offset of the first minimum of a block lies, by level: `bits` from bit `start * 8 + block * bits` on.
+/// Eight entries, as a vector has; the last ones are not used.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Offsets {
+    /// First byte.
+    pub(super) start: [u64; 8],
+    /// All bits, but none for level 0, whose places are positions: they read the first entry, and mask it away.
+    pub(super) keep: [u64; 8],
+    /// Bits an entry as a power of two.
+    pub(super) log_bits: [u64; 8],
+    pub(super) mask: [u64; 8],
+    /// Positions a block as a power of two.
+    pub(super) shift: [u64; 8],
+}
+
+/// Resolves places to positions, counted from the column's first value: one after the other.
+///
+/// # Safety
+/// `bytes` is the index that `offsets` and `places` belong to.
+#[inline(always)]
+pub(super) unsafe fn positions(
+    bytes: *const u8,
+    offsets: &Offsets,
+    lead: usize,
+    places: &[Place; TILE],
+    out: &mut [i64],
+) {
+    for (place, out) in places.iter().zip(out) {
+        let (level, block) = (place.level() % 8, place.block() as u64);
+        let bit = (block & offsets.keep[level]) << offsets.log_bits[level];
+        // SAFETY: `Layout` gives each array of offsets eight bytes more than its entries.
+        let word = unsafe {
+            bytes
+                .add((offsets.start[level] + bit / 8) as usize)
+                .cast::<u64>()
+                .read_unaligned()
+        };
+        let within = (u64::from_le(word) >> (bit % 8)) & offsets.mask[level];
+        *out = ((block << offsets.shift[level]) + within) as i64 - lead as i64;
+    }
+}

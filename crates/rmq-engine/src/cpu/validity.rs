@@ -1,0 +1,134 @@
+//! Which value is the next that is not NULL: a tree of bitmaps, 64 children a node.
+//!
+//! NULLs stand in the levels as the greatest key, so they never win against a smaller one. Only where a range's
+//! minimum is the greatest key is it open whether a value or only NULLs stand there; then the first position that is
+//! not NULL settles both whether there is a value and which position is the leftmost, for all values are equal.
+
+use super::memory::Memory;
+use crate::EngineError;
+
+/// Levels of bitmaps: 64^8 bits are more than there are positions.
+const HEIGHT: usize = 8;
+
+#[derive(Debug)]
+pub(super) struct NextValid {
+    memory: Memory,
+    /// First word of each bitmap; the bitmaps end at the first that is one word.
+    start: [usize; HEIGHT],
+    words: [usize; HEIGHT],
+}
+
+/// Words of each bitmap for `len` positions.
+fn words_of(len: usize) -> [usize; HEIGHT] {
+    let mut words = [0; HEIGHT];
+    let mut below = len;
+    for words in &mut words {
+        below = below.div_ceil(64);
+        *words = below;
+        if below <= 1 {
+            break;
+        }
+    }
+    words
+}
+
+impl NextValid {
+    /// Bytes for a column of `len` values.
+    pub(super) fn bytes_for(len: usize) -> usize {
+        words_of(len).iter().sum::<usize>() * 8
+    }
+
+    /// No position valid yet.
+    pub(super) fn new(len: usize) -> Result<Self, EngineError> {
+        let words = words_of(len);
+        let mut start = [0; HEIGHT];
+        for level in 1..HEIGHT {
+            start[level] = start[level - 1] + words[level - 1];
+        }
+        Ok(Self {
+            memory: Memory::zeroed(Self::bytes_for(len))?,
+            start,
+            words,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    fn level(&self, level: usize) -> &[u64] {
+        self.memory.slice(self.start[level] * 8, self.words[level])
+    }
+
+    /// The bit of each position, to be filled before [`NextValid::finish`].
+    pub(super) fn leaves(&mut self) -> &mut [u64] {
+        self.memory.slice_mut(0, self.words[0])
+    }
+
+    /// Fills the upper bitmaps.
+    pub(super) fn finish(&mut self) {
+        for level in 1..HEIGHT {
+            if self.words[level] == 0 {
+                break;
+            }
+            for word in 0..self.words[level] {
+                let below = self.level(level - 1);
+                let from = word * 64;
+                let below = &below[from..below.len().min(from + 64)];
+                let mut bits = 0;
+                for (i, word) in below.iter().enumerate() {
+                    bits |= u64::from(*word != 0) << i;
+                }
+                let (start, words) = (self.start[level] * 8, self.words[level]);
+                self.memory.slice_mut::<u64>(start, words)[word] = bits;
+            }
+        }
+    }
+
+    /// The first valid position from `from` on.
+    pub(super) fn next(&self, from: usize) -> Option<usize> {
+        let mut at = from;
+        for level in 0..HEIGHT {
+            let words = self.level(level);
+            let bits = words.get(at / 64).copied().unwrap_or(0) & (!0 << (at % 64));
+            if bits != 0 {
+                at = at / 64 * 64 + bits.trailing_zeros() as usize;
+                for below in (0..level).rev() {
+                    // A set bit says that the word below is not zero.
+                    at = at * 64 + self.level(below)[at].trailing_zeros() as usize;
+                }
+                return Some(at);
+            }
+            at = at / 64 + 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_is_the_first_set_bit() {
+        for len in [1, 63, 64, 65, 4095, 4096, 4097, 300_000] {
+            for stride in [1, 7, 64, 5000, usize::MAX] {
+                let mut tree = NextValid::new(len).expect("small");
+                let set =
+                    |i: usize| i % stride == stride / 2 || (stride == usize::MAX && i == len - 1);
+                for i in 0..len {
+                    tree.leaves()[i / 64] |= u64::from(set(i)) << (i % 64);
+                }
+                tree.finish();
+                let mut expected = None;
+                for i in (0..len).rev() {
+                    if set(i) {
+                        expected = Some(i);
+                    }
+                    assert_eq!(tree.next(i), expected, "len {len} stride {stride} at {i}");
+                }
+                assert_eq!(tree.next(len), None);
+            }
+        }
+    }
+}

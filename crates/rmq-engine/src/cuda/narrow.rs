@@ -1,0 +1,90 @@
+//! Bounds on their way to the device: clipped to the column and, where it is short enough, cut to 32 bits.
+
+use crate::cpu::Simd;
+
+/// A bound as kernels take it.
+pub trait Bound: Copy {
+    /// Of a number that fits.
+    fn of(bound: i64) -> Self;
+}
+
+impl Bound for u32 {
+    fn of(bound: i64) -> Self {
+        bound.cast_unsigned() as Self
+    }
+}
+
+impl Bound for u64 {
+    fn of(bound: i64) -> Self {
+        bound.cast_unsigned()
+    }
+}
+
+/// Clips ranges to `0..rows`; an empty one becomes 1 and 0. All slices have the same length.
+pub fn clip<B: Bound>(
+    left: &[i64],
+    right: &[i64],
+    rows: u64,
+    to_left: &mut [B],
+    to_right: &mut [B],
+) {
+    // More than `i64::MAX` values there can't be.
+    let last = rows.cast_signed() - 1;
+    match Simd::best() {
+        // SAFETY: the machine has these instructions.
+        #[cfg(target_arch = "x86_64")]
+        Simd::Avx512 => unsafe { clip_avx512(left, right, last, to_left, to_right) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Simd::Avx2 => unsafe { clip_avx2(left, right, last, to_left, to_right) },
+        _ => clip_with(left, right, last, to_left, to_right),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+fn clip_avx512<B: Bound>(l: &[i64], r: &[i64], last: i64, to_l: &mut [B], to_r: &mut [B]) {
+    clip_with(l, r, last, to_l, to_r);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn clip_avx2<B: Bound>(l: &[i64], r: &[i64], last: i64, to_l: &mut [B], to_r: &mut [B]) {
+    clip_with(l, r, last, to_l, to_r);
+}
+
+/// Compiled for each instruction set, and into vectors there.
+#[inline(always)]
+fn clip_with<B: Bound>(l: &[i64], r: &[i64], last: i64, to_l: &mut [B], to_r: &mut [B]) {
+    for (((l, r), to_l), to_r) in l.iter().zip(r).zip(to_l).zip(to_r) {
+        let (l, r) = ((*l).max(0), (*r).min(last));
+        let some = l <= r;
+        *to_l = B::of(if some { l } else { 1 });
+        *to_r = B::of(if some { r } else { 0 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_clipped_and_empty_ranges_are_one_to_zero() {
+        let edges = [i64::MIN, -1, 0, 1, 6, 7, 8, i64::from(u32::MAX), i64::MAX];
+        let pairs = || edges.iter().flat_map(|l| edges.map(|r| (*l, r)));
+        let (left, right): (Vec<i64>, Vec<i64>) = pairs().unzip();
+        for rows in [1_u64, 8, 1 << 32] {
+            let mut narrow = (vec![9_u32; left.len()], vec![9_u32; left.len()]);
+            let mut wide = (vec![9_u64; left.len()], vec![9_u64; left.len()]);
+            clip(&left, &right, rows, &mut narrow.0, &mut narrow.1);
+            clip(&left, &right, rows, &mut wide.0, &mut wide.1);
+            for (i, (l, r)) in pairs().enumerate() {
+                let (l, r) = (l.max(0), r.min(rows.cast_signed() - 1));
+                let expected = if l <= r { (l, r) } else { (1, 0) };
+                let expected = (expected.0.cast_unsigned(), expected.1.cast_unsigned());
+                assert_eq!((wide.0[i], wide.1[i]), expected);
+                assert_eq!((narrow.0[i].into(), narrow.1[i].into()), expected);
+            }
+        }
+    }
+}

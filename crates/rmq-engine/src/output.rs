@@ -1,0 +1,120 @@
+//! Memory for answers, from where its engine writes them fastest.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::panic::RefUnwindSafe;
+use std::ptr::NonNull;
+
+use super::{Answers, Key, Plain};
+
+/// Numbers that an engine fills, and whose memory goes back to where it came from when they are dropped.
+///
+/// From the CPU engine it is a `Vec`'s; from an engine for GPUs it may be memory that its device writes to. It can live
+/// as long as it is needed, also without the index, and become the memory of an Arrow array without a copy.
+pub struct Memory<T> {
+    start: NonNull<T>,
+    len: usize,
+    /// What keeps the memory and takes it back.
+    _owner: Box<dyn Owner>,
+}
+
+/// What keeps memory until it is dropped.
+trait Owner: Send + Sync + RefUnwindSafe {}
+impl<O: Send + Sync + RefUnwindSafe> Owner for O {}
+
+// SAFETY: `Memory` is the only way to its numbers, as a `Vec<T>` would be; its owner can be sent and shared.
+unsafe impl<T: Send> Send for Memory<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Memory<T> {}
+
+impl<T> Memory<T> {
+    /// `len` numbers from `start` on, which `owner` keeps.
+    ///
+    /// # Safety
+    /// Until `owner` is dropped, `start` points to `len` initialised values of `T` that nobody else reads or writes,
+    /// also where `owner` itself moves.
+    #[cfg(feature = "cuda")]
+    pub unsafe fn lent(
+        start: NonNull<T>,
+        len: usize,
+        owner: impl Send + Sync + RefUnwindSafe + 'static,
+    ) -> Self {
+        Self {
+            start,
+            len,
+            _owner: Box::new(owner),
+        }
+    }
+}
+
+impl<T: Send + Sync + RefUnwindSafe + 'static> From<Vec<T>> for Memory<T> {
+    fn from(mut numbers: Vec<T>) -> Self {
+        Self {
+            start: NonNull::from(numbers.as_mut_slice()).cast(),
+            len: numbers.len(),
+            _owner: Box::new(numbers),
+        }
+    }
+}
+
+impl<T> Deref for Memory<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the owner lives, so these are `len` values; `&self` keeps others from writing.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for Memory<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: the owner lives, so these are `len` values; `&mut self` is the only way to them.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+/// The numbers' bytes, as `bytes::Bytes::from_owner` takes them: so they become an Arrow buffer without a copy.
+impl<T: Plain> AsRef<[u8]> for Memory<T> {
+    fn as_ref(&self) -> &[u8] {
+        let numbers: &[T] = self;
+        // SAFETY: `T` is an integer, so all its bytes are initialised; they live as long as `self`.
+        unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Memory<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&**self).finish()
+    }
+}
+
+/// Where the answers of a batch go, made by [`RangeIndex::outputs`](super::RangeIndex::outputs).
+#[derive(Debug)]
+pub struct Outputs<K> {
+    /// See [`Answers::values`].
+    pub values: Option<Memory<K>>,
+    /// See [`Answers::positions`].
+    pub positions: Option<Memory<i64>>,
+    /// See [`Answers::valid`].
+    pub valid: Memory<u64>,
+}
+
+impl<K: Key> Outputs<K> {
+    /// Memory of the allocator for `queries` answers.
+    pub fn allocated(queries: usize, values: bool, positions: bool) -> Self {
+        Self {
+            values: values.then(|| vec![K::ZERO; queries].into()),
+            positions: positions.then(|| vec![0; queries].into()),
+            valid: vec![0; queries.div_ceil(64)].into(),
+        }
+    }
+
+    /// The same as the outputs of a batch.
+    pub fn answers(&mut self) -> Answers<'_, K> {
+        Answers {
+            values: self.values.as_deref_mut(),
+            positions: self.positions.as_deref_mut(),
+            valid: &mut self.valid,
+        }
+    }
+}

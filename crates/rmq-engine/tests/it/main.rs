@@ -1,0 +1,8 @@
+//! All integration tests in one binary, to be carried to a machine with a GPU.
+
+#[cfg(feature = "cuda")]
+mod cuda;
+#[cfg(feature = "cuda")]
+mod cuda_search;
+mod engine;
+mod oracle;

@@ -1,0 +1,394 @@
+//! Columns of every look, ranges of every kind, and the answers by a naive scan.
+
+use std::sync::Arc;
+
+use rmq_engine::{
+    BuildOptions, Column, Encoding, Engine, EngineError, Key, Outputs, RangeIndex, Validity,
+};
+
+use rmq_testing::Random;
+
+/// Whether columns are to be small, for memory checkers that make everything fifty times slower.
+pub fn small() -> bool {
+    std::env::var_os("RMQ_TEST_SMALL").is_some()
+}
+
+/// A key width: how it is made of random bits, and the engine's method for it.
+pub trait Width: Key {
+    fn of(bits: u64) -> Self;
+    fn index(
+        engine: &dyn Engine,
+        column: Column<Self>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<Self>>, EngineError>;
+}
+
+impl Width for u32 {
+    fn of(bits: u64) -> Self {
+        bits as Self
+    }
+    fn index(
+        engine: &dyn Engine,
+        column: Column<Self>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<Self>>, EngineError> {
+        engine.build_u32(column, options)
+    }
+}
+
+impl Width for u64 {
+    fn of(bits: u64) -> Self {
+        bits
+    }
+    fn index(
+        engine: &dyn Engine,
+        column: Column<Self>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<Self>>, EngineError> {
+        engine.build_u64(column, options)
+    }
+}
+
+impl Width for u128 {
+    fn of(bits: u64) -> Self {
+        Self::from(bits) << 64 | Self::from(bits.rotate_left(17))
+    }
+    fn index(
+        engine: &dyn Engine,
+        column: Column<Self>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<Self>>, EngineError> {
+        engine.build_u128(column, options)
+    }
+}
+
+/// What a column looks like.
+#[derive(Debug, Clone, Copy)]
+pub enum Data {
+    Uniform,
+    Increasing,
+    Decreasing,
+    Walk,
+    Constant,
+    /// A handful of different values, so that ties are everywhere.
+    Ties,
+    /// The greatest key almost everywhere: what the engine also takes for NULL.
+    Greatest,
+}
+
+pub const DATA: [Data; 7] = [
+    Data::Uniform,
+    Data::Increasing,
+    Data::Decreasing,
+    Data::Walk,
+    Data::Constant,
+    Data::Ties,
+    Data::Greatest,
+];
+
+/// Keys of that look; the stored bits follow by decoding, so that each encoding sees the same order.
+pub fn keys<K: Width>(data: Data, n: usize, random: &mut Random) -> Vec<K> {
+    let mut walk = 1_u64 << 40;
+    let constant = random.next();
+    (0..n)
+        .map(|i| match data {
+            Data::Uniform => K::of(random.next()),
+            Data::Increasing => K::of(i as u64),
+            Data::Decreasing => K::of((n - i) as u64),
+            Data::Walk => {
+                walk = walk.wrapping_add(random.next() % 201).wrapping_sub(100);
+                K::of(walk)
+            }
+            Data::Constant => K::of(constant),
+            Data::Ties => K::of(random.next() % 4),
+            Data::Greatest => {
+                if random.below(50) == 0 {
+                    K::of(random.next())
+                } else {
+                    K::MAX
+                }
+            }
+        })
+        .collect()
+}
+
+/// Which values are NULL.
+#[derive(Debug, Clone, Copy)]
+pub enum Nulls {
+    Absent,
+    /// A bitmap without a NULL.
+    Unused,
+    Some,
+    Most,
+    Runs,
+    All,
+}
+
+pub const NULLS: [Nulls; 6] = [
+    Nulls::Absent,
+    Nulls::Unused,
+    Nulls::Some,
+    Nulls::Most,
+    Nulls::Runs,
+    Nulls::All,
+];
+
+pub fn valid(nulls: Nulls, n: usize, random: &mut Random) -> Vec<bool> {
+    (0..n)
+        .map(|i| match nulls {
+            Nulls::Absent | Nulls::Unused => true,
+            Nulls::Some => random.below(5) > 0,
+            Nulls::Most => random.below(300) == 0,
+            Nulls::Runs => (i / 700).is_multiple_of(2),
+            Nulls::All => false,
+        })
+        .collect()
+}
+
+/// Bounds of every kind: short, of each level's size, whole, empty, reversed, outside.
+pub fn ranges(n: usize, count: usize, random: &mut Random) -> (Vec<i64>, Vec<i64>) {
+    let edges = [
+        i64::MIN,
+        i64::MIN + 1,
+        -1,
+        0,
+        1,
+        15,
+        16,
+        17,
+        255,
+        256,
+        n as i64 - 1,
+        n as i64,
+        n as i64 + 1,
+        i64::MAX - 1,
+        i64::MAX,
+    ];
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    for l in edges {
+        for r in edges {
+            left.push(l);
+            right.push(r);
+        }
+    }
+    for i in 0..count {
+        let scale = [
+            1,
+            3,
+            20,
+            100,
+            700,
+            1_000,
+            14_000,
+            20_000,
+            200_000,
+            usize::MAX,
+        ];
+        let longest = scale[i % scale.len()].min(n.max(1));
+        let len = random.below(longest) + 1;
+        let l = random.below((n + 1).saturating_sub(len).max(1)) as i64;
+        let (l, r) = match random.below(20) {
+            0 => (l, l - 1),
+            1 => (l + len as i64, l),
+            2 => (l - len as i64, l),
+            3 => (l, l + 2 * len as i64),
+            // On the edges of blocks.
+            4 => (l / 16 * 16, (l + len as i64) / 16 * 16 - 1),
+            5 => (l / 256 * 256, (l + len as i64) / 256 * 256),
+            _ => (l, l + len as i64 - 1),
+        };
+        left.push(l);
+        right.push(r);
+    }
+    (left, right)
+}
+
+/// The leftmost position of the smallest valid key of a range: by a scan up to some thousand values, by a sparse table
+/// (another algorithm than the engine's) for longer ranges.
+pub struct Naive<'a, K> {
+    keys: &'a [K],
+    valid: &'a [bool],
+    /// Row `j`: the best position of `2^j` neighbours.
+    table: Vec<Vec<u32>>,
+}
+
+impl<'a, K: Width> Naive<'a, K> {
+    pub fn new(keys: &'a [K], valid: &'a [bool]) -> Self {
+        let n = keys.len();
+        let mut naive = Self {
+            keys,
+            valid,
+            table: vec![(0..n as u32).collect()],
+        };
+        let mut half = 1;
+        while 2 * half <= n {
+            let row = &naive.table[naive.table.len() - 1];
+            let next = (0..=n - 2 * half)
+                .map(|i| naive.better(row[i], row[i + half]))
+                .collect();
+            naive.table.push(next);
+            half *= 2;
+        }
+        naive
+    }
+
+    fn better(&self, a: u32, b: u32) -> u32 {
+        let rank = |at: u32| (!self.valid[at as usize], self.keys[at as usize], at);
+        if rank(b) < rank(a) { b } else { a }
+    }
+
+    pub fn answer(&self, left: i64, right: i64) -> Option<(K, i64)> {
+        let left = left.max(0);
+        let right = right.min(self.keys.len() as i64 - 1);
+        if left > right {
+            return None;
+        }
+        let (l, r) = (left as usize, right as usize);
+        if r - l < 100 {
+            return (l..=r)
+                .filter(|&i| self.valid[i])
+                .map(|i| (self.keys[i], i as i64))
+                .min();
+        }
+        let row = (r - l + 1).ilog2() as usize;
+        let at = self.better(self.table[row][l], self.table[row][r + 1 - (1 << row)]) as usize;
+        self.valid[at].then(|| (self.keys[at], at as i64))
+    }
+}
+
+/// What one column is: what engines are given, and what is known of it.
+pub struct Case<K> {
+    pub keys: Vec<K>,
+    pub valid: Vec<bool>,
+    pub encoding: Encoding<K>,
+    pub column: Column<K>,
+    pub nulls: Nulls,
+    pub what: String,
+}
+
+impl<K: Width> Case<K> {
+    /// A column of that look, in any encoding, beginning anywhere in its memory.
+    pub fn new(data: Data, nulls: Nulls, n: usize, random: &mut Random) -> Self {
+        let keys = keys::<K>(data, n, random);
+        let valid = valid(nulls, n, random);
+        let encodings = [
+            Encoding::<K>::unsigned(),
+            Encoding::signed(),
+            Encoding::float(),
+        ];
+        let encoding = encodings[random.below(3)];
+        let encoding = if random.below(2) == 0 {
+            encoding
+        } else {
+            encoding.reversed()
+        };
+        // As a slice of an Arrow array does.
+        let skip = random.below(40);
+        let mut bits = vec![K::ZERO; skip];
+        bits.extend(keys.iter().map(|key| encoding.decode(*key)));
+        let mut column = Column::new(Arc::new(Skip { bits, skip }), encoding);
+        if !matches!(nulls, Nulls::Absent) {
+            let offset = random.below(70);
+            let mut bitmap = vec![0_u8; (offset + n).div_ceil(8)];
+            for (i, valid) in valid.iter().enumerate() {
+                bitmap[(offset + i) / 8] |= u8::from(*valid) << ((offset + i) % 8);
+            }
+            column = column
+                .with_validity(Validity::new(Arc::new(bitmap), offset))
+                .expect("the bitmap covers the column");
+        }
+        let what = format!(
+            "{data:?}, nulls {nulls:?}, n {n}, {} bytes, {encoding:?}, skip {skip}",
+            size_of::<K>()
+        );
+        Self {
+            keys,
+            valid,
+            encoding,
+            column,
+            nulls,
+            what,
+        }
+    }
+}
+
+/// Compares all that an index can be asked for with the naive answers, in memory of its own and in that of `Vec`s.
+pub fn compare<K: Width>(
+    index: &dyn RangeIndex<K>,
+    naive: &Naive<'_, K>,
+    encoding: Encoding<K>,
+    left: &[i64],
+    right: &[i64],
+    what: &str,
+) {
+    for mode in 0..8 {
+        compare_mode(index, naive, encoding, left, right, what, mode);
+    }
+}
+
+/// As [`compare`], but one mode: bit 0 says that there are no values, bit 1 that there are positions, bit 2 that memory is the index's.
+pub fn compare_mode<K: Width>(
+    index: &dyn RangeIndex<K>,
+    naive: &Naive<'_, K>,
+    encoding: Encoding<K>,
+    left: &[i64],
+    right: &[i64],
+    what: &str,
+    mode: usize,
+) {
+    let m = left.len();
+    let words = m.div_ceil(64);
+    let wants = (mode & 1 == 0, mode & 2 != 0 && index.has_positions());
+    let mut out = if mode & 4 != 0 {
+        index.outputs(m, wants.0, wants.1)
+    } else {
+        Outputs {
+            values: wants.0.then(|| vec![K::ZERO; m].into()),
+            positions: wants.1.then(|| vec![0; m].into()),
+            valid: vec![0; words].into(),
+        }
+    };
+    if let Some(values) = &mut out.values {
+        values.fill(K::of(0xDEAD_BEEF_DEAD_BEEF));
+    }
+    if let Some(positions) = &mut out.positions {
+        positions.fill(-7);
+    }
+    out.valid.fill(!0);
+    index
+        .answer(left, right, out.answers())
+        .expect("it answers");
+    for i in 0..m {
+        let expected = naive.answer(left[i], right[i]);
+        let found = out.valid[i / 64] >> (i % 64) & 1 == 1;
+        let place = || format!("{what}, mode {mode}, query {i}: {}..={}", left[i], right[i]);
+        assert_eq!(found, expected.is_some(), "valid of {}", place());
+        if let Some(values) = &out.values {
+            let expected = encoding.decode(expected.map_or(K::MAX, |(key, _)| key));
+            assert_eq!(values[i], expected, "value of {}", place());
+        }
+        if let Some(positions) = &out.positions {
+            let expected = expected.map_or(0, |(_, at)| at);
+            assert_eq!(positions[i], expected, "position of {}", place());
+        }
+    }
+    if !m.is_multiple_of(64) {
+        assert_eq!(
+            out.valid[words - 1] >> (m % 64),
+            0,
+            "bits past the end, {what}"
+        );
+    }
+}
+
+/// Memory whose column begins `skip` values in.
+struct Skip<K> {
+    bits: Vec<K>,
+    skip: usize,
+}
+
+impl<K> AsRef<[K]> for Skip<K> {
+    fn as_ref(&self) -> &[K] {
+        &self.bits[self.skip..]
+    }
+}
