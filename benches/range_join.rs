@@ -262,11 +262,8 @@ fn scale() {
 
 /// The most memory that a query takes beside the tables, with these as a multiple of the columns used.
 fn peak(ctx: &SessionContext, what: &str, columns: usize, sql: &str) {
-    // SAFETY: gives unused memory back, so that what earlier queries left does not serve this one unseen.
-    #[cfg(target_env = "gnu")]
-    unsafe {
-        libc::malloc_trim(0);
-    }
+    // What earlier queries left must not serve this one unseen.
+    rmq_bench::support::clock::release_unused_memory();
     let status = |field: &str| -> usize {
         let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
         let line = status.lines().find(|line| line.starts_with(field));

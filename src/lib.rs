@@ -44,20 +44,24 @@
 //! in the session's catalog, or builds it once a query, and answers the bounds of each batch. An index is kept for later
 //! queries only where the table can tell that nothing has changed since.
 
+mod common;
 mod exec;
-mod functions;
+mod expr;
 mod index;
-mod options;
-mod plan;
+mod logical_plan;
+mod planner;
+mod range_agg;
 mod rewrite;
 mod session;
+mod sorted;
+mod table_functions;
 
-pub use options::{ByteSize, DeviceList, EngineChoice, RmqOptions};
+pub use common::options::{ByteSize, DeviceList, EngineChoice, RmqOptions};
 pub use session::{SessionStateBuilderExt, register};
 
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
-pub use index::{DeviceEngine, DeviceSource};
+pub use index::devices::{DeviceEngine, DeviceSource};
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use session::register_with_devices;

@@ -13,20 +13,26 @@ use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_planner::ExtensionPlanner;
 use datafusion::prelude::SessionContext;
 
+use crate::common::column_ref::Names;
+use crate::common::options::RmqOptions;
+use crate::common::range_function::RangeFunction;
+use crate::exec::range_join::row_order::{KeepRowOrder, ShowRowOrder};
+use crate::exec::unique_groups::rule::UseUniqueGroups;
+use crate::expr::frame_udf::FrameUdf;
+use crate::expr::range_udf::RangeUdf;
+use crate::index::catalog::IndexCatalog;
+use crate::index::devices::DeviceSource;
+use crate::planner::query_planner::RmqQueryPlanner;
+use crate::rewrite::range_call::frame_call::CheckFrameCalls;
+use crate::rewrite::range_call::scalar_call::RangeCallToJoin;
+use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
+use crate::rewrite::range_join::lateral::LateralToRangeJoin;
+use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
+use crate::table_functions::range_join::RangeJoinFunction;
+use crate::table_functions::range_table::RangeTableFunction;
+use crate::table_functions::rmq_devices::DevicesFunction;
+use crate::table_functions::rmq_indexes::IndexesFunction;
 use rmq_engine::Extreme;
-use crate::exec::{KeepRowOrder, ShowRowOrder, UseUniqueGroups};
-use crate::functions::column_name::Names;
-use crate::functions::{
-    DevicesFunction, FrameUdf, IndexesFunction, RangeFunction, RangeJoinFunction,
-    RangeTableFunction, RangeUdf,
-};
-use crate::index::{DeviceSource, IndexCatalog};
-use crate::options::RmqOptions;
-use crate::plan::RmqQueryPlanner;
-use crate::rewrite::{
-    CheckFrameCalls, GroupedJoinToRangeJoin, LateralToRangeJoin, RangeCallToJoin,
-    SubqueryToRangeJoin,
-};
 
 /// Registers range queries with a session that is being built.
 pub trait SessionStateBuilderExt {

@@ -1,48 +1,6 @@
-//! The physical operator of range joins, and the relations whose rows it asks.
+//! Physical operators.
 
-mod added_columns;
-mod ascending;
-mod blocking;
-mod decision;
-mod gather;
-mod groups_of_one;
-mod key_answers;
-mod key_build;
-mod key_collect;
-mod key_devices;
-mod key_engine;
-mod key_few;
-mod key_index;
-mod key_join;
-mod key_merge;
-mod key_metrics;
-mod key_order;
-mod key_pieces;
-mod key_prevailing;
-mod key_room;
-mod key_shared_scan;
-mod key_side;
-mod key_spill;
-mod key_stream;
-mod load;
-mod metrics;
-mod once;
-mod prepare;
-mod range_join;
-mod relation;
-mod replay;
-mod row_order;
-mod stream;
-mod time_bounds;
-mod unique_groups;
-mod unique_read;
-mod unique_rule;
-
-pub(crate) use key_engine::JoinEngine;
-pub use key_join::KeyJoinExec;
-pub(crate) use prepare::{PhysicalLookup, PrepareIndexesExec};
-pub(crate) use range_join::PhysicalCall;
-pub use range_join::RangeJoinExec;
-pub(crate) use relation::{Demand, Relation, RelationSource, expected_rows};
-pub(crate) use row_order::{KeepRowOrder, ShowRowOrder};
-pub(crate) use unique_rule::UseUniqueGroups;
+pub(crate) mod common;
+pub(crate) mod range_join;
+pub(crate) mod range_lookup;
+pub(crate) mod unique_groups;

@@ -10,11 +10,12 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, resources_datafusion_err, resources_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 
-use super::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
-use super::{ColumnIndex, Version};
+use crate::common::column_ref::ColumnName;
+use crate::common::options::{ByteSize, RmqOptions};
+use crate::index::column_index::ColumnIndex;
+use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
+use crate::index::version::Version;
 use rmq_engine::{EngineError, Extreme};
-use crate::functions::column_name::ColumnName;
-use crate::options::{ByteSize, RmqOptions};
 
 /// What an index is of, and what holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

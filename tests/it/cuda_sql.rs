@@ -8,8 +8,8 @@ use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
-use rmq_testing::Random;
 use crate::support::{bigint, engine, register, run, session_of_pool, set, skipped};
+use rmq_testing::Random;
 
 /// A session whose memory is counted, on a GPU; nothing where there is none.
 fn session() -> Option<SessionContext> {

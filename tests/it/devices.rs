@@ -19,8 +19,8 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 
 use crate::fake::Fake;
-use rmq_testing::Random;
 use crate::support::{bigint, error, register, run};
+use rmq_testing::Random;
 
 const CUDA: [(&str, &str); 1] = [("rmq.engine", "cuda")];
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_rmq::{DeviceEngine, DeviceSource, register_with_devices};
 use rmq_engine::choice::Costs;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::{CudaOptions, CudaVersion, DeviceInfo, DeviceUse};
@@ -12,7 +13,6 @@ use rmq_engine::{
     Answers, BuildOptions, Column, ColumnSize, Engine, EngineError, Key, KeyRanges, KeySearch,
     RangeIndex, SortedKeys,
 };
-use datafusion_rmq::{DeviceEngine, DeviceSource, register_with_devices};
 
 use crate::support::set;
 

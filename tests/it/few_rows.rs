@@ -12,9 +12,9 @@ use datafusion::error::Result;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use rmq_testing::{Random, cases_with_queries, is_usual};
 use crate::range_join::{Tables, answer, is_refusal, lines, metric};
 use crate::support::{bigint, engine, run};
+use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// How many queries the test asks unless `RMQ_CASES` says otherwise.
 const CASES: usize = 40;

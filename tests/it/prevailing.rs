@@ -8,8 +8,8 @@ use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use rmq_testing::{Random, cases, is_usual};
 use crate::support::{register, run};
+use rmq_testing::{Random, cases, is_usual};
 
 /// How many queries the test asks unless `RMQ_CASES` says otherwise.
 const CASES: usize = 200;

@@ -23,8 +23,8 @@ use datafusion::scalar::ScalarValue;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 
-use rmq_testing::{Random, cases, is_usual};
 use crate::support::{register, run, session, skipped};
+use rmq_testing::{Random, cases, is_usual};
 
 /// Ranges asked in one case.
 const RANGES: usize = 2500;

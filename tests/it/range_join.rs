@@ -20,8 +20,8 @@ use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::properties::{array, types};
-use rmq_testing::{Random, cases_with_queries, is_usual};
 use crate::support::{register, run, session, session_of_pool, set};
+use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// How many queries each test asks unless `RMQ_CASES` says otherwise.
 const CASES: usize = 1000;

@@ -8,8 +8,8 @@ use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, StringArray};
 use datafusion::prelude::SessionContext;
 
 use crate::fake::Fake;
-use rmq_testing::Random;
 use crate::support::{error, register, run};
+use rmq_testing::Random;
 
 /// Rows `p` to be searched, in no order, and `q` that ask, both with NULLs; the same ones each time.
 fn tables(ctx: &SessionContext) {

@@ -18,9 +18,9 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::TryStreamExt;
 use futures::future::join_all;
 
-use rmq_testing::{Random, cases};
 use crate::range_join::{lines, register_partitions};
 use crate::support::session_of_pool;
+use rmq_testing::{Random, cases};
 
 /// A table that counts how often it is read.
 #[derive(Debug)]

@@ -25,9 +25,9 @@ use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use rmq_testing::{Random, cases_with_queries, is_usual};
 use crate::range_join::{Tables, answer, lines, metric};
 use crate::support::{error, run, session_of_pool, set};
+use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// How many queries the random test asks unless `RMQ_CASES` says otherwise.
 const CASES: usize = 300;

@@ -20,9 +20,9 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect,
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::TryStreamExt;
 
-use rmq_testing::{Random, cases, is_usual};
 use crate::range_join::{lines, register_partitions};
 use crate::support::{run, session_of_pool, set};
+use rmq_testing::{Random, cases, is_usual};
 
 /// How many tables the random test has unless `RMQ_CASES` says otherwise.
 const CASES: usize = 60;

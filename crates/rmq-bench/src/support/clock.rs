@@ -33,3 +33,12 @@ pub fn timed(work: impl FnOnce()) -> Duration {
     work();
     thread_time() - start
 }
+
+/// Gives memory that the allocator keeps for later back to the system, where it can.
+pub fn release_unused_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes any argument, and the allocator locks itself.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}

@@ -1,0 +1,259 @@
+//! `'catalog.schema.table.column'`: what the first argument of a range function names.
+
+use std::fmt::{self, Display};
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Weak};
+
+use arrow::datatypes::FieldRef;
+use datafusion::catalog::{CatalogProviderList, SchemaProvider, TableProvider};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::utils::datafusion_strsim::normalized_levenshtein;
+use datafusion::common::{
+    Column, DFSchema, DataFusionError, ResolvedTableReference, Result, TableReference,
+    exec_datafusion_err, plan_err,
+};
+use futures::FutureExt;
+
+use crate::index::sort_keys::check_ordered;
+
+/// A column of a registered table, its table resolved against the session's default catalog and schema.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ColumnName {
+    pub(crate) catalog: Arc<str>,
+    pub(crate) schema: Arc<str>,
+    pub(crate) table: Arc<str>,
+    pub(crate) column: String,
+}
+
+impl Display for ColumnName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { table, column, .. } = self;
+        write!(f, "{table}.{column}")
+    }
+}
+
+impl ColumnName {
+    pub(crate) fn table_reference(&self) -> ResolvedTableReference {
+        ResolvedTableReference {
+            catalog: Arc::clone(&self.catalog),
+            schema: Arc::clone(&self.schema),
+            table: Arc::clone(&self.table),
+        }
+    }
+}
+
+/// What names are resolved against: the session's catalogs, its default catalog and schema, and whether
+/// unquoted identifiers are folded to lower case.
+///
+/// The catalogs are held weakly: they may hold views whose plans hold functions that hold this.
+#[derive(Clone)]
+pub(crate) struct Names {
+    catalogs: Weak<dyn CatalogProviderList>,
+    default_catalog: String,
+    default_schema: String,
+    fold_case: bool,
+}
+
+impl Names {
+    pub(crate) fn new(catalogs: &Arc<dyn CatalogProviderList>, config: &ConfigOptions) -> Self {
+        Self::of_catalogs(Arc::downgrade(catalogs), config)
+    }
+
+    /// The same catalogs seen with the options of `config`.
+    pub(crate) fn with_config(&self, config: &ConfigOptions) -> Self {
+        Self::of_catalogs(Weak::clone(&self.catalogs), config)
+    }
+
+    fn of_catalogs(catalogs: Weak<dyn CatalogProviderList>, config: &ConfigOptions) -> Self {
+        Self {
+            catalogs,
+            default_catalog: config.catalog.default_catalog.clone(),
+            default_schema: config.catalog.default_schema.clone(),
+            fold_case: config.sql_parser.enable_ident_normalization,
+        }
+    }
+
+    /// Reads the first argument of `function` by SQL's identifier rules.
+    ///
+    /// # Errors
+    /// A planning error if the text is not `table.column`, qualified or quoted as needed.
+    pub(crate) fn parse(&self, function: &str, text: &str) -> Result<ColumnName> {
+        let column = self.parse_column(text);
+        let Some(table) = column.relation else {
+            return plan_err!(
+                "{function}: '{text}' does not name a column of a table: expected 'table.column', qualified and quoted as in SQL \
+                 ('catalog.schema.\"My Table\".\"My Column\"')"
+            );
+        };
+        let table = self.resolve(table);
+        Ok(ColumnName {
+            catalog: table.catalog,
+            schema: table.schema,
+            table: table.table,
+            column: column.name,
+        })
+    }
+
+    /// Reads a column's name, qualified or not, by SQL's identifier rules.
+    pub(crate) fn parse_column(&self, text: &str) -> Column {
+        if self.fold_case {
+            Column::from_qualified_name(text)
+        } else {
+            Column::from_qualified_name_ignore_case(text)
+        }
+    }
+
+    /// Completes a table's name with the session's default catalog and schema.
+    pub(crate) fn resolve(&self, table: TableReference) -> ResolvedTableReference {
+        table.resolve(&self.default_catalog, &self.default_schema)
+    }
+
+    /// Reads a table's name by SQL's identifier rules.
+    pub(crate) fn parse_table(&self, text: &str) -> ResolvedTableReference {
+        self.resolve(TableReference::parse_str_normalized(text, !self.fold_case))
+    }
+
+    /// The field of a named column, checked to have an order.
+    ///
+    /// # Errors
+    /// A planning error for an unknown table or column, with the near names, and for a type without an order.
+    pub(crate) fn field(&self, function: &str, name: &ColumnName) -> Result<FieldRef> {
+        let provider = self.table(function, &name.table_reference())?;
+        let schema = provider.schema();
+        let Ok(field) = schema.field_with_name(&name.column) else {
+            let columns = DFSchema::try_from_qualified_schema(
+                TableReference::bare(Arc::clone(&name.table)),
+                &schema,
+            )?;
+            let table = Some(TableReference::bare(Arc::clone(&name.table)));
+            return Err(
+                datafusion::common::field_not_found(table, &name.column, &columns)
+                    .context(format!("{function}: unknown column in '{name}'")),
+            );
+        };
+        check_ordered(function, &name.to_string(), field.data_type())?;
+        Ok(Arc::new(field.clone()))
+    }
+
+    /// The provider of a table, as far as it is known without waiting: names are resolved while a query is
+    /// being planned, which DataFusion does synchronously.
+    pub(crate) fn table(
+        &self,
+        function: &str,
+        table: &ResolvedTableReference,
+    ) -> Result<Arc<dyn TableProvider>> {
+        let catalogs = self.catalogs()?;
+        match lookup(&catalogs, table).now_or_never() {
+            Some(Ok(Some(provider))) => Ok(provider),
+            Some(Ok(None)) => Err(unknown_table(function, table, &catalogs)),
+            Some(Err(error)) => Err(error),
+            None if !schema_of(&catalogs, table).is_some_and(|s| s.table_exist(&table.table)) => {
+                Err(unknown_table(function, table, &catalogs))
+            }
+            None => plan_err!(
+                "{function}: the schema '{}.{}' would have to wait for table '{}', which planning can't; register the table in a \
+                 schema in memory, for example with CREATE EXTERNAL TABLE",
+                table.catalog,
+                table.schema,
+                table.table
+            ),
+        }
+    }
+
+    /// The provider of a table, found while a plan is being made ready to run.
+    pub(crate) async fn find_table(
+        &self,
+        function: &str,
+        table: &ResolvedTableReference,
+    ) -> Result<Arc<dyn TableProvider>> {
+        let catalogs = self.catalogs()?;
+        lookup(&catalogs, table)
+            .await?
+            .ok_or_else(|| unknown_table(function, table, &catalogs))
+    }
+
+    fn catalogs(&self) -> Result<Arc<dyn CatalogProviderList>> {
+        self.catalogs.upgrade().ok_or_else(|| {
+            exec_datafusion_err!(
+                "the catalogs with which range functions were registered are gone; register them again after replacing a session's \
+                 catalog list"
+            )
+        })
+    }
+}
+
+fn schema_of(
+    catalogs: &Arc<dyn CatalogProviderList>,
+    table: &ResolvedTableReference,
+) -> Option<Arc<dyn SchemaProvider>> {
+    catalogs.catalog(&table.catalog)?.schema(&table.schema)
+}
+
+async fn lookup(
+    catalogs: &Arc<dyn CatalogProviderList>,
+    table: &ResolvedTableReference,
+) -> Result<Option<Arc<dyn TableProvider>>> {
+    match schema_of(catalogs, table) {
+        Some(schema) => schema.table(&table.table).await,
+        None => Ok(None),
+    }
+}
+
+/// The error for a table that is not there, with the names that come near.
+fn unknown_table(
+    function: &str,
+    table: &ResolvedTableReference,
+    catalogs: &Arc<dyn CatalogProviderList>,
+) -> DataFusionError {
+    /// Names less alike than this are no help; DataFusion uses the same bound for columns.
+    const NEAR: f64 = 0.5;
+    let known = schema_of(catalogs, table)
+        .map(|schema| schema.table_names())
+        .unwrap_or_default();
+    let likeness =
+        |name: &str| normalized_levenshtein(&name.to_lowercase(), &table.table.to_lowercase());
+    let mut near: Vec<_> = known
+        .iter()
+        .map(|name| (likeness(name), name))
+        .filter(|(likeness, _)| *likeness >= NEAR)
+        .collect();
+    near.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    let hint = match near.as_slice() {
+        [] => String::new(),
+        near => {
+            let names: Vec<_> = near
+                .iter()
+                .take(3)
+                .map(|(_, name)| format!("'{name}'"))
+                .collect();
+            format!(". Did you mean {}?", names.join(" or "))
+        }
+    };
+    DataFusionError::Plan(format!("{function}: table '{table}' not found{hint}"))
+}
+
+impl fmt::Debug for Names {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Names({}.{})", self.default_catalog, self.default_schema)
+    }
+}
+
+impl PartialEq for Names {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::addr_eq(self.catalogs.as_ptr(), other.catalogs.as_ptr())
+            && (&self.default_catalog, &self.default_schema, self.fold_case)
+                == (
+                    &other.default_catalog,
+                    &other.default_schema,
+                    other.fold_case,
+                )
+    }
+}
+
+impl Eq for Names {}
+
+impl Hash for Names {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.default_catalog, &self.default_schema, self.fold_case).hash(state);
+    }
+}

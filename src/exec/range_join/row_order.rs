@@ -1,0 +1,247 @@
+//! Keeps the rows of a build side in the order of their scan, where a range join tells ties by it.
+//!
+//! DataFusion spreads rows over more partitions for the operators above a scan: it deals batches around, and sorts those of a table in memory by
+//! their size. So a build side whose order counts is planned alone, without that, and hidden while DataFusion plans the rest:
+//!
+//! ```text
+//!   RangeJoinExec          KeepRowOrder    RangeJoinExec        ShowRowOrder    RangeJoinExec
+//!     probe              ───────────────▶    probe            ───────────────▶    probe, spread
+//!     FilterExec                             OrderedRowsExec                      FilterExec
+//!       DataSourceExec                                                              DataSourceExec
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Result, internal_err};
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
+use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
+use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
+};
+
+use crate::exec::range_join::exec::KeyJoinExec;
+
+/// Plans build sides whose order counts so that they keep it, and hides them from the rule that comes next.
+#[derive(Debug)]
+pub struct KeepRowOrder;
+
+impl PhysicalOptimizerRule for KeepRowOrder {
+    fn name(&self) -> &'static str {
+        "rmq_keep_row_order"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = plan.transform_up(|plan| {
+            let Some(join) = plan.downcast_ref::<KeyJoinExec>() else {
+                return Ok(Transformed::no(plan));
+            };
+            let [probe, build] = join.inputs();
+            if !join.ties_matter() || !keeps_order(build) {
+                return Ok(Transformed::no(plan));
+            }
+            let build = OrderedRowsExec(in_order(Arc::clone(build), config)?);
+            let children = vec![Arc::clone(probe), Arc::new(build) as _];
+            let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+            Ok(Transformed::yes(plan.replace_children(children, options)?))
+        })?;
+        Ok(plan.data)
+    }
+}
+
+/// Shows again what [`KeepRowOrder`] has hidden.
+#[derive(Debug)]
+pub struct ShowRowOrder;
+
+impl PhysicalOptimizerRule for ShowRowOrder {
+    fn name(&self) -> &'static str {
+        "rmq_show_row_order"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = plan.transform_down(|plan| {
+            Ok(match plan.downcast_ref::<OrderedRowsExec>() {
+                Some(OrderedRowsExec(hidden)) => Transformed::yes(Arc::clone(hidden)),
+                None => Transformed::no(plan),
+            })
+        })?;
+        Ok(plan.data)
+    }
+}
+
+/// Whether the rows of a plan have an order: that of scans, or one that is asked for, which the operators above keep.
+fn keeps_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    if plan.is::<SortExec>() {
+        return true;
+    }
+    if let Some(join) = plan.downcast_ref::<KeyJoinExec>() {
+        let [probe, _] = join.inputs();
+        return keeps_order(probe);
+    }
+    // A union gives one side after the other.
+    let union = plan.is::<UnionExec>();
+    let children = plan.children();
+    let mut children = plan.maintains_input_order().into_iter().zip(children);
+    children.all(|(maintains, child)| (maintains || union) && keeps_order(child))
+}
+
+/// The plan with its requirements met, its rows in the order that they have by partition and row.
+fn in_order(
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let mut config = config.clone();
+    let optimizer = &mut config.optimizer;
+    optimizer.enable_round_robin_repartition = false;
+    let mut plan = plan;
+    if optimizer.repartition_file_scans {
+        let partitions = config.execution.target_partitions;
+        let rows = config.execution.batch_size.get();
+        plan = plan
+            .transform_up(|plan| {
+                let divided = divided(&plan, partitions, rows)?;
+                Ok(divided.map_or_else(|| Transformed::no(plan), Transformed::yes))
+            })?
+            .data;
+        let mixed =
+            plan.exists(|plan| Ok(plan.children().is_empty() && !is_divided_in_order(plan)))?;
+        config.optimizer.repartition_file_scans = !mixed;
+        // DataFusion divides scans below other operators only.
+        if !mixed && plan.children().is_empty() {
+            plan = plan.repartitioned(partitions, &config)?.unwrap_or(plan);
+        }
+    }
+    let plan = EnsureRequirements::new().optimize(plan, &config)?;
+    let plan = plan.transform_up(|plan| {
+        let scan = plan.children().is_empty();
+        let in_order = scan.then(|| plan.with_preserve_order(true)).flatten();
+        Ok(in_order.map_or_else(|| Transformed::no(plan), Transformed::yes))
+    })?;
+    Ok(plan.data)
+}
+
+/// Whether DataFusion divides a scan into ranges that follow one another.
+fn is_divided_in_order(scan: &Arc<dyn ExecutionPlan>) -> bool {
+    let source = scan.downcast_ref::<DataSourceExec>();
+    let files = source.and_then(|s| s.data_source().downcast_ref::<FileScanConfig>());
+    files.is_some() && scan.output_ordering().is_none()
+}
+
+/// A table in memory in more partitions, which follow one another, if it has fewer than these and more rows than one batch may have.
+fn divided(
+    scan: &Arc<dyn ExecutionPlan>,
+    partitions: usize,
+    batch_rows: usize,
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let source = scan.downcast_ref::<DataSourceExec>();
+    let memory = source.and_then(|s| s.data_source().downcast_ref::<MemorySourceConfig>());
+    let Some(memory) = memory.filter(|memory| {
+        memory.partitions().len() < partitions && memory.sort_information().is_empty()
+    }) else {
+        return Ok(None);
+    };
+    let batches = || memory.partitions().iter().flatten();
+    let rows: usize = batches().map(RecordBatch::num_rows).sum();
+    if rows <= batch_rows || scan.fetch().is_some() {
+        return Ok(None);
+    }
+    let mut parts = vec![vec![]; partitions];
+    let mut before = 0;
+    for batch in batches() {
+        parts[before * partitions / rows].push(batch.clone());
+        // A last batch without rows stays in the last part.
+        before = (before + batch.num_rows()).min(rows - 1);
+    }
+    let memory = MemorySourceConfig::try_new(
+        &parts,
+        memory.original_schema(),
+        memory.projection().clone(),
+    )?
+    .with_show_sizes(memory.show_sizes());
+    Ok(Some(DataSourceExec::from_data_source(memory)))
+}
+
+/// A plan that no rule looks into.
+#[derive(Debug)]
+struct OrderedRowsExec(Arc<dyn ExecutionPlan>);
+
+impl DisplayAs for OrderedRowsExec {
+    fn fmt_as(&self, _t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl ExecutionPlan for OrderedRowsExec {
+    fn name(&self) -> &'static str {
+        "OrderedRowsExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.0.properties()
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![]
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match children.len() {
+            0 => Ok(self),
+            n => internal_err!("OrderedRowsExec has no inputs, not {n}"),
+        }
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
+        self.replace_children(children, options)
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        self.0.execute(partition, context)
+    }
+}

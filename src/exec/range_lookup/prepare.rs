@@ -1,0 +1,207 @@
+//! The operator that makes indexes ready for the expressions of the operator above.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::Field;
+use datafusion::common::stats::Precision;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{ColumnStatistics, DataFusionError, Result, Statistics, internal_err};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::execution_plan::{CardinalityEffect, ReplaceChildrenOptions};
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use futures::{StreamExt, TryStreamExt};
+
+use crate::common::range_function::RangeFunction;
+use crate::exec::common::added_columns::properties_with;
+use crate::exec::common::engine_choice::engines;
+use crate::exec::common::once_per_run::PerContext;
+use crate::exec::range_lookup::metrics::RangeJoinMetrics;
+use crate::exec::range_lookup::relation::Relation;
+use crate::expr::index_lookup::{IndexSlot, RunNumber};
+
+/// An index, and where the expression that asks it looks.
+#[derive(Debug, Clone)]
+pub(crate) struct PhysicalLookup {
+    pub(crate) function: RangeFunction,
+    pub(crate) relation: Arc<Relation>,
+    pub(crate) column: String,
+    pub(crate) slot: IndexSlot,
+}
+
+/// Passes its input on, once the indexes are ready, with the number of the run as a further column.
+#[derive(Debug)]
+pub(crate) struct PrepareIndexesExec {
+    input: Arc<dyn ExecutionPlan>,
+    lookups: Vec<PhysicalLookup>,
+    /// The further column's name.
+    run: String,
+    properties: Arc<PlanProperties>,
+    metrics: ExecutionPlanMetricsSet,
+    /// Whether the indexes stand in the metrics already.
+    noted: Arc<AtomicBool>,
+    runs: PerContext<RunNumber>,
+}
+
+impl PrepareIndexesExec {
+    pub(crate) fn try_new(
+        input: Arc<dyn ExecutionPlan>,
+        lookups: Vec<PhysicalLookup>,
+        run: &str,
+    ) -> Result<Self> {
+        let added = [Field::new(run, RunNumber::data_type(), false)];
+        let metadata = input.schema().metadata().clone();
+        let properties = properties_with(input.as_ref(), added, metadata)?;
+        Ok(Self {
+            input,
+            lookups,
+            run: run.to_string(),
+            properties,
+            metrics: ExecutionPlanMetricsSet::new(),
+            noted: Arc::default(),
+            runs: PerContext::default(),
+        })
+    }
+}
+
+impl DisplayAs for PrepareIndexesExec {
+    fn fmt_as(&self, _t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let names = self.lookups.iter().map(|lookup| {
+            let column = lookup.relation.column_label(&lookup.column);
+            format!("{}({column})", lookup.function.range_name())
+        });
+        let names = names.collect::<Vec<_>>().join(", ");
+        let labels = self.lookups.iter().map(|lookup| {
+            let extreme = lookup.function.extreme;
+            lookup.relation.engine_label(&lookup.column, extreme)
+        });
+        let engines = engines(labels);
+        write!(f, "PrepareIndexesExec: {names}, engine={engines}")
+    }
+}
+
+impl ExecutionPlan for PrepareIndexesExec {
+    fn name(&self) -> &'static str {
+        "PrepareIndexesExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        &self.properties
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let [input] = <[_; 1]>::try_from(children).or_else(|c: Vec<_>| {
+            internal_err!("PrepareIndexesExec has one input, not {}", c.len())
+        })?;
+        let lookups = self.lookups.clone();
+        Ok(Arc::new(Self::try_new(input, lookups, &self.run)?))
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let mode = datafusion::physical_plan::execution_plan::ChildrenPropertiesMode::Recompute;
+        self.replace_children(children, ReplaceChildrenOptions::new(mode))
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let input = self.input.execute(partition, Arc::clone(&context))?;
+        let metrics = RangeJoinMetrics::new(partition, &self.metrics);
+        let (lookups, noted) = (self.lookups.clone(), Arc::clone(&self.noted));
+        let (schema, run) = (self.schema(), self.runs.get(&context));
+        let ready = async move {
+            let slots = lookups.len();
+            // Until all slots have an index of this run, these stand for those that have none yet.
+            let preparing = vec![RunNumber::clone(&run); slots];
+            let first = !noted.swap(true, Ordering::Relaxed);
+            for PhysicalLookup {
+                function,
+                relation,
+                column,
+                slot,
+            } in lookups
+            {
+                let prepared = relation.index(&column, function.extreme, &context).await?;
+                if first {
+                    metrics.note_index(&prepared);
+                }
+                slot.put(&run, prepared.ready, slots);
+            }
+            drop(preparing);
+            let numbered = move |batch: RecordBatch| {
+                let mut columns = batch.columns().to_vec();
+                columns.push(run.column(batch.num_rows())?);
+                Ok(RecordBatch::try_new(Arc::clone(&schema), columns)?)
+            };
+            let batches = input.map(move |batch| numbered(batch?));
+            Ok::<_, DataFusionError>(batches)
+        };
+        let batches = futures::stream::once(ready).try_flatten();
+        Ok(Box::pin(RecordBatchStreamAdapter::new(
+            self.schema(),
+            batches,
+        )))
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition)]
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        input_stats: &[Arc<Statistics>],
+        _args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        match input_stats {
+            [input] => {
+                let mut statistics = Statistics::clone(input);
+                statistics.total_byte_size = Precision::Absent;
+                let run = ColumnStatistics::new_unknown();
+                statistics.column_statistics.push(run);
+                Ok(Arc::new(statistics))
+            }
+            _ => internal_err!(
+                "PrepareIndexesExec has one input, not {}",
+                input_stats.len()
+            ),
+        }
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}

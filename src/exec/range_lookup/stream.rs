@@ -1,0 +1,172 @@
+//! The stream of one partition: evaluates the bounds of each batch, asks the indexes, adds the answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::datatypes::SchemaRef;
+use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err};
+use datafusion::execution::memory_pool::MemoryPool;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
+
+use crate::common::ranges::Ranges;
+use crate::exec::common::device_batcher::{AnswerBatches, Gathering};
+use crate::exec::range_lookup::exec::PhysicalCall;
+use crate::exec::range_lookup::metrics::RangeJoinMetrics;
+use crate::exec::range_lookup::relation::PreparedIndex;
+
+/// Calls that one search of one index answers.
+#[derive(Debug)]
+pub(crate) struct Search {
+    /// The first of them, which stands for the bounds and the index of all.
+    pub(crate) call: PhysicalCall,
+    /// Of each call: its place among the operator's calls, and whether it asks for the position.
+    pub(crate) places: Vec<(usize, bool)>,
+}
+
+/// What one partition needs to answer its batches.
+#[derive(Debug)]
+pub(crate) struct Answering {
+    pub(crate) schema: SchemaRef,
+    pub(crate) searches: Vec<Search>,
+    pub(crate) metrics: RangeJoinMetrics,
+    pub(crate) context: Arc<TaskContext>,
+    /// Whether another partition has put the indexes into the metrics.
+    pub(crate) noted: Arc<AtomicBool>,
+    /// The indexes that the searches ask, in their order; empty until the first row arrives.
+    pub(crate) prepared: Vec<PreparedIndex>,
+}
+
+type Batches = BoxStream<'static, Result<RecordBatch>>;
+
+impl Answering {
+    /// The input with the answers, batch by batch.
+    pub(crate) fn stream(self, input: SendableRecordBatchStream) -> SendableRecordBatchStream {
+        let schema = Arc::clone(&self.schema);
+        let batches = futures::stream::once(self.start(input)).try_flatten();
+        Box::pin(RecordBatchStreamAdapter::new(schema, batches.fuse()))
+    }
+
+    /// Waits for the first row, and for the indexes.
+    async fn start(mut self, mut input: SendableRecordBatchStream) -> Result<Batches> {
+        let first = loop {
+            match input.try_next().await? {
+                None => return Ok(futures::stream::empty().boxed()),
+                Some(batch) if batch.num_rows() == 0 => {}
+                Some(batch) => break batch,
+            }
+        };
+        self.prepare().await?;
+        let input = futures::stream::iter([Ok(first)]).chain(input).boxed();
+        let on_devices = |one: &PreparedIndex| one.ready.held.index.is_on_devices();
+        if self.prepared.iter().any(on_devices) {
+            return Ok(Gathering::new(Arc::new(self), input).boxed());
+        }
+        // The engine answers faster than a thread wakes up: here and now.
+        let answers = input.map(move |batch| {
+            let answered = self.answer(std::slice::from_ref(&batch?))?.pop();
+            let answered =
+                answered.ok_or_else(|| internal_datafusion_err!("a batch has no answers"))?;
+            Ok::<_, DataFusionError>(answered.record_output(&self.metrics.baseline))
+        });
+        Ok(answers.boxed())
+    }
+}
+
+impl AnswerBatches for Answering {
+    fn answer(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
+        let compute = self.metrics.baseline.elapsed_compute().clone();
+        let _timer = compute.timer();
+        let calls = self.searches.iter().map(|s| s.places.len()).sum();
+        let mut answers: Vec<Option<ArrayRef>> = vec![None; calls];
+        for (search, prepared) in self.searches.iter().zip(&self.prepared) {
+            let ranges = batches.iter().map(|batch| {
+                let rows = batch.num_rows();
+                let left = search.call.left.evaluate(batch)?.into_array(rows)?;
+                let right = search.call.right.evaluate(batch)?.into_array(rows)?;
+                Ranges::try_new(&left, &right)
+            });
+            let ranges = ranges.collect::<Result<Vec<_>>>()?;
+            let wants = |position| search.places.iter().any(|(_, p)| *p == position);
+            let query_timer = self.metrics.query_time.timer();
+            let answer = prepared.ready.answer(&ranges, wants(false), wants(true))?;
+            query_timer.done();
+            self.metrics.note_answer(prepared, &answer);
+            for (place, position) in &search.places {
+                answers[*place] = if *position {
+                    answer.positions.clone()
+                } else {
+                    answer.values.clone()
+                };
+            }
+        }
+        let mut from = 0;
+        let answered = batches.iter().map(|batch| {
+            let rows = batch.num_rows();
+            let mut columns = batch.columns().to_vec();
+            for answer in &answers {
+                let answer = answer
+                    .as_ref()
+                    .ok_or_else(|| internal_datafusion_err!("a call has no answer"))?;
+                columns.push(if batches.len() == 1 {
+                    Arc::clone(answer)
+                } else {
+                    answer.slice(from, rows)
+                });
+            }
+            from += rows;
+            let options = RecordBatchOptions::new().with_row_count(Some(rows));
+            let schema = Arc::clone(&self.schema);
+            Ok(RecordBatch::try_new_with_options(
+                schema, columns, &options,
+            )?)
+        });
+        answered.collect()
+    }
+
+    fn row_bytes(&self) -> usize {
+        32 * self.searches.len()
+    }
+
+    fn pool(&self) -> &Arc<dyn MemoryPool> {
+        self.context.memory_pool()
+    }
+
+    fn baseline(&self) -> &BaselineMetrics {
+        &self.metrics.baseline
+    }
+}
+
+impl Answering {
+    async fn prepare(&mut self) -> Result<()> {
+        let mut prepared = vec![];
+        for Search { call, .. } in &self.searches {
+            let extreme = call.function.extreme;
+            let index = call
+                .relation
+                .index(&call.column, extreme, &self.context)
+                .await?;
+            let found = call
+                .function
+                .result_type(index.ready.held.index.value_type());
+            if found != call.data_type {
+                return exec_err!(
+                    "{call}: the column was a {} when the query was planned and now is a {found}; run the query again",
+                    call.data_type
+                );
+            }
+            prepared.push(index);
+        }
+        if !self.noted.swap(true, Ordering::Relaxed) {
+            for index in &prepared {
+                self.metrics.note_index(index);
+            }
+        }
+        self.prepared = prepared;
+        Ok(())
+    }
+}

@@ -1,0 +1,206 @@
+//! Rows that somebody read before they were asked for, given once more.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::RecordBatch;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{Result, Statistics, internal_datafusion_err, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::coop::make_cooperative;
+use datafusion::physical_plan::execution_plan::{
+    CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
+};
+use datafusion::physical_plan::metrics::{
+    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
+};
+use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use futures::{StreamExt, stream};
+
+use crate::exec::range_join::build::collect::Size;
+
+/// A batch, registered with a memory pool until it is dropped.
+pub(crate) struct Held {
+    pub(crate) batch: RecordBatch,
+    memory: Arc<MemoryReservation>,
+    bytes: usize,
+}
+
+impl Held {
+    /// The batch, and whether the pool had memory for it, with no more held than `most` bytes.
+    pub(crate) fn new(
+        batch: RecordBatch,
+        memory: &Arc<MemoryReservation>,
+        most: usize,
+    ) -> (Self, bool) {
+        let bytes = Size::of(&batch).bytes;
+        let granted = memory.size().saturating_add(bytes) <= most && memory.try_grow(bytes).is_ok();
+        let held = Self {
+            batch,
+            memory: Arc::clone(memory),
+            bytes: if granted { bytes } else { 0 },
+        };
+        (held, granted)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.memory.shrink(self.bytes);
+    }
+}
+
+/// A partition that was read up to somewhere.
+pub(crate) struct PartlyRead {
+    pub(crate) batches: Vec<Held>,
+    /// What was not read, unless it is known that there is nothing more.
+    pub(crate) rest: Option<SendableRecordBatchStream>,
+}
+
+/// What was read of a [`ReplayExec`]'s input, partition by partition.
+pub(crate) struct Replay(Vec<Mutex<Option<PartlyRead>>>);
+
+impl Replay {
+    /// A context in which a [`ReplayExec`] gives these rows, each partition once. Operators below it are not run in this context.
+    pub(crate) fn context(
+        context: &TaskContext,
+        partitions: impl IntoIterator<Item = PartlyRead>,
+    ) -> Arc<TaskContext> {
+        let partitions = partitions.into_iter();
+        let replay = Self(partitions.map(|p| Mutex::new(Some(p))).collect());
+        let config = context.session_config().clone();
+        Arc::new(TaskContext::new(
+            context.task_id(),
+            context.session_id(),
+            config.with_extension(Arc::new(replay)),
+            context.scalar_functions().clone(),
+            context.higher_order_functions().clone(),
+            context.aggregate_functions().clone(),
+            context.window_functions().clone(),
+            context.runtime_env(),
+        ))
+    }
+
+    fn take(&self, partition: usize) -> Result<PartlyRead> {
+        let place = self.0.get(partition);
+        let read = place.and_then(|p| p.lock().unwrap_or_else(PoisonError::into_inner).take());
+        read.ok_or_else(|| internal_datafusion_err!("no rows of partition {partition} are left"))
+    }
+}
+
+/// Gives its input's rows: those that the context says were read, and then the rest.
+#[derive(Debug)]
+pub(crate) struct ReplayExec {
+    input: Arc<dyn ExecutionPlan>,
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl ReplayExec {
+    pub(crate) fn new(input: Arc<dyn ExecutionPlan>) -> Self {
+        Self {
+            input,
+            metrics: ExecutionPlanMetricsSet::new(),
+        }
+    }
+}
+
+impl DisplayAs for ReplayExec {
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        match t {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => write!(f, "ReplayExec"),
+            DisplayFormatType::TreeRender => Ok(()),
+        }
+    }
+}
+
+impl ExecutionPlan for ReplayExec {
+    fn name(&self) -> &'static str {
+        "ReplayExec"
+    }
+
+    fn properties(&self) -> &Arc<PlanProperties> {
+        self.input.properties()
+    }
+
+    fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
+        vec![&self.input]
+    }
+
+    fn maintains_input_order(&self) -> Vec<bool> {
+        vec![true]
+    }
+
+    fn benefits_from_input_partitioning(&self) -> Vec<bool> {
+        vec![false]
+    }
+
+    fn cardinality_effect(&self) -> CardinalityEffect {
+        CardinalityEffect::Equal
+    }
+
+    fn apply_expressions(
+        &self,
+        _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+    ) -> Result<TreeNodeRecursion> {
+        Ok(TreeNodeRecursion::Continue)
+    }
+
+    fn replace_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+        _options: ReplaceChildrenOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let [input] = <[_; 1]>::try_from(children)
+            .or_else(|c: Vec<_>| internal_err!("ReplayExec has one input, not {}", c.len()))?;
+        Ok(Arc::new(Self::new(input)))
+    }
+
+    fn with_new_children(
+        self: Arc<Self>,
+        children: Vec<Arc<dyn ExecutionPlan>>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
+        self.replace_children(children, options)
+    }
+
+    fn execute(
+        &self,
+        partition: usize,
+        context: Arc<TaskContext>,
+    ) -> Result<SendableRecordBatchStream> {
+        let Some(replay) = context.session_config().get_extension::<Replay>() else {
+            return self.input.execute(partition, context);
+        };
+        let PartlyRead { batches, rest } = replay.take(partition)?;
+        let metrics = BaselineMetrics::new(&self.metrics, partition);
+        let batches = stream::iter(batches).map(|held| Ok(held.batch.clone()));
+        let batches = batches.chain(stream::iter(rest).flatten());
+        let batches = batches.map(move |batch| batch.record_output(&metrics));
+        let schema = self.schema();
+        let batches = RecordBatchStreamAdapter::new(schema, batches);
+        Ok(make_cooperative(Box::pin(batches)))
+    }
+
+    fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
+        vec![ChildStats::At(partition)]
+    }
+
+    fn statistics_from_inputs(
+        &self,
+        input_stats: &[Arc<Statistics>],
+        _args: &StatisticsArgs,
+    ) -> Result<Arc<Statistics>> {
+        match input_stats {
+            [input] => Ok(Arc::clone(input)),
+            _ => internal_err!("ReplayExec has one input, not {}", input_stats.len()),
+        }
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
+    }
+}

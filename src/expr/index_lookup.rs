@@ -1,0 +1,166 @@
+//! A range function that is evaluated as an expression, of an index that an operator below has made ready. It serves the one
+//! place where a call can't become a column of an input: the ON of an outer join, with bounds from both sides.
+//!
+//! The expression belongs to the plan, of which there may be several runs at once, each with an index of its own. So the operator
+//! adds a column with the number of the run to its rows, and the expression takes it as an argument.
+
+use std::hash::{Hash, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{ArrayRef, AsArray, DictionaryArray, Int8Array, UInt64Array, new_empty_array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, UInt64Type};
+use datafusion::common::{Result, exec_err, internal_datafusion_err, internal_err};
+use datafusion::logical_expr::{
+    ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
+};
+
+use crate::common::range_function::RangeFunction;
+use crate::common::ranges::Ranges;
+use crate::index::column_index::ReadyIndex;
+
+/// The number of a run, which no other has. Rows of the run share its memory, which tells whether there are any.
+#[derive(Debug, Clone)]
+pub(crate) struct RunNumber(UInt64Array);
+
+impl Default for RunNumber {
+    /// A new one.
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(vec![NEXT.fetch_add(1, Ordering::Relaxed)].into())
+    }
+}
+
+impl RunNumber {
+    /// The type of a column of such numbers: a dictionary, as its values are not copied when rows are.
+    pub(crate) fn data_type() -> DataType {
+        DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::UInt64))
+    }
+
+    /// The number for so many rows.
+    pub(crate) fn column(&self, rows: usize) -> Result<ArrayRef> {
+        let keys = Int8Array::from(vec![0; rows]);
+        let values = Arc::new(self.0.clone());
+        Ok(Arc::new(DictionaryArray::try_new(keys, values)?))
+    }
+
+    /// How many hold it: rows, slots and others.
+    fn holders(&self) -> usize {
+        self.0.values().inner().strong_count()
+    }
+}
+
+/// Where the operator puts the index of each run and the expression finds it. Two slots are equal if they are one.
+#[derive(Debug, Clone, Default)]
+pub struct IndexSlot(Arc<Mutex<Vec<(RunNumber, ReadyIndex)>>>);
+
+impl IndexSlot {
+    /// Puts the index of a run here. So many slots hold the number of each run; the indexes of runs of which nobody else does go.
+    pub(crate) fn put(&self, run: &RunNumber, index: ReadyIndex, slots: usize) {
+        let mut indexes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        indexes.retain(|(run, _)| run.holders() > slots);
+        // Each partition puts the same.
+        if indexes.iter().all(|(known, _)| known.0 != run.0) {
+            indexes.push((run.clone(), index));
+        }
+    }
+
+    fn get(&self, number: u64) -> Option<ReadyIndex> {
+        let indexes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_run = indexes.iter().find(|(run, _)| run.0.value(0) == number);
+        of_run.map(|(_, index)| index.clone())
+    }
+}
+
+impl PartialEq for IndexSlot {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for IndexSlot {}
+
+impl Hash for IndexSlot {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+/// A range function of three arguments, the number of the run and the bounds.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LookupUdf {
+    function: RangeFunction,
+    data_type: DataType,
+    slot: IndexSlot,
+    signature: Signature,
+}
+
+impl LookupUdf {
+    /// Volatile, so that nothing evaluates it before the index is there: no folding, no moving to another operator.
+    pub(crate) fn new(function: RangeFunction, data_type: DataType, slot: IndexSlot) -> Self {
+        Self {
+            function,
+            data_type,
+            slot,
+            signature: Signature::any(3, Volatility::Volatile),
+        }
+    }
+
+    pub(crate) fn slot(&self) -> &IndexSlot {
+        &self.slot
+    }
+
+    /// The same function of the index in another slot.
+    pub(crate) fn with_slot(&self, slot: IndexSlot) -> Self {
+        Self::new(self.function, self.data_type.clone(), slot)
+    }
+}
+
+impl ScalarUDFImpl for LookupUdf {
+    fn name(&self) -> &str {
+        self.function.range_name()
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arg_types: &[DataType]) -> Result<DataType> {
+        Ok(self.data_type.clone())
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let name = self.name();
+        if args.number_rows == 0 {
+            return Ok(ColumnarValue::Array(new_empty_array(&self.data_type)));
+        }
+        let arrays = ColumnarValue::values_to_arrays(&args.args)?;
+        let [run, left, right] = arrays.as_slice() else {
+            return internal_err!("{name} has a run and two bounds, not {}", arrays.len());
+        };
+        let run = cast(&run.slice(0, 1), &DataType::UInt64)?;
+        let Some(ready) = self.slot.get(run.as_primitive::<UInt64Type>().value(0)) else {
+            return exec_err!("{name}: the operator that makes its index ready has not run");
+        };
+        let position = self.function.position;
+        if self.function.result_type(ready.held.index.value_type()) != self.data_type {
+            return exec_err!(
+                "{name}: the column's type changed since the query was planned; run the query again"
+            );
+        }
+        let answer = ready.answer(&[Ranges::try_new(left, right)?], !position, position)?;
+        let array = if position {
+            answer.positions
+        } else {
+            answer.values
+        };
+        let array = array.ok_or_else(|| internal_datafusion_err!("{name} has no answer"))?;
+        if array.len() == args.number_rows {
+            return Ok(ColumnarValue::Array(array));
+        }
+        // All arguments are constant: one answer serves all rows.
+        let one = datafusion::common::ScalarValue::try_from_array(&array, 0)?;
+        Ok(ColumnarValue::Scalar(one))
+    }
+}

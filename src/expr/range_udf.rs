@@ -1,0 +1,168 @@
+//! The scalar form, `range_min('table.column', l, r)`. A scalar function sees batches, never a table, so
+//! this one only says what it means: its arguments, its type. The rule in `rewrite` takes each call out of its expression
+//! and has it answered by an operator.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::{Result, ScalarValue, exec_err, internal_err, plan_err};
+use datafusion::logical_expr::{
+    ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, Volatility, scalar_doc_sections::DOC_SECTION_OTHER,
+};
+
+use crate::common::column_ref::Names;
+use crate::common::range_function::RangeFunction;
+use crate::common::ranges::{check_argument_count, coerce_bound};
+use crate::index::sort_keys::check_ordered;
+use rmq_engine::Extreme;
+
+/// What the three arguments are, for error messages.
+const ARGUMENTS: &str = "a column, the first position and the last";
+
+/// One of `range_min`, `range_max`, `range_argmin`, `range_argmax` as a scalar function.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct RangeUdf {
+    function: RangeFunction,
+    names: Names,
+    signature: Signature,
+}
+
+impl RangeUdf {
+    pub(crate) fn new(function: RangeFunction, names: Names) -> Self {
+        // Within a query a column has one version, so "stable" would be the word. But then DataFusion may fold a
+        // call, or push it into a scan, before the rule that takes it out of its expression has come to it.
+        Self {
+            function,
+            names,
+            signature: Signature::user_defined(Volatility::Volatile),
+        }
+    }
+
+    /// Which of the four functions this is.
+    pub fn function(&self) -> RangeFunction {
+        self.function
+    }
+
+    pub(crate) fn names(&self) -> &Names {
+        &self.names
+    }
+}
+
+impl ScalarUDFImpl for RangeUdf {
+    fn name(&self) -> &str {
+        self.function.range_name()
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
+        let name = self.name();
+        let [column, left, right] = arg_types else {
+            check_argument_count(name, arg_types.len(), ARGUMENTS)?;
+            return internal_err!("three arguments are a slice of three");
+        };
+        Ok(vec![
+            column.clone(),
+            coerce_bound(name, "l", left)?,
+            coerce_bound(name, "r", right)?,
+        ])
+    }
+
+    fn return_type(&self, _arg_types: &[DataType]) -> Result<DataType> {
+        internal_err!(
+            "the type of {} follows from the column that its first argument names",
+            self.name()
+        )
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
+        check_argument_count(self.name(), args.arg_fields.len(), ARGUMENTS)?;
+        let column = match args.scalar_arguments[0] {
+            Some(literal) => {
+                let text = column_text(self.name(), literal)?;
+                self.names
+                    .field(self.name(), &self.names.parse(self.name(), text)?)?
+            }
+            // A subquery has one column, whose type its field shows. Anything else the rule refuses.
+            None => {
+                let field = Arc::clone(&args.arg_fields[0]);
+                check_ordered(self.name(), field.name(), field.data_type())?;
+                field
+            }
+        };
+        let data_type = self.function.result_type(column.data_type());
+        Ok(Arc::new(Field::new(self.name(), data_type, true)))
+    }
+
+    fn with_updated_config(&self, config: &ConfigOptions) -> Option<ScalarUDF> {
+        Some(ScalarUDF::from(Self::new(
+            self.function,
+            self.names.with_config(config),
+        )))
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        // To decorrelate a subquery, DataFusion evaluates it for an empty group. No table is needed for that answer.
+        let null = |bound: &ColumnarValue| matches!(bound, ColumnarValue::Scalar(s) if s.is_null());
+        if args.args.iter().skip(1).any(null) {
+            return Ok(ColumnarValue::Scalar(ScalarValue::try_from(
+                args.return_field.data_type(),
+            )?));
+        }
+        exec_err!(
+            "{} was not planned as a range query: it needs a table's rows, which an expression on its own can't see. It works in \
+             queries and DataFrames of a session in which datafusion-rmq is registered",
+            self.name()
+        )
+    }
+
+    fn documentation(&self) -> Option<&Documentation> {
+        use std::sync::LazyLock;
+        static DOCS: LazyLock<[Documentation; 4]> =
+            LazyLock::new(|| RangeFunction::ALL.map(document));
+        RangeFunction::ALL
+            .iter()
+            .position(|f| *f == self.function)
+            .map(|i| &DOCS[i])
+    }
+}
+
+fn document(function: RangeFunction) -> Documentation {
+    let name = function.range_name();
+    let what = match function.extreme {
+        Extreme::Min => "smallest",
+        Extreme::Max => "largest",
+    };
+    let result = if function.position {
+        "position of the leftmost"
+    } else {
+        "value of the"
+    };
+    Documentation::builder(
+        DOC_SECTION_OTHER,
+        format!("Returns the {result} {what} value of a table's column in the rows from position l to position r, both inclusive, NULLs skipped."),
+        format!("{name}('table.column', l, r)"),
+    )
+    .with_argument("column", "A string literal that names a column of a table, or a subquery of one column with an ORDER BY")
+    .with_argument("l", "The first position, an integer; positions count the table's rows from 0 in scan order")
+    .with_argument("r", "The last position, an integer")
+    .with_sql_example(format!("SELECT {name}('prices.close', l, r) FROM windows"))
+    .build()
+}
+
+/// The text of a literal first argument.
+///
+/// # Errors
+/// A planning error if the literal is not a string.
+pub(crate) fn column_text<'a>(function: &str, literal: &'a ScalarValue) -> Result<&'a str> {
+    match literal.try_as_str() {
+        Some(Some(text)) => Ok(text),
+        _ => plan_err!(
+            "{function}: the first argument must be a string that names a column, such as 'prices.close', or a subquery; found {literal}"
+        ),
+    }
+}

@@ -1,0 +1,181 @@
+//! The logical node that makes indexes ready for the expressions of the node above.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use arrow::datatypes::Field;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
+use datafusion::logical_expr::{
+    Expr, Extension, LogicalPlan, ScalarUDF, UserDefinedLogicalNodeCore,
+};
+
+use crate::common::range_function::RangeFunction;
+use crate::expr::index_lookup::{IndexSlot, LookupUdf, RunNumber};
+use crate::logical_plan::range_lookup::Source;
+
+/// An index that an expression above will ask.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Lookup {
+    /// The question.
+    pub function: RangeFunction,
+    /// The rows that are asked.
+    pub source: Source,
+    /// Where the expression will find the index.
+    pub slot: IndexSlot,
+}
+
+/// Passes its input on, once the indexes are ready, with the number of the run as a further column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PrepareIndexes {
+    input: LogicalPlan,
+    lookups: Vec<Lookup>,
+    run: String,
+    schema: DFSchemaRef,
+}
+
+impl PrepareIndexes {
+    /// Indexes that must be ready before `input` gives its first row. `run` is the further column's name.
+    ///
+    /// # Errors
+    /// If the input has a column of this name.
+    pub fn try_new(input: LogicalPlan, lookups: Vec<Lookup>, run: String) -> Result<Self> {
+        let old = input.schema();
+        let field = Arc::new(Field::new(&run, RunNumber::data_type(), false));
+        let fields = old.iter().map(|(q, f)| (q.cloned(), Arc::clone(f)));
+        let fields = fields.chain([(None, field)]).collect();
+        let dependencies = old.functional_dependencies().clone();
+        let schema = DFSchema::new_with_metadata(fields, old.metadata().clone())?
+            .with_functional_dependencies(dependencies)?;
+        Ok(Self {
+            input,
+            lookups,
+            run,
+            schema: Arc::new(schema),
+        })
+    }
+
+    /// The name of the column with the number of the run.
+    pub fn run(&self) -> &str {
+        &self.run
+    }
+
+    /// The indexes.
+    pub fn lookups(&self) -> &[Lookup] {
+        &self.lookups
+    }
+}
+
+impl UserDefinedLogicalNodeCore for PrepareIndexes {
+    fn name(&self) -> &'static str {
+        "PrepareIndexes"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.input]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        &self.schema
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        vec![]
+    }
+
+    fn prevent_predicate_push_down_columns(&self) -> std::collections::HashSet<String> {
+        std::collections::HashSet::from([self.run.clone()])
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = self
+            .lookups
+            .iter()
+            .map(|l| format!("{}({})", l.function.range_name(), l.source));
+        write!(
+            f,
+            "PrepareIndexes: {}",
+            names.collect::<Vec<_>>().join(", ")
+        )
+    }
+
+    fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
+        let [input] = <[LogicalPlan; 1]>::try_from(inputs).or_else(|inputs| {
+            internal_err!("PrepareIndexes has one input, not {}", inputs.len())
+        })?;
+        Self::try_new(input, self.lookups.clone(), self.run.clone())
+    }
+
+    fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
+        let columns = self.input.schema().fields().len();
+        let of_input = output_columns.iter().copied().filter(|i| *i < columns);
+        Some(vec![of_input.collect()])
+    }
+}
+
+impl Hash for PrepareIndexes {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.input, &self.lookups, &self.run).hash(state);
+    }
+}
+
+/// Slots have no order.
+impl PartialOrd for PrepareIndexes {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        (self == other).then_some(Ordering::Equal)
+    }
+}
+
+/// The plan with slots of its own. A prepared statement's logical plan is planned again for each execution; if these
+/// shared slots, one could find the index of another.
+pub(crate) fn with_fresh_slots(plan: &LogicalPlan) -> Result<Cow<'_, LogicalPlan>> {
+    let is_prepare = |node: &LogicalPlan| match node {
+        LogicalPlan::Extension(e) => e.node.as_any().is::<PrepareIndexes>(),
+        _ => false,
+    };
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        found |= is_prepare(node);
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    if !found {
+        return Ok(Cow::Borrowed(plan));
+    }
+    let mut fresh: Vec<(IndexSlot, IndexSlot)> = vec![];
+    let mut renew = |slot: &IndexSlot| match fresh.iter().find(|(old, _)| old == slot) {
+        Some((_, new)) => new.clone(),
+        None => {
+            let new = IndexSlot::default();
+            fresh.push((slot.clone(), new.clone()));
+            new
+        }
+    };
+    let plan = plan.clone().transform_up_with_subqueries(|node| {
+        if let LogicalPlan::Extension(extension) = &node
+            && let Some(prepare) = extension.node.as_any().downcast_ref::<PrepareIndexes>()
+        {
+            let mut prepare = prepare.clone();
+            for lookup in &mut prepare.lookups {
+                lookup.slot = renew(&lookup.slot);
+            }
+            let node = Arc::new(prepare);
+            return Ok(Transformed::yes(LogicalPlan::Extension(Extension { node })));
+        }
+        node.map_expressions(|expr| {
+            expr.transform_up(|expr| {
+                let Expr::ScalarFunction(call) = &expr else {
+                    return Ok(Transformed::no(expr));
+                };
+                let Some(udf) = call.func.inner().downcast_ref::<LookupUdf>() else {
+                    return Ok(Transformed::no(expr));
+                };
+                let udf = ScalarUDF::from(udf.with_slot(renew(udf.slot())));
+                Ok(Transformed::yes(udf.call(call.args.clone())))
+            })
+        })
+    })?;
+    Ok(Cow::Owned(plan.data))
+}

@@ -1,0 +1,58 @@
+//! From the logical node of a range join by key to its operator.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::common::Result;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
+
+use crate::exec::range_join::engine::JoinEngine;
+use crate::exec::range_join::exec::KeyJoinExec;
+use crate::index::catalog::IndexCatalog;
+use crate::logical_plan::range_join::KeyRangeJoin;
+
+/// Plans range joins by key.
+#[derive(Debug)]
+pub(crate) struct KeyJoinPlanner {
+    pub(crate) indexes: Arc<IndexCatalog>,
+}
+
+#[async_trait]
+impl ExtensionPlanner for KeyJoinPlanner {
+    async fn plan_extension(
+        &self,
+        planner: &dyn PhysicalPlanner,
+        node: &dyn UserDefinedLogicalNode,
+        logical_inputs: &[&LogicalPlan],
+        physical_inputs: &[Arc<dyn ExecutionPlan>],
+        session: &dyn Session,
+        planning_ctx: &PhysicalPlanningContext,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let (Some(node), [probe, build], [probe_exec, build_exec]) = (
+            node.as_any().downcast_ref::<KeyRangeJoin>(),
+            logical_inputs,
+            physical_inputs,
+        ) else {
+            return Ok(None);
+        };
+        let physical = |expr: &Expr, input: &LogicalPlan| {
+            planner.create_physical_expr(expr, input.schema(), session, planning_ctx)
+        };
+        let spec = node
+            .spec()
+            .try_map(|expr| physical(expr, probe), |expr| physical(expr, build))?;
+        let catalog = Arc::clone(&self.indexes);
+        let engine = JoinEngine::plan(catalog, &spec, (probe_exec, build_exec), session).await?;
+        Ok(Some(Arc::new(KeyJoinExec::try_new(
+            Arc::clone(probe_exec),
+            Arc::clone(build_exec),
+            spec,
+            node.spec().to_string(),
+            engine,
+        )?)))
+    }
+}

@@ -1,0 +1,4 @@
+//! TODO
+
+pub(crate) mod conditional;
+pub(crate) mod infallible;

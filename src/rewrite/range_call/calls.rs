@@ -1,0 +1,393 @@
+//! The calls of range functions in expressions, and what they become: columns of an answer, or expressions over an
+//! index that is made ready below.
+
+use std::sync::Arc;
+
+use arrow::datatypes::FieldRef;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
+use datafusion::common::{Column, DFSchema, DFSchemaRef, Result, plan_err};
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::{
+    EmptyRelation, Expr, Extension, LogicalPlan, Projection, ScalarUDF,
+};
+use datafusion::optimizer::OptimizerConfig;
+
+use crate::common::column_ref::ColumnName;
+use crate::expr::index_lookup::{IndexSlot, LookupUdf};
+use crate::expr::range_udf::{RangeUdf, column_text};
+use crate::logical_plan::prepare_indexes::{Lookup, PrepareIndexes};
+use crate::logical_plan::range_lookup::{RangeCall, RangeJoin, Source, TableColumn};
+use crate::logical_plan::stated_order::check_states_order;
+
+/// The function, if `expr` is a call of one.
+pub(crate) fn range_udf(expr: &Expr) -> Option<(&RangeUdf, &ScalarFunction)> {
+    match expr {
+        Expr::ScalarFunction(call) => call
+            .func
+            .inner()
+            .downcast_ref::<RangeUdf>()
+            .map(|udf| (udf, call)),
+        _ => None,
+    }
+}
+
+/// A correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, is its expression. DataFusion leaves it
+/// correlated, which no operator can run.
+pub(crate) fn inline_subqueries(expr: Expr) -> Result<Transformed<Expr>> {
+    expr.transform_up(|expr| {
+        let Expr::ScalarSubquery(subquery) = &expr else {
+            return Ok(Transformed::no(expr));
+        };
+        let LogicalPlan::Projection(projection) = subquery.subquery.as_ref() else {
+            return Ok(Transformed::no(expr));
+        };
+        let LogicalPlan::EmptyRelation(EmptyRelation {
+            produce_one_row: true,
+            ..
+        }) = projection.input.as_ref()
+        else {
+            return Ok(Transformed::no(expr));
+        };
+        match projection.expr.as_slice() {
+            [one] if has_range_call(one)? && one.contains_outer() => {
+                let one = one.clone().unalias_nested().data;
+                one.transform_up(|e| {
+                    Ok(match e {
+                        Expr::OuterReferenceColumn(_, column) => {
+                            Transformed::yes(Expr::Column(column))
+                        }
+                        e => Transformed::no(e),
+                    })
+                })
+            }
+            _ => Ok(Transformed::no(expr)),
+        }
+    })
+}
+
+/// Whether a range function is called in `expr`, its subqueries without FROM included.
+pub(crate) fn has_range_call(expr: &Expr) -> Result<bool> {
+    expr.exists(|e| match e {
+        Expr::ScalarSubquery(subquery) => match subquery.subquery.as_ref() {
+            LogicalPlan::Projection(p) if matches!(*p.input, LogicalPlan::EmptyRelation(_)) => p
+                .expr
+                .iter()
+                .try_fold(false, |found, e| Ok(found || has_range_call(e)?)),
+            _ => Ok(false),
+        },
+        e => Ok(range_udf(e).is_some()),
+    })
+}
+
+/// The calls found in expressions over one input, each replaced by the column that its answer will be.
+pub(crate) struct Calls<'a> {
+    config: &'a dyn OptimizerConfig,
+    schema: DFSchemaRef,
+    /// The same call twice is answered once.
+    found: Vec<Found>,
+    /// Bounds with correlated subqueries, which DataFusion takes in projections only, and the names of their columns.
+    projected: Vec<(Expr, String)>,
+}
+
+struct Found {
+    /// The call as it stood in its expression, inner calls already replaced.
+    written: ScalarFunction,
+    call: RangeCall,
+    /// 0 if the bounds need the input alone, else one more than the calls whose answers they need.
+    layer: usize,
+}
+
+impl<'a> Calls<'a> {
+    pub(crate) fn new(config: &'a dyn OptimizerConfig, schema: &DFSchemaRef) -> Self {
+        Self {
+            config,
+            schema: Arc::clone(schema),
+            found: vec![],
+            projected: vec![],
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
+    /// `input` with the answers as further columns.
+    pub(crate) fn join_below(self, input: LogicalPlan) -> Result<LogicalPlan> {
+        let mut plan = input;
+        if !self.projected.is_empty() {
+            let columns = plan.schema().columns().into_iter().map(Expr::Column);
+            let bounds = self
+                .projected
+                .into_iter()
+                .map(|(bound, name)| bound.alias(name));
+            let columns = columns.chain(bounds).collect();
+            plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(plan))?);
+        }
+        let mut rest = self.found;
+        for layer in 0.. {
+            if rest.is_empty() {
+                break;
+            }
+            let (now, later): (Vec<_>, _) = rest.into_iter().partition(|f| f.layer == layer);
+            let calls = now.into_iter().map(|f| f.call).collect();
+            let node = Arc::new(RangeJoin::try_new(plan, calls)?);
+            plan = LogicalPlan::Extension(Extension { node });
+            rest = later;
+        }
+        Ok(plan)
+    }
+
+    /// `bound`, or the column that a projection makes of it if it has a correlated subquery.
+    fn project(&mut self, bound: &Expr) -> Result<Expr> {
+        let correlated = bound.exists(|e| {
+            Ok(matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty()))
+        })?;
+        if !correlated {
+            return Ok(bound.clone());
+        }
+        let name = self.unused_name();
+        self.projected.push((bound.clone(), name.clone()));
+        Ok(Expr::Column(Column::new_unqualified(name)))
+    }
+
+    /// A name that no column of the input has.
+    fn unused_name(&self) -> String {
+        unused_name(self.config, &self.schema)
+    }
+
+    /// The layer of a call with this bound, or `None` if the bound needs more than this input.
+    fn layer(&self, bound: &Expr) -> Option<usize> {
+        if bound.contains_outer() {
+            return None;
+        }
+        let layers = bound.column_refs().into_iter().map(|column| {
+            let answer = self.found.iter().find(|f| f.call.output == column.name);
+            match answer {
+                Some(found) => Some(found.layer + 1),
+                None => self.schema.has_column(column).then_some(0),
+            }
+        });
+        layers
+            .into_iter()
+            .try_fold(0, |most, layer| Some(most.max(layer?)))
+    }
+
+    /// The column that stands for a call, or `None` if its bounds need more than this input.
+    fn take(&mut self, udf: &RangeUdf, call: &ScalarFunction) -> Result<Option<Column>> {
+        let name = udf.function().range_name();
+        let [column, left, right] = call.args.as_slice() else {
+            return plan_err!(
+                "{name} takes 3 arguments, but {} were given",
+                call.args.len()
+            );
+        };
+        if has_parameter(column)? {
+            // The call waits until the parameter is bound, when the statement is executed.
+            return Ok(None);
+        }
+        let (source, column_field) = source(udf, column)?;
+        let mut layer = 0;
+        for bound in [left, right] {
+            if bound.exists(|e| Ok(matches!(e, Expr::LambdaVariable(_))))? {
+                return plan_err!(
+                    "{name}: the bound {bound} depends on a lambda's variable, which range functions do not support; unnest the array"
+                );
+            }
+            match self.layer(bound) {
+                Some(needed) => layer = layer.max(needed),
+                None => return Ok(None),
+            }
+        }
+        // A volatile bound is another each time.
+        let repeats = !left.is_volatile() && !right.is_volatile();
+        let same = self.found.iter().find(|f| {
+            repeats
+                && f.written.func == call.func
+                && f.written.args[1..] == call.args[1..]
+                && f.call.source.is_same(&source)
+        });
+        if let Some(same) = same {
+            return Ok(Some(Column::new_unqualified(&same.call.output)));
+        }
+        let (left, right) = (self.project(left)?, self.project(right)?);
+        let output = self.unused_name();
+        let call_taken = RangeCall {
+            function: udf.function(),
+            source,
+            left,
+            right,
+            output: output.clone(),
+            data_type: udf.function().result_type(column_field.data_type()),
+        };
+        self.found.push(Found {
+            written: call.clone(),
+            call: call_taken,
+            layer,
+        });
+        Ok(Some(Column::new_unqualified(output)))
+    }
+}
+
+impl TreeNodeRewriter for Calls<'_> {
+    type Node = Expr;
+
+    fn f_up(&mut self, expr: Expr) -> Result<Transformed<Expr>> {
+        let Some((udf, call)) = range_udf(&expr) else {
+            return Ok(Transformed::no(expr));
+        };
+        Ok(match self.take(udf, call)? {
+            Some(column) => Transformed::yes(Expr::Column(column)),
+            None => Transformed::no(expr),
+        })
+    }
+}
+
+/// Whether a subquery has a parameter, `$1`.
+fn has_parameter(column: &Expr) -> Result<bool> {
+    let Expr::ScalarSubquery(subquery) = column else {
+        return Ok(false);
+    };
+    let mut found = false;
+    subquery.subquery.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            found |= expr.exists(|e| Ok(matches!(e, Expr::Placeholder(_))))?;
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(found)
+}
+
+/// Refuses a view whose range functions lead back to it, over any number of other views.
+///
+/// `path` holds the views that led here.
+fn check_no_cycle(
+    udf: &RangeUdf,
+    name: &ColumnName,
+    view: &LogicalPlan,
+    path: &mut Vec<ColumnName>,
+) -> Result<()> {
+    let this = ColumnName {
+        column: String::new(),
+        ..name.clone()
+    };
+    if path.contains(&this) {
+        return plan_err!(
+            "{}: the view {} asks for its own rows, by way of its range functions",
+            udf.function().range_name(),
+            name.table
+        );
+    }
+    path.push(this);
+    view.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|e| {
+                if let Some((udf, call)) = range_udf(e)
+                    && let Some(Expr::Literal(text, _)) = call.args.first()
+                {
+                    let function = udf.function().range_name();
+                    let name = udf.names().parse(function, column_text(function, text)?)?;
+                    let provider = udf.names().table(function, &name.table_reference())?;
+                    if let Some(view) = provider.get_logical_plan() {
+                        check_no_cycle(udf, &name, &view, path)?;
+                    }
+                }
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    path.pop();
+    Ok(())
+}
+
+/// What the first argument of a call stands for.
+fn source(udf: &RangeUdf, column: &Expr) -> Result<(Source, FieldRef)> {
+    let name = udf.function().range_name();
+    match column {
+        Expr::Literal(literal, _) => {
+            let column = udf.names().parse(name, column_text(name, literal)?)?;
+            let provider = udf.names().table(name, &column.table_reference())?;
+            if let Some(view) = provider.get_logical_plan() {
+                check_no_cycle(udf, &column, &view, &mut vec![])?;
+                check_states_order(name, &format!("the view {}", column.table), &view)?;
+            }
+            let field = udf.names().field(name, &column)?;
+            Ok((Source::Table(TableColumn(column)), field))
+        }
+        Expr::ScalarSubquery(subquery) if subquery.outer_ref_columns.is_empty() => {
+            let plan = &subquery.subquery;
+            if plan.schema().fields().len() != 1 {
+                return plan_err!(
+                    "{name}: the subquery must have one column, but it has {}",
+                    plan.schema().fields().len()
+                );
+            }
+            check_states_order(name, "the subquery", plan)?;
+            Ok((
+                Source::Query(Arc::clone(plan)),
+                Arc::clone(plan.schema().field(0)),
+            ))
+        }
+        Expr::ScalarSubquery(_) => plan_err!(
+            "{name}: the subquery that gives the column must not depend on the outer query"
+        ),
+        Expr::Placeholder(parameter) => plan_err!(
+            "{name}: the column can't be the parameter {}, as planning needs to know it; bind the parameter before planning, or \
+             write the column's name",
+            parameter.id
+        ),
+        other if other.column_refs().is_empty() => plan_err!(
+            "{name}: the first argument must be a string literal that names a table's column ('prices.close') or a subquery, not \
+             {other}"
+        ),
+        other => plan_err!(
+            "{name}: the first argument must be a string literal that names a table's column ('prices.close') or a subquery, not \
+             {other}; for a column of the query itself use the window form {}({other}, l, r) OVER (ORDER BY …)",
+            udf.function().frame_name()
+        ),
+    }
+}
+
+/// A name that no column of this schema has.
+fn unused_name(config: &dyn OptimizerConfig, schema: &DFSchema) -> String {
+    loop {
+        let name = config.alias_generator().next("__rmq");
+        if !schema.has_column_with_unqualified_name(&name) {
+            return name;
+        }
+    }
+}
+
+/// The calls in `condition`, which is over columns of `schema`, as expressions over indexes that are made ready below, in `input`.
+pub(crate) fn look_up(
+    input: Arc<LogicalPlan>,
+    condition: Expr,
+    schema: &DFSchema,
+    config: &dyn OptimizerConfig,
+) -> Result<(Arc<LogicalPlan>, Expr)> {
+    let mut lookups = vec![];
+    let run = unused_name(config, schema);
+    let condition = condition.transform_up(|expr| {
+        let Some((udf, call)) = range_udf(&expr) else {
+            return Ok(Transformed::no(expr));
+        };
+        let function = udf.function();
+        let (source, field) = source(udf, &call.args[0])?;
+        let slot = IndexSlot::default();
+        let data_type = function.result_type(field.data_type());
+        let lookup = ScalarUDF::from(LookupUdf::new(function, data_type, slot.clone()));
+        lookups.push(Lookup {
+            function,
+            source,
+            slot,
+        });
+        let run = Expr::Column(Column::new_unqualified(&run));
+        let arguments = std::iter::once(run).chain(call.args[1..].iter().cloned());
+        Ok(Transformed::yes(lookup.call(arguments.collect())))
+    })?;
+    let input = Arc::unwrap_or_clone(input);
+    let node = Arc::new(PrepareIndexes::try_new(input, lookups, run)?);
+    Ok((
+        Arc::new(LogicalPlan::Extension(Extension { node })),
+        condition.data,
+    ))
+}

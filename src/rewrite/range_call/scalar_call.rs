@@ -1,0 +1,270 @@
+//! `range_min('table.column', l, r)` in any expression: the call becomes a column that a range join below
+//! the expression's node adds.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
+use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err, plan_err};
+use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
+use datafusion::logical_expr::utils::merge_schema;
+use datafusion::logical_expr::{
+    Case, Distinct, DistinctOn, Expr, ExprSchemable, Filter, Join, LogicalPlan, LogicalPlanBuilder,
+    Projection, Values, lit,
+};
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+use crate::rewrite::common::conditional::{guard_bounds, map_conjuncts};
+use crate::rewrite::range_call::calls::{Calls, has_range_call, inline_subqueries, look_up};
+
+/// Takes the scalar calls of range functions out of their expressions.
+///
+/// It must see them before anything else does (literal bounds would be folded, an ORDER BY in the first argument
+/// dropped), and again after subqueries have been decorrelated: DataFusion can't pull a correlated condition through
+/// a range join, so calls in correlated subqueries wait until these are joins.
+#[derive(Debug, Default)]
+pub struct RangeCallToJoin;
+
+impl OptimizerRule for RangeCallToJoin {
+    fn name(&self) -> &'static str {
+        "rmq_range_call_to_join"
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        plan.rewrite(&mut TakeCalls { config })
+    }
+}
+
+/// Visits the nodes of a plan and of its uncorrelated subqueries, inputs first.
+struct TakeCalls<'a> {
+    config: &'a dyn OptimizerConfig,
+}
+
+impl TreeNodeRewriter for TakeCalls<'_> {
+    type Node = LogicalPlan;
+
+    fn f_down(&mut self, plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+        let next = match &plan {
+            LogicalPlan::Subquery(s) if !s.outer_ref_columns.is_empty() => TreeNodeRecursion::Jump,
+            _ => TreeNodeRecursion::Continue,
+        };
+        Ok(Transformed::new(plan, false, next))
+    }
+
+    fn f_up(&mut self, plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+        let subqueries_done = plan.map_subqueries(|subquery| subquery.rewrite(self))?;
+        subqueries_done.transform_data(|plan| take_calls(plan, self.config))
+    }
+}
+
+/// Takes the calls out of one node's expressions.
+fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+    let mut has_calls = false;
+    plan.apply_expressions(|expr| {
+        has_calls |= has_range_call(expr)?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    if !has_calls {
+        return Ok(Transformed::no(plan));
+    }
+    if matches!(plan, LogicalPlan::Limit(_)) {
+        return plan_err!(
+            "range functions (range_min and its like) can't stand in LIMIT or OFFSET, which need constants"
+        );
+    }
+    let preserver = NamePreserver::new(&plan);
+    let schema = merge_schema(&plan.inputs());
+    // In a join's condition, a guard could need columns of the other side.
+    let operators = !matches!(plan, LogicalPlan::Join(_));
+    let is_filter = matches!(plan, LogicalPlan::Filter(_));
+    let prepared = plan.map_expressions(|expr| {
+        let name = save_name(&preserver, &expr);
+        let inlined = inline_subqueries(expr)?;
+        let prepared = inlined.transform_data(|e| {
+            map_conjuncts(is_filter, e, |e| guard_bounds(e, &schema, operators))
+        })?;
+        if !prepared.transformed {
+            return Ok(prepared);
+        }
+        Ok(prepared.update_data(|e| name.restore(e)))
+    })?;
+    match prepared.data {
+        LogicalPlan::Join(join) => rewrite_join(join, config),
+        LogicalPlan::Values(values) => rewrite_values(values, config),
+        plan => rewrite_single_input(plan, config),
+    }
+}
+
+/// The name to restore after rewriting `expr`. Grouping sets are no column: their members' names come back with
+/// [`restore_columns`].
+pub(crate) fn save_name(preserver: &NamePreserver, expr: &Expr) -> SavedName {
+    match expr {
+        Expr::GroupingSet(_) => SavedName::None,
+        expr => preserver.save(expr),
+    }
+}
+
+/// A node with one input: a range join goes between the two.
+fn rewrite_single_input(
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    let inputs = plan.inputs();
+    let [input] = inputs.as_slice() else {
+        return not_impl_err!(
+            "range functions in {} are not supported; compute them in a subquery below it",
+            plan.display()
+        );
+    };
+    let input = (*input).clone();
+    let mut calls = Calls::new(config, input.schema());
+    let preserver = NamePreserver::new(&plan);
+    let schema = Arc::clone(plan.schema());
+    let replaced = plan.map_expressions(|expr| {
+        let name = save_name(&preserver, &expr);
+        Ok(expr.rewrite(&mut calls)?.update_data(|e| name.restore(e)))
+    })?;
+    if calls.is_empty() {
+        return Ok(replaced);
+    }
+    let input = calls.join_below(input)?;
+    let plan = match replaced.data {
+        // Its expressions can't be set from outside.
+        LogicalPlan::Distinct(Distinct::On(distinct)) => {
+            let input = Arc::new(input);
+            LogicalPlan::Distinct(Distinct::On(DistinctOn { input, ..distinct }))
+        }
+        plan => {
+            let expressions = plan.expressions();
+            plan.with_new_exprs(expressions, vec![input])?
+        }
+    };
+    Ok(Transformed::yes(restore_columns(plan, &schema)?))
+}
+
+/// A join's condition: each call goes below the side whose columns its bounds need. Where a call needs
+/// both sides, the condition moves above an inner join; for others the call stays an expression.
+fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
+    let schema = Arc::clone(&join.schema);
+    let both = Arc::new(join.left.schema().join(join.right.schema())?);
+    let mut left = Calls::new(config, join.left.schema());
+    let mut right = Calls::new(config, join.right.schema());
+    let mut take = |expr: Expr| -> Result<Expr> {
+        let expr = expr.rewrite(&mut left)?.data;
+        Ok(expr.rewrite(&mut right)?.data)
+    };
+    let on = join
+        .on
+        .into_iter()
+        .map(|(l, r)| Ok((take(l)?, take(r)?)))
+        .collect::<Result<Vec<_>>>()?;
+    let filter = join.filter.map(&mut take).transpose()?;
+    let found = !left.is_empty() || !right.is_empty();
+
+    let mut spanning = Calls::new(config, &both);
+    let needs_both = match &filter {
+        Some(filter) => filter.clone().rewrite(&mut spanning)?.transformed,
+        None => false,
+    };
+    if !found && !needs_both {
+        // What is left waits for a subquery to be decorrelated.
+        let join = Join { on, filter, ..join };
+        return Ok(Transformed::no(LogicalPlan::Join(join)));
+    }
+    let left = Arc::new(left.join_below(Arc::unwrap_or_clone(join.left))?);
+    let right = Arc::new(right.join_below(Arc::unwrap_or_clone(join.right))?);
+    // An inner join's condition may as well stand above it. That of another join must not: there the call
+    // stays an expression.
+    let (left, on_join, above) = match filter {
+        Some(filter) if needs_both && join.join_type == JoinType::Inner => {
+            (left, None, Some(filter))
+        }
+        Some(filter) if needs_both => {
+            let (left, filter) = look_up(left, filter, &both, config)?;
+            (left, Some(filter), None)
+        }
+        filter => (left, filter, None),
+    };
+    let mut plan = LogicalPlan::Join(Join::try_new(
+        left,
+        right,
+        on,
+        on_join,
+        join.join_type,
+        join.join_constraint,
+        join.null_equality,
+        join.null_aware,
+    )?);
+    if let Some(condition) = above {
+        let mut answers = Calls::new(config, plan.schema());
+        let condition = condition.rewrite(&mut answers)?.data;
+        let input = answers.join_below(plan)?;
+        plan = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
+    }
+    Ok(Transformed::yes(restore_columns(plan, &schema)?))
+}
+
+/// Literal rows have no input. Their numbers serve as one, over which each column becomes a CASE of its cells.
+fn rewrite_values(
+    values: Values,
+    config: &dyn OptimizerConfig,
+) -> Result<Transformed<LogicalPlan>> {
+    let numbers = (0_i64..).take(values.values.len()).map(|i| vec![lit(i)]);
+    let numbers = LogicalPlanBuilder::values(numbers.collect())?.build()?;
+    let number = Expr::Column(Column::from(numbers.schema().qualified_field(0)));
+    let mut calls = Calls::new(config, numbers.schema());
+    let mut cases = vec![];
+    for (i, (qualifier, field)) in values.schema.iter().enumerate() {
+        let mut branches = vec![];
+        for (row, cell) in (0_i64..).zip(&values.values) {
+            let cell = cell[i].clone().rewrite(&mut calls)?.data;
+            branches.push((Box::new(lit(row)), Box::new(cell)));
+        }
+        let case = Expr::Case(Case::new(Some(Box::new(number.clone())), branches, None));
+        cases.push((case, qualifier, field));
+    }
+    if calls.is_empty() {
+        return Ok(Transformed::no(LogicalPlan::Values(values)));
+    }
+    let answers = calls.join_below(numbers)?;
+    let columns = cases.into_iter().map(|(case, qualifier, field)| {
+        let typed = case.cast_to(field.data_type(), answers.schema())?;
+        Ok(typed.alias_qualified(qualifier.cloned(), field.name()))
+    });
+    let columns = columns.collect::<Result<Vec<_>>>()?;
+    let plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(answers))?);
+    Ok(Transformed::yes(plan))
+}
+
+/// The plan with the columns of `schema` and no others: what a range join added is dropped where the node passes it
+/// on, and what a node named after a call is named so again.
+pub(crate) fn restore_columns(plan: LogicalPlan, schema: &DFSchema) -> Result<LogicalPlan> {
+    let now = plan.schema();
+    let same = now.fields().len() == schema.fields().len()
+        && now
+            .iter()
+            .zip(schema.iter())
+            .all(|((q, f), (old_q, old_f))| q == old_q && f.name() == old_f.name());
+    if same {
+        return Ok(plan);
+    }
+    let columns = if now.fields().len() == schema.fields().len() {
+        let renamed = now.iter().zip(schema.iter()).map(|(new, (old_q, old_f))| {
+            let column = Expr::Column(Column::from(new));
+            column.alias_qualified(old_q.cloned(), old_f.name())
+        });
+        renamed.collect()
+    } else {
+        schema
+            .iter()
+            .map(|old| Expr::Column(Column::from(old)))
+            .collect()
+    };
+    Ok(LogicalPlan::Projection(Projection::try_new(
+        columns,
+        Arc::new(plan),
+    )?))
+}

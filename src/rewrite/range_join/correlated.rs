@@ -1,0 +1,292 @@
+//! A subquery that aggregates the rows whose key lies within bounds of the outer query, `SELECT MIN(p.v) FROM p WHERE p.sym =
+//! q.sym AND p.k BETWEEN q.a AND q.b`, as a range join below the outer query.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, Result};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction};
+use datafusion::logical_expr::{
+    Aggregate, Expr, ExprSchemable, Extension, Filter, LogicalPlan, Projection, cast,
+};
+use datafusion::optimizer::OptimizerConfig;
+
+use crate::logical_plan::range_join::{KeyJoinSpec, KeyRangeJoin, Unmatched};
+use crate::logical_plan::range_lookup::is_same_plan;
+use crate::rewrite::common::conditional::Branch;
+use crate::rewrite::range_join::aggregates::{Form, Partials, unused_name};
+use crate::rewrite::range_join::condition::{Condition, Constants};
+use crate::rewrite::range_join::rejection::{Recognised, no};
+
+/// What a correlated subquery is in terms of a range join.
+#[derive(Debug)]
+pub(crate) struct Correlated {
+    build: LogicalPlan,
+    spec: KeyJoinSpec<Expr>,
+    /// The columns of the subquery, of those of the range join.
+    pub(crate) values: Vec<Expr>,
+}
+
+impl Correlated {
+    /// Recognises the plan of a subquery over the rows of `probe`, the answer of which is needed in these branches.
+    pub(crate) fn recognise(
+        subquery: &LogicalPlan,
+        probe: &DFSchema,
+        branches: &[Branch],
+        config: &dyn OptimizerConfig,
+    ) -> Recognised<Self> {
+        Self::recognise_with(subquery, Constants::Filter, probe, branches, config)
+    }
+
+    /// The same, where constants may be bounds.
+    pub(crate) fn recognise_with(
+        subquery: &LogicalPlan,
+        constants: Constants,
+        probe: &DFSchema,
+        branches: &[Branch],
+        config: &dyn OptimizerConfig,
+    ) -> Recognised<Self> {
+        let schema = subquery.schema();
+        let mut plan = subquery;
+        let mut projections: Vec<&Projection> = vec![];
+        let aggregate = loop {
+            match plan {
+                LogicalPlan::Projection(projection) => {
+                    projections.push(projection);
+                    plan = &projection.input;
+                }
+                LogicalPlan::Aggregate(aggregate) => break aggregate,
+                other => return no(format!("it ends in {}", other.display())),
+            }
+        };
+        if !aggregate.group_expr.is_empty() {
+            return no("it has GROUP BY");
+        }
+        let Filtered {
+            build,
+            conditions,
+            renamed,
+        } = Filtered::below(aggregate, constants, probe, config)?;
+        let inner = |expr: Expr| -> Result<Expr> { from_outer(renamed(expr)?) };
+        let conditions: Vec<Expr> = conditions.into_iter().map(&inner).collect::<Result<_>>()?;
+        let mut condition =
+            Condition::recognise(vec![], conditions, constants, probe, build.schema())?;
+        condition.guard(branches, probe)?;
+        let mut partials = Partials {
+            config,
+            probe,
+            build: build.schema(),
+            key: &condition.key,
+            form: Form::Correlated,
+            found: vec![],
+        };
+        let mut singles = vec![];
+        for expr in &aggregate.aggr_expr {
+            let Expr::AggregateFunction(call) = inner(expr.clone())?.unalias() else {
+                return no(format!("{expr} is no aggregate"));
+            };
+            singles.push(partials.merge(&call)?.single);
+        }
+        let aggregates = partials.found;
+        let build = condition.filter_build(build)?;
+        let spec = KeyJoinSpec {
+            unmatched: Unmatched::Keep,
+            on: condition.on,
+            key: condition.key,
+            bounds: condition.bounds,
+            prevailing: false,
+            aggregates,
+            metadata: probe.metadata().clone().into_iter().collect(),
+        };
+
+        // The projections above, in the columns of the range join.
+        let mut names = aggregate.schema.columns();
+        let mut types: Vec<_> = aggregate
+            .schema
+            .fields()
+            .iter()
+            .map(|f| f.data_type())
+            .collect();
+        let joined = KeyRangeJoin::schema_of(probe, &spec)?;
+        let of_type = |expr: Expr, data_type| -> Result<Expr> {
+            if &expr.get_type(&joined)? == data_type {
+                return Ok(expr);
+            }
+            Ok(cast(expr, Clone::clone(data_type)))
+        };
+        let mut values: Vec<Expr> = vec![];
+        for (single, data_type) in singles.into_iter().zip(&types) {
+            values.push(of_type(single, data_type)?);
+        }
+        for projection in projections.iter().rev() {
+            values = above(projection, &names, &values)?;
+            names = projection.schema.columns();
+        }
+        types = schema.fields().iter().map(|f| f.data_type()).collect();
+        for (value, data_type) in values.iter_mut().zip(types) {
+            *value = of_type(value.clone(), data_type)?;
+        }
+        Ok(Self {
+            build,
+            spec,
+            values,
+        })
+    }
+
+    /// Takes on what `other` asks if both ask the same rows; gives it back otherwise.
+    pub(crate) fn absorb(&mut self, other: Self) -> Option<Self> {
+        let same = self.spec.on == other.spec.on
+            && self.spec.key == other.spec.key
+            && self.spec.bounds == other.spec.bounds
+            && self.spec.prevailing == other.spec.prevailing
+            && is_same_plan(&self.build, &other.build);
+        if !same {
+            return Some(other);
+        }
+        self.spec.aggregates.extend(other.spec.aggregates);
+        None
+    }
+
+    /// Lets the row that prevails when a range begins match, too. There is one lower bound.
+    pub(crate) fn include_prevailing(&mut self) {
+        self.spec.prevailing = true;
+    }
+
+    /// The range join above `probe`.
+    pub(crate) fn above(self, probe: LogicalPlan) -> Result<LogicalPlan> {
+        let node = Arc::new(KeyRangeJoin::try_new(probe, self.build, self.spec)?);
+        Ok(LogicalPlan::Extension(Extension { node }))
+    }
+}
+
+/// The rows below an aggregate, apart from the conditions that need the outer query.
+struct Filtered<R> {
+    build: LogicalPlan,
+    conditions: Vec<Expr>,
+    /// Makes an expression over the rows below the aggregate one over `build`.
+    renamed: R,
+}
+
+type Renaming = Box<dyn Fn(Expr) -> Result<Expr>>;
+
+impl Filtered<Renaming> {
+    fn below(
+        aggregate: &Aggregate,
+        constants: Constants,
+        probe: &DFSchema,
+        config: &dyn OptimizerConfig,
+    ) -> Recognised<Self> {
+        let mut plan = aggregate.input.as_ref();
+        let (mut outer, mut inner) = (vec![], vec![]);
+        while let LogicalPlan::Filter(filter) = plan {
+            for conjunct in split_conjunction(&filter.predicate) {
+                if constants == Constants::Bound || conjunct.contains_outer() {
+                    outer.push(conjunct.clone());
+                } else if conjunct.is_volatile() {
+                    // It would be asked once for all rows of the outer query.
+                    return no(format!("{conjunct} is another each time"));
+                } else {
+                    inner.push(conjunct.clone());
+                }
+            }
+            plan = &filter.input;
+        }
+        if has_outer_columns(plan)? {
+            return no("it needs the outer query further below");
+        }
+        let mut build = plan.clone();
+        if let Some(predicate) = conjunction(inner) {
+            build = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(build))?);
+        }
+        let old = build.schema().columns();
+        let theirs = probe.columns();
+        let is_theirs = old.iter().any(|column| probe.has_column(column));
+        if !is_theirs
+            && !theirs
+                .iter()
+                .any(|column| build.schema().has_column(column))
+        {
+            return Ok(Self {
+                build,
+                conditions: outer,
+                renamed: Box::new(Ok),
+            });
+        }
+        // Both sides have columns of these names: those of this side get others.
+        let new: Vec<Column> = old
+            .iter()
+            .map(|_| Column::new_unqualified(unused_name(config, probe)))
+            .collect();
+        let columns = old.iter().cloned().map(Expr::Column).zip(&new);
+        let columns = columns.map(|(old, new)| old.alias(&new.name)).collect();
+        let build = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(build))?);
+        let renamed = move |expr: Expr| {
+            let renamed = expr.transform_up(|e| {
+                let place = match &e {
+                    Expr::Column(column) => old.iter().position(|name| name == column),
+                    _ => None,
+                };
+                Ok(match place {
+                    Some(place) => Transformed::yes(Expr::Column(new[place].clone())),
+                    None => Transformed::no(e),
+                })
+            });
+            Ok(renamed?.data)
+        };
+        Ok(Self {
+            build,
+            conditions: outer,
+            renamed: Box::new(renamed),
+        })
+    }
+}
+
+/// A projection's expressions, where these values stand for the columns of its input.
+fn above(projection: &Projection, names: &[Column], values: &[Expr]) -> Recognised<Vec<Expr>> {
+    let mut above = vec![];
+    for expr in &projection.expr {
+        if expr.is_volatile() {
+            return no(format!("{expr} is another each time"));
+        }
+        // Each column once: what replaces one may have the name of another.
+        let value = expr.clone().unalias().transform_down(|e| {
+            let replaced = match &e {
+                Expr::Column(column) => {
+                    let place = names.iter().position(|name| name == column);
+                    place.map(|place| values[place].clone())
+                }
+                Expr::OuterReferenceColumn(_, column) => Some(Expr::Column(column.clone())),
+                _ => None,
+            };
+            Ok(match replaced {
+                Some(expr) => Transformed::new(expr, true, TreeNodeRecursion::Jump),
+                None => Transformed::no(e),
+            })
+        })?;
+        above.push(value.data);
+    }
+    Ok(above)
+}
+
+/// An expression whose columns of the outer query are columns like others.
+fn from_outer(expr: Expr) -> Result<Expr> {
+    let replaced = expr.transform_up(|e| {
+        Ok(match e {
+            Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),
+            e => Transformed::no(e),
+        })
+    });
+    Ok(replaced?.data)
+}
+
+/// Whether a plan, or a subquery in it, needs columns of an outer query.
+pub(crate) fn has_outer_columns(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            found |= expr.contains_outer();
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(found)
+}

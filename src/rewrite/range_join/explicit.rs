@@ -1,0 +1,137 @@
+//! A range join that is asked for by name: the correlated form, its parts given.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{ExprSchema, Result};
+use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection};
+use datafusion::optimizer::OptimizerConfig;
+
+use crate::rewrite::range_join::condition::{Condition, Constants};
+use crate::rewrite::range_join::correlated::Correlated;
+use crate::rewrite::range_join::rejection::{Reason, Recognised, no};
+
+/// The parts of a range join. No two columns of the two sides have the same qualified name.
+#[derive(Debug)]
+pub(crate) struct ExplicitJoin {
+    /// The rows that ask.
+    pub(crate) probe: LogicalPlan,
+    /// The rows that are searched.
+    pub(crate) build: LogicalPlan,
+    /// The condition between the two.
+    pub(crate) condition: Expr,
+    /// `SELECT` of aggregates over the rows that are searched, all of them.
+    pub(crate) aggregates: LogicalPlan,
+    /// Whether the row that prevails when a window opens counts.
+    pub(crate) prevailing: bool,
+}
+
+/// Which part is no part of a range join, and why.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    Condition(String),
+    Aggregates(String),
+    Prevailing(String),
+}
+
+impl ExplicitJoin {
+    /// The columns of the probe side, and those of the aggregates.
+    pub(crate) fn plan(self, config: &dyn OptimizerConfig) -> Result<LogicalPlan, Refused> {
+        self.check_condition()?;
+        let constants = self.constants();
+        let outputs = Arc::clone(self.aggregates.schema());
+        let aggregates = |reason: Reason| Refused::Aggregates(reason.to_string());
+        let subquery = self.subquery().map_err(aggregates)?;
+        self.check_names().map_err(aggregates)?;
+        let probe = self.probe;
+        let mut found =
+            Correlated::recognise_with(&subquery, constants, probe.schema(), &[], config)
+                .map_err(aggregates)?;
+        if self.prevailing {
+            found.include_prevailing();
+        }
+        let named = |probe: LogicalPlan| -> Result<LogicalPlan> {
+            let values = std::mem::take(&mut found.values);
+            let values = values.into_iter().zip(outputs.fields());
+            let values = values.map(|(value, field)| value.alias(field.name()));
+            let columns = probe.schema().columns().into_iter().map(Expr::Column);
+            let columns = columns.chain(values).collect();
+            let joined = Arc::new(found.above(probe)?);
+            Ok(LogicalPlan::Projection(Projection::try_new(
+                columns, joined,
+            )?))
+        };
+        named(probe).map_err(|error| aggregates(error.into()))
+    }
+
+    /// Rows before a window may prevail, so that a constant that bounds windows says nothing of them.
+    fn constants(&self) -> Constants {
+        if self.prevailing {
+            Constants::Bound
+        } else {
+            Constants::Filter
+        }
+    }
+
+    /// That the condition is a range, with the one lower bound that tells a prevailing row where that is wanted.
+    fn check_condition(&self) -> Result<(), Refused> {
+        let (probe, build) = (self.probe.schema(), self.build.schema());
+        let conjuncts = vec![self.condition.clone()];
+        let found = Condition::recognise(vec![], conjuncts, self.constants(), probe, build)
+            .map_err(|reason| Refused::Condition(reason.to_string()))?;
+        let lower: Vec<_> = found.bounds.iter().filter(|(c, _)| c.is_lower()).collect();
+        match (self.prevailing, lower.as_slice()) {
+            (false, _) | (_, [_]) => Ok(()),
+            (true, []) => Err(Refused::Prevailing(
+                "the row that prevails is the last at or before the lower bound of the window, which has none".into(),
+            )),
+            (true, many) => Err(Refused::Prevailing(format!(
+                "the row that prevails is the last at or before the lower bound of the window, which has {} of them; use greatest(…)",
+                many.len()
+            ))),
+        }
+    }
+
+    /// That every column of the result has a name of its own.
+    fn check_names(&self) -> Recognised<()> {
+        let (probe, aggregates) = (self.probe.schema(), self.aggregates.schema());
+        let fields: Vec<_> = probe.fields().iter().chain(aggregates.fields()).collect();
+        for (i, field) in fields.iter().enumerate() {
+            if fields[..i].iter().any(|other| other.name() == field.name()) {
+                return no(format!(
+                    "two columns of the result would be called '{}'; rename one with AS, or in a view",
+                    field.name()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The aggregates over the rows that meet the condition, the columns of the probe side being those of an outer query.
+    fn subquery(&self) -> Recognised<LogicalPlan> {
+        let probe = self.probe.schema();
+        let condition = self.condition.clone().transform_up(|expr| {
+            Ok(match expr {
+                Expr::Column(column) if probe.has_column(&column) => {
+                    let field = Arc::clone(probe.field_from_column(&column)?);
+                    Transformed::yes(Expr::OuterReferenceColumn(field, column))
+                }
+                other => Transformed::no(other),
+            })
+        })?;
+        filter_aggregated(&self.aggregates, condition.data)
+    }
+}
+
+/// The same aggregates over the rows that meet a condition.
+fn filter_aggregated(plan: &LogicalPlan, condition: Expr) -> Recognised<LogicalPlan> {
+    let input = match plan {
+        LogicalPlan::Projection(projection) => filter_aggregated(&projection.input, condition)?,
+        LogicalPlan::Aggregate(aggregate) => {
+            let filter = Filter::try_new(condition, Arc::clone(&aggregate.input))?;
+            LogicalPlan::Filter(filter)
+        }
+        _ => return no("there is no aggregate, such as min(price), among them"),
+    };
+    Ok(plan.with_new_exprs(plan.expressions(), vec![input])?)
+}

@@ -1,0 +1,303 @@
+//! `(SELECT MIN(p.v) FROM p WHERE p.sym = q.sym AND p.k BETWEEN q.a AND q.b)` in an expression.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, Result, ScalarValue};
+use datafusion::logical_expr::expr::BinaryExpr;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{Case, Expr, Filter, LogicalPlan, Projection, lit, when};
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+use crate::common::options::RmqOptions;
+use crate::rewrite::common::conditional::{Branch, expand_lazy, is_in_or_exists, map_conjuncts};
+use crate::rewrite::range_call::scalar_call::{restore_columns, save_name};
+use crate::rewrite::range_join::aggregates::unused_name;
+use crate::rewrite::range_join::condition::{check_repeats, is_of};
+use crate::rewrite::range_join::correlated::Correlated;
+
+/// A correlated subquery over a range becomes a column that a range join below the expression's node adds.
+///
+/// It stands before DataFusion's own rules for subqueries, which take correlation by equality alone, and once more behind the one that
+/// makes joins of IN and EXISTS, for subqueries in the branches of a CASE whose conditions have these.
+#[derive(Debug, Default)]
+pub struct SubqueryToRangeJoin;
+
+impl OptimizerRule for SubqueryToRangeJoin {
+    fn name(&self) -> &'static str {
+        "rmq_subquery_to_range_join"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::BottomUp)
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        // The nodes in which DataFusion admits correlated subqueries.
+        let is_admitted = matches!(
+            plan,
+            LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::Aggregate(_)
+        );
+        if !is_admitted || !has_correlated(&plan)? || !RmqOptions::of(&config.options()).rewrite {
+            return Ok(Transformed::no(plan));
+        }
+        match with_joins(plan.clone(), config) {
+            Ok(Some(joined)) => Ok(Transformed::yes(joined)),
+            Ok(None) => Ok(Transformed::no(plan)),
+            Err(error) => {
+                log::debug!(
+                    "the subqueries of {} stay as they are: {error}",
+                    plan.display()
+                );
+                Ok(Transformed::no(plan))
+            }
+        }
+    }
+}
+
+/// The node above range joins for its subqueries, if any of these is recognised.
+fn with_joins(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+    let inputs = plan.inputs();
+    let [input] = inputs.as_slice() else {
+        return Ok(None);
+    };
+    let mut joins = Joins {
+        probe: (*input).clone(),
+        config,
+        found: vec![],
+    };
+    let schema = Arc::clone(plan.schema());
+    let preserver = NamePreserver::new(&plan);
+    let mut below = vec![];
+    let is_filter = matches!(plan, LogicalPlan::Filter(_));
+    let replaced = plan.map_expressions(|expr| {
+        let name = save_name(&preserver, &expr);
+        let expr = expand_lazy(expr, needs_join)?.data;
+        let replaced = map_conjuncts(is_filter, expr, |expr| {
+            Ok(Transformed::yes(joins.replace_in(expr, &[])?))
+        })?;
+        Ok(Transformed::yes(name.restore(replaced.data)))
+    })?;
+    let is_join = |step: &Step| matches!(step, Step::Join(_));
+    if !joins.found.iter().any(is_join) {
+        return Ok(None);
+    }
+    let mut plan = replaced.data;
+    if let LogicalPlan::Filter(filter) = &mut plan {
+        // What needs no answer is checked below, so that fewer rows are answered for.
+        let conjuncts = split_conjunction_owned(filter.predicate.clone());
+        let (now, later): (Vec<_>, Vec<_>) = conjuncts
+            .into_iter()
+            .partition(|e| is_of(e, joins.probe.schema()) && check_repeats(e).is_ok());
+        if let Some(later) = conjunction(later) {
+            filter.predicate = later;
+            below = now;
+        }
+    }
+    let mut input = joins.probe;
+    if let Some(condition) = conjunction(below) {
+        input = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
+    }
+    for step in joins.found {
+        input = step.above(input)?;
+    }
+    let expressions = plan.expressions();
+    let plan = plan.with_new_exprs(expressions, vec![input])?;
+    Ok(Some(restore_columns(plan, &schema)?))
+}
+
+/// Whether the node's expressions have a correlated subquery at all: most have none, and stay without a copy.
+fn has_correlated(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    plan.apply_expressions(|expr| {
+        found |= needs_join(expr)?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(found)
+}
+
+/// Whether an expression has a correlated subquery.
+fn needs_join(expr: &Expr) -> Result<bool> {
+    expr.exists(|e| Ok(matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty())))
+}
+
+/// The operators that stand for the subqueries of one node.
+struct Joins<'a> {
+    probe: LogicalPlan,
+    config: &'a dyn OptimizerConfig,
+    /// From the lowest to the highest: each may use the columns of those before it.
+    found: Vec<Step>,
+}
+
+/// An operator below the node.
+enum Step {
+    Join(Box<Correlated>),
+    /// A condition that can't be repeated, as a column of this name.
+    Condition(Expr, String),
+}
+
+impl Step {
+    /// The operator above `input`.
+    fn above(self, input: LogicalPlan) -> Result<LogicalPlan> {
+        match self {
+            Self::Join(join) => join.above(input),
+            Self::Condition(condition, name) => {
+                let columns = input.schema().columns().into_iter().map(Expr::Column);
+                let columns = columns.chain([condition.alias(name)]).collect();
+                let projection = Projection::try_new(columns, Arc::new(input))?;
+                Ok(LogicalPlan::Projection(projection))
+            }
+        }
+    }
+}
+
+impl Joins<'_> {
+    /// Replaces the subqueries in an expression whose value is needed in these branches, the outermost first.
+    fn replace_in(&mut self, expr: Expr, branches: &[Branch]) -> Result<Expr> {
+        let replaced = expr.transform_down(|e| {
+            let replaced = match e {
+                Expr::Case(case) if needs_join(&Expr::Case(case.clone()))? => {
+                    self.replace_in_case(case, branches)?
+                }
+                Expr::BinaryExpr(binary) if needs_join(&binary.right)? => {
+                    self.replace_in_operands(binary, branches)?
+                }
+                Expr::ScalarSubquery(_) => self.replace(e, branches),
+                _ => return Ok(Transformed::no(e)),
+            };
+            Ok(Transformed::new(replaced, true, TreeNodeRecursion::Jump))
+        })?;
+        Ok(replaced.data)
+    }
+
+    fn replace_in_operands(&mut self, binary: BinaryExpr, branches: &[Branch]) -> Result<Expr> {
+        let BinaryExpr { left, op, right } = binary;
+        let left = self.replace_in(*left, branches)?;
+        let mut within = branches.to_vec();
+        if check_repeats(&left).is_ok() {
+            within.extend(Branch::of_operator(&left, op));
+        }
+        let right = self.replace_in(*right, &within)?;
+        Ok(Expr::BinaryExpr(BinaryExpr::new(
+            Box::new(left),
+            op,
+            Box::new(right),
+        )))
+    }
+
+    fn replace_in_case(&mut self, case: Case, branches: &[Branch]) -> Result<Expr> {
+        let mut compared = match case.expr {
+            Some(compared) => Some(Box::new(self.replace_in(*compared, branches)?)),
+            None => None,
+        };
+        // `CASE x WHEN y` as `CASE WHEN x = y`, so that only conditions need become columns.
+        let whens = case.when_then_expr.iter().map(|(when, _)| when);
+        let repeats = compared
+            .iter()
+            .chain(whens)
+            .all(|e| check_repeats(e).is_ok());
+        let spelled_out = compared.take_if(|compared| !repeats && !compared.is_volatile());
+        let mut is_known = compared.as_deref().is_none_or(|c| check_repeats(c).is_ok());
+        let mut done = Case::new(compared, vec![], None);
+        let within = |done: &Case, number: Option<usize>, is_known: bool| {
+            let this = (is_known && !done.when_then_expr.is_empty())
+                .then(|| Branch::of_case(done.clone(), number));
+            branches.iter().cloned().chain(this).collect::<Vec<_>>()
+        };
+        // Whether a condition so far has an IN or EXISTS, which is to become a column of a join first.
+        let mut waits = false;
+        for (i, (when, mut then)) in case.when_then_expr.into_iter().enumerate() {
+            let when = match &spelled_out {
+                Some(compared) => compared.as_ref().clone().eq(*when),
+                None => *when,
+            };
+            let before = within(&done, None, is_known);
+            let mut when = if waits {
+                when
+            } else {
+                self.replace_in(when, &before)?
+            };
+            if is_known && !waits {
+                is_known = self.make_known(&mut when, done.expr.is_none(), &before)?;
+            }
+            waits |= when.exists(|e| Ok(is_in_or_exists(e)))?;
+            let result = Box::new(lit(ScalarValue::Null));
+            done.when_then_expr.push((Box::new(when), result));
+            if !waits {
+                *then = self.replace_in(*then, &within(&done, Some(i), is_known))?;
+            }
+            done.when_then_expr[i].1 = then;
+        }
+        if let Some(mut otherwise) = case.else_expr {
+            if !waits {
+                *otherwise = self.replace_in(*otherwise, &within(&done, None, is_known))?;
+            }
+            done.else_expr = Some(otherwise);
+        }
+        Ok(Expr::Case(done))
+    }
+
+    /// Lets a condition stand in bounds, too: makes it a column unless it can be repeated as it is. Returns whether that can be done.
+    fn make_known(
+        &mut self,
+        condition: &mut Expr,
+        is_boolean: bool,
+        branches: &[Branch],
+    ) -> Result<bool> {
+        if check_repeats(condition).is_ok() {
+            return Ok(true);
+        }
+        if !is_boolean || condition.exists(|e| Ok(is_in_or_exists(e)))? {
+            return Ok(false);
+        }
+        let name = unused_name(self.config, self.probe.schema());
+        let column = Expr::Column(Column::new_unqualified(&name));
+        // A number, as DataFusion makes AND and OR of a CASE that gives a Boolean: these guard nothing.
+        let condition = std::mem::replace(condition, column.eq(lit(1_i64)));
+        let mut evaluated = when(condition, lit(1_i64)).end()?;
+        for branch in branches.iter().rev() {
+            evaluated = branch.guard(evaluated, &ScalarValue::Int64(None), self.probe.schema())?;
+        }
+        self.found.push(Step::Condition(evaluated, name));
+        Ok(true)
+    }
+
+    /// A subquery that is recognised, as the column of its answer.
+    fn replace(&mut self, expr: Expr, branches: &[Branch]) -> Expr {
+        let Expr::ScalarSubquery(subquery) = &expr else {
+            return expr;
+        };
+        if subquery.outer_ref_columns.is_empty() {
+            return expr;
+        }
+        let probe = self.probe.schema();
+        match Correlated::recognise(&subquery.subquery, probe, branches, self.config) {
+            Ok(mut found) => {
+                let value = std::mem::take(&mut found.values).into_iter().next();
+                let Some(value) = value else {
+                    return expr;
+                };
+                // Subqueries over the same rows are answered together.
+                let mut rest = Some(found);
+                for known in &mut self.found {
+                    if let Step::Join(known) = known {
+                        rest = rest.and_then(|found| known.absorb(found));
+                    }
+                }
+                self.found
+                    .extend(rest.map(|join| Step::Join(Box::new(join))));
+                value
+            }
+            Err(reason) => {
+                log::debug!("the subquery {expr} stays as it is: {reason}");
+                expr
+            }
+        }
+    }
+}

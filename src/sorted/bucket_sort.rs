@@ -1,0 +1,242 @@
+//! A stable sort in steps, between which it can be stopped.
+//!
+//! 1. Splitters are the quantiles of a sample of the items.
+//! 2. Each item goes to the bucket between two splitters, or to that of the items which equal a splitter, in the order they came.
+//! 3. Each bucket is sorted by itself; items that equal a splitter are in order already.
+//!
+//! For n items this takes O(n log n) comparisons, and 2 bytes an item beside the sorted ones. (Sanders and Winkel, *Super Scalar Sample
+//! Sort*, ESA 2004.)
+
+use std::cmp::Ordering;
+use std::hint::select_unpredictable;
+
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
+
+/// Items that are moved or sorted between two checks: about a millisecond of work.
+pub(crate) const STEP: usize = 1 << 16;
+
+/// The most buckets between splitters.
+const BUCKETS: usize = 512;
+
+/// Sampled items for each bucket.
+const OVERSAMPLING: usize = 16;
+
+/// What long work needs: the memory that it registers, and what ends it early.
+#[derive(Clone, Copy)]
+pub(crate) struct SortContext<'a> {
+    pub(crate) memory: &'a MemoryReservation,
+    /// An error once nobody waits for the result any more.
+    pub(crate) check: &'a dyn Fn() -> Result<()>,
+}
+
+/// Fills `sorted`, whose capacity is registered already, with items in the order of their keys; items of equal keys stay in their order.
+///
+/// # Errors
+/// The context's, if the work is to end or memory is wanting.
+pub(crate) fn sort_in_steps<T: Copy>(
+    items: impl ExactSizeIterator<Item = T> + Clone,
+    sorted: &mut Vec<T>,
+    compare: impl Fn(&T, &T) -> Ordering,
+    context: SortContext,
+) -> Result<()> {
+    let len = items.len();
+    sorted.clear();
+    sorted.extend(items.clone());
+    (context.check)()?;
+    if len <= 2 * STEP {
+        sorted.sort_by(compare);
+        return Ok(());
+    }
+    let splitters = splitters(sorted, &compare);
+    let bucket_memory = context.memory.new_empty();
+    bucket_memory.try_grow(len * size_of::<u16>())?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "there are fewer than 2 * BUCKETS"
+    )]
+    let number = |bucket: usize| bucket as u16;
+    let mut buckets: Vec<u16> = Vec::with_capacity(len);
+    // Where the items of each bucket begin.
+    let mut starts = vec![0_usize; 2 * splitters.len() + 2];
+    for step in sorted.chunks(STEP) {
+        (context.check)()?;
+        for item in step {
+            let bucket = bucket(item, &splitters, &compare);
+            starts[bucket + 1] += 1;
+            buckets.push(number(bucket));
+        }
+    }
+    for bucket in 1..starts.len() {
+        starts[bucket] += starts[bucket - 1];
+    }
+    let mut next = starts.clone();
+    let mut items = items;
+    for step in buckets.chunks(STEP) {
+        (context.check)()?;
+        for (bucket, item) in step.iter().zip(items.by_ref()) {
+            let place = &mut next[usize::from(*bucket)];
+            sorted[*place] = item;
+            *place += 1;
+        }
+    }
+    // Every second bucket is one of equal items.
+    for ends in starts.windows(2).step_by(2) {
+        (context.check)()?;
+        sorted[ends[0]..ends[1]].sort_by(&compare);
+    }
+    Ok(())
+}
+
+/// Different items in their order that cut the others into buckets of about one step, if these are not too many.
+fn splitters<T: Copy>(items: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> Vec<T> {
+    let buckets = (items.len() / STEP).next_power_of_two().min(BUCKETS);
+    // A stride that has no common factor with a period of the data would do; pseudo-random places have none with any.
+    let mut state = 0_u64;
+    let mut sample: Vec<T> = (0..buckets * OVERSAMPLING)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            let place = (u128::from(state) * items.len() as u128) >> 64;
+            items[usize::try_from(place).unwrap_or_default()]
+        })
+        .collect();
+    sample.sort_by(compare);
+    let mut splitters: Vec<T> = sample
+        .into_iter()
+        .skip(OVERSAMPLING)
+        .step_by(OVERSAMPLING)
+        .collect();
+    splitters.dedup_by(|next, before| compare(next, before).is_eq());
+    splitters
+}
+
+/// The bucket of an item: twice the number of splitters before it, and one more if it equals the next.
+fn bucket<T>(item: &T, splitters: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> usize {
+    let (mut first, mut len) = (0, splitters.len());
+    while len > 0 {
+        let half = len.div_ceil(2);
+        let is_before = compare(&splitters[first + half - 1], item).is_lt();
+        // A branch would be mispredicted every other time.
+        first = select_unpredictable(is_before, first + half, first);
+        len -= half;
+    }
+    let equals = splitters
+        .get(first)
+        .is_some_and(|next| compare(next, item).is_eq());
+    2 * first + usize::from(equals)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use datafusion::common::exec_err;
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
+
+    use super::*;
+    use rmq_testing::random;
+
+    #[test]
+    fn items_are_sorted_as_by_a_stable_sort() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 30));
+        let memory = MemoryConsumer::new("test").register(&pool);
+        let context = SortContext {
+            memory: &memory,
+            check: &|| Ok(()),
+        };
+        let state = &mut 88_172_645_463_325_252;
+        // Different keys, few keys, one key that most have, sorted, backwards, steps of 256, one far away.
+        let kinds: [fn(&mut u64, u64) -> u64; 8] = [
+            |state, _| random(state, u64::MAX),
+            |state, _| random(state, 5),
+            |state, _| {
+                if random(state, 4) > 0 {
+                    7
+                } else {
+                    random(state, 1 << 40)
+                }
+            },
+            |_, i| i,
+            |_, i| u64::MAX - i,
+            |_, i| i % 256,
+            |state, i| {
+                if i == 999 {
+                    u64::MAX
+                } else {
+                    random(state, 1 << 20)
+                }
+            },
+            |_, _| 3,
+        ];
+        for (kind, key) in kinds.iter().enumerate() {
+            for len in [0, 1, 1000, 2 * STEP, 2 * STEP + 1, 12 * STEP + 77] {
+                let keys: Vec<u64> = (0..len as u64).map(|i| key(state, i)).collect();
+                let items = keys.iter().copied().zip(0_u32..);
+                let mut expected: Vec<(u64, u32)> = items.clone().collect();
+                expected.sort_by_key(|(key, _)| *key);
+                let items = keys
+                    .iter()
+                    .enumerate()
+                    .map(|(i, key)| (*key, u32::try_from(i).unwrap()));
+                let mut sorted = vec![];
+                sort_in_steps(items, &mut sorted, |a, b| a.0.cmp(&b.0), context).unwrap();
+                assert!(sorted == expected, "keys of kind {kind}, {len} rows");
+            }
+        }
+        assert_eq!(pool.reserved(), 0);
+    }
+
+    #[test]
+    fn buckets_are_about_as_large_as_a_step() {
+        let state = &mut 88_172_645_463_325_252;
+        // Most keys are close to each other, as times of day beside a few of another year.
+        let keys = (0..40 * STEP).map(|i| random(state, 1 << 30) << (i % 3 * 16));
+        let keys: Vec<u64> = keys.collect();
+        let splitters = splitters(&keys, &Ord::cmp);
+        let mut counts = vec![0; 2 * splitters.len() + 1];
+        for key in &keys {
+            counts[bucket(key, &splitters, &Ord::cmp)] += 1;
+        }
+        assert!(counts.iter().all(|count| *count < 3 * STEP), "{counts:?}");
+    }
+
+    #[test]
+    fn a_sort_ends_soon_after_nobody_waits() {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 30));
+        let memory = MemoryConsumer::new("test").register(&pool);
+        let state = &mut 88_172_645_463_325_252;
+        let keys: Vec<u64> = (0..20 * STEP).map(|_| random(state, u64::MAX)).collect();
+        let checks = Cell::new(0_usize);
+        let count = || {
+            checks.set(checks.get() + 1);
+            Ok(())
+        };
+        let sort = |check: &dyn Fn() -> Result<()>| {
+            let context = SortContext {
+                memory: &memory,
+                check,
+            };
+            sort_in_steps(keys.iter().copied(), &mut vec![], Ord::cmp, context)
+        };
+        sort(&count).unwrap();
+        let all = checks.get();
+        assert!(all > 3 * 20, "{all} checks");
+        for last in [1, all / 3, all / 2, all - 1] {
+            checks.set(0);
+            let end_early = || {
+                count()?;
+                if checks.get() > last {
+                    exec_err!("the query was cancelled")
+                } else {
+                    Ok(())
+                }
+            };
+            sort(&end_early).unwrap_err();
+            assert_eq!(checks.get(), last + 1);
+        }
+        assert_eq!(pool.reserved(), 0);
+    }
+}

@@ -1,0 +1,326 @@
+//! Equality keys: which group of rows has the same values.
+
+use arrow::array::{Array, ArrayRef};
+use arrow::datatypes::DataType;
+use arrow::row::{RowConverter, SortField};
+use datafusion::common::Result;
+
+use crate::index::sort_keys::value_type;
+use crate::sorted::interner::{Interner, Numbering};
+
+/// What stands for a row that belongs to no group: one with a NULL key, or keys that no row had.
+pub(crate) const NO_GROUP: u32 = u32::MAX;
+
+/// The groups of equal keys, numbered in the order they were met. There may be groups without a row, but fewer groups than rows
+/// were added.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    columns: Vec<Interner>,
+    /// For each column but the first: the pairs of a group by the columns before it and of a number in it.
+    pairs: Vec<Numbering<u64>>,
+}
+
+impl Groups {
+    /// Whether rows can be grouped by columns of this type.
+    pub(crate) fn supports(data_type: &DataType) -> bool {
+        // Zeros of both signs are equal, but not where a dictionary has them.
+        let tells_zeros_apart =
+            matches!(data_type, DataType::Dictionary(..)) && value_type(data_type).is_floating();
+        !tells_zeros_apart
+            && !data_type.is_nested()
+            && RowConverter::supports_fields(&[SortField::new(data_type.clone())])
+    }
+
+    /// No groups yet, of keys of these types.
+    pub(crate) fn try_new(types: &[DataType]) -> Result<Self> {
+        let columns = types.iter().map(Interner::try_new);
+        Ok(Self {
+            columns: columns.collect::<Result<_>>()?,
+            pairs: types.iter().skip(1).map(|_| Numbering::default()).collect(),
+        })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self.pairs.last() {
+            Some(pairs) => pairs.len(),
+            None => self.columns.first().map_or(0, Interner::len),
+        }
+    }
+
+    /// About how many bytes the groups take.
+    pub(crate) fn bytes(&self) -> usize {
+        let columns: usize = self.columns.iter().map(Interner::bytes).sum();
+        columns + self.pairs.iter().map(Numbering::bytes).sum::<usize>()
+    }
+
+    /// The group of each row, a new one for keys not met before. No more than [`NO_GROUP`] rows may be added in all.
+    pub(crate) fn add(&mut self, keys: &[ArrayRef], groups: &mut [u32]) -> Result<()> {
+        let mut numbers = vec![];
+        for (i, (column, key)) in self.columns.iter_mut().zip(keys).enumerate() {
+            if i == 0 {
+                column.add(key, groups)?;
+                continue;
+            }
+            numbers.resize(groups.len(), NO_GROUP);
+            column.add(key, &mut numbers)?;
+            let pairs = &mut self.pairs[i - 1];
+            pair(groups, &numbers, |pair| pairs.add(pair));
+        }
+        Ok(())
+    }
+
+    /// The group of each row, [`NO_GROUP`] for keys that were never added.
+    pub(crate) fn find(&self, keys: &[ArrayRef]) -> Result<Vec<u32>> {
+        let mut groups = vec![NO_GROUP; keys.first().map_or(0, Array::len)];
+        let mut numbers = vec![];
+        for (i, (column, key)) in self.columns.iter().zip(keys).enumerate() {
+            if i == 0 {
+                column.find(key, &mut groups)?;
+                continue;
+            }
+            numbers.resize(groups.len(), NO_GROUP);
+            column.find(key, &mut numbers)?;
+            let pairs = &self.pairs[i - 1];
+            pair(&mut groups, &numbers, |pair| pairs.find(&pair));
+        }
+        Ok(groups)
+    }
+}
+
+/// Groups by what was there and by one column more.
+fn pair(groups: &mut [u32], numbers: &[u32], mut ask: impl FnMut(u64) -> u32) {
+    let mut last = (u64::MAX, NO_GROUP);
+    for (group, number) in groups.iter_mut().zip(numbers) {
+        if *group == NO_GROUP || *number == NO_GROUP {
+            *group = NO_GROUP;
+            continue;
+        }
+        let pair = u64::from(*group) << 32 | u64::from(*number);
+        if last.0 != pair {
+            last = (pair, ask(pair));
+        }
+        *group = last.1;
+    }
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "small numbers"
+)]
+mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use arrow::array::{Float32Array, Float64Array, Int64Array, StringArray, UInt64Array};
+    use arrow::compute::{cast, concat, take};
+    use arrow::datatypes::{DataType as T, IntervalUnit, TimeUnit};
+    use datafusion::common::ScalarValue;
+
+    use super::*;
+    use rmq_testing::random;
+
+    fn dictionary(keys: T, values: T) -> T {
+        T::Dictionary(Box::new(keys), Box::new(values))
+    }
+
+    /// Values of a type, few of them distinct, some NULL.
+    fn values(state: &mut u64, rows: usize, data_type: &T) -> ArrayRef {
+        let numbers: Int64Array = (0..rows)
+            .map(|_| (random(state, 6) > 0).then(|| random(state, 7).cast_signed()))
+            .collect();
+        let texts = |state: &mut u64| {
+            // Around the lengths at which views and packed texts change.
+            let long = "0123456789abcdefghij";
+            let text = |state: &mut u64| {
+                let len = [0, 1, 4, 5, 12, 13, 15, 16, 20][random(state, 9) as usize];
+                format!(
+                    "{}{}",
+                    &long[..len],
+                    ["", "\0", "x"][random(state, 3) as usize]
+                )
+            };
+            let texts = (0..rows).map(|_| (random(state, 6) > 0).then(|| text(state)));
+            Arc::new(texts.collect::<StringArray>()) as ArrayRef
+        };
+        let plain: ArrayRef = Arc::new(numbers.clone());
+        match data_type {
+            T::Float32 => {
+                let values = [0.0, -0.0, 1.5, f32::NAN, -f32::NAN, f32::INFINITY, -1.5];
+                let value = |v: Option<i64>| v.map(|v| values[v as usize]);
+                Arc::new(numbers.iter().map(value).collect::<Float32Array>())
+            }
+            T::Float64 => {
+                let values = [0.0, -0.0, 1.5, f64::NAN, -f64::NAN, f64::INFINITY, -1.5];
+                let value = |v: Option<i64>| v.map(|v| values[v as usize]);
+                Arc::new(numbers.iter().map(value).collect::<Float64Array>())
+            }
+            T::Interval(IntervalUnit::MonthDayNano) => {
+                let durations = cast(&plain, &T::Duration(TimeUnit::Nanosecond)).unwrap();
+                cast(&durations, data_type).unwrap()
+            }
+            T::Timestamp(..) | T::Time64(_) | T::Decimal128(..) | T::Decimal256(..) => {
+                cast(&plain, data_type).unwrap()
+            }
+            T::Date32 => cast(&cast(&plain, &T::Int32).unwrap(), data_type).unwrap(),
+            T::FixedSizeBinary(n) => {
+                let value = |v: i64| vec![v as u8; *n as usize];
+                let values = numbers.iter().map(|v| v.map(value));
+                let array =
+                    arrow::array::FixedSizeBinaryArray::try_from_sparse_iter_with_size(values, *n);
+                Arc::new(array.unwrap())
+            }
+            T::Utf8 => texts(state),
+            T::LargeUtf8 | T::Utf8View | T::Binary | T::LargeBinary | T::BinaryView => {
+                cast(&texts(state), data_type).unwrap()
+            }
+            T::Dictionary(_, value) if value.is_integer() => cast(&plain, data_type).unwrap(),
+            T::Dictionary(..) => cast(&texts(state), data_type).unwrap(),
+            _ => cast(&plain, data_type).unwrap(),
+        }
+    }
+
+    /// Some of these values, not NULL, in runs that are long now and then.
+    fn in_runs(state: &mut u64, values: &ArrayRef, rows: usize) -> ArrayRef {
+        let valid = (0..values.len()).filter(|i| values.is_valid(*i));
+        let valid: Vec<u64> = valid.map(|i| i as u64).collect();
+        if valid.is_empty() {
+            return values.slice(0, 0);
+        }
+        let (mut at, often) = (0, 2 + random(state, 200));
+        let places = (0..rows).map(|_| {
+            if random(state, often) == 0 {
+                at = random(state, valid.len() as u64) as usize;
+            }
+            valid[at]
+        });
+        take(values, &places.collect::<UInt64Array>(), None).unwrap()
+    }
+
+    /// What a row's values are to a map; `None` where one is NULL.
+    fn key(columns: &[ArrayRef], row: usize) -> Option<Vec<String>> {
+        let key = columns.iter().map(|column| {
+            let value = ScalarValue::try_from_array(column, row).unwrap();
+            if value.is_null() {
+                return None;
+            }
+            Some(match value {
+                ScalarValue::Float32(Some(v)) => format!("{:x}", (v + 0.0).to_bits()),
+                ScalarValue::Float64(Some(v)) => format!("{:x}", (v + 0.0).to_bits()),
+                value => format!("{value:?}"),
+            })
+        });
+        key.collect()
+    }
+
+    #[test]
+    fn rows_of_equal_keys_are_one_group() {
+        let types = [
+            T::Boolean,
+            T::Int8,
+            T::UInt16,
+            T::Int32,
+            T::UInt64,
+            T::Float16,
+            T::Float32,
+            T::Float64,
+            T::Date32,
+            T::Time64(TimeUnit::Nanosecond),
+            T::Timestamp(TimeUnit::Microsecond, None),
+            T::Decimal128(20, 2),
+            T::Decimal256(50, 2),
+            T::Interval(IntervalUnit::MonthDayNano),
+            T::Utf8,
+            T::LargeUtf8,
+            T::Utf8View,
+            T::Binary,
+            T::LargeBinary,
+            T::BinaryView,
+            T::FixedSizeBinary(3),
+            T::FixedSizeBinary(15),
+            T::FixedSizeBinary(17),
+            dictionary(T::Int8, T::Utf8),
+            dictionary(T::UInt32, T::LargeUtf8),
+            dictionary(T::Int16, T::Int64),
+        ];
+        let state = &mut 1_442_695_040_888_963_407;
+        for round in 0..300 {
+            let columns = 1 + round % 3;
+            let types: Vec<T> = (0..columns)
+                .map(|i| types[(round + i * 7) % types.len()].clone())
+                .collect();
+            assert!(types.iter().all(Groups::supports));
+            let mut groups = Groups::try_new(&types).unwrap();
+            let mut known: HashMap<Vec<String>, u32> = HashMap::new();
+            for batch in 0..3 {
+                let in_some_runs = random(state, 2) == 0;
+                let rows = random(state, if in_some_runs { 600 } else { 60 }) as usize;
+                let (from, to) = (random(state, 5) as usize, random(state, 5) as usize);
+                let keys = types.iter().map(|t| {
+                    let mut values = values(state, 40 + from + rows + to, t);
+                    if in_some_runs {
+                        values = in_runs(state, &values, from + rows + to);
+                    }
+                    values.slice(from, rows)
+                });
+                let keys: Vec<ArrayRef> = keys.collect();
+                let mut found = vec![0; rows];
+                if batch < 2 {
+                    groups.add(&keys, &mut found).unwrap();
+                }
+                let asked = groups.find(&keys).unwrap();
+                for row in 0..rows {
+                    let expected = match key(&keys, row) {
+                        None => NO_GROUP,
+                        Some(key) if batch < 2 => {
+                            let next = known.len() as u32;
+                            *known.entry(key).or_insert(next)
+                        }
+                        Some(key) => known.get(&key).copied().unwrap_or(NO_GROUP),
+                    };
+                    assert_eq!(asked[row], expected, "round {round}, {types:?}, row {row}");
+                    assert!(
+                        batch == 2 || found[row] == expected,
+                        "round {round}, {types:?}"
+                    );
+                }
+            }
+            assert_eq!(groups.len(), known.len(), "round {round}, {types:?}");
+        }
+    }
+
+    /// A dictionary with many more values than a batch has rows, and one with NULLs among its values.
+    #[test]
+    fn values_of_a_dictionary_count_only_where_rows_have_them() {
+        let texts: Vec<Option<String>> = (0..1000)
+            .map(|i| (i % 5 > 0).then(|| format!("value {}", i % 300)))
+            .collect();
+        let plain: ArrayRef = Arc::new(StringArray::from(texts));
+        let keys = arrow::array::Int32Array::from_iter_values((0..1000).rev());
+        let coded = arrow::array::DictionaryArray::new(keys, Arc::clone(&plain));
+        let coded: ArrayRef = Arc::new(coded);
+        let reversed: Vec<ArrayRef> = (0..1000).rev().map(|i| plain.slice(i, 1)).collect();
+        let reversed: Vec<&dyn Array> = reversed.iter().map(AsRef::as_ref).collect();
+        let reversed = concat(&reversed).unwrap();
+        for rows in [10, 100, 1000] {
+            let mut by_code = Groups::try_new(&[coded.data_type().clone()]).unwrap();
+            let mut by_text = Groups::try_new(&[T::Utf8]).unwrap();
+            let (mut of_codes, mut of_texts) = (vec![0; rows], vec![0; rows]);
+            for from in (0..1000).step_by(rows) {
+                by_code
+                    .add(&[coded.slice(from, rows)], &mut of_codes)
+                    .unwrap();
+                by_text
+                    .add(&[reversed.slice(from, rows)], &mut of_texts)
+                    .unwrap();
+                assert_eq!(of_codes, of_texts, "{rows} rows from {from}");
+            }
+            let expected = by_text.find(std::slice::from_ref(&reversed)).unwrap();
+            assert_eq!(
+                by_code.find(std::slice::from_ref(&coded)).unwrap(),
+                expected
+            );
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! TODO
+
+pub(crate) mod range_join;
+pub(crate) mod range_table;
+pub(crate) mod rmq_devices;
+pub(crate) mod rmq_indexes;

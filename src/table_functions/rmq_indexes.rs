@@ -1,0 +1,63 @@
+//! `SELECT * FROM rmq_indexes()`: the indexes that the session holds.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, DurationMillisecondArray, RecordBatch, StringArray, UInt64Array};
+use datafusion::catalog::{MemTable, TableFunctionArgs, TableFunctionImpl, TableProvider};
+use datafusion::common::{Result, plan_err};
+
+use crate::index::catalog::{HeldIndexInfo, IndexCatalog};
+
+/// The table function `rmq_indexes`.
+#[derive(Debug)]
+pub struct IndexesFunction {
+    catalog: Arc<IndexCatalog>,
+}
+
+impl IndexesFunction {
+    /// The name under which it is registered.
+    pub const NAME: &'static str = "rmq_indexes";
+
+    pub(crate) fn new(catalog: Arc<IndexCatalog>) -> Self {
+        Self { catalog }
+    }
+}
+
+impl TableFunctionImpl for IndexesFunction {
+    fn call_with_args(&self, args: TableFunctionArgs) -> Result<Arc<dyn TableProvider>> {
+        if !args.exprs().is_empty() {
+            return plan_err!(
+                "rmq_indexes takes no arguments, but {} were given",
+                args.exprs().len()
+            );
+        }
+        let held = self.catalog.list();
+        let strings = |f: &dyn Fn(&HeldIndexInfo) -> String| -> ArrayRef {
+            Arc::new(StringArray::from_iter_values(held.iter().map(f)))
+        };
+        let numbers = |f: &dyn Fn(&HeldIndexInfo) -> u64| -> ArrayRef {
+            Arc::new(UInt64Array::from_iter_values(held.iter().map(f)))
+        };
+        let age = |h: &HeldIndexInfo| i64::try_from(h.age.as_millis()).unwrap_or(i64::MAX);
+        let age: ArrayRef = Arc::new(DurationMillisecondArray::from_iter_values(
+            held.iter().map(age),
+        ));
+        let columns = [
+            ("table", strings(&|h| h.table.clone())),
+            ("column", strings(&|h| h.column.clone())),
+            ("extreme", strings(&|h| h.extreme.name().to_string())),
+            ("type", strings(&|h| h.data_type.to_string())),
+            ("rows", numbers(&|h| h.rows as u64)),
+            ("bytes", numbers(&|h| h.bytes as u64)),
+            ("device_bytes", numbers(&|h| h.device_bytes as u64)),
+            ("engine", strings(&|h| h.engine.clone())),
+            ("hits", numbers(&|h| h.hits)),
+            ("age", age),
+        ];
+        let batch = RecordBatch::try_from_iter(columns)?;
+        Ok(Arc::new(MemTable::try_new(
+            batch.schema(),
+            vec![vec![batch]],
+        )?))
+    }
+}
