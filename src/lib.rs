@@ -40,7 +40,7 @@
 //! The crate [`rmq_engine`] answers ranges over plain slices. It depends on neither DataFusion nor Arrow.
 //!
 //! # How it works
-//! A rule takes each call out of its expression and puts a `RangeJoin` below it; the operator finds the column's index
+//! A rule takes each call out of its expression and puts a `RangeLookup` below it; the operator finds the column's index
 //! in the session's catalog, or builds it once a query, and answers the bounds of each batch. An index is kept for later
 //! queries only where the table can tell that nothing has changed since.
 

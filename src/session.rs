@@ -24,7 +24,7 @@ use crate::index::catalog::IndexCatalog;
 use crate::index::devices::DeviceSource;
 use crate::planner::query_planner::RmqQueryPlanner;
 use crate::rewrite::range_call::frame_call::CheckFrameCalls;
-use crate::rewrite::range_call::scalar_call::RangeCallToJoin;
+use crate::rewrite::range_call::scalar_call::RangeCallToLookup;
 use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
 use crate::rewrite::range_join::lateral::LateralToRangeJoin;
 use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
@@ -116,7 +116,7 @@ fn with_rmq_on(
 /// Whether a rule of the optimizer is one of ours.
 fn is_ours(rule: &str) -> bool {
     let ours = [
-        RangeCallToJoin.name(),
+        RangeCallToLookup.name(),
         SubqueryToRangeJoin.name(),
         LateralToRangeJoin.name(),
         GroupedJoinToRangeJoin.name(),
@@ -127,7 +127,7 @@ fn is_ours(rule: &str) -> bool {
 /// DataFusion's rules and ours.
 fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     // First: before literal bounds are folded and an ORDER BY in a first argument is dropped.
-    optimizer.rules.insert(0, Arc::new(RangeCallToJoin));
+    optimizer.rules.insert(0, Arc::new(RangeCallToLookup));
     // Before DataFusion's rules for correlated subqueries, which refuse these or leave them to fail.
     optimizer.rules.insert(1, Arc::new(SubqueryToRangeJoin));
     optimizer.rules.insert(2, Arc::new(LateralToRangeJoin));
@@ -140,7 +140,7 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
         optimizer.rules.insert(place + 1, rule);
     }
     // Last, for the calls whose bounds were columns of an outer query.
-    optimizer.rules.push(Arc::new(RangeCallToJoin));
+    optimizer.rules.push(Arc::new(RangeCallToLookup));
     optimizer.rules.push(Arc::new(GroupedJoinToRangeJoin));
     optimizer
 }

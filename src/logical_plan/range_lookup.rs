@@ -113,13 +113,13 @@ impl Display for RangeCall {
 /// Adds to each input row the answers of range calls, one column a call behind the input's columns. Rows, their order and their
 /// number stay.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RangeJoin {
+pub struct RangeLookup {
     input: LogicalPlan,
     calls: Vec<RangeCall>,
     schema: DFSchemaRef,
 }
 
-impl RangeJoin {
+impl RangeLookup {
     /// # Errors
     /// If an output's name is already a column of the input.
     pub fn try_new(input: LogicalPlan, calls: Vec<RangeCall>) -> Result<Self> {
@@ -148,9 +148,9 @@ impl RangeJoin {
     }
 }
 
-impl UserDefinedLogicalNodeCore for RangeJoin {
+impl UserDefinedLogicalNodeCore for RangeLookup {
     fn name(&self) -> &'static str {
-        "RangeJoin"
+        "RangeLookup"
     }
 
     fn inputs(&self) -> Vec<&LogicalPlan> {
@@ -174,7 +174,7 @@ impl UserDefinedLogicalNodeCore for RangeJoin {
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RangeJoin: ")?;
+        write!(f, "RangeLookup: ")?;
         for (i, call) in self.calls.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };
             write!(f, "{comma}{call}")?;
@@ -184,9 +184,9 @@ impl UserDefinedLogicalNodeCore for RangeJoin {
 
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
         let [input] = <[LogicalPlan; 1]>::try_from(inputs)
-            .or_else(|inputs| internal_err!("RangeJoin has one input, not {}", inputs.len()))?;
+            .or_else(|inputs| internal_err!("RangeLookup has one input, not {}", inputs.len()))?;
         if exprs.len() != 2 * self.calls.len() {
-            return internal_err!("RangeJoin has two bounds a call, not {}", exprs.len());
+            return internal_err!("RangeLookup has two bounds a call, not {}", exprs.len());
         }
         let mut bounds = exprs.into_iter();
         let mut calls = self.calls.clone();
@@ -216,13 +216,13 @@ impl UserDefinedLogicalNodeCore for RangeJoin {
     }
 }
 
-impl Hash for RangeJoin {
+impl Hash for RangeLookup {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.input, &self.calls).hash(state);
     }
 }
 
-impl PartialOrd for RangeJoin {
+impl PartialOrd for RangeLookup {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         (&self.input, &self.calls).partial_cmp(&(&other.input, &other.calls))
     }

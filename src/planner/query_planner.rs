@@ -15,13 +15,13 @@ use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, Phy
 
 use crate::common::column_ref::{ColumnName, Names};
 use crate::common::range_function::RangeFunction;
-use crate::exec::range_lookup::exec::{PhysicalCall, RangeJoinExec};
+use crate::exec::range_lookup::exec::{PhysicalCall, RangeLookupExec};
 use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
 use crate::exec::range_lookup::relation::{Demand, Relation, RelationSource, expected_rows};
 use crate::index::catalog::IndexCatalog;
 use crate::logical_plan::prepare_indexes::with_fresh_slots;
 use crate::logical_plan::prepare_indexes::{Lookup, PrepareIndexes};
-use crate::logical_plan::range_lookup::{RangeJoin, Source, TableColumn};
+use crate::logical_plan::range_lookup::{RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::{check_states_order, ends_in_order_by};
 use crate::planner::dml::with_checked_statements;
 use crate::planner::range_join_planner::KeyJoinPlanner;
@@ -66,7 +66,7 @@ impl QueryPlanner for RmqQueryPlanner {
         logical_plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let joins = Arc::new(RangeJoinPlanner {
+        let joins = Arc::new(RangeLookupPlanner {
             names: self.names.with_config(session.config_options()),
             indexes: Arc::clone(&self.indexes),
             relations: Mutex::default(),
@@ -88,14 +88,14 @@ impl QueryPlanner for RmqQueryPlanner {
 }
 
 /// Plans the range joins of one query.
-struct RangeJoinPlanner {
+struct RangeLookupPlanner {
     names: Names,
     indexes: Arc<IndexCatalog>,
     /// What the query's calls ask, each table and each subquery once.
     relations: Mutex<Vec<(Source, Arc<Relation>)>>,
 }
 
-impl RangeJoinPlanner {
+impl RangeLookupPlanner {
     fn take_relations(&self) -> Vec<Arc<Relation>> {
         let mut relations = self
             .relations
@@ -216,7 +216,7 @@ impl RangeJoinPlanner {
 }
 
 #[async_trait]
-impl ExtensionPlanner for RangeJoinPlanner {
+impl ExtensionPlanner for RangeLookupPlanner {
     async fn plan_extension(
         &self,
         planner: &dyn PhysicalPlanner,
@@ -260,7 +260,7 @@ impl ExtensionPlanner for RangeJoinPlanner {
                 node.run(),
             )?)));
         }
-        let Some(node) = node.as_any().downcast_ref::<RangeJoin>() else {
+        let Some(node) = node.as_any().downcast_ref::<RangeLookup>() else {
             return Ok(None);
         };
         let physical = |bound: &Expr| {
@@ -289,7 +289,7 @@ impl ExtensionPlanner for RangeJoinPlanner {
                 volatile: call.left.is_volatile() || call.right.is_volatile(),
             });
         }
-        Ok(Some(Arc::new(RangeJoinExec::try_new(
+        Ok(Some(Arc::new(RangeLookupExec::try_new(
             Arc::clone(input),
             calls,
         )?)))

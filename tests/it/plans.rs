@@ -231,11 +231,11 @@ async fn a_function_call_by_position() {
     let sql = "SELECT id, range_min('quotes.price', 0, id) FROM trades";
     assert_snapshot!(plans(sql).await, @r#"
     Projection: trades.id, __rmq_1 AS range_min(Utf8("quotes.price"),Int64(0),trades.id)
-      RangeJoin: range_min(quotes.price) over rows Int64(0) to trades.id AS __rmq_1
+      RangeLookup: range_min(quotes.price) over rows Int64(0) to trades.id AS __rmq_1
         TableScan: trades projection=[id]
     --
     ProjectionExec: expr=[id@0 as id, __rmq_2@1 as range_min(Utf8("quotes.price"),Int64(0),trades.id)]
-      RangeJoinExec: range_min(quotes.price) over rows 0 to id@0, engine=cpu
+      RangeLookupExec: range_min(quotes.price) over rows 0 to id@0, engine=cpu
         DataSourceExec: partitions=1, partition_sizes=[1]
     "#);
 }

@@ -1,7 +1,7 @@
 //! The operator: for each input row, the answers of range calls, as further columns.
 //!
 //! ```text
-//!   input ──▶ RangeJoinExec ──▶ input's columns, one column a call
+//!   input ──▶ RangeLookupExec ──▶ input's columns, one column a call
 //!                  │  l, r of each row
 //!                  ▼
 //!        Relation: index of prices.close  (found in the catalog, or built by the first that asks)
@@ -27,7 +27,7 @@ use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, Pla
 use crate::common::range_function::RangeFunction;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
-use crate::exec::range_lookup::metrics::RangeJoinMetrics;
+use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
 use crate::exec::range_lookup::stream::{Answering, Search};
 
@@ -71,7 +71,7 @@ impl fmt::Display for PhysicalCall {
 
 /// Answers range calls for each input row. Keeps rows, their order and their partitions.
 #[derive(Debug)]
-pub struct RangeJoinExec {
+pub struct RangeLookupExec {
     input: Arc<dyn ExecutionPlan>,
     calls: Vec<PhysicalCall>,
     properties: Arc<PlanProperties>,
@@ -80,7 +80,7 @@ pub struct RangeJoinExec {
     noted: Arc<AtomicBool>,
 }
 
-impl RangeJoinExec {
+impl RangeLookupExec {
     pub(crate) fn try_new(input: Arc<dyn ExecutionPlan>, calls: Vec<PhysicalCall>) -> Result<Self> {
         let outputs = calls.iter();
         let outputs = outputs.map(|c| Field::new(&c.output, c.data_type.clone(), true));
@@ -119,11 +119,11 @@ impl RangeJoinExec {
     }
 }
 
-impl DisplayAs for RangeJoinExec {
+impl DisplayAs for RangeLookupExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "RangeJoinExec: ")?;
+                write!(f, "RangeLookupExec: ")?;
                 for (i, call) in self.calls.iter().enumerate() {
                     let comma = if i == 0 { "" } else { ", " };
                     write!(f, "{comma}{call}")?;
@@ -142,9 +142,9 @@ impl DisplayAs for RangeJoinExec {
     }
 }
 
-impl ExecutionPlan for RangeJoinExec {
+impl ExecutionPlan for RangeLookupExec {
     fn name(&self) -> &'static str {
-        "RangeJoinExec"
+        "RangeLookupExec"
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
@@ -184,7 +184,7 @@ impl ExecutionPlan for RangeJoinExec {
         options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let [input] = <[_; 1]>::try_from(children)
-            .or_else(|c: Vec<_>| internal_err!("RangeJoinExec has one input, not {}", c.len()))?;
+            .or_else(|c: Vec<_>| internal_err!("RangeLookupExec has one input, not {}", c.len()))?;
         let calls = self.calls.clone();
         match options.children_properties {
             ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {
@@ -214,7 +214,7 @@ impl ExecutionPlan for RangeJoinExec {
         let answering = Answering {
             schema: self.schema(),
             searches: self.searches(),
-            metrics: RangeJoinMetrics::new(partition, &self.metrics),
+            metrics: RangeLookupMetrics::new(partition, &self.metrics),
             context: Arc::clone(&context),
             noted: Arc::clone(&self.noted),
             prepared: vec![],
@@ -233,7 +233,7 @@ impl ExecutionPlan for RangeJoinExec {
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
         let [input] = input_stats else {
-            return internal_err!("RangeJoinExec has one input, not {}", input_stats.len());
+            return internal_err!("RangeLookupExec has one input, not {}", input_stats.len());
         };
         let mut column_statistics = input.column_statistics.clone();
         column_statistics.extend(self.calls.iter().map(|_| ColumnStatistics::new_unknown()));

@@ -11,7 +11,7 @@ use crate::index::column_index::Answer;
 
 /// Metrics of one partition.
 #[derive(Debug)]
-pub(crate) struct RangeJoinMetrics {
+pub(crate) struct RangeLookupMetrics {
     /// Output rows, elapsed compute.
     pub(crate) baseline: BaselineMetrics,
     /// Time spent answering ranges.
@@ -45,7 +45,7 @@ struct OnDevices {
     cuda_fallbacks: Count,
 }
 
-impl RangeJoinMetrics {
+impl RangeLookupMetrics {
     pub(crate) fn new(partition: usize, metrics: &ExecutionPlanMetricsSet) -> Self {
         let builder = || MetricBuilder::new(metrics);
         Self {

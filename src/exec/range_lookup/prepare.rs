@@ -22,7 +22,7 @@ use crate::common::range_function::RangeFunction;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::once_per_run::PerContext;
-use crate::exec::range_lookup::metrics::RangeJoinMetrics;
+use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
 use crate::expr::index_lookup::{IndexSlot, RunNumber};
 
@@ -140,7 +140,7 @@ impl ExecutionPlan for PrepareIndexesExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let input = self.input.execute(partition, Arc::clone(&context))?;
-        let metrics = RangeJoinMetrics::new(partition, &self.metrics);
+        let metrics = RangeLookupMetrics::new(partition, &self.metrics);
         let (lookups, noted) = (self.lookups.clone(), Arc::clone(&self.noted));
         let (schema, run) = (self.schema(), self.runs.get(&context));
         let ready = async move {

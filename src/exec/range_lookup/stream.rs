@@ -16,7 +16,7 @@ use futures::{StreamExt, TryStreamExt};
 use crate::common::ranges::Ranges;
 use crate::exec::common::device_batcher::{AnswerBatches, Gathering};
 use crate::exec::range_lookup::exec::PhysicalCall;
-use crate::exec::range_lookup::metrics::RangeJoinMetrics;
+use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::PreparedIndex;
 
 /// Calls that one search of one index answers.
@@ -33,7 +33,7 @@ pub(crate) struct Search {
 pub(crate) struct Answering {
     pub(crate) schema: SchemaRef,
     pub(crate) searches: Vec<Search>,
-    pub(crate) metrics: RangeJoinMetrics,
+    pub(crate) metrics: RangeLookupMetrics,
     pub(crate) context: Arc<TaskContext>,
     /// Whether another partition has put the indexes into the metrics.
     pub(crate) noted: Arc<AtomicBool>,

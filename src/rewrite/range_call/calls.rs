@@ -16,7 +16,7 @@ use crate::common::column_ref::ColumnName;
 use crate::expr::index_lookup::{IndexSlot, LookupUdf};
 use crate::expr::range_udf::{RangeUdf, column_text};
 use crate::logical_plan::prepare_indexes::{Lookup, PrepareIndexes};
-use crate::logical_plan::range_lookup::{RangeCall, RangeJoin, Source, TableColumn};
+use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::check_states_order;
 
 /// The function, if `expr` is a call of one.
@@ -130,7 +130,7 @@ impl<'a> Calls<'a> {
             }
             let (now, later): (Vec<_>, _) = rest.into_iter().partition(|f| f.layer == layer);
             let calls = now.into_iter().map(|f| f.call).collect();
-            let node = Arc::new(RangeJoin::try_new(plan, calls)?);
+            let node = Arc::new(RangeLookup::try_new(plan, calls)?);
             plan = LogicalPlan::Extension(Extension { node });
             rest = later;
         }

@@ -22,9 +22,9 @@ use crate::rewrite::range_call::calls::{Calls, has_range_call, inline_subqueries
 /// dropped), and again after subqueries have been decorrelated: DataFusion can't pull a correlated condition through
 /// a range join, so calls in correlated subqueries wait until these are joins.
 #[derive(Debug, Default)]
-pub struct RangeCallToJoin;
+pub struct RangeCallToLookup;
 
-impl OptimizerRule for RangeCallToJoin {
+impl OptimizerRule for RangeCallToLookup {
     fn name(&self) -> &'static str {
         "rmq_range_call_to_join"
     }
