@@ -18,16 +18,16 @@ use rmq_engine::Extreme;
 ///
 /// The output is the columns of the probe side, then one column an aggregate. Rows keep their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyRangeJoin {
+pub struct RangeJoin {
     probe: LogicalPlan,
     build: LogicalPlan,
-    spec: KeyJoinSpec<Expr>,
+    spec: RangeJoinSpec<Expr>,
     schema: DFSchemaRef,
 }
 
 /// What is joined how, in logical or physical expressions.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
-pub struct KeyJoinSpec<E> {
+pub struct RangeJoinSpec<E> {
     /// What becomes of a probe row that matches nothing.
     pub unmatched: Unmatched,
     /// Pairs of equality keys, of the probe side and of the build side.
@@ -40,7 +40,7 @@ pub struct KeyJoinSpec<E> {
     /// lower bound, unless a bound is NULL or the lower one is above an upper one.
     pub prevailing: bool,
     /// What is wanted of the rows that match.
-    pub aggregates: Vec<KeyAggregate<E>>,
+    pub aggregates: Vec<RangeAggregate<E>>,
     /// The metadata of the schema, which plans above may know already: a join has that of both sides.
     pub metadata: BTreeMap<String, String>,
 }
@@ -56,9 +56,9 @@ pub enum Unmatched {
 
 /// One aggregate over the rows that match.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
-pub struct KeyAggregate<E> {
+pub struct RangeAggregate<E> {
     /// The question.
-    pub function: KeyFunction,
+    pub function: AggregateKind,
     /// Its arguments, of the build side.
     pub arguments: Vec<E>,
     /// The name of the column that the answer becomes.
@@ -69,7 +69,7 @@ pub struct KeyAggregate<E> {
 
 /// What can be asked of the rows that match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
-pub enum KeyFunction {
+pub enum AggregateKind {
     /// `(x)`: the smallest or greatest x.
     Extreme(Extreme),
     /// `()`: how many rows match.
@@ -93,15 +93,15 @@ pub enum KeyFunction {
     },
 }
 
-impl<E> KeyAggregate<E> {
+impl<E> RangeAggregate<E> {
     /// The field of the answer.
     pub(crate) fn field(&self) -> Field {
-        let counts = matches!(self.function, KeyFunction::CountRows | KeyFunction::Count);
+        let counts = matches!(self.function, AggregateKind::CountRows | AggregateKind::Count);
         Field::new(&self.output, self.data_type.clone(), !counts)
     }
 }
 
-impl<E> KeyJoinSpec<E> {
+impl<E> RangeJoinSpec<E> {
     /// All expressions, in an order that [`Self::with_expressions`] knows.
     pub(crate) fn expressions(&self) -> impl Iterator<Item = &E> {
         let on = self.on.iter().flat_map(|(probe, build)| [probe, build]);
@@ -130,11 +130,11 @@ impl<E> KeyJoinSpec<E> {
         &self,
         probe: impl Fn(&E) -> Result<T>,
         build: impl Fn(&E) -> Result<T>,
-    ) -> Result<KeyJoinSpec<T>> {
+    ) -> Result<RangeJoinSpec<T>> {
         let on = self.on.iter().map(|(p, b)| Ok((probe(p)?, build(b)?)));
         let bounds = self.bounds.iter().map(|(c, bound)| Ok((*c, probe(bound)?)));
         let aggregates = self.aggregates.iter().map(|aggregate| {
-            Ok(KeyAggregate {
+            Ok(RangeAggregate {
                 function: aggregate.function,
                 arguments: aggregate
                     .arguments
@@ -145,7 +145,7 @@ impl<E> KeyJoinSpec<E> {
                 data_type: aggregate.data_type.clone(),
             })
         });
-        Ok(KeyJoinSpec {
+        Ok(RangeJoinSpec {
             unmatched: self.unmatched,
             on: on.collect::<Result<_>>()?,
             key: build(&self.key)?,
@@ -178,13 +178,13 @@ impl<E> KeyJoinSpec<E> {
     }
 }
 
-impl KeyRangeJoin {
+impl RangeJoin {
     /// # Errors
     /// If an output's name is already a column of the probe side.
     pub fn try_new(
         probe: LogicalPlan,
         build: LogicalPlan,
-        spec: KeyJoinSpec<Expr>,
+        spec: RangeJoinSpec<Expr>,
     ) -> Result<Self> {
         let schema = Self::schema_of(probe.schema(), &spec)?;
         Ok(Self {
@@ -199,7 +199,7 @@ impl KeyRangeJoin {
     ///
     /// # Errors
     /// As [`Self::try_new`].
-    pub(crate) fn schema_of(probe: &DFSchema, spec: &KeyJoinSpec<Expr>) -> Result<DFSchema> {
+    pub(crate) fn schema_of(probe: &DFSchema, spec: &RangeJoinSpec<Expr>) -> Result<DFSchema> {
         let outputs = spec
             .aggregates
             .iter()
@@ -225,13 +225,13 @@ impl KeyRangeJoin {
     }
 
     /// What is joined how.
-    pub(crate) fn spec(&self) -> &KeyJoinSpec<Expr> {
+    pub(crate) fn spec(&self) -> &RangeJoinSpec<Expr> {
         &self.spec
     }
 }
 
 /// `type=Left, on=[sym], range=p.ts in [q.a, q.b), aggs=[min(p.close), count(*)]`.
-impl Display for KeyJoinSpec<Expr> {
+impl Display for RangeJoinSpec<Expr> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.unmatched {
             Unmatched::Drop => "Inner",
@@ -284,17 +284,17 @@ impl Display for Interval<'_> {
     }
 }
 
-impl Display for KeyAggregate<Expr> {
+impl Display for RangeAggregate<Expr> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.function, self.arguments.as_slice()) {
-            (KeyFunction::Extreme(extreme), [x]) => write!(f, "{}({x})", extreme.name()),
-            (KeyFunction::Count, [x]) => write!(f, "count({x})"),
-            (KeyFunction::Sum, [x]) => write!(f, "sum({x})"),
-            (KeyFunction::SumRest, [x]) => write!(f, "sum_rest({x})"),
-            (KeyFunction::First, [x]) => write!(f, "first({x})"),
-            (KeyFunction::Last, [x]) => write!(f, "last({x})"),
+            (AggregateKind::Extreme(extreme), [x]) => write!(f, "{}({x})", extreme.name()),
+            (AggregateKind::Count, [x]) => write!(f, "count({x})"),
+            (AggregateKind::Sum, [x]) => write!(f, "sum({x})"),
+            (AggregateKind::SumRest, [x]) => write!(f, "sum_rest({x})"),
+            (AggregateKind::First, [x]) => write!(f, "first({x})"),
+            (AggregateKind::Last, [x]) => write!(f, "last({x})"),
             (
-                KeyFunction::AtExtreme {
+                AggregateKind::AtExtreme {
                     extreme,
                     nulls_first,
                 },
@@ -312,9 +312,9 @@ impl Display for KeyAggregate<Expr> {
     }
 }
 
-impl UserDefinedLogicalNodeCore for KeyRangeJoin {
+impl UserDefinedLogicalNodeCore for RangeJoin {
     fn name(&self) -> &'static str {
-        "KeyRangeJoin"
+        "RangeJoin"
     }
 
     fn inputs(&self) -> Vec<&LogicalPlan> {
@@ -335,7 +335,7 @@ impl UserDefinedLogicalNodeCore for KeyRangeJoin {
 
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
         let [probe, build] = <[LogicalPlan; 2]>::try_from(inputs)
-            .or_else(|inputs| internal_err!("KeyRangeJoin has two inputs, not {}", inputs.len()))?;
+            .or_else(|inputs| internal_err!("RangeJoin has two inputs, not {}", inputs.len()))?;
         let build = self.unfiltered(build);
         // Rules give an expression that they change its old name; here names mean nothing.
         let exprs = exprs.into_iter().map(Expr::unalias).collect();
@@ -360,13 +360,13 @@ impl UserDefinedLogicalNodeCore for KeyRangeJoin {
     }
 }
 
-impl Hash for KeyRangeJoin {
+impl Hash for RangeJoin {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.probe, &self.build, &self.spec).hash(state);
     }
 }
 
-impl PartialOrd for KeyRangeJoin {
+impl PartialOrd for RangeJoin {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         let parts = (&self.probe, &self.build, &self.spec);
         parts.partial_cmp(&(&other.probe, &other.build, &other.spec))

@@ -24,7 +24,7 @@ use crate::logical_plan::prepare_indexes::{Lookup, PrepareIndexes};
 use crate::logical_plan::range_lookup::{RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::{check_states_order, ends_in_order_by};
 use crate::planner::dml::with_checked_statements;
-use crate::planner::range_join_planner::KeyJoinPlanner;
+use crate::planner::range_join_planner::RangeJoinPlanner;
 
 /// DataFusion's query planner with range joins.
 ///
@@ -72,7 +72,7 @@ impl QueryPlanner for RmqQueryPlanner {
             relations: Mutex::default(),
         });
         let mut planners = self.others.clone();
-        planners.push(Arc::new(KeyJoinPlanner {
+        planners.push(Arc::new(RangeJoinPlanner {
             indexes: Arc::clone(&self.indexes),
         }));
         planners.push(Arc::clone(&joins) as _);

@@ -11,18 +11,18 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use crate::exec::range_join::engine::JoinEngine;
-use crate::exec::range_join::exec::KeyJoinExec;
+use crate::exec::range_join::exec::RangeJoinExec;
 use crate::index::catalog::IndexCatalog;
-use crate::logical_plan::range_join::KeyRangeJoin;
+use crate::logical_plan::range_join::RangeJoin;
 
 /// Plans range joins by key.
 #[derive(Debug)]
-pub(crate) struct KeyJoinPlanner {
+pub(crate) struct RangeJoinPlanner {
     pub(crate) indexes: Arc<IndexCatalog>,
 }
 
 #[async_trait]
-impl ExtensionPlanner for KeyJoinPlanner {
+impl ExtensionPlanner for RangeJoinPlanner {
     async fn plan_extension(
         &self,
         planner: &dyn PhysicalPlanner,
@@ -33,7 +33,7 @@ impl ExtensionPlanner for KeyJoinPlanner {
         planning_ctx: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
         let (Some(node), [probe, build], [probe_exec, build_exec]) = (
-            node.as_any().downcast_ref::<KeyRangeJoin>(),
+            node.as_any().downcast_ref::<RangeJoin>(),
             logical_inputs,
             physical_inputs,
         ) else {
@@ -47,7 +47,7 @@ impl ExtensionPlanner for KeyJoinPlanner {
             .try_map(|expr| physical(expr, probe), |expr| physical(expr, build))?;
         let catalog = Arc::clone(&self.indexes);
         let engine = JoinEngine::plan(catalog, &spec, (probe_exec, build_exec), session).await?;
-        Ok(Some(Arc::new(KeyJoinExec::try_new(
+        Ok(Some(Arc::new(RangeJoinExec::try_new(
             Arc::clone(probe_exec),
             Arc::clone(build_exec),
             spec,

@@ -16,7 +16,7 @@ use crate::exec::range_lookup::relation::expected_rows;
 use crate::index::catalog::IndexCatalog;
 use crate::index::devices::Target;
 use crate::index::sort_keys::key_bytes;
-use crate::logical_plan::range_join::{KeyFunction, KeyJoinSpec};
+use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 
 /// Decides for one join, as soon as it is known how many rows there are to search.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ impl JoinEngine {
     /// A planning error where the option demands an engine that can't be had.
     pub(crate) async fn plan(
         catalog: Arc<IndexCatalog>,
-        spec: &KeyJoinSpec<PhysicalExprRef>,
+        spec: &RangeJoinSpec<PhysicalExprRef>,
         (probe, build): (&Arc<dyn ExecutionPlan>, &Arc<dyn ExecutionPlan>),
         session: &dyn Session,
     ) -> Result<Self> {
@@ -129,12 +129,12 @@ impl fmt::Display for JoinEngine {
     }
 }
 
-fn value_bytes(spec: &KeyJoinSpec<PhysicalExprRef>, schema: &Schema) -> Result<Option<usize>> {
+fn value_bytes(spec: &RangeJoinSpec<PhysicalExprRef>, schema: &Schema) -> Result<Option<usize>> {
     let mut widest = None;
     for aggregate in &spec.aggregates {
         let ordered = match aggregate.function {
-            KeyFunction::Extreme(_) => aggregate.arguments.first(),
-            KeyFunction::AtExtreme { .. } => aggregate.arguments.get(1),
+            AggregateKind::Extreme(_) => aggregate.arguments.first(),
+            AggregateKind::AtExtreme { .. } => aggregate.arguments.get(1),
             _ => None,
         };
         if let Some(values) = ordered {

@@ -36,14 +36,14 @@ use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
 use crate::exec::range_join::probe::side::{ProbeSide, Side};
 use crate::exec::range_join::probe::stream::Probing;
 use crate::exec::range_join::time_bounds::with_durations;
-use crate::logical_plan::range_join::{KeyAggregate, KeyJoinSpec, Unmatched};
+use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 
 /// Aggregates over the build rows that match each probe row. Keeps the order and the partitions of the probe side.
 #[derive(Debug)]
-pub struct KeyJoinExec {
+pub struct RangeJoinExec {
     probe: Arc<dyn ExecutionPlan>,
     build: Arc<dyn ExecutionPlan>,
-    spec: Arc<KeyJoinSpec<PhysicalExprRef>>,
+    spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     /// The join as the query names its columns.
     label: String,
     engine: JoinEngine,
@@ -52,11 +52,11 @@ pub struct KeyJoinExec {
     built: Arc<OncePerRun<Side>>,
 }
 
-impl KeyJoinExec {
+impl RangeJoinExec {
     pub(crate) fn try_new(
         probe: Arc<dyn ExecutionPlan>,
         build: Arc<dyn ExecutionPlan>,
-        spec: KeyJoinSpec<PhysicalExprRef>,
+        spec: RangeJoinSpec<PhysicalExprRef>,
         label: String,
         engine: JoinEngine,
     ) -> Result<Self> {
@@ -77,11 +77,11 @@ impl KeyJoinExec {
     fn with_spec(
         probe: Arc<dyn ExecutionPlan>,
         build: Arc<dyn ExecutionPlan>,
-        spec: Arc<KeyJoinSpec<PhysicalExprRef>>,
+        spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
         label: String,
         engine: JoinEngine,
     ) -> Result<Self> {
-        let outputs = spec.aggregates.iter().map(KeyAggregate::field);
+        let outputs = spec.aggregates.iter().map(RangeAggregate::field);
         let metadata = spec.metadata.clone().into_iter().collect();
         let properties = properties_with(probe.as_ref(), outputs, metadata)?;
         Ok(Self {
@@ -99,9 +99,9 @@ impl KeyJoinExec {
 
 /// The join with its bounds in the form that is evaluated fastest.
 fn with_cheap_bounds(
-    mut spec: KeyJoinSpec<PhysicalExprRef>,
+    mut spec: RangeJoinSpec<PhysicalExprRef>,
     probe: &Schema,
-) -> KeyJoinSpec<PhysicalExprRef> {
+) -> RangeJoinSpec<PhysicalExprRef> {
     for (_, bound) in &mut spec.bounds {
         if let Ok(cheap) = with_durations(bound, probe) {
             *bound = cheap;
@@ -110,7 +110,7 @@ fn with_cheap_bounds(
     spec
 }
 
-impl DisplayAs for KeyJoinExec {
+impl DisplayAs for RangeJoinExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
@@ -121,7 +121,7 @@ impl DisplayAs for KeyJoinExec {
     }
 }
 
-impl ExecutionPlan for KeyJoinExec {
+impl ExecutionPlan for RangeJoinExec {
     fn name(&self) -> &'static str {
         "RangeJoinExec"
     }

@@ -31,7 +31,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
 
-use crate::exec::range_join::exec::KeyJoinExec;
+use crate::exec::range_join::exec::RangeJoinExec;
 
 /// Plans build sides whose order counts so that they keep it, and hides them from the rule that comes next.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl PhysicalOptimizerRule for KeepRowOrder {
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = plan.transform_up(|plan| {
-            let Some(join) = plan.downcast_ref::<KeyJoinExec>() else {
+            let Some(join) = plan.downcast_ref::<RangeJoinExec>() else {
                 return Ok(Transformed::no(plan));
             };
             let [probe, build] = join.inputs();
@@ -101,7 +101,7 @@ fn keeps_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if plan.is::<SortExec>() {
         return true;
     }
-    if let Some(join) = plan.downcast_ref::<KeyJoinExec>() {
+    if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
         let [probe, _] = join.inputs();
         return keeps_order(probe);
     }

@@ -18,7 +18,7 @@ use datafusion::physical_plan::tree_node::PlanContext;
 use datafusion::physical_plan::union::InterleaveExec;
 
 use crate::common::options::RmqOptions;
-use crate::exec::range_join::exec::KeyJoinExec;
+use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::unique_groups::exec::UniqueGroupsExec;
 use crate::exec::unique_groups::pattern::GroupsOfOne;
 use crate::exec::unique_groups::replay::ReplayExec;
@@ -43,7 +43,7 @@ impl PhysicalOptimizerRule for UseUniqueGroups {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        if !RmqOptions::of(config).rewrite || !plan.exists(|p| Ok(p.is::<KeyJoinExec>()))? {
+        if !RmqOptions::of(config).rewrite || !plan.exists(|p| Ok(p.is::<RangeJoinExec>()))? {
             return Ok(plan);
         }
         let plan = PlanContext::<MayMove>::new_default(plan);
@@ -79,7 +79,7 @@ fn note_below(node: &mut PlanContext<MayMove>) {
     let is_fixed = plan.is::<InterleaveExec>() || plan.is::<UniqueGroupsExec>();
     let requirements = plan.input_distribution_requirements();
     let distributions = requirements.per_child_distributions();
-    let is_build = |child| plan.is::<KeyJoinExec>() && child == 1;
+    let is_build = |child| plan.is::<RangeJoinExec>() && child == 1;
     for (i, (child, distribution)) in node.children.iter_mut().zip(distributions).enumerate() {
         let may_move = match distribution {
             // Its rows are put together, however they lie.
@@ -107,7 +107,7 @@ fn with_unique_groups(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn Ex
 /// Whether rows are those of a range join by key, about as they left it. By their hashes they would not come in order.
 fn gives_a_range_join(mut plan: &Arc<dyn ExecutionPlan>) -> bool {
     loop {
-        if plan.is::<KeyJoinExec>() {
+        if plan.is::<RangeJoinExec>() {
             return true;
         }
         let passes_on = plan.is::<ProjectionExec>()

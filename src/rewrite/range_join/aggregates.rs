@@ -23,7 +23,7 @@ use crate::common::dictionaries::has_few_keys;
 use crate::expr::decimal_average::DecimalAverageUdf;
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::index::sort_keys::{is_ordered, value_type};
-use crate::logical_plan::range_join::{KeyAggregate, KeyFunction, Unmatched};
+use crate::logical_plan::range_join::{RangeAggregate, AggregateKind, Unmatched};
 use crate::range_agg::prefix_sums::Sums;
 use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::range_join::condition::{check_repeats, is_of, widens, without_lossless_casts};
@@ -37,7 +37,7 @@ pub(crate) struct Partials<'a> {
     pub(crate) build: &'a DFSchema,
     pub(crate) key: &'a Expr,
     pub(crate) form: Form,
-    pub(crate) found: Vec<KeyAggregate<Expr>>,
+    pub(crate) found: Vec<RangeAggregate<Expr>>,
 }
 
 /// What the aggregates stand over.
@@ -124,14 +124,14 @@ impl Partials<'_> {
         } else {
             Arc::clone(&call.func)
         };
-        let found = self.add(KeyFunction::Extreme(extreme), vec![argument], data_type);
+        let found = self.add(AggregateKind::Extreme(extreme), vec![argument], data_type);
         Ok(self.merged(found.clone(), aggregate(udaf, found)))
     }
 
     fn count(&mut self, call: &AggregateFunction, argument: &Expr) -> Recognised<Merged> {
         let counts_rows = matches!(argument, Expr::Literal(value, _) if !value.is_null());
         let (count, merge) = if counts_rows && call.params.filter.is_none() {
-            let count = self.add(KeyFunction::CountRows, vec![], DataType::Int64);
+            let count = self.add(AggregateKind::CountRows, vec![], DataType::Int64);
             let merge = if self.form == Form::Joined(Unmatched::Keep) {
                 // The row of NULLs that a left join gives is one, too.
                 when(count.clone().eq(lit(0_i64)), lit(1_i64)).otherwise(count.clone())?
@@ -142,7 +142,7 @@ impl Partials<'_> {
         } else {
             let argument = self.filtered(argument, call)?;
             self.check_joins(&argument.get_type(self.build)?)?;
-            let count = self.add(KeyFunction::Count, vec![argument], DataType::Int64);
+            let count = self.add(AggregateKind::Count, vec![argument], DataType::Int64);
             (count.clone(), count)
         };
         let mut merged = self.merged(count, aggregate(sum_udaf(), merge));
@@ -162,7 +162,7 @@ impl Partials<'_> {
         }
         // Of decimals, DataFusion's sum has more digits than these: so has its sum of these sums, and they wrap alike. Those of
         // floats are rounded; DataFusion rounds again where a group has several.
-        let sum = self.add(KeyFunction::Sum, vec![argument], data_type);
+        let sum = self.add(AggregateKind::Sum, vec![argument], data_type);
         Ok(self.merged(sum.clone(), aggregate(Arc::clone(&call.func), sum)))
     }
 
@@ -219,8 +219,8 @@ impl Partials<'_> {
             cast(argument.clone(), sum_type.clone())
         };
         let argument = self.filtered(&argument, call)?;
-        let sum = self.add(KeyFunction::Sum, vec![argument.clone()], sum_type);
-        let count = self.add(KeyFunction::Count, vec![argument], DataType::Int64);
+        let sum = self.add(AggregateKind::Sum, vec![argument.clone()], sum_type);
+        let count = self.add(AggregateKind::Count, vec![argument], DataType::Int64);
         let divided = |sum: Expr, count: Expr| -> Result<Expr> {
             when(sum.clone().is_not_null(), divide(sum, count)).end()
         };
@@ -262,9 +262,9 @@ impl Partials<'_> {
             && widens(&by_type, &self.key.get_type(self.build)?);
         let (found, found_by) = if by_key {
             let function = if ascending {
-                KeyFunction::First
+                AggregateKind::First
             } else {
-                KeyFunction::Last
+                AggregateKind::Last
             };
             let found = self.add(function, vec![value], value_kind);
             (found, self.add(function, vec![by], by_type))
@@ -277,7 +277,7 @@ impl Partials<'_> {
             } else {
                 Extreme::Max
             };
-            let function = KeyFunction::AtExtreme {
+            let function = AggregateKind::AtExtreme {
                 extreme,
                 nulls_first,
             };
@@ -333,7 +333,7 @@ impl Partials<'_> {
     }
 
     /// The column of an aggregate over the rows that match, one for all that ask the same.
-    fn add(&mut self, function: KeyFunction, arguments: Vec<Expr>, data_type: DataType) -> Expr {
+    fn add(&mut self, function: AggregateKind, arguments: Vec<Expr>, data_type: DataType) -> Expr {
         let known = self
             .found
             .iter()
@@ -342,7 +342,7 @@ impl Partials<'_> {
             Some(known) => known.output.clone(),
             None => {
                 let output = unused_name(self.config, self.probe);
-                self.found.push(KeyAggregate {
+                self.found.push(RangeAggregate {
                     function,
                     arguments,
                     output: output.clone(),

@@ -11,7 +11,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::logical_plan::range_join::{KeyJoinSpec, KeyRangeJoin, Unmatched};
+use crate::logical_plan::range_join::{RangeJoinSpec, RangeJoin, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::range_join::aggregates::{Form, Partials, unused_name};
@@ -22,7 +22,7 @@ use crate::rewrite::range_join::rejection::{Recognised, no};
 #[derive(Debug)]
 pub(crate) struct Correlated {
     build: LogicalPlan,
-    spec: KeyJoinSpec<Expr>,
+    spec: RangeJoinSpec<Expr>,
     /// The columns of the subquery, of those of the range join.
     pub(crate) values: Vec<Expr>,
 }
@@ -89,7 +89,7 @@ impl Correlated {
         }
         let aggregates = partials.found;
         let build = condition.filter_build(build)?;
-        let spec = KeyJoinSpec {
+        let spec = RangeJoinSpec {
             unmatched: Unmatched::Keep,
             on: condition.on,
             key: condition.key,
@@ -107,7 +107,7 @@ impl Correlated {
             .iter()
             .map(|f| f.data_type())
             .collect();
-        let joined = KeyRangeJoin::schema_of(probe, &spec)?;
+        let joined = RangeJoin::schema_of(probe, &spec)?;
         let of_type = |expr: Expr, data_type| -> Result<Expr> {
             if &expr.get_type(&joined)? == data_type {
                 return Ok(expr);
@@ -154,7 +154,7 @@ impl Correlated {
 
     /// The range join above `probe`.
     pub(crate) fn above(self, probe: LogicalPlan) -> Result<LogicalPlan> {
-        let node = Arc::new(KeyRangeJoin::try_new(probe, self.build, self.spec)?);
+        let node = Arc::new(RangeJoin::try_new(probe, self.build, self.spec)?);
         Ok(LogicalPlan::Extension(Extension { node }))
     }
 }

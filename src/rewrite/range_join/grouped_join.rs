@@ -13,7 +13,7 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
 use crate::index::sort_keys::value_type;
-use crate::logical_plan::range_join::{KeyJoinSpec, KeyRangeJoin, Unmatched};
+use crate::logical_plan::range_join::{RangeJoinSpec, RangeJoin, Unmatched};
 use crate::rewrite::range_join::aggregates::{Form, Partials};
 use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats, is_of};
 use crate::rewrite::range_join::correlated::has_outer_columns;
@@ -223,7 +223,7 @@ impl GroupedJoin<'_> {
         let aggregates = partials.found;
         let build = condition.filter_build(build.as_ref().clone())?;
         let metadata = aggregate.input.schema().metadata();
-        let spec = KeyJoinSpec {
+        let spec = RangeJoinSpec {
             unmatched,
             on: condition.on,
             key: condition.key,
@@ -232,7 +232,7 @@ impl GroupedJoin<'_> {
             aggregates,
             metadata: metadata.clone().into_iter().collect(),
         };
-        let node = Arc::new(KeyRangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
+        let node = Arc::new(RangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
         let joined = Arc::new(LogicalPlan::Extension(Extension { node }));
         // The groups' columns come first in both.
         let old = &aggregate.schema;

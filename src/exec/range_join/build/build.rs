@@ -20,7 +20,7 @@ use crate::exec::range_join::spill::probe::is_exhausted;
 use crate::index::catalog::DeviceBytes;
 use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Chunks;
-use crate::logical_plan::range_join::KeyFunction;
+use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::prefix_sums::{Counts, Sums};
 use crate::range_agg::values::Values;
 use crate::sorted::arrange::{arrange, arrange_in_pieces, arranging_bytes};
@@ -333,13 +333,13 @@ fn split_off(memory: &MemoryReservation, bytes: usize) -> MemoryReservation {
 
 /// Whether it matters which of several rows with equal keys came first. It does not for sums of floats, which are rounded once.
 pub(crate) fn ties_matter(columns: &BuildColumns) -> bool {
-    let chosen = |(function, _): &(KeyFunction, _)| match function {
-        KeyFunction::First | KeyFunction::Last | KeyFunction::AtExtreme { .. } => true,
-        KeyFunction::CountRows
-        | KeyFunction::Count
-        | KeyFunction::Sum
-        | KeyFunction::SumRest
-        | KeyFunction::Extreme(_) => false,
+    let chosen = |(function, _): &(AggregateKind, _)| match function {
+        AggregateKind::First | AggregateKind::Last | AggregateKind::AtExtreme { .. } => true,
+        AggregateKind::CountRows
+        | AggregateKind::Count
+        | AggregateKind::Sum
+        | AggregateKind::SumRest
+        | AggregateKind::Extreme(_) => false,
     };
     columns.prevailing || columns.aggregates.iter().any(chosen)
 }
@@ -373,21 +373,21 @@ struct Wanted {
 }
 
 impl Wanted {
-    fn of(aggregates: &[(KeyFunction, Vec<usize>)], column: usize) -> Self {
+    fn of(aggregates: &[(AggregateKind, Vec<usize>)], column: usize) -> Self {
         let mut wanted = Self::default();
         for (function, arguments) in aggregates {
             let is_first = arguments.first() == Some(&column);
             let is_second = arguments.get(1) == Some(&column);
             match *function {
-                KeyFunction::Count => wanted.counts |= is_first,
-                KeyFunction::Sum | KeyFunction::SumRest => {
+                AggregateKind::Count => wanted.counts |= is_first,
+                AggregateKind::Sum | AggregateKind::SumRest => {
                     wanted.counts |= is_first;
                     wanted.sums |= is_first;
                 }
-                KeyFunction::First | KeyFunction::Last => wanted.values |= is_first,
-                KeyFunction::Extreme(extreme) if is_first => wanted.extreme(extreme, false),
-                KeyFunction::CountRows | KeyFunction::Extreme(_) => {}
-                KeyFunction::AtExtreme {
+                AggregateKind::First | AggregateKind::Last => wanted.values |= is_first,
+                AggregateKind::Extreme(extreme) if is_first => wanted.extreme(extreme, false),
+                AggregateKind::CountRows | AggregateKind::Extreme(_) => {}
+                AggregateKind::AtExtreme {
                     extreme,
                     nulls_first,
                 } => {

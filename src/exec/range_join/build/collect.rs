@@ -17,7 +17,7 @@ use crate::common::array_bytes::arrays_bytes;
 use crate::exec::range_join::build::build::ties_matter;
 use crate::exec::range_join::spill::retaining_pool::Room;
 use crate::exec::range_join::spill::write::{Pieces, Spill};
-use crate::logical_plan::range_join::{KeyFunction, KeyJoinSpec};
+use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 
 /// Which columns of the build side a join needs.
 #[derive(Debug, Clone)]
@@ -27,13 +27,13 @@ pub(crate) struct BuildColumns {
     /// How many equality keys there are, and so where the range key stands.
     pub(crate) equal: usize,
     /// The aggregates, with the places of their arguments among the values.
-    pub(crate) aggregates: Vec<(KeyFunction, Vec<usize>)>,
+    pub(crate) aggregates: Vec<(AggregateKind, Vec<usize>)>,
     /// Whether rows from before a window count.
     pub(crate) prevailing: bool,
 }
 
 impl BuildColumns {
-    pub(crate) fn of(spec: &KeyJoinSpec<PhysicalExprRef>) -> Self {
+    pub(crate) fn of(spec: &RangeJoinSpec<PhysicalExprRef>) -> Self {
         let mut values: Vec<PhysicalExprRef> = vec![];
         let mut place = |value: &PhysicalExprRef| {
             let known = values.iter().position(|v| v.as_ref() == value.as_ref());
@@ -58,7 +58,7 @@ impl BuildColumns {
     }
 
     /// The same columns for other aggregates.
-    pub(crate) fn with_aggregates(self, aggregates: Vec<(KeyFunction, Vec<usize>)>) -> Self {
+    pub(crate) fn with_aggregates(self, aggregates: Vec<(AggregateKind, Vec<usize>)>) -> Self {
         Self { aggregates, ..self }
     }
 

@@ -11,7 +11,7 @@ use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::value_index::JoinIndex;
 use crate::exec::range_join::probe::on_devices::{Devices, OnDevices};
 use crate::index::catalog::DeviceBytes;
-use crate::logical_plan::range_join::KeyFunction;
+use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::prefix_sums::{Counts, Sums};
 use crate::range_agg::values::Values;
 use crate::sorted::sorted_rows::SortedRows;
@@ -194,23 +194,23 @@ impl Ready {
 
 /// What answers an aggregate over columns.
 pub(crate) fn answering(
-    function: KeyFunction,
+    function: AggregateKind,
     arguments: &[usize],
     ready: &[Ready],
 ) -> Result<Answering> {
     let column = |i: usize| arguments.get(i).and_then(|column| ready.get(*column));
     let first = column(0);
     let made = match function {
-        KeyFunction::CountRows => Some(Answering::CountRows),
-        KeyFunction::Count => first.and_then(|c| c.counts.clone()).map(Answering::Counts),
-        KeyFunction::Sum => first.and_then(|c| c.sums.clone()).map(Answering::Sums),
-        KeyFunction::SumRest => first.and_then(|c| c.sums.clone()).map(Answering::SumRests),
-        KeyFunction::First => first.and_then(|c| c.values.clone()).map(Answering::First),
-        KeyFunction::Last => first.and_then(|c| c.values.clone()).map(Answering::Last),
-        KeyFunction::Extreme(extreme) => first
+        AggregateKind::CountRows => Some(Answering::CountRows),
+        AggregateKind::Count => first.and_then(|c| c.counts.clone()).map(Answering::Counts),
+        AggregateKind::Sum => first.and_then(|c| c.sums.clone()).map(Answering::Sums),
+        AggregateKind::SumRest => first.and_then(|c| c.sums.clone()).map(Answering::SumRests),
+        AggregateKind::First => first.and_then(|c| c.values.clone()).map(Answering::First),
+        AggregateKind::Last => first.and_then(|c| c.values.clone()).map(Answering::Last),
+        AggregateKind::Extreme(extreme) => first
             .and_then(|c| c.extreme(extreme))
             .map(Answering::Extreme),
-        KeyFunction::AtExtreme {
+        AggregateKind::AtExtreme {
             extreme,
             nulls_first,
         } => first

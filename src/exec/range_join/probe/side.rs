@@ -21,7 +21,7 @@ use crate::exec::range_join::probe::on_devices::Devices;
 use crate::exec::range_join::spill::probe::{SpilledSide, is_exhausted};
 use crate::exec::range_join::spill::retaining_pool::Room;
 use crate::exec::range_join::spill::write::{Pieces, Spill};
-use crate::logical_plan::range_join::KeyJoinSpec;
+use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// The build side, ready to be asked.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) enum Side {
 impl Side {
     /// Collects the partitions of the build side, which have this schema, and makes it ready to be asked.
     pub(crate) async fn make(
-        spec: &KeyJoinSpec<PhysicalExprRef>,
+        spec: &RangeJoinSpec<PhysicalExprRef>,
         schema: &SchemaRef,
         partitions: Vec<SendableRecordBatchStream>,
         metrics: BuildMetrics,

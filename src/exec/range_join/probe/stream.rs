@@ -26,7 +26,7 @@ use crate::exec::range_join::probe::on_devices::on_devices;
 use crate::exec::range_join::probe::prevailing::Prevailing;
 use crate::exec::range_join::probe::side::Side;
 use crate::exec::range_join::spill::probe::{Gathered, SpilledSide};
-use crate::logical_plan::range_join::{KeyJoinSpec, Unmatched};
+use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use crate::sorted::candidates::Segments;
 use crate::sorted::key_search::LastFound;
 
@@ -34,7 +34,7 @@ use crate::sorted::key_search::LastFound;
 #[derive(Debug)]
 pub(crate) struct Probing {
     pub(crate) schema: SchemaRef,
-    pub(crate) spec: Arc<KeyJoinSpec<PhysicalExprRef>>,
+    pub(crate) spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     pub(crate) metrics: ProbeMetrics,
     pub(crate) pool: Arc<dyn MemoryPool>,
 }

@@ -16,7 +16,7 @@ use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::collect::{BuildColumns, RowOrder};
 use crate::exec::range_join::spill::write::plain_key;
 use crate::index::sort_keys::value_type;
-use crate::logical_plan::range_join::{KeyAggregate, KeyFunction};
+use crate::logical_plan::range_join::{RangeAggregate, AggregateKind};
 use crate::range_agg::float_sums::add_float_sums;
 use crate::range_agg::prefix_sums::Sums;
 use rmq_engine::Extreme;
@@ -65,7 +65,7 @@ impl Merging {
         let mut merges = vec![];
         for (function, arguments) in &columns.aggregates {
             asked.push((*function, arguments.clone()));
-            let mut choose = |decided: &[(KeyFunction, usize, Deciding, SortOptions)]| {
+            let mut choose = |decided: &[(AggregateKind, usize, Deciding, SortOptions)]| {
                 let mut fields = vec![];
                 for (function, argument, deciding, options) in decided {
                     let data_type = match deciding {
@@ -75,7 +75,7 @@ impl Merging {
                     fields.push(SortField::new_with_options(value_type(data_type), *options));
                     match (function, deciding) {
                         (_, Deciding::Value(0) | Deciding::Key(0)) => {}
-                        (KeyFunction::AtExtreme { .. }, _) => {
+                        (AggregateKind::AtExtreme { .. }, _) => {
                             asked.push((*function, vec![*argument, arguments[1]]));
                         }
                         _ => asked.push((*function, vec![*argument])),
@@ -90,23 +90,23 @@ impl Merging {
                 })
             };
             merges.push(match *function {
-                KeyFunction::CountRows | KeyFunction::Count => Merge::Count,
+                AggregateKind::CountRows | AggregateKind::Count => Merge::Count,
                 // Floats or not, what comes first is the sum, and so the answer.
-                KeyFunction::Sum if Sums::are_rounded(&values[arguments[0]]) => {
-                    asked.push((KeyFunction::SumRest, arguments.clone()));
+                AggregateKind::Sum if Sums::are_rounded(&values[arguments[0]]) => {
+                    asked.push((AggregateKind::SumRest, arguments.clone()));
                     Merge::FloatSum
                 }
-                KeyFunction::Sum | KeyFunction::SumRest => Merge::Sum,
-                KeyFunction::Extreme(extreme) => {
+                AggregateKind::Sum | AggregateKind::SumRest => Merge::Sum,
+                AggregateKind::Extreme(extreme) => {
                     let options = SortOptions::new(extreme == Extreme::Max, false);
                     choose(&[(*function, arguments[0], Deciding::Value(0), options)])?
                 }
-                KeyFunction::First => choose(&[(*function, key, Deciding::Key(1), ascending)])?,
-                KeyFunction::Last => {
+                AggregateKind::First => choose(&[(*function, key, Deciding::Key(1), ascending)])?,
+                AggregateKind::Last => {
                     let descending = SortOptions::new(true, false);
                     choose(&[(*function, key, Deciding::Key(1), descending)])?
                 }
-                KeyFunction::AtExtreme {
+                AggregateKind::AtExtreme {
                     extreme,
                     nulls_first,
                 } => {
@@ -231,7 +231,7 @@ impl Merged {
     /// The answers when all pieces have been asked.
     pub(crate) fn finish(
         self,
-        aggregates: &[KeyAggregate<PhysicalExprRef>],
+        aggregates: &[RangeAggregate<PhysicalExprRef>],
     ) -> (Vec<bool>, Vec<ArrayRef>) {
         let rows = self.matched.len();
         let parts = self.parts.into_iter().zip(aggregates);
