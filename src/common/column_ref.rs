@@ -18,21 +18,21 @@ use crate::index::sort_keys::check_ordered;
 
 /// A column of a registered table, its table resolved against the session's default catalog and schema.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ColumnName {
+pub(crate) struct ColumnRef {
     pub(crate) catalog: Arc<str>,
     pub(crate) schema: Arc<str>,
     pub(crate) table: Arc<str>,
     pub(crate) column: String,
 }
 
-impl Display for ColumnName {
+impl Display for ColumnRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { table, column, .. } = self;
         write!(f, "{table}.{column}")
     }
 }
 
-impl ColumnName {
+impl ColumnRef {
     pub(crate) fn table_reference(&self) -> ResolvedTableReference {
         ResolvedTableReference {
             catalog: Arc::clone(&self.catalog),
@@ -77,7 +77,7 @@ impl Names {
     ///
     /// # Errors
     /// A planning error if the text is not `table.column`, qualified or quoted as needed.
-    pub(crate) fn parse(&self, function: &str, text: &str) -> Result<ColumnName> {
+    pub(crate) fn parse(&self, function: &str, text: &str) -> Result<ColumnRef> {
         let column = self.parse_column(text);
         let Some(table) = column.relation else {
             return plan_err!(
@@ -86,7 +86,7 @@ impl Names {
             );
         };
         let table = self.resolve(table);
-        Ok(ColumnName {
+        Ok(ColumnRef {
             catalog: table.catalog,
             schema: table.schema,
             table: table.table,
@@ -117,7 +117,7 @@ impl Names {
     ///
     /// # Errors
     /// A planning error for an unknown table or column, with the near names, and for a type without an order.
-    pub(crate) fn field(&self, function: &str, name: &ColumnName) -> Result<FieldRef> {
+    pub(crate) fn field(&self, function: &str, name: &ColumnRef) -> Result<FieldRef> {
         let provider = self.table(function, &name.table_reference())?;
         let schema = provider.schema();
         let Ok(field) = schema.field_with_name(&name.column) else {

@@ -89,14 +89,14 @@ impl Hash for IndexSlot {
 
 /// A range function of three arguments, the number of the run and the bounds.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct LookupUdf {
+pub(crate) struct IndexLookupUdf {
     function: RangeFunction,
     data_type: DataType,
     slot: IndexSlot,
     signature: Signature,
 }
 
-impl LookupUdf {
+impl IndexLookupUdf {
     /// Volatile, so that nothing evaluates it before the index is there: no folding, no moving to another operator.
     pub(crate) fn new(function: RangeFunction, data_type: DataType, slot: IndexSlot) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl LookupUdf {
     }
 }
 
-impl ScalarUDFImpl for LookupUdf {
+impl ScalarUDFImpl for IndexLookupUdf {
     fn name(&self) -> &str {
         self.function.range_name()
     }

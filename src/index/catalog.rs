@@ -10,7 +10,7 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, resources_datafusion_err, resources_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
 
-use crate::common::column_ref::ColumnName;
+use crate::common::column_ref::ColumnRef;
 use crate::common::options::{ByteSize, RmqOptions};
 use crate::index::column_index::ColumnIndex;
 use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
@@ -20,7 +20,7 @@ use rmq_engine::{EngineError, Extreme};
 /// What an index is of, and what holds it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct IndexKey {
-    pub(crate) column: ColumnName,
+    pub(crate) column: ColumnRef,
     pub(crate) extreme: Extreme,
     pub(crate) target: Target,
 }

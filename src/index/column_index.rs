@@ -28,14 +28,14 @@ pub(crate) struct ColumnIndex {
     build_time: Duration,
     copied_bytes: usize,
     /// Of an index on devices: what answers when they fail.
-    stand_in: Option<StandIn>,
+    cpu_fallback: Option<CpuFallback>,
     /// Of one that is built once it pays: what tells when.
     late: Option<Arc<dyn Late>>,
 }
 
 /// The CPU engine's index of a column whose devices failed, built by the first that needs it.
 #[derive(Debug)]
-struct StandIn {
+struct CpuFallback {
     column: StandInColumn,
     threads: usize,
     index: OnceLock<SharedResult<Box<ColumnIndex>>>,
@@ -78,7 +78,7 @@ pub(crate) struct Answer {
     pub(crate) values: Option<ArrayRef>,
     pub(crate) positions: Option<ArrayRef>,
     /// Whether the CPU engine answered in the place of devices that failed.
-    pub(crate) stood_in: bool,
+    pub(crate) used_cpu_fallback: bool,
 }
 
 impl ReadyIndex {
@@ -89,8 +89,10 @@ impl ReadyIndex {
         values: bool,
         positions: bool,
     ) -> Result<Answer> {
-        let stand_in = self.cpu_may_stand_in;
-        self.held.index.answer(ranges, values, positions, stand_in)
+        let cpu_fallback = self.cpu_may_stand_in;
+        self.held
+            .index
+            .answer(ranges, values, positions, cpu_fallback)
     }
 }
 
@@ -125,7 +127,7 @@ impl ColumnIndex {
         } else {
             chunks.bytes()
         };
-        index.stand_in = Some(StandIn {
+        index.cpu_fallback = Some(CpuFallback {
             column: StandInColumn::Arrays {
                 chunks,
                 data_type: data_type.clone(),
@@ -149,7 +151,7 @@ impl ColumnIndex {
             positions: options.positions,
         };
         let mut index = Self::of(engine, encoded, options)?;
-        index.stand_in = Some(StandIn {
+        index.cpu_fallback = Some(CpuFallback {
             column,
             threads: options.threads,
             index: OnceLock::new(),
@@ -203,7 +205,7 @@ impl ColumnIndex {
             decoder,
             build_time: started.elapsed(),
             copied_bytes,
-            stand_in: None,
+            cpu_fallback: None,
             late: None,
         })
     }
@@ -242,15 +244,15 @@ impl ColumnIndex {
             decoder,
             build_time: Duration::ZERO,
             copied_bytes,
-            stand_in: None,
+            cpu_fallback: None,
             late: Some(late),
         })
     }
 
     /// Whether an index that is built late had better be built before these ranges are asked, which are counted.
-    pub(crate) fn pays_for(&self, ranges: &Ranges) -> bool {
+    pub(crate) fn should_build(&self, ranges: &Ranges) -> bool {
         let late = self.late.as_ref();
-        late.is_some_and(|late| late.pays_for(ranges.left(), ranges.right()))
+        late.is_some_and(|late| late.should_build(ranges.left(), ranges.right()))
     }
 
     /// Builds what is built late, unless it is there, and says whether it was not.
@@ -289,13 +291,13 @@ impl ColumnIndex {
     }
 
     /// Answers one batch of ranges, gathered from several: their extreme values, if `values`, and where these stand, if `positions`. Where devices
-    /// fail and `may_stand_in`, the CPU engine answers.
+    /// fail and `may_fall_back`, the CPU engine answers.
     pub(crate) fn answer(
         &self,
         ranges: &[Ranges],
         values: bool,
         positions: bool,
-        may_stand_in: bool,
+        may_fall_back: bool,
     ) -> Result<Answer> {
         let asked = match &self.keys {
             KeyIndex::W32(index) => ask(index.as_ref(), ranges, values, positions)
@@ -305,13 +307,13 @@ impl ColumnIndex {
             KeyIndex::W128(index) => ask(index.as_ref(), ranges, values, positions)
                 .map(|raw| raw.finish(|keys, valid| self.decoder.decode_128(keys, valid))),
         };
-        match (asked, &self.stand_in) {
+        match (asked, &self.cpu_fallback) {
             (Ok(answer), _) => answer,
-            (Err(failure), Some(stand_in)) if may_stand_in => {
-                let index = stand_in.index(&failure)?;
+            (Err(failure), Some(cpu_fallback)) if may_fall_back => {
+                let index = cpu_fallback.index(&failure)?;
                 let answer = index.answer(ranges, values, positions, false)?;
                 Ok(Answer {
-                    stood_in: true,
+                    used_cpu_fallback: true,
                     ..answer
                 })
             }
@@ -348,7 +350,7 @@ impl ColumnIndex {
 
     /// Whether devices answer, in large batches best and while the thread waits.
     pub(crate) fn is_on_devices(&self) -> bool {
-        self.stand_in.is_some()
+        self.cpu_fallback.is_some()
     }
 
     /// Bytes of this machine's memory: of the index and of the copies that were made of the column.
@@ -359,7 +361,7 @@ impl ColumnIndex {
             KeyIndex::W128(index) => index.memory_bytes(),
         };
         // An engine that made a copy of its own let go of the column it was given.
-        let column = if self.stand_in.is_none() && owned > self.index_bytes() {
+        let column = if self.cpu_fallback.is_none() && owned > self.index_bytes() {
             0
         } else {
             self.copied_bytes
@@ -370,7 +372,7 @@ impl ColumnIndex {
     /// Whether it looks at the memory of the column that it was given.
     pub(crate) fn borrows_column(&self) -> bool {
         let is_awaited = self.late.as_ref().is_some_and(|late| !late.is_built());
-        if self.stand_in.is_some() || is_awaited {
+        if self.cpu_fallback.is_some() || is_awaited {
             self.copied_bytes == 0
         } else {
             self.memory_bytes() == self.index_bytes()
@@ -388,7 +390,7 @@ impl ColumnIndex {
     }
 }
 
-impl StandIn {
+impl CpuFallback {
     fn index(&self, failure: &EngineError) -> Result<&ColumnIndex> {
         let built = self.index.get_or_init(|| {
             log::warn!("{failure}; the CPU answers instead");
@@ -492,7 +494,7 @@ impl<K> Raw<K> {
         Ok(Answer {
             values: values.map(|keys| decode(keys, valid)).transpose()?,
             positions,
-            stood_in: false,
+            used_cpu_fallback: false,
         })
     }
 }

@@ -14,7 +14,7 @@ use datafusion::logical_expr::{
 };
 
 use crate::common::range_function::RangeFunction;
-use crate::expr::index_lookup::{IndexSlot, LookupUdf, RunNumber};
+use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot, RunNumber};
 use crate::logical_plan::range_lookup::Source;
 
 /// An index that an expression above will ask.
@@ -169,7 +169,7 @@ pub(crate) fn with_fresh_slots(plan: &LogicalPlan) -> Result<Cow<'_, LogicalPlan
                 let Expr::ScalarFunction(call) = &expr else {
                     return Ok(Transformed::no(expr));
                 };
-                let Some(udf) = call.func.inner().downcast_ref::<LookupUdf>() else {
+                let Some(udf) = call.func.inner().downcast_ref::<IndexLookupUdf>() else {
                     return Ok(Transformed::no(expr));
                 };
                 let udf = ScalarUDF::from(udf.with_slot(renew(udf.slot())));

@@ -79,7 +79,7 @@ pub enum AggregateKind {
     /// `(x)`: the sum of x.
     Sum,
     /// `(x)`: what the sum of floats x lost when it was rounded. Asked of pieces, for their sums to be added without it being lost.
-    SumRest,
+    SumLow,
     /// `(x)`: x of the first row by the range key, of several the first that came.
     First,
     /// `(x)`: x of the last row by the range key, of several the first that came.
@@ -96,7 +96,10 @@ pub enum AggregateKind {
 impl<E> RangeAggregate<E> {
     /// The field of the answer.
     pub(crate) fn field(&self) -> Field {
-        let counts = matches!(self.function, AggregateKind::CountRows | AggregateKind::Count);
+        let counts = matches!(
+            self.function,
+            AggregateKind::CountRows | AggregateKind::Count
+        );
         Field::new(&self.output, self.data_type.clone(), !counts)
     }
 }
@@ -290,7 +293,7 @@ impl Display for RangeAggregate<Expr> {
             (AggregateKind::Extreme(extreme), [x]) => write!(f, "{}({x})", extreme.name()),
             (AggregateKind::Count, [x]) => write!(f, "count({x})"),
             (AggregateKind::Sum, [x]) => write!(f, "sum({x})"),
-            (AggregateKind::SumRest, [x]) => write!(f, "sum_rest({x})"),
+            (AggregateKind::SumLow, [x]) => write!(f, "sum_rest({x})"),
             (AggregateKind::First, [x]) => write!(f, "first({x})"),
             (AggregateKind::Last, [x]) => write!(f, "last({x})"),
             (

@@ -13,7 +13,7 @@ use datafusion::common::{DFSchema, DFSchemaRef, Result, TableReference, internal
 use datafusion::datasource::source_as_provider;
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
-use crate::common::column_ref::ColumnName;
+use crate::common::column_ref::ColumnRef;
 use crate::common::range_function::RangeFunction;
 
 /// Where the rows stand whose positions a range counts.
@@ -28,7 +28,7 @@ pub enum Source {
 
 /// A column of a registered table.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TableColumn(pub(crate) ColumnName);
+pub struct TableColumn(pub(crate) ColumnRef);
 
 impl Source {
     /// Whether both are the same rows. Plans that look alike need not be: a scan compares equal to one of

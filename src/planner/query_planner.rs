@@ -13,7 +13,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefine
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
-use crate::common::column_ref::{ColumnName, Names};
+use crate::common::column_ref::{ColumnRef, Names};
 use crate::common::range_function::RangeFunction;
 use crate::exec::range_lookup::exec::{PhysicalCall, RangeLookupExec};
 use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
@@ -154,7 +154,7 @@ impl RangeLookupPlanner {
             }
         };
         // One relation serves all columns of a table.
-        let key = Source::Table(TableColumn(ColumnName {
+        let key = Source::Table(TableColumn(ColumnRef {
             column: String::new(),
             ..column.clone()
         }));

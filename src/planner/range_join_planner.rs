@@ -10,7 +10,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
-use crate::exec::range_join::engine::JoinEngine;
+use crate::exec::range_join::engine::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::index::catalog::IndexCatalog;
 use crate::logical_plan::range_join::RangeJoin;
@@ -46,7 +46,8 @@ impl ExtensionPlanner for RangeJoinPlanner {
             .spec()
             .try_map(|expr| physical(expr, probe), |expr| physical(expr, build))?;
         let catalog = Arc::clone(&self.indexes);
-        let engine = JoinEngine::plan(catalog, &spec, (probe_exec, build_exec), session).await?;
+        let engine =
+            RangeJoinEngine::plan(catalog, &spec, (probe_exec, build_exec), session).await?;
         Ok(Some(Arc::new(RangeJoinExec::try_new(
             Arc::clone(probe_exec),
             Arc::clone(build_exec),

@@ -20,7 +20,7 @@ use arrow::datatypes::Float64Type;
 
 use crate::common::ranges::Ranges;
 use crate::range_agg::prefix_sums::{Counts, index};
-use crate::sorted::permutation::{Places, number};
+use crate::sorted::permutation::{RowPermutation, number};
 
 /// How many values, or blocks, become one block of the level above.
 const WIDTH: usize = 16;
@@ -36,13 +36,13 @@ const SCALE: f64 = f64::from_bits((1023 + 64) << 52);
 pub(crate) struct FloatSums {
     /// All values, but zeros for NULLs and for what is rare.
     blocks: Blocks,
-    rare: Option<Rare>,
+    rare: Option<Outliers>,
     borrows: bool,
 }
 
 impl FloatSums {
     /// Of the column that `chunks` make up, whose rows go to `places`.
-    pub(crate) fn of(chunks: &[ArrayRef], places: &Places) -> Self {
+    pub(crate) fn of(chunks: &[ArrayRef], places: &RowPermutation) -> Self {
         if let Some(values) = as_they_are(chunks, places) {
             return Self {
                 blocks: Blocks::of(values),
@@ -64,7 +64,7 @@ impl FloatSums {
             }
             first += chunk.len();
         }
-        let rare = Rare::take_out(&mut values);
+        let rare = Outliers::take_out(&mut values);
         Self {
             blocks: Blocks::of(values.into()),
             rare,
@@ -73,8 +73,8 @@ impl FloatSums {
     }
 
     /// About how many bytes the sums of such a column take.
-    pub(crate) fn estimate(chunks: &[ArrayRef], places: &Places) -> usize {
-        let blocks = |values: usize| values / (WIDTH - 1) * size_of::<Pair>();
+    pub(crate) fn estimate(chunks: &[ArrayRef], places: &RowPermutation) -> usize {
+        let blocks = |values: usize| values / (WIDTH - 1) * size_of::<DoubleDouble>();
         if as_they_are(chunks, places).is_some() {
             return blocks(places.len());
         }
@@ -103,7 +103,7 @@ impl FloatSums {
         self.answer(ranges, counts, |pair| pair.rest)
     }
 
-    fn answer(&self, ranges: &Ranges, counts: &Counts, part: fn(Pair) -> f64) -> ArrayRef {
+    fn answer(&self, ranges: &Ranges, counts: &Counts, part: fn(DoubleDouble) -> f64) -> ArrayRef {
         let parts = ranges.iter().map(|(left, right)| {
             let found = counts.count((left, right)) > 0;
             found.then(|| part(self.sum(index(left), index(right + 1))))
@@ -112,7 +112,7 @@ impl FloatSums {
     }
 
     /// The sum from one place to before another.
-    fn sum(&self, from: usize, to: usize) -> Pair {
+    fn sum(&self, from: usize, to: usize) -> DoubleDouble {
         let plain = self.blocks.sum(from, to);
         match &self.rare {
             None => plain,
@@ -133,17 +133,17 @@ pub(crate) fn add_float_sums(some: [&ArrayRef; 2], others: [&ArrayRef; 2]) -> [A
     let both = pairs(some).into_iter().zip(pairs(others));
     let added = both.map(|pairs| match pairs {
         (Some((a, left_off)), Some((b, others_left_off))) => {
-            let mut sum = Pair {
+            let mut sum = DoubleDouble {
                 sum: a,
                 rest: left_off,
             };
-            sum.add_pair(Pair {
+            sum.add_pair(DoubleDouble {
                 sum: b,
                 rest: others_left_off,
             });
             // Infinities have no rest, and what comes of computing it is NaN. Nor has what overflows.
             if !(sum.sum.is_finite() && sum.rest.is_finite()) {
-                sum = Pair {
+                sum = DoubleDouble {
                     sum: a + b,
                     rest: 0.0,
                 };
@@ -162,7 +162,7 @@ pub(crate) fn add_float_sums(some: [&ArrayRef; 2], others: [&ArrayRef; 2]) -> [A
 }
 
 /// The values where they can stay: of one array, in its order, and all of them plain.
-fn as_they_are(chunks: &[ArrayRef], places: &Places) -> Option<ScalarBuffer<f64>> {
+fn as_they_are(chunks: &[ArrayRef], places: &RowPermutation) -> Option<ScalarBuffer<f64>> {
     let [chunk] = chunks else {
         return None;
     };
@@ -180,12 +180,12 @@ fn is_rare(value: f64) -> bool {
 
 /// A sum that was not rounded: both parts together.
 #[derive(Debug, Clone, Copy, Default)]
-struct Pair {
+struct DoubleDouble {
     sum: f64,
     rest: f64,
 }
 
-impl Pair {
+impl DoubleDouble {
     /// Adds values that are not rare.
     fn add_all(&mut self, values: &[f64]) {
         // The errors are added beside the sum, which doesn't wait for them.
@@ -227,21 +227,21 @@ fn two_sum(a: f64, b: f64) -> (f64, f64) {
 struct Blocks {
     values: ScalarBuffer<f64>,
     /// The sums of whole blocks of [`WIDTH`] values, of as many of these blocks, and so on.
-    levels: Vec<Vec<Pair>>,
+    levels: Vec<Vec<DoubleDouble>>,
 }
 
 impl Blocks {
     fn of(values: ScalarBuffer<f64>) -> Self {
         let mut levels = vec![];
         let blocks = values.chunks_exact(WIDTH).map(|values| {
-            let mut sum = Pair::default();
+            let mut sum = DoubleDouble::default();
             sum.add_all(values);
             sum
         });
-        let mut level: Vec<Pair> = blocks.collect();
+        let mut level: Vec<DoubleDouble> = blocks.collect();
         while !level.is_empty() {
             let above = level.chunks_exact(WIDTH).map(|blocks| {
-                let mut sum = Pair::default();
+                let mut sum = DoubleDouble::default();
                 for block in blocks {
                     sum.add_pair(*block);
                 }
@@ -255,8 +255,8 @@ impl Blocks {
 
     /// The sum of the values from one place to before another, added from left to right: in that order all is exact that adding
     /// one by one does exactly.
-    fn sum(&self, from: usize, to: usize) -> Pair {
-        let mut sum = Pair::default();
+    fn sum(&self, from: usize, to: usize) -> DoubleDouble {
+        let mut sum = DoubleDouble::default();
         let (first, end) = (from.div_ceil(WIDTH), to / WIDTH);
         if first >= end {
             sum.add_all(&self.values[from..to]);
@@ -270,11 +270,11 @@ impl Blocks {
 }
 
 /// Adds blocks of the lowest of these levels, from one to before another.
-fn add_blocks(levels: &[Vec<Pair>], from: usize, to: usize, sum: &mut Pair) {
+fn add_blocks(levels: &[Vec<DoubleDouble>], from: usize, to: usize, sum: &mut DoubleDouble) {
     let Some((level, above)) = levels.split_first() else {
         return;
     };
-    let add = |sum: &mut Pair, from: usize, to: usize| {
+    let add = |sum: &mut DoubleDouble, from: usize, to: usize| {
         level[from..to]
             .iter()
             .for_each(|block| sum.add_pair(*block));
@@ -290,7 +290,7 @@ fn add_blocks(levels: &[Vec<Pair>], from: usize, to: usize, sum: &mut Pair) {
 
 /// Values that would spoil blocks. They stand apart, so that ranges without one need not look at them.
 #[derive(Debug)]
-struct Rare {
+struct Outliers {
     /// Where they stand, in order.
     places: Vec<u32>,
     /// How many of those before each are no numbers to add, and of all.
@@ -307,7 +307,7 @@ struct Specials {
     negative_infinite: u32,
 }
 
-impl Rare {
+impl Outliers {
     /// Leaves zeros in the place of what is rare. `None` where nothing is.
     fn take_out(values: &mut [f64]) -> Option<Self> {
         let count = values.iter().filter(|value| is_rare(**value)).count();
@@ -340,7 +340,7 @@ impl Rare {
     }
 
     /// The sum of all values of a range, those that are not rare being given.
-    fn added_to(&self, plain: Pair, from: usize, to: usize) -> Pair {
+    fn added_to(&self, plain: DoubleDouble, from: usize, to: usize) -> DoubleDouble {
         let before = |end: usize| self.places.partition_point(|place| (*place as usize) < end);
         let (from, to) = (before(from), before(to));
         if from == to {
@@ -359,7 +359,7 @@ impl Rare {
             None
         };
         if let Some(sum) = special {
-            return Pair { sum, rest: 0.0 };
+            return DoubleDouble { sum, rest: 0.0 };
         }
         let mut sum = self.huge.sum(from, to);
         if sum.sum == 0.0 {
@@ -371,7 +371,7 @@ impl Rare {
         if sum.sum.is_finite() {
             sum
         } else {
-            Pair { rest: 0.0, ..sum }
+            DoubleDouble { rest: 0.0, ..sum }
         }
     }
 }
@@ -479,7 +479,7 @@ mod tests {
 
     fn whole(values: &[f64]) -> FloatSums {
         let array: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
-        FloatSums::of(&[array], &Places::as_they_came(values.len()))
+        FloatSums::of(&[array], &RowPermutation::as_they_came(values.len()))
     }
 
     /// Values of many magnitudes, `kind` telling which; some cancel others out.
@@ -649,13 +649,16 @@ mod tests {
             // All rows, or all but some, in another order.
             let (places, order) = if round % 2 == 0 {
                 let order = (0..u32::try_from(rows).unwrap()).collect::<Vec<_>>();
-                (Places::as_they_came(rows), order)
+                (RowPermutation::as_they_came(rows), order)
             } else {
                 let order: Vec<u32> = (0..u32::try_from(rows).unwrap())
                     .rev()
                     .filter(|row| row % 7 != 3)
                     .collect();
-                (Places::of_order(order.clone(), rows).unwrap(), order)
+                (
+                    RowPermutation::of_order(order.clone(), rows).unwrap(),
+                    order,
+                )
             };
             let column: Vec<_> = order.iter().map(|row| column[*row as usize]).collect();
             let sums = FloatSums::of(&chunks, &places);
@@ -711,7 +714,7 @@ mod tests {
         for kind in 0..5 {
             let column = values(state, 300, kind);
             let sums = whole(&column);
-            let counts = Counts::of(&[], &Places::as_they_came(300)).unwrap();
+            let counts = Counts::of(&[], &RowPermutation::as_they_came(300)).unwrap();
             let part = |left: i64, right: i64| {
                 let range = Ranges::new(vec![left], vec![right]);
                 [sums.sums(&range, &counts), sums.rests(&range, &counts)]
@@ -769,7 +772,7 @@ mod tests {
         }
         let array: ArrayRef = Arc::new(Float64Array::from(column.clone()));
         let moved = take(&array, &UInt32Array::from(order), None).unwrap();
-        let moved = FloatSums::of(&[moved], &Places::as_they_came(3000));
+        let moved = FloatSums::of(&[moved], &RowPermutation::as_they_came(3000));
         let bits = moved.sum(0, 3000).sum.to_bits();
         assert_eq!(bits, whole(&column).sum(0, 3000).sum.to_bits());
     }
@@ -777,7 +780,7 @@ mod tests {
     #[test]
     fn plain_floats_in_order_are_not_copied() {
         let plain: ArrayRef = Arc::new(Float64Array::from(vec![1.5; 160]));
-        let places = Places::as_they_came(160);
+        let places = RowPermutation::as_they_came(160);
         let sums = FloatSums::of(std::slice::from_ref(&plain), &places);
         assert!(sums.borrows_column());
         assert_eq!(FloatSums::estimate(&[plain], &places), 10 * 16);

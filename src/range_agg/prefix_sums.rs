@@ -15,7 +15,7 @@ use datafusion::common::{Result, exec_err, internal_err};
 
 use crate::common::ranges::Ranges;
 use crate::range_agg::float_sums::FloatSums;
-use crate::sorted::permutation::Places;
+use crate::sorted::permutation::RowPermutation;
 use rmq_engine::cpu::Numbers;
 
 /// How many values before each row are not NULL.
@@ -24,7 +24,7 @@ pub(crate) struct Counts(Option<Numbers<u32>>);
 
 impl Counts {
     /// The counts of the column that `chunks` make up, of fewer than 2^32 rows that go to `places`.
-    pub(crate) fn of(chunks: &[ArrayRef], places: &Places) -> Result<Self> {
+    pub(crate) fn of(chunks: &[ArrayRef], places: &RowPermutation) -> Result<Self> {
         if chunks.iter().all(|chunk| chunk.logical_null_count() == 0) {
             return Ok(Self(None));
         }
@@ -49,7 +49,7 @@ impl Counts {
     }
 
     /// About how many bytes the counts of such a column take.
-    pub(crate) fn estimate(chunks: &[ArrayRef], places: &Places) -> usize {
+    pub(crate) fn estimate(chunks: &[ArrayRef], places: &RowPermutation) -> usize {
         if chunks.iter().all(|chunk| chunk.logical_null_count() == 0) {
             return 0;
         }
@@ -154,7 +154,7 @@ impl Sums {
         chunks: &[ArrayRef],
         data_type: &DataType,
         counts: Arc<Counts>,
-        places: &Places,
+        places: &RowPermutation,
     ) -> Result<Self> {
         macro_rules! prefix {
             ($type:ty) => {
@@ -175,7 +175,11 @@ impl Sums {
     }
 
     /// About how many bytes the sums of such a column take, the counts not included.
-    pub(crate) fn estimate(chunks: &[ArrayRef], data_type: &DataType, places: &Places) -> usize {
+    pub(crate) fn estimate(
+        chunks: &[ArrayRef],
+        data_type: &DataType,
+        places: &RowPermutation,
+    ) -> usize {
         if Self::are_rounded(data_type) {
             return FloatSums::estimate(chunks, places);
         }
@@ -239,7 +243,7 @@ struct Prefix<T: ArrowPrimitiveType> {
 }
 
 impl<T: ArrowPrimitiveType> Prefix<T> {
-    fn of(chunks: &[ArrayRef], data_type: &DataType, places: &Places) -> Self {
+    fn of(chunks: &[ArrayRef], data_type: &DataType, places: &RowPermutation) -> Self {
         let mut sums = vec![T::Native::ZERO; places.len() + 1];
         let mut first = 0;
         for chunk in chunks {

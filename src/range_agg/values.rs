@@ -10,7 +10,7 @@ use datafusion::common::Result;
 
 use crate::common::array_bytes::arrays_bytes;
 use crate::common::dictionaries::{has_few_keys, number_of_keys, select, with_room};
-use crate::sorted::permutation::Places;
+use crate::sorted::permutation::RowPermutation;
 
 /// Values by the positions of sorted rows. They stay as they came; which row stands at a position is looked up.
 #[derive(Debug)]
@@ -25,7 +25,11 @@ pub(crate) struct Values {
 
 impl Values {
     /// The column that `chunks` make up, whose rows go to `places`.
-    pub(crate) fn of(chunks: &[ArrayRef], data_type: &DataType, places: &Places) -> Result<Self> {
+    pub(crate) fn of(
+        chunks: &[ArrayRef],
+        data_type: &DataType,
+        places: &RowPermutation,
+    ) -> Result<Self> {
         let parts = match chunks {
             [] => vec![new_empty_array(data_type)],
             [one] => vec![Arc::clone(one)],
@@ -50,7 +54,7 @@ impl Values {
         Ok(Self::new(parts, places))
     }
 
-    fn new(parts: Vec<ArrayRef>, places: &Places) -> Self {
+    fn new(parts: Vec<ArrayRef>, places: &RowPermutation) -> Self {
         let starts = parts.iter().scan(0, |end, part| {
             let start = *end;
             *end += part.len();
@@ -117,8 +121,8 @@ mod tests {
             .collect();
         // The rows but for two, backwards.
         let order = (0..12).rev().filter(|row| ![3, 8].contains(row));
-        let moved = Places::of_order(order.collect(), 12).unwrap();
-        for places in [Places::as_they_came(12), moved] {
+        let moved = RowPermutation::of_order(order.collect(), 12).unwrap();
+        for places in [RowPermutation::as_they_came(12), moved] {
             let whole = Values::of(&chunks, &DataType::Utf8, &places).unwrap();
             assert_eq!(whole.parts.len(), 1);
             let parts = Values::new(chunks.clone(), &places);

@@ -12,13 +12,13 @@ use rmq_engine::Encoding;
 
 /// Keys of which each but the first is `step` above the one before it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Even<K> {
+pub(crate) struct ArithmeticKeys<K> {
     first: K,
     step: K,
     len: usize,
 }
 
-impl<K: Number> Even<K> {
+impl<K: Number> ArithmeticKeys<K> {
     /// These keys, which come in pieces, if they are even. Others are seen soon, as a rule.
     pub(crate) fn of<'a>(
         chunks: impl Iterator<Item = &'a [K]>,
@@ -94,8 +94,8 @@ impl<K: Number> Even<K> {
 mod tests {
     use super::*;
 
-    fn of(chunks: &[&[u32]]) -> Option<Even<u32>> {
-        Even::of(chunks.iter().copied(), Encoding::unsigned())
+    fn of(chunks: &[&[u32]]) -> Option<ArithmeticKeys<u32>> {
+        ArithmeticKeys::of(chunks.iter().copied(), Encoding::unsigned())
     }
 
     #[test]

@@ -10,7 +10,7 @@ use datafusion::common::{Result, exec_err};
 use crate::index::sort_keys::{
     Chunks, Encoded, KeyColumn, encode, is_borrowed, is_ranked, key_bytes,
 };
-use crate::sorted::permutation::Places;
+use crate::sorted::permutation::RowPermutation;
 use rmq_engine::Plain;
 use rmq_engine::cpu::Numbers;
 use rmq_engine::{Column, Extreme, Key, Validity};
@@ -21,7 +21,7 @@ pub(crate) fn arrange(
     chunks: &Chunks,
     data_type: &DataType,
     extreme: Extreme,
-    places: &Places,
+    places: &RowPermutation,
     check: &dyn Fn() -> Result<()>,
 ) -> Result<Encoded> {
     // Ranks are those among all values.
@@ -53,7 +53,7 @@ pub(crate) fn arrange_in_pieces(
     chunks: &Chunks,
     data_type: &DataType,
     extreme: Extreme,
-    places: &Places,
+    places: &RowPermutation,
     check: &dyn Fn() -> Result<()>,
 ) -> Result<Vec<Encoded>> {
     if places.are_as_they_came() && is_borrowed(data_type) {
@@ -90,7 +90,11 @@ fn encoded(
 }
 
 /// About how many bytes [`arrange`] takes, the most at any time; or who puts together [`arrange_in_pieces`].
-pub(crate) fn arranging_bytes(chunks: &Chunks, data_type: &DataType, places: &Places) -> usize {
+pub(crate) fn arranging_bytes(
+    chunks: &Chunks,
+    data_type: &DataType,
+    places: &RowPermutation,
+) -> usize {
     let stays = chunks.arrays.len() < 2 && places.are_as_they_came();
     let ranks = if stays || is_ranked(data_type) {
         chunks.copy_bytes(data_type)
@@ -109,7 +113,7 @@ pub(crate) fn arranging_bytes(chunks: &Chunks, data_type: &DataType, places: &Pl
 fn moved<K: Key + Plain>(
     first: Column<K>,
     rest: impl Iterator<Item = Result<KeyColumn>>,
-    places: &Places,
+    places: &RowPermutation,
     of_width: impl Fn(KeyColumn) -> Option<Column<K>>,
 ) -> Result<Column<K>> {
     let encoding = first.encoding();

@@ -9,14 +9,14 @@ use crate::sorted::sorted_rows::Comparison;
 
 /// For each of some rows, positions from a first to before an end.
 #[derive(Debug, Clone)]
-pub(crate) struct Segments {
+pub(crate) struct CandidateRanges {
     /// The group of each row, if there are groups.
     groups: Option<Vec<u32>>,
     starts: Vec<usize>,
     ends: Vec<usize>,
 }
 
-impl Segments {
+impl CandidateRanges {
     /// All positions, for each of `rows` rows.
     pub(crate) fn of_all(rows: usize, positions: usize) -> Self {
         Self {

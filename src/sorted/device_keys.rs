@@ -7,7 +7,7 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
 use crate::common::ranges::Ranges;
-use crate::sorted::candidates::Segments;
+use crate::sorted::candidates::CandidateRanges;
 use crate::sorted::order_keys::{OrderKeys, encoded};
 use crate::sorted::sorted_rows::Comparison;
 use rmq_engine::{Column, EngineError, Key, KeyBound, KeyRanges, KeySearch};
@@ -65,7 +65,7 @@ impl KeysAsked {
     /// Adds the bounds of a batch, in the order of the comparisons, within these segments.
     pub(crate) fn add(
         &mut self,
-        mut segments: Segments,
+        mut segments: CandidateRanges,
         bounds: &[(Comparison, ArrayRef)],
     ) -> Result<()> {
         for (comparison, bounds) in bounds {

@@ -12,7 +12,7 @@ use rmq_engine::cpu::Numbers;
 /// The number of each row's group, [`NO_GROUP`] for a row of none. Rows sorted by their equality keys come in long runs of one group,
 /// which are kept as such: one number a row would be most of the memory that they take.
 #[derive(Debug)]
-pub(crate) struct GroupNumbers {
+pub(crate) struct GroupIds {
     /// How many rows there are to be, at most.
     rows: usize,
     len: usize,
@@ -43,7 +43,7 @@ const SHORT: usize = 16;
 /// So many runs may be short: it takes some rows to tell.
 const SOME: usize = 64;
 
-impl GroupNumbers {
+impl GroupIds {
     /// None yet, of so many rows at most.
     pub(crate) fn new(rows: usize) -> Self {
         let (runs, batch) = (vec![], vec![]);
@@ -201,7 +201,7 @@ mod tests {
         ];
         for (name, of) in cases {
             let expected: Vec<u32> = (0..6000).map(of).collect();
-            let mut numbers = GroupNumbers::new(expected.len());
+            let mut numbers = GroupIds::new(expected.len());
             for batch in expected.chunks(700) {
                 let fill = |to: &mut [u32]| {
                     to.copy_from_slice(batch);
@@ -228,7 +228,7 @@ mod tests {
                 let there = if i % 11 > 0 { expected[i] } else { NO_GROUP };
                 assert_eq!(*number, there, "{name}, row {i}");
             }
-            let mut full = GroupNumbers::new(3);
+            let mut full = GroupIds::new(3);
             full.add(3, |_| Ok(())).unwrap();
             assert!(full.add(1, |_| Ok(())).is_err());
         }

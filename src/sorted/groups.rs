@@ -6,7 +6,7 @@ use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 
 use crate::index::sort_keys::value_type;
-use crate::sorted::interner::{Interner, Numbering};
+use crate::sorted::interner::{IdMap, Interner};
 
 /// What stands for a row that belongs to no group: one with a NULL key, or keys that no row had.
 pub(crate) const NO_GROUP: u32 = u32::MAX;
@@ -17,7 +17,7 @@ pub(crate) const NO_GROUP: u32 = u32::MAX;
 pub(crate) struct Groups {
     columns: Vec<Interner>,
     /// For each column but the first: the pairs of a group by the columns before it and of a number in it.
-    pairs: Vec<Numbering<u64>>,
+    pairs: Vec<IdMap<u64>>,
 }
 
 impl Groups {
@@ -36,7 +36,7 @@ impl Groups {
         let columns = types.iter().map(Interner::try_new);
         Ok(Self {
             columns: columns.collect::<Result<_>>()?,
-            pairs: types.iter().skip(1).map(|_| Numbering::default()).collect(),
+            pairs: types.iter().skip(1).map(|_| IdMap::default()).collect(),
         })
     }
 
@@ -50,7 +50,7 @@ impl Groups {
     /// About how many bytes the groups take.
     pub(crate) fn bytes(&self) -> usize {
         let columns: usize = self.columns.iter().map(Interner::bytes).sum();
-        columns + self.pairs.iter().map(Numbering::bytes).sum::<usize>()
+        columns + self.pairs.iter().map(IdMap::bytes).sum::<usize>()
     }
 
     /// The group of each row, a new one for keys not met before. No more than [`NO_GROUP`] rows may be added in all.

@@ -18,7 +18,7 @@ use crate::sorted::groups::NO_GROUP;
 
 /// Keys of fixed width, numbered.
 #[derive(Debug)]
-pub(crate) struct Numbering<K> {
+pub(crate) struct IdMap<K> {
     numbers: HashMap<K, u32, RandomState>,
     /// Keys met lately with their numbers, each in the place that [`Narrow::fold`] gives it: where there are few keys, most are found
     /// here, in less time than in the table.
@@ -52,7 +52,7 @@ impl Narrow for u128 {
     }
 }
 
-impl<K> Default for Numbering<K> {
+impl<K> Default for IdMap<K> {
     fn default() -> Self {
         Self {
             numbers: HashMap::default(),
@@ -62,7 +62,7 @@ impl<K> Default for Numbering<K> {
     }
 }
 
-impl<K: Narrow> Numbering<K> {
+impl<K: Narrow> IdMap<K> {
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
     }
@@ -131,13 +131,13 @@ fn number(keys: usize) -> u32 {
 #[derive(Debug)]
 pub(crate) enum Interner {
     /// Fixed width of up to 64 bits.
-    W64(Numbering<u64>),
+    W64(IdMap<u64>),
     /// 128 bits.
-    W128(Numbering<u128>),
+    W128(IdMap<u128>),
     /// Strings and binaries.
-    Texts(Texts),
+    ByteInterner(ByteInterner),
     /// All else, as Arrow's rows.
-    Rows(RowConverter, Texts),
+    Rows(RowConverter, ByteInterner),
 }
 
 impl Interner {
@@ -151,14 +151,14 @@ impl Interner {
             | T::Binary
             | T::LargeBinary
             | T::BinaryView
-            | T::FixedSizeBinary(_) => Self::Texts(Texts::default()),
-            T::Boolean => Self::W64(Numbering::default()),
+            | T::FixedSizeBinary(_) => Self::ByteInterner(ByteInterner::default()),
+            T::Boolean => Self::W64(IdMap::default()),
             other => match other.primitive_width() {
-                Some(1 | 2 | 4 | 8) => Self::W64(Numbering::default()),
-                Some(16) => Self::W128(Numbering::default()),
+                Some(1 | 2 | 4 | 8) => Self::W64(IdMap::default()),
+                Some(16) => Self::W128(IdMap::default()),
                 _ => Self::Rows(
                     RowConverter::new(vec![SortField::new(other)])?,
-                    Texts::default(),
+                    ByteInterner::default(),
                 ),
             },
         })
@@ -168,7 +168,7 @@ impl Interner {
         match self {
             Self::W64(numbers) => numbers.len(),
             Self::W128(numbers) => numbers.len(),
-            Self::Texts(texts) | Self::Rows(_, texts) => texts.len(),
+            Self::ByteInterner(texts) | Self::Rows(_, texts) => texts.len(),
         }
     }
 
@@ -176,7 +176,7 @@ impl Interner {
         match self {
             Self::W64(numbers) => numbers.bytes(),
             Self::W128(numbers) => numbers.bytes(),
-            Self::Texts(texts) | Self::Rows(_, texts) => texts.bytes(),
+            Self::ByteInterner(texts) | Self::Rows(_, texts) => texts.bytes(),
         }
     }
 
@@ -192,7 +192,7 @@ impl Interner {
         match self {
             Self::W64(known) => each_64(values, numbers, |key| known.add(key)),
             Self::W128(known) => each_128(values, numbers, |key| known.add(key)),
-            Self::Texts(known) => each_text(values, numbers, |text| known.add(text)),
+            Self::ByteInterner(known) => each_text(values, numbers, |text| known.add(text)),
             Self::Rows(rows, known) => each_row(rows, values, numbers, |text| known.add(text)),
         }
     }
@@ -209,7 +209,7 @@ impl Interner {
         match self {
             Self::W64(known) => each_64(values, numbers, |key| known.find(&key)),
             Self::W128(known) => each_128(values, numbers, |key| known.find(&key)),
-            Self::Texts(known) => each_text(values, numbers, |text| known.find(text)),
+            Self::ByteInterner(known) => each_text(values, numbers, |text| known.find(text)),
             Self::Rows(rows, known) => each_row(rows, values, numbers, |text| known.find(text)),
         }
     }
@@ -217,8 +217,8 @@ impl Interner {
 
 /// Bytes of any length.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
-    short: Numbering<u128>,
+pub(crate) struct ByteInterner {
+    short: IdMap<u128>,
     long: HashMap<Box<[u8]>, u32, RandomState>,
     long_bytes: usize,
 }
@@ -260,7 +260,7 @@ impl<'a> Text<'a> {
     }
 }
 
-impl Texts {
+impl ByteInterner {
     fn len(&self) -> usize {
         self.short.len() + self.long.len()
     }

@@ -6,8 +6,8 @@
     reason = "one loop for each width and comparison"
 )]
 
-use crate::sorted::arithmetic_keys::Even;
-use crate::sorted::candidates::Segments;
+use crate::sorted::arithmetic_keys::ArithmeticKeys;
+use crate::sorted::candidates::CandidateRanges;
 use crate::sorted::permutation::number;
 use crate::sorted::sorted_rows::Comparison;
 use rmq_engine::Plain;
@@ -92,7 +92,7 @@ pub(crate) struct Keys<K> {
     /// About how many chunks there are to a key's distance.
     chunk_slope: f64,
     /// For each group where it begins and its keys, if these are even; nothing where no group is.
-    even: Vec<Option<(usize, Even<K>)>>,
+    even: Vec<Option<(usize, ArithmeticKeys<K>)>>,
     all_even: bool,
 }
 
@@ -216,21 +216,21 @@ impl<K: Number> Keys<K> {
     }
 
     /// Which groups are even, if any of them is.
-    fn even_groups(&self, groups: &[usize]) -> Vec<Option<(usize, Even<K>)>> {
+    fn even_groups(&self, groups: &[usize]) -> Vec<Option<(usize, ArithmeticKeys<K>)>> {
         let count = groups.len().saturating_sub(1);
         if self.len() / count.max(1) < MANY {
             return vec![];
         }
         let even: Vec<_> = match (count, self.chunks.as_slice()) {
             (1, chunks) => {
-                let even = Even::of(chunks.iter().map(|chunk| &**chunk), self.encoding);
+                let even = ArithmeticKeys::of(chunks.iter().map(|chunk| &**chunk), self.encoding);
                 vec![even.map(|even| (0, even))]
             }
             (_, [keys]) => {
                 let ends = groups.windows(2);
                 let even = ends.map(|ends| {
                     let keys = std::iter::once(&keys[ends[0]..ends[1]]);
-                    Some((ends[0], Even::of(keys, self.encoding)?))
+                    Some((ends[0], ArithmeticKeys::of(keys, self.encoding)?))
                 });
                 even.collect()
             }
@@ -278,7 +278,7 @@ impl<K: Number> Keys<K> {
     /// Leaves the positions whose key compares so with the bound of each row.
     pub(crate) fn narrow(
         &self,
-        segments: &mut Segments,
+        segments: &mut CandidateRanges,
         comparison: Comparison,
         bounds: &[Column<K>],
         hints: HintsOf,
@@ -306,7 +306,7 @@ impl<K: Number> Keys<K> {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn cut_avx512(
         &self,
-        segments: &mut Segments,
+        segments: &mut CandidateRanges,
         comparison: Comparison,
         bounds: &Column<K>,
         hints: Option<&mut [Hint]>,
@@ -318,7 +318,7 @@ impl<K: Number> Keys<K> {
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
     fn cut_avx2(
         &self,
-        segments: &mut Segments,
+        segments: &mut CandidateRanges,
         comparison: Comparison,
         bounds: &Column<K>,
         hints: Option<&mut [Hint]>,
@@ -329,7 +329,7 @@ impl<K: Number> Keys<K> {
     #[inline(always)]
     fn cut(
         &self,
-        segments: &mut Segments,
+        segments: &mut CandidateRanges,
         comparison: Comparison,
         bounds: &Column<K>,
         hints: Option<&mut [Hint]>,
@@ -348,7 +348,7 @@ impl<K: Number> Keys<K> {
     #[inline(always)]
     fn cut_where(
         &self,
-        segments: &mut Segments,
+        segments: &mut CandidateRanges,
         comparison: Comparison,
         bounds: &Column<K>,
         mut hints: Option<&mut [Hint]>,
@@ -742,7 +742,7 @@ mod tests {
             }
             let asked = bounds(state, &keys, 100, round % 2 == 0);
             for comparison in COMPARISONS {
-                let mut segments = Segments::of_all(asked.len(), rows);
+                let mut segments = CandidateRanges::of_all(asked.len(), rows);
                 let mut found = LastFound::default();
                 let hints = found.of_bound(0, 1);
                 sorted.narrow(&mut segments, comparison, &[column(&asked)], hints);
@@ -777,7 +777,7 @@ mod tests {
                 for batch in 0..4 {
                     let asked = bounds(state, &all, 150, batch != 2);
                     let groups: Vec<u32> = asked.iter().map(|_| random(state, 3) as u32).collect();
-                    let mut segments = Segments::of_groups(groups.clone(), &starts);
+                    let mut segments = CandidateRanges::of_groups(groups.clone(), &starts);
                     let hints = found.of_bound(1, 3);
                     sorted.narrow(&mut segments, comparison, &[column(&asked)], hints);
                     let remembered = !found.0[1].is_empty();

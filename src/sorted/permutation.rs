@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use datafusion::common::Result;
 
 use crate::sorted::bucket_sort::{STEP, SortContext};
-use crate::sorted::group_ids::GroupNumbers;
+use crate::sorted::group_ids::GroupIds;
 use crate::sorted::groups::NO_GROUP;
 use rmq_engine::Plain;
 use rmq_engine::cpu::Numbers;
@@ -16,7 +16,7 @@ const NOWHERE: u32 = NO_GROUP;
 
 /// Where rows, in the order they came, stand among the sorted ones.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct RowPermutation {
     /// The place of each row; `None` where all stand as they came.
     moved: Option<Numbers<u32>>,
     /// How many rows there are but for those left out.
@@ -24,7 +24,7 @@ pub(crate) struct Places {
     order: OnceLock<Arc<Vec<u32>>>,
 }
 
-impl Places {
+impl RowPermutation {
     fn new(moved: Option<Numbers<u32>>, len: usize) -> Self {
         Self {
             moved,
@@ -52,7 +52,7 @@ impl Places {
     /// Of rows by group, those of one group as they came; and where each group begins, and the end of the last. Rows of no group are
     /// left out. The memory that it takes to move rows is registered with the context's.
     pub(crate) fn by_group(
-        numbers: GroupNumbers,
+        numbers: GroupIds,
         groups: usize,
         context: SortContext,
     ) -> Result<(Self, Vec<usize>)> {

@@ -12,13 +12,13 @@ use datafusion::common::{Result, exec_err};
 
 use crate::index::devices::DeviceEngine;
 use crate::sorted::bucket_sort::{STEP, SortContext, sort_in_steps};
-use crate::sorted::candidates::Segments;
+use crate::sorted::candidates::CandidateRanges;
 use crate::sorted::device_keys::DeviceKeys;
-use crate::sorted::group_ids::GroupNumbers;
+use crate::sorted::group_ids::GroupIds;
 use crate::sorted::groups::Groups;
 use crate::sorted::key_search::{Keys, LastFound, Number, are_sorted, is_sorted};
 use crate::sorted::order_keys::OrderKeys;
-use crate::sorted::permutation::{Places, number};
+use crate::sorted::permutation::{RowPermutation, number};
 use rmq_engine::cpu::Numbers;
 use rmq_engine::{Column, Encoding, EngineError, SharedSlice, SortedKeys as KeysToSend};
 
@@ -86,7 +86,7 @@ enum SortedKeys {
 pub(crate) struct Unsorted {
     groups: Option<Groups>,
     /// The group of each row, if there are groups.
-    numbers: GroupNumbers,
+    numbers: GroupIds,
     keys: OrderKeys,
     key_bytes: usize,
     /// Which rows have a range key.
@@ -107,7 +107,7 @@ impl Unsorted {
         }
         let groups = (!equal.is_empty()).then(|| Groups::try_new(equal));
         Ok(Self {
-            numbers: GroupNumbers::new(rows),
+            numbers: GroupIds::new(rows),
             groups: groups.transpose()?,
             keys: OrderKeys::try_new(key)?,
             key_bytes: 0,
@@ -142,15 +142,15 @@ impl Unsorted {
 
     /// The rows in their order, and where each went. What that takes beside these rows is registered with the context's memory, and is
     /// so still when this ends.
-    pub(crate) fn sort(mut self, context: SortContext) -> Result<(SortedRows, Places)> {
+    pub(crate) fn sort(mut self, context: SortContext) -> Result<(SortedRows, RowPermutation)> {
         let memory = context.memory;
         let rows = self.len();
         let nulls = self.nulls.finish().filter(|n| n.null_count() > 0);
         let (places, starts) = match (&self.groups, nulls) {
-            (None, None) => (Places::as_they_came(rows), vec![0, rows]),
+            (None, None) => (RowPermutation::as_they_came(rows), vec![0, rows]),
             (None, Some(nulls)) => {
                 memory.try_grow(rows * size_of::<u32>())?;
-                let places = Places::of_valid(nulls.iter())?;
+                let places = RowPermutation::of_valid(nulls.iter())?;
                 let starts = vec![0, places.len()];
                 (places, starts)
             }
@@ -159,7 +159,7 @@ impl Unsorted {
                     self.numbers = self.numbers.leave_out(&nulls, memory)?;
                 }
                 memory.try_grow((groups.len() + 1) * size_of::<usize>())?;
-                Places::by_group(self.numbers, groups.len(), context)?
+                RowPermutation::by_group(self.numbers, groups.len(), context)?
             }
         };
         let (keys, places) = match self.keys {
@@ -209,18 +209,21 @@ impl SortedRows {
     }
 
     /// For each of `rows` rows, the positions of its group: what bounds are found among.
-    pub(crate) fn start(&self, rows: usize, equal: &[ArrayRef]) -> Result<Segments> {
+    pub(crate) fn start(&self, rows: usize, equal: &[ArrayRef]) -> Result<CandidateRanges> {
         let Some(groups) = &self.groups else {
-            return Ok(Segments::of_all(rows, self.len()));
+            return Ok(CandidateRanges::of_all(rows, self.len()));
         };
-        Ok(Segments::of_groups(groups.find(equal)?, &self.starts))
+        Ok(CandidateRanges::of_groups(
+            groups.find(equal)?,
+            &self.starts,
+        ))
     }
 
     /// Leaves the positions whose key compares so with the bound of each row. The bound is one of several; `last_found` knows by its
     /// number what was found for it before.
     pub(crate) fn narrow(
         &self,
-        segments: &mut Segments,
+        segments: &mut CandidateRanges,
         (number, comparison): (usize, Comparison),
         bounds: &ArrayRef,
         last_found: &mut LastFound,
@@ -319,9 +322,9 @@ fn row_at(order: Option<&Arc<Vec<u32>>>, position: usize) -> usize {
 fn sort<K: Number>(
     columns: Vec<Column<K>>,
     starts: &[usize],
-    places: Places,
+    places: RowPermutation,
     context: SortContext,
-) -> Result<(Keys<K>, Places)> {
+) -> Result<(Keys<K>, RowPermutation)> {
     let Some(encoding) = columns.first().map(Column::encoding) else {
         let none = Encoding::unsigned();
         return Ok((Keys::new(vec![], none, starts), places));
@@ -392,9 +395,9 @@ fn sort_groups<K: Number>(
     keys: &mut [K],
     encoding: Encoding<K>,
     starts: &[usize],
-    places: Places,
+    places: RowPermutation,
     context: SortContext,
-) -> Result<Places> {
+) -> Result<RowPermutation> {
     let rows = keys.len();
     let mut onward: Option<Numbers<u32>> = None;
     let mut pairs: Vec<(K, u32)> = vec![];
@@ -442,9 +445,9 @@ fn sort_groups<K: Number>(
 fn sort_bytes(
     keys: &Rows,
     starts: &[usize],
-    places: Places,
+    places: RowPermutation,
     context: SortContext,
-) -> Result<Places> {
+) -> Result<RowPermutation> {
     context.memory.try_grow(places.order_bytes())?;
     let order = places.order();
     let key = |place: usize| keys.row(row_at(order, place));
@@ -468,7 +471,7 @@ fn sort_bytes(
         sort_in_steps(group.iter().copied(), &mut sorted, compare, context)?;
         group.copy_from_slice(&sorted);
     }
-    Places::of_order(order, keys.num_rows())
+    RowPermutation::of_order(order, keys.num_rows())
 }
 
 /// The first place of a segment whose key is not below the bound, or, unless `before_equal`, above it.

@@ -1,9 +1,7 @@
 //! Kernels alone: columns, ranges and answers stay in the device's memory, and its own clock measures.
 
+use crate::lab::{self, Contestant, DeviceAnswers, DeviceBounds, DeviceColumn, Lab, Paper};
 use rmq_engine::EngineError;
-use crate::lab::{
-    self, Contestant, DeviceAnswers, DeviceBounds, DeviceColumn, Lab, Paper,
-};
 
 use crate::args::{Kernel, Measure, Wanted, Width};
 use crate::cpu::Built;

@@ -3,8 +3,8 @@
 use std::error::Error;
 use std::thread;
 
-use rmq_engine::cuda::CudaEngine;
 use crate::lab::Lab;
+use rmq_engine::cuda::CudaEngine;
 use rmq_engine::{EngineError, KeyBound, KeyRanges, SortedKeys};
 
 use crate::clock;

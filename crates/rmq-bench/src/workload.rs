@@ -1,7 +1,7 @@
 //! The four distributions of ranges of the GPU-RMQ paper (Kreis et al., 2026).
 
-use clap::ValueEnum;
 use crate::lab::Ranges;
+use clap::ValueEnum;
 
 use crate::random::{mix, unit};
 

@@ -112,7 +112,7 @@ impl Validity {
     }
 
     /// Whether value `i`, which the bitmap covers, is not NULL.
-        #[inline]
+    #[inline]
     pub fn is_valid(&self, i: usize) -> bool {
         let bit = self.offset + i;
         self.bytes()[bit / 8] >> (bit % 8) & 1 == 1

@@ -20,7 +20,7 @@ use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 
 /// Decides for one join, as soon as it is known how many rows there are to search.
 #[derive(Debug, Clone)]
-pub(crate) struct JoinEngine {
+pub(crate) struct RangeJoinEngine {
     catalog: Arc<IndexCatalog>,
     /// Bytes of the widest value that an extreme is asked of; none where none is, and so nothing for devices.
     value_bytes: Option<usize>,
@@ -35,7 +35,7 @@ pub(crate) struct JoinEngine {
     decided: Arc<Mutex<Option<Decision>>>,
 }
 
-impl JoinEngine {
+impl RangeJoinEngine {
     /// For a join of these inputs, decided if the plan tells enough.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl JoinEngine {
 }
 
 /// What EXPLAIN says.
-impl fmt::Display for JoinEngine {
+impl fmt::Display for RangeJoinEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
         match decided.as_ref().or(self.decision.as_ref()) {

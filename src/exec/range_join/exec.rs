@@ -31,7 +31,7 @@ use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::range_join::build::build::ties_matter;
 use crate::exec::range_join::build::collect::BuildColumns;
-use crate::exec::range_join::engine::JoinEngine;
+use crate::exec::range_join::engine::RangeJoinEngine;
 use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
 use crate::exec::range_join::probe::side::{ProbeSide, Side};
 use crate::exec::range_join::probe::stream::Probing;
@@ -46,7 +46,7 @@ pub struct RangeJoinExec {
     spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     /// The join as the query names its columns.
     label: String,
-    engine: JoinEngine,
+    engine: RangeJoinEngine,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     built: Arc<OncePerRun<Side>>,
@@ -58,7 +58,7 @@ impl RangeJoinExec {
         build: Arc<dyn ExecutionPlan>,
         spec: RangeJoinSpec<PhysicalExprRef>,
         label: String,
-        engine: JoinEngine,
+        engine: RangeJoinEngine,
     ) -> Result<Self> {
         let spec = with_cheap_bounds(spec, &probe.schema());
         Self::with_spec(probe, build, Arc::new(spec), label, engine)
@@ -79,7 +79,7 @@ impl RangeJoinExec {
         build: Arc<dyn ExecutionPlan>,
         spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
         label: String,
-        engine: JoinEngine,
+        engine: RangeJoinEngine,
     ) -> Result<Self> {
         let outputs = spec.aggregates.iter().map(RangeAggregate::field);
         let metadata = spec.metadata.clone().into_iter().collect();

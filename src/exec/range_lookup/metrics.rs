@@ -76,7 +76,7 @@ impl RangeLookupMetrics {
 
     /// Notes a batch that was answered.
     pub(crate) fn note_answer(&self, prepared: &PreparedIndex, answer: &Answer) {
-        if answer.stood_in {
+        if answer.used_cpu_fallback {
             self.on_devices().cuda_fallbacks.add(1);
         } else if prepared.ready.held.index.is_on_devices() {
             self.on_devices().device_batches.add(1);

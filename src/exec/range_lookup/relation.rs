@@ -23,7 +23,7 @@ use datafusion::physical_plan::statistics::{StatisticsArgs, StatisticsContext};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared, WeakShared};
 
-use crate::common::column_ref::ColumnName;
+use crate::common::column_ref::ColumnRef;
 use crate::common::options::{EngineChoice, RmqOptions};
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::{Case, Decision, decide};
@@ -40,7 +40,7 @@ use rmq_engine::{EngineError, Extreme};
 pub(crate) enum RelationSource {
     /// A table, its rows in scan order.
     Table {
-        name: ColumnName,
+        name: ColumnRef,
         provider: Arc<dyn TableProvider>,
     },
     /// A query that states its order, planned.
@@ -591,7 +591,7 @@ impl Relation {
     fn key(&self, column: &str, extreme: Extreme, target: &Target) -> Option<IndexKey> {
         match &self.source {
             RelationSource::Table { name, .. } => {
-                let column = ColumnName {
+                let column = ColumnRef {
                     column: column.to_string(),
                     ..name.clone()
                 };

@@ -22,7 +22,7 @@ use datafusion::object_store::{GetOptions, GetResultPayload, ObjectMeta, ObjectS
 use datafusion::physical_plan::ExecutionPlan;
 use futures::{StreamExt, TryStreamExt};
 
-use crate::common::column_ref::ColumnName;
+use crate::common::column_ref::ColumnRef;
 use crate::common::options::ByteSize;
 use crate::index::sort_keys::Chunks;
 use crate::index::version::{FileVersion, LocalFile, Version};
@@ -36,7 +36,7 @@ const FILES_AT_ONCE: usize = 32;
 /// An error naming the columns that the table no longer has, and the provider's own.
 pub(crate) async fn plan_table_scan(
     session: &dyn Session,
-    name: &ColumnName,
+    name: &ColumnRef,
     provider: &Arc<dyn TableProvider>,
     columns: &BTreeSet<String>,
 ) -> Result<Arc<dyn ExecutionPlan>> {

@@ -12,8 +12,8 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::common::column_ref::ColumnName;
-use crate::expr::index_lookup::{IndexSlot, LookupUdf};
+use crate::common::column_ref::ColumnRef;
+use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
 use crate::expr::range_udf::{RangeUdf, column_text};
 use crate::logical_plan::prepare_indexes::{Lookup, PrepareIndexes};
 use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableColumn};
@@ -262,11 +262,11 @@ fn has_parameter(column: &Expr) -> Result<bool> {
 /// `path` holds the views that led here.
 fn check_no_cycle(
     udf: &RangeUdf,
-    name: &ColumnName,
+    name: &ColumnRef,
     view: &LogicalPlan,
-    path: &mut Vec<ColumnName>,
+    path: &mut Vec<ColumnRef>,
 ) -> Result<()> {
-    let this = ColumnName {
+    let this = ColumnRef {
         column: String::new(),
         ..name.clone()
     };
@@ -374,7 +374,7 @@ pub(crate) fn look_up(
         let (source, field) = source(udf, &call.args[0])?;
         let slot = IndexSlot::default();
         let data_type = function.result_type(field.data_type());
-        let lookup = ScalarUDF::from(LookupUdf::new(function, data_type, slot.clone()));
+        let lookup = ScalarUDF::from(IndexLookupUdf::new(function, data_type, slot.clone()));
         lookups.push(Lookup {
             function,
             source,

@@ -23,7 +23,7 @@ use crate::common::dictionaries::has_few_keys;
 use crate::expr::decimal_average::DecimalAverageUdf;
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::index::sort_keys::{is_ordered, value_type};
-use crate::logical_plan::range_join::{RangeAggregate, AggregateKind, Unmatched};
+use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::range_agg::prefix_sums::Sums;
 use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::range_join::condition::{check_repeats, is_of, widens, without_lossless_casts};

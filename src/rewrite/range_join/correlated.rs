@@ -11,7 +11,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::logical_plan::range_join::{RangeJoinSpec, RangeJoin, Unmatched};
+use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::range_join::aggregates::{Form, Partials, unused_name};

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use rmq_engine::cpu::CpuEngine;
-use rmq_engine::{
-    Answers, BuildOptions, Column, Encoding, Engine as _, Key, RangeIndex,
-};
+use rmq_engine::{Answers, BuildOptions, Column, Encoding, Engine as _, Key, RangeIndex};
 
 use super::memory::Values;
 use rmq_bench::support::random::Random;

@@ -19,16 +19,16 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use criterion::{BenchmarkId, Criterion, Throughput};
-use rmq_engine::BuildOptions;
-use rmq_engine::cpu::{CpuEngine, Simd};
-use rmq_bench::support::QUERIES;
-use rmq_bench::support::clock::{thread_time, timed};
 use contenders::{SegmentTree, SparseTable, Vers, scan, two_lines};
+use criterion::{BenchmarkId, Criterion, Throughput};
 use data::{Cell, Data};
 use memory::{Pages, Values};
-use table::{Bounds, Contender, Cost, measure, median};
+use rmq_bench::support::QUERIES;
+use rmq_bench::support::clock::{thread_time, timed};
 use rmq_bench::support::workload::{Workload, two_positions};
+use rmq_engine::BuildOptions;
+use rmq_engine::cpu::{CpuEngine, Simd};
+use table::{Bounds, Contender, Cost, measure, median};
 
 /// A sparse table larger than this is not built.
 const MOST_BYTES: usize = 2 << 30;

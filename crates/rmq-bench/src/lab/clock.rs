@@ -7,8 +7,8 @@ use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult};
 /// `cuEventElapsedTime`: the older of two functions, which is in every driver. The bindings have the newer one alone.
 type ElapsedTime = unsafe extern "C" fn(*mut f32, CUevent, CUevent) -> CUresult;
 
-use rmq_engine::cuda::device::Device;
 use rmq_engine::EngineError;
+use rmq_engine::cuda::device::Device;
 
 /// A mark in a queue, which knows when it was passed.
 #[derive(Debug)]

@@ -1,5 +1,7 @@
 //! A kernel with its index, ready to be asked.
 
+use super::paper::PaperIndex;
+use super::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab, wide};
 use rmq_engine::cuda::build::Kernels;
 use rmq_engine::cuda::key::CudaKey;
 use rmq_engine::cuda::layout::{Index, Layout};
@@ -7,8 +9,6 @@ use rmq_engine::cuda::memory::DeviceMemory;
 use rmq_engine::cuda::module::Function;
 use rmq_engine::cuda::stream::argument;
 use rmq_engine::cuda::tuning::Shape;
-use super::paper::PaperIndex;
-use super::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab, wide};
 use rmq_engine::{ColumnSize, EngineError};
 
 /// What a kernel writes.

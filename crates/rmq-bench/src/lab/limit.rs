@@ -1,9 +1,9 @@
 //! Data and ranges made on the device, answers compared there, and what its memory can do: `kernels/limit.cu`.
 
-use rmq_engine::cuda::module::{Function, Module};
-use rmq_engine::cuda::stream::argument;
 use super::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab, Wanted, wide};
 use rmq_engine::EngineError;
+use rmq_engine::cuda::module::{Function, Module};
+use rmq_engine::cuda::stream::argument;
 
 /// How long ranges are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

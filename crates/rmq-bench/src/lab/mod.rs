@@ -16,13 +16,13 @@ pub use contestant::{Contestant, Wanted};
 pub use limit::Ranges;
 pub use paper::Paper;
 
+use rmq_engine::EngineError;
 use rmq_engine::cuda::device::Device;
 use rmq_engine::cuda::devices;
 use rmq_engine::cuda::gpu::Gpu;
 use rmq_engine::cuda::memory::DeviceMemory;
 use rmq_engine::cuda::stream::Stream;
 use rmq_engine::cuda::upload::{copy_of, upload};
-use rmq_engine::EngineError;
 
 /// What is read past a column's end, and not used.
 const PADDING: usize = 4096;

@@ -2,13 +2,13 @@
 
 use cudarc::driver::sys::CUdeviceptr;
 
+use super::contestant::{Contestant, Wanted, Work};
+use super::{DeviceColumn, Lab, wide};
+use rmq_engine::EngineError;
 use rmq_engine::cuda::layout::Index;
 use rmq_engine::cuda::memory::DeviceMemory;
 use rmq_engine::cuda::module::{Function, Module};
 use rmq_engine::cuda::stream::argument;
-use super::contestant::{Contestant, Wanted, Work};
-use super::{DeviceColumn, Lab, wide};
-use rmq_engine::EngineError;
 
 const PAPER_LEVELS: usize = 12;
 

@@ -3,9 +3,9 @@
 use super::dispatch::CpuKey;
 use super::levels::{BLOCK, Levels, Parts};
 use super::memory::Memory;
-use crate::Plain;
 use super::simd::{Kernel, Simd, prefetch};
 use super::validity::NextValid;
+use crate::Plain;
 use crate::column::word;
 use crate::{Column, Encoding, EngineError, Key, Validity};
 

@@ -5,10 +5,10 @@
 
 use super::build::{self, Source};
 use super::levels::Parts;
-use crate::Plain;
 use super::search::{self, Context};
 use super::simd::portable::Portable;
 use super::simd::{Kernel, Simd};
+use crate::Plain;
 use crate::{Answers, Key};
 
 /// A key with code for each instruction set.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::CpuEngine;
 use super::dispatch::CpuKey;
-use super::pieces::Pieces;
+use super::pieces::ChunkedColumn;
 use crate::{Answers, BuildOptions, Column, EngineError, RangeIndex};
 
 /// Ranges are scanned while they have no more rows, all together, than the column divided by this: what they cost in vain where an index
@@ -26,7 +26,7 @@ const AT_ONCE: usize = 1 << 25;
 pub trait Late: Send + Sync + fmt::Debug {
     /// Counts the rows of ranges that are to be asked, and says whether the index is better built first. Whoever does not want to know may
     /// ask as well: then they are scanned.
-    fn pays_for(&self, left: &[i64], right: &[i64]) -> bool;
+    fn should_build(&self, left: &[i64], right: &[i64]) -> bool;
 
     /// Builds the index, unless it is there, and says whether it was not.
     ///
@@ -45,7 +45,7 @@ macro_rules! late {
             pieces: Vec<Column<$key>>,
             options: BuildOptions,
         ) -> Arc<impl RangeIndex<$key> + Late> {
-            Arc::new(LateIndex::new(pieces, CpuEngine::new(), options))
+            Arc::new(LazyIndex::new(pieces, CpuEngine::new(), options))
         }
     };
 }
@@ -55,9 +55,9 @@ late!(late_u64, u64);
 late!(late_u128, u128);
 
 /// A column in pieces, and its index once one is built: until then it scans whatever it is asked.
-struct LateIndex<K> {
+struct LazyIndex<K> {
     /// Until they are indexed.
-    pieces: Mutex<Option<Arc<Pieces<K>>>>,
+    pieces: Mutex<Option<Arc<ChunkedColumn<K>>>>,
     index: OnceLock<Result<Arc<dyn RangeIndex<K>>, EngineError>>,
     len: usize,
     /// How many pieces there are, or were.
@@ -68,9 +68,9 @@ struct LateIndex<K> {
     counted: AtomicUsize,
 }
 
-impl<K: CpuKey> LateIndex<K> {
+impl<K: CpuKey> LazyIndex<K> {
     fn new(pieces: Vec<Column<K>>, engine: CpuEngine, options: BuildOptions) -> Self {
-        let pieces = Pieces::new(pieces);
+        let pieces = ChunkedColumn::new(pieces);
         Self {
             len: pieces.len(),
             count: pieces.count(),
@@ -82,7 +82,7 @@ impl<K: CpuKey> LateIndex<K> {
         }
     }
 
-    fn pieces(&self) -> MutexGuard<'_, Option<Arc<Pieces<K>>>> {
+    fn pieces(&self) -> MutexGuard<'_, Option<Arc<ChunkedColumn<K>>>> {
         // Nothing is left half done: they are there or not.
         self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -110,8 +110,8 @@ impl<K: CpuKey> LateIndex<K> {
     }
 }
 
-impl<K: CpuKey> Late for LateIndex<K> {
-    fn pays_for(&self, left: &[i64], right: &[i64]) -> bool {
+impl<K: CpuKey> Late for LazyIndex<K> {
+    fn should_build(&self, left: &[i64], right: &[i64]) -> bool {
         if self.is_built() {
             return false;
         }
@@ -130,7 +130,7 @@ impl<K: CpuKey> Late for LateIndex<K> {
     }
 }
 
-impl<K: CpuKey> RangeIndex<K> for LateIndex<K> {
+impl<K: CpuKey> RangeIndex<K> for LazyIndex<K> {
     fn len(&self) -> usize {
         self.len
     }
@@ -166,9 +166,9 @@ impl<K: CpuKey> RangeIndex<K> for LateIndex<K> {
     }
 }
 
-impl<K> fmt::Debug for LateIndex<K> {
+impl<K> fmt::Debug for LazyIndex<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LateIndex")
+        f.debug_struct("LazyIndex")
             .field("len", &self.len)
             .field("is_built", &self.index.get().is_some())
             .finish_non_exhaustive()
@@ -257,7 +257,7 @@ mod tests {
             from = to;
         }
         let options = BuildOptions::default();
-        let index = LateIndex::new(pieces, CpuEngine::new(), options);
+        let index = LazyIndex::new(pieces, CpuEngine::new(), options);
         assert_eq!(index.len(), n);
         let queries = random(state, 300);
         let bound = |state: &mut u64| match random(state, 20) {
@@ -311,11 +311,11 @@ mod tests {
     #[test]
     fn it_pays_once_ranges_have_many_rows() {
         let column = Column::new(Arc::new(vec![1_u64; 4000]), Encoding::unsigned());
-        let index = LateIndex::new(vec![column], CpuEngine::new(), BuildOptions::default());
+        let index = LazyIndex::new(vec![column], CpuEngine::new(), BuildOptions::default());
         // Empty ones, and 600 rows in two; each batch looks at one piece.
-        assert!(!index.pays_for(&[0, 5, 9], &[299, 304, 3]));
-        assert!(!index.pays_for(&[7; 398], &[7; 398]));
-        assert!(index.pays_for(&[7], &[7]));
+        assert!(!index.should_build(&[0, 5, 9], &[299, 304, 3]));
+        assert!(!index.should_build(&[7; 398], &[7; 398]));
+        assert!(index.should_build(&[7], &[7]));
         let built = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| index.build())).collect();
             let built = threads.into_iter().map(|t| t.join().expect("no panic"));
@@ -323,17 +323,17 @@ mod tests {
         });
         assert_eq!(built, 1);
         assert!(index.index_bytes() > 0);
-        assert!(!index.pays_for(&[0], &[3999]));
+        assert!(!index.should_build(&[0], &[3999]));
     }
 
     #[test]
     fn it_pays_for_many_batches_of_many_pieces() {
         let pieces = (0..1000_u64).map(|i| Column::new(Arc::new(vec![i; 8]), Encoding::unsigned()));
-        let index = LateIndex::new(pieces.collect(), CpuEngine::new(), BuildOptions::default());
+        let index = LazyIndex::new(pieces.collect(), CpuEngine::new(), BuildOptions::default());
         // No rows at all.
-        assert!(!index.pays_for(&[1], &[0]));
-        assert!(!index.pays_for(&[1], &[0]));
-        assert!(index.pays_for(&[1], &[0]));
+        assert!(!index.should_build(&[1], &[0]));
+        assert!(!index.should_build(&[1], &[0]));
+        assert!(index.should_build(&[1], &[0]));
         // The copy, and the index.
         assert_eq!(index.build(), Ok(true));
         assert!(index.memory_bytes() >= 64_000 + index.index_bytes());
@@ -346,7 +346,7 @@ mod tests {
             positions: false,
             threads: 1,
         };
-        let index = LateIndex::new(vec![column], CpuEngine::new(), options);
+        let index = LazyIndex::new(vec![column], CpuEngine::new(), options);
         let (mut positions, mut valid) = ([0], [0]);
         let out = Answers {
             values: None,

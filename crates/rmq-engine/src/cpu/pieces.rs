@@ -13,7 +13,7 @@ const TILE: usize = 64;
 const SHORT: usize = 4;
 
 /// A column in the pieces it came in. None is empty.
-pub(super) struct Pieces<K> {
+pub(super) struct ChunkedColumn<K> {
     columns: Vec<Column<K>>,
     /// Where each begins, and the end of the last.
     starts: Vec<usize>,
@@ -23,7 +23,7 @@ pub(super) struct Pieces<K> {
     is_plain: bool,
 }
 
-impl<K: CpuKey> Pieces<K> {
+impl<K: CpuKey> ChunkedColumn<K> {
     #[expect(clippy::cast_precision_loss, reason = "about")]
     pub(super) fn new(columns: Vec<Column<K>>) -> Self {
         let columns = columns.into_iter().filter(|column| !column.is_empty());
@@ -165,7 +165,7 @@ impl Begin {
 
 /// A scan of ranges.
 struct Scan<'a, K> {
-    pieces: &'a Pieces<K>,
+    pieces: &'a ChunkedColumn<K>,
     bits: Vec<&'a [K]>,
     encoding: Encoding<K>,
 }

@@ -10,10 +10,10 @@
 //! what is to be done, built without branches, so that each loop is straight code.
 
 use super::levels::{BLOCK, LEVELS, Levels};
-use crate::Plain;
 use super::simd::{Kernel, prefetch};
 use super::tile::{Offsets, Place, Plan, Planner, Set, TILE, Tile, plan};
 use super::validity::NextValid;
+use crate::Plain;
 use crate::{Answers, Encoding, Key};
 
 /// Tiles under way.

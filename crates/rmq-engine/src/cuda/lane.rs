@@ -19,20 +19,20 @@ use crate::EngineError;
 /// What a thread that answers a batch works with: while one lane's part is on the device, the other's is prepared.
 #[derive(Debug)]
 pub struct Slot {
-    pub lanes: [Lane; 2],
+    pub lanes: [QueryPipeline; 2],
 }
 
 impl Slot {
     pub fn new(device: &Arc<Device>) -> Result<Self, EngineError> {
         Ok(Self {
-            lanes: [Lane::new(device)?, Lane::new(device)?],
+            lanes: [QueryPipeline::new(device)?, QueryPipeline::new(device)?],
         })
     }
 }
 
 /// A stream with memory for one part on both ends.
 #[derive(Debug)]
-pub struct Lane {
+pub struct QueryPipeline {
     pub device: Arc<Device>,
     // Before the memory, so that it is idle when that is dropped.
     pub stream: Stream,
@@ -55,7 +55,7 @@ struct Staged {
 
 // SAFETY: `staged`, which alone holds pointers, is used by the thread that filled it only: a lane goes to another one
 // after it was waited for.
-unsafe impl Send for Lane {}
+unsafe impl Send for QueryPipeline {}
 
 /// Where answers of a batch go, from its first query on: null where they are not wanted.
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +120,7 @@ pub struct Question<'a> {
     pub wide: bool,
 }
 
-impl Lane {
+impl QueryPipeline {
     fn new(device: &Arc<Device>) -> Result<Self, EngineError> {
         Ok(Self {
             device: Arc::clone(device),

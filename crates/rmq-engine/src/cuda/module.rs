@@ -44,8 +44,8 @@ impl Module {
             Self::AnswerU128 => ptx!("answer_u128"),
             Self::Bounds => ptx!("bounds"),
             Self::Paper => ptx!("paper"),
-                    Self::PaperHeatMap => ptx!("paper_heat_map"),
-                    Self::Limit => ptx!("limit"),
+            Self::PaperHeatMap => ptx!("paper_heat_map"),
+            Self::Limit => ptx!("limit"),
         };
         // Looked through for zero bytes when loaded: doing it at compile time takes long.
         CStr::from_bytes_with_nul(text.as_bytes()).expect("PTX has no zero byte")

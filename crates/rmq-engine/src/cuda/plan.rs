@@ -45,11 +45,7 @@ pub enum Wanted {
 }
 
 impl Plan {
-    pub fn of(
-        choice: Choice,
-        size: ColumnSize,
-        positions: bool,
-    ) -> Result<Self, EngineError> {
+    pub fn of(choice: Choice, size: ColumnSize, positions: bool) -> Result<Self, EngineError> {
         let paper = match choice.kernel {
             CudaKernel::Auto => {
                 let layout = Layout::of(size, positions, choice.shape)?;
@@ -90,11 +86,7 @@ impl Plan {
     }
 
     /// The kernel that answers.
-    pub fn kernel<K: CudaKey>(
-        &self,
-        gpu: &Gpu,
-        wanted: Wanted,
-    ) -> Result<Function, EngineError> {
+    pub fn kernel<K: CudaKey>(&self, gpu: &Gpu, wanted: Wanted) -> Result<Function, EngineError> {
         let (key, width) = (K::NAME, if self.wide() { 64 } else { 32 });
         match self {
             Self::Ours(layout) => {

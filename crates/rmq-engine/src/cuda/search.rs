@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::gpu::Gpu;
 use super::key::CudaKey;
-use super::lane::{Lane, Parts, room_for};
+use super::lane::{Parts, QueryPipeline, room_for};
 use super::memory::DeviceMemory;
 use super::module::{Function, Module};
 use super::pinned::Block;
@@ -98,7 +98,8 @@ impl Replica {
         let all = left.len();
         self.gpu.with_slot(|slot| {
             let mut under_way: [Option<Range<usize>>; 2] = [None, None];
-            let mut finish = |lane: &mut Lane, queries: Option<Range<usize>>| match queries {
+            let mut finish = |lane: &mut QueryPipeline, queries: Option<Range<usize>>| match queries
+            {
                 Some(queries) => lane.found(&mut left[queries.clone()], &mut right[queries]),
                 None => Ok(()),
             };
@@ -125,7 +126,7 @@ impl Replica {
 const LOW: [u32; 2] = [1, 2];
 const HIGH: [u32; 2] = [4, 8];
 
-impl Lane {
+impl QueryPipeline {
     /// Sends `m` queries, at most [`BATCH`].
     ///
     /// # Safety

@@ -97,12 +97,7 @@ impl Stream {
     ///
     /// # Safety
     /// The memory is that long and stays until the stream was waited for.
-    pub unsafe fn fill(
-        &self,
-        at: CUdeviceptr,
-        byte: u8,
-        bytes: usize,
-    ) -> Result<(), EngineError> {
+    pub unsafe fn fill(&self, at: CUdeviceptr, byte: u8, bytes: usize) -> Result<(), EngineError> {
         if bytes == 0 {
             return Ok(());
         }

@@ -9,9 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::{CudaEngine, CudaKernel, CudaOptions, Fault, Shape, devices};
-use rmq_engine::{
-    BuildOptions, Column, ColumnSize, Encoding, Engine, EngineError, RangeIndex,
-};
+use rmq_engine::{BuildOptions, Column, ColumnSize, Encoding, Engine, EngineError, RangeIndex};
 
 use crate::oracle::{
     Case, DATA, Data, NULLS, Naive, Nulls, Width, compare, compare_mode, keys, ranges, small,

@@ -25,7 +25,7 @@ use crate::range_agg::prefix_sums::{Counts, Sums};
 use crate::range_agg::values::Values;
 use crate::sorted::arrange::{arrange, arrange_in_pieces, arranging_bytes};
 use crate::sorted::bucket_sort::SortContext;
-use crate::sorted::permutation::Places;
+use crate::sorted::permutation::RowPermutation;
 use crate::sorted::sorted_rows::Unsorted;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::{BuildOptions, Extreme};
@@ -182,7 +182,7 @@ impl Work {
         column: Column,
         held: Arc<MemoryReservation>,
         wanted: Wanted,
-        places: &Places,
+        places: &RowPermutation,
         places_memory: &MemoryReservation,
     ) -> Result<Ready> {
         let Column { chunks, data_type } = &column;
@@ -248,7 +248,7 @@ impl Work {
         column: &Column,
         held: &MemoryReservation,
         (extreme, positions): (Extreme, bool),
-        places: &Places,
+        places: &RowPermutation,
     ) -> Result<Option<(JoinIndex, DeviceBytes)>> {
         let Some(devices) = &self.devices else {
             return Ok(None);
@@ -279,7 +279,7 @@ impl Work {
         column: &Column,
         held: &MemoryReservation,
         (extreme, positions): (Extreme, bool),
-        places: &Places,
+        places: &RowPermutation,
     ) -> Result<Arc<JoinIndex>> {
         let Column { chunks, data_type } = column;
         let options = self.options(positions);
@@ -338,7 +338,7 @@ pub(crate) fn ties_matter(columns: &BuildColumns) -> bool {
         AggregateKind::CountRows
         | AggregateKind::Count
         | AggregateKind::Sum
-        | AggregateKind::SumRest
+        | AggregateKind::SumLow
         | AggregateKind::Extreme(_) => false,
     };
     columns.prevailing || columns.aggregates.iter().any(chosen)
@@ -380,7 +380,7 @@ impl Wanted {
             let is_second = arguments.get(1) == Some(&column);
             match *function {
                 AggregateKind::Count => wanted.counts |= is_first,
-                AggregateKind::Sum | AggregateKind::SumRest => {
+                AggregateKind::Sum | AggregateKind::SumLow => {
                     wanted.counts |= is_first;
                     wanted.sums |= is_first;
                 }

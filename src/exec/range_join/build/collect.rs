@@ -15,8 +15,8 @@ use tokio::sync::Mutex;
 
 use crate::common::array_bytes::arrays_bytes;
 use crate::exec::range_join::build::build::ties_matter;
-use crate::exec::range_join::spill::retaining_pool::Room;
-use crate::exec::range_join::spill::write::{Pieces, Spill};
+use crate::exec::range_join::spill::retaining_pool::RetainingPool;
+use crate::exec::range_join::spill::write::{Spill, SpillRuns};
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 
 /// Which columns of the build side a join needs.
@@ -104,7 +104,7 @@ pub(crate) struct Collected {
 /// Where the rows of the build side are.
 pub(crate) enum Rows {
     InMemory(Collected),
-    OnDisk(Pieces, Arc<Spill>),
+    OnDisk(SpillRuns, Arc<Spill>),
 }
 
 /// The order of the rows of the build side: partition after partition, in each the rows as they come.
@@ -132,7 +132,7 @@ impl Rows {
         columns: &BuildColumns,
         schema: &SchemaRef,
         partitions: Vec<SendableRecordBatchStream>,
-        room: &Arc<Room>,
+        room: &Arc<RetainingPool>,
         spill: Option<Arc<Spill>>,
     ) -> Result<Self> {
         let none_yet = || Partition {
@@ -146,7 +146,7 @@ impl Rows {
             room: Arc::clone(room),
             spill,
             keeps_order: ties_matter(columns),
-            pieces: Pieces::default(),
+            pieces: SpillRuns::default(),
         }));
         let reading = partitions.into_iter().enumerate();
         let reading = reading.map(|(partition, input)| Reading {
@@ -206,11 +206,11 @@ impl Reading {
 /// What was read so far of all partitions.
 struct Collecting {
     partitions: Vec<Partition>,
-    room: Arc<Room>,
+    room: Arc<RetainingPool>,
     spill: Option<Arc<Spill>>,
     /// Whether rows on disk must tell in which order they stand.
     keeps_order: bool,
-    pieces: Pieces,
+    pieces: SpillRuns,
 }
 
 /// The rows of a partition.
@@ -240,7 +240,7 @@ impl Collecting {
         if let Some(spill) = self.spill.clone() {
             fits = self.holds(more);
             while !fits && self.write_some(&spill).await? {
-                self.room.keep(self.pieces.kept_room());
+                self.room.keep(self.pieces.retained_bytes());
                 fits = self.holds(more);
             }
         }

@@ -94,11 +94,11 @@ impl BuildSide {
 
     /// What each aggregate is over these ranges, and whether the CPU answered in the place of devices.
     pub(crate) fn answer(&self, ranges: &Ranges) -> Result<(Vec<ArrayRef>, bool)> {
-        let mut stood_in = false;
+        let mut used_cpu_fallback = false;
         let answers = self.answers.iter();
-        let answers = answers.map(|a| self.answer_one(a, ranges, &mut stood_in));
+        let answers = answers.map(|a| self.answer_one(a, ranges, &mut used_cpu_fallback));
         let answers = answers.collect::<Result<_>>()?;
-        Ok((answers, stood_in))
+        Ok((answers, used_cpu_fallback))
     }
 
     /// Asks an index for values or for positions.
@@ -107,13 +107,13 @@ impl BuildSide {
         index: &JoinIndex,
         ranges: &Ranges,
         position: bool,
-        stood_in: &mut bool,
+        used_cpu_fallback: &mut bool,
     ) -> Result<ArrayRef> {
-        let may_stand_in = self.devices.as_ref().is_some_and(|(d, _)| !d.demanded);
+        let may_fall_back = self.devices.as_ref().is_some_and(|(d, _)| !d.demanded);
         let ranges = std::slice::from_ref(ranges);
         let index = index.index();
-        let answer = index.answer(ranges, !position, position, may_stand_in)?;
-        *stood_in |= answer.stood_in;
+        let answer = index.answer(ranges, !position, position, may_fall_back)?;
+        *used_cpu_fallback |= answer.used_cpu_fallback;
         let wanted = if position {
             answer.positions
         } else {
@@ -126,7 +126,7 @@ impl BuildSide {
         &self,
         answering: &Answering,
         ranges: &Ranges,
-        stood_in: &mut bool,
+        used_cpu_fallback: &mut bool,
     ) -> Result<ArrayRef> {
         Ok(match answering {
             Answering::CountRows => {
@@ -136,13 +136,13 @@ impl BuildSide {
             Answering::Counts(counts) => Arc::new(counts.answer(ranges)),
             Answering::Sums(sums) => sums.answer(ranges),
             Answering::SumRests(sums) => sums.rests(ranges)?,
-            Answering::Extreme(index) => self.ask(index, ranges, false, stood_in)?,
+            Answering::Extreme(index) => self.ask(index, ranges, false, used_cpu_fallback)?,
             Answering::First(values) => {
                 values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(l)))?
             }
             Answering::Last(values) => values.at(ranges.iter().map(|range| self.last(range)))?,
             Answering::AtExtreme { values, by, nulls } => {
-                let positions = self.ask(by, ranges, true, stood_in)?;
+                let positions = self.ask(by, ranges, true, used_cpu_fallback)?;
                 let positions = positions.as_primitive::<Int64Type>().iter();
                 let rows = positions.zip(ranges.iter()).map(|(found, range)| {
                     let null = nulls.as_ref().and_then(|nulls| nulls.first_null(range));
@@ -204,7 +204,7 @@ pub(crate) fn answering(
         AggregateKind::CountRows => Some(Answering::CountRows),
         AggregateKind::Count => first.and_then(|c| c.counts.clone()).map(Answering::Counts),
         AggregateKind::Sum => first.and_then(|c| c.sums.clone()).map(Answering::Sums),
-        AggregateKind::SumRest => first.and_then(|c| c.sums.clone()).map(Answering::SumRests),
+        AggregateKind::SumLow => first.and_then(|c| c.sums.clone()).map(Answering::SumRests),
         AggregateKind::First => first.and_then(|c| c.values.clone()).map(Answering::First),
         AggregateKind::Last => first.and_then(|c| c.values.clone()).map(Answering::Last),
         AggregateKind::Extreme(extreme) => first

@@ -70,7 +70,7 @@ impl JoinIndex {
 
     /// Builds it on a thread that may wait, if these ranges, which are to be asked, are the first that it pays for.
     pub(crate) async fn make_ready(self: &Arc<Self>, ranges: &Ranges) -> Result<()> {
-        if !self.index.pays_for(ranges) {
+        if !self.index.should_build(ranges) {
             return Ok(());
         }
         // Building can't be stopped: until it ends, this keeps its memory registered.
@@ -80,7 +80,7 @@ impl JoinIndex {
 
     /// The same on this thread.
     pub(crate) fn make_ready_now(&self, ranges: &Ranges) -> Result<()> {
-        if self.index.pays_for(ranges) {
+        if self.index.should_build(ranges) {
             self.build()?;
         }
         Ok(())

@@ -40,7 +40,7 @@ const SMALL: usize = 1 << 16;
 
 /// A build side that is in memory and not sorted yet.
 #[derive(Debug)]
-pub(crate) struct Uncertain {
+pub(crate) struct DeferredBuild {
     unsorted: Arc<Unsorted>,
     sorted: Run<Side>,
 }
@@ -63,7 +63,7 @@ struct Held {
     memory: Option<MemoryReservation>,
 }
 
-impl Uncertain {
+impl DeferredBuild {
     /// Whether it is worth to wait and see how many rows the probe side has.
     pub(crate) fn pays(columns: &BuildColumns, batches: &[RecordBatch]) -> Result<bool> {
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();

@@ -216,8 +216,8 @@ impl AnswerBatches for AnsweringOnDevices {
             return Ok(none.collect());
         }
         let ranges = self.ranges(batches, build)?;
-        let (answers, stood_in) = probing.answers(&ranges, build)?;
-        let counted = if stood_in {
+        let (answers, used_cpu_fallback) = probing.answers(&ranges, build)?;
+        let counted = if used_cpu_fallback {
             &self.metrics.cuda_fallbacks
         } else {
             &self.metrics.device_batches

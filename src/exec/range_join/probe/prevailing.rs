@@ -5,7 +5,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, internal_err};
 
-use crate::sorted::candidates::Segments;
+use crate::sorted::candidates::CandidateRanges;
 use crate::sorted::key_search::LastFound;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::sorted_rows::{Comparison, SortedRows};
@@ -13,13 +13,13 @@ use crate::sorted::sorted_rows::{Comparison, SortedRows};
 /// What tells the prevailing row of each probe row of a batch.
 pub(crate) struct Prevailing {
     /// The rows of the same equality keys.
-    groups: Segments,
+    groups: CandidateRanges,
     lower: Option<ArrayRef>,
     upper: Vec<ArrayRef>,
 }
 
 impl Prevailing {
-    pub(crate) fn among(groups: Segments) -> Self {
+    pub(crate) fn among(groups: CandidateRanges) -> Self {
         Self {
             groups,
             lower: None,
@@ -28,7 +28,7 @@ impl Prevailing {
     }
 
     /// The rows that a prevailing one may be among.
-    pub(crate) fn groups(&self) -> &Segments {
+    pub(crate) fn groups(&self) -> &CandidateRanges {
         &self.groups
     }
 
@@ -46,7 +46,7 @@ impl Prevailing {
     /// the prevailing rows is remembered under a number of its own.
     pub(crate) fn extend(
         self,
-        windows: &mut Segments,
+        windows: &mut CandidateRanges,
         rows: &SortedRows,
         number: usize,
         last_found: &mut LastFound,

@@ -14,13 +14,13 @@ use crate::common::options::RmqOptions;
 use crate::exec::range_join::build::build::build;
 use crate::exec::range_join::build::collect::{BuildColumns, Collected, RowOrder, Rows};
 use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::engine::JoinEngine;
+use crate::exec::range_join::engine::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::exec::range_join::probe::nested_loop::Uncertain;
+use crate::exec::range_join::probe::nested_loop::DeferredBuild;
 use crate::exec::range_join::probe::on_devices::Devices;
 use crate::exec::range_join::spill::probe::{SpilledSide, is_exhausted};
-use crate::exec::range_join::spill::retaining_pool::Room;
-use crate::exec::range_join::spill::write::{Pieces, Spill};
+use crate::exec::range_join::spill::retaining_pool::RetainingPool;
+use crate::exec::range_join::spill::write::{Spill, SpillRuns};
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// The build side, ready to be asked.
@@ -31,7 +31,7 @@ pub(crate) enum Side {
     /// On disk.
     Spilled(Arc<SpilledSide>),
     /// In memory, to be sorted once the probe side has turned out to have many rows.
-    Uncertain(Arc<Uncertain>),
+    DeferredBuild(Arc<DeferredBuild>),
 }
 
 impl Side {
@@ -43,7 +43,7 @@ impl Side {
         metrics: BuildMetrics,
         context: Arc<TaskContext>,
         probe: ProbeSide,
-        engine: JoinEngine,
+        engine: RangeJoinEngine,
     ) -> Result<Self> {
         let columns = BuildColumns::of(spec);
         let schema = columns.schema(schema)?;
@@ -58,7 +58,7 @@ impl Side {
             columns,
             metrics,
             options: RmqOptions::of(context.session_config().options()),
-            room: Room::new(context.memory_pool(), spill.is_some()),
+            room: RetainingPool::new(context.memory_pool(), spill.is_some()),
             probe,
             engine,
             runtime: context.runtime_env(),
@@ -81,9 +81,9 @@ pub(crate) struct Building {
     pub(crate) schema: SchemaRef,
     pub(crate) metrics: BuildMetrics,
     pub(crate) options: RmqOptions,
-    pub(crate) room: Arc<Room>,
+    pub(crate) room: Arc<RetainingPool>,
     pub(crate) probe: ProbeSide,
-    engine: JoinEngine,
+    engine: RangeJoinEngine,
     runtime: Arc<RuntimeEnv>,
 }
 
@@ -103,8 +103,8 @@ impl Building {
                 self.spilled(pieces, spill)
             }
             Rows::InMemory(rows) if self.may_pick(&rows).await? => {
-                let uncertain = Uncertain::new(self, rows, spill);
-                Ok(Side::Uncertain(Arc::new(uncertain)))
+                let uncertain = DeferredBuild::new(self, rows, spill);
+                Ok(Side::DeferredBuild(Arc::new(uncertain)))
             }
             Rows::InMemory(rows) => self.sort(rows, spill).await,
         }
@@ -113,7 +113,7 @@ impl Building {
     /// Whether rows may be picked one by one.
     async fn may_pick(&self, rows: &Collected) -> Result<bool> {
         Ok(self.probe.ends
-            && Uncertain::pays(&self.columns, &rows.batches)?
+            && DeferredBuild::pays(&self.columns, &rows.batches)?
             && self.devices(rows).await?.is_none())
     }
 
@@ -160,7 +160,7 @@ impl Building {
     }
 
     async fn to_disk(&self, rows: Collected, spill: Arc<Spill>) -> Result<Side> {
-        let mut pieces = Pieces::with_room(self.room.granted());
+        let mut pieces = SpillRuns::with_room(self.room.granted());
         let first_row = RowOrder::default();
         spill.write(rows.batches, first_row, &mut pieces).await?;
         drop(rows.memory);
@@ -178,7 +178,7 @@ impl Building {
         self.engine.devices(count, &self.options).await
     }
 
-    fn spilled(&self, pieces: Pieces, spill: Arc<Spill>) -> Result<Side> {
+    fn spilled(&self, pieces: SpillRuns, spill: Arc<Spill>) -> Result<Side> {
         self.engine.note_on_disk();
         let side = SpilledSide::try_new(pieces, spill, self)?;
         Ok(Side::Spilled(Arc::new(side)))

@@ -27,7 +27,7 @@ use crate::exec::range_join::probe::prevailing::Prevailing;
 use crate::exec::range_join::probe::side::Side;
 use crate::exec::range_join::spill::probe::{Gathered, SpilledSide};
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
-use crate::sorted::candidates::Segments;
+use crate::sorted::candidates::CandidateRanges;
 use crate::sorted::key_search::LastFound;
 
 /// What one partition needs to answer its batches.
@@ -116,7 +116,11 @@ impl Probing {
     }
 
     /// Among which positions of the build side the matches of each row are.
-    pub(crate) fn segments(&self, batch: &RecordBatch, build: &BuildSide) -> Result<Segments> {
+    pub(crate) fn segments(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+    ) -> Result<CandidateRanges> {
         let equal = self.equality_keys(batch)?;
         build.rows().start(batch.num_rows(), &equal)
     }
@@ -186,7 +190,7 @@ async fn start(
     };
     let mut read = vec![first];
     let mut side = build.await?;
-    if let Side::Uncertain(uncertain) = &*side {
+    if let Side::DeferredBuild(uncertain) = &*side {
         if uncertain.are_few(&mut read, &mut probe).await?
             && let Some(picked) = uncertain.pick(Arc::clone(&probing), &read).await?
         {
@@ -280,7 +284,7 @@ impl Answering {
                     let side = Arc::clone(side);
                     self.gather(batch, &side).await?;
                 }
-                Side::Uncertain(_) => {
+                Side::DeferredBuild(_) => {
                     return internal_err!("a build side is asked before it is sorted");
                 }
             }

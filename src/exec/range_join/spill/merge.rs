@@ -16,7 +16,7 @@ use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::collect::{BuildColumns, RowOrder};
 use crate::exec::range_join::spill::write::plain_key;
 use crate::index::sort_keys::value_type;
-use crate::logical_plan::range_join::{RangeAggregate, AggregateKind};
+use crate::logical_plan::range_join::{AggregateKind, RangeAggregate};
 use crate::range_agg::float_sums::add_float_sums;
 use crate::range_agg::prefix_sums::Sums;
 use rmq_engine::Extreme;
@@ -93,10 +93,10 @@ impl Merging {
                 AggregateKind::CountRows | AggregateKind::Count => Merge::Count,
                 // Floats or not, what comes first is the sum, and so the answer.
                 AggregateKind::Sum if Sums::are_rounded(&values[arguments[0]]) => {
-                    asked.push((AggregateKind::SumRest, arguments.clone()));
+                    asked.push((AggregateKind::SumLow, arguments.clone()));
                     Merge::FloatSum
                 }
-                AggregateKind::Sum | AggregateKind::SumRest => Merge::Sum,
+                AggregateKind::Sum | AggregateKind::SumLow => Merge::Sum,
                 AggregateKind::Extreme(extreme) => {
                     let options = SortOptions::new(extreme == Extreme::Max, false);
                     choose(&[(*function, arguments[0], Deciding::Value(0), options)])?

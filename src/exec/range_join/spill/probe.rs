@@ -23,9 +23,9 @@ use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::side::Building;
 use crate::exec::range_join::probe::stream::Probing;
 use crate::exec::range_join::spill::merge::{Merged, Merging};
-use crate::exec::range_join::spill::retaining_pool::Room;
+use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::shared_scan::SharedScan;
-use crate::exec::range_join::spill::write::{Bound, Piece, Pieces, Spill};
+use crate::exec::range_join::spill::write::{Bound, Piece, Spill, SpillRuns};
 use crate::sorted::key_search::LastFound;
 
 /// A build side that lies on disk.
@@ -35,7 +35,7 @@ pub(crate) struct SpilledSide {
     spill: Arc<Spill>,
     merging: Merging,
     schema: SchemaRef,
-    room: Arc<Room>,
+    room: Arc<RetainingPool>,
     /// Memory that is kept between pieces.
     kept: usize,
     metrics: BuildMetrics,
@@ -101,11 +101,15 @@ fn halves(batch: &RecordBatch) -> Option<[RecordBatch; 2]> {
 
 impl SpilledSide {
     /// For a build side that was written as these pieces.
-    pub(crate) fn try_new(pieces: Pieces, spill: Arc<Spill>, building: &Building) -> Result<Self> {
+    pub(crate) fn try_new(
+        pieces: SpillRuns,
+        spill: Arc<Spill>,
+        building: &Building,
+    ) -> Result<Self> {
         let (columns, fields) = (&building.columns, building.schema.fields());
         let key = columns.key(fields).as_ref().clone().with_name("key");
         let all_fields = fields.iter().cloned().chain([Arc::new(key)]);
-        building.room.keep(pieces.kept_room());
+        building.room.keep(pieces.retained_bytes());
         let merging = Merging::try_new(columns, &building.schema)?;
         // Each is of one column, and the columns of a row are as wide as the row.
         let asked = merging.columns.aggregates.len();
@@ -119,7 +123,7 @@ impl SpilledSide {
             share: gather / building.probe.partitions.max(1),
             gathered: AtomicUsize::new(0),
             scan: SharedScan::new(pieces.piece_room()),
-            kept: pieces.kept_room(),
+            kept: pieces.retained_bytes(),
             pieces: pieces.list,
             spill,
             room: Arc::clone(&building.room),

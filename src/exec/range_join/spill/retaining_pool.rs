@@ -14,7 +14,7 @@ const NAME: &str = "rmq range join";
 /// A pool within the session's: what was once granted stays at hand until it is given back, so that work which fits what was
 /// held for it can't fail half-way because others were faster.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct RetainingPool {
     granted: MemoryReservation,
     used: Mutex<Used>,
 }
@@ -27,7 +27,7 @@ struct Used {
     gives_back: bool,
 }
 
-impl Room {
+impl RetainingPool {
     /// No memory yet. Of a build side that can be written to disk, a fair pool expects that, and gives it its share.
     pub(crate) fn new(pool: &Arc<dyn MemoryPool>, can_spill: bool) -> Arc<Self> {
         let consumer = MemoryConsumer::new(NAME).with_can_spill(can_spill);
@@ -92,14 +92,14 @@ impl Room {
     }
 }
 
-impl fmt::Display for Room {
+impl fmt::Display for RetainingPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (used, granted) = (self.used().bytes, self.granted.size());
         write!(f, "{NAME}(used: {used}, granted: {granted})")
     }
 }
 
-impl MemoryPool for Room {
+impl MemoryPool for RetainingPool {
     fn name(&self) -> &'static str {
         NAME
     }
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn what_is_held_can_be_used_though_others_took_the_rest() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100));
-        let room = Room::new(&pool, true);
+        let room = RetainingPool::new(&pool, true);
         room.hold(60).unwrap();
         let other = MemoryConsumer::new("other").register(&pool);
         other.try_grow(40).unwrap();

@@ -42,7 +42,7 @@ pub(crate) struct Spill {
 
 /// What was written.
 #[derive(Debug, Default)]
-pub(crate) struct Pieces {
+pub(crate) struct SpillRuns {
     pub(crate) list: Vec<Piece>,
     /// Of all pieces.
     size: Size,
@@ -97,7 +97,7 @@ impl Spill {
         self: &Arc<Self>,
         batches: Vec<RecordBatch>,
         first_row: RowOrder,
-        pieces: &mut Pieces,
+        pieces: &mut SpillRuns,
     ) -> Result<()> {
         let (this, room) = (Arc::clone(self), pieces.piece_room());
         let size = batches.iter().map(Size::of);
@@ -171,7 +171,7 @@ impl Spill {
     }
 }
 
-impl Pieces {
+impl SpillRuns {
     /// None yet; they are collected where so much memory was granted.
     pub(crate) fn with_room(room: usize) -> Self {
         Self {
@@ -195,13 +195,13 @@ impl Pieces {
 
     /// Memory that is kept while there are pieces: half of what there was, so that one can always be built, and others have
     /// the rest.
-    pub(crate) fn kept_room(&self) -> usize {
+    pub(crate) fn retained_bytes(&self) -> usize {
         self.room / 2
     }
 
     /// Memory for a piece that has been read and is being built.
     pub(crate) fn piece_room(&self) -> usize {
-        self.kept_room().max(LEAST_ROOM)
+        self.retained_bytes().max(LEAST_ROOM)
     }
 }
 
