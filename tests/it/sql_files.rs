@@ -1,6 +1,6 @@
-//! Runs `sql-tests/*.slt`, each file in a session of its own.
+//! Runs the `.slt` files of `sql-tests` and its folders, each in a session of its own.
 //!
-//! `RMQ_SLT=name` runs only the files whose name contains that; `RMQ_SLT_OVERRIDE=1` writes what came out into the files.
+//! `RMQ_SLT=name` runs only the files whose path contains that; `RMQ_SLT_OVERRIDE=1` writes what came out into the files.
 //! `RMQ_TEST_ENGINE=cuda` has each session begin with that engine; the files then know the label `cuda`.
 
 use std::path::{Path, PathBuf};
@@ -128,14 +128,23 @@ fn files() -> Vec<PathBuf> {
     // A binary that was carried to another machine runs in the repository's root.
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = if here.exists() { here } else { Path::new(".") };
-    let folder = root.join("sql-tests");
     let wanted = std::env::var("RMQ_SLT").unwrap_or_default();
-    let mut files: Vec<_> = std::fs::read_dir(folder)
-        .expect("the folder sql-tests is part of the repository")
-        .map(|entry| entry.expect("sql-tests is readable").path())
-        .filter(|p| p.extension().is_some_and(|e| e == "slt"))
-        .filter(|p| p.to_string_lossy().contains(&wanted))
-        .collect();
+    let mut files = vec![];
+    let mut folders = vec![root.join("sql-tests")];
+    while let Some(folder) = folders.pop() {
+        let entries = std::fs::read_dir(&folder)
+            .unwrap_or_else(|e| panic!("{} is part of the repository: {e}", folder.display()));
+        for entry in entries {
+            let path = entry.expect("sql-tests is readable").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "slt")
+                && path.to_string_lossy().contains(&wanted)
+            {
+                files.push(path);
+            }
+        }
+    }
     files.sort();
     files
 }
