@@ -1,15 +1,15 @@
--- Makes examples/data/quotes.parquet: one trading day of five symbols that do not exist.
+-- Generates examples/data/quotes.parquet: one trading day of five fictitious symbols.
 -- Run it from the root of the repository:
 --
---     cargo run --features cli -- -f examples/make_quotes.sql
+--     cargo run --bin rmq -- -f examples/make_quotes.sql
 --
--- Only integers are computed, so the rows are the same wherever it runs.
+-- Only integers are computed, so the rows are the same on every machine.
 
 -- Each symbol opens at a price in cents and has a quote every `pace` milliseconds on average.
 CREATE TABLE symbols AS VALUES
     (1, 'ACME', 18750, 1700), (2, 'BOLT', 4320, 2300), (3, 'CRUX', 96400, 1200), (4, 'DUNE', 2685, 3100), (5, 'ECHO', 31180, 1900);
 
--- Three numbers below 1000003, a prime, for each quote: cubes modulo a prime lie about like chance.
+-- Three pseudo-random numbers below 1000003 for each quote: cubes modulo that prime.
 CREATE VIEW dice AS
 SELECT sym, open, pace, n,
        x * x % 1000003 * x % 1000003 AS a,
@@ -31,7 +31,7 @@ SELECT sym,
 FROM dice
 WINDOW so_far AS (PARTITION BY sym ORDER BY n ROWS UNBOUNDED PRECEDING);
 
--- From 09:30 to 16:00. Trading of DUNE halts from 13:00 to 13:10: quotes go on, prices do not.
+-- From 09:30 to 16:00. Trading of DUNE halts from 13:00 to 13:10: quotes continue without prices.
 COPY (
     SELECT arrow_cast(to_timestamp_millis(1772443800000 + ms), 'Timestamp(Millisecond, None)') AS ts,
            sym,

@@ -1,5 +1,7 @@
--- Windows in plain SQL, over data made here: no function of this extension, only joins and subqueries that it answers as range joins.
---   cargo run --features cli -- -f examples/plain_sql.sql
+-- Windows in plain SQL, over generated data. No function of this extension is called: its optimizer rules turn these joins and subqueries into
+-- range joins. Run it from the root of the repository:
+--
+--     cargo run --bin rmq -- -f examples/plain_sql.sql
 
 -- A machine's temperature every five minutes, with gaps, and some readings sent twice.
 CREATE TABLE readings AS
@@ -10,18 +12,18 @@ WHERE i % 700 NOT BETWEEN 300 AND 330;
 CREATE TABLE alarms AS SELECT column1 AS alarm, to_timestamp(column2) AS at FROM (VALUES
   ('pump', '2023-11-16T16:10:00'), ('valve', '2023-11-20T03:00:00'), ('fan', '2023-11-27T00:00:00'), ('late', '2024-03-01T00:00:00'));
 
--- Around each alarm: the lowest temperature, when that was, and how many readings there are. The last alarm has none.
+-- Around each alarm: the lowest temperature, its time, and the number of readings. The last alarm has none.
 SELECT alarm, x.* FROM alarms CROSS JOIN LATERAL (
   SELECT min(r.temperature) AS lowest, first_value(r.at ORDER BY r.temperature) AS lowest_at, count(*) AS readings FROM readings r
   WHERE r.at BETWEEN alarms.at - INTERVAL '6 hours' AND alarms.at + INTERVAL '6 hours') AS x
 ORDER BY alarm;
 
--- How often each symbol is mentioned, every five minutes.
+-- The number of mentions of each symbol, every five minutes.
 CREATE TABLE mentions AS
 SELECT sym, to_timestamp(1700000000 + 300 * i) AS at, (i * 7919 + length(sym) * 31 * i) % 97 + CASE WHEN i % 211 = 17 * length(sym) THEN 400 ELSE 0 END AS n
 FROM (VALUES ('A'), ('BB'), ('CCC')) AS symbols(sym), (SELECT value AS i FROM range(0, 2000)) AS numbers;
 
--- The first peaks, none higher within twelve hours, with the least in the hour before and in the hour after.
+-- The first six peaks, with no higher count within twelve hours, and the lowest count in the hour before and in the hour after each.
 SELECT sym, at, n,
   (SELECT min(m.n) FROM mentions m WHERE m.sym = p.sym AND m.at >= p.at - INTERVAL '1 hour' AND m.at < p.at) AS before,
   (SELECT min(m.n) FROM mentions m WHERE m.sym = p.sym AND m.at > p.at AND m.at <= p.at + INTERVAL '1 hour') AS after
@@ -30,7 +32,7 @@ WHERE n > 300
   AND n = (SELECT max(m.n) FROM mentions m WHERE m.sym = p.sym AND m.at BETWEEN p.at - INTERVAL '12 hours' AND p.at + INTERVAL '12 hours')
 ORDER BY at, sym LIMIT 6;
 
--- The worst that could befall whoever bought at a day's close: the lowest low of the next 250 trading days, by their number.
+-- The worst loss after a purchase at a day's close: the lowest low of the next 250 trading days, by day number.
 CREATE TABLE days AS
 SELECT DATE '2000-01-03' + CAST(i * 7 / 5 AS INT) AS day, i AS n, 100 + i % 400 / 4.0 + 20 * sin(i / 60.0) AS close, 99 + i % 400 / 4.0 + 20 * sin(i / 60.0) AS low
 FROM (SELECT value AS i FROM range(0, 3000)) AS numbers;

@@ -1,7 +1,7 @@
-//! The window form: each row brings the frame that it asks, and positions count within its partition.
+//! Window functions: each row has its own frame, and positions count within its partition.
 //!
-//! Someone bought at every one of these quotes and held for `hold` quotes more. How low did the price fall meanwhile, and
-//! how many quotes after the purchase?
+//! A purchase is made at each quote and held for the next `hold` quotes. How low does the price fall in that time, and how
+//! many quotes after the purchase?
 //!
 //! ```sh
 //! cargo run --example window_over_symbols
@@ -17,7 +17,7 @@ async fn main() -> Result<()> {
     let ctx = SessionContext::new();
     datafusion_rmq::register(&ctx);
 
-    // `i` is the position of each quote among those of its symbol.
+    // `i` is the position of each quote within its symbol.
     let table = "CREATE TABLE quotes AS
         SELECT *, row_number() OVER (PARTITION BY sym ORDER BY ts)::BIGINT - 1 AS i
         FROM (VALUES

@@ -23,7 +23,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 fn rmq(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rmq"));
-    command.args(args).current_dir(env!("CARGO_MANIFEST_DIR"));
+    command
+        .args(args)
+        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     command
         .env_remove("RUST_LOG")
         .stdin(Stdio::null())
@@ -874,7 +876,7 @@ fn tables(text: &str) -> Vec<String> {
 
 #[test]
 fn the_readme_shows_what_its_first_command_prints() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     let first = readme
         .split("```sh\n")
@@ -883,11 +885,10 @@ fn the_readme_shows_what_its_first_command_prints() {
         .lines()
         .next()
         .unwrap();
-    let arguments = first
-        .strip_prefix("cargo run --features cli -- ")
-        .expect(first);
+    let arguments = first.strip_prefix("cargo run --bin rmq -- ").expect(first);
     let printed = tables(&args(&arguments.split(' ').collect::<Vec<_>>()).ok());
-    let shown = tables(&readme);
+    let until_next_command = readme.split("```sh\n").nth(1).unwrap();
+    let shown = tables(until_next_command);
     assert!(!shown.is_empty());
     for table in shown {
         assert!(printed.contains(&table), "this is not printed:\n{table}");
