@@ -1,5 +1,5 @@
 // Builds the paper's levels over small columns and compares every answer with a scan.
-#include "../paper.cu"
+#include "../baselines/paper.cu"
 #include "layout.h"
 #include "queries.h"
 

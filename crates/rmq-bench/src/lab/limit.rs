@@ -1,4 +1,4 @@
-//! Data and ranges made on the device, answers compared there, and what its memory can do: `kernels/limit.cu`.
+//! Data and ranges made on the device, answers compared there, and what its memory can do: `kernels/baselines/limit.cu`.
 
 use super::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab, Wanted, wide};
 use rmq_engine::EngineError;

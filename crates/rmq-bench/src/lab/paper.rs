@@ -1,4 +1,4 @@
-//! The kernels of the paper: `kernels/paper.cu`.
+//! The kernels of the paper: `kernels/baselines/paper.cu`.
 
 use cudarc::driver::sys::CUdeviceptr;
 
@@ -38,7 +38,7 @@ pub enum Paper {
     FullScan,
 }
 
-/// The twin of `PaperIndex` in `kernels/paper.cu`.
+/// The twin of `PaperIndex` in `kernels/baselines/paper.cu`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PaperIndex {

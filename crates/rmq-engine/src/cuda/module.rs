@@ -32,20 +32,20 @@ impl Module {
         macro_rules! ptx {
             ($file:literal) => {
                 concat!(
-                    include_str!(concat!("../../kernels/ptx/", $file, ".ptx")),
+                    include_str!(concat!("../../kernels/", $file, ".ptx")),
                     "\0"
                 )
             };
         }
         let text = match self {
-            Self::Build => ptx!("build"),
-            Self::AnswerU32 => ptx!("answer_u32"),
-            Self::AnswerU64 => ptx!("answer_u64"),
-            Self::AnswerU128 => ptx!("answer_u128"),
-            Self::Bounds => ptx!("bounds"),
-            Self::Paper => ptx!("paper"),
-            Self::PaperHeatMap => ptx!("paper_heat_map"),
-            Self::Limit => ptx!("limit"),
+            Self::Build => ptx!("ptx/build"),
+            Self::AnswerU32 => ptx!("ptx/answer_u32"),
+            Self::AnswerU64 => ptx!("ptx/answer_u64"),
+            Self::AnswerU128 => ptx!("ptx/answer_u128"),
+            Self::Bounds => ptx!("ptx/bounds"),
+            Self::Paper => ptx!("baselines/ptx/paper"),
+            Self::PaperHeatMap => ptx!("baselines/ptx/paper_heat_map"),
+            Self::Limit => ptx!("baselines/ptx/limit"),
         };
         // Looked through for zero bytes when loaded: doing it at compile time takes long.
         CStr::from_bytes_with_nul(text.as_bytes()).expect("PTX has no zero byte")

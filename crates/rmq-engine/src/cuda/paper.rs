@@ -24,7 +24,7 @@ const COALESCED: (u64, u64) = (16, 32);
 /// Entries of a chunk of VL.
 const VECTOR: u64 = 8;
 
-/// The twin of `PaperIndex` in `kernels/paper.cu`, which says what the fields are. Passed to kernels by value.
+/// The twin of `PaperIndex` in `kernels/baselines/paper.cu`, which says what the fields are. Passed to kernels by value.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct PaperIndex {

@@ -8,7 +8,7 @@
 //   limit_differ_K                const K* a, const K* b, u64 count, u64* differing: adds how many answers differ
 //
 // One thread a query or an entry unless it says otherwise.
-#include "index.cuh"
+#include "../index.cuh"
 
 // Lengths of ranges, of a column of n values: the paper's.
 enum Workload : u32 {

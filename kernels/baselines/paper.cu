@@ -14,7 +14,7 @@
 // The last four take what `answer_*` takes, with a PaperIndex for the Index. `position` writes values, too, if `values` is not null. Of
 // `multi_load` and `full_scan`, `valid` must be 0 before. With RMQ_HEAT_MAP this compiles to CL and VL with every G and C, for
 // values of 32 bits alone; else G is 16 and C 32 (CL) or 8 (VL).
-#include "index.cuh"
+#include "../index.cuh"
 
 constexpr int PAPER_LEVELS = 12;
 
