@@ -1,6 +1,6 @@
-//! Host memory that a device copies to and from at full speed.
+//! Pinned host memory, which devices copy to and from at full speed.
 //!
-//! It takes long to make (about a millisecond for four megabytes), so blocks are kept and lent again.
+//! Allocating it is slow (about a millisecond for four megabytes), so a pool caches freed blocks.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -9,31 +9,32 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_PORTABLE};
 
-use super::device::Device;
+use crate::cuda::driver::device::Device;
 use crate::{EngineError, Memory};
 
-/// Smallest block.
-const SMALLEST: usize = 64 << 10;
+/// The size of the smallest block.
+const MIN_BLOCK_BYTES: usize = 64 << 10;
 
-/// Blocks that nobody uses are kept up to so many bytes.
-const KEPT: usize = 1 << 30;
+/// The most bytes of freed blocks that are cached.
+const MAX_CACHED_BYTES: usize = 1 << 30;
 
-/// Answers are put into pinned memory while no more than so many bytes of it were made: the machine can't swap it out.
-const ANSWERS: usize = 4 << 30;
+/// Answers get pinned memory while the pool has at most this many bytes: the system can't swap it out.
+const MAX_BYTES_FOR_ANSWERS: usize = 4 << 30;
 
-/// Blocks of pinned memory, each of a power of two bytes.
+/// A pool of blocks of pinned memory, each of a power of two bytes.
 #[derive(Debug)]
-pub struct Pinned {
+pub struct PinnedPool {
     device: Arc<Device>,
-    spare: Mutex<Spare>,
-    /// Where each block begins and ends, lent or not.
-    all: RwLock<BTreeMap<usize, usize>>,
-    /// Bytes of these.
-    made: AtomicUsize,
+    cached: Mutex<Cached>,
+    /// The start and end address of every block, cached or in use.
+    ranges: RwLock<BTreeMap<usize, usize>>,
+    /// Bytes of all blocks.
+    allocated: AtomicUsize,
 }
 
+/// Freed blocks.
 #[derive(Debug, Default)]
-struct Spare {
+struct Cached {
     /// By size.
     blocks: BTreeMap<usize, Vec<Start>>,
     bytes: usize,
@@ -42,105 +43,117 @@ struct Spare {
 #[derive(Debug)]
 struct Start(NonNull<u8>);
 
-// SAFETY: memory that nobody else uses.
+// SAFETY: the pool owns the memory; nothing else refers to it.
 unsafe impl Send for Start {}
 
-impl Pinned {
+impl PinnedPool {
+    /// Creates an empty pool.
     pub fn new(device: &Arc<Device>) -> Self {
         Self {
             device: Arc::clone(device),
-            spare: Mutex::default(),
-            all: RwLock::default(),
-            made: AtomicUsize::new(0),
+            cached: Mutex::default(),
+            ranges: RwLock::default(),
+            allocated: AtomicUsize::new(0),
         }
     }
 
-    /// A block of at least `bytes` bytes, its contents of any kind.
-    pub fn take(self: &Arc<Self>, bytes: usize) -> Result<Block, EngineError> {
+    /// The device through which the pool allocates.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Takes a block of at least `bytes` bytes with arbitrary contents.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`] if no more memory can be pinned, [`EngineError::Device`] if the device fails.
+    pub fn take(self: &Arc<Self>, bytes: usize) -> Result<PinnedBlock, EngineError> {
         let bytes = bytes
-            .max(SMALLEST)
+            .max(MIN_BLOCK_BYTES)
             .checked_next_power_of_two()
             .ok_or(EngineError::OutOfMemory { bytes })?;
-        let block = |start| Block {
+        let block = |start| PinnedBlock {
             pool: Arc::clone(self),
             start,
             bytes,
         };
         {
-            let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(Start(start)) = spare.blocks.get_mut(&bytes).and_then(Vec::pop) {
-                spare.bytes -= bytes;
+            let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(Start(start)) = cached.blocks.get_mut(&bytes).and_then(Vec::pop) {
+                cached.bytes -= bytes;
                 return Ok(block(start));
             }
         }
         let mut start = std::ptr::null_mut();
-        // Portable: devices of other contexts copy to it as fast.
-        // SAFETY: the pointer is good for the call.
+        // Portable: devices of other contexts copy to it at the same speed.
+        // SAFETY: the pointer is valid for the call.
         let enough = self.device.allocate("pin host memory", || unsafe {
             sys::cuMemHostAlloc(&raw mut start, bytes, CU_MEMHOSTALLOC_PORTABLE)
         })?;
         let start: NonNull<u8> = NonNull::new(start.cast())
             .filter(|_| enough)
             .ok_or(EngineError::OutOfMemory { bytes })?;
-        // So that whoever is lent it sees initialised bytes.
-        // SAFETY: fresh memory of that length.
+        // Users see initialised bytes.
+        // SAFETY: newly allocated memory of that length.
         unsafe { start.write_bytes(0, bytes) };
         let address = start.as_ptr().addr();
-        self.all
+        self.ranges
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(address, address + bytes);
-        self.made.fetch_add(bytes, Ordering::Relaxed);
+        self.allocated.fetch_add(bytes, Ordering::Relaxed);
         Ok(block(start))
     }
 
-    /// `len` numbers in pinned memory, to keep.
-    pub fn numbers<T: Pod>(self: &Arc<Self>, len: usize) -> Result<Memory<T>, EngineError> {
+    /// Allocates `len` numbers in pinned memory, for answers.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`] if the pool is too large already, else as [`PinnedPool::take`].
+    pub fn allocate<T: Pod>(self: &Arc<Self>, len: usize) -> Result<Memory<T>, EngineError> {
         let bytes = len.saturating_mul(size_of::<T>());
-        if self.made.load(Ordering::Relaxed).saturating_add(bytes) > ANSWERS {
+        if self.allocated.load(Ordering::Relaxed).saturating_add(bytes) > MAX_BYTES_FOR_ANSWERS {
             return Err(EngineError::OutOfMemory { bytes });
         }
         let block = self.take(bytes)?;
-        // SAFETY: a block is initialised, aligned to pages, that long, and lent to nobody else before it is dropped.
+        // SAFETY: the block is initialised, aligned to pages, at least that long, and used by its owner alone until it is dropped.
         Ok(unsafe { Memory::lent(block.start.cast(), len, block) })
     }
 
-    /// Whether a slice lies in a block of this pool, so that a device may copy to it directly.
-    pub fn holds<T>(&self, slice: &[T]) -> bool {
+    /// Whether a slice is in a block of this pool, so that a device may copy to it directly.
+    pub fn contains<T>(&self, slice: &[T]) -> bool {
         let range = slice.as_ptr_range();
-        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
-        all.range(..=range.start.addr())
+        let ranges = self.ranges.read().unwrap_or_else(PoisonError::into_inner);
+        ranges.range(..=range.start.addr())
             .next_back()
             .is_some_and(|(_, end)| range.end.addr() <= *end)
     }
 
-    fn give_back(&self, start: NonNull<u8>, bytes: usize) {
-        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.bytes + bytes <= KEPT {
-            spare.bytes += bytes;
-            spare.blocks.entry(bytes).or_default().push(Start(start));
+    fn release(&self, start: NonNull<u8>, bytes: usize) {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.bytes + bytes <= MAX_CACHED_BYTES {
+            cached.bytes += bytes;
+            cached.blocks.entry(bytes).or_default().push(Start(start));
             return;
         }
-        drop(spare);
+        drop(cached);
         self.free(start, bytes);
     }
 
     fn free(&self, start: NonNull<u8>, bytes: usize) {
-        self.made.fetch_sub(bytes, Ordering::Relaxed);
-        self.all
+        self.allocated.fetch_sub(bytes, Ordering::Relaxed);
+        self.ranges
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(&start.as_ptr().addr());
-        // SAFETY: allocated in `take`, lent to nobody, freed once.
+        // SAFETY: allocated in `take`, not in use, freed once.
         self.device
-            .quietly(|| unsafe { sys::cuMemFreeHost(start.as_ptr().cast()) });
+            .call_ignoring_errors(|| unsafe { sys::cuMemFreeHost(start.as_ptr().cast()) });
     }
 }
 
-impl Drop for Pinned {
+impl Drop for PinnedPool {
     fn drop(&mut self) {
-        let spare = std::mem::take(self.spare.get_mut().unwrap_or_else(PoisonError::into_inner));
-        for (bytes, starts) in spare.blocks {
+        let cached = std::mem::take(self.cached.get_mut().unwrap_or_else(PoisonError::into_inner));
+        for (bytes, starts) in cached.blocks {
             for Start(start) in starts {
                 self.free(start, bytes);
             }
@@ -148,20 +161,20 @@ impl Drop for Pinned {
     }
 }
 
-/// A block on loan, aligned to pages and initialised. No copy to or from it is under way when it is dropped.
+/// A block of pinned memory, aligned to pages and initialised. When it is dropped, no copy to or from it is in flight.
 #[derive(Debug)]
-pub struct Block {
-    pool: Arc<Pinned>,
+pub struct PinnedBlock {
+    pool: Arc<PinnedPool>,
     start: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: the block is lent to one owner, which its memory belongs to.
-unsafe impl Send for Block {}
+// SAFETY: the block owns its memory until it is dropped.
+unsafe impl Send for PinnedBlock {}
 // SAFETY: as above.
-unsafe impl Sync for Block {}
+unsafe impl Sync for PinnedBlock {}
 
-impl Block {
+impl PinnedBlock {
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -170,27 +183,30 @@ impl Block {
         self.start.as_ptr()
     }
 
-    /// `len` numbers from byte `offset` on. No copy to or from them is under way.
-    pub fn numbers<T: Pod>(&mut self, offset: usize, len: usize) -> &mut [T] {
+    /// Returns the `len` numbers at byte `offset`. No copy to or from them may be in flight.
+    ///
+    /// # Panics
+    /// If they are not aligned or not within the block.
+    pub fn slice_mut<T: Pod>(&mut self, offset: usize, len: usize) -> &mut [T] {
         let end = len
             .checked_mul(size_of::<T>())
             .and_then(|bytes| bytes.checked_add(offset));
         assert!(
             offset.is_multiple_of(align_of::<T>()) && end.is_some_and(|end| end <= self.bytes),
-            "a part of a block lies outside it"
+            "numbers outside their block"
         );
-        // SAFETY: inside the block, aligned, initialised; `&mut self` makes it the only reference.
+        // SAFETY: within the block, aligned, initialised; `&mut self` makes it the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset).cast(), len) }
     }
 }
 
-impl Drop for Block {
+impl Drop for PinnedBlock {
     fn drop(&mut self) {
-        self.pool.give_back(self.start, self.bytes);
+        self.pool.release(self.start, self.bytes);
     }
 }
 
-/// Types of which any bytes are a value.
+/// Types for which all bytes are valid values.
 ///
 /// # Safety
 /// Only for integers.

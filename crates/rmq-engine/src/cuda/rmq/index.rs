@@ -1,66 +1,105 @@
-//! A column on its devices, and what answers where all of them fail.
+//! The index of a column on the devices of an engine.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
-use super::build::Source;
-use super::gpu::Gpu;
-use super::key::CudaKey;
-use super::lane::{Question, Run, Targets};
-use super::memory::DeviceMemory;
-use super::module::Function;
-use super::pinned::Pod;
-use super::plan::{AnyIndex, Choice, Plan, Wanted};
-use super::replicas::{self, on_each, on_one};
-use super::tuning::BATCH;
+use super::build::{self, ColumnSource};
+use super::layout::{DeviceIndex, Layout};
+use super::query_pipeline::{AnswerKernel, OutputPointers, QueryChunk, QueryPipeline};
+use super::shape::Shape;
+use crate::cuda::driver::module::Function;
+use crate::cuda::gpu::Gpu;
+use crate::cuda::key::CudaKey;
+use crate::cuda::memory::device_memory::DeviceMemory;
+use crate::cuda::memory::pinned::Pod;
+use crate::cuda::replicas::{Replica, build_on_each, run_on_one};
+use crate::cuda::tuning::BATCH;
 use crate::{
     Answers, BuildOptions, Column, ColumnSize, Encoding, EngineError, Memory, Outputs, RangeIndex,
 };
 
-/// An index that each of some devices holds.
+/// An index of which each device has a replica.
 pub struct CudaIndex<K> {
     rows: usize,
     encoding: Encoding<K>,
-    options: BuildOptions,
+    has_positions: bool,
     /// Bytes on each device, the column included.
     bytes: usize,
-    /// None of an empty column.
-    replicas: Vec<Replica>,
-    /// Kept for the CPU engine to index, if that may answer.
-    column: Option<Column<K>>,
-    on_cpu: OnceLock<Result<Arc<dyn RangeIndex<K>>, EngineError>>,
+    /// None for an empty column.
+    replicas: Vec<IndexReplica>,
 }
 
 /// The index on one device.
-struct Replica {
-    index: AnyIndex,
-    /// What the index lies in.
+struct IndexReplica {
+    /// Points into `_memory`.
+    index: Box<DeviceIndex>,
     _memory: DeviceMemory,
-    kernels: Kernels,
-    /// Of these, for a query.
-    threads: u64,
-    /// Whether they take positions of 64 bits.
-    wide: bool,
+    kernels: AnswerKernels,
+    wide_positions: bool,
     gpu: Arc<Gpu>,
 }
 
-/// The kernels that answer.
+/// The kernels that answer queries, by the answers that they write.
 #[derive(Clone, Copy)]
-struct Kernels {
+struct AnswerKernels {
     value: Function,
+    /// None in an index without positions.
     position: Option<Function>,
     both: Option<Function>,
 }
 
+/// The answers that a kernel writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelOutput {
+    /// Values.
+    Value,
+    /// Leftmost positions.
+    Position,
+    /// Values and leftmost positions.
+    Both,
+}
+
+impl KernelOutput {
+    /// The output as it appears in the names of kernels.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Value => "value",
+            Self::Position => "position",
+            Self::Both => "both",
+        }
+    }
+}
+
+/// Finds the kernel that answers queries on an index.
+///
+/// # Errors
+/// Those of [`Modules::function`](crate::cuda::driver::module::Modules::function).
+pub fn answer_kernel<K: CudaKey>(
+    gpu: &Gpu,
+    chunk_bytes: u32,
+    wide_positions: bool,
+    output: KernelOutput,
+) -> Result<Function, EngineError> {
+    let name = format!(
+        "answer_{}_c{chunk_bytes}_p{}_{}",
+        K::NAME,
+        if wide_positions { 64 } else { 32 },
+        output.name()
+    );
+    gpu.modules.function(K::ANSWER, &name)
+}
+
 impl<K: CudaKey> CudaIndex<K> {
-    /// Builds the index on every device that has room for it.
+    /// Builds the index on every device that has room for it. `shape` replaces the best shape for the column.
+    ///
+    /// # Errors
+    /// [`EngineError::TooLong`], [`EngineError::Validity`], [`EngineError::Stopped`], and if all devices fail the error of the first one.
     pub fn build(
         gpus: &[Arc<Gpu>],
-        column: Column<K>,
+        column: &Column<K>,
         options: &BuildOptions,
-        choice: Choice,
-        fallback: bool,
+        shape: Option<Shape>,
         stop: &AtomicBool,
     ) -> Result<Self, EngineError> {
         let bits = column.bits();
@@ -69,7 +108,7 @@ impl<K: CudaKey> CudaIndex<K> {
             bitmap.check(bits.len())?;
             validity = validity.filter(|bitmap| bitmap.null_count(bits.len()) > 0);
         }
-        let source = Source {
+        let source = ColumnSource {
             bits,
             encoding: column.encoding(),
             validity,
@@ -82,38 +121,31 @@ impl<K: CudaKey> CudaIndex<K> {
             key_bytes: size_of::<K>(),
             nulls: validity.is_some(),
         };
-        let plan = Plan::of(choice, size, options.positions)?;
+        let layout = Layout::new(size, options.positions, shape)?;
         let gpus = if bits.is_empty() { &[] } else { gpus };
-        let replicas = on_each(gpus, "an index", |gpu| {
-            source.go_on()?;
-            Replica::build(gpu, source, &plan)
+        let replicas = build_on_each(gpus, "an index", |gpu| {
+            source.check_stopped()?;
+            IndexReplica::build(gpu, source, &layout)
         })?;
-        source.go_on()?;
+        source.check_stopped()?;
         Ok(Self {
             rows: bits.len(),
             encoding: column.encoding(),
-            options: *options,
-            bytes: if replicas.is_empty() { 0 } else { plan.bytes() },
+            has_positions: options.positions,
+            bytes: if replicas.is_empty() {
+                0
+            } else {
+                usize::try_from(layout.bytes).unwrap_or(usize::MAX)
+            },
             replicas,
-            column: fallback.then_some(column),
-            on_cpu: OnceLock::new(),
         })
     }
 
-    /// Answers on the device that has least to do, or on another one where that fails.
-    fn on_devices(&self, runs: &[Run<'_>], out: &mut Answers<'_, K>) -> Result<(), EngineError> {
-        on_one(&self.replicas, "the index", |replica| {
-            let targets = self.targets(out);
-            // SAFETY: targets are those of `out`, whose lengths were checked.
-            unsafe { replica.answer(runs, targets) }
-        })
-    }
-
-    fn targets(&self, out: &mut Answers<'_, K>) -> Targets {
-        fn pinned<T>(replicas: &[Replica], slice: &[T]) -> bool {
-            replicas.iter().any(|one| one.gpu.pinned.holds(slice))
+    fn output_pointers(&self, out: &mut Answers<'_, K>) -> OutputPointers {
+        fn pinned<T>(replicas: &[IndexReplica], slice: &[T]) -> bool {
+            replicas.iter().any(|one| one.gpu.pinned.contains(slice))
         }
-        Targets {
+        OutputPointers {
             pinned: pinned(&self.replicas, out.valid)
                 && out
                     .values
@@ -131,93 +163,81 @@ impl<K: CudaKey> CudaIndex<K> {
             valid: out.valid.as_mut_ptr(),
         }
     }
-
-    /// The index of the CPU engine, built by the first that asks; others wait for it.
-    fn on_cpu(&self, failure: EngineError) -> Result<&dyn RangeIndex<K>, EngineError> {
-        let Some(column) = &self.column else {
-            return Err(failure);
-        };
-        let built = self.on_cpu.get_or_init(|| {
-            log::warn!("{failure}; the CPU answers instead");
-            if column.len() != self.rows {
-                return Err(EngineError::ColumnMoved);
-            }
-            K::on_cpu(column.clone(), &self.options)
-        });
-        match built {
-            Ok(index) => Ok(&**index),
-            Err(error) => Err(error.clone()),
-        }
-    }
 }
 
-impl replicas::Replica for Replica {
+impl Replica for IndexReplica {
     fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 }
 
-impl Replica {
+impl IndexReplica {
     fn build<K: CudaKey>(
         gpu: &Arc<Gpu>,
-        source: Source<'_, K>,
-        plan: &Plan,
+        source: ColumnSource<'_, K>,
+        layout: &Layout,
     ) -> Result<Self, EngineError> {
-        let find = |wanted| plan.kernel::<K>(gpu, wanted);
-        let of_positions = |wanted| source.positions.then(|| find(wanted)).transpose();
-        let kernels = Kernels {
-            value: find(Wanted::Value)?,
-            position: of_positions(Wanted::Position)?,
-            both: of_positions(Wanted::Both)?,
+        let wide_positions = layout.shape.wide_positions;
+        let find =
+            |output| answer_kernel::<K>(gpu, layout.shape.chunk_bytes, wide_positions, output);
+        let find_if_positions = |output| source.positions.then(|| find(output)).transpose();
+        let kernels = AnswerKernels {
+            value: find(KernelOutput::Value)?,
+            position: find_if_positions(KernelOutput::Position)?,
+            both: find_if_positions(KernelOutput::Both)?,
         };
-        let (index, memory) = plan.build(gpu, source)?;
+        let (index, memory) = build::build(gpu, source, layout)?;
         Ok(Self {
-            index,
+            index: Box::new(index),
             _memory: memory,
             kernels,
-            threads: plan.threads(),
-            wide: plan.wide(),
+            wide_positions,
             gpu: Arc::clone(gpu),
         })
     }
 
-    /// Answers a batch, run by run on two lanes.
+    /// Answers a batch, whose chunks pass through two pipelines in turn.
     ///
     /// # Safety
-    /// `targets` have room for as many answers as there are bounds, and nobody else touches them meanwhile.
-    unsafe fn answer(&self, runs: &[Run<'_>], targets: Targets) -> Result<(), EngineError> {
-        let kernel = match (targets.values.is_null(), targets.positions.is_null()) {
+    /// `out` has room for the answers of all chunks, and nothing else accesses it meanwhile.
+    unsafe fn answer(
+        &self,
+        chunks: &[QueryChunk<'_>],
+        out: OutputPointers,
+    ) -> Result<(), EngineError> {
+        let function = match (out.values.is_null(), out.positions.is_null()) {
             (_, true) => Some(self.kernels.value),
             (true, false) => self.kernels.position,
             (false, false) => self.kernels.both,
         };
-        let question = Question {
+        let kernel = AnswerKernel {
             index: &self.index,
-            kernel: kernel.ok_or(EngineError::NoPositions)?,
-            threads: self.threads,
-            wide: self.wide,
+            function: function.ok_or(EngineError::NoPositions)?,
+            wide_positions: self.wide_positions,
         };
-        self.gpu.with_slot(|slot| {
-            for (i, run) in runs.iter().enumerate() {
-                let lane = &mut slot.lanes[i % 2];
-                // SAFETY: as the caller vouches. After an error the slot is dropped, which waits for what is under way.
+        self.gpu.with_buffers(|buffers| {
+            let mut pipelines = buffers.each_mut().map(QueryPipeline::new);
+            for (i, chunk) in chunks.iter().enumerate() {
+                let pipeline = &mut pipelines[i % 2];
+                // SAFETY: guaranteed by the caller. On an error `with_buffers` drops the buffers, which waits for work in flight.
                 unsafe {
-                    lane.finish()?;
-                    lane.start(&self.gpu, question, run, i * BATCH, targets)?;
+                    pipeline.finish()?;
+                    pipeline.start(kernel, chunk, i * BATCH, out)?;
                 }
             }
-            for lane in &mut slot.lanes {
+            for pipeline in &mut pipelines {
                 // SAFETY: as above.
-                unsafe { lane.finish()? };
+                unsafe { pipeline.finish()? };
             }
             Ok(())
         })
     }
 }
 
-/// Memory for answers: pinned where it can be had.
-fn lent<T: Pod>(from: Option<&Replica>, len: usize) -> Memory<T> {
-    from.and_then(|from| from.gpu.pinned.numbers(len).ok())
+/// Allocates memory for answers, pinned if possible.
+fn output_memory<T: Pod>(replica: Option<&IndexReplica>, len: usize) -> Memory<T> {
+    replica
+        .and_then(|replica| replica.gpu.pinned.allocate(len).ok())
         .unwrap_or_else(|| vec![T::default(); len].into())
 }
 
@@ -227,7 +247,7 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
     }
 
     fn has_positions(&self) -> bool {
-        self.options.positions
+        self.has_positions
     }
 
     fn index_bytes(&self) -> usize {
@@ -235,10 +255,7 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
     }
 
     fn memory_bytes(&self) -> usize {
-        match self.on_cpu.get() {
-            Some(Ok(index)) => index.memory_bytes(),
-            _ => 0,
-        }
+        0
     }
 
     fn device_bytes(&self) -> usize {
@@ -246,12 +263,12 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
     }
 
     fn outputs(&self, queries: usize, values: bool, positions: bool) -> Outputs<K> {
-        let mut pools = self.replicas.iter();
-        let pool = pools.find(|replica| replica.gpu.device.failed().is_none());
+        let mut replicas = self.replicas.iter();
+        let usable = replicas.find(|replica| replica.gpu.device.failed().is_none());
         Outputs {
-            values: values.then(|| lent(pool, queries)),
-            positions: positions.then(|| lent(pool, queries)),
-            valid: lent(pool, queries.div_ceil(64)),
+            values: values.then(|| output_memory(usable, queries)),
+            positions: positions.then(|| output_memory(usable, queries)),
+            valid: output_memory(usable, queries.div_ceil(64)),
         }
     }
 
@@ -264,7 +281,7 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
         parts: &[(&[i64], &[i64])],
         mut out: Answers<'_, K>,
     ) -> Result<(), EngineError> {
-        let mut ranges = 0;
+        let mut queries = 0;
         for (left, right) in parts {
             if left.len() != right.len() {
                 return Err(EngineError::Lengths {
@@ -273,10 +290,10 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
                     found: right.len(),
                 });
             }
-            ranges += left.len();
+            queries += left.len();
         }
-        out.check_lengths(ranges, ranges)?;
-        if out.positions.is_some() && !self.options.positions {
+        out.check_lengths(queries, queries)?;
+        if out.positions.is_some() && !self.has_positions {
             return Err(EngineError::NoPositions);
         }
         if self.rows == 0 {
@@ -289,13 +306,15 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
             out.valid.fill(0);
             return Ok(());
         }
-        if ranges == 0 {
+        if queries == 0 {
             return Ok(());
         }
-        match self.on_devices(&Run::cut(parts), &mut out) {
-            Ok(()) => Ok(()),
-            Err(failure) => self.on_cpu(failure)?.answer_gathered(parts, out),
-        }
+        let chunks = QueryChunk::split(parts);
+        run_on_one(&self.replicas, "the index", |replica| {
+            let pointers = self.output_pointers(&mut out);
+            // SAFETY: the pointers are those of `out`, whose lengths were checked.
+            unsafe { replica.answer(&chunks, pointers) }
+        })
     }
 }
 
