@@ -187,8 +187,7 @@ impl Bench<'_> {
     }
 
     fn ours(&self, wanted: Wanted) -> Result<KernelUnderTest, EngineError> {
-        self.lab
-            .ours(&self.column, wanted.into(), self.rounds())
+        self.lab.ours(&self.column, wanted.into(), self.rounds())
     }
 
     /// Measures the requested kernels on each workload, and the limit of the hardware.

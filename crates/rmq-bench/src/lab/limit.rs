@@ -128,7 +128,10 @@ impl Lab {
     /// Those of the driver.
     pub fn copy_speed(&self) -> Result<f64, EngineError> {
         const BYTES: u32 = 1 << 30;
-        let (from, to) = (self.allocate(BYTES as usize)?, self.allocate(BYTES as usize)?);
+        let (from, to) = (
+            self.allocate(BYTES as usize)?,
+            self.allocate(BYTES as usize)?,
+        );
         let kernel = self.limit("limit_copy")?;
         let (source, destination) = (from.address(), to.address());
         let packs = u64::from(BYTES / 16);

@@ -59,10 +59,7 @@ impl Lab {
                 unsafe { self.stream.memset(padding, byte, region.padding as usize)? };
             }
         }
-        let (first, tiles) = (
-            0_u64,
-            column.rows.div_ceil(layout.chunk() * layout.chunk()),
-        );
+        let (first, tiles) = (0_u64, column.rows.div_ceil(layout.chunk() * layout.chunk()));
         let build_seconds = self.time(rounds, || {
             let arguments = [argument(&index), argument(&first), argument(&tiles)];
             // SAFETY: the column is in place, padded to whole chunks; arguments are those of `build_bottom`. On the stream, the levels that it

@@ -203,10 +203,7 @@ fn check<K: LabKey>(
 
 /// Tests a kernel, or the engine's for `None`, at all sizes and cutoffs, with both widths of positions.
 fn test_sizes<K: LabKey>(lab: &Lab, kernel: Option<PaperKernel>, outputs: &[KernelOutput]) {
-    let heat_map = matches!(
-        kernel,
-        Some(PaperKernel::Coalesced { heat_map: true, .. })
-    );
+    let heat_map = matches!(kernel, Some(PaperKernel::Coalesced { heat_map: true, .. }));
     let cutoffs = match kernel {
         Some(PaperKernel::FullScan) | None => &CUTOFFS[..1],
         Some(_) => &CUTOFFS,

@@ -159,10 +159,7 @@ impl CudaEngine {
     /// Makes the `nth` driver call of a kind fail on every device, counted from 1 and from now on; 0 disarms. Returns whether an earlier fault
     /// was still armed.
     #[doc(hidden)]
-    #[expect(
-        clippy::must_use_candidate,
-        reason = "most callers ignore the result"
-    )]
+    #[expect(clippy::must_use_candidate, reason = "most callers ignore the result")]
     pub fn inject(&self, fault: Fault, nth: u64) -> bool {
         let mut armed = false;
         for gpu in self.gpus.iter() {

@@ -69,7 +69,9 @@ fn small_sizes<K: Width>() {
         &[4, 8, 16, 32, 64, 256, 1024, 4096, 8192, 32_768]
     };
     for shape in shapes(size_of::<K>()) {
-        let Some(engine) = open_shaped(shape) else { return };
+        let Some(engine) = open_shaped(shape) else {
+            return;
+        };
         sizes_around::<K>(&engine, edges, &format!("{shape:?}"), &mut random);
     }
 }
@@ -123,7 +125,9 @@ fn small_sizes_of_128_bits() {
 #[test]
 fn every_pattern_at_a_million_values() {
     let mut random = Random::new("every pattern");
-    let Some(engine) = open_shaped(None) else { return };
+    let Some(engine) = open_shaped(None) else {
+        return;
+    };
     for data in DATA {
         for nulls in [Nulls::Absent, Nulls::Some, Nulls::Most, Nulls::Runs] {
             pattern::<u32>(&engine, data, nulls, &mut random);
@@ -145,7 +149,9 @@ fn pattern<K: Width>(engine: &CudaEngine, data: Data, nulls: Nulls, random: &mut
 #[test]
 fn a_batch_of_any_length() {
     let mut random = Random::new("batch lengths");
-    let Some(engine) = open_shaped(None) else { return };
+    let Some(engine) = open_shaped(None) else {
+        return;
+    };
     let case = Case::<u32>::new(Data::Uniform, Nulls::Some, 50_000, &mut random);
     let naive = Naive::new(&case.keys, &case.valid);
     let index = u32::index(&engine, case.column.clone(), &options(true)).expect("it fits");
@@ -182,7 +188,9 @@ pub fn queries() -> u64 {
 /// Tests columns of random length, pattern and width concurrently, each one queried by several threads.
 #[test]
 fn many_random_queries() {
-    let Some(engine) = open_shaped(None) else { return };
+    let Some(engine) = open_shaped(None) else {
+        return;
+    };
     let (total, answered) = (queries(), AtomicU64::new(0));
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get().min(16));
     let mut random = Random::new("random queries");
@@ -316,7 +324,9 @@ fn same<K: Width>(
 #[test]
 fn large_columns_match_the_cpu_engine() {
     let mut random = Random::new("large columns");
-    let Some(engine) = open_shaped(None) else { return };
+    let Some(engine) = open_shaped(None) else {
+        return;
+    };
     let sizes: &[u32] = if small() { &[12] } else { &[22, 24, 25] };
     for size in sizes {
         let n = (1 << size) + random.below(100_000) - 50_000.min(1 << (size - 1));
@@ -334,14 +344,18 @@ fn a_huge_column_matches_the_cpu_engine() {
         return;
     };
     let mut random = Random::new("huge column");
-    let Some(engine) = open_shaped(None) else { return };
+    let Some(engine) = open_shaped(None) else {
+        return;
+    };
     let rows = rows.parse().expect("RMQ_TEST_ROWS is a number");
     against_cpu::<u32>(&engine, rows, 4_000_000, &mut random);
 }
 
 #[test]
 fn memory_is_limited_and_released() {
-    let Some(engine) = open_shaped(None) else { return };
+    let Some(engine) = open_shaped(None) else {
+        return;
+    };
     let size = |rows| ColumnSize {
         rows,
         key_bytes: 4,
@@ -460,7 +474,9 @@ fn fails(
 #[test]
 fn dropping_while_other_threads_answer() {
     let mut random = Random::new("dropping");
-    let Some(engine) = open_shaped(None) else { return };
+    let Some(engine) = open_shaped(None) else {
+        return;
+    };
     let n = 30_000;
     let keys = keys::<u64>(Data::Walk, n, &mut random);
     let valid = vec![true; n];

@@ -164,7 +164,11 @@ fn sizes<K: Sorted>(engine: &CudaEngine, random: &mut Random) {
             case.check(&*search);
         }
     }
-    assert_eq!(engine.devices()[0].used, 0, "dropped keys release their memory");
+    assert_eq!(
+        engine.devices()[0].used,
+        0,
+        "dropped keys release their memory"
+    );
 }
 
 #[test]

@@ -110,7 +110,12 @@ impl Stream {
     ///
     /// # Safety
     /// The memory is at least that long and stays valid until the stream was waited for.
-    pub unsafe fn memset(&self, at: CUdeviceptr, byte: u8, bytes: usize) -> Result<(), EngineError> {
+    pub unsafe fn memset(
+        &self,
+        at: CUdeviceptr,
+        byte: u8,
+        bytes: usize,
+    ) -> Result<(), EngineError> {
         if bytes == 0 {
             return Ok(());
         }

@@ -122,7 +122,8 @@ impl PinnedPool {
     pub fn contains<T>(&self, slice: &[T]) -> bool {
         let range = slice.as_ptr_range();
         let ranges = self.ranges.read().unwrap_or_else(PoisonError::into_inner);
-        ranges.range(..=range.start.addr())
+        ranges
+            .range(..=range.start.addr())
             .next_back()
             .is_some_and(|(_, end)| range.end.addr() <= *end)
     }
@@ -152,7 +153,11 @@ impl PinnedPool {
 
 impl Drop for PinnedPool {
     fn drop(&mut self) {
-        let cached = std::mem::take(self.cached.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let cached = std::mem::take(
+            self.cached
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
         for (bytes, starts) in cached.blocks {
             for Start(start) in starts {
                 self.free(start, bytes);

@@ -241,7 +241,10 @@ mod tests {
     /// The layout that nvcc gives the struct: all members have 8 bytes but the last four, which have 4.
     #[test]
     fn device_index_matches_the_struct_of_the_kernels() {
-        assert_eq!(size_of::<DeviceIndex>(), 8 + 4 * 8 + 16 * 8 + 3 * 8 + 8 * 8 + 16);
+        assert_eq!(
+            size_of::<DeviceIndex>(),
+            8 + 4 * 8 + 16 * 8 + 3 * 8 + 8 * 8 + 16
+        );
         assert_eq!(std::mem::offset_of!(DeviceIndex, table_stride), 184);
         assert_eq!(std::mem::offset_of!(DeviceIndex, top), 256);
     }

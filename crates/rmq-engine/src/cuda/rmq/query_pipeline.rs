@@ -13,9 +13,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::clip_bounds::{self, Bound};
 use super::layout::DeviceIndex;
 use crate::EngineError;
-use crate::cuda::batch_buffers::{
-    BatchBuffers, Offsets, capacity, reserve_device, reserve_pinned,
-};
+use crate::cuda::batch_buffers::{BatchBuffers, Offsets, capacity, reserve_device, reserve_pinned};
 use crate::cuda::driver::module::Function;
 use crate::cuda::driver::stream::argument;
 use crate::cuda::tuning::BATCH;

@@ -34,14 +34,16 @@ impl ValidityLayout {
         let memory = DeviceMemory::within(&gpu.budget, &gpu.device, bitmap.len())?;
         let address: CUdeviceptr = memory.address();
         // SAFETY: the memory is as long as the bitmap.
-        unsafe { upload(
+        unsafe {
+            upload(
                 &gpu.pinned,
                 bitmap.len(),
                 copy_of(bitmap),
                 address,
                 1,
                 |_, _| Ok(()),
-            )? };
+            )?
+        };
         let arguments = [
             argument(&address),
             argument(&bit_offset),
