@@ -243,7 +243,7 @@ class Machine {
     me.done = true;
     running--;
     me.warp->running &= ~(1u << me.lane);
-    // Those that wait wait only for threads that still run.
+    // Waiting threads wait only for threads that still run.
     release_barrier();
     for (unsigned lane = 0; lane < WARP; lane++) {
       if (!(me.warp->running >> lane & 1)) continue;
@@ -262,7 +262,7 @@ class Machine {
     }
   }
 
-  // Completes the collective that `like` waits in, if all its lanes have come.
+  // Completes the collective that `like` waits in, if all its lanes have arrived.
   void release_collective(Warp& warp, uint32_t mask, const Thread* like) {
     uint32_t lanes = mask & warp.running;
     if (lanes & ~warp.waiting) return;
@@ -305,7 +305,7 @@ inline void Machine::main_of_thread() {
   }
 }
 
-// Runs `body`, a call of a kernel, on each thread of each block. The seed picks the order in which threads run.
+// Runs `body`, a call of a kernel, on each thread of each block. The seed selects the order in which threads run.
 template <class Kernel> void launch(unsigned blocks, unsigned threads, unsigned seed, const Kernel& body) {
   machine.launch(blocks, threads, seed, body);
 }
@@ -328,7 +328,7 @@ template <class T> T from_bits(uint64_t bits) {
 inline void complete_sync(Warp&, uint32_t) {}
 
 inline void complete_shuffle(Warp& warp, uint32_t lanes) {
-  constexpr uint64_t NOBODY = 0xdeadbeefdeadbeef;  // of a lane that takes no part, the value is undefined
+  constexpr uint64_t NOBODY = 0xdeadbeefdeadbeef;  // the value of a lane that takes no part is undefined
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     Thread& thread = warp.threads[__builtin_ctz(rest)];
     thread.result = lanes >> thread.source & 1 ? warp.threads[thread.source].value : NOBODY;
@@ -370,7 +370,7 @@ inline unsigned lane() { return machine.current->lane; }
 
 }  // namespace emulate
 
-// --- the names that CUDA gives them ---
+// --- CUDA's names ---
 
 #define __device__
 #define __global__

@@ -7,7 +7,7 @@ pub const BATCH: usize = 1 << 18;
 /// The most batches in flight on a device; further callers wait.
 pub const MAX_IN_FLIGHT: usize = 32;
 
-/// Bytes of a column that go to a device at once.
+/// Bytes of a column that go to a device at once: a multiple of the tiles of all shapes.
 pub const SLICE_BYTES: usize = 4 << 20;
 
 /// The most threads that fill slices. Together they read memory faster than the bus transfers it.
