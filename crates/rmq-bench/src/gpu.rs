@@ -332,7 +332,7 @@ impl Bench<'_> {
             threads: 0,
             seconds,
             build_seconds: Some(entry.kernel.build_seconds),
-            index_bytes: Some(entry.kernel.index_bytes),
+            index_bytes: Some(entry.kernel.index_bytes()),
             wrong,
         });
         self.run.progress.done();

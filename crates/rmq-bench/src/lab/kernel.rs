@@ -15,10 +15,8 @@ use super::paper_index::PaperIndex;
 pub struct KernelUnderTest {
     pub function: Function,
     pub index: KernelIndex,
-    /// The index is in here.
+    /// The memory of the index, without the column.
     pub memory: DeviceMemory,
-    /// Bytes of the index, without the column.
-    pub index_bytes: u64,
     /// The time of building the index, with the column in place.
     pub build_seconds: f64,
     /// What the kernel writes: values or positions.
@@ -36,6 +34,14 @@ pub enum KernelIndex {
     Engine(Box<DeviceIndex>),
     /// That of the paper's kernels.
     Paper(Box<PaperIndex>),
+}
+
+impl KernelUnderTest {
+    /// The bytes of the index, without the column.
+    #[must_use]
+    pub fn index_bytes(&self) -> u64 {
+        self.memory.bytes() as u64
+    }
 }
 
 impl Lab {

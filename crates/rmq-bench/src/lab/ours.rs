@@ -47,8 +47,7 @@ impl Lab {
 
         // In a layout the column comes first; here it has memory of its own.
         let before = layout.level[1].start;
-        let index_bytes = layout.bytes - before;
-        let memory = self.allocate(index_bytes as usize)?;
+        let memory = self.allocate((layout.bytes - before) as usize)?;
         let base = memory.address().wrapping_sub(before);
         let mut index = layout.index(base, [0; 2], [0; 2]);
         index.level[0] = column.memory.address();
@@ -73,7 +72,6 @@ impl Lab {
             function,
             index: KernelIndex::Engine(Box::new(index)),
             memory,
-            index_bytes,
             build_seconds,
             output,
             wide_positions,

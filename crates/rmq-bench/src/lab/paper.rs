@@ -103,7 +103,6 @@ struct Levels {
     entries: Vec<u64>,
     /// The binary logarithm of the entries of a chunk.
     shift: u32,
-    bytes: u64,
 }
 
 impl Lab {
@@ -138,7 +137,6 @@ impl Lab {
             function,
             index: KernelIndex::Paper(Box::new(levels.index)),
             memory: levels.memory,
-            index_bytes: levels.bytes,
             build_seconds,
             output,
             wide_positions: column.wide_positions,
@@ -201,7 +199,6 @@ impl Lab {
             memory,
             entries,
             shift,
-            bytes,
         })
     }
 
