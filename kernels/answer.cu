@@ -1,26 +1,25 @@
-// Answers batches of ranges: one thread owns a query, groups of threads read chunks for it.
+// Answers batches of range-minimum queries: one thread owns a query, groups of threads read chunks for it.
 //
-// A search begins at the lowest level where the range spans few chunks: there it reads the one or two chunks in which the range begins
-// and ends. The entries in between count as they are; the first and the last cover values outside the range, and only
-// where one promises less than what is known already does the search go on in the chunk below it. A range too wide
-// for any level begins with two entries of the sparse table on top. So most ranges cost one or two cache lines, and hardly any the two
-// lines of the column that hold its ends.
+// A search begins at the lowest level at which the range spans at most two chunks, and reads the one or two chunks in which the range begins
+// and ends. The entries in between are within the range. The first and the last entry also cover values outside the range: the search continues
+// in the chunk below one of them only if its minimum is less than the best key found so far. A range too wide for any level begins with two
+// entries of the sparse table. Most ranges read one or two cache lines, and few read the two lines of the column that hold their ends.
 //
-// The threads of a warp put the chunks they want to see into a queue (after the paper's warp-local queuing), and groups of threads,
-// which read a chunk each, work it off, level by level. What limits the search is the number of instructions, not the
-// latency of memory: to have the chunks of several tasks a group under way at once was slower, as most queues are short.
+// The threads of a warp put the chunks that they need into a queue (after the paper's warp-local queuing). Groups of threads, each of which reads
+// one chunk at a time, process the queue level by level. The number of instructions limits the search, not the latency of memory: prefetching
+// the chunks of several tasks per group was slower, as most queues are short.
 #include "index.cuh"
 
 constexpr int THREADS = 256;
 constexpr int WARPS = THREADS / 32;
 
-// How many threads read a chunk together. Eight, with one load each, spend more instructions a chunk; two ask the L1 cache for more
-// lines at once.
+// The number of threads that read a chunk together. Eight threads, with one load each, take more instructions per chunk; two threads request more
+// lines of the L1 cache at once.
 constexpr int LANES = 4;
 constexpr int GROUPS = 32 / LANES;
 
-// A stretch of one chunk. A bit stands for an entry. The entries in `touched` but not in `inner` are the first and the last,
-// which cover values outside the range, too.
+// A range of entries of one chunk, as bit masks with one bit per entry. The entries in `touched` but not in `inner` are the first and the last
+// one, which also cover values outside the range.
 template <class P> struct alignas(16) Task {
   P chunk;
   u32 inner, touched;
@@ -33,21 +32,21 @@ template <class P> struct alignas(16) Task {
   }
 };
 
-// What was found there.
+// The result of a task.
 template <class K> struct alignas(16) Found {
   K least;        // of the inner entries
   K first, last;  // the entries at the ends
-  u32 at;         // where in the chunk the leftmost inner least stands
+  u32 at;         // the offset in the chunk of the leftmost inner minimum
 };
 
-// How the threads of a warp tell each other.
+// Passes a task and its result between the threads of a warp.
 template <class K, class P> union Slot {
   Task<P> task;
   Found<K> found;
   __device__ Slot() {}
 };
 
-// One of several values by its number. Selects, where indexing would be a branch or memory.
+// Returns one of several values by its index, with select instructions: indexing would use branches or memory.
 template <class K, int N> __device__ __forceinline__ K pick(const K (&values)[N], u32 at) {
   if constexpr (N == 1) {
     return values[0];
@@ -59,8 +58,8 @@ template <class K, int N> __device__ __forceinline__ K pick(const K (&values)[N]
   }
 }
 
-// Reads the chunks of one level for `count` tasks and puts what was found into their places. A thread loads packs that lie LANES
-// packs apart, so that the threads of a group read 64 bytes side by side.
+// Reads the chunks of one level for `count` tasks and replaces the tasks by their results. A thread loads packs that are LANES packs apart, so
+// that the threads of a group read 64 consecutive bytes.
 template <class K, class P, int BYTES, bool AT, bool COLUMN>
 __device__ __forceinline__ void read_chunks(const void* level, int count, Slot<K, P>* slots, Encoding<K> encoding,
                                             const CachePolicy& policy) {
@@ -132,7 +131,7 @@ __device__ __forceinline__ void answer(const Index& x, u32 m, const P* left, con
   }
   bool some = l <= r;
 
-  // The least key known and where: an entry of a level, and for the table's part the row.
+  // The smallest key so far and its place: an entry of a level, and for an entry of the table its row.
   K best = Key<K>::max();
   P best_entry = 0;
   u32 best_level = 0, best_row = 0;
@@ -179,7 +178,7 @@ __device__ __forceinline__ void answer(const Index& x, u32 m, const P* left, con
     }
     __syncwarp();
 
-    // What comes from the left end stands left of all that is known, what comes from the right end right of it.
+    // Entries at the left end are left of all found so far, those at the right end are right of them.
     K first = Key<K>::max(), last = first;
     if (go_left) {
       const Found<K>& found = slots[slot_l].found;
@@ -205,7 +204,7 @@ __device__ __forceinline__ void answer(const Index& x, u32 m, const P* left, con
 
   u64 position = best_entry;
   if (some && Key<K>::same(best, Key<K>::max())) {
-    // Every value there is has the greatest key, or there is none.
+    // All values in the range have the greatest key, or all are NULL.
     position = x.valid_levels ? next_valid(x, l) : l;
     some = position <= r;
   } else if (AT && some && best_level > 0) {

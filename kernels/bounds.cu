@@ -1,21 +1,20 @@
-// From key ranges to positions: where in a sorted segment of keys a range of keys begins and ends.
+// Finds the positions at which a range of keys begins and ends in a sorted segment.
 //
 //   bounds_K    const K* keys, u32 n, u32 m, const u32* begin, const u32* end, const K* low, const K* high, u32 kind, u32* left, u32* right
 //
-// Query q asks for the rows of begin[q]..end[q] (the end is past the last; both null: of all n) with keys from low[q] to high[q]; `kind`
-// tells of all queries of the batch which of both bounds there are and which count as inside. `left` and `right` come out as `answer_*`
-// takes them: inclusive, 1 and 0 where no row is inside. Keys are order-preserving (`Encoding`) and ascend within a segment. One thread a
-// query.
+// Query q searches rows begin[q]..end[q] (the end is exclusive; both null: all n rows) for keys from low[q] to high[q]. `kind` tells for the
+// whole batch which bounds there are and which are inclusive. `left` and `right` are inclusive positions, as `answer_*` takes them: 1 and 0 if no
+// row matches. Keys are order-preserving (`Encoding`) and ascend within a segment. One thread per query.
 #include "index.cuh"
 
 enum BoundKind : u32 {
-  HAS_LOW = 1,          // else `low` may be null
+  HAS_LOW = 1,          // otherwise `low` may be null
   LOW_IS_INSIDE = 2,
-  HAS_HIGH = 4,         // else `high` may be null
+  HAS_HIGH = 4,         // otherwise `high` may be null
   HIGH_IS_INSIDE = 8,
 };
 
-// Whether a key stands before the first row that is wanted, or before the first row behind them.
+// Whether a key precedes the bound, or, if `or_same`, equals it.
 template <class K> __device__ __forceinline__ bool before(K key, K bound, bool or_same) {
   return or_same ? !Key<K>::less(bound, key) : Key<K>::less(key, bound);
 }
@@ -37,7 +36,7 @@ __device__ __forceinline__ void bounds(const K* keys, u32 n, u32 m, const u32* b
   if (kind & HAS_LOW) a = load_key(low + q);
   if (kind & HAS_HIGH) b = load_key(high + q);
   bool a_or_same = !(kind & LOW_IS_INSIDE), b_or_same = kind & HIGH_IS_INSIDE;
-  // Both searches go through the same lengths, so that two loads are under way in each step.
+  // Both searches use the same lengths, so that two loads are in flight in each step.
   u32 length = first < behind ? behind - first : 0;
   for (; length > 1; length -= length / 2) {
     u32 half = length / 2;

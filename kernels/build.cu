@@ -1,10 +1,10 @@
-// A column becomes levels of chunk minima, with a sparse table on top and a tree of validity bits beside it.
+// Builds an index from a column: levels of chunk minima, a sparse table over the highest level, a tree of validity bits.
 //
-// `build_bottom` reads the column once and writes two levels: a warp takes a tile of CHUNK * CHUNK values, whose CHUNK minima
-// make one chunk of level 1 and one entry of level 2. What lies above is a thousandth of the column.
+// `build_bottom` reads the column once and writes two levels: a warp takes a tile of CHUNK * CHUNK values, whose CHUNK minima are one chunk of
+// level 1 and whose minimum is one entry of level 2. The levels above have a thousandth of the column's size.
 #include "index.cuh"
 
-// Loads tiles of the column and writes their levels 1 and 2, and, where `x.keyed`, the column itself as keys.
+// Loads tiles of the column and writes their levels 1 and 2, and, if `x.keyed`, the column itself as keys.
 template <class K, int BYTES, bool AT> __device__ __forceinline__ void bottom(const Index& x, u64 first, u64 tiles) {
   constexpr int LANES = Chunk<K, BYTES>::PACKS, PACK = Pack<K>::SIZE, CHUNK = Chunk<K, BYTES>::SIZE, TILE = CHUNK * CHUNK;
   constexpr int CHUNKS_A_LOAD = 32 / LANES, LOADS = CHUNK / CHUNKS_A_LOAD;
@@ -17,14 +17,14 @@ template <class K, int BYTES, bool AT> __device__ __forceinline__ void bottom(co
   Pack<K>* column = static_cast<Pack<K>*>(const_cast<void*>(x.level[0])) + start / PACK;
   auto encoding = Encoding<K>::of(x);
 
-  // All loads are issued before the first is used. The column is padded to whole chunks.
+  // All loads are issued before the first one is used. The column is padded to whole chunks.
   Pack<K> packs[LOADS];
 #pragma unroll
   for (int i = 0; i < LOADS; i++) {
     if (u32(i * 32 + lane) * PACK < here) packs[i] = column[i * 32 + lane];
   }
 
-  // Thread t comes to hold entry t of the tile's chunk of level 1.
+  // Thread t will hold entry t of the tile's chunk of level 1.
   Least<K> entry = {Key<K>::max(), 0};
   bool all_there = here == TILE && !x.valid_levels;
 #pragma unroll
@@ -53,7 +53,7 @@ template <class K, int BYTES, bool AT> __device__ __forceinline__ void bottom(co
       }
     }
     least = least_of_lanes<K, LANES, AT>(least);
-    // Its chunk's minimum now stands in every thread of a group; entry t comes from load t / CHUNKS_A_LOAD.
+    // Every thread of a group now has its chunk's minimum; entry t comes from load t / CHUNKS_A_LOAD.
     int group = lane % CHUNKS_A_LOAD;
     K key = Key<K>::shuffle(least.key, group * LANES);
     u32 at = AT ? __shfl_sync(~0u, least.at, group * LANES) : 0;
@@ -72,7 +72,7 @@ template <class K, int BYTES, bool AT> __device__ __forceinline__ void bottom(co
   }
 }
 
-// Entry i of level k from chunk i of level k - 1, which is padded with the greatest key; k >= 3.
+// Computes entry i of level k from chunk i of level k - 1, which is padded with the greatest key; k >= 3.
 template <class K, int BYTES, bool AT> __device__ __forceinline__ void level(const Index& x, u32 k) {
   constexpr int CHUNK = Chunk<K, BYTES>::SIZE, SHIFT = Chunk<K, BYTES>::SHIFT;
   u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x;
@@ -94,7 +94,7 @@ template <class K, int BYTES, bool AT> __device__ __forceinline__ void level(con
   }
 }
 
-// Rows row + 1, row + 2 and row + 3 of the table out of row `row`; row 0 is level[top].
+// Computes rows row + 1, row + 2 and row + 3 of the table from row `row`; row 0 is level[top].
 template <class K, bool AT> __device__ __forceinline__ void table(const Index& x, u64 entries, u32 row) {
   u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x;
   K* keys = static_cast<K*>(const_cast<void*>(x.table));
@@ -139,7 +139,7 @@ TABLE(u128)
 
 // --- validity ---
 
-// Arrow's bitmap, whose first value has bit `bit_offset`, as words of 32 bits that begin with value 0.
+// Shifts Arrow's bitmap, in which value 0 has bit `bit_offset`, to words of 32 bits in which value 0 has bit 0.
 KERNEL(256) build_valid_words(const u8* bitmap, u64 bit_offset, u64 n, u32* words) {
   u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x;
   if (i * 32 >= n) return;
@@ -152,7 +152,7 @@ KERNEL(256) build_valid_words(const u8* bitmap, u64 bit_offset, u64 n, u32* word
   words[i] = bits == 32 ? word : word & ((1u << bits) - 1);
 }
 
-// Bit i of `above` tells whether word i of `below` is not 0. Launched with whole warps.
+// Sets bit i of `above` if word i of `below` is not 0. Launched with whole warps.
 KERNEL(256) build_valid_parent(const u32* below, u64 count, u32* above) {
   u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x;
   u32 word = __ballot_sync(~0u, i < count && below[i] != 0);

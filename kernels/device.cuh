@@ -1,4 +1,4 @@
-// What the kernels need of CUDA, so that the same source also compiles for a CPU, where tests run it (`host/emulate.h`).
+// Loads and stores with cache policies. With EMULATE the sources compile for a CPU, on which tests run them (`host/emulate.h`).
 #pragma once
 #ifdef EMULATE
 #include "host/emulate.h"
@@ -7,7 +7,7 @@
 #endif
 
 // --- loads and stores with a cache policy ---
-// What is read once must not push out of the L2 cache what all queries read.
+// Data that is read once must not evict data that all queries read from the L2 cache.
 
 struct CachePolicy {
   unsigned long long once, kept;
@@ -26,7 +26,7 @@ struct alignas(16) Bits128 {
   unsigned int at[4];
 };
 
-// 16 bytes that are not expected to be read again soon.
+// Loads 16 bytes that are not expected to be read again soon.
 __device__ __forceinline__ Bits128 load_once(const void* p, const CachePolicy& policy) {
 #ifdef EMULATE
   return *static_cast<const Bits128*>(p);
@@ -38,7 +38,7 @@ __device__ __forceinline__ Bits128 load_once(const void* p, const CachePolicy& p
 #endif
 }
 
-// 16 bytes that are.
+// Loads 16 bytes that are expected to be read again soon.
 __device__ __forceinline__ Bits128 load_kept(const void* p, const CachePolicy& policy) {
 #ifdef EMULATE
   return *static_cast<const Bits128*>(p);

@@ -1,5 +1,5 @@
-// What the kernels know of an index: keys, levels, table, validity. Shared by all kernels; the host's twin is
-// `src/engine/cuda/layout.rs`.
+// The index as kernels get it: keys, levels, table, validity. Shared by all kernels; the host's counterpart is
+// `crates/rmq-engine/src/cuda/rmq/layout.rs`.
 //
 //   level[top]   o o o o o o          + table: row j holds the minima of 2^j neighbours of level[top]
 //   ...
@@ -7,7 +7,7 @@
 //   level[0]     x x x x x x x x x x x x x x x x x x   the column
 //
 // A chunk is one cache line of 128 bytes (64 in the index of a small column). Levels hold keys (unsigned, order-preserving);
-// the column holds the bits as they came, or keys where it has NULLs (`keyed`), the greatest key standing for NULL.
+// the column holds the original bits, or, if it has NULLs (`keyed`), keys with the greatest key for NULL.
 #pragma once
 #include "device.cuh"
 
@@ -33,17 +33,16 @@ struct Index {
   u64 n;                           // values in the column
   u64 fold[2], flip[2];            // key = x ^ (x >> arithmetic (W - 1) & fold) ^ flip, low word first
   const void* level[MAX_LEVELS];   // level[k][i] is the minimum of chunk i of level[k - 1]
-  // Where the leftmost minimum of level[k][i] stands, counted in values from the first that it covers: u8 for k = 1,
-  // u32 above. Null in an index without positions.
+  // The offset of the leftmost minimum of level[k][i] from the first value that the entry covers: u8 for k = 1, u32 above. Null in an index
+  // without positions.
   const void* offset[MAX_LEVELS];
   const void* table;               // keys; row j >= 1 begins at (j - 1) * table_stride, row 0 is level[top]
-  const u32* table_at;             // which entry of level[top] that minimum is, the leftmost; null without positions
+  const u32* table_at;             // the entry of level[top] with that minimum, the leftmost; null without positions
   u64 table_stride;                // entries from row to row
-  // valid[0] has a bit a value, set where it is not NULL; a bit of valid[k] is set where word i of valid[k - 1] is not 0. Null
-  // without NULLs.
+  // Bit i of valid[0] is set if value i is not NULL; bit i of valid[k] is set if word i of valid[k - 1] is not 0. Null without NULLs.
   const u32* valid[MAX_VALID_LEVELS];
   u32 top;                         // at least 1
-  u32 rows;                        // rows of the table, row 0 counted
+  u32 rows;                        // rows of the table, including row 0
   u32 valid_levels;                // 0 without NULLs
   u32 keyed;                       // whether level[0] holds keys
 };
@@ -95,30 +94,30 @@ template <> struct Key<u128> {
   }
 };
 
-// How stored bits become keys, and back.
+// Encodes stored bits as keys, and decodes keys.
 template <class K> struct Encoding {
   K fold, flip;
   static __device__ __forceinline__ Encoding of(const Index& x) { return {Key<K>::word(x.fold), Key<K>::word(x.flip)}; }
-  // That of level[0]: none where it holds keys.
+  // The encoding of level[0]: the identity if it holds keys.
   static __device__ __forceinline__ Encoding of_column(const Index& x) {
     u64 none[2] = {0, 0};
     return x.keyed ? Encoding{Key<K>::word(none), Key<K>::word(none)} : of(x);
   }
   __device__ __forceinline__ K encode(K bits) const { return Key<K>::fold(bits, fold, flip); }
-  // `fold` leaves the sign alone, so folding a second time undoes the first.
+  // `fold` does not change the sign, so folding twice is the identity.
   __device__ __forceinline__ K decode(K key) const {
     u64 none[2] = {0, 0};
     return Key<K>::fold(Key<K>::flipped(key, flip), fold, Key<K>::word(none));
   }
 };
 
-// The values that one 16-byte load brings.
+// The values of one 16-byte load.
 template <class K> struct alignas(16) Pack {
   static constexpr int SIZE = 16 / sizeof(K);
   K at[SIZE];
 };
 
-// A chunk of BYTES: 128, one cache line, or 64.
+// A chunk of BYTES bytes: 128 (a cache line) or 64.
 template <class K, int BYTES> struct Chunk {
   static constexpr int PACKS = BYTES / 16;
   static constexpr int SIZE = BYTES / sizeof(K);
@@ -126,15 +125,15 @@ template <class K, int BYTES> struct Chunk {
   static_assert(1 << SHIFT == SIZE && SIZE <= 32, "a value's chunk is a shift away, a chunk's entries have a bit each in a word");
 };
 
-// --- the least of several threads ---
+// --- the minimum of several threads ---
 
-// The smallest key that a thread has seen, and where.
+// The smallest key that a thread has seen, and its position.
 template <class K> struct Least {
   K key;
   u32 at;
 };
 
-// The least of LANES neighbouring threads, which all get it; of equal keys that with the smallest `at`, which counts if AT.
+// Returns the minimum of LANES neighbouring threads to all of them; if AT, of equal keys the one with the smallest `at`.
 template <class K, int LANES, bool AT> __device__ __forceinline__ Least<K> least_of_lanes(Least<K> mine) {
   Least<K> least = mine;
 #pragma unroll
@@ -149,7 +148,7 @@ template <class K, int LANES, bool AT> __device__ __forceinline__ Least<K> least
 
 // --- validity ---
 
-// The first value at or after `from` that is not NULL; n or more where there is none.
+// Returns the position of the first value at or after `from` that is not NULL; n or more if there is none.
 __device__ inline u64 next_valid(const Index& x, u64 from) {
   u64 i = from;
   for (u32 up = 0; up < x.valid_levels; up++) {

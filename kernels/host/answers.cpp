@@ -1,4 +1,4 @@
-// Builds indexes of small columns and compares every answer with a scan.
+// Tests indexes of small columns: every answer is compared with a naive scan.
 #define RMQ_KEY_U32
 #define RMQ_KEY_U64
 #define RMQ_KEY_U128
@@ -8,7 +8,7 @@
 
 template <class K, class P> using Answer = void (*)(Index, u32, const P*, const P*, K*, i64*, u32*);
 
-// The answer kernels of one shape, by what is wanted.
+// The answer kernels of one shape, by the answers that they write.
 template <class K> struct Answers {
   Kernels<K> build;
   Answer<K, u32> p32[3];

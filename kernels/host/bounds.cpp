@@ -1,4 +1,4 @@
-// Searches bounds in segments of sorted keys and compares each with a count.
+// Tests searches in segments of sorted keys: every result is compared with a scan of the segment.
 #include "../bounds.cu"
 #include <algorithm>
 #include <vector>
@@ -65,5 +65,5 @@ int main(int count, char** arguments) {
     test<u64>("bounds_u64", random, bounds_u64);
     test<u128>("bounds_u128", random, bounds_u128);
   }
-  std::printf("%d columns a kernel\n", cases);
+  std::printf("%d columns per kernel\n", cases);
 }

@@ -1,9 +1,9 @@
-// Columns that are hard in one way or another.
+// Random columns with difficult patterns, and random ranges.
 #pragma once
 #include <vector>
 #include "testing.h"
 
-// How values are stored: which bits turn them into keys.
+// The encoding of values: the bits that turn them into keys.
 template <class K> struct Storage {
   Wide fold, flip;
   Wide key(K bits) const {
@@ -14,14 +14,14 @@ template <class K> struct Storage {
   }
 };
 
-// What an index is made from.
+// A column to index.
 template <class K> struct Column {
   Storage<K> storage;
   std::vector<K> bits;
   std::vector<bool> valid;  // empty without NULLs
   size_t size() const { return bits.size(); }
   bool is_valid(size_t i) const { return valid.empty() || valid[i]; }
-  // Where the leftmost least value of the range stands, or -1: found by looking at each.
+  // The position of the leftmost minimum of a range by a naive scan, or -1.
   i64 scan(u64 left, u64 right) const {
     i64 at = -1;
     for (u64 i = left; left <= right && i <= right; i++) {
@@ -39,14 +39,14 @@ template <class K> Column<K> random_column(u64 n, Random& random) {
   column.storage = kinds[random.below(3)];
   if (random.one_in(2)) column.storage.flip ^= all;  // for maxima
 
-  // The key with which value i shall be stored.
+  // The key of value i.
   u64 shape = random.below(8), few = random.between(1, 5);
   auto anything = [&] { return (Wide(random.bits()) << 64 | random.bits()) & all; };
   Wide constant = anything();
   auto key_of = [&](u64 i) -> Wide {
     switch (shape) {
       case 0: return constant;
-      case 1: return all;                                               // looks like NULL everywhere
+      case 1: return all;                                               // NULL's key everywhere
       case 2: return random.one_in(n / 8 + 1) ? anything() : all;       // almost everywhere
       case 3: return constant ^ random.below(few);                      // ties
       case 4: return constant ^ (Wide(random.below(few)) << WIDTH / 2);  // ties in the lower half
@@ -55,7 +55,7 @@ template <class K> Column<K> random_column(u64 n, Random& random) {
       default: return anything();
     }
   };
-  // The one value with a key: a floating sign folds the other bits, which folding undoes.
+  // Decodes a key: a negative float has its other bits folded, and folding again undoes that.
   auto stored = [&](Wide key) {
     Wide x = (key ^ column.storage.flip) & all;
     return narrow<K>(x & sign ? x ^ column.storage.fold : x);
@@ -76,7 +76,7 @@ template <class K> Column<K> random_column(u64 n, Random& random) {
   return column;
 }
 
-// Sizes around what chunks, tiles and words of bits can hold, and any.
+// Sizes around those of chunks, tiles and bitmap words, and arbitrary ones.
 inline u64 random_size(Random& random, u64 most) {
   static const u64 EDGES[] = {8, 16, 32, 64, 256, 512, 1024, 2048, 4096};
   u64 edge = EDGES[random.below(9)];
@@ -94,7 +94,7 @@ template <class P> void random_range(Random& random, u64 n, P& left, P& right) {
     case 0: r = l; break;
     case 1: l = 0, r = n - 1; break;
     case 2: r = l + random.below(40); break;
-    case 3: l = l / 8 * 8, r = r / 8 * 8 + 7; break;  // whole chunks, of u128 at least
+    case 3: l = l / 8 * 8, r = r / 8 * 8 + 7; break;  // whole chunks of u128
     case 4: l = l / 32 * 32, r = r / 32 * 32 + 31; break;
     default: break;
   }

@@ -1,8 +1,8 @@
-// CUDA's language on a CPU, as far as the kernels use it, so that tests run their very sources without a GPU.
+// The part of CUDA C++ that the kernels use, emulated on a CPU, so that tests run the same sources without a GPU.
 //
-// Each thread of a block is a fiber. A fiber runs until it waits in a barrier or a collective of its warp, and goes on when those it
-// waits for have come. So a forgotten barrier gives wrong results under some order of threads, and one that not all reach is
-// reported as a deadlock. Blocks run one after another: races between blocks go unseen.
+// Each thread of a block is a fiber. A fiber runs until it waits at a barrier or in a collective of its warp, and continues when the threads
+// that it waits for have arrived. A missing barrier gives wrong results under some order of threads, and a barrier that not all threads reach
+// is reported as a deadlock. Blocks run one after another, so races between blocks are not detected.
 #pragma once
 #include <sys/mman.h>
 #include <cmath>
@@ -39,7 +39,7 @@ struct Dim {
 
 #ifdef __x86_64__
 
-// Keeps on the stack what a function must leave as it was. (swapcontext also asks the system for the signal mask.)
+// Saves the callee-saved registers on the stack. (swapcontext would also make a system call for the signal mask.)
 asm(R"(
 .text
 emulate_switch:
@@ -67,7 +67,7 @@ class Context {
  public:
   void begin(void* stack, size_t bytes, void (*entry)()) {
     void** slot = reinterpret_cast<void**>(static_cast<char*>(stack) + bytes);
-    *--slot = nullptr;  // where `entry` would return to: it is aligned as after a call
+    *--slot = nullptr;  // return address of `entry`, which aligns the stack as after a call
     *--slot = reinterpret_cast<void*>(entry);
     for (int saved = 0; saved < 6; saved++) *--slot = nullptr;
     top = slot;
@@ -96,7 +96,7 @@ class Context {
 // --- threads, warps, blocks ---
 
 struct Warp;
-// What a collective does when all its lanes have come: `lanes` are those of the mask that still run.
+// Completes a collective when all its lanes have arrived; `lanes` are those of the mask that still run.
 using Collective = void (*)(Warp& warp, uint32_t lanes);
 
 struct Thread {
@@ -105,7 +105,7 @@ struct Thread {
   Warp* warp;
   unsigned lane;
   bool done, in_barrier;
-  // What it brings to the collective it waits in (none: null), and what it takes away.
+  // The collective that it waits in (null: none), with its argument and its result.
   Collective waits;
   const char* waits_name;
   uint32_t mask;
@@ -118,14 +118,14 @@ struct Warp {
   uint32_t running, waiting;  // a bit a lane; waiting in a collective
 };
 
-// Threads that can go on, and the order in which they do.
+// The threads that can run, and their order.
 class Schedule {
   uint64_t state;
   std::vector<Thread*> ready;
   size_t first = 0;
 
  public:
-  // 0: in the order they became ready; 1: the latest first; else at random.
+  // 0: in the order in which they became ready; 1: the latest first; otherwise random.
   unsigned seed = 0;
 
   void begin(unsigned new_seed) {
@@ -243,7 +243,7 @@ class Machine {
     me.done = true;
     running--;
     me.warp->running &= ~(1u << me.lane);
-    // Those that wait wait only for threads that still run.
+    // Waiting threads wait only for threads that still run.
     release_barrier();
     for (unsigned lane = 0; lane < WARP; lane++) {
       if (!(me.warp->running >> lane & 1)) continue;
@@ -262,7 +262,7 @@ class Machine {
     }
   }
 
-  // Completes the collective that `like` waits in, if all its lanes have come.
+  // Completes the collective that `like` waits in, if all its lanes have arrived.
   void release_collective(Warp& warp, uint32_t mask, const Thread* like) {
     uint32_t lanes = mask & warp.running;
     if (lanes & ~warp.waiting) return;
@@ -305,7 +305,7 @@ inline void Machine::main_of_thread() {
   }
 }
 
-// Runs `body`, a call of a kernel, on each thread of each block. The seed picks the order in which threads run.
+// Runs `body`, a call of a kernel, on each thread of each block. The seed selects the order in which threads run.
 template <class Kernel> void launch(unsigned blocks, unsigned threads, unsigned seed, const Kernel& body) {
   machine.launch(blocks, threads, seed, body);
 }
@@ -328,7 +328,7 @@ template <class T> T from_bits(uint64_t bits) {
 inline void complete_sync(Warp&, uint32_t) {}
 
 inline void complete_shuffle(Warp& warp, uint32_t lanes) {
-  constexpr uint64_t NOBODY = 0xdeadbeefdeadbeef;  // of a lane that takes no part, the value is undefined
+  constexpr uint64_t NOBODY = 0xdeadbeefdeadbeef;  // the value of a lane that takes no part is undefined
   for (uint32_t rest = lanes; rest; rest &= rest - 1) {
     Thread& thread = warp.threads[__builtin_ctz(rest)];
     thread.result = lanes >> thread.source & 1 ? warp.threads[thread.source].value : NOBODY;
@@ -370,7 +370,7 @@ inline unsigned lane() { return machine.current->lane; }
 
 }  // namespace emulate
 
-// --- the names that CUDA gives them ---
+// --- CUDA's names ---
 
 #define __device__
 #define __global__

@@ -1,11 +1,11 @@
-// An index in memory, laid out and built as an engine does it.
+// An index in memory, laid out and built as the engine does it.
 #pragma once
 #include "../build.cu"
 #include "columns.h"
 
 inline u64 rounded_up(u64 a, u64 b) { return (a + b - 1) / b; }
 
-// The tree of validity bits, out of a bitmap that begins anywhere.
+// The validity tree, built from a bitmap with any bit offset.
 class ValidTree {
   std::vector<Buffer<u32>> levels;
 
@@ -33,7 +33,7 @@ class ValidTree {
   }
 };
 
-// The kernels that build and ask an index of one key width and chunk size.
+// The kernels that build an index of one key width and chunk size.
 template <class K> struct Kernels {
   const char* name;
   u32 chunk_bytes;
@@ -56,7 +56,7 @@ template <class K> class BuiltIndex {
  public:
   Index index = {};
 
-  // `random` picks what an engine may choose: how the column is cut into launches, where its bitmap begins.
+  // `random` chooses what varies between engines: how the column is split into launches, the bit offset of its bitmap.
   BuiltIndex(const Kernels<K>& kernels, const Column<K>& from, u32 top, bool at, Random& random)
       : column(padded(from.size(), kernels.chunk_bytes / sizeof(K))),
         offset_1(at ? padded(from.size(), tile(kernels)) / chunk(kernels) : 0),
@@ -74,7 +74,7 @@ template <class K> class BuiltIndex {
     u64 entries = n;
     for (u32 k = 1; k <= top; k++) {
       entries = rounded_up(entries, c);
-      // Past the entries the greatest key: the minimum of a chunk that is not full must not see rubbish.
+      // The padding has the greatest key, so that it does not change the minimum of the last chunk.
       levels.emplace_back(padded(entries, c), k == 1 ? 0xa5 : 0xff);
       index.level[k] = levels.back().data();
       if (at && k > 1) {

@@ -1,5 +1,5 @@
-// Builds the paper's levels over small columns and compares every answer with a scan.
-#include "../paper.cu"
+// Tests the paper's kernels on small columns: every answer is compared with a naive scan.
+#include "../baselines/paper.cu"
 #include "layout.h"
 #include "queries.h"
 
@@ -72,7 +72,7 @@ template <class K> void test_width(Random& random) {
 template <int GROUP, int CHUNK> void test_heat_map(Random& random) {
   constexpr u32 SHIFT = __builtin_ctz(CHUNK);
   test_one<u32, u32>("coalesced, heat map", random, SHIFT, false, coalesced<u32, u32, GROUP, CHUNK, false>, 1);
-  if (GROUP == 1) return;  // the same but for `valid`
+  if (GROUP == 1) return;  // differs only in `valid`
   test_one<u32, u32>("multi_load, heat map", random, SHIFT, false, multi_load<u32, u32, GROUP, CHUNK, false>, GROUP);
 }
 
@@ -92,5 +92,5 @@ int main(int count, char** arguments) {
     test_one<u32, u32>("vector, heat map", random, 4, false, vector<u32, u32, 16, false>, 1);
     test_one<u32, u32>("vector, heat map", random, 5, false, vector<u32, u32, 32, false>, 1);
   }
-  std::printf("%d columns a kernel\n", cases);
+  std::printf("%d columns per kernel\n", cases);
 }

@@ -1,10 +1,10 @@
-// Asks kernels about random ranges and compares every answer with a scan.
+// Queries kernels with random ranges and compares every answer with a naive scan.
 #pragma once
 #include "columns.h"
 
 enum Want { VALUE, POSITION, BOTH };
 
-// A kernel takes `threads` threads a query.
+// `threads` is the number of threads per query.
 template <class K, class P, class Kernel, class AnyIndex>
 void ask(const char* name, Want want, const Column<K>& column, Random& random, Kernel kernel, const AnyIndex& index, u32 threads = 1) {
   u32 m = u32(random.one_in(4) ? random.between(1, 600) : random.between(1, 100));

@@ -1,4 +1,4 @@
-// What the tests of the kernels' logic share.
+// Random numbers, guarded buffers and wide integers for the tests.
 #pragma once
 #include <sys/mman.h>
 #include <cstdio>
@@ -6,7 +6,7 @@
 #include <string>
 #include "../index.cuh"
 
-// Numbers that look random and are the same in every run (splitmix64).
+// Pseudo-random numbers, the same in every run (splitmix64).
 class Random {
   u64 state;
 
@@ -23,7 +23,7 @@ class Random {
   bool one_in(u64 n) { return below(n) == 0; }
 };
 
-// Memory as a kernel gets it from the device: full of rubbish, and whoever reads or writes past its end is stopped.
+// Memory as a kernel gets it from the device: filled with garbage. An access past its end faults.
 template <class T> class Buffer {
   static constexpr size_t PAGE = 4 << 10;
   char* memory;
@@ -32,12 +32,12 @@ template <class T> class Buffer {
   size_t count;
 
  public:
-  explicit Buffer(size_t count, int rubbish = 0xa5) : count(count) {
+  explicit Buffer(size_t count, int garbage = 0xa5) : count(count) {
     size_t bytes = count * sizeof(T);
     pages = (bytes + PAGE - 1) / PAGE * PAGE;
     memory = static_cast<char*>(mmap(nullptr, pages + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (memory == MAP_FAILED || mprotect(memory + pages, PAGE, PROT_NONE) != 0) std::perror("mmap"), std::exit(1);
-    memset(memory, rubbish, pages);
+    memset(memory, garbage, pages);
     first = reinterpret_cast<T*>(memory + pages - bytes);
   }
   Buffer(Buffer&& other) : memory(other.memory), pages(other.pages), first(other.first), count(other.count) { other.memory = nullptr; }
@@ -50,7 +50,7 @@ template <class T> class Buffer {
   T& operator[](size_t i) { return first[i]; }
 };
 
-// Blocks of 256 threads for so many threads in all.
+// The number of blocks of 256 threads for `threads` threads.
 inline unsigned blocks_for(u64 threads) { return unsigned((threads + 255) / 256); }
 
 // Keys and bits of every width, as numbers.

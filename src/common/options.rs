@@ -8,7 +8,7 @@ use std::str::FromStr;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ConfigOptions, ExtensionOptions};
 use datafusion::common::{DataFusionError, Result, config_err};
 
-use rmq_engine::cuda::{CudaKernel, CudaOptions};
+use rmq_engine::cuda::CudaOptions;
 
 /// Options of range queries, prefix `rmq`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,8 +28,6 @@ pub struct RmqOptions {
     pub devices: DeviceList,
     /// The most memory of each device that indexes may take; most of what is free where not said.
     pub device_memory_limit: Option<ByteSize>,
-    /// Which kernel answers on CUDA devices.
-    pub cuda_kernel: CudaKernel,
 }
 
 impl Default for RmqOptions {
@@ -42,13 +40,12 @@ impl Default for RmqOptions {
             build_threads: 0,
             devices: DeviceList(vec![0]),
             device_memory_limit: None,
-            cuda_kernel: CudaKernel::Auto,
         }
     }
 }
 
 /// What `information_schema.df_settings` says of each option.
-const HELP: [(&str, &str); 8] = [
+const HELP: [(&str, &str); 7] = [
     (
         "rmq.engine",
         "Which engine answers ranges: 'cpu', 'cuda' for NVIDIA GPUs, or 'auto', which takes the one that should be done first",
@@ -80,11 +77,6 @@ const HELP: [(&str, &str); 8] = [
         "rmq.device_memory_limit",
         "The most memory of each CUDA device that indexes may take: bytes, or with a unit K, M, G or T; '' for most of what is \
          free. Over it the least recently used go",
-    ),
-    (
-        "rmq.cuda_kernel",
-        "Which kernel answers on CUDA devices: 'auto', or one of the GPU-RMQ paper to compare with: 'coalesced', 'vector', \
-         'full_scan'",
     ),
 ];
 
@@ -121,16 +113,6 @@ impl ExtensionOptions for RmqOptions {
                     )?),
                 }
             }
-            "cuda_kernel" => {
-                let wanted = value.to_ascii_lowercase();
-                let found = KERNELS.iter().find(|(name, _)| *name == wanted);
-                let Some((_, kernel)) = found else {
-                    return config_err!(
-                        "rmq.cuda_kernel = '{value}': expected 'auto', 'coalesced', 'multi_load', 'vector' or 'full_scan'"
-                    );
-                };
-                self.cuda_kernel = *kernel;
-            }
             _ => {
                 let known = HELP.map(|(name, _)| name).join(", ");
                 return config_err!("there is no option rmq.{key}; there are {known}");
@@ -149,7 +131,6 @@ impl ExtensionOptions for RmqOptions {
             self.devices.to_string(),
             self.device_memory_limit
                 .map_or(String::new(), |limit| limit.to_string()),
-            kernel_name(self.cuda_kernel).to_string(),
         ];
         let entry = |((key, description), value): ((&str, &'static str), String)| ConfigEntry {
             key: key.to_string(),
@@ -165,19 +146,6 @@ fn parse<T: FromStr>(key: &str, value: &str, expected: &str) -> Result<T> {
         .to_ascii_lowercase()
         .parse()
         .or_else(|_| config_err!("rmq.{key} = '{value}': expected {expected}"))
-}
-
-const KERNELS: [(&str, CudaKernel); 5] = [
-    ("auto", CudaKernel::Auto),
-    ("coalesced", CudaKernel::Coalesced),
-    ("multi_load", CudaKernel::MultiLoad),
-    ("vector", CudaKernel::Vector),
-    ("full_scan", CudaKernel::FullScan),
-];
-
-fn kernel_name(kernel: CudaKernel) -> &'static str {
-    let found = KERNELS.iter().find(|(_, k)| *k == kernel);
-    found.map_or("auto", |(name, _)| name)
 }
 
 impl ConfigExtension for RmqOptions {
@@ -204,8 +172,6 @@ impl RmqOptions {
     pub(crate) fn cuda(&self) -> CudaOptions {
         CudaOptions {
             devices: self.devices.0.clone(),
-            kernel: self.cuda_kernel,
-            fallback: false,
             ..CudaOptions::default()
         }
     }
@@ -370,7 +336,6 @@ mod tests {
             ("engine", "cuda"),
             ("devices", "2,0"),
             ("device_memory_limit", "40G"),
-            ("cuda_kernel", "full_scan"),
             ("build_threads", "3"),
         ] {
             options.set(key, value).unwrap();
@@ -379,7 +344,6 @@ mod tests {
             assert_eq!(entry.unwrap().value.as_deref(), Some(value), "{key}");
         }
         assert_eq!(options.cuda().devices, [2, 0]);
-        assert_eq!(options.cuda().kernel, CudaKernel::FullScan);
         options.set("device_memory_limit", "").unwrap();
         assert_eq!(options.device_memory_limit, None);
     }

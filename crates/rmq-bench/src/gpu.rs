@@ -1,7 +1,11 @@
-//! Kernels alone: columns, ranges and answers stay in the device's memory, and its own clock measures.
+//! The sections that measure single kernels on the GPU: search, warp-local queuing, heat map.
 
-use crate::lab::{self, Contestant, DeviceAnswers, DeviceBounds, DeviceColumn, Lab, Paper};
 use rmq_engine::EngineError;
+use rmq_engine::cuda::rmq::index::KernelOutput;
+
+use crate::lab::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
+use crate::lab::kernel::KernelUnderTest;
+use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, PaperKernel};
 
 use crate::args::{Kernel, Measure, Wanted, Width};
 use crate::cpu::Built;
@@ -11,44 +15,38 @@ use crate::report::{LIMIT, on_gpu};
 use crate::run::{Run, case};
 use crate::workload::Workload;
 
-/// CL in the shape that the paper found best.
-const CL: (u32, u32) = (16, 32);
-
-/// VL in the shape that was best on an H200.
-const VL: u32 = 8;
-
-/// Groups and chunks of the heat map, of those with kernels.
+/// Threads of a group and entries of a chunk in the heat map. There are kernels for the pairs whose chunk is not smaller than the group.
 const GROUPS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const CHUNKS: [u32; 5] = [8, 16, 32, 64, 128];
 
-/// Values that a full scan may read in one launch.
+/// The most values that a full scan reads in one launch.
 const SCANNED: f64 = (1_u64 << 36) as f64;
 
-/// A single range longer than this keeps one warp busy for a second.
+/// The longest range of a full scan: it keeps one warp busy for about a second.
 const LONGEST_SCANNED: f64 = (1_u64 << 28) as f64;
 
 impl Kernel {
-    /// As the paper's kernels are set; `None` for our own.
-    fn paper(self) -> Option<Paper> {
+    /// The paper's kernel with the best setting; `None` for ours.
+    fn paper(self) -> Option<PaperKernel> {
         match self {
             Self::Ours => None,
-            Self::Cl => Some(coalesced(CL, true, false)),
-            Self::Vl => Some(Paper::Vector { chunk: VL }),
-            Self::FullScan => Some(Paper::FullScan),
+            Self::Cl => Some(coalesced(BEST_COALESCED, true, false)),
+            Self::Vl => Some(PaperKernel::Vector { chunk: BEST_VECTOR }),
+            Self::FullScan => Some(PaperKernel::FullScan),
         }
     }
 
     fn setting(self) -> Setting {
         match self {
-            Self::Cl => setting(CL),
-            Self::Vl => setting((1, VL)),
+            Self::Cl => setting(BEST_COALESCED),
+            Self::Vl => setting((1, BEST_VECTOR)),
             Self::Ours | Self::FullScan => Setting::default(),
         }
     }
 }
 
-fn coalesced((group, chunk): (u32, u32), queue: bool, heat_map: bool) -> Paper {
-    Paper::Coalesced {
+fn coalesced((group, chunk): (u32, u32), queue: bool, heat_map: bool) -> PaperKernel {
+    PaperKernel::Coalesced {
         group,
         chunk,
         queue,
@@ -60,7 +58,7 @@ fn setting((group, chunk): (u32, u32)) -> Setting {
     Setting { group, chunk }
 }
 
-impl From<Wanted> for lab::Wanted {
+impl From<Wanted> for KernelOutput {
     fn from(wanted: Wanted) -> Self {
         match wanted {
             Wanted::Value => Self::Value,
@@ -69,7 +67,7 @@ impl From<Wanted> for lab::Wanted {
     }
 }
 
-/// A column on the device with room for answers, one of which is the reference.
+/// A column on the device with memory for answers and for reference answers.
 struct Bench<'a> {
     run: &'a mut Run,
     lab: &'a Lab,
@@ -77,12 +75,15 @@ struct Bench<'a> {
     key: Width,
     data: Data,
     n: u32,
-    /// Of our own kernel.
+    /// Our kernel's answers.
     reference: DeviceAnswers,
     answers: DeviceAnswers,
 }
 
-/// Measures all that was asked for.
+/// Measures the requested sections.
+///
+/// # Errors
+/// Those of the driver. A column that does not fit the device is skipped.
 pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
     let sections = [Measure::Search, Measure::Heat, Measure::Queuing];
     if !sections.iter().any(|section| run.args.measures(*section)) {
@@ -140,23 +141,23 @@ fn on_column(run: &mut Run, lab: &Lab, key: Width, n: u32, data: Data) -> Result
     Ok(())
 }
 
-/// Makes a column on the host and copies it, part by part.
+/// Generates a column on the host and copies it, part by part.
 fn fill<K: Built>(lab: &Lab, column: &DeviceColumn, data: Data, n: u32) -> Result<(), EngineError> {
     const PART: usize = 1 << 25;
     let mut values = vec![K::ZERO; PART.min(1 << n)];
     for first in (0..1_usize << n).step_by(PART) {
         data::part(data, 1 << n, first, &mut values);
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.bytes()).collect();
-        lab.put(column, first * size_of::<K>(), &bytes)?;
+        lab.write(column, first * size_of::<K>(), &bytes)?;
     }
     Ok(())
 }
 
-/// A kernel under its name in the report.
+/// A kernel and its name in the report.
 struct Entry {
     contender: String,
     setting: Setting,
-    kernel: Contestant,
+    kernel: KernelUnderTest,
     /// Whether it reads whole ranges.
     scans: bool,
 }
@@ -172,10 +173,10 @@ impl Bench<'_> {
 
     fn bounds(&self, workload: Workload) -> Result<DeviceBounds, EngineError> {
         self.lab
-            .bounds(workload.into(), 1 << self.n, 1 << self.run.args.batch)
+            .bounds(workload.into(), &self.column, 1 << self.run.args.batch)
     }
 
-    fn paper(&self, paper: Paper, wanted: Wanted) -> Result<Contestant, EngineError> {
+    fn paper(&self, paper: PaperKernel, wanted: Wanted) -> Result<KernelUnderTest, EngineError> {
         self.lab.paper(
             &self.column,
             paper,
@@ -185,12 +186,11 @@ impl Bench<'_> {
         )
     }
 
-    fn ours(&self, wanted: Wanted) -> Result<Contestant, EngineError> {
-        self.lab
-            .ours(&self.column, wanted.into(), None, self.rounds())
+    fn ours(&self, wanted: Wanted) -> Result<KernelUnderTest, EngineError> {
+        self.lab.ours(&self.column, wanted.into(), self.rounds())
     }
 
-    /// The kernels asked for, on each workload, beside the limit.
+    /// Measures the requested kernels on each workload, and the limit of the hardware.
     fn search(&mut self, wanted: Wanted) -> Result<(), EngineError> {
         let ours = Entry {
             contender: on_gpu(Kernel::Ours),
@@ -226,17 +226,17 @@ impl Bench<'_> {
             let count = 1 << self.run.args.batch;
             let rounds = self.rounds();
             let seconds =
-                (self.lab).search(&ours.kernel, &bounds, &self.reference, count, rounds)?;
-            self.found(Section::Search, case, &ours, count, seconds, wrong);
+                (self.lab).answer(&ours.kernel, &bounds, &self.reference, count, rounds)?;
+            self.record(Section::Search, case, &ours, count, seconds, wrong);
             for entry in &entries {
-                self.beside(Section::Search, case, &bounds, entry)?;
+                self.compare(Section::Search, case, &bounds, entry)?;
             }
         }
         Ok(())
     }
 
-    /// Measures a kernel and compares its answers with the reference's.
-    fn beside(
+    /// Measures a kernel and compares its answers with the reference.
+    fn compare(
         &mut self,
         section: Section,
         case: Case,
@@ -255,9 +255,9 @@ impl Bench<'_> {
             };
             (count, rounds) = (fewer, rounds.min(3));
         }
-        let seconds = (self.lab).search(&entry.kernel, bounds, &self.answers, count, rounds)?;
+        let seconds = (self.lab).answer(&entry.kernel, bounds, &self.answers, count, rounds)?;
         let wrong = self.differ(case.wanted, count)?;
-        self.found(section, case, entry, count, seconds, wrong);
+        self.record(section, case, entry, count, seconds, wrong);
         Ok(())
     }
 
@@ -266,15 +266,15 @@ impl Bench<'_> {
         (self.lab).differ(&self.reference, &self.answers, wanted.into(), width, count)
     }
 
-    /// Answers of our kernel that differ from a full scan's, on a sample.
+    /// Counts the answers of our kernel that differ from those of a full scan, on a sample.
     fn check(
         &mut self,
-        ours: &Contestant,
+        ours: &KernelUnderTest,
         wanted: Wanted,
         workload: Workload,
     ) -> Result<u64, EngineError> {
         let most = (1 << self.run.args.batch).min(1 << 20);
-        // Where ranges are too long to be read from end to end, shorter ones stand for them.
+        // Medium ranges replace those that are too long for a full scan.
         let (workload, count) = match scanned(workload, 1 << self.n, most) {
             Some(count) => (workload, count),
             None => {
@@ -283,15 +283,15 @@ impl Bench<'_> {
             }
         };
         let bounds = self.bounds(workload)?;
-        let scan = self.paper(Paper::FullScan, wanted)?;
-        self.lab.search(ours, &bounds, &self.reference, count, 1)?;
-        self.lab.search(&scan, &bounds, &self.answers, count, 1)?;
+        let scan = self.paper(PaperKernel::FullScan, wanted)?;
+        self.lab.answer(ours, &bounds, &self.reference, count, 1)?;
+        self.lab.answer(&scan, &bounds, &self.answers, count, 1)?;
         self.differ(wanted, count)
     }
 
     fn limit(&mut self, case: Case, bounds: &DeviceBounds) -> Result<(), EngineError> {
         if case.key != Width::U32 {
-            // The reads are of values of 4 bytes.
+            // The kernel reads values of 4 bytes.
             self.run.progress.done();
             return Ok(());
         }
@@ -314,7 +314,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn found(
+    fn record(
         &mut self,
         section: Section,
         case: Case,
@@ -331,7 +331,7 @@ impl Bench<'_> {
             queries: queries.into(),
             threads: 0,
             seconds,
-            build_seconds: Some(entry.kernel.build_seconds()),
+            build_seconds: Some(entry.kernel.build_seconds),
             index_bytes: Some(entry.kernel.index_bytes()),
             wrong,
         });
@@ -339,41 +339,41 @@ impl Bench<'_> {
     }
 
     /// Makes our kernel's answers the reference.
-    fn refer(&self, wanted: Wanted, bounds: &DeviceBounds) -> Result<(), EngineError> {
+    fn set_reference(&self, wanted: Wanted, bounds: &DeviceBounds) -> Result<(), EngineError> {
         let ours = self.ours(wanted)?;
         let count = 1 << self.run.args.batch;
-        self.lab.search(&ours, bounds, &self.reference, count, 1)?;
+        self.lab.answer(&ours, bounds, &self.reference, count, 1)?;
         Ok(())
     }
 
-    /// CL with and without warp-local queuing.
+    /// Measures CL with and without warp-local queuing.
     fn queuing(&mut self, wanted: Wanted) -> Result<(), EngineError> {
         let workloads = self.run.args.workload.clone();
         self.run.progress.expect(workloads.len() * 2);
         for workload in workloads {
             let case = self.case(wanted, workload);
             let bounds = self.bounds(workload)?;
-            self.refer(wanted, &bounds)?;
+            self.set_reference(wanted, &bounds)?;
             for (queue, name) in [(true, "warp-local queuing"), (false, "multi-load")] {
                 let entry = Entry {
                     contender: format!("CL, {name}"),
-                    setting: setting(CL),
-                    kernel: self.paper(coalesced(CL, queue, false), wanted)?,
+                    setting: setting(BEST_COALESCED),
+                    kernel: self.paper(coalesced(BEST_COALESCED, queue, false), wanted)?,
                     scans: false,
                 };
-                self.beside(Section::Queuing, case, &bounds, &entry)?;
+                self.compare(Section::Queuing, case, &bounds, &entry)?;
             }
         }
         Ok(())
     }
 
-    /// CL over sizes of groups and chunks; a chunk has at least as many entries as a group has threads.
+    /// Measures CL over sizes of groups and chunks.
     fn heat(&mut self, wanted: Wanted) -> Result<(), EngineError> {
         let workloads = self.run.args.workload.clone();
         for workload in workloads {
             let case = self.case(wanted, workload);
             let bounds = self.bounds(workload)?;
-            self.refer(wanted, &bounds)?;
+            self.set_reference(wanted, &bounds)?;
             let pairs = GROUPS
                 .iter()
                 .flat_map(|group| CHUNKS.map(|chunk| (*group, chunk)));
@@ -386,14 +386,14 @@ impl Bench<'_> {
                     kernel: self.paper(coalesced(pair, true, true), wanted)?,
                     scans: false,
                 };
-                self.beside(Section::Heat, case, &bounds, &entry)?;
+                self.compare(Section::Heat, case, &bounds, &entry)?;
             }
         }
         Ok(())
     }
 }
 
-/// How many of `most` ranges a full scan can read in reasonable time, if any.
+/// Returns how many of `most` ranges a full scan reads in reasonable time; `None` if the ranges are too long.
 fn scanned(workload: Workload, n: usize, most: u32) -> Option<u32> {
     let n = n as f64;
     let (mean, longest) = match workload {

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::thread;
 
-use crate::lab::Lab;
+use crate::lab::device::Lab;
 use rmq_engine::cuda::CudaEngine;
 use rmq_engine::{EngineError, KeyBound, KeyRanges, SortedKeys};
 

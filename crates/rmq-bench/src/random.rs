@@ -1,4 +1,4 @@
-//! Random numbers by counting, the same on the host and on the device (`kernels/limit.cu`).
+//! Random numbers by counting, the same on the host and on the device (`kernels/baselines/limit.cu`).
 
 /// A number for each `key`: the finalizer of `SplitMix64`.
 pub fn mix(key: u64) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use crate::lab::Lab;
+use crate::lab::device::Lab;
 use rmq_engine::cuda::{CudaEngine, CudaOptions};
 
 use crate::args::{Args, EngineKind, Measure, Wanted, Width};
@@ -87,7 +87,6 @@ impl Run {
     fn cuda(&self) -> Option<CudaEngine> {
         let options = CudaOptions {
             devices: vec![self.args.device],
-            fallback: false,
             ..CudaOptions::default()
         };
         self.args

@@ -1,6 +1,6 @@
 //! The four distributions of ranges of the GPU-RMQ paper (Kreis et al., 2026).
 
-use crate::lab::Ranges;
+use crate::lab::limit::Ranges;
 use clap::ValueEnum;
 
 use crate::random::{mix, unit};

@@ -1,11 +1,18 @@
-//! Data and ranges made on the device, answers compared there, and what its memory can do: `kernels/limit.cu`.
+//! Columns and queries generated on the device, answers compared there, and the limits of its memory: `kernels/baselines/limit.cu`.
 
-use super::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab, Wanted, wide};
 use rmq_engine::EngineError;
-use rmq_engine::cuda::module::{Function, Module};
-use rmq_engine::cuda::stream::argument;
+use rmq_engine::cuda::driver::module::{Function, Module};
+use rmq_engine::cuda::driver::stream::argument;
+use rmq_engine::cuda::rmq::index::KernelOutput;
 
-/// How long ranges are.
+use super::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
+
+const LIMIT: Module = Module {
+    name: "limit",
+    ptx: include_str!("../../../../kernels/baselines/ptx/limit.ptx"),
+};
+
+/// The lengths of ranges in a column of n values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ranges {
     /// Uniform in [1, n].
@@ -18,20 +25,15 @@ pub enum Ranges {
     Mixed,
 }
 
-/// Which random numbers.
+/// The seed of columns; that of queries is the next number.
 const SEED: u64 = 777;
-
-/// What positions are called in the names of kernels.
-fn position_name(rows: u64) -> &'static str {
-    if wide(rows) { "p64" } else { "p32" }
-}
 
 impl Lab {
     fn limit(&self, name: &str) -> Result<Function, EngineError> {
-        self.gpu.modules.function(Module::Limit, name)
+        self.gpu.modules.function(LIMIT, name)
     }
 
-    /// Fills a column with values uniform in [0, 1). One of 8 bytes is two of 4: only their order counts, which is as random.
+    /// Fills a column with f32 values uniform in [0, 1). A value of 8 bytes is a pair of them, whose order is as random.
     ///
     /// # Errors
     /// Those of the driver.
@@ -45,30 +47,34 @@ impl Lab {
         self.stream.wait()
     }
 
-    /// Bounds of `count` ranges in a column of so many values.
+    /// Generates the bounds of `count` ranges in a column.
     ///
     /// # Errors
     /// Those of the driver.
     pub fn bounds(
         &self,
         ranges: Ranges,
-        rows: u64,
+        column: &DeviceColumn,
         count: u32,
     ) -> Result<DeviceBounds, EngineError> {
-        let width = if wide(rows) { 8 } else { 4 };
+        let (width, name) = if column.wide_positions {
+            (8, "limit_queries_p64")
+        } else {
+            (4, "limit_queries_p32")
+        };
         let bounds = DeviceBounds {
-            left: self.memory(count as usize * width)?,
-            right: self.memory(count as usize * width)?,
+            left: self.allocate(count as usize * width)?,
+            right: self.allocate(count as usize * width)?,
             count,
         };
-        let kernel = self.limit(&format!("limit_queries_{}", position_name(rows)))?;
+        let kernel = self.limit(name)?;
         let (left, right) = (bounds.left.address(), bounds.right.address());
         let (workload, seed) = (ranges as u32, SEED + 1);
         let arguments = [
             argument(&left),
             argument(&right),
             argument(&count),
-            argument(&rows),
+            argument(&column.rows),
             argument(&workload),
             argument(&seed),
         ];
@@ -78,14 +84,14 @@ impl Lab {
         Ok(bounds)
     }
 
-    /// Seconds of reading, for each of `count` ranges, the two lines of 128 bytes in which its ends stand: what no search can
-    /// do without that does not know the answer from above. The median of `rounds`.
+    /// Returns the seconds for reading, for each of `count` ranges, the two lines of 128 bytes that hold its ends: the least that a search reads
+    /// unless higher levels have the answer. The median of `rounds`.
     ///
     /// # Errors
     /// Those of the driver.
     ///
     /// # Panics
-    /// Where values are not of 4 bytes, or there are fewer bounds.
+    /// If values do not have 4 bytes, or there are fewer bounds.
     pub fn two_reads(
         &self,
         column: &DeviceColumn,
@@ -96,7 +102,11 @@ impl Lab {
     ) -> Result<f64, EngineError> {
         assert!(column.key_bytes == 4 && count <= bounds.count);
         assert!(count as usize * 4 <= answers.values.bytes());
-        let kernel = self.limit(&format!("limit_reads_b128_{}", position_name(column.rows)))?;
+        let kernel = self.limit(if column.wide_positions {
+            "limit_reads_b128_p64"
+        } else {
+            "limit_reads_b128_p32"
+        })?;
         let (left, right) = (bounds.left.address(), bounds.right.address());
         let (out, from) = (answers.values.address(), column.memory.address());
         self.time(rounds, || {
@@ -112,85 +122,88 @@ impl Lab {
         })
     }
 
-    /// Bytes a second, read and written, of a copy of a gigabyte.
+    /// Returns the bytes per second, read and written, of a copy of one gibibyte on the device.
     ///
     /// # Errors
     /// Those of the driver.
     pub fn copy_speed(&self) -> Result<f64, EngineError> {
         const BYTES: u32 = 1 << 30;
-        let (from, to) = (self.memory(BYTES as usize)?, self.memory(BYTES as usize)?);
+        let (from, to) = (
+            self.allocate(BYTES as usize)?,
+            self.allocate(BYTES as usize)?,
+        );
         let kernel = self.limit("limit_copy")?;
-        let (from_at, to_at, packs) = (from.address(), to.address(), u64::from(BYTES / 16));
+        let (source, destination) = (from.address(), to.address());
+        let packs = u64::from(BYTES / 16);
         // SAFETY: the memory is that long.
-        unsafe { self.stream.fill(from_at, 0, BYTES as usize)? };
+        unsafe { self.stream.memset(source, 0, BYTES as usize)? };
         let seconds = self.time(5, || {
-            let arguments = [argument(&from_at), argument(&to_at), argument(&packs)];
+            let arguments = [argument(&source), argument(&destination), argument(&packs)];
             // SAFETY: both are that long; arguments are those of `limit_copy`.
             unsafe { self.stream.launch(kernel, packs, arguments) }
         })?;
         Ok(2.0 * f64::from(BYTES) / seconds)
     }
 
-    /// Bytes a second from pinned memory to the device, and from there back, each way alone.
+    /// Returns the bytes per second from pinned memory to the device and back, each direction alone.
     ///
     /// # Errors
     /// Those of the driver.
     pub fn bus_speed(&self) -> Result<[f64; 2], EngineError> {
         const BYTES: u32 = 256 << 20;
         let bytes = BYTES as usize;
-        let (memory, block) = (self.memory(bytes)?, self.gpu.pinned.take(bytes)?);
+        let (memory, block) = (self.allocate(bytes)?, self.gpu.pinned.take(bytes)?);
         // SAFETY: both ends are that long; `time` waits for the stream.
         let up = self.time(5, || unsafe {
-            (self.stream).copy_up(memory.address(), block.start(), bytes)
+            (self.stream).copy_to_device(memory.address(), block.start(), bytes)
         })?;
         // SAFETY: as above.
         let down = self.time(5, || unsafe {
-            (self.stream).copy_down(block.start(), memory.address(), bytes)
+            (self.stream).copy_to_host(block.start(), memory.address(), bytes)
         })?;
         Ok([up, down].map(|seconds| f64::from(BYTES) / seconds))
     }
 
-    /// How many of the first `count` answers differ.
+    /// Counts the differing answers among the first `count` of values or positions.
     ///
     /// # Errors
     /// Those of the driver.
     ///
     /// # Panics
-    /// Where there are fewer.
+    /// If there are fewer.
     pub fn differ(
         &self,
         one: &DeviceAnswers,
         other: &DeviceAnswers,
-        wanted: Wanted,
+        output: KernelOutput,
         key_bytes: usize,
         count: u32,
     ) -> Result<u64, EngineError> {
-        let of = |answers: &DeviceAnswers| match wanted {
-            Wanted::Value => (answers.values.address(), answers.values.bytes()),
-            Wanted::Position => (answers.positions.address(), answers.positions.bytes()),
+        let (name, one, other) = if output == KernelOutput::Position {
+            ("limit_differ_u64", &one.positions, &other.positions)
+        } else if key_bytes == 4 {
+            ("limit_differ_u32", &one.values, &other.values)
+        } else {
+            ("limit_differ_u64", &one.values, &other.values)
         };
-        let key = match wanted {
-            Wanted::Value if key_bytes == 4 => "u32",
-            Wanted::Value | Wanted::Position => "u64",
-        };
-        let kernel = self.limit(&format!("limit_differ_{key}"))?;
-        let ((one, one_bytes), (other, other_bytes)) = (of(one), of(other));
-        assert!(count as usize * 8 <= one_bytes.min(other_bytes));
-        let differing = self.memory(8)?;
-        let (count, into) = (u64::from(count), differing.address());
+        let kernel = self.limit(name)?;
+        assert!(count as usize * 8 <= one.bytes().min(other.bytes()));
+        let differing = self.allocate(8)?;
+        let (one, other, total) = (one.address(), other.address(), differing.address());
+        let count = u64::from(count);
         let arguments = [
             argument(&one),
             argument(&other),
             argument(&count),
-            argument(&into),
+            argument(&total),
         ];
         // SAFETY: both have room for that many answers of 8 bytes; arguments are those of `limit_differ`.
         unsafe {
-            self.stream.fill(into, 0, 8)?;
+            self.stream.memset(total, 0, 8)?;
             self.stream.launch(kernel, count, arguments)?;
         }
         let mut bytes = [0; 8];
-        self.download(into, &mut bytes)?;
+        self.download(&differing, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
 }

@@ -1,63 +1,61 @@
-//! The kernels of the paper: `kernels/paper.cu`.
+//! The kernels of the paper, `kernels/baselines/paper.cu`, on a column in the device's memory.
 
-use cudarc::driver::sys::CUdeviceptr;
-
-use super::contestant::{Contestant, Wanted, Work};
-use super::{DeviceColumn, Lab, wide};
 use rmq_engine::EngineError;
-use rmq_engine::cuda::layout::Index;
-use rmq_engine::cuda::memory::DeviceMemory;
-use rmq_engine::cuda::module::{Function, Module};
-use rmq_engine::cuda::stream::argument;
+use rmq_engine::cuda::driver::module::{Function, Module};
+use rmq_engine::cuda::driver::stream::argument;
+use rmq_engine::cuda::memory::device_memory::DeviceMemory;
+use rmq_engine::cuda::rmq::index::KernelOutput;
+use rmq_engine::cuda::rmq::layout::DeviceIndex;
 
-const PAPER_LEVELS: usize = 12;
+use super::device::{DeviceColumn, Lab};
+use super::kernel::{KernelIndex, KernelUnderTest};
+use super::paper_index::{MAX_PAPER_LEVELS, PaperIndex};
 
-/// Levels begin at multiples of this.
+const PAPER: Module = Module {
+    name: "paper",
+    ptx: include_str!("../../../../kernels/baselines/ptx/paper.ptx"),
+};
+
+const PAPER_HEAT_MAP: Module = Module {
+    name: "paper_heat_map",
+    ptx: include_str!("../../../../kernels/baselines/ptx/paper_heat_map.ptx"),
+};
+
+/// Levels begin at multiples of this many bytes.
 const ALIGN: u64 = 256;
+
+/// Threads of a group and entries of a chunk of CL that the paper found best.
+pub const BEST_COALESCED: (u32, u32) = (16, 32);
+
+/// Entries of a chunk of VL that were best on an H200.
+pub const BEST_VECTOR: u32 = 8;
 
 /// A kernel of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Paper {
-    /// CL: groups of `group` threads, chunks of `chunk` values.
+pub enum PaperKernel {
+    /// CL: groups of threads with coalesced loads.
     Coalesced {
         /// Threads of a group.
         group: u32,
         /// Entries of a chunk.
         chunk: u32,
-        /// Whether a warp reads 32 queries at once and hands them round; else each group loads its query.
+        /// Whether a warp loads 32 queries at once and its groups take turns (warp-local queuing); otherwise each group loads its query
+        /// (multi-load).
         queue: bool,
-        /// Whether the kernel is of those made for the heat map.
+        /// Whether the kernel is from the module with all sizes of groups and chunks.
         heat_map: bool,
     },
-    /// VL: a thread a query, chunks of `chunk` values.
+    /// VL: one thread per query with vector loads.
     Vector {
         /// Entries of a chunk.
         chunk: u32,
     },
-    /// No index.
+    /// A scan without an index.
     FullScan,
 }
 
-/// The twin of `PaperIndex` in `kernels/paper.cu`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub(super) struct PaperIndex {
-    column: Index,
-    level: [CUdeviceptr; PAPER_LEVELS],
-    position: [CUdeviceptr; PAPER_LEVELS],
-    top: u32,
-}
-
-/// The index and what fills it.
-pub(super) struct Levels {
-    pub(super) index: PaperIndex,
-    entries: Vec<u64>,
-    shift: u32,
-    build: Option<Function>,
-    pub(super) bytes: u64,
-}
-
-impl Paper {
+impl PaperKernel {
+    /// Entries of a chunk; `None` for a kernel without an index.
     fn chunk(self) -> Option<u32> {
         match self {
             Self::Coalesced { chunk, .. } | Self::Vector { chunk } => Some(chunk),
@@ -65,7 +63,8 @@ impl Paper {
         }
     }
 
-    fn kernel(self, key: &str, positions: &str, wanted: &str) -> (Module, String) {
+    /// The kernel's module and its name up to the width of positions.
+    fn module_and_name(self, key: &str) -> (Module, String) {
         match self {
             Self::Coalesced {
                 group,
@@ -74,167 +73,143 @@ impl Paper {
                 heat_map,
             } => {
                 let kind = if queue { "coalesced" } else { "multi_load" };
-                let module = if heat_map {
-                    Module::PaperHeatMap
-                } else {
-                    Module::Paper
-                };
-                let name = format!("paper_{kind}_{key}_g{group}_c{chunk}_{positions}_{wanted}");
-                (module, name)
+                let module = if heat_map { PAPER_HEAT_MAP } else { PAPER };
+                (module, format!("paper_{kind}_{key}_g{group}_c{chunk}"))
             }
-            Self::Vector { chunk } => (
-                Module::Paper,
-                format!("paper_vector_{key}_c{chunk}_{positions}_{wanted}"),
-            ),
-            Self::FullScan => (
-                Module::Paper,
-                format!("paper_full_scan_{key}_{positions}_{wanted}"),
-            ),
+            Self::Vector { chunk } => (PAPER, format!("paper_vector_{key}_c{chunk}")),
+            Self::FullScan => (PAPER, format!("paper_full_scan_{key}")),
         }
     }
 
-    /// Threads for `queries` queries.
-    fn threads(self, queries: u64) -> u64 {
+    /// Threads per query.
+    fn threads(self) -> u64 {
         match self {
             Self::Coalesced {
                 group,
                 queue: false,
                 ..
-            } => queries * u64::from(group),
-            Self::Coalesced { .. } | Self::Vector { .. } => queries,
-            Self::FullScan => queries * 32,
+            } => group.into(),
+            Self::Coalesced { .. } | Self::Vector { .. } => 1,
+            Self::FullScan => 32,
         }
     }
 }
 
+/// An index, not yet filled.
+struct Levels {
+    index: PaperIndex,
+    memory: DeviceMemory,
+    /// Entries of each level.
+    entries: Vec<u64>,
+    /// The binary logarithm of the entries of a chunk.
+    shift: u32,
+}
+
 impl Lab {
-    /// A kernel of the paper with its index, built `rounds` times; no level has more entries than `cutoff` but the column.
+    /// Prepares a kernel of the paper, whose index it builds `rounds` times. Levels are added until one has at most `cutoff` entries.
     ///
     /// # Errors
-    /// Those of the driver.
+    /// Those of the driver; [`EngineError::Unsupported`] if the index has too many levels.
     pub fn paper(
         &self,
         column: &DeviceColumn,
-        paper: Paper,
-        wanted: Wanted,
+        kernel: PaperKernel,
+        output: KernelOutput,
         cutoff: u64,
         rounds: u32,
-    ) -> Result<Contestant, EngineError> {
+    ) -> Result<KernelUnderTest, EngineError> {
         let key = if column.key_bytes == 4 { "u32" } else { "u64" };
-        let positions = if wide(column.rows) { "p64" } else { "p32" };
-        let (module, name) = paper.kernel(key, positions, wanted.name());
-        let kernel = self.gpu.modules.function(module, &name)?;
-        let (levels, memory) = self.levels(column, paper, wanted, cutoff)?;
-        let build_seconds = match levels.build {
-            Some(build) => self.time(rounds, || levels.fill(self, build))?,
-            None => 0.0,
+        let width = if column.wide_positions { "p64" } else { "p32" };
+        let (module, name) = kernel.module_and_name(key);
+        let name = format!("{name}_{width}_{}", output.name());
+        let function = self.gpu.modules.function(module, &name)?;
+        let positions = output != KernelOutput::Value;
+        let levels = self.levels(column, kernel, positions, cutoff)?;
+        let build_seconds = if levels.index.top == 0 {
+            0.0
+        } else {
+            let kind = if positions { width } else { "value" };
+            let build = format!("paper_build_{key}_{kind}");
+            let build = self.gpu.modules.function(PAPER, &build)?;
+            self.time(rounds, || self.fill(&levels, build))?
         };
-        Ok(Contestant {
-            kernel,
-            _memory: memory,
-            index_bytes: levels.bytes,
+        Ok(KernelUnderTest {
+            function,
+            index: KernelIndex::Paper(Box::new(levels.index)),
+            memory: levels.memory,
             build_seconds,
-            wanted,
-            wide: wide(column.rows),
-            work: Work::Paper(Box::new(levels.index), paper.threads(1)),
+            output,
+            wide_positions: column.wide_positions,
+            threads: kernel.threads(),
         })
     }
 
+    /// Allocates the levels of an index.
     fn levels(
         &self,
         column: &DeviceColumn,
-        paper: Paper,
-        wanted: Wanted,
+        kernel: PaperKernel,
+        positions: bool,
         cutoff: u64,
-    ) -> Result<(Levels, DeviceMemory), EngineError> {
+    ) -> Result<Levels, EngineError> {
         let mut index = PaperIndex {
-            column: Index {
+            column: DeviceIndex {
                 n: column.rows,
-                ..Index::default()
+                ..DeviceIndex::default()
             },
-            level: [0; PAPER_LEVELS],
-            position: [0; PAPER_LEVELS],
+            level: [0; MAX_PAPER_LEVELS],
+            position: [0; MAX_PAPER_LEVELS],
             top: 0,
         };
         index.column.level[0] = column.memory.address();
         index.level[0] = column.memory.address();
         let mut entries = vec![column.rows];
         let mut bytes = 0;
-        // Where parts of level k begin.
-        let mut starts = vec![(0, 0)];
-        let shift = paper.chunk().map_or(0, u32::ilog2);
-        let at_bytes = match (wanted, wide(column.rows)) {
-            (Wanted::Value, _) => 0,
-            (Wanted::Position, false) => 4,
-            (Wanted::Position, true) => 8,
+        // The offsets of each level's keys and positions.
+        let mut offsets = vec![(0, 0)];
+        let shift = kernel.chunk().map_or(0, u32::ilog2);
+        let position_bytes = match (positions, column.wide_positions) {
+            (false, _) => 0,
+            (true, false) => 4,
+            (true, true) => 8,
         };
-        while paper.chunk().is_some() && entries[entries.len() - 1] > cutoff {
-            if entries.len() == PAPER_LEVELS {
+        while kernel.chunk().is_some() && entries[entries.len() - 1] > cutoff {
+            if entries.len() == MAX_PAPER_LEVELS {
                 return Err(EngineError::Unsupported("so many levels of small chunks"));
             }
             let count = entries[entries.len() - 1].div_ceil(1 << shift);
-            let mut part = |width: u64| {
+            let mut append = |width: u64| {
                 let start = bytes;
                 bytes = (bytes + count * width).next_multiple_of(ALIGN);
                 start
             };
-            let keys = part(column.key_bytes as u64);
-            let positions = part(at_bytes);
-            starts.push((keys, positions));
+            offsets.push((append(column.key_bytes as u64), append(position_bytes)));
             entries.push(count);
         }
-        let memory = self.memory(bytes as usize)?;
-        for (k, (keys, positions)) in starts.iter().enumerate().skip(1) {
+        let memory = self.allocate(bytes as usize)?;
+        for (k, (keys, positions)) in offsets.iter().enumerate().skip(1) {
             index.level[k] = memory.address() + keys;
-            if at_bytes > 0 {
+            if position_bytes > 0 {
                 index.position[k] = memory.address() + positions;
             }
         }
         index.top = entries.len() as u32 - 1;
-        let build = if index.top == 0 {
-            None
-        } else {
-            let key = if column.key_bytes == 4 { "u32" } else { "u64" };
-            let kind = match at_bytes {
-                0 => "value",
-                4 => "p32",
-                _ => "p64",
-            };
-            let name = format!("paper_build_{key}_{kind}");
-            Some(self.gpu.modules.function(Module::Paper, &name)?)
-        };
-        let levels = Levels {
+        Ok(Levels {
             index,
+            memory,
             entries,
             shift,
-            build,
-            bytes,
-        };
-        Ok((levels, memory))
+        })
     }
-}
 
-impl Levels {
-    fn fill(&self, lab: &Lab, build: Function) -> Result<(), EngineError> {
-        for k in 1..=self.index.top {
-            let (index, entries) = (&self.index, self.entries[k as usize]);
-            let arguments = [argument(index), argument(&k), argument(&self.shift)];
+    /// Enqueues the build of all levels.
+    fn fill(&self, levels: &Levels, build: Function) -> Result<(), EngineError> {
+        for k in 1..=levels.index.top {
+            let (index, entries) = (&levels.index, levels.entries[k as usize]);
+            let arguments = [argument(index), argument(&k), argument(&levels.shift)];
             // SAFETY: level k - 1 is complete, level k has room; arguments are those of `paper_build`.
-            unsafe { lab.stream.launch(build, entries, arguments)? };
+            unsafe { self.stream.launch(build, entries, arguments)? };
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_twin_has_the_size_of_the_kernels_struct() {
-        assert_eq!(
-            size_of::<PaperIndex>(),
-            size_of::<Index>() + 2 * PAPER_LEVELS * 8 + 8
-        );
     }
 }

@@ -1,105 +1,120 @@
-//! All that an engine keeps for one device.
+//! An open device with its memory budget, loaded kernels and buffers.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use super::device::Device;
-use super::lane::Slot;
-use super::memory::Budget;
-use super::module::Modules;
-use super::pinned::Pinned;
-use super::tuning::SLOTS;
+use super::batch_buffers::BatchBuffers;
+use super::driver::device::Device;
+use super::driver::module::Modules;
+use super::memory::device_memory::Budget;
+use super::memory::pinned::PinnedPool;
+use super::tuning::MAX_IN_FLIGHT;
 use crate::EngineError;
 
-/// A device at work.
+/// A device of an engine.
 #[derive(Debug)]
 pub struct Gpu {
     pub device: Arc<Device>,
     pub budget: Arc<Budget>,
     pub modules: Modules,
-    pub pinned: Arc<Pinned>,
-    slots: Mutex<Slots>,
-    slot_free: Condvar,
-    /// Batches that are being answered.
-    busy: AtomicUsize,
+    pub pinned: Arc<PinnedPool>,
+    buffers: Mutex<BufferPool>,
+    buffers_released: Condvar,
+    in_flight: AtomicUsize,
 }
 
+/// Two buffers, which a batch uses in turn.
+pub type DoubleBuffer = [BatchBuffers; 2];
+
 #[derive(Debug, Default)]
-struct Slots {
-    free: Vec<Slot>,
-    /// Free or not.
-    made: usize,
+struct BufferPool {
+    free: Vec<DoubleBuffer>,
+    /// Free or in use.
+    allocated: usize,
 }
 
 impl Gpu {
-    /// Opens a device whose indexes take at most `limit` bytes, if that is said.
+    /// Opens a device. Its indexes take at most `limit` bytes, by default 90 % of the memory that is free now.
+    ///
+    /// # Errors
+    /// Those of [`Device::open`] and [`Device::memory`].
     pub fn open(ordinal: usize, limit: Option<usize>) -> Result<Self, EngineError> {
         let device = Arc::new(Device::open(ordinal)?);
         let (free, _) = device.memory()?;
         Ok(Self {
             budget: Arc::new(Budget::new(limit.unwrap_or(free / 10 * 9))),
             modules: Modules::new(&device),
-            pinned: Arc::new(Pinned::new(&device)),
+            pinned: Arc::new(PinnedPool::new(&device)),
             device,
-            slots: Mutex::default(),
-            slot_free: Condvar::new(),
-            busy: AtomicUsize::new(0),
+            buffers: Mutex::default(),
+            buffers_released: Condvar::new(),
+            in_flight: AtomicUsize::new(0),
         })
     }
 
-    /// How much it has to do.
-    pub fn busy(&self) -> usize {
-        self.busy.load(Ordering::Relaxed)
+    /// The number of batches that are being answered or wait for buffers.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Does one batch's work with a slot, which it waits for where all are in use.
-    pub fn with_slot<R>(
+    /// Answers one batch with buffers of the pool. Waits if [`MAX_IN_FLIGHT`] batches are in flight.
+    ///
+    /// # Errors
+    /// Those of `work`, after all work on the buffers' streams has ended, and those of allocating buffers.
+    pub fn with_buffers<R>(
         &self,
-        work: impl FnOnce(&mut Slot) -> Result<R, EngineError>,
+        work: impl FnOnce(&mut DoubleBuffer) -> Result<R, EngineError>,
     ) -> Result<R, EngineError> {
-        self.busy.fetch_add(1, Ordering::Relaxed);
-        let _busy = Defer(|| {
-            self.busy.fetch_sub(1, Ordering::Relaxed);
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let _in_flight = Defer(|| {
+            self.in_flight.fetch_sub(1, Ordering::Relaxed);
         });
-        let mut slot = self.take_slot()?;
-        let result = work(&mut slot);
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffers = self.take_buffers()?;
+        let result = work(&mut buffers);
+        let mut pool = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         if result.is_ok() {
-            slots.free.push(slot);
+            pool.free.push(buffers);
         } else {
-            // It may hold work half done.
-            slots.made -= 1;
-            drop(slots);
-            drop(slot);
+            // The streams may have unfinished work, for which the drop waits.
+            pool.allocated -= 1;
+            drop(pool);
+            drop(buffers);
         }
-        self.slot_free.notify_one();
+        self.buffers_released.notify_one();
         result
     }
 
-    fn take_slot(&self) -> Result<Slot, EngineError> {
-        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+    fn take_buffers(&self) -> Result<DoubleBuffer, EngineError> {
+        let mut pool = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(slot) = slots.free.pop() {
-                return Ok(slot);
+            if let Some(buffers) = pool.free.pop() {
+                return Ok(buffers);
             }
-            if slots.made < SLOTS {
-                slots.made += 1;
-                drop(slots);
-                return Slot::new(&self.device).inspect_err(|_| {
-                    let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
-                    slots.made -= 1;
-                    self.slot_free.notify_one();
+            if pool.allocated < MAX_IN_FLIGHT {
+                pool.allocated += 1;
+                drop(pool);
+                return self.new_buffers().inspect_err(|_| {
+                    let mut pool = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+                    pool.allocated -= 1;
+                    self.buffers_released.notify_one();
                 });
             }
-            slots = self
-                .slot_free
-                .wait(slots)
+            pool = self
+                .buffers_released
+                .wait(pool)
                 .unwrap_or_else(PoisonError::into_inner);
         }
     }
+
+    fn new_buffers(&self) -> Result<DoubleBuffer, EngineError> {
+        Ok([
+            BatchBuffers::new(&self.pinned)?,
+            BatchBuffers::new(&self.pinned)?,
+        ])
+    }
 }
 
-/// Runs at the end of a scope.
+/// Calls a function at the end of a scope.
 struct Defer<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for Defer<F> {

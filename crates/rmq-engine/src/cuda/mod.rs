@@ -1,58 +1,38 @@
 //! The engine for NVIDIA GPUs.
 //!
-//! A program with it builds without CUDA's toolkit and runs on machines without a driver: [`devices`] and [`CudaEngine::open`]
-//! then say so in one line.
+//! It builds without CUDA's toolkit and runs on machines without a driver, on which [`devices`] and [`CudaEngine::open`] return an error with
+//! the reason in one line.
+//!
+//! Bottom to top: `driver` wraps the CUDA driver; `memory` has device memory, pinned memory and uploads; `gpu` is an open device with its
+//! kernels and buffers, and `replicas` replicates data over several of them; `rmq` builds and queries range-minimum indexes, `key_search`
+//! searches sorted keys. [`CudaEngine`] opens devices and builds both.
 
 #![allow(
     clippy::cast_possible_truncation,
     clippy::inline_always,
-    reason = "sizes are of 64 bits on every machine with such a GPU; what is cut was compared before"
+    reason = "machines with such a GPU have 64-bit sizes; truncated values are checked first"
 )]
 
 #[doc(hidden)]
-pub mod build;
-#[doc(hidden)]
-pub mod device;
-#[doc(hidden)]
-pub mod devices;
+pub mod batch_buffers;
 #[doc(hidden)]
 pub mod driver;
 #[doc(hidden)]
-pub mod fault;
-#[doc(hidden)]
 pub mod gpu;
 #[doc(hidden)]
-pub mod index;
+pub mod kernels;
 #[doc(hidden)]
 pub mod key;
 #[doc(hidden)]
-pub mod lane;
-#[doc(hidden)]
-pub mod layout;
+pub mod key_search;
 #[doc(hidden)]
 pub mod memory;
 #[doc(hidden)]
-pub mod module;
-#[doc(hidden)]
-pub mod narrow;
-#[doc(hidden)]
-pub mod paper;
-#[doc(hidden)]
-pub mod pinned;
-#[doc(hidden)]
-pub mod plan;
-#[doc(hidden)]
 pub mod replicas;
 #[doc(hidden)]
-pub mod search;
-#[doc(hidden)]
-pub mod stream;
+pub mod rmq;
 #[doc(hidden)]
 pub mod tuning;
-#[doc(hidden)]
-pub mod upload;
-#[doc(hidden)]
-pub mod validity;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -60,97 +40,65 @@ use std::sync::atomic::AtomicBool;
 use crate::{
     BuildOptions, Column, ColumnSize, Engine, EngineError, KeySearch, RangeIndex, SortedKeys,
 };
-pub use devices::{DeviceInfo, devices};
-pub use driver::CudaVersion;
+pub use driver::devices::{DeviceInfo, devices};
 #[doc(hidden)]
-pub use fault::Fault;
+pub use driver::fault::Fault;
+pub use driver::libcuda::CudaVersion;
 use gpu::Gpu;
-use index::CudaIndex;
 use key::CudaKey;
-use plan::{Choice, Plan};
-use search::CudaSearch;
+use key_search::CudaKeySearch;
+use rmq::index::CudaIndex;
+use rmq::layout::Layout;
 #[doc(hidden)]
-pub use tuning::Shape;
+pub use rmq::shape::Shape;
 
-/// Which kernel answers: all give the same answers. Those other than [`CudaKernel::Auto`] are the ones of "GPU-RMQ:
-/// Accelerating Range Minimum Queries on Modern GPUs" (Kreis et al., 2026), to be measured against.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CudaKernel {
-    /// Our own search.
-    #[default]
-    Auto,
-    /// GPU-RMQ's coalesced loads (CL) with a queue in each warp, the paper's better one on large columns.
-    Coalesced,
-    /// The same without the queue: the threads of a group all load their query.
-    MultiLoad,
-    /// GPU-RMQ's vector loads (VL).
-    Vector,
-    /// No index: every range is read from end to end. On a large column a batch takes long, and nothing stops it.
-    FullScan,
-}
-
-/// How a [`CudaEngine`] is to be opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Options for opening a [`CudaEngine`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CudaOptions {
-    /// Ordinals of the devices to use; each holds every index. None: the first that serves.
+    /// Ordinals of the devices to use; each one holds every index. If empty, the first usable device.
     pub devices: Vec<usize>,
-    /// How many bytes of each device's memory may be used; 90 % of what is free when the engine is opened where not said.
+    /// The most bytes that indexes may take of each device's memory; by default 90 % of what is free when the engine is opened.
     pub memory_limit: Option<usize>,
-    /// Which kernel answers.
-    pub kernel: CudaKernel,
-    /// Whether a column whose devices all failed is answered by the CPU engine, which then builds an index of its own; else
-    /// an error comes back.
-    pub fallback: bool,
-    /// The shape of indexes, for tests and measurements; the best known where not said.
+    /// The shape of indexes, for tests and measurements; by default the best one for each column.
     #[doc(hidden)]
     pub shape: Option<Shape>,
-}
-
-impl Default for CudaOptions {
-    fn default() -> Self {
-        Self {
-            devices: Vec::new(),
-            memory_limit: None,
-            kernel: CudaKernel::Auto,
-            fallback: true,
-            shape: None,
-        }
-    }
 }
 
 /// A device of an engine and its memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceUse {
-    /// Which device.
+    /// The device's number.
     pub ordinal: usize,
-    /// Bytes in use by this engine.
+    /// Bytes that this engine's indexes take.
     pub used: usize,
-    /// Bytes that it may use.
+    /// The most bytes that they may take.
     pub limit: usize,
-    /// Why it is no longer used, if so.
+    /// Why the device was retired; `None` if it is in use.
     pub failed: Option<String>,
 }
 
-/// The engine for NVIDIA GPUs: see the [module](self). Clones share devices and their memory.
+/// The engine for NVIDIA GPUs. Clones share devices and their memory.
+///
+/// A device is retired on any error other than a lack of memory. A batch is answered by another device of the engine then; if there is none
+/// left, the batch ends in an error. The caller decides whether the CPU answers instead ([`EngineError::of_device`]).
 #[derive(Debug, Clone)]
 pub struct CudaEngine {
     gpus: Arc<[Arc<Gpu>]>,
-    fallback: bool,
-    choice: Choice,
-    /// Builds stop where it is set.
+    shape: Option<Shape>,
+    /// Set to stop builds.
     stop: Arc<AtomicBool>,
 }
 
 impl CudaEngine {
-    /// Opens devices, which takes some 200 ms a device.
+    /// Opens devices, which takes about 200 ms per device.
     ///
     /// # Errors
-    /// [`EngineError::NoDevice`] where there is no such device or it does not serve, [`EngineError::Device`] where it fails.
+    /// [`EngineError::NoDevice`] if there is no such device or it is not usable, [`EngineError::Device`] if it fails.
     pub fn open(options: &CudaOptions) -> Result<Self, EngineError> {
         let mut ordinals = options.devices.clone();
         if ordinals.is_empty() {
             let all = devices()?;
-            // The error of one that does not serve says why.
+            // If none is usable, opening the first one returns the reason.
             let first = all.iter().find(|device| device.unusable.is_none());
             ordinals.push(first.or(all.first()).map_or(0, |device| device.ordinal));
         }
@@ -162,16 +110,12 @@ impl CudaEngine {
         }
         Ok(Self {
             gpus: gpus.into(),
-            fallback: options.fallback,
-            choice: Choice {
-                kernel: options.kernel,
-                shape: options.shape,
-            },
+            shape: options.shape,
             stop: Arc::default(),
         })
     }
 
-    /// The devices in use, in the order they were asked for.
+    /// Returns the devices in the order in which they were opened, retired ones included.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceUse> {
         let gpus = self.gpus.iter();
@@ -184,7 +128,7 @@ impl CudaEngine {
         .collect()
     }
 
-    /// Free bytes of a device's memory, whoever uses the rest; `None` where it is not in use or does not tell.
+    /// Returns the free bytes of a device's memory, as all processes use it; `None` for a device that is not of this engine or has failed.
     #[must_use]
     pub fn free_bytes(&self, ordinal: usize) -> Option<usize> {
         let gpu = self
@@ -194,7 +138,7 @@ impl CudaEngine {
         gpu.device.memory().ok().map(|(free, _)| free)
     }
 
-    /// The same engine, whose builds end in an error soon after `stop` is set.
+    /// Returns a clone whose builds end in [`EngineError::Stopped`] soon after `stop` is set.
     #[must_use]
     pub fn until(&self, stop: Arc<AtomicBool>) -> Self {
         Self {
@@ -203,16 +147,19 @@ impl CudaEngine {
         }
     }
 
-    /// Bytes that an index of such a column takes on each device, the column included: known before anything is built.
+    /// Returns the bytes that the index of a column takes on each device, the column included; `usize::MAX` if the column is too long.
     #[must_use]
     pub fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
-        Plan::of(self.choice, size, options.positions).map_or(usize::MAX, |plan| plan.bytes())
+        let layout = Layout::new(size, options.positions, self.shape);
+        layout.map_or(usize::MAX, |layout| {
+            usize::try_from(layout.bytes).unwrap_or(usize::MAX)
+        })
     }
 
-    /// Lets the `nth` call of that kind fail, on every device, counted from 1 and from now on; none where it is 0.
-    /// Returns whether an earlier fault was still to come.
+    /// Makes the `nth` driver call of a kind fail on every device, counted from 1 and from now on; 0 disarms. Returns whether an earlier fault
+    /// was still armed.
     #[doc(hidden)]
-    #[expect(clippy::must_use_candidate, reason = "most callers arm, few ask")]
+    #[expect(clippy::must_use_candidate, reason = "most callers ignore the result")]
     pub fn inject(&self, fault: Fault, nth: u64) -> bool {
         let mut armed = false;
         for gpu in self.gpus.iter() {
@@ -221,10 +168,11 @@ impl CudaEngine {
         armed
     }
 
-    /// Sorted keys on the devices, to be searched there: see [`KeySearch`].
+    /// Uploads sorted 32-bit keys to the devices, with up to `threads` threads.
     ///
     /// # Errors
-    /// [`EngineError::TooLong`] from 2^32 keys on, [`EngineError::DeviceMemory`] and its like.
+    /// [`EngineError::TooLong`] from 2^32 keys on, [`EngineError::DeviceMemory`] if no device has room for them, [`EngineError::Device`] if all
+    /// fail, [`EngineError::Stopped`].
     pub fn sorted_u32(
         &self,
         keys: SortedKeys<'_, u32>,
@@ -233,10 +181,10 @@ impl CudaEngine {
         self.sorted(keys, threads)
     }
 
-    /// As [`Self::sorted_u32`].
+    /// Uploads sorted 64-bit keys to the devices, with up to `threads` threads.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Self::sorted_u32`].
     pub fn sorted_u64(
         &self,
         keys: SortedKeys<'_, u64>,
@@ -245,10 +193,10 @@ impl CudaEngine {
         self.sorted(keys, threads)
     }
 
-    /// As [`Self::sorted_u32`].
+    /// Uploads sorted 128-bit keys to the devices, with up to `threads` threads.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`Self::sorted_u32`].
     pub fn sorted_u128(
         &self,
         keys: SortedKeys<'_, u128>,
@@ -262,23 +210,16 @@ impl CudaEngine {
         keys: SortedKeys<'_, K>,
         threads: usize,
     ) -> Result<Arc<dyn KeySearch<K>>, EngineError> {
-        let search = CudaSearch::build(&self.gpus, keys, threads, &self.stop)?;
+        let search = CudaKeySearch::build(&self.gpus, keys, threads, &self.stop)?;
         Ok(Arc::new(search))
     }
 
     fn build<K: CudaKey>(
         &self,
-        column: Column<K>,
+        column: &Column<K>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<K>>, EngineError> {
-        let index = CudaIndex::build(
-            &self.gpus,
-            column,
-            options,
-            self.choice,
-            self.fallback,
-            &self.stop,
-        )?;
+        let index = CudaIndex::build(&self.gpus, column, options, self.shape, &self.stop)?;
         Ok(Arc::new(index))
     }
 }
@@ -293,7 +234,7 @@ impl Engine for CudaEngine {
         column: Column<u32>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u32>>, EngineError> {
-        self.build(column, options)
+        self.build(&column, options)
     }
 
     fn build_u64(
@@ -301,7 +242,7 @@ impl Engine for CudaEngine {
         column: Column<u64>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u64>>, EngineError> {
-        self.build(column, options)
+        self.build(&column, options)
     }
 
     fn build_u128(
@@ -309,10 +250,10 @@ impl Engine for CudaEngine {
         column: Column<u128>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError> {
-        self.build(column, options)
+        self.build(&column, options)
     }
 
-    /// Nothing: an index takes memory of its devices. (What the CPU engine takes after all of them failed is not foreseen.)
+    /// Returns 0: an index takes memory of its devices only.
     fn memory_bytes(&self, _: ColumnSize, _: &BuildOptions) -> usize {
         0
     }

@@ -1,28 +1,29 @@
-//! The same on several devices: made on each, asked on one.
+//! Replication over several devices: data is built on each device, and a batch is answered by one of them.
 
 use std::sync::Arc;
 
 use super::gpu::Gpu;
 use crate::EngineError;
 
-/// What lies on one device.
+/// Data on one device.
 pub trait Replica {
+    /// The device.
     fn gpu(&self) -> &Gpu;
 }
 
-/// Makes a replica on each device where that succeeds. `what` names it in the log.
+/// Builds a replica on each device. A device on which that fails is left out with a warning, in which `what` names the data.
 ///
 /// # Errors
-/// The first failure, where none succeeded.
-pub fn on_each<R>(
+/// The first failure, if no device succeeds.
+pub fn build_on_each<R>(
     gpus: &[Arc<Gpu>],
     what: &str,
-    mut make: impl FnMut(&Arc<Gpu>) -> Result<R, EngineError>,
+    mut build: impl FnMut(&Arc<Gpu>) -> Result<R, EngineError>,
 ) -> Result<Vec<R>, EngineError> {
     let mut replicas = Vec::new();
     let mut failure = None;
     for gpu in gpus {
-        match make(gpu) {
+        match build(gpu) {
             Ok(replica) => replicas.push(replica),
             Err(error) => failure = failure.or(Some(error)),
         }
@@ -35,31 +36,31 @@ pub fn on_each<R>(
     Ok(replicas)
 }
 
-/// Asks the device that has least to do, or another one where that fails.
+/// Runs `work` on the device with the fewest batches in flight, and on another one if that fails.
 ///
 /// # Errors
-/// The last failure, where all failed.
-pub fn on_one<R: Replica>(
+/// The last failure, if all devices fail.
+pub fn run_on_one<R: Replica>(
     replicas: &[R],
     what: &str,
-    mut ask: impl FnMut(&R) -> Result<(), EngineError>,
+    mut work: impl FnMut(&R) -> Result<(), EngineError>,
 ) -> Result<(), EngineError> {
     let mut failure = EngineError::NoDevice {
         why: format!("all CUDA devices that held {what} have failed"),
     };
-    let mut left_out = vec![false; replicas.len()];
-    let least_busy = |left_out: &[bool]| {
+    let mut tried = vec![false; replicas.len()];
+    let least_busy = |tried: &[bool]| {
         let replicas = replicas.iter().enumerate();
         replicas
-            .filter(|(i, replica)| !left_out[*i] && replica.gpu().device.failed().is_none())
-            .min_by_key(|(_, replica)| replica.gpu().busy())
+            .filter(|(i, replica)| !tried[*i] && replica.gpu().device.failed().is_none())
+            .min_by_key(|(_, replica)| replica.gpu().in_flight())
     };
-    while let Some((i, replica)) = least_busy(&left_out) {
-        match ask(replica) {
+    while let Some((i, replica)) = least_busy(&tried) {
+        match work(replica) {
             Ok(()) => return Ok(()),
             Err(error) => failure = error,
         }
-        left_out[i] = true;
+        tried[i] = true;
     }
     Err(failure)
 }

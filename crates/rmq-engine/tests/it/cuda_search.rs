@@ -1,6 +1,6 @@
-//! The search for ranges of keys on devices, against binary searches here.
+//! The search for ranges of keys on devices, compared with binary searches on the host.
 //!
-//! Without a device: as `cuda.rs`. What is taken from the environment is the same, too.
+//! Environment variables and machines without a device: see `cuda.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ fn sorted<K: Sorted>(engine: &CudaEngine, keys: &[K]) -> Search<K> {
     )
 }
 
-/// Sorted segments, and queries among them.
+/// Sorted segments and queries for ranges in them.
 struct Case<K> {
     keys: Vec<K>,
     begin: Vec<u32>,
@@ -59,12 +59,12 @@ struct Case<K> {
 
 impl<K: Sorted> Case<K> {
     fn new(n: usize, queries: usize, random: &mut Random) -> Self {
-        // Few different keys, so that many are equal, or any at all.
-        let different = [3, 1000, usize::MAX][random.below(3)];
+        // Few distinct keys, so that many are equal, or many.
+        let distinct = [3, 1000, usize::MAX][random.below(3)];
         let key = |random: &mut Random| match random.below(50) {
             0 => K::MAX,
             1 => K::ZERO,
-            _ => K::of(random.below(different) as u64),
+            _ => K::of(random.below(distinct) as u64),
         };
         let mut keys: Vec<K> = (0..n).map(|_| key(random)).collect();
         let segmented = random.below(3) > 0;
@@ -96,8 +96,8 @@ impl<K: Sorted> Case<K> {
         }
     }
 
-    /// The queries with some of the bounds.
-    fn asked(&self, low: Option<bool>, high: Option<bool>) -> KeyRanges<'_, K> {
+    /// The queries with some of the bounds; `Some(true)` for an inclusive one.
+    fn ranges(&self, low: Option<bool>, high: Option<bool>) -> KeyRanges<'_, K> {
         let bound = |inside: Option<bool>, keys| inside.map(|inside| KeyBound { keys, inside });
         KeyRanges {
             segments: self.segmented.then_some((&self.begin, &self.end)),
@@ -106,7 +106,7 @@ impl<K: Sorted> Case<K> {
         }
     }
 
-    /// What a search must find.
+    /// The result of a query by binary search.
     fn expected(&self, low: Option<bool>, high: Option<bool>, query: usize) -> (i64, i64) {
         let (begin, end) = (self.begin[query] as usize, self.end[query] as usize);
         let segment = &self.keys[begin..end];
@@ -124,15 +124,15 @@ impl<K: Sorted> Case<K> {
         }
     }
 
-    /// Asks in every way, and returns how many queries that were.
+    /// Checks every combination of bounds; returns the number of queries.
     fn check(&self, search: &dyn KeySearch<K>) -> u64 {
-        let ways = [None, Some(true), Some(false)];
+        let kinds = [None, Some(true), Some(false)];
         let queries = self.begin.len();
-        for low in ways {
-            for high in ways {
+        for low in kinds {
+            for high in kinds {
                 let (mut left, mut right) = (vec![7; queries], vec![7; queries]);
                 search
-                    .search(self.asked(low, high), &mut left, &mut right)
+                    .search(self.ranges(low, high), &mut left, &mut right)
                     .expect("it answers");
                 for query in 0..queries {
                     let found = (left[query], right[query]);
@@ -149,11 +149,8 @@ impl<K: Sorted> Case<K> {
     }
 }
 
-fn strict() -> Option<CudaEngine> {
-    open(&CudaOptions {
-        fallback: false,
-        ..CudaOptions::default()
-    })
+fn open_default() -> Option<CudaEngine> {
+    open(&CudaOptions::default())
 }
 
 fn sizes<K: Sorted>(engine: &CudaEngine, random: &mut Random) {
@@ -167,72 +164,76 @@ fn sizes<K: Sorted>(engine: &CudaEngine, random: &mut Random) {
             case.check(&*search);
         }
     }
-    assert_eq!(engine.devices()[0].used, 0, "keys give their memory back");
+    assert_eq!(
+        engine.devices()[0].used,
+        0,
+        "dropped keys release their memory"
+    );
 }
 
 #[test]
 fn segments_of_any_size() {
     let mut random = Random::new("segments");
-    let Some(engine) = strict() else { return };
+    let Some(engine) = open_default() else { return };
     sizes::<u32>(&engine, &mut random);
     sizes::<u64>(&engine, &mut random);
     sizes::<u128>(&engine, &mut random);
 }
 
 #[test]
-fn batches_longer_than_a_part() {
+fn batches_longer_than_a_chunk() {
     let mut random = Random::new("long batches");
-    let Some(engine) = strict() else { return };
-    let part = if small() { 1 << 9 } else { 1 << 18 };
-    for queries in [part - 1, part, part + 1, 3 * part + 77] {
-        let case = Case::<u64>::new(50_000.min(part), queries, &mut random);
+    let Some(engine) = open_default() else { return };
+    let chunk = if small() { 1 << 9 } else { 1 << 18 };
+    for queries in [chunk - 1, chunk, chunk + 1, 3 * chunk + 77] {
+        let case = Case::<u64>::new(50_000.min(chunk), queries, &mut random);
         case.check(&*sorted(&engine, &case.keys).expect("it fits"));
     }
 }
 
 #[test]
 fn many_random_searches_from_several_threads() {
-    let Some(engine) = strict() else { return };
+    let Some(engine) = open_default() else { return };
     let mut random = Random::new("random searches");
-    let (wanted, asked) = (queries(), AtomicU64::new(0));
+    let (total, answered) = (queries(), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for _ in 0..8 {
-            let (engine, asked) = (&engine, &asked);
+            let (engine, answered) = (&engine, &answered);
             let mut random = Random::from_seed(random.next());
             scope.spawn(move || {
-                while asked.load(Ordering::Relaxed) < wanted {
+                while answered.load(Ordering::Relaxed) < total {
                     let most = if small() { 8 } else { 20 };
                     let scale = random.below(most + 1);
                     let n = random.below(1 << scale);
                     let queries = random.below(if small() { 100 } else { 40_000 });
                     let case = Case::<u64>::new(n, queries, &mut random);
                     let search = sorted(engine, &case.keys).expect("it fits");
-                    asked.fetch_add(case.check(&*search), Ordering::Relaxed);
+                    answered.fetch_add(case.check(&*search), Ordering::Relaxed);
                 }
             });
         }
     });
-    println!("{} searches", asked.into_inner());
+    println!("{} searches", answered.into_inner());
 }
 
 #[test]
-fn what_does_not_fit_together_is_an_error() {
-    let Some(engine) = strict() else { return };
+fn mismatched_lengths_are_errors() {
+    let Some(engine) = open_default() else { return };
     let keys: Vec<u32> = (0..10).collect();
     let search = sorted(&engine, &keys).expect("it fits");
-    let asked = KeyRanges {
+    let ranges = KeyRanges {
         segments: Some((&[0, 0], &[10, 11])),
         low: None,
         high: None,
     };
     let (mut left, mut right) = ([0; 2], [0; 2]);
-    let behind = search.search(asked, &mut left, &mut right);
+    let behind = search.search(ranges, &mut left, &mut right);
     assert!(matches!(behind, Err(EngineError::Lengths { .. })));
-    let asked = KeyRanges {
+    let ranges = KeyRanges {
         segments: Some((&[0], &[10])),
-        ..asked
+        ..ranges
     };
-    let short = search.search(asked, &mut left, &mut right);
+    let short = search.search(ranges, &mut left, &mut right);
     assert!(matches!(short, Err(EngineError::Lengths { .. })));
     let fill = |_: usize, _: &mut [u32]| {};
     let too_long = engine.sorted_u32(
@@ -248,29 +249,29 @@ fn what_does_not_fit_together_is_an_error() {
 #[test]
 fn any_fault_ends_in_an_error() {
     let mut random = Random::new("faults of searches");
-    // Keeps the device's context while engines come and go.
-    let Some(_open) = strict() else { return };
+    // Keeps the device's context while engines are opened and dropped.
+    let Some(_open) = open_default() else { return };
     let case = Case::<u64>::new(5_000, 700, &mut random);
     let mut faults = 0;
     for fault in Fault::ALL {
         for nth in 1.. {
-            let engine = strict().expect("it was opened before");
+            let engine = open_default().expect("it was opened before");
             engine.inject(fault, nth);
             let found = sorted(&engine, &case.keys).and_then(|search| {
                 let (mut left, mut right) = (vec![7; 700], vec![7; 700]);
-                let asked = case.asked(Some(true), Some(false));
-                search.search(asked, &mut left, &mut right)?;
+                let ranges = case.ranges(Some(true), Some(false));
+                search.search(ranges, &mut left, &mut right)?;
                 Ok((left, right))
             });
-            let struck = !engine.inject(fault, 0);
-            assert_eq!(struck, found.is_err(), "{fault:?}, {nth}");
+            let failed = !engine.inject(fault, 0);
+            assert_eq!(failed, found.is_err(), "{fault:?}, {nth}");
             assert_eq!(engine.devices()[0].used, 0);
             if let Ok((left, right)) = found {
                 for query in 0..700 {
                     let expected = case.expected(Some(true), Some(false), query);
                     assert_eq!((left[query], right[query]), expected);
                 }
-                assert!(nth > 1, "{fault:?} has not struck");
+                assert!(nth > 1, "{fault:?} has not occurred");
                 break;
             }
             faults += 1;

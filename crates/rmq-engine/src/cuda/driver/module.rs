@@ -1,5 +1,6 @@
-//! The kernels' PTX and the functions in it, compiled by the driver for its device when first needed.
+//! PTX modules and the kernels in them, compiled by the driver for its device on first use.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,51 +9,16 @@ use cudarc::driver::sys::{self, CUfunction, CUjit_option, CUmodule};
 use super::device::Device;
 use crate::EngineError;
 
-/// A file of kernels.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Module {
-    Build,
-    AnswerU32,
-    AnswerU64,
-    AnswerU128,
-    /// Searches in sorted keys.
-    Bounds,
-    /// The kernels of the paper.
-    Paper,
-    /// Its CL with every size of group and chunk.
-    PaperHeatMap,
-    /// What the hardware can do, and what makes data.
-    Limit,
+/// The PTX of a module.
+#[derive(Clone, Copy)]
+pub struct Module {
+    /// Identifies the module: two modules of one device have different names.
+    pub name: &'static str,
+    /// PTX without zero bytes.
+    pub ptx: &'static str,
 }
 
-const MODULES: usize = 8;
-
-impl Module {
-    fn ptx(self) -> &'static CStr {
-        macro_rules! ptx {
-            ($file:literal) => {
-                concat!(
-                    include_str!(concat!("../../kernels/ptx/", $file, ".ptx")),
-                    "\0"
-                )
-            };
-        }
-        let text = match self {
-            Self::Build => ptx!("build"),
-            Self::AnswerU32 => ptx!("answer_u32"),
-            Self::AnswerU64 => ptx!("answer_u64"),
-            Self::AnswerU128 => ptx!("answer_u128"),
-            Self::Bounds => ptx!("bounds"),
-            Self::Paper => ptx!("paper"),
-            Self::PaperHeatMap => ptx!("paper_heat_map"),
-            Self::Limit => ptx!("limit"),
-        };
-        // Looked through for zero bytes when loaded: doing it at compile time takes long.
-        CStr::from_bytes_with_nul(text.as_bytes()).expect("PTX has no zero byte")
-    }
-}
-
-/// A kernel, good while its [`Modules`] live.
+/// A kernel, valid while its [`Modules`] live.
 #[derive(Debug, Clone, Copy)]
 pub struct Function(pub CUfunction);
 
@@ -61,11 +27,12 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// What is loaded on a device.
+/// The modules loaded on a device.
 #[derive(Debug)]
 pub struct Modules {
     device: Arc<Device>,
-    loaded: Mutex<[Option<Loaded>; MODULES]>,
+    /// By name.
+    loaded: Mutex<BTreeMap<&'static str, Loaded>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -82,18 +49,24 @@ impl Modules {
         }
     }
 
-    /// A kernel by its name. The first of a module takes the driver some time, as it compiles the module.
+    /// Finds a kernel by its name. The first kernel of a module takes longer: the driver compiles the whole module.
+    ///
+    /// # Errors
+    /// [`EngineError::Device`] if the driver does not load the module or the module has no such kernel.
+    ///
+    /// # Panics
+    /// If the PTX has a zero byte.
     pub fn function(&self, module: Module, name: &str) -> Result<Function, EngineError> {
         let loaded = {
             let mut all = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-            match all[module as usize] {
-                Some(loaded) => loaded,
-                None => *all[module as usize].insert(self.load(module)?),
+            match all.get(module.name) {
+                Some(loaded) => *loaded,
+                None => *all.entry(module.name).or_insert(self.load(module)?),
             }
         };
         let name = CString::new(name).unwrap_or_default();
         let mut function = Function(std::ptr::null_mut());
-        // SAFETY: the module is loaded in this context, pointers are good for the call.
+        // SAFETY: the module is loaded in this context; pointers are valid for the call.
         self.device.call("find a kernel", || unsafe {
             sys::cuModuleGetFunction(&raw mut function.0, loaded.0, name.as_ptr())
         })?;
@@ -101,22 +74,23 @@ impl Modules {
     }
 
     fn load(&self, module: Module) -> Result<Loaded, EngineError> {
+        let ptx = CString::new(module.ptx).expect("PTX has no zero byte");
         let mut log = [0_u8; 4096];
         let mut options = [
             CUjit_option::CU_JIT_ERROR_LOG_BUFFER,
             CUjit_option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
         ];
-        // The driver reads a number out of a pointer's place.
+        // The driver takes the size by value, in the space of a pointer.
         let mut values: [*mut c_void; 2] = [
             log.as_mut_ptr().cast(),
             std::ptr::without_provenance_mut(log.len()),
         ];
         let mut loaded = Loaded(std::ptr::null_mut());
-        // SAFETY: the PTX ends in a zero byte; the options have as many values, and the log has the length told.
+        // SAFETY: the PTX ends in a zero byte; there are as many values as options; the log has the given length.
         let result = self.device.call("load kernels", || unsafe {
             sys::cuModuleLoadDataEx(
                 &raw mut loaded.0,
-                module.ptx().as_ptr().cast(),
+                ptx.as_ptr().cast(),
                 2,
                 options.as_mut_ptr(),
                 values.as_mut_ptr(),
@@ -124,7 +98,7 @@ impl Modules {
         });
         if result.is_err() {
             let log = CStr::from_bytes_until_nul(&log).unwrap_or_default();
-            log::error!("{module:?}: {}", log.to_string_lossy());
+            log::error!("{}: {}", module.name, log.to_string_lossy());
         }
         result.map(|()| loaded)
     }
@@ -136,10 +110,10 @@ impl Drop for Modules {
             .loaded
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        for module in loaded.iter().flatten() {
-            // SAFETY: loaded in this context and unloaded once; what runs its kernels holds `self`.
+        for module in loaded.values() {
+            // SAFETY: loaded in this context and unloaded once; everything that runs its kernels holds `self`.
             self.device
-                .quietly(|| unsafe { sys::cuModuleUnload(module.0) });
+                .call_ignoring_errors(|| unsafe { sys::cuModuleUnload(module.0) });
         }
     }
 }

@@ -1,17 +1,17 @@
-//! Faults made on purpose, to see that the engine survives them.
+//! Fault injection for tests: makes a chosen driver call fail.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is to fail.
+/// A kind of driver call that can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Memory of the device, or pinned memory, is refused.
+    /// An allocation of device memory or pinned memory.
     Allocation,
-    /// A copy to or from the device fails.
+    /// A copy to or from the device.
     Copy,
-    /// A kernel is not launched.
+    /// A kernel launch or a memset.
     Launch,
-    /// Waiting for the device ends in an error.
+    /// A wait for the device.
     Wait,
 }
 
@@ -20,18 +20,18 @@ impl Fault {
     pub const ALL: [Self; 4] = [Self::Allocation, Self::Copy, Self::Launch, Self::Wait];
 }
 
-/// How many more calls of each kind succeed and the one that fails; 0 where none is to.
+/// For each kind of call, a countdown to the call that fails; 0 if none does.
 #[derive(Debug, Default)]
 pub struct Faults([AtomicU64; Fault::ALL.len()]);
 
 impl Faults {
-    /// Lets the `nth` call from now on fail, counted from 1; returns whether an earlier fault was still to come.
+    /// Makes the `nth` call from now on fail, counted from 1; 0 disarms. Returns whether an earlier fault was still armed.
     pub fn arm(&self, fault: Fault, nth: u64) -> bool {
         self.0[fault as usize].swap(nth, Ordering::Relaxed) != 0
     }
 
-    /// Whether this call is to fail.
-    pub fn strikes(&self, fault: Fault) -> bool {
+    /// Counts one call; returns whether it must fail.
+    pub fn should_fail(&self, fault: Fault) -> bool {
         let left = &self.0[fault as usize];
         left.load(Ordering::Relaxed) != 0
             && left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
@@ -47,11 +47,11 @@ mod tests {
     #[test]
     fn the_nth_call_fails_once() {
         let faults = Faults::default();
-        assert!(!faults.strikes(Fault::Copy));
+        assert!(!faults.should_fail(Fault::Copy));
         assert!(!faults.arm(Fault::Copy, 9));
         assert!(faults.arm(Fault::Copy, 3));
-        let struck: Vec<bool> = (0..6).map(|_| faults.strikes(Fault::Copy)).collect();
-        assert_eq!(struck, [false, false, true, false, false, false]);
-        assert!(!faults.strikes(Fault::Launch));
+        let failed: Vec<bool> = (0..6).map(|_| faults.should_fail(Fault::Copy)).collect();
+        assert_eq!(failed, [false, false, true, false, false, false]);
+        assert!(!faults.should_fail(Fault::Launch));
     }
 }

@@ -1,4 +1,4 @@
-//! A queue of work on a device.
+//! A CUDA stream: copies, fills and kernels in order.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use super::fault::Fault;
 use super::module::Function;
 use crate::EngineError;
 
-/// Threads of a block: what all kernels are made for.
-pub const THREADS: u64 = 256;
+/// Threads per block, for which all kernels are compiled.
+pub const BLOCK_THREADS: u64 = 256;
 
-/// How long a wait asks again and again before the thread sleeps: about as long as waking it takes.
-const SPIN: Duration = Duration::from_micros(20);
+/// How long a wait polls before the thread sleeps: about as long as waking it takes.
+const SPIN_TIME: Duration = Duration::from_micros(20);
 
-/// Copies and kernels, one after another, beside those of other streams.
+/// A queue of copies and kernels that run one after another, concurrently with other streams.
 ///
-/// Its methods only put work in the queue, so memory that they are given must stay as it is until [`Stream::wait`] came back
-/// without an error or the stream is dropped.
+/// Its methods only enqueue work: memory passed to them must stay valid and unchanged until [`Stream::wait`] returns without an error or the
+/// stream is dropped.
 #[derive(Debug)]
 pub struct Stream {
     device: Arc<Device>,
     handle: CUstream,
-    /// Recorded at the end of the queue to wait for it: a thread sleeps on an event, on a stream it spins.
+    /// Recorded at the end of the queue by a wait: a thread can sleep on an event, while it spins on a stream.
     end: CUevent,
 }
 
@@ -37,96 +37,117 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
+    /// Creates a stream that is independent of the default stream, which other libraries may use.
+    ///
+    /// # Errors
+    /// Those of [`Device::call`].
     pub fn new(device: &Arc<Device>) -> Result<Self, EngineError> {
-        let mut made = Self {
+        let mut stream = Self {
             device: Arc::clone(device),
             handle: std::ptr::null_mut(),
             end: std::ptr::null_mut(),
         };
-        // Independent of the default stream, which other libraries may use.
         let kind = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: the pointer is good for the call.
+        // SAFETY: the pointer is valid for the call.
         device.call("make a stream", || unsafe {
-            sys::cuStreamCreate(&raw mut made.handle, kind)
+            sys::cuStreamCreate(&raw mut stream.handle, kind)
         })?;
         let kind = CUevent_flags::CU_EVENT_BLOCKING_SYNC as u32
             | CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: as above.
         device.call("make an event", || unsafe {
-            sys::cuEventCreate(&raw mut made.end, kind)
+            sys::cuEventCreate(&raw mut stream.end, kind)
         })?;
-        Ok(made)
+        Ok(stream)
     }
 
-    /// Copies `bytes` from host memory to the device.
+    /// Enqueues a copy of `bytes` bytes from host memory to the device. A copy from pinned memory runs concurrently with others.
+    ///
+    /// # Errors
+    /// Those of [`Device::call`].
     ///
     /// # Safety
-    /// Both ends are that long, and stay until the stream was waited for; until then nobody writes the host's end. For the copy to
-    /// run beside others, that end is pinned.
-    pub unsafe fn copy_up(
+    /// Source and destination are at least that long and stay valid until the stream was waited for; until then the source is not
+    /// written to.
+    pub unsafe fn copy_to_device(
         &self,
         to: CUdeviceptr,
         from: *const u8,
         bytes: usize,
     ) -> Result<(), EngineError> {
-        // SAFETY: as the caller vouches.
+        // SAFETY: guaranteed by the caller.
         self.device
             .call_or_fault(Fault::Copy, "copy to it", || unsafe {
                 sys::cuMemcpyHtoDAsync_v2(to, from.cast(), bytes, self.handle)
             })
     }
 
-    /// Copies `bytes` from the device to host memory.
+    /// Enqueues a copy of `bytes` bytes from the device to host memory.
+    ///
+    /// # Errors
+    /// Those of [`Device::call`].
     ///
     /// # Safety
-    /// As [`Stream::copy_up`], and until the stream was waited for nobody reads the host's end either.
-    pub unsafe fn copy_down(
+    /// Source and destination are at least that long and stay valid until the stream was waited for; until then the destination is neither
+    /// read nor written.
+    pub unsafe fn copy_to_host(
         &self,
         to: *mut u8,
         from: CUdeviceptr,
         bytes: usize,
     ) -> Result<(), EngineError> {
-        // SAFETY: as the caller vouches.
+        // SAFETY: guaranteed by the caller.
         self.device
             .call_or_fault(Fault::Copy, "copy from it", || unsafe {
                 sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, self.handle)
             })
     }
 
-    /// Fills memory of the device with a byte.
+    /// Enqueues a fill of device memory with a byte.
+    ///
+    /// # Errors
+    /// Those of [`Device::call`].
     ///
     /// # Safety
-    /// The memory is that long and stays until the stream was waited for.
-    pub unsafe fn fill(&self, at: CUdeviceptr, byte: u8, bytes: usize) -> Result<(), EngineError> {
+    /// The memory is at least that long and stays valid until the stream was waited for.
+    pub unsafe fn memset(
+        &self,
+        at: CUdeviceptr,
+        byte: u8,
+        bytes: usize,
+    ) -> Result<(), EngineError> {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: as the caller vouches.
+        // SAFETY: guaranteed by the caller.
         self.device
             .call_or_fault(Fault::Launch, "fill memory", || unsafe {
                 sys::cuMemsetD8Async(at, byte, bytes, self.handle)
             })
     }
 
-    /// Runs a kernel with at least `threads` threads in whole blocks.
+    /// Enqueues a kernel with `threads` threads, rounded up to whole blocks.
+    ///
+    /// # Errors
+    /// [`EngineError::TooLong`] for more blocks than a grid has, else those of [`Device::call`].
     ///
     /// # Safety
-    /// `arguments` are of the kernel's types in its order ([`argument`]); memory they point to is as long as the kernel
-    /// expects and stays until the stream was waited for.
+    /// `arguments` have the kernel's types in its order ([`argument`]); memory they point to is as long as the kernel expects and stays
+    /// valid until the stream was waited for.
     pub unsafe fn launch<const N: usize>(
         &self,
         kernel: Function,
         threads: u64,
         mut arguments: [*mut c_void; N],
     ) -> Result<(), EngineError> {
-        let Ok(blocks) = u32::try_from(threads.div_ceil(THREADS)) else {
-            // 2^40 threads: no device has memory for what they would work on.
+        let Ok(blocks) = u32::try_from(threads.div_ceil(BLOCK_THREADS)) else {
+            // 2^40 threads: no device has memory for that many entries.
             return Err(EngineError::TooLong { rows: usize::MAX });
         };
         if blocks == 0 {
             return Ok(());
         }
-        // SAFETY: as the caller vouches; the driver copies the arguments before it returns.
+        // SAFETY: guaranteed by the caller; the driver copies the arguments before it returns.
         self.device
             .call_or_fault(Fault::Launch, "launch a kernel", || unsafe {
                 sys::cuLaunchKernel(
@@ -134,7 +155,7 @@ impl Stream {
                     blocks,
                     1,
                     1,
-                    THREADS as u32,
+                    BLOCK_THREADS as u32,
                     1,
                     1,
                     0,
@@ -145,15 +166,21 @@ impl Stream {
             })
     }
 
-    /// Puts a mark in the queue.
-    pub fn mark(&self, mark: CUevent) -> Result<(), EngineError> {
+    /// Enqueues an event.
+    ///
+    /// # Errors
+    /// Those of [`Device::call`].
+    pub fn record(&self, event: CUevent) -> Result<(), EngineError> {
         // SAFETY: the event and the stream are of this context.
         self.device.call("mark its queue", || unsafe {
-            sys::cuEventRecord(mark, self.handle)
+            sys::cuEventRecord(event, self.handle)
         })
     }
 
-    /// Waits until all that was put in the queue is done.
+    /// Waits until the enqueued work is done.
+    ///
+    /// # Errors
+    /// Those of [`Device::call`], also for work that was enqueued without an error and failed later.
     pub fn wait(&self) -> Result<(), EngineError> {
         let what = "finish its work";
         // SAFETY: the event and the stream are of this context.
@@ -162,7 +189,7 @@ impl Stream {
         })?;
         let started = Instant::now();
         let mut done = false;
-        while !done && started.elapsed() < SPIN {
+        while !done && started.elapsed() < SPIN_TIME {
             // SAFETY: the event is of this context.
             self.device.call(what, || unsafe {
                 match sys::cuEventQuery(self.end) {
@@ -183,10 +210,10 @@ impl Stream {
 }
 
 impl Drop for Stream {
-    /// Waits until nothing of the queue runs any more, however it ended.
+    /// Waits until no enqueued work runs any more, successful or not.
     fn drop(&mut self) {
-        // SAFETY: made in this context, destroyed once; null where making failed.
-        self.device.quietly(|| unsafe {
+        // SAFETY: created in this context, destroyed once; null if creation failed.
+        self.device.call_ignoring_errors(|| unsafe {
             if !self.end.is_null() {
                 sys::cuEventDestroy_v2(self.end);
             }
@@ -199,7 +226,7 @@ impl Drop for Stream {
     }
 }
 
-/// An argument of a kernel, which must outlive the launch only.
+/// Points to a kernel argument, which must outlive the launch call only.
 pub fn argument<T: Copy>(value: &T) -> *mut c_void {
     std::ptr::from_ref(value).cast_mut().cast()
 }

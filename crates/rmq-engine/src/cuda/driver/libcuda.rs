@@ -1,7 +1,7 @@
-//! The CUDA driver of this machine: whether it is there, new enough and whole; its results as text.
+//! The CUDA driver library: detects it and its version, and formats its error codes.
 //!
-//! cudarc finds the library and its functions when they are first called, and panics where one is missing. So [`driver`]
-//! looks for all that this engine calls before any of it is called.
+//! cudarc loads the library and its functions on first call, and panics if one is missing. [`version`] therefore looks up every function
+//! that this engine calls before any of them is called.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -9,12 +9,12 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUresult};
 
-/// The version of CUDA that a driver serves, such as 12.4.
+/// The version of CUDA that a driver supports, such as 12.4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CudaVersion {
-    /// 12 of 12.4.
+    /// 12 in 12.4.
     pub major: u32,
-    /// 4 of 12.4.
+    /// 4 in 12.4.
     pub minor: u32,
 }
 
@@ -24,13 +24,13 @@ impl fmt::Display for CudaVersion {
     }
 }
 
-/// The oldest that takes our kernels (PTX ISA 8.0): drivers R525 and later.
+/// The oldest version that loads our kernels (PTX ISA 8.0): drivers R525 and later.
 const OLDEST: CudaVersion = CudaVersion {
     major: 12,
     minor: 0,
 };
 
-/// Every function of the driver that the engine calls. A name that is called but not listed here may panic.
+/// Every driver function that the engine calls. Calling one that is not listed here may panic.
 const FUNCTIONS: &[&str] = &[
     "cuCtxSetCurrent",
     "cuDeviceGet",
@@ -67,21 +67,21 @@ const FUNCTIONS: &[&str] = &[
     "cuStreamSynchronize",
 ];
 
-/// The version of the driver, initialised; or why there is none to use. Looked up once.
-pub fn driver() -> Result<CudaVersion, String> {
+/// Initialises the driver and returns its version, or the reason why it cannot be used. Runs once per process.
+pub fn version() -> Result<CudaVersion, String> {
     static DRIVER: OnceLock<Result<CudaVersion, String>> = OnceLock::new();
-    DRIVER.get_or_init(find).clone()
+    DRIVER.get_or_init(initialise).clone()
 }
 
-fn find() -> Result<CudaVersion, String> {
-    // SAFETY: loading NVIDIA's library runs its initialisers, which is what whoever installed it wants.
+fn initialise() -> Result<CudaVersion, String> {
+    // SAFETY: loading NVIDIA's library runs its initialisers, which have no preconditions.
     if !unsafe { sys::is_culib_present() } {
         return Err("no NVIDIA driver: libcuda was not found".to_owned());
     }
-    // SAFETY: the library is there.
+    // SAFETY: the library is present.
     let library = unsafe { sys::culib() };
     let missing = FUNCTIONS.iter().find(|name| {
-        // SAFETY: the symbol is looked for, not used.
+        // SAFETY: the symbol is looked up, not called.
         unsafe { library.get::<unsafe extern "C" fn()>(name.as_bytes()) }.is_err()
     });
     if let Some(name) = missing {
@@ -90,7 +90,7 @@ fn find() -> Result<CudaVersion, String> {
         ));
     }
     let mut version = 0;
-    // SAFETY: the pointer is good for the call, which needs no initialised driver.
+    // SAFETY: the pointer is valid for the call, which needs no initialised driver.
     check(unsafe { sys::cuDriverGetVersion(&raw mut version) })
         .map_err(|why| format!("the NVIDIA driver does not tell its version: {why}"))?;
     let version = version.unsigned_abs();
@@ -103,34 +103,37 @@ fn find() -> Result<CudaVersion, String> {
             "the NVIDIA driver is too old: it serves CUDA {version}; R525 (CUDA {OLDEST}) or later is needed"
         ));
     }
-    // SAFETY: as every program begins.
+    // SAFETY: no preconditions; this is the first call of every program.
     match unsafe { sys::cuInit(0) } {
         CUresult::CUDA_SUCCESS => Ok(version),
         CUresult::CUDA_ERROR_NO_DEVICE => Err("the NVIDIA driver finds no device".to_owned()),
         other => Err(format!(
             "the NVIDIA driver does not start: {}",
-            Reason(other)
+            CudaError(other)
         )),
     }
 }
 
-/// Success or a reason.
-pub fn check(result: CUresult) -> Result<(), Reason> {
+/// Converts a result code of the driver.
+///
+/// # Errors
+/// Every code other than success.
+pub fn check(result: CUresult) -> Result<(), CudaError> {
     match result {
         CUresult::CUDA_SUCCESS => Ok(()),
-        other => Err(Reason(other)),
+        other => Err(CudaError(other)),
     }
 }
 
-/// What the driver says went wrong.
+/// An error code of the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reason(pub CUresult);
+pub struct CudaError(pub CUresult);
 
-impl fmt::Display for Reason {
+impl fmt::Display for CudaError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |get: unsafe fn(CUresult, *mut *const std::ffi::c_char) -> CUresult| {
             let mut text = std::ptr::null();
-            // SAFETY: the pointer is good for the call; a text that comes back is a constant of the library.
+            // SAFETY: the pointer is valid for the call; the returned text is a constant of the library.
             unsafe {
                 if get(self.0, &raw mut text) != CUresult::CUDA_SUCCESS || text.is_null() {
                     return "unknown";

@@ -1,32 +1,37 @@
-//! A column becomes an index on one device.
+//! Builds the index of a column on one device.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::gpu::Gpu;
-use super::key::CudaKey;
-use super::layout::{Index, Layout};
-use super::memory::DeviceMemory;
-use super::module::{Function, Module};
-use super::stream::{Stream, argument};
-use super::upload::{copy_of, upload};
+use super::layout::{DeviceIndex, Layout};
+use crate::cuda::driver::module::Function;
+use crate::cuda::driver::stream::{Stream, argument};
+use crate::cuda::gpu::Gpu;
+use crate::cuda::kernels::BUILD;
+use crate::cuda::key::CudaKey;
+use crate::cuda::memory::device_memory::DeviceMemory;
+use crate::cuda::memory::upload::{copy_of, upload};
 use crate::{Encoding, EngineError, Validity};
 
-/// What is to be indexed.
+/// A column to index, and how.
 #[derive(Debug, Clone, Copy)]
-pub struct Source<'a, K> {
+pub struct ColumnSource<'a, K> {
     pub bits: &'a [K],
     pub encoding: Encoding<K>,
-    /// Where there are NULLs; covers `bits`.
+    /// The validity bitmap of a column with NULLs, at least as long as `bits`.
     pub validity: Option<&'a Validity>,
+    /// Whether to build what kernels for positions need.
     pub positions: bool,
     pub threads: usize,
-    /// Whether nobody wants the index any more.
+    /// Set to stop the build.
     pub stop: &'a AtomicBool,
 }
 
-impl<K> Source<'_, K> {
-    /// An error where the build is to stop.
-    pub fn go_on(&self) -> Result<(), EngineError> {
+impl<K> ColumnSource<'_, K> {
+    /// Ends a build that was stopped.
+    ///
+    /// # Errors
+    /// [`EngineError::Stopped`] if `stop` is set.
+    pub fn check_stopped(&self) -> Result<(), EngineError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(EngineError::Stopped);
         }
@@ -34,46 +39,48 @@ impl<K> Source<'_, K> {
     }
 }
 
-/// Uploads the column and builds its index in the memory that comes back.
+/// Uploads a column and builds its index in the returned memory.
+///
+/// # Errors
+/// [`EngineError::DeviceMemory`] if the index does not fit, [`EngineError::Stopped`], and those of the device.
 pub fn build<K: CudaKey>(
     gpu: &Gpu,
-    source: Source<'_, K>,
+    source: ColumnSource<'_, K>,
     layout: &Layout,
-) -> Result<(Index, DeviceMemory), EngineError> {
-    let kernels = Kernels::find::<K>(gpu, layout, source.positions)?;
+) -> Result<(DeviceIndex, DeviceMemory), EngineError> {
+    let kernels = BuildKernels::find::<K>(gpu, layout, source.positions)?;
     let bytes = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
     let memory = DeviceMemory::within(&gpu.budget, &gpu.device, bytes)?;
-    let words = |key: K| key.words();
     let (fold, flip) = (source.encoding.fold(), source.encoding.flip());
-    let index = layout.index(memory.address(), words(fold), words(flip));
-    // Dropped before the memory that it works on.
+    let index = layout.index(memory.address(), fold.words(), flip.words());
+    // Declared after the memory that it works on: on an error its drop comes first, which waits.
     let stream = Stream::new(&gpu.device)?;
 
-    for (part, byte) in layout.paddings() {
-        let at = memory.address() + part.start + part.bytes;
-        // SAFETY: inside the memory, which nothing else uses yet.
-        unsafe { stream.fill(at, byte, part.padding as usize)? };
+    for (region, byte) in layout.paddings() {
+        let padding = memory.address() + region.start + region.bytes;
+        // SAFETY: within the memory, which nothing else uses yet.
+        unsafe { stream.memset(padding, byte, region.padding as usize)? };
     }
     stream.wait()?;
     if let Some(validity) = source.validity {
-        // SAFETY: the index is of that layout and new; whoever made the source has checked the bitmap.
-        unsafe { layout.valid.build(gpu, validity, &stream, &index)? };
+        // SAFETY: the index is new and has this layout; the bitmap covers the column.
+        unsafe { layout.validity.build(gpu, validity, &stream, &index)? };
     }
 
-    // Slices are of whole tiles.
+    // A slice has whole tiles, except the last one.
     let tile_bytes = layout.chunk() * layout.chunk() * size_of::<K>() as u64;
     let column = bytes_of(source.bits);
-    // SAFETY: level 0 has room for the column. Each slice's kernel works on the slice alone (and the validity, which is
-    // complete), and writes what belongs to its tiles alone; arguments are those of `build_bottom`.
+    // SAFETY: level 0 has room for the column. The kernel of a slice reads the slice and the validity, which is complete, and writes only
+    // entries of its tiles; arguments are those of `build_bottom`.
     unsafe {
         upload(
-            gpu,
+            &gpu.pinned,
             column.len(),
             copy_of(column),
             index.level[0],
             source.threads,
             |stream, slice| {
-                source.go_on()?;
+                source.check_stopped()?;
                 let first = slice.start as u64 / tile_bytes;
                 let tiles = (slice.end as u64).div_ceil(tile_bytes) - first;
                 let arguments = [argument(&index), argument(&first), argument(&tiles)];
@@ -89,19 +96,24 @@ pub fn build<K: CudaKey>(
 
 /// The kernels of a build.
 #[derive(Debug)]
-pub struct Kernels {
+pub struct BuildKernels {
+    /// Makes levels 1 and 2 of some tiles.
     pub bottom: Function,
     level: Function,
     table: Function,
 }
 
-impl Kernels {
+impl BuildKernels {
+    /// Finds the kernels for a key width and a layout.
+    ///
+    /// # Errors
+    /// Those of [`Modules::function`](crate::cuda::driver::module::Modules::function).
     pub fn find<K: CudaKey>(
         gpu: &Gpu,
         layout: &Layout,
         positions: bool,
     ) -> Result<Self, EngineError> {
-        let find = |name: &str| gpu.modules.function(Module::Build, name);
+        let find = |name: &str| gpu.modules.function(BUILD, name);
         let (key, chunk) = (K::NAME, layout.shape.chunk_bytes);
         let at = if positions { "_at" } else { "" };
         Ok(Self {
@@ -111,16 +123,19 @@ impl Kernels {
         })
     }
 
-    /// Puts what fills the levels from the third on and the table on the stream.
+    /// Enqueues the build of level 3 and above, and of the table.
+    ///
+    /// # Errors
+    /// Those of [`Stream::launch`].
     ///
     /// # Safety
-    /// The levels below are complete or will be by then; the memory of `index`, which is of that layout, stays until the stream
-    /// was waited for.
+    /// Levels 1 and 2 are complete or will be when the kernels run; `index` has this layout, and its memory stays valid until the stream was
+    /// waited for.
     pub unsafe fn build_above(
         &self,
         stream: &Stream,
         layout: &Layout,
-        index: &Index,
+        index: &DeviceIndex,
     ) -> Result<(), EngineError> {
         for k in 3..=index.top {
             let entries = layout.entries[k as usize];
@@ -137,8 +152,8 @@ impl Kernels {
     }
 }
 
-/// Bits as the device gets them.
+/// Returns the bytes of a slice of keys.
 pub fn bytes_of<K: CudaKey>(bits: &[K]) -> &[u8] {
-    // SAFETY: integers have no padding; the slice is as long as theirs.
+    // SAFETY: keys are integers, which have no padding; the slice covers their memory.
     unsafe { std::slice::from_raw_parts(bits.as_ptr().cast(), std::mem::size_of_val(bits)) }
 }

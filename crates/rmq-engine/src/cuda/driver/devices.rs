@@ -1,43 +1,43 @@
-//! Which GPUs there are, and which of them serve.
+//! The GPUs of this machine, and which of them the engine can use.
 
 use std::ffi::{CStr, c_int};
 
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute, CUresult};
 
-use super::driver::{self, CudaVersion, check};
+use super::libcuda::{self, CudaError, CudaVersion, check};
 use crate::EngineError;
 
-/// The oldest devices that our kernels are compiled for.
+/// The lowest compute capability that our kernels are compiled for.
 const OLDEST: (u32, u32) = (8, 0);
 
 /// A GPU as its driver describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// By this number the driver knows it; `CUDA_VISIBLE_DEVICES` may renumber.
+    /// The driver's number for it, which depends on `CUDA_VISIBLE_DEVICES`.
     pub ordinal: usize,
     /// Such as `NVIDIA H200`.
     pub name: String,
     /// Such as `(9, 0)`.
     pub compute_capability: (u32, u32),
-    /// All of its memory.
+    /// Size of its memory.
     pub total_bytes: usize,
-    /// The CUDA version that the driver serves.
+    /// The CUDA version that the driver supports.
     pub driver: CudaVersion,
-    /// Nothing where the engine can use it; else why it can't, in one line.
+    /// Why the engine can't use it, in one line; `None` if it can.
     pub unusable: Option<String>,
 }
 
-/// The devices of this machine.
+/// Lists the devices of this machine without opening them.
 ///
-/// Takes some 100 ms the first time, while the driver starts. Opens no device.
+/// The first call takes about 100 ms to start the driver.
 ///
 /// # Errors
-/// [`EngineError::NoDevice`], with the reason in one line: no driver, one too old, or no device.
+/// [`EngineError::NoDevice`], with the reason in one line: no driver, a driver that is too old, or no device.
 pub fn devices() -> Result<Vec<DeviceInfo>, EngineError> {
     let none = |why| EngineError::NoDevice { why };
-    let driver = driver::driver().map_err(none)?;
+    let driver = libcuda::version().map_err(none)?;
     let mut count = 0;
-    // SAFETY: the driver is initialised, the pointer is good for the call.
+    // SAFETY: the driver is initialised; the pointer is valid for the call.
     check(unsafe { sys::cuDeviceGetCount(&raw mut count) }).map_err(|why| {
         none(format!(
             "the NVIDIA driver does not count its devices: {why}"
@@ -60,28 +60,28 @@ fn describe(ordinal: c_int, driver: CudaVersion) -> DeviceInfo {
         driver,
         unusable: None,
     };
-    if let Err(why) = read(ordinal, &mut info) {
-        info.unusable = Some(format!("it does not answer: {}", driver::Reason(why)));
+    if let Err(why) = read_attributes(ordinal, &mut info) {
+        info.unusable = Some(format!("it does not answer: {}", CudaError(why)));
     }
     info
 }
 
-fn read(ordinal: c_int, info: &mut DeviceInfo) -> Result<(), CUresult> {
-    let ask = |result| check(result).map_err(|why| why.0);
+fn read_attributes(ordinal: c_int, info: &mut DeviceInfo) -> Result<(), CUresult> {
+    let call = |result| check(result).map_err(|why| why.0);
     let mut device: CUdevice = 0;
     let mut name = [0; 256];
-    // SAFETY: the driver is initialised, pointers are good for the calls; the name is written with its end within the length
-    // told.
+    // SAFETY: the driver is initialised; pointers are valid for the calls; the name is written with its terminator within the given
+    // length.
     unsafe {
-        ask(sys::cuDeviceGet(&raw mut device, ordinal))?;
-        ask(sys::cuDeviceGetName(name.as_mut_ptr(), 256, device))?;
+        call(sys::cuDeviceGet(&raw mut device, ordinal))?;
+        call(sys::cuDeviceGetName(name.as_mut_ptr(), 256, device))?;
         info.name = CStr::from_ptr(name.as_ptr()).to_string_lossy().into_owned();
-        ask(sys::cuDeviceTotalMem_v2(&raw mut info.total_bytes, device))?;
+        call(sys::cuDeviceTotalMem_v2(&raw mut info.total_bytes, device))?;
     }
     let attribute = |which| {
         let mut value = 0;
         // SAFETY: as above.
-        ask(unsafe { sys::cuDeviceGetAttribute(&raw mut value, which, device) })?;
+        call(unsafe { sys::cuDeviceGetAttribute(&raw mut value, which, device) })?;
         Ok(value.unsigned_abs())
     };
     info.compute_capability = (

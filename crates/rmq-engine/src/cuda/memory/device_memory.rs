@@ -1,14 +1,14 @@
-//! Memory of a device, for indexes within a limit.
+//! Memory of a device, and the budget that limits what indexes take of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cudarc::driver::sys::{self, CUdeviceptr};
 
-use super::device::Device;
 use crate::EngineError;
+use crate::cuda::driver::device::Device;
 
-/// How many bytes of a device indexes take, and may.
+/// The bytes of a device's memory that indexes take, and their limit.
 #[derive(Debug)]
 pub struct Budget {
     limit: usize,
@@ -31,7 +31,10 @@ impl Budget {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes `bytes` of the budget until the reservation is dropped; `Err` is what was free.
+    /// Reserves bytes until the reservation is dropped.
+    ///
+    /// # Errors
+    /// The free bytes, if they are fewer.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reservation, usize> {
         self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
@@ -45,7 +48,7 @@ impl Budget {
     }
 }
 
-/// Bytes of a budget.
+/// Reserved bytes of a budget.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Budget>,
@@ -58,7 +61,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Memory of a device, not initialised. Whoever drops it has waited for the streams that use it.
+/// Uninitialised memory of a device. Before it is dropped, the streams that use it must have been waited for.
 #[derive(Debug)]
 pub struct DeviceMemory {
     device: Arc<Device>,
@@ -68,7 +71,10 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Memory within a budget: for indexes.
+    /// Allocates memory within a budget: for indexes.
+    ///
+    /// # Errors
+    /// [`EngineError::DeviceMemory`] if the budget or the device has less, [`EngineError::Device`] if the device fails.
     pub fn within(
         budget: &Arc<Budget>,
         device: &Arc<Device>,
@@ -82,21 +88,24 @@ impl DeviceMemory {
                 free,
                 limit: budget.limit(),
             })?;
-        Self::with(device, bytes, Some(reservation))
+        Self::allocate(device, bytes, Some(reservation))
     }
 
-    /// Memory beside all budgets: for what is under way.
+    /// Allocates memory outside all budgets: for batches in flight.
+    ///
+    /// # Errors
+    /// [`EngineError::DeviceMemory`] if the device has less, [`EngineError::Device`] if it fails.
     pub fn new(device: &Arc<Device>, bytes: usize) -> Result<Self, EngineError> {
-        Self::with(device, bytes, None)
+        Self::allocate(device, bytes, None)
     }
 
-    fn with(
+    fn allocate(
         device: &Arc<Device>,
         bytes: usize,
         reservation: Option<Reservation>,
     ) -> Result<Self, EngineError> {
         let mut address = 0;
-        // SAFETY: the pointer is good for the call.
+        // SAFETY: the pointer is valid for the call.
         let enough = device.allocate("allocate memory", || unsafe {
             sys::cuMemAlloc_v2(&raw mut address, bytes.max(1))
         })?;
@@ -130,7 +139,7 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         // SAFETY: allocated in this context, freed once.
         self.device
-            .quietly(|| unsafe { sys::cuMemFree_v2(self.address) });
+            .call_ignoring_errors(|| unsafe { sys::cuMemFree_v2(self.address) });
     }
 }
 

@@ -1,32 +1,32 @@
-// The kernels of "GPU-RMQ: Accelerating Range Minimum Queries on Modern GPUs" (Kreis et al., 2026), to be measured against.
+// Baselines: the kernels of "GPU-RMQ: Accelerating Range Minimum Queries on Modern GPUs" (Kreis et al., 2026).
 //
-// Level k + 1 holds the minima of chunks of c entries of level k, until a level has at most t (the cutoff). A search scans the parts of
-// chunks at both ends of the range and goes up with what is between, until little is left or the top is reached, and scans that.
+// Level k + 1 holds the minima of chunks of c entries of level k, up to a level of at most t entries (the cutoff). A search scans the partial
+// chunks at both ends of the range and goes up with the whole chunks in between, until few are left or the top is reached, and scans those.
 //
-//   paper_keys_K                    Index x: turns the column into keys, NULL into the greatest; one thread a value
-//   paper_build_K_{value,P}         PaperIndex x, u32 k, u32 shift: level k of chunks of 1 << shift; one thread an entry
-//   paper_coalesced_K_gG_cC_P_W     (CL) G threads scan a chunk together; each warp reads 32 queries at once and its groups hand them
-//                                   round (warp-local queuing); one thread a query
-//   paper_multi_load_K_gG_cC_P_W    (CL) without the queue: all threads of a group load the query; G threads a query
-//   paper_vector_K_cC_P_W           (VL) one thread a query, 16-byte loads
-//   paper_full_scan_K_P_W           no index: a warp a query; also where the column holds the bits as they came
+//   paper_keys_K                    Index x: encodes the column as keys, NULL as the greatest; one thread per value
+//   paper_build_K_{value,P}         PaperIndex x, u32 k, u32 shift: level k of chunks of 1 << shift; one thread per entry
+//   paper_coalesced_K_gG_cC_P_W     (CL) G threads scan a chunk together; each warp reads 32 queries at once and its groups take turns
+//                                   (warp-local queuing); one thread per query
+//   paper_multi_load_K_gG_cC_P_W    (CL) without the queue: all threads of a group load the query; G threads per query
+//   paper_vector_K_cC_P_W           (VL) one thread per query, 16-byte loads
+//   paper_full_scan_K_P_W           no index: a warp per query; the column may hold the original bits
 //
-// The last four take what `answer_*` takes, with a PaperIndex for the Index. `position` writes values, too, if `values` is not null. Of
-// `multi_load` and `full_scan`, `valid` must be 0 before. With RMQ_HEAT_MAP this compiles to CL and VL with every G and C, for
-// values of 32 bits alone; else G is 16 and C 32 (CL) or 8 (VL).
-#include "index.cuh"
+// The last four take the arguments of `answer_*`, with a PaperIndex instead of the Index. `position` also writes values if `values` is not null.
+// For `multi_load` and `full_scan`, `valid` must be 0 before the launch. With RMQ_HEAT_MAP this compiles to CL and VL with every G and C, for values
+// of 32 bits only; otherwise G is 16 and C is 32 (CL) or 8 (VL).
+#include "../index.cuh"
 
 constexpr int PAPER_LEVELS = 12;
 
 // Passed to kernels by value. All levels hold keys and are padded to 16 bytes.
 struct PaperIndex {
-  Index column;                        // n, fold, flip, level[0], keyed and valid are used of it
+  Index column;                        // of which n, fold, flip, level[0], keyed and valid are used
   const void* level[PAPER_LEVELS];     // level[0] is the column
-  const void* position[PAPER_LEVELS];  // where the leftmost minimum stands, from level[1] on, of type P; null without positions
+  const void* position[PAPER_LEVELS];  // of the leftmost minimum, from level[1] on, of type P; null without positions
   u32 top;                             // the highest level
 };
 
-// The least key that a thread has seen. If AT it must see entries from left to right, and knows where the leftmost stands.
+// The smallest key that a thread has seen. If AT, entries must be seen from left to right, and the leftmost minimum's entry is recorded.
 template <class K, class P, bool AT> struct Seen {
   K key = Key<K>::max();
   P entry = 0;
@@ -46,7 +46,7 @@ template <class K, class P, bool AT> struct Seen {
 
 // --- results ---
 
-// Puts the answer to query `q` in its place; returns whether it is a value.
+// Writes the answer to query `q`; returns whether the range has a value.
 template <class K, class P, bool AT>
 __device__ __forceinline__ bool put(const Index& column, u32 q, P l, P r, K least, P position, K* values, i64* positions) {
   bool some = l <= r;
@@ -60,7 +60,7 @@ __device__ __forceinline__ bool put(const Index& column, u32 q, P l, P r, K leas
   return some;
 }
 
-// What the threads of a group have seen together; all of them get it.
+// Returns the minimum over the threads of a group to all of them.
 template <class K, class P, int GROUP, bool AT>
 __device__ __forceinline__ K least_of_group(const PaperIndex& x, const Seen<K, P, AT>& seen, P& position) {
   K least = seen.key;
@@ -83,7 +83,7 @@ template <> __device__ __forceinline__ u128 load_entry(const u128* p) {
 
 // --- CL: a group of threads reads neighbouring entries ---
 
-// Entries first..end of one chunk.
+// Scans entries first..end of one chunk.
 template <class K, class P, int GROUP, int CHUNK, bool AT>
 __device__ __forceinline__ void scan_chunk(const PaperIndex& x, u32 k, P first, P end, int lane, Seen<K, P, AT>& seen) {
   const K* level = static_cast<const K*>(x.level[k]);
@@ -95,7 +95,7 @@ __device__ __forceinline__ void scan_chunk(const PaperIndex& x, u32 k, P first, 
   }
 }
 
-// Entries first..end, however many.
+// Scans any number of entries first..end.
 template <class K, class P, int GROUP, bool AT>
 __device__ __forceinline__ void scan(const PaperIndex& x, u32 k, P first, P end, int lane, Seen<K, P, AT>& seen) {
   const K* level = static_cast<const K*>(x.level[k]);
@@ -105,7 +105,7 @@ __device__ __forceinline__ void scan(const PaperIndex& x, u32 k, P first, P end,
   }
 }
 
-// Values l..r (r is past the last).
+// Searches values l..r (r is exclusive).
 template <class K, class P, int GROUP, int CHUNK, bool AT>
 __device__ __forceinline__ Seen<K, P, AT> search_coalesced(const PaperIndex& x, P l, P r, int lane) {
   constexpr int SHIFT = CHUNK == 8 ? 3 : CHUNK == 16 ? 4 : CHUNK == 32 ? 5 : CHUNK == 64 ? 6 : 7;
@@ -121,7 +121,7 @@ __device__ __forceinline__ Seen<K, P, AT> search_coalesced(const PaperIndex& x, 
     end = inner_end >> SHIFT;
   }
   scan<K, P, GROUP, AT>(x, k, first, end, lane, seen);
-  // From left to right, the right ends come last.
+  // In the order from left to right, the right ends come last.
   while (AT && k > 0) {
     k--;
     end = r >> SHIFT * k;
@@ -178,7 +178,7 @@ __device__ __forceinline__ void multi_load(const PaperIndex& x, u32 m, const P* 
 
 // --- VL: a thread reads 16 bytes at a time ---
 
-// Entries first..end of the pack that begins at `start`.
+// Scans entries first..end of the pack that begins at `start`.
 template <class K, class P, bool AT>
 __device__ __forceinline__ void scan_pack(const PaperIndex& x, u32 k, P start, P first, P end, Seen<K, P, AT>& seen) {
   uint4 bits = __ldg(reinterpret_cast<const uint4*>(static_cast<const K*>(x.level[k]) + start));
@@ -190,7 +190,7 @@ __device__ __forceinline__ void scan_pack(const PaperIndex& x, u32 k, P start, P
   }
 }
 
-// Entries first..end of one chunk.
+// Scans entries first..end of one chunk.
 template <class K, class P, int CHUNK, bool AT>
 __device__ __forceinline__ void scan_chunk_by_packs(const PaperIndex& x, u32 k, P first, P end, Seen<K, P, AT>& seen) {
   P chunk = first & ~P(CHUNK - 1);
@@ -222,7 +222,7 @@ __device__ __forceinline__ void vector(const PaperIndex& x, u32 m, const P* left
         end = inner_end >> SHIFT;
       }
       for (P start = first & ~P(PACK - 1); start < end; start += PACK) scan_pack<K, P, AT>(x, k, start, first, end, seen);
-      // From left to right, the right ends come last.
+      // In the order from left to right, the right ends come last.
       while (AT && k > 0) {
         k--;
         end = (r + 1) >> SHIFT * k;

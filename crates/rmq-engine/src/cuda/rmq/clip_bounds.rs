@@ -1,26 +1,26 @@
-//! Bounds on their way to the device: clipped to the column and, where it is short enough, cut to 32 bits.
+//! Clips bounds to the column, and truncates them to 32 bits if the column is short enough.
 
 use crate::cpu::Simd;
 
-/// A bound as kernels take it.
+/// The integer type of a kernel's bounds.
 pub trait Bound: Copy {
-    /// Of a number that fits.
-    fn of(bound: i64) -> Self;
+    /// Converts a bound that fits.
+    fn from_i64(bound: i64) -> Self;
 }
 
 impl Bound for u32 {
-    fn of(bound: i64) -> Self {
+    fn from_i64(bound: i64) -> Self {
         bound.cast_unsigned() as Self
     }
 }
 
 impl Bound for u64 {
-    fn of(bound: i64) -> Self {
+    fn from_i64(bound: i64) -> Self {
         bound.cast_unsigned()
     }
 }
 
-/// Clips ranges to `0..rows`; an empty one becomes 1 and 0. All slices have the same length.
+/// Clips inclusive ranges to `0..rows`; an empty range becomes 1 and 0. All slices have the same length.
 pub fn clip<B: Bound>(
     left: &[i64],
     right: &[i64],
@@ -28,10 +28,10 @@ pub fn clip<B: Bound>(
     to_left: &mut [B],
     to_right: &mut [B],
 ) {
-    // More than `i64::MAX` values there can't be.
+    // No column has more than `i64::MAX` values.
     let last = rows.cast_signed() - 1;
     match Simd::best() {
-        // SAFETY: the machine has these instructions.
+        // SAFETY: `Simd::best` returns instructions that the machine has.
         #[cfg(target_arch = "x86_64")]
         Simd::Avx512 => unsafe { clip_avx512(left, right, last, to_left, to_right) },
         // SAFETY: as above.
@@ -53,14 +53,14 @@ fn clip_avx2<B: Bound>(l: &[i64], r: &[i64], last: i64, to_l: &mut [B], to_r: &m
     clip_with(l, r, last, to_l, to_r);
 }
 
-/// Compiled for each instruction set, and into vectors there.
+/// Inlined into a function for each instruction set, which vectorises it.
 #[inline(always)]
 fn clip_with<B: Bound>(l: &[i64], r: &[i64], last: i64, to_l: &mut [B], to_r: &mut [B]) {
     for (((l, r), to_l), to_r) in l.iter().zip(r).zip(to_l).zip(to_r) {
         let (l, r) = ((*l).max(0), (*r).min(last));
-        let some = l <= r;
-        *to_l = B::of(if some { l } else { 1 });
-        *to_r = B::of(if some { r } else { 0 });
+        let nonempty = l <= r;
+        *to_l = B::from_i64(if nonempty { l } else { 1 });
+        *to_r = B::from_i64(if nonempty { r } else { 0 });
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_are_clipped_and_empty_ranges_are_one_to_zero() {
+    fn bounds_are_clipped_and_empty_ranges_become_one_and_zero() {
         let edges = [i64::MIN, -1, 0, 1, 6, 7, 8, i64::from(u32::MAX), i64::MAX];
         let pairs = || edges.iter().flat_map(|l| edges.map(|r| (*l, r)));
         let (left, right): (Vec<i64>, Vec<i64>) = pairs().unzip();

@@ -1,16 +1,16 @@
-// What the hardware can do, and what benches need on the device: random reads, copies, workloads, a comparison.
+// The limits of the hardware, and what benchmarks need on the device: random reads, copies, workloads, a comparison of answers.
 //
-//   limit_reads_bB_P              u32 m, const P* left, const P* right, u32* out, const void* column: reads the B aligned bytes in
-//                                 which each bound of a query stands, of 4-byte values, and does next to nothing with them
+//   limit_reads_bB_P              u32 m, const P* left, const P* right, u32* out, const void* column: reads the B aligned
+//                                 bytes around each bound of a query, in a column of 4-byte values, and computes their minimum
 //   limit_copy                    const uint4* from, uint4* to, u64 count
 //   limit_values                  u32* out, u64 n, u64 seed: f32 uniform in [0, 1); any number of threads
 //   limit_queries_P               P* left, P* right, u32 m, u64 n, u32 workload, u64 seed; workloads as below
-//   limit_differ_K                const K* a, const K* b, u64 count, u64* differing: adds how many answers differ
+//   limit_differ_K                const K* a, const K* b, u64 count, u64* differing: adds the number of differing answers
 //
-// One thread a query or an entry unless it says otherwise.
-#include "index.cuh"
+// One thread per query or entry unless stated otherwise.
+#include "../index.cuh"
 
-// Lengths of ranges, of a column of n values: the paper's.
+// The paper's distributions of range lengths, in a column of n values.
 enum Workload : u32 {
   LARGE,   // uniform in [1, n]
   MEDIUM,  // log-normal around n^0.6
@@ -72,10 +72,10 @@ __device__ __forceinline__ u64 mix(u64 x) {
   return x ^ x >> 31;
 }
 
-// In (0, 1).
+// Returns a number in (0, 1).
 __device__ __forceinline__ double uniform(u64 seed) { return (double(mix(seed) >> 11) + 0.5) / 9007199254740992.0; }
 
-// The bits of a float in [0, 1), made without rounding, so that all machines agree.
+// Returns the bits of a float in [0, 1), computed without rounding, so that all machines agree.
 __device__ __forceinline__ u32 uniform_float(u64 seed) {
   float x = float(mix(seed) >> 40) / 16777216.0f;
   u32 bits;

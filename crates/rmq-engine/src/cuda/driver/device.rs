@@ -1,17 +1,17 @@
-//! One opened device: its context, and what becomes of errors.
+//! An open device: its context and its error state.
 //!
-//! An error other than a lack of memory retires the device: kernels that fail leave a context in which every call fails, and the
-//! driver does not tell which other errors do. Nothing is tried again on a retired device; memory and streams that are
-//! dropped later ignore what the driver says to it.
+//! Any error other than a lack of memory retires the device: a failed kernel leaves a context in which every call fails, and the driver
+//! does not say which other errors do so. Calls on a retired device fail at once. Memory and streams that are dropped later ignore the
+//! driver's errors.
 
 use std::fmt;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUresult};
 
-use super::devices;
-use super::driver::{Reason, check};
+use super::devices::devices;
 use super::fault::{Fault, Faults};
+use super::libcuda::{CudaError, check};
 use crate::EngineError;
 
 /// A device with its primary context, which other libraries in this process may share.
@@ -19,7 +19,7 @@ pub struct Device {
     ordinal: usize,
     handle: CUdevice,
     context: CUcontext,
-    /// Why it is no longer used.
+    /// Why the device was retired.
     failed: OnceLock<String>,
     pub faults: Faults,
 }
@@ -30,7 +30,10 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    /// Opens a device that serves.
+    /// Opens a device and retains its primary context.
+    ///
+    /// # Errors
+    /// [`EngineError::NoDevice`] if there is no such device or the engine can't use it.
     pub fn open(ordinal: usize) -> Result<Self, EngineError> {
         let none = |why: &str| EngineError::NoDevice {
             why: format!("CUDA device {ordinal} can't be used: {why}"),
@@ -50,7 +53,7 @@ impl Device {
             faults: Faults::default(),
         };
         let number = i32::try_from(ordinal).map_err(|_| none("no such number"))?;
-        // SAFETY: the driver is initialised, as devices were found; pointers are good for the calls.
+        // SAFETY: the driver is initialised, as devices were found; pointers are valid for the calls.
         let opened = unsafe {
             check(sys::cuDeviceGet(&raw mut device.handle, number)).and_then(|()| {
                 check(sys::cuDevicePrimaryCtxRetain(
@@ -67,14 +70,15 @@ impl Device {
         self.ordinal
     }
 
-    /// Why the device is no longer used, if so.
+    /// Why the device was retired; `None` if it is in use.
     pub fn failed(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
 
-    /// Calls the driver with the device's context current on this thread.
+    /// Calls the driver with the device's context current on this thread. `what` completes "the device can't …" in errors.
     ///
-    /// `call` may assume that the context is current, nothing else.
+    /// # Errors
+    /// [`EngineError::Device`] if the call fails or the device is retired.
     pub fn call(
         &self,
         what: &'static str,
@@ -89,7 +93,10 @@ impl Device {
             .map_err(|reason| self.fail(what, reason))
     }
 
-    /// As [`Device::call`], for memory; `false` where there is not enough.
+    /// Calls the driver as [`Device::call`] does, for memory; `false` if there is not enough.
+    ///
+    /// # Errors
+    /// Those of [`Device::call`]. A lack of memory is none.
     pub fn allocate(
         &self,
         what: &'static str,
@@ -97,7 +104,7 @@ impl Device {
     ) -> Result<bool, EngineError> {
         let mut enough = true;
         self.call(what, || {
-            let result = if self.faults.strikes(Fault::Allocation) {
+            let result = if self.faults.should_fail(Fault::Allocation) {
                 CUresult::CUDA_ERROR_OUT_OF_MEMORY
             } else {
                 call()
@@ -112,7 +119,10 @@ impl Device {
         Ok(enough)
     }
 
-    /// As [`Device::call`], for other work that can be made to fail.
+    /// Calls the driver as [`Device::call`] does, for work that fault injection can make fail.
+    ///
+    /// # Errors
+    /// Those of [`Device::call`].
     pub fn call_or_fault(
         &self,
         fault: Fault,
@@ -120,7 +130,7 @@ impl Device {
         call: impl FnOnce() -> CUresult,
     ) -> Result<(), EngineError> {
         self.call(what, || {
-            if self.faults.strikes(fault) {
+            if self.faults.should_fail(fault) {
                 CUresult::CUDA_ERROR_UNKNOWN
             } else {
                 call()
@@ -128,17 +138,17 @@ impl Device {
         })
     }
 
-    /// Calls the driver and ignores what it says: to give back what a failed device may no longer know.
-    pub fn quietly(&self, call: impl FnOnce() -> CUresult) {
+    /// Calls the driver and ignores errors: for releasing resources, which may fail on a retired device.
+    pub fn call_ignoring_errors(&self, call: impl FnOnce() -> CUresult) {
         // SAFETY: as in `call`.
         if unsafe { sys::cuCtxSetCurrent(self.context) } == CUresult::CUDA_SUCCESS {
             let _ = call();
         }
     }
 
-    /// The error of a call that failed. One other than a lack of memory (what the driver needs for streams, modules and
-    /// launches, too) retires the device.
-    fn fail(&self, what: &'static str, reason: Reason) -> EngineError {
+    /// Converts the error of a failed call. Any error other than a lack of memory retires the device. (Streams, modules and launches also
+    /// need memory of the driver.)
+    fn fail(&self, what: &'static str, reason: CudaError) -> EngineError {
         let error = self.error(what, reason.to_string());
         if reason.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
             return error;
@@ -157,10 +167,13 @@ impl Device {
         }
     }
 
-    /// Free and total bytes of its memory, whoever uses the rest.
+    /// Returns the free and total bytes of the device's memory, as all processes use it.
+    ///
+    /// # Errors
+    /// Those of [`Device::call`].
     pub fn memory(&self) -> Result<(usize, usize), EngineError> {
         let (mut free, mut total) = (0, 0);
-        // SAFETY: pointers are good for the call.
+        // SAFETY: pointers are valid for the call.
         self.call("tell its free memory", || unsafe {
             sys::cuMemGetInfo_v2(&raw mut free, &raw mut total)
         })?;
@@ -170,7 +183,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: retained once, in `open`; what was made in the context holds the device, so all of it is gone.
+        // SAFETY: retained once, in `open`; everything created in the context holds the device, so all of it is dropped.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.handle) };
     }
 }

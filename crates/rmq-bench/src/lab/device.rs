@@ -1,0 +1,209 @@
+//! A device to measure on, and the columns, queries and answers in its memory.
+
+use std::sync::Arc;
+
+use rmq_engine::EngineError;
+use rmq_engine::cuda::devices;
+use rmq_engine::cuda::driver::device::Device;
+use rmq_engine::cuda::driver::stream::Stream;
+use rmq_engine::cuda::gpu::Gpu;
+use rmq_engine::cuda::memory::device_memory::DeviceMemory;
+use rmq_engine::cuda::memory::upload::{copy_of, upload};
+
+use super::event::TimedEvent;
+
+/// Bytes past a column's end that kernels may read and ignore.
+const PADDING: usize = 4096;
+
+/// An open device with a stream and a clock.
+#[derive(Debug)]
+pub struct Lab {
+    // Dropped first: it may have work in flight.
+    pub stream: Stream,
+    begin: TimedEvent,
+    end: TimedEvent,
+    pub gpu: Gpu,
+}
+
+/// A column in the device's memory.
+#[derive(Debug)]
+pub struct DeviceColumn {
+    pub memory: DeviceMemory,
+    pub rows: u64,
+    /// Bytes of a value: 4 or 8.
+    pub key_bytes: usize,
+    /// Whether positions in it take 64 bits on the device.
+    pub wide_positions: bool,
+}
+
+/// Inclusive bounds of ranges in the device's memory.
+#[derive(Debug)]
+pub struct DeviceBounds {
+    pub left: DeviceMemory,
+    pub right: DeviceMemory,
+    pub count: u32,
+}
+
+/// Memory for answers on the device: 8 bytes for each value and each position.
+#[derive(Debug)]
+pub struct DeviceAnswers {
+    pub values: DeviceMemory,
+    pub positions: DeviceMemory,
+}
+
+/// Whether positions in a column of `rows` values take 64 bits on the device. The paper's kernels compute positions up to 255 past the
+/// last value.
+pub fn needs_wide_positions(rows: u64) -> bool {
+    rows > (1 << 32) - 256
+}
+
+impl Lab {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// Those of the driver, as for all functions here.
+    pub fn open(ordinal: usize) -> Result<Self, EngineError> {
+        let gpu = Gpu::open(ordinal, None)?;
+        Ok(Self {
+            stream: Stream::new(&gpu.device)?,
+            begin: TimedEvent::new(&gpu.device)?,
+            end: TimedEvent::new(&gpu.device)?,
+            gpu,
+        })
+    }
+
+    /// Describes the device and its driver in one line.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let all = devices().unwrap_or_default();
+        let ours = all
+            .iter()
+            .find(|one| one.ordinal == self.device().ordinal());
+        ours.map_or_else(String::new, |info| {
+            let (major, minor) = info.compute_capability;
+            format!(
+                "{}, {} GiB, compute capability {major}.{minor}, driver for CUDA {}",
+                info.name,
+                info.total_bytes >> 30,
+                info.driver
+            )
+        })
+    }
+
+    fn device(&self) -> &Arc<Device> {
+        &self.gpu.device
+    }
+
+    /// Allocates memory on the device.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn allocate(&self, bytes: usize) -> Result<DeviceMemory, EngineError> {
+        DeviceMemory::new(self.device(), bytes)
+    }
+
+    /// Allocates a column of `rows` values of 4 or 8 bytes, not filled.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn column(&self, rows: u64, key_bytes: usize) -> Result<DeviceColumn, EngineError> {
+        let memory = self.allocate(rows as usize * key_bytes + PADDING)?;
+        // SAFETY: within the memory, which nothing else uses yet.
+        unsafe {
+            let end = memory.address() + rows * key_bytes as u64;
+            self.stream.memset(end, 0, PADDING)?;
+        }
+        self.stream.wait()?;
+        Ok(DeviceColumn {
+            memory,
+            rows,
+            key_bytes,
+            wide_positions: needs_wide_positions(rows),
+        })
+    }
+
+    /// Allocates memory for `count` answers.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn answers(&self, count: u32) -> Result<DeviceAnswers, EngineError> {
+        Ok(DeviceAnswers {
+            values: self.allocate(count as usize * 8)?,
+            positions: self.allocate(count as usize * 8)?,
+        })
+    }
+
+    /// Returns the seconds that the device takes for what `work` enqueues: the median of `rounds`, after one that is not counted.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn time(
+        &self,
+        rounds: u32,
+        mut work: impl FnMut() -> Result<(), EngineError>,
+    ) -> Result<f64, EngineError> {
+        work()?;
+        self.stream.wait()?;
+        let mut times = Vec::new();
+        for _ in 0..rounds.max(1) {
+            self.stream.record(self.begin.handle)?;
+            work()?;
+            self.stream.record(self.end.handle)?;
+            self.stream.wait()?;
+            times.push(self.end.seconds_since(&self.begin)?);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    }
+
+    /// Copies bytes into a column, from its byte `offset` on.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Panics
+    /// If they reach past its end.
+    pub fn write(
+        &self,
+        column: &DeviceColumn,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        assert!(offset + bytes.len() <= column.rows as usize * column.key_bytes);
+        self.upload(&column.memory, offset, bytes)
+    }
+
+    /// Copies bytes to the device, from byte `offset` of `memory` on.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Panics
+    /// If they reach past its end.
+    pub fn upload(
+        &self,
+        memory: &DeviceMemory,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), EngineError> {
+        assert!(offset + bytes.len() <= memory.bytes());
+        let (to, pinned) = (memory.address() + offset as u64, &self.gpu.pinned);
+        // SAFETY: the memory is that long, and nothing else uses it meanwhile.
+        unsafe { upload(pinned, bytes.len(), copy_of(bytes), to, 8, |_, _| Ok(())) }
+    }
+
+    /// Copies the first bytes of `memory` to the host, after the work on the lab's stream.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Panics
+    /// If the memory has fewer.
+    pub fn download(&self, memory: &DeviceMemory, bytes: &mut [u8]) -> Result<(), EngineError> {
+        assert!(bytes.len() <= memory.bytes());
+        let (to, count) = (bytes.as_mut_ptr(), bytes.len());
+        // SAFETY: both ends are that long, and the copy is waited for.
+        unsafe { self.stream.copy_to_host(to, memory.address(), count)? };
+        self.stream.wait()
+    }
+}

@@ -1,0 +1,298 @@
+//! The paper's kernels compared with a naive scan: values and positions, on small columns around the edges of chunks.
+//!
+//! Without a device these tests print `skipped: no CUDA device` and pass; `RMQ_TEST_CUDA=1` makes them fail instead.
+
+use rmq_engine::EngineError;
+use rmq_engine::cuda::memory::device_memory::DeviceMemory;
+use rmq_engine::cuda::rmq::index::KernelOutput;
+
+use super::device::{DeviceBounds, DeviceColumn, Lab};
+use super::kernel::KernelUnderTest;
+use super::paper::{BEST_COALESCED, BEST_VECTOR, PaperKernel};
+
+/// Opens the first device; `None` if there is none.
+fn open() -> Option<Lab> {
+    match Lab::open(0) {
+        Ok(lab) => Some(lab),
+        Err(EngineError::NoDevice { why }) if std::env::var_os("RMQ_TEST_CUDA").is_none() => {
+            println!("skipped: no CUDA device ({why})");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Entries of a group, of chunks of both kinds of index, of blocks of threads, and their powers.
+const EDGES: [usize; 8] = [8, 16, 32, 64, 256, 512, 1024, 32_768];
+
+/// The most entries of the highest level: of one that is scanned as a whole, and of the smallest one.
+const CUTOFFS: [u64; 2] = [64, 1];
+
+/// A key width of the lab.
+trait LabKey: Copy + Ord + std::fmt::Debug {
+    fn from_bits(bits: u64) -> Self;
+    fn to_bytes(self) -> Vec<u8>;
+    fn from_bytes(bytes: &[u8]) -> Self;
+}
+
+macro_rules! lab_key {
+    ($key:ident) => {
+        impl LabKey for $key {
+            fn from_bits(bits: u64) -> Self {
+                bits as Self
+            }
+
+            fn to_bytes(self) -> Vec<u8> {
+                self.to_le_bytes().to_vec()
+            }
+
+            fn from_bytes(bytes: &[u8]) -> Self {
+                Self::from_le_bytes(bytes.try_into().expect("bytes of one key"))
+            }
+        }
+    };
+}
+
+lab_key!(u32);
+lab_key!(u64);
+
+/// Random numbers (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let x = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let x = (x ^ x >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        x ^ x >> 31
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+}
+
+/// The values of a column.
+#[derive(Debug, Clone, Copy)]
+enum Pattern {
+    Uniform,
+    Increasing,
+    Decreasing,
+    /// Few distinct values.
+    Ties,
+    /// Mostly the greatest key.
+    Greatest,
+}
+
+const PATTERNS: [Pattern; 5] = [
+    Pattern::Uniform,
+    Pattern::Increasing,
+    Pattern::Decreasing,
+    Pattern::Ties,
+    Pattern::Greatest,
+];
+
+fn keys<K: LabKey>(pattern: Pattern, n: usize, random: &mut Random) -> Vec<K> {
+    let key = |i: usize| match pattern {
+        Pattern::Uniform => random.next(),
+        Pattern::Increasing => i as u64,
+        Pattern::Decreasing => (n - i) as u64,
+        Pattern::Ties => random.next() % 3,
+        Pattern::Greatest if random.below(50) == 0 => random.next(),
+        Pattern::Greatest => u64::MAX,
+    };
+    (0..n).map(key).map(K::from_bits).collect()
+}
+
+/// Inclusive bounds within a column: single values, ranges from edge to edge of chunks, the whole column, random ones.
+fn ranges(n: usize, random: &mut Random) -> Vec<(usize, usize)> {
+    let last = n - 1;
+    let mut ranges = vec![(0, 0), (0, last), (last, last), (last / 2, last)];
+    for edge in EDGES.into_iter().filter(|edge| *edge <= n) {
+        ranges.push((0, edge - 1));
+        ranges.push((edge.min(last), last));
+        ranges.push((edge - 1, last));
+        ranges.push((edge - 1, (2 * edge).min(last)));
+        ranges.push((edge.min(last), (3 * edge - 1).min(last)));
+    }
+    for i in 0..300 {
+        let longest = [4, 20, 100, 700, n][i % 5].min(n);
+        let length = 1 + random.below(longest);
+        let left = random.below(n - length + 1);
+        ranges.push((left, left + length - 1));
+    }
+    ranges
+}
+
+/// A kernel's answer to one query.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer<K> {
+    Value(K),
+    Position(usize),
+}
+
+/// Answers a range by a scan: the smallest value, or its leftmost position.
+fn scan<K: LabKey>(keys: &[K], (left, right): (usize, usize), output: KernelOutput) -> Answer<K> {
+    let smallest = (left..=right).min_by_key(|i| (keys[*i], *i));
+    let position = smallest.expect("ranges are not empty");
+    if output == KernelOutput::Position {
+        Answer::Position(position)
+    } else {
+        Answer::Value(keys[position])
+    }
+}
+
+fn upload(lab: &Lab, bytes: &[u8]) -> DeviceMemory {
+    let memory = lab.allocate(bytes.len()).expect("it fits");
+    lab.upload(&memory, 0, bytes).expect("the device works");
+    memory
+}
+
+fn upload_bounds(lab: &Lab, ranges: &[(usize, usize)], wide_positions: bool) -> DeviceBounds {
+    let bytes = |bounds: Vec<usize>| -> Vec<u8> {
+        let bytes = bounds.iter().map(|bound| bound.to_le_bytes());
+        let width = if wide_positions { 8 } else { 4 };
+        bytes.flat_map(|bytes| bytes[..width].to_vec()).collect()
+    };
+    let (left, right) = ranges.iter().copied().unzip();
+    DeviceBounds {
+        left: upload(lab, &bytes(left)),
+        right: upload(lab, &bytes(right)),
+        count: ranges.len() as u32,
+    }
+}
+
+fn upload_column<K: LabKey>(lab: &Lab, keys: &[K], wide_positions: bool) -> DeviceColumn {
+    let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_bytes()).collect();
+    let mut column = lab
+        .column(keys.len() as u64, size_of::<K>())
+        .expect("it fits");
+    column.wide_positions = wide_positions;
+    lab.write(&column, 0, &bytes).expect("the device works");
+    column
+}
+
+/// Compares a kernel's answers with a scan.
+fn check<K: LabKey>(
+    lab: &Lab,
+    kernel: &KernelUnderTest,
+    bounds: &DeviceBounds,
+    keys: &[K],
+    ranges: &[(usize, usize)],
+    what: &str,
+) {
+    let answers = lab.answers(bounds.count).expect("it fits");
+    lab.answer(kernel, bounds, &answers, bounds.count, 1)
+        .expect("the device works");
+    let (memory, width) = match kernel.output {
+        KernelOutput::Position => (&answers.positions, 8),
+        _ => (&answers.values, size_of::<K>()),
+    };
+    let mut bytes = vec![0; ranges.len() * width];
+    lab.download(memory, &mut bytes).expect("the device works");
+    for (range, bytes) in ranges.iter().zip(bytes.chunks(width)) {
+        let found = if kernel.output == KernelOutput::Position {
+            Answer::Position(u64::from_bytes(bytes) as usize)
+        } else {
+            Answer::Value(K::from_bytes(bytes))
+        };
+        let expected = scan(keys, *range, kernel.output);
+        assert_eq!(found, expected, "{what}, {range:?}");
+    }
+}
+
+/// Tests a kernel, or the engine's for `None`, at all sizes and cutoffs, with both widths of positions.
+fn test_sizes<K: LabKey>(lab: &Lab, kernel: Option<PaperKernel>, outputs: &[KernelOutput]) {
+    let heat_map = matches!(kernel, Some(PaperKernel::Coalesced { heat_map: true, .. }));
+    let cutoffs = match kernel {
+        Some(PaperKernel::FullScan) | None => &CUTOFFS[..1],
+        Some(_) => &CUTOFFS,
+    };
+    let mut random = Random(20_260_901);
+    let mut sizes = vec![1, 2, 3];
+    sizes.extend(EDGES.iter().flat_map(|edge| [edge - 1, *edge, edge + 1]));
+    for n in sizes {
+        let pattern = PATTERNS[random.below(PATTERNS.len())];
+        let keys = keys::<K>(pattern, n, &mut random);
+        let ranges = ranges(n, &mut random);
+        for wide_positions in [false, true] {
+            // The heat map has kernels with positions of 32 bits only.
+            if wide_positions && heat_map {
+                continue;
+            }
+            let column = upload_column(lab, &keys, wide_positions);
+            let bounds = upload_bounds(lab, &ranges, wide_positions);
+            for output in outputs {
+                for cutoff in cutoffs {
+                    let prepared = match kernel {
+                        Some(kernel) => lab.paper(&column, kernel, *output, *cutoff, 1),
+                        None => lab.ours(&column, *output, 1),
+                    };
+                    let prepared = prepared.expect("it fits");
+                    let what = format!(
+                        "{kernel:?}, {output:?}, n {n}, {pattern:?}, cutoff {cutoff}, wide {wide_positions}"
+                    );
+                    check(lab, &prepared, &bounds, &keys, &ranges, &what);
+                }
+            }
+        }
+    }
+}
+
+fn test_kernel(kernel: Option<PaperKernel>) {
+    let Some(lab) = open() else { return };
+    let outputs = [KernelOutput::Value, KernelOutput::Position];
+    test_sizes::<u32>(&lab, kernel, &outputs);
+    test_sizes::<u64>(&lab, kernel, &outputs);
+}
+
+fn coalesced(queue: bool) -> PaperKernel {
+    let (group, chunk) = BEST_COALESCED;
+    PaperKernel::Coalesced {
+        group,
+        chunk,
+        queue,
+        heat_map: false,
+    }
+}
+
+#[test]
+fn coalesced_loads_match_a_scan() {
+    test_kernel(Some(coalesced(true)));
+}
+
+#[test]
+fn multi_load_matches_a_scan() {
+    test_kernel(Some(coalesced(false)));
+}
+
+#[test]
+fn vector_loads_match_a_scan() {
+    test_kernel(Some(PaperKernel::Vector { chunk: BEST_VECTOR }));
+}
+
+#[test]
+fn full_scan_matches_a_scan_on_the_host() {
+    test_kernel(Some(PaperKernel::FullScan));
+}
+
+#[test]
+fn our_kernel_matches_a_scan() {
+    test_kernel(None);
+}
+
+#[test]
+fn the_heat_map_matches_a_scan() {
+    let Some(lab) = open() else { return };
+    for (group, chunk) in [(1, 8), (2, 16), (8, 8), (32, 64), (4, 128)] {
+        for queue in [true, false] {
+            let kernel = PaperKernel::Coalesced {
+                group,
+                chunk,
+                queue,
+                heat_map: true,
+            };
+            test_sizes::<u32>(&lab, Some(kernel), &[KernelOutput::Value]);
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The engine's kernels as PTX, compiled from `kernels/*.cu`.
+
+use super::driver::module::Module;
+
+macro_rules! module {
+    ($name:literal) => {
+        Module {
+            name: $name,
+            ptx: include_str!(concat!("../../kernels/ptx/", $name, ".ptx")),
+        }
+    };
+}
+
+/// Levels, sparse table and validity tree of an index.
+pub const BUILD: Module = module!("build");
+
+/// Range-minimum queries over 32-bit keys.
+pub const ANSWER_U32: Module = module!("answer_u32");
+
+/// Range-minimum queries over 64-bit keys.
+pub const ANSWER_U64: Module = module!("answer_u64");
+
+/// Range-minimum queries over 128-bit keys.
+pub const ANSWER_U128: Module = module!("answer_u128");
+
+/// Searches in sorted keys.
+pub const BOUNDS: Module = module!("bounds");

@@ -1,0 +1,19 @@
+//! Range-minimum queries on devices: the layout and build of an index, and batches of queries.
+//!
+//! A build uploads the column slice by slice; a kernel makes the two lowest levels of each slice as soon as it is in place. A batch of
+//! queries is split into chunks, which pass through two pipelines: while one chunk is on the device, the bounds of the next are clipped.
+
+#[doc(hidden)]
+pub mod build;
+#[doc(hidden)]
+pub mod clip_bounds;
+#[doc(hidden)]
+pub mod index;
+#[doc(hidden)]
+pub mod layout;
+#[doc(hidden)]
+pub mod query_pipeline;
+#[doc(hidden)]
+pub mod shape;
+#[doc(hidden)]
+pub mod validity;
