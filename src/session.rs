@@ -29,7 +29,7 @@ use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
 use crate::rewrite::range_join::lateral::LateralToRangeJoin;
 use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
 use crate::table_functions::range_join::RangeJoinFunction;
-use crate::table_functions::range_table::RangeTableFunction;
+use crate::table_functions::range_min::RangeTableFunction;
 use crate::table_functions::rmq_devices::DevicesFunction;
 use crate::table_functions::rmq_indexes::IndexesFunction;
 use rmq_engine::Extreme;

@@ -1,5 +1,5 @@
 //! TODO
 
-pub(crate) mod dml;
+pub(crate) mod dml_checks;
 pub(crate) mod query_planner;
 pub(crate) mod range_join_planner;

@@ -23,7 +23,7 @@ use crate::logical_plan::prepare_indexes::with_fresh_slots;
 use crate::logical_plan::prepare_indexes::{Lookup, PrepareIndexes};
 use crate::logical_plan::range_lookup::{RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::{check_states_order, ends_in_order_by};
-use crate::planner::dml::with_checked_statements;
+use crate::planner::dml_checks::with_checked_statements;
 use crate::planner::range_join_planner::RangeJoinPlanner;
 
 /// DataFusion's query planner with range joins.

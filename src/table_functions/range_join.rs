@@ -23,7 +23,7 @@ use datafusion::sql::sqlparser::tokenizer::Token;
 use futures::FutureExt;
 
 use crate::common::column_ref::Names;
-use crate::rewrite::range_join::explicit::{ExplicitJoin, Refused};
+use crate::rewrite::range_join::table_function::{ArgumentRejection, RangeJoinCall};
 
 /// What the arguments are, for error messages.
 const ARGUMENTS: &str = "a table, the table that is searched, equality keys, a window as a condition, aggregates, and at will 'include \
@@ -187,7 +187,7 @@ impl Call<'_> {
         };
         let (probe, build, condition) = self.condition(&whole).map_err(at(&at_window))?;
         let over = self.aggregates().map_err(at(&at_aggregates))?;
-        let join = ExplicitJoin {
+        let join = RangeJoinCall {
             probe,
             build,
             condition,
@@ -196,12 +196,12 @@ impl Call<'_> {
         };
         join.plan(self.state).map_err(|refused| {
             let (which, reason) = match refused {
-                Refused::Condition(reason) if keys.is_some() => {
+                ArgumentRejection::Condition(reason) if keys.is_some() => {
                     (format!("{at_keys}, and {at_window}"), reason)
                 }
-                Refused::Condition(reason) => (at_window.clone(), reason),
-                Refused::Aggregates(reason) => (at_aggregates.clone(), reason),
-                Refused::Prevailing(reason) => (
+                ArgumentRejection::Condition(reason) => (at_window.clone(), reason),
+                ArgumentRejection::Aggregates(reason) => (at_aggregates.clone(), reason),
+                ArgumentRejection::Prevailing(reason) => (
                     format!("argument 6, 'include prevailing', with {at_window}"),
                     reason,
                 ),

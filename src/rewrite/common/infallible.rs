@@ -10,7 +10,7 @@ use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator};
 use datafusion::scalar::ScalarValue;
 
 use crate::expr::decimal_average::decimal_digits;
-use crate::rewrite::range_join::condition::widens;
+use crate::rewrite::common::lossless_casts::widens;
 
 /// Whether `expr` has a value for every row. No for what is not known.
 pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {

@@ -18,18 +18,8 @@ use crate::expr::range_udf::{RangeUdf, column_text};
 use crate::logical_plan::prepare_indexes::{Lookup, PrepareIndexes};
 use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::check_states_order;
-
-/// The function, if `expr` is a call of one.
-pub(crate) fn range_udf(expr: &Expr) -> Option<(&RangeUdf, &ScalarFunction)> {
-    match expr {
-        Expr::ScalarFunction(call) => call
-            .func
-            .inner()
-            .downcast_ref::<RangeUdf>()
-            .map(|udf| (udf, call)),
-        _ => None,
-    }
-}
+use crate::rewrite::common::names::unused_name;
+use crate::rewrite::common::range_functions::{calls_range_function, range_udf};
 
 /// A correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, is its expression. DataFusion leaves it
 /// correlated, which no operator can run.
@@ -49,7 +39,7 @@ pub(crate) fn inline_subqueries(expr: Expr) -> Result<Transformed<Expr>> {
             return Ok(Transformed::no(expr));
         };
         match projection.expr.as_slice() {
-            [one] if has_range_call(one)? && one.contains_outer() => {
+            [one] if calls_range_function(one)? && one.contains_outer() => {
                 let one = one.clone().unalias_nested().data;
                 one.transform_up(|e| {
                     Ok(match e {
@@ -62,20 +52,6 @@ pub(crate) fn inline_subqueries(expr: Expr) -> Result<Transformed<Expr>> {
             }
             _ => Ok(Transformed::no(expr)),
         }
-    })
-}
-
-/// Whether a range function is called in `expr`, its subqueries without FROM included.
-pub(crate) fn has_range_call(expr: &Expr) -> Result<bool> {
-    expr.exists(|e| match e {
-        Expr::ScalarSubquery(subquery) => match subquery.subquery.as_ref() {
-            LogicalPlan::Projection(p) if matches!(*p.input, LogicalPlan::EmptyRelation(_)) => p
-                .expr
-                .iter()
-                .try_fold(false, |found, e| Ok(found || has_range_call(e)?)),
-            _ => Ok(false),
-        },
-        e => Ok(range_udf(e).is_some()),
     })
 }
 
@@ -344,16 +320,6 @@ fn source(udf: &RangeUdf, column: &Expr) -> Result<(Source, FieldRef)> {
              {other}; for a column of the query itself use the window form {}({other}, l, r) OVER (ORDER BY …)",
             udf.function().frame_name()
         ),
-    }
-}
-
-/// A name that no column of this schema has.
-fn unused_name(config: &dyn OptimizerConfig, schema: &DFSchema) -> String {
-    loop {
-        let name = config.alias_generator().next("__rmq");
-        if !schema.has_column_with_unqualified_name(&name) {
-            return name;
-        }
     }
 }
 

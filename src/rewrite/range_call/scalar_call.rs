@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
-use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err, plan_err};
-use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
+use datafusion::common::{Column, JoinType, Result, not_impl_err, plan_err};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
     Case, Distinct, DistinctOn, Expr, ExprSchemable, Filter, Join, LogicalPlan, LogicalPlanBuilder,
@@ -13,8 +13,11 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use crate::rewrite::common::conditional::{guard_bounds, map_conjuncts};
-use crate::rewrite::range_call::calls::{Calls, has_range_call, inline_subqueries, look_up};
+use crate::rewrite::common::conditional::map_conjuncts;
+use crate::rewrite::common::names::{restore_columns, save_name};
+use crate::rewrite::common::range_functions::calls_range_function;
+use crate::rewrite::range_call::calls::{Calls, inline_subqueries, look_up};
+use crate::rewrite::range_call::guarded_bounds::guard_bounds;
 
 /// Takes the scalar calls of range functions out of their expressions.
 ///
@@ -64,7 +67,7 @@ impl TreeNodeRewriter for TakeCalls<'_> {
 fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
     let mut has_calls = false;
     plan.apply_expressions(|expr| {
-        has_calls |= has_range_call(expr)?;
+        has_calls |= calls_range_function(expr)?;
         Ok(TreeNodeRecursion::Continue)
     })?;
     if !has_calls {
@@ -95,15 +98,6 @@ fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfo
         LogicalPlan::Join(join) => rewrite_join(join, config),
         LogicalPlan::Values(values) => rewrite_values(values, config),
         plan => rewrite_single_input(plan, config),
-    }
-}
-
-/// The name to restore after rewriting `expr`. Grouping sets are no column: their members' names come back with
-/// [`restore_columns`].
-pub(crate) fn save_name(preserver: &NamePreserver, expr: &Expr) -> SavedName {
-    match expr {
-        Expr::GroupingSet(_) => SavedName::None,
-        expr => preserver.save(expr),
     }
 }
 
@@ -237,34 +231,4 @@ fn rewrite_values(
     let columns = columns.collect::<Result<Vec<_>>>()?;
     let plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(answers))?);
     Ok(Transformed::yes(plan))
-}
-
-/// The plan with the columns of `schema` and no others: what a range join added is dropped where the node passes it
-/// on, and what a node named after a call is named so again.
-pub(crate) fn restore_columns(plan: LogicalPlan, schema: &DFSchema) -> Result<LogicalPlan> {
-    let now = plan.schema();
-    let same = now.fields().len() == schema.fields().len()
-        && now
-            .iter()
-            .zip(schema.iter())
-            .all(|((q, f), (old_q, old_f))| q == old_q && f.name() == old_f.name());
-    if same {
-        return Ok(plan);
-    }
-    let columns = if now.fields().len() == schema.fields().len() {
-        let renamed = now.iter().zip(schema.iter()).map(|(new, (old_q, old_f))| {
-            let column = Expr::Column(Column::from(new));
-            column.alias_qualified(old_q.cloned(), old_f.name())
-        });
-        renamed.collect()
-    } else {
-        schema
-            .iter()
-            .map(|old| Expr::Column(Column::from(old)))
-            .collect()
-    };
-    Ok(LogicalPlan::Projection(Projection::try_new(
-        columns,
-        Arc::new(plan),
-    )?))
 }

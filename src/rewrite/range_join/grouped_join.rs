@@ -14,11 +14,11 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use crate::common::options::RmqOptions;
 use crate::index::sort_keys::value_type;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
-use crate::rewrite::range_join::aggregates::{Form, Partials};
+use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
 use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats, is_of};
-use crate::rewrite::range_join::correlated::has_outer_columns;
-use crate::rewrite::range_join::rejection::{Recognised, no};
-use crate::rewrite::range_join::side_sizes::is_too_few;
+use crate::rewrite::range_join::correlated_aggregate::has_outer_columns;
+use crate::rewrite::range_join::rejection::{Match, reject};
+use crate::rewrite::range_join::side_sizes::is_cheaper_unsorted;
 
 /// An aggregate over a join by a range becomes an aggregate over a range join.
 ///
@@ -56,7 +56,7 @@ impl OptimizerRule for GroupedJoinToRangeJoin {
             columns: &columns,
             config,
         };
-        match grouped.recognise() {
+        match grouped.try_match() {
             Ok(found) => Ok(Transformed::yes(found)),
             Err(reason) => {
                 log::debug!("{} stays as it is: {reason}", join_text(join));
@@ -141,15 +141,15 @@ type Sides<'a> = (&'a Arc<LogicalPlan>, &'a Arc<LogicalPlan>);
 
 impl GroupedJoin<'_> {
     /// The plan that gives what the aggregate gives.
-    fn recognise(&self) -> Recognised<LogicalPlan> {
+    fn try_match(&self) -> Match<LogicalPlan> {
         let join = self.join;
         if join.null_equality != NullEquality::NullEqualsNothing {
-            return no("its equality keys match NULLs");
+            return reject("its equality keys match NULLs");
         }
         let (left, right) = (&join.left, &join.right);
         if has_outer_columns(left)? || has_outer_columns(right)? {
             // DataFusion decorrelates later what it can't pull through a range join.
-            return no("one of its sides needs an outer query");
+            return reject("one of its sides needs an outer query");
         }
         let as_they_stand = || join.on.clone();
         let flipped = || {
@@ -165,12 +165,12 @@ impl GroupedJoin<'_> {
                 }),
             JoinType::Left => self.between((left, right), as_they_stand()),
             JoinType::Right => self.between((right, left), flipped()),
-            other => no(format!("it is a {other} join")),
+            other => reject(format!("it is a {other} join")),
         }
     }
 
     /// The same, given which side is the probe side and which is the build side.
-    fn between(&self, (probe, build): Sides<'_>, on: Vec<(Expr, Expr)>) -> Recognised<LogicalPlan> {
+    fn between(&self, (probe, build): Sides<'_>, on: Vec<(Expr, Expr)>) -> Match<LogicalPlan> {
         let Self {
             aggregate,
             join,
@@ -184,11 +184,11 @@ impl GroupedJoin<'_> {
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let filter = join.filter.iter().cloned().collect();
         let mut condition =
-            Condition::recognise(on, filter, Constants::Filter, probe_schema, build_schema)?;
+            Condition::try_match(on, filter, Constants::Filter, probe_schema, build_schema)?;
 
         condition.check_infallible(build_schema)?;
-        if is_too_few(probe, build) {
-            return no("it has few rows on one side and many on the other");
+        if is_cheaper_unsorted(probe, build) {
+            return reject("it has few rows on one side and many on the other");
         }
 
         let mut groups = vec![];
@@ -199,28 +199,28 @@ impl GroupedJoin<'_> {
             }
             check_repeats(&group)?;
             if !group.column_refs().is_empty() && !is_of(&group, probe_schema) {
-                return no(format!("it is grouped by {group}"));
+                return reject(format!("it is grouped by {group}"));
             }
             groups.push(group);
         }
-        let mut partials = Partials {
+        let mut decomposition = AggregateDecomposition {
             config,
             probe: probe_schema,
             build: build_schema,
             key: &condition.key,
-            form: Form::Joined(unmatched),
-            found: vec![],
+            input: AggregateInput::Join(unmatched),
+            aggregates: vec![],
         };
         let (mut merges, mut values) = (vec![], vec![]);
         for expr in &aggregate.aggr_expr {
             let Expr::AggregateFunction(call) = columns.resolve(expr.clone())?.unalias() else {
-                return no(format!("{expr} is no aggregate"));
+                return reject(format!("{expr} is no aggregate"));
             };
-            let found = partials.merge(&call)?;
-            merges.extend(found.aggregates);
-            values.push(found.value);
+            let found = decomposition.decompose(&call)?;
+            merges.extend(found.group_aggregates);
+            values.push(found.group_value);
         }
-        let aggregates = partials.found;
+        let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build.as_ref().clone())?;
         let metadata = aggregate.input.schema().metadata();
         let spec = RangeJoinSpec {
@@ -243,7 +243,7 @@ impl GroupedJoin<'_> {
         let now = grouped.schema.columns();
         let here = now.len() - answers;
         if places.len() != group_columns || places.iter().any(|place| *place >= here) {
-            return no("two of its groups are the same here");
+            return reject("two of its groups are the same here");
         }
         let now = places.iter().map(|place| Expr::Column(now[*place].clone()));
         let named = now.chain(values).zip(old.iter());
@@ -254,14 +254,14 @@ impl GroupedJoin<'_> {
         let plan = Projection::try_new(named.collect(), grouped)?;
         for (i, (new, old)) in plan.schema.fields().iter().zip(old.fields()).enumerate() {
             if i < group_columns && new.is_nullable() && !old.is_nullable() {
-                return no(format!("{} would be nullable", old.name()));
+                return reject(format!("{} would be nullable", old.name()));
             }
             if new.data_type() != old.data_type() {
                 let (new, old, name) = (new.data_type(), old.data_type(), old.name());
-                return no(format!("{name} would be a {new} instead of a {old}"));
+                return reject(format!("{name} would be a {new} instead of a {old}"));
             }
             if new.metadata() != old.metadata() {
-                return no(format!("{} would have other metadata", old.name()));
+                return reject(format!("{} would have other metadata", old.name()));
             }
         }
         Ok(LogicalPlan::Projection(plan))

@@ -11,8 +11,8 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::scalar::ScalarValue;
 
 use crate::common::options::RmqOptions;
-use crate::rewrite::range_join::correlated::Correlated;
-use crate::rewrite::range_join::rejection::{Recognised, no};
+use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
+use crate::rewrite::range_join::rejection::{Match, reject};
 
 /// A lateral join with an aggregate over a range becomes a range join: the subquery has exactly one row for each row of the other
 /// side.
@@ -42,7 +42,7 @@ impl OptimizerRule for LateralToRangeJoin {
         if !RmqOptions::of(&config.options()).rewrite {
             return Ok(Transformed::no(plan));
         }
-        match recognise(join, subquery, config) {
+        match try_match(join, subquery, config) {
             Ok(found) => Ok(Transformed::yes(found)),
             Err(reason) => {
                 log::debug!("{} stays as it is: {reason}", plan.display());
@@ -61,19 +61,16 @@ fn lateral(plan: &LogicalPlan) -> Option<&Subquery> {
     }
 }
 
-fn recognise(
-    join: &Join,
-    subquery: &Subquery,
-    config: &dyn OptimizerConfig,
-) -> Recognised<LogicalPlan> {
+fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> Match<LogicalPlan> {
     let is_true = |e: &Expr| matches!(e, Expr::Literal(ScalarValue::Boolean(Some(true)), _));
     let condition = join.filter.as_ref().filter(|filter| !is_true(filter));
     match (join.join_type, condition) {
         (JoinType::Inner, _) | (JoinType::Left, None) if join.on.is_empty() => {}
-        _ => return no("it has a condition of its own"),
+        _ => return reject("it has a condition of its own"),
     }
     let probe = &join.left;
-    let mut found = Correlated::recognise(&subquery.subquery, probe.schema(), &[], config)?;
+    let mut found =
+        CorrelatedAggregate::try_match(&subquery.subquery, probe.schema(), &[], config)?;
     let values = std::mem::take(&mut found.values);
     let joined = found.above(probe.as_ref().clone())?;
     let left = probe.schema().columns().into_iter().map(Expr::Column);

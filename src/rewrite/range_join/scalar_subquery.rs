@@ -13,10 +13,10 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
 use crate::rewrite::common::conditional::{Branch, expand_lazy, is_in_or_exists, map_conjuncts};
-use crate::rewrite::range_call::scalar_call::{restore_columns, save_name};
-use crate::rewrite::range_join::aggregates::unused_name;
+use crate::rewrite::common::names::unused_name;
+use crate::rewrite::common::names::{restore_columns, save_name};
 use crate::rewrite::range_join::condition::{check_repeats, is_of};
-use crate::rewrite::range_join::correlated::Correlated;
+use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
 
 /// A correlated subquery over a range becomes a column that a range join below the expression's node adds.
 ///
@@ -137,7 +137,7 @@ struct Joins<'a> {
 
 /// An operator below the node.
 enum Step {
-    Join(Box<Correlated>),
+    Join(Box<CorrelatedAggregate>),
     /// A condition that can't be repeated, as a column of this name.
     Condition(Expr, String),
 }
@@ -277,7 +277,7 @@ impl Joins<'_> {
             return expr;
         }
         let probe = self.probe.schema();
-        match Correlated::recognise(&subquery.subquery, probe, branches, self.config) {
+        match CorrelatedAggregate::try_match(&subquery.subquery, probe, branches, self.config) {
             Ok(mut found) => {
                 let value = std::mem::take(&mut found.values).into_iter().next();
                 let Some(value) = value else {

@@ -5,16 +5,16 @@ use datafusion::datasource::{MemTable, source_as_provider};
 use datafusion::logical_expr::{Distinct, FetchType, LogicalPlan};
 
 /// Up to so many rows of the probe side, pairs are compared faster than the build side, which is searched, is sorted.
-const FEW: usize = 16;
+const FEW_PROBE_ROWS: usize = 16;
 
 /// A build side of at most so many rows is sorted in no time.
-const SMALL: usize = 1 << 16;
+const SMALL_BUILD_ROWS: usize = 1 << 16;
 
 /// Whether the probe side is known to be so small that the build side, unless that is small too, had better not be
 /// sorted.
-pub(crate) fn is_too_few(probe: &LogicalPlan, build: &LogicalPlan) -> bool {
-    let few = most_rows(probe).is_some_and(|rows| rows <= FEW);
-    few && most_rows(build).is_none_or(|rows| rows > SMALL)
+pub(crate) fn is_cheaper_unsorted(probe: &LogicalPlan, build: &LogicalPlan) -> bool {
+    let few = most_rows(probe).is_some_and(|rows| rows <= FEW_PROBE_ROWS);
+    few && most_rows(build).is_none_or(|rows| rows > SMALL_BUILD_ROWS)
 }
 
 /// How many rows a plan has at most, where that can be told without running it.

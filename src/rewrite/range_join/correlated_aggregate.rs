@@ -14,38 +14,39 @@ use datafusion::optimizer::OptimizerConfig;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::rewrite::common::conditional::Branch;
-use crate::rewrite::range_join::aggregates::{Form, Partials, unused_name};
+use crate::rewrite::common::names::unused_name;
+use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
 use crate::rewrite::range_join::condition::{Condition, Constants};
-use crate::rewrite::range_join::rejection::{Recognised, no};
+use crate::rewrite::range_join::rejection::{Match, reject};
 
 /// What a correlated subquery is in terms of a range join.
 #[derive(Debug)]
-pub(crate) struct Correlated {
+pub(crate) struct CorrelatedAggregate {
     build: LogicalPlan,
     spec: RangeJoinSpec<Expr>,
     /// The columns of the subquery, of those of the range join.
     pub(crate) values: Vec<Expr>,
 }
 
-impl Correlated {
+impl CorrelatedAggregate {
     /// Recognises the plan of a subquery over the rows of `probe`, the answer of which is needed in these branches.
-    pub(crate) fn recognise(
+    pub(crate) fn try_match(
         subquery: &LogicalPlan,
         probe: &DFSchema,
         branches: &[Branch],
         config: &dyn OptimizerConfig,
-    ) -> Recognised<Self> {
-        Self::recognise_with(subquery, Constants::Filter, probe, branches, config)
+    ) -> Match<Self> {
+        Self::try_match_with(subquery, Constants::Filter, probe, branches, config)
     }
 
     /// The same, where constants may be bounds.
-    pub(crate) fn recognise_with(
+    pub(crate) fn try_match_with(
         subquery: &LogicalPlan,
         constants: Constants,
         probe: &DFSchema,
         branches: &[Branch],
         config: &dyn OptimizerConfig,
-    ) -> Recognised<Self> {
+    ) -> Match<Self> {
         let schema = subquery.schema();
         let mut plan = subquery;
         let mut projections: Vec<&Projection> = vec![];
@@ -56,11 +57,11 @@ impl Correlated {
                     plan = &projection.input;
                 }
                 LogicalPlan::Aggregate(aggregate) => break aggregate,
-                other => return no(format!("it ends in {}", other.display())),
+                other => return reject(format!("it ends in {}", other.display())),
             }
         };
         if !aggregate.group_expr.is_empty() {
-            return no("it has GROUP BY");
+            return reject("it has GROUP BY");
         }
         let Filtered {
             build,
@@ -70,24 +71,24 @@ impl Correlated {
         let inner = |expr: Expr| -> Result<Expr> { from_outer(renamed(expr)?) };
         let conditions: Vec<Expr> = conditions.into_iter().map(&inner).collect::<Result<_>>()?;
         let mut condition =
-            Condition::recognise(vec![], conditions, constants, probe, build.schema())?;
+            Condition::try_match(vec![], conditions, constants, probe, build.schema())?;
         condition.guard(branches, probe)?;
-        let mut partials = Partials {
+        let mut decomposition = AggregateDecomposition {
             config,
             probe,
             build: build.schema(),
             key: &condition.key,
-            form: Form::Correlated,
-            found: vec![],
+            input: AggregateInput::Subquery,
+            aggregates: vec![],
         };
-        let mut singles = vec![];
+        let mut row_values = vec![];
         for expr in &aggregate.aggr_expr {
             let Expr::AggregateFunction(call) = inner(expr.clone())?.unalias() else {
-                return no(format!("{expr} is no aggregate"));
+                return reject(format!("{expr} is no aggregate"));
             };
-            singles.push(partials.merge(&call)?.single);
+            row_values.push(decomposition.decompose(&call)?.row_value);
         }
-        let aggregates = partials.found;
+        let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build)?;
         let spec = RangeJoinSpec {
             unmatched: Unmatched::Keep,
@@ -115,8 +116,8 @@ impl Correlated {
             Ok(cast(expr, Clone::clone(data_type)))
         };
         let mut values: Vec<Expr> = vec![];
-        for (single, data_type) in singles.into_iter().zip(&types) {
-            values.push(of_type(single, data_type)?);
+        for (row_value, data_type) in row_values.into_iter().zip(&types) {
+            values.push(of_type(row_value, data_type)?);
         }
         for projection in projections.iter().rev() {
             values = above(projection, &names, &values)?;
@@ -175,7 +176,7 @@ impl Filtered<Renaming> {
         constants: Constants,
         probe: &DFSchema,
         config: &dyn OptimizerConfig,
-    ) -> Recognised<Self> {
+    ) -> Match<Self> {
         let mut plan = aggregate.input.as_ref();
         let (mut outer, mut inner) = (vec![], vec![]);
         while let LogicalPlan::Filter(filter) = plan {
@@ -184,7 +185,7 @@ impl Filtered<Renaming> {
                     outer.push(conjunct.clone());
                 } else if conjunct.is_volatile() {
                     // It would be asked once for all rows of the outer query.
-                    return no(format!("{conjunct} is another each time"));
+                    return reject(format!("{conjunct} is another each time"));
                 } else {
                     inner.push(conjunct.clone());
                 }
@@ -192,7 +193,7 @@ impl Filtered<Renaming> {
             plan = &filter.input;
         }
         if has_outer_columns(plan)? {
-            return no("it needs the outer query further below");
+            return reject("it needs the outer query further below");
         }
         let mut build = plan.clone();
         if let Some(predicate) = conjunction(inner) {
@@ -242,11 +243,11 @@ impl Filtered<Renaming> {
 }
 
 /// A projection's expressions, where these values stand for the columns of its input.
-fn above(projection: &Projection, names: &[Column], values: &[Expr]) -> Recognised<Vec<Expr>> {
+fn above(projection: &Projection, names: &[Column], values: &[Expr]) -> Match<Vec<Expr>> {
     let mut above = vec![];
     for expr in &projection.expr {
         if expr.is_volatile() {
-            return no(format!("{expr} is another each time"));
+            return reject(format!("{expr} is another each time"));
         }
         // Each column once: what replaces one may have the name of another.
         let value = expr.clone().unalias().transform_down(|e| {

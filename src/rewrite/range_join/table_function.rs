@@ -8,12 +8,12 @@ use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::rewrite::range_join::condition::{Condition, Constants};
-use crate::rewrite::range_join::correlated::Correlated;
-use crate::rewrite::range_join::rejection::{Reason, Recognised, no};
+use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
+use crate::rewrite::range_join::rejection::{Match, Rejection, reject};
 
 /// The parts of a range join. No two columns of the two sides have the same qualified name.
 #[derive(Debug)]
-pub(crate) struct ExplicitJoin {
+pub(crate) struct RangeJoinCall {
     /// The rows that ask.
     pub(crate) probe: LogicalPlan,
     /// The rows that are searched.
@@ -28,24 +28,27 @@ pub(crate) struct ExplicitJoin {
 
 /// Which part is no part of a range join, and why.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum ArgumentRejection {
     Condition(String),
     Aggregates(String),
     Prevailing(String),
 }
 
-impl ExplicitJoin {
+impl RangeJoinCall {
     /// The columns of the probe side, and those of the aggregates.
-    pub(crate) fn plan(self, config: &dyn OptimizerConfig) -> Result<LogicalPlan, Refused> {
+    pub(crate) fn plan(
+        self,
+        config: &dyn OptimizerConfig,
+    ) -> Result<LogicalPlan, ArgumentRejection> {
         self.check_condition()?;
         let constants = self.constants();
         let outputs = Arc::clone(self.aggregates.schema());
-        let aggregates = |reason: Reason| Refused::Aggregates(reason.to_string());
+        let aggregates = |reason: Rejection| ArgumentRejection::Aggregates(reason.to_string());
         let subquery = self.subquery().map_err(aggregates)?;
         self.check_names().map_err(aggregates)?;
         let probe = self.probe;
         let mut found =
-            Correlated::recognise_with(&subquery, constants, probe.schema(), &[], config)
+            CorrelatedAggregate::try_match_with(&subquery, constants, probe.schema(), &[], config)
                 .map_err(aggregates)?;
         if self.prevailing {
             found.include_prevailing();
@@ -74,18 +77,18 @@ impl ExplicitJoin {
     }
 
     /// That the condition is a range, with the one lower bound that tells a prevailing row where that is wanted.
-    fn check_condition(&self) -> Result<(), Refused> {
+    fn check_condition(&self) -> Result<(), ArgumentRejection> {
         let (probe, build) = (self.probe.schema(), self.build.schema());
         let conjuncts = vec![self.condition.clone()];
-        let found = Condition::recognise(vec![], conjuncts, self.constants(), probe, build)
-            .map_err(|reason| Refused::Condition(reason.to_string()))?;
+        let found = Condition::try_match(vec![], conjuncts, self.constants(), probe, build)
+            .map_err(|reason| ArgumentRejection::Condition(reason.to_string()))?;
         let lower: Vec<_> = found.bounds.iter().filter(|(c, _)| c.is_lower()).collect();
         match (self.prevailing, lower.as_slice()) {
             (false, _) | (_, [_]) => Ok(()),
-            (true, []) => Err(Refused::Prevailing(
+            (true, []) => Err(ArgumentRejection::Prevailing(
                 "the row that prevails is the last at or before the lower bound of the window, which has none".into(),
             )),
-            (true, many) => Err(Refused::Prevailing(format!(
+            (true, many) => Err(ArgumentRejection::Prevailing(format!(
                 "the row that prevails is the last at or before the lower bound of the window, which has {} of them; use greatest(…)",
                 many.len()
             ))),
@@ -93,12 +96,12 @@ impl ExplicitJoin {
     }
 
     /// That every column of the result has a name of its own.
-    fn check_names(&self) -> Recognised<()> {
+    fn check_names(&self) -> Match<()> {
         let (probe, aggregates) = (self.probe.schema(), self.aggregates.schema());
         let fields: Vec<_> = probe.fields().iter().chain(aggregates.fields()).collect();
         for (i, field) in fields.iter().enumerate() {
             if fields[..i].iter().any(|other| other.name() == field.name()) {
-                return no(format!(
+                return reject(format!(
                     "two columns of the result would be called '{}'; rename one with AS, or in a view",
                     field.name()
                 ));
@@ -108,7 +111,7 @@ impl ExplicitJoin {
     }
 
     /// The aggregates over the rows that meet the condition, the columns of the probe side being those of an outer query.
-    fn subquery(&self) -> Recognised<LogicalPlan> {
+    fn subquery(&self) -> Match<LogicalPlan> {
         let probe = self.probe.schema();
         let condition = self.condition.clone().transform_up(|expr| {
             Ok(match expr {
@@ -124,14 +127,14 @@ impl ExplicitJoin {
 }
 
 /// The same aggregates over the rows that meet a condition.
-fn filter_aggregated(plan: &LogicalPlan, condition: Expr) -> Recognised<LogicalPlan> {
+fn filter_aggregated(plan: &LogicalPlan, condition: Expr) -> Match<LogicalPlan> {
     let input = match plan {
         LogicalPlan::Projection(projection) => filter_aggregated(&projection.input, condition)?,
         LogicalPlan::Aggregate(aggregate) => {
             let filter = Filter::try_new(condition, Arc::clone(&aggregate.input))?;
             LogicalPlan::Filter(filter)
         }
-        _ => return no("there is no aggregate, such as min(price), among them"),
+        _ => return reject("there is no aggregate, such as min(price), among them"),
     };
     Ok(plan.with_new_exprs(plan.expressions(), vec![input])?)
 }
