@@ -15,7 +15,7 @@ use datafusion::optimizer::OptimizerConfig;
 use crate::common::column_ref::ColumnRef;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
 use crate::expr::range_udf::{RangeUdf, column_text};
-use crate::logical_plan::prepare_indexes::{Lookup, PrepareIndexes};
+use crate::logical_plan::prepare_indexes::{IndexLookup, PrepareIndexes};
 use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::check_states_order;
 use crate::rewrite::common::names::unused_name;
@@ -341,7 +341,7 @@ pub(crate) fn look_up(
         let slot = IndexSlot::default();
         let data_type = function.result_type(field.data_type());
         let lookup = ScalarUDF::from(IndexLookupUdf::new(function, data_type, slot.clone()));
-        lookups.push(Lookup {
+        lookups.push(IndexLookup {
             function,
             source,
             slot,
