@@ -1,9 +1,18 @@
-//! CASE evaluates a branch only for the rows that take it; a call or subquery taken out of the branch is answered for all rows. Bounds
-//! that may fail, such as `10 / x`, must not see the other rows, so they get the branch's conditions: they become NULL, an empty range,
-//! for rows that go elsewhere. The same holds for:
-//! - the conditions of a CASE, which see only rows that no earlier one holds for;
-//! - COALESCE, NVL and their like, which DataFusion makes a CASE ([`expand_lazy`]);
-//! - the right operand of AND and OR, which DataFusion evaluates for the rows that need it if there are few of them.
+//! Expressions that are evaluated for some rows only.
+//!
+//! CASE evaluates a branch only for the rows that take it, but a call or a subquery that a rule takes out of the branch is evaluated for all rows.
+//! A bound that may fail, such as `10 / x`, therefore gets the branch's conditions: for rows that take another branch it is NULL, which is an
+//! empty range.
+//!
+//! ```text
+//!   CASE WHEN x <> 0 THEN range_min('t.v', 10 / x, 9) END
+//!     bound 10 / x  →  CASE WHEN x <> 0 THEN 10 / x END
+//! ```
+//!
+//! The same applies to:
+//! - the conditions of a CASE, each of which is evaluated only for rows for which no earlier condition holds;
+//! - functions that do not evaluate all arguments, such as COALESCE, which DataFusion rewrites to a CASE ([`expand_lazy`]);
+//! - the right operand of AND and OR, which DataFusion evaluates only for the rows that need it if these are few.
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue};
@@ -18,9 +27,9 @@ use crate::rewrite::common::range_functions::range_udf;
 #[derive(Debug, Clone)]
 pub(crate) struct Branch {
     case: Case,
-    /// The number of the branch of `case`; `None` is ELSE.
+    /// The index of the branch in `case`; `None` is ELSE.
     number: Option<usize>,
-    /// Whether the other rows never see the part. AND and OR leave that open.
+    /// Whether SQL guarantees that other rows do not evaluate the part. It does for CASE, not for AND and OR.
     is_promised: bool,
 }
 
@@ -34,7 +43,7 @@ impl Branch {
         }
     }
 
-    /// The right operand of AND or OR: the rows whose result the left one leaves open.
+    /// The right operand of AND or OR, for the rows whose result the left operand does not decide. `None` for other operators.
     pub(crate) fn of_operator(left: &Expr, op: Operator) -> Option<Self> {
         let open = match op {
             Operator::And => left.clone().is_not_false(),
@@ -49,7 +58,7 @@ impl Branch {
         })
     }
 
-    /// `expr` where the branch is taken, `null` elsewhere. `expr` itself if it need not be guarded from the other rows.
+    /// Makes an expression that is `expr` if the branch is taken and `null` otherwise. Returns `expr` itself if it needs no guard.
     pub(crate) fn guard(&self, expr: Expr, null: &ScalarValue, schema: &DFSchema) -> Result<Expr> {
         if !self.is_promised && !may_fail(&expr, schema)? {
             return Ok(expr);
@@ -68,7 +77,8 @@ impl Branch {
     }
 }
 
-/// COALESCE, NVL and their like as the CASE that DataFusion makes of them, where `is_wanted` finds something in their arguments.
+/// Rewrites COALESCE and other functions that do not evaluate all arguments to the CASE that DataFusion makes of them, if `is_wanted` finds
+/// something in their arguments.
 pub(crate) fn expand_lazy(
     expr: Expr,
     is_wanted: impl Fn(&Expr) -> Result<bool>,
@@ -83,13 +93,13 @@ pub(crate) fn expand_lazy(
         let context = SimplifyContext::default();
         match call.func.simplify(call.args.clone(), &context) {
             Ok(ExprSimplifyResult::Simplified(case)) => Ok(Transformed::yes(case)),
-            // A function that can't say it without knowing more stays as it is.
+            // A function without such a form is kept.
             Ok(ExprSimplifyResult::Original(_)) | Err(_) => Ok(Transformed::no(expr)),
         }
     })
 }
 
-/// Applies `change` to an expression of a node; in a filter to each conjunct, as DataFusion may check these in any order.
+/// Applies `change` to an expression of a node; in a filter to each conjunct, because DataFusion may evaluate these in any order.
 pub(crate) fn map_conjuncts(
     is_filter: bool,
     expr: Expr,
@@ -111,7 +121,7 @@ pub(crate) fn map_conjuncts(
     })
 }
 
-/// Whether this is a subquery that DataFusion takes in filters only.
+/// Whether this is a subquery that DataFusion allows in filters only.
 pub(crate) fn is_in_or_exists(expr: &Expr) -> bool {
     matches!(
         expr,
@@ -119,7 +129,7 @@ pub(crate) fn is_in_or_exists(expr: &Expr) -> bool {
     )
 }
 
-/// Whether evaluating `bound` can be an error for some row, apart from the overflow of a sum or difference.
+/// Whether evaluating `bound` may fail for some row. Overflow of a sum or difference does not fail.
 pub(crate) fn may_fail(bound: &Expr, schema: &DFSchema) -> Result<bool> {
     bound.exists(|e| {
         Ok(match e {

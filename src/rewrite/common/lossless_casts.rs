@@ -4,7 +4,7 @@ use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::{Cast, Expr, ExprSchemable};
 
-/// An expression without the casts around it that keep every value and their order.
+/// The expression below lossless casts and aliases.
 pub(crate) fn without_lossless_casts<'a>(expr: &'a Expr, schema: &DFSchema) -> Result<&'a Expr> {
     match expr {
         Expr::Cast(Cast { expr: inner, field })
@@ -17,7 +17,7 @@ pub(crate) fn without_lossless_casts<'a>(expr: &'a Expr, schema: &DFSchema) -> R
     }
 }
 
-/// The digits of integers and decimals, before the point and behind it.
+/// The number of digits of an integer or decimal before and after the decimal point.
 fn digits(data_type: &DataType) -> Option<(i16, i16)> {
     Some(match data_type {
         DataType::Int8 | DataType::UInt8 => (3, 0),
@@ -33,10 +33,10 @@ fn digits(data_type: &DataType) -> Option<(i16, i16)> {
     })
 }
 
-/// Whether every value of one type is a value of the other, in the same order.
+/// Whether a cast from one type to the other keeps every value and the order of values.
 pub(crate) fn widens(from: &DataType, to: &DataType) -> bool {
     let bits = |t: &DataType| t.primitive_width().map_or(0, |bytes| 8 * bytes);
-    // A column of the type Null has no value but NULL.
+    // A column of type Null has only NULLs.
     if from == to || from == &DataType::Null {
         return true;
     }

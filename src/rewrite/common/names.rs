@@ -7,7 +7,7 @@ use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection};
 use datafusion::optimizer::OptimizerConfig;
 
-/// A name that no column of the schema has.
+/// Generates a name that no column of the schema has.
 pub(crate) fn unused_name(config: &dyn OptimizerConfig, schema: &DFSchema) -> String {
     loop {
         let name = config.alias_generator().next("__rmq");
@@ -17,8 +17,7 @@ pub(crate) fn unused_name(config: &dyn OptimizerConfig, schema: &DFSchema) -> St
     }
 }
 
-/// The name to restore after rewriting `expr`. Grouping sets are no column: their members' names come back with
-/// [`restore_columns`].
+/// Saves the name to restore after rewriting `expr`. A grouping set is not a column; [`restore_columns`] restores the names of its members.
 pub(crate) fn save_name(preserver: &NamePreserver, expr: &Expr) -> SavedName {
     match expr {
         Expr::GroupingSet(_) => SavedName::None,
@@ -26,8 +25,8 @@ pub(crate) fn save_name(preserver: &NamePreserver, expr: &Expr) -> SavedName {
     }
 }
 
-/// The plan with the columns of `schema` and no others: what a range join added is dropped where the node passes it
-/// on, and what a node named after a call is named so again.
+/// Projects the plan to the columns of `schema` if it has others: drops columns that a rule has added, and restores the names of columns that
+/// were named after a rewritten expression.
 pub(crate) fn restore_columns(plan: LogicalPlan, schema: &DFSchema) -> Result<LogicalPlan> {
     let now = plan.schema();
     let same = now.fields().len() == schema.fields().len()

@@ -7,7 +7,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan};
 
 use crate::expr::range_udf::RangeUdf;
 
-/// The function, if `expr` is a call of one.
+/// The function and the call, if `expr` is a call of a range function.
 pub(crate) fn range_udf(expr: &Expr) -> Option<(&RangeUdf, &ScalarFunction)> {
     match expr {
         Expr::ScalarFunction(call) => call
@@ -19,7 +19,7 @@ pub(crate) fn range_udf(expr: &Expr) -> Option<(&RangeUdf, &ScalarFunction)> {
     }
 }
 
-/// Whether a range function is called in `expr`, its subqueries without FROM included.
+/// Whether `expr` calls a range function, also in a subquery without FROM.
 pub(crate) fn calls_range_function(expr: &Expr) -> Result<bool> {
     expr.exists(|e| match e {
         Expr::ScalarSubquery(subquery) => match subquery.subquery.as_ref() {

@@ -8,7 +8,7 @@ use datafusion::logical_expr::{Case, Expr, ExprSchemable, lit};
 use crate::rewrite::common::conditional::{Branch, expand_lazy, is_in_or_exists, may_fail};
 use crate::rewrite::common::range_functions::range_udf;
 
-/// Guards the bounds of all calls in `expr` that are evaluated for some rows only.
+/// Guards the bounds of all calls in `expr` that are evaluated for some rows only. With `operators`, also in the right operands of AND and OR.
 pub(crate) fn guard_bounds(
     expr: Expr,
     schema: &DFSchema,
@@ -29,7 +29,7 @@ fn guard_case(mut case: Case, schema: &DFSchema) -> Result<Transformed<Expr>> {
         return Ok(Transformed::no(Expr::Case(case)));
     }
     let mut changed = false;
-    // The conditions so far.
+    // The branches so far.
     let mut known = Case::new(case.expr.clone(), vec![], None);
     let mut can_guard = case.expr.as_deref().map_or(Ok(true), can_repeat)?;
     for (i, (when, then)) in case.when_then_expr.iter_mut().enumerate() {
@@ -37,7 +37,7 @@ fn guard_case(mut case: Case, schema: &DFSchema) -> Result<Transformed<Expr>> {
             changed |= guard(when, &Branch::of_case(known.clone(), None), schema)?;
         }
         can_guard = can_guard && can_repeat(when)?;
-        // In place of the result, which no guard takes.
+        // A guard does not use the results.
         let result = Box::new(lit(ScalarValue::Null));
         known.when_then_expr.push((when.clone(), result));
         if can_guard {
@@ -77,7 +77,7 @@ fn guard_operand(mut binary: BinaryExpr, schema: &DFSchema) -> Result<Transforme
     ))
 }
 
-/// Guards the bounds in `part`, which is evaluated in this branch only.
+/// Guards the bounds of the calls in `part`, which is evaluated in this branch only.
 fn guard(part: &mut Box<Expr>, branch: &Branch, schema: &DFSchema) -> Result<bool> {
     let expr = std::mem::take(part.as_mut());
     let done = expr.transform_up(|expr| {
@@ -104,8 +104,8 @@ fn guard(part: &mut Box<Expr>, branch: &Branch, schema: &DFSchema) -> Result<boo
     Ok(done.transformed)
 }
 
-/// Whether a condition can stand in a bound too: not if it differs each time that it is evaluated, nor with a subquery
-/// that DataFusion takes in its own operators only. Range functions are evaluated once, however often they stand there.
+/// Whether a condition can be repeated in a bound: not if it is volatile, nor with a subquery that DataFusion allows in filters only. Calls of
+/// range functions can, because equal calls are evaluated once.
 fn can_repeat(condition: &Expr) -> Result<bool> {
     let differs = condition.exists(|e| {
         let is_volatile = e.is_volatile_node() && range_udf(e).is_none();

@@ -1,5 +1,21 @@
-//! `range_min('table.column', l, r)` in any expression: the call becomes a column that a range join below
-//! the expression's node adds.
+//! `range_min('table.column', l, r)` in any expression: the call becomes a column that a [`RangeLookup`] below the expression's node adds.
+//!
+//! ```text
+//!   SELECT w.id FROM windows w WHERE range_min('prices.close', w.l, w.r) > 5
+//!
+//!   before                                             after
+//!   Projection: w.id                                   Projection: w.id
+//!     Filter: range_min('prices.close', w.l, w.r) > 5    Projection: w.id, w.l, w.r
+//!       TableScan: windows                                 Filter: __rmq_1 > 5
+//!                                                            RangeLookup: range_min(prices.close) over rows w.l to w.r AS __rmq_1
+//!                                                              TableScan: windows
+//! ```
+//!
+//! A call whose bounds contain calls goes into a second node above the first. In a join's condition, a call goes below the side that has the columns of
+//! its bounds. If it needs both sides, the condition of an inner join moves above the join; in another join the call stays an expression over an
+//! index that a `PrepareIndexes` below the join builds.
+//!
+//! [`RangeLookup`]: crate::logical_plan::range_lookup::RangeLookup
 
 use std::sync::Arc;
 
@@ -19,11 +35,11 @@ use crate::rewrite::common::range_functions::calls_range_function;
 use crate::rewrite::range_call::calls::{Calls, inline_subqueries, look_up};
 use crate::rewrite::range_call::guarded_bounds::guard_bounds;
 
-/// Takes the scalar calls of range functions out of their expressions.
+/// Replaces scalar calls of range functions by columns of a `RangeLookup`.
 ///
-/// It must see them before anything else does (literal bounds would be folded, an ORDER BY in the first argument
-/// dropped), and again after subqueries have been decorrelated: DataFusion can't pull a correlated condition through
-/// a range join, so calls in correlated subqueries wait until these are joins.
+/// It must run before DataFusion's rules, which fold literal bounds and drop an ORDER BY in the first argument, and again after they have
+/// decorrelated subqueries: DataFusion cannot pull a correlated condition through a `RangeLookup`, so calls in correlated subqueries are
+/// kept until these are joins.
 #[derive(Debug, Default)]
 pub struct RangeCallToLookup;
 
@@ -63,7 +79,7 @@ impl TreeNodeRewriter for TakeCalls<'_> {
     }
 }
 
-/// Takes the calls out of one node's expressions.
+/// Replaces the calls in one node's expressions.
 fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
     let mut has_calls = false;
     plan.apply_expressions(|expr| {
@@ -101,7 +117,7 @@ fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfo
     }
 }
 
-/// A node with one input: a range join goes between the two.
+/// Rewrites a node with one input: the lookups go between the node and its input.
 fn rewrite_single_input(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
@@ -124,9 +140,9 @@ fn rewrite_single_input(
     if calls.is_empty() {
         return Ok(replaced);
     }
-    let input = calls.join_below(input)?;
+    let input = calls.add_lookups(input)?;
     let plan = match replaced.data {
-        // Its expressions can't be set from outside.
+        // `with_new_exprs` does not accept the expressions of DISTINCT ON.
         LogicalPlan::Distinct(Distinct::On(distinct)) => {
             let input = Arc::new(input);
             LogicalPlan::Distinct(Distinct::On(DistinctOn { input, ..distinct }))
@@ -139,8 +155,8 @@ fn rewrite_single_input(
     Ok(Transformed::yes(restore_columns(plan, &schema)?))
 }
 
-/// A join's condition: each call goes below the side whose columns its bounds need. Where a call needs
-/// both sides, the condition moves above an inner join; for others the call stays an expression.
+/// Rewrites a join: each call goes below the side that has the columns of its bounds. If a call needs both sides, the condition of an inner join
+/// moves above the join; in another join the call stays an expression.
 fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
     let schema = Arc::clone(&join.schema);
     let both = Arc::new(join.left.schema().join(join.right.schema())?);
@@ -164,14 +180,13 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
         None => false,
     };
     if !found && !needs_both {
-        // What is left waits for a subquery to be decorrelated.
+        // The remaining calls are in subqueries that are not decorrelated yet.
         let join = Join { on, filter, ..join };
         return Ok(Transformed::no(LogicalPlan::Join(join)));
     }
-    let left = Arc::new(left.join_below(Arc::unwrap_or_clone(join.left))?);
-    let right = Arc::new(right.join_below(Arc::unwrap_or_clone(join.right))?);
-    // An inner join's condition may as well stand above it. That of another join must not: there the call
-    // stays an expression.
+    let left = Arc::new(left.add_lookups(Arc::unwrap_or_clone(join.left))?);
+    let right = Arc::new(right.add_lookups(Arc::unwrap_or_clone(join.right))?);
+    // Only an inner join's condition may move above the join.
     let (left, on_join, above) = match filter {
         Some(filter) if needs_both && join.join_type == JoinType::Inner => {
             (left, None, Some(filter))
@@ -193,15 +208,15 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
         join.null_aware,
     )?);
     if let Some(condition) = above {
-        let mut answers = Calls::new(config, plan.schema());
-        let condition = condition.rewrite(&mut answers)?.data;
-        let input = answers.join_below(plan)?;
+        let mut calls = Calls::new(config, plan.schema());
+        let condition = condition.rewrite(&mut calls)?.data;
+        let input = calls.add_lookups(plan)?;
         plan = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
     }
     Ok(Transformed::yes(restore_columns(plan, &schema)?))
 }
 
-/// Literal rows have no input. Their numbers serve as one, over which each column becomes a CASE of its cells.
+/// Rewrites VALUES, which has no input. The row numbers become the input, and each column becomes a CASE over them.
 fn rewrite_values(
     values: Values,
     config: &dyn OptimizerConfig,
@@ -223,12 +238,12 @@ fn rewrite_values(
     if calls.is_empty() {
         return Ok(Transformed::no(LogicalPlan::Values(values)));
     }
-    let answers = calls.join_below(numbers)?;
+    let input = calls.add_lookups(numbers)?;
     let columns = cases.into_iter().map(|(case, qualifier, field)| {
-        let typed = case.cast_to(field.data_type(), answers.schema())?;
+        let typed = case.cast_to(field.data_type(), input.schema())?;
         Ok(typed.alias_qualified(qualifier.cloned(), field.name()))
     });
     let columns = columns.collect::<Result<Vec<_>>>()?;
-    let plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(answers))?);
+    let plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(input))?);
     Ok(Transformed::yes(plan))
 }

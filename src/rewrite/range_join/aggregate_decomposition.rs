@@ -1,4 +1,17 @@
-//! Aggregates over a join as aggregates over the rows that match each probe row, and what merges these.
+//! Decomposes aggregates over joined rows: into aggregates over the build rows that match one probe row, which the range join computes, and
+//! aggregates that merge these over the probe rows of a group.
+//!
+//! ```text
+//!   aggregate        range join's columns    value for one row       aggregates over a group    value for a group
+//!   min(p.v)         m = min(p.v)            m                       min(m)                     its result
+//!   count(*)         n = count(*)            n                       sum(n)                     its result, 0 if NULL
+//!   sum(p.v)         s = sum(p.v)            s                       sum(s)                     its result
+//!   avg(p.v)         s, n = count(p.v)       s / n                   sum(s), sum(n)             their quotient
+//!   first_value(p.v  f = first(p.v),         f                       first_value(f ORDER BY g)  its result
+//!     ORDER BY p.k)    g = first(p.k)
+//! ```
+//!
+//! The row of NULLs that a left join returns for a probe row without a match counts in `count(*)`.
 
 use std::sync::Arc;
 
@@ -32,7 +45,7 @@ use crate::rewrite::range_join::condition::{check_repeats, is_of};
 use crate::rewrite::range_join::rejection::{Match, reject};
 use rmq_engine::Extreme;
 
-/// The aggregates that a range join must give, collected from expressions.
+/// Decomposes the aggregates of one query. `aggregates` collects those that the range join must compute, without duplicates.
 pub(crate) struct AggregateDecomposition<'a> {
     pub(crate) config: &'a dyn OptimizerConfig,
     pub(crate) probe: &'a DFSchema,
@@ -42,7 +55,7 @@ pub(crate) struct AggregateDecomposition<'a> {
     pub(crate) aggregates: Vec<RangeAggregate<Expr>>,
 }
 
-/// What the aggregates stand over.
+/// The rows that are aggregated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AggregateInput {
     /// The rows of a join.
@@ -51,18 +64,18 @@ pub(crate) enum AggregateInput {
     Subquery,
 }
 
-/// An aggregate, as what is made of the range join's columns.
+/// A decomposed aggregate, in terms of the range join's columns.
 pub(crate) struct DecomposedAggregate {
     /// The value for one row of the probe side.
     pub(crate) row_value: Expr,
-    /// Aggregates over the range join's rows, each with a name of its own.
+    /// Aggregates over the range join's rows of a group, each with an unused name.
     pub(crate) group_aggregates: Vec<Expr>,
-    /// The value for a group of such rows, of the columns of these.
+    /// The value for the group, over the columns of these aggregates.
     pub(crate) group_value: Expr,
 }
 
 impl AggregateDecomposition<'_> {
-    /// What gives `call` when the rows of a range join are grouped as the joined rows were.
+    /// Decomposes an aggregate function over the joined rows.
     pub(crate) fn decompose(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
         let inner = call.func.inner();
         let params = &call.params;
@@ -79,7 +92,7 @@ impl AggregateDecomposition<'_> {
         } else {
             None
         };
-        // DISTINCT changes no extreme.
+        // DISTINCT does not change an extreme.
         if params.distinct && extreme.is_none() {
             return reject(format!("{} has DISTINCT", call.func.name()));
         }
@@ -88,7 +101,7 @@ impl AggregateDecomposition<'_> {
             && is_of(argument, self.probe)
             && params.filter.as_ref().is_none_or(|f| is_of(f, self.probe))
         {
-            // Of the probe side's own columns: these rows are all there.
+            // An extreme of the probe side's columns: the probe rows that match are all kept.
             let merge = Expr::AggregateFunction(call.clone());
             return Ok(self.decomposed(argument.clone(), merge));
         }
@@ -135,7 +148,7 @@ impl AggregateDecomposition<'_> {
         let (count, merge) = if counts_rows && call.params.filter.is_none() {
             let count = self.add(AggregateKind::CountRows, vec![], DataType::Int64);
             let merge = if self.input == AggregateInput::Join(Unmatched::Keep) {
-                // The row of NULLs that a left join gives is one, too.
+                // Without a match, a left join returns one row.
                 when(count.clone().eq(lit(0_i64)), lit(1_i64)).otherwise(count.clone())?
             } else {
                 count.clone()
@@ -148,7 +161,7 @@ impl AggregateDecomposition<'_> {
             (count.clone(), count)
         };
         let mut decomposed = self.decomposed(count, aggregate(sum_udaf(), merge));
-        // The sum of no counts. (Not `coalesce`, which DataFusion needs another pass of its optimizer for.)
+        // The sum of no counts is NULL, but a count is 0. (`coalesce` would need another pass of DataFusion's optimizer.)
         let sum = decomposed.group_value;
         decomposed.group_value = when(sum.clone().is_not_null(), sum).otherwise(lit(0_i64))?;
         Ok(decomposed)
@@ -162,8 +175,8 @@ impl AggregateDecomposition<'_> {
                 "a range join has no sum of {argument}, a {data_type}"
             ));
         }
-        // Of decimals, DataFusion's sum has more digits than these: so has its sum of these sums, and they wrap alike. Those of
-        // floats are rounded; DataFusion rounds again where a group has several.
+        // DataFusion's sum of decimals has more digits than its argument, and so has its sum of these sums: both wrap around alike. Sums of floats are
+        // rounded once per probe row, and again by DataFusion if a group has several.
         let sum = self.add(AggregateKind::Sum, vec![argument], data_type);
         Ok(self.decomposed(sum.clone(), aggregate(Arc::clone(&call.func), sum)))
     }
@@ -173,14 +186,14 @@ impl AggregateDecomposition<'_> {
             && field.data_type() == &DataType::Float64
             && expr.get_type(self.build)?.is_integer()
         {
-            // The exact sum, divided once. No sum of fewer than 2^32 of them overflows this.
+            // The exact sum, divided once. A sum of fewer than 2^32 values does not overflow 20 digits.
             return self.quotient(call, expr, DataType::Decimal128(20, 0), |sum, count| {
                 cast(sum, DataType::Float64) / cast(count, DataType::Float64)
             });
         }
         let data_type = argument.get_type(self.build)?;
         if data_type == DataType::Null {
-            // NULLs alone, as in a column of a CSV file without rows. DataFusion plans their average as a Float64.
+            // Only NULLs, as in a column of a CSV file without rows. DataFusion's average of them is a Float64.
             return self.quotient(call, argument, DataType::Float64, |sum, count| {
                 sum / cast(count, DataType::Float64)
             });
@@ -207,7 +220,7 @@ impl AggregateDecomposition<'_> {
         ))
     }
 
-    /// What `divide` makes of a sum and of how many values that is of, NULL where there are none.
+    /// Decomposes an average: `divide` computes it from the sum and the count. It is NULL if there is no value.
     fn quotient(
         &mut self,
         call: &AggregateFunction,
@@ -261,7 +274,7 @@ impl AggregateDecomposition<'_> {
         } else {
             (!order.asc, !order.nulls_first)
         };
-        // The key may have become another type to be compared. Zeros of both signs are one key, but have an order.
+        // The key may have been cast for the comparison. Floats are excluded, because zeros of both signs are equal keys but ordered values.
         let by_key = !value_type(&by_type).is_floating()
             && without_lossless_casts(self.key, self.build)?
                 == without_lossless_casts(&by, self.build)?
@@ -296,7 +309,7 @@ impl AggregateDecomposition<'_> {
         Ok(self.decomposed(found, Expr::AggregateFunction(merge)))
     }
 
-    /// An aggregate's argument, NULL where its filter does not hold.
+    /// The aggregate's argument, NULL if its filter does not hold.
     fn filtered(&self, argument: &Expr, call: &AggregateFunction) -> Match<Expr> {
         let argument = match &call.params.filter {
             Some(filter) => when(filter.as_ref().clone(), argument.clone()).end()?,
@@ -305,21 +318,21 @@ impl AggregateDecomposition<'_> {
         self.checked(argument)
     }
 
-    /// That the values of many batches can be put into one array: the keys of a small dictionary may not suffice for that. Nobody
-    /// else answers a correlated subquery, so it may try.
+    /// Rejects types whose values of many batches may not fit one array, such as a dictionary with a narrow key type. DataFusion cannot run a correlated
+    /// subquery over a range at all, so for that the attempt is made.
     fn check_joins(&self, data_type: &DataType) -> Match<()> {
         match data_type {
             DataType::RunEndEncoded(..) | DataType::Union(..) => reject(format!(
                 "a {data_type} has no NULL for rows that match nothing"
             )),
-            few if self.input != AggregateInput::Subquery && has_few_keys(few) => {
+            narrow if self.input != AggregateInput::Subquery && has_few_keys(narrow) => {
                 reject(format!("a {data_type} has few keys"))
             }
             _ => Ok(()),
         }
     }
 
-    /// An expression over the build side that is NULL for the row of NULLs of a left join.
+    /// Checks that an expression is over the build side only, cannot fail, and is NULL for a probe row that a left join keeps without a match.
     fn checked(&self, expr: Expr) -> Match<Expr> {
         if !is_of(&expr, self.build) {
             return reject(format!("{expr} is not of the columns of one side"));
@@ -339,7 +352,7 @@ impl AggregateDecomposition<'_> {
         Ok(expr)
     }
 
-    /// The column of an aggregate over the rows that match, one for all that ask the same.
+    /// Adds an aggregate over the matching rows, unless it is there already, and returns its column.
     fn add(&mut self, function: AggregateKind, arguments: Vec<Expr>, data_type: DataType) -> Expr {
         let known = self
             .aggregates
@@ -361,7 +374,7 @@ impl AggregateDecomposition<'_> {
         Expr::Column(Column::new_unqualified(output))
     }
 
-    /// Names an aggregate over rows of the probe side; its column is the value.
+    /// An aggregate that one column of the range join and one aggregate over it compute.
     fn decomposed(&self, row_value: Expr, aggregate: Expr) -> DecomposedAggregate {
         let name = unused_name(self.config, self.probe);
         DecomposedAggregate {
@@ -385,7 +398,7 @@ fn aggregate(udaf: Arc<AggregateUDF>, argument: Expr) -> Expr {
     })
 }
 
-/// Whether an expression is NULL for a row of NULLs.
+/// Whether an expression is NULL if all columns are. Evaluates it for such a row.
 fn is_null_without_match(expr: &Expr, schema: &DFSchema) -> Result<bool> {
     if matches!(expr, Expr::Column(_)) {
         return Ok(true);

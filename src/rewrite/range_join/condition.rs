@@ -1,4 +1,12 @@
-//! The condition of a range join: equality keys, and bounds of a range key.
+//! The condition of a range join, sorted into its parts.
+//!
+//! ```text
+//!   p.sym = q.sym AND p.k BETWEEN q.a AND q.b AND p.v > 0 AND q.on
+//!     on            p.sym = q.sym          equality keys
+//!     key, bounds   p.k >= q.a, p.k <= q.b one range key of the build side p, compared with expressions over the probe side q
+//!     build filter  p.v > 0                below the build side
+//!     probe filter  q.on                   in the first bound: CASE WHEN q.on THEN q.a END, NULL matches nothing
+//! ```
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::TreeNode;
@@ -22,30 +30,30 @@ use crate::sorted::sorted_rows::Comparison;
 /// A condition between a probe side and a build side.
 #[derive(Debug)]
 pub(crate) struct Condition {
-    /// Pairs of equality keys, of the probe side and of the build side.
+    /// Pairs of equality keys, over the probe side and over the build side.
     pub(crate) on: Vec<(Expr, Expr)>,
-    /// The range key, of the build side.
+    /// The range key, over the build side.
     pub(crate) key: Expr,
-    /// What it is compared with, of the probe side.
+    /// The comparisons of the range key with expressions over the probe side.
     pub(crate) bounds: Vec<(Comparison, Expr)>,
-    /// What a row of the build side must meet.
+    /// Conditions on the build side only.
     build_filter: Vec<Expr>,
-    /// Whether the probe side has conditions of its own, which are part of the bounds now.
+    /// Whether there were conditions on the probe side only, which are part of the first bound.
     filters_probe: bool,
-    /// One of these that may end in an error.
+    /// One of these conditions that may fail.
     fallible_filter: Option<Expr>,
 }
 
-/// What comparisons of the range key with constants are, such as `k > 5`.
+/// The meaning of comparisons of the range key with constants, such as `k > 5`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Constants {
-    /// Conditions on the rows of the build side: fewer of them are to be searched.
+    /// Filters of the build side, which reduce its rows.
     Filter,
-    /// Bounds. It makes a difference to the row that prevails when a window opens, which need not be in the window.
+    /// Bounds of the range. The row in force at the start of a range need not be in the range, so a filter would remove it wrongly.
     Bound,
 }
 
-/// Whose columns an expression has.
+/// The sides whose columns an expression has.
 #[derive(Debug, PartialEq, Eq)]
 enum Side {
     Probe,
@@ -55,7 +63,7 @@ enum Side {
 }
 
 impl Condition {
-    /// Sorts out a condition: pairs that are equal, and all else.
+    /// Sorts a condition into its parts: `on` are pairs of equality keys, over the probe side and over the build side, `rest` the other conjuncts.
     pub(crate) fn try_match(
         on: Vec<(Expr, Expr)>,
         rest: Vec<Expr>,
@@ -144,7 +152,7 @@ impl Condition {
                 fallible_filter = Some(filter.clone());
             }
         }
-        // A row that does not meet the condition on itself has no bound, and so matches nothing.
+        // A probe row that does not meet its own condition gets a NULL bound, which matches nothing.
         if let (Some(filter), Some((_, bound))) = (conjunction(probe_filter), bounds.first_mut()) {
             *bound = when(filter, bound.clone()).end()?;
         }
@@ -158,8 +166,7 @@ impl Condition {
         })
     }
 
-    /// That no row ends in an error which a join would not meet, as it evaluates its condition for
-    /// the rows alone whose equality keys match.
+    /// Rejects conditions that may fail for rows that the join would not evaluate them for: it evaluates them only for rows with equal keys.
     pub(crate) fn check_infallible(&self, build: &DFSchema) -> Match<()> {
         if let Some(filter) = self
             .fallible_filter
@@ -187,8 +194,8 @@ impl Condition {
         Ok(())
     }
 
-    /// Leaves what may end in an error unevaluated but for the rows of the probe side that take all these branches. The others
-    /// match nothing.
+    /// Guards expressions over the probe side that may fail, so that they are evaluated only for rows that take all these branches. Other rows get
+    /// NULL and match nothing.
     pub(crate) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
         let keys = self.on.iter_mut().map(|(ours, _)| ours);
         for expr in keys.chain(self.bounds.iter_mut().map(|(_, bound)| bound)) {
@@ -203,7 +210,7 @@ impl Condition {
         Ok(())
     }
 
-    /// The rows of the build side that can match at all.
+    /// Puts the conditions on the build side above it, as a filter. Takes them out of the condition.
     pub(crate) fn filter_build(&mut self, build: LogicalPlan) -> Result<LogicalPlan> {
         match conjunction(std::mem::take(&mut self.build_filter)) {
             Some(filter) => Ok(LogicalPlan::Filter(Filter::try_new(filter, build.into())?)),
@@ -212,7 +219,7 @@ impl Condition {
     }
 }
 
-/// How an operator compares a range key with a bound, if so.
+/// The comparison of a range key with a bound that an operator makes, if it makes one.
 fn comparison(op: Operator) -> Option<Comparison> {
     match op {
         Operator::Gt => Some(Comparison::Above),
@@ -223,7 +230,7 @@ fn comparison(op: Operator) -> Option<Comparison> {
     }
 }
 
-/// A comparison with a bound, if one side of it is one.
+/// Splits a comparison into range key, comparison and bound, if one of its operands is a bound.
 fn compared_with(
     conjunct: &Expr,
     is_bound: impl Fn(&Expr) -> bool,
@@ -263,13 +270,13 @@ fn side(expr: &Expr, probe: &DFSchema, build: &DFSchema) -> Side {
     }
 }
 
-/// Whether an expression has columns of the build side alone, and some.
+/// Whether an expression has columns, all of this schema.
 pub(crate) fn is_of(expr: &Expr, schema: &DFSchema) -> bool {
     let columns = expr.column_refs();
     !columns.is_empty() && columns.into_iter().all(|column| schema.has_column(column))
 }
 
-/// That an expression is the same each time it is evaluated, and needs no other plan.
+/// Rejects expressions that are volatile, asynchronous, contain a subquery, or call a range function.
 pub(crate) fn check_repeats(expr: &Expr) -> Match<()> {
     if calls_range_function(expr)? {
         return reject(format!("{expr} calls a range function"));
@@ -299,7 +306,7 @@ pub(crate) fn check_repeats(expr: &Expr) -> Match<()> {
     Ok(())
 }
 
-/// `x BETWEEN a AND b` as its two comparisons.
+/// Splits `x BETWEEN a AND b` into its two comparisons.
 fn split_between(conjunct: Expr) -> Vec<Expr> {
     match conjunct {
         Expr::Between(Between {
@@ -312,8 +319,8 @@ fn split_between(conjunct: Expr) -> Vec<Expr> {
     }
 }
 
-/// The one key that all comparisons are about. Where they differ by lossless casts alone, as DataFusion adds them for bounds
-/// of several types, the widest serves all.
+/// The range key of all comparisons, and the bounds. If keys differ only by lossless casts, which DataFusion adds for bounds of several types,
+/// the widest one is the key and the bounds are cast to its type.
 fn one_key(
     ranges: Vec<(Expr, Comparison, Expr)>,
     probe: &DFSchema,
@@ -330,7 +337,7 @@ fn one_key(
                 return reject(format!("there are two range keys, {first} and {key}"));
             }
         }
-        // The columns of a CSV file without rows are of this type. NULL matches nothing, whatever it is compared with.
+        // The columns of a CSV file without rows are of type Null. NULL matches nothing, so any type serves.
         let null = lit(ScalarValue::Int64(None));
         let bounds = ranges.iter().map(|(_, c, _)| (*c, null.clone()));
         return Ok((cast(base.clone(), DataType::Int64), bounds.collect()));

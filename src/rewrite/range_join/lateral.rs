@@ -1,5 +1,20 @@
-//! `FROM q CROSS JOIN LATERAL (SELECT MIN(p.v), MAX(p.v) FROM p WHERE p.k BETWEEN q.a AND q.b)` and `LEFT JOIN LATERAL … ON
-//! true`.
+//! A lateral join with an aggregate over a range.
+//!
+//! ```text
+//!   SELECT q.id, x.low, x.high
+//!   FROM q CROSS JOIN LATERAL (SELECT min(p.v) AS low, max(p.v) AS high FROM p WHERE p.k BETWEEN q.a AND q.b) AS x
+//!
+//!   before                                                after
+//!   Cross Join                                            Projection: q.*, __rmq_1 AS x.low, __rmq_2 AS x.high
+//!     q                                                     RangeJoin: type=Left, range=p.k in [q.a, q.b], aggs=[min(p.v), max(p.v)]
+//!     SubqueryAlias: x                                        q
+//!       Subquery:                                             p
+//!         Aggregate: min(p.v), max(p.v)
+//!           Filter: p.k BETWEEN outer(q.a) AND outer(q.b)
+//!             p
+//! ```
+//!
+//! `LEFT JOIN LATERAL … ON true` matches, too: an aggregate without GROUP BY has exactly one row for each row of `q`.
 
 use std::sync::Arc;
 
@@ -14,8 +29,8 @@ use crate::common::options::RmqOptions;
 use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
 use crate::rewrite::range_join::rejection::{Match, reject};
 
-/// A lateral join with an aggregate over a range becomes a range join: the subquery has exactly one row for each row of the other
-/// side.
+/// Rewrites a lateral join with an aggregate over a range to a range join. Does nothing if `rmq.rewrite` is false. It must run before DataFusion
+/// decorrelates subqueries.
 #[derive(Debug, Default)]
 pub struct LateralToRangeJoin;
 
@@ -52,7 +67,7 @@ impl OptimizerRule for LateralToRangeJoin {
     }
 }
 
-/// The subquery, if this side of a join is one that depends on the other side.
+/// The subquery, if this side of a join is a subquery that refers to the other side.
 fn lateral(plan: &LogicalPlan) -> Option<&Subquery> {
     match plan {
         LogicalPlan::Subquery(subquery) if !subquery.outer_ref_columns.is_empty() => Some(subquery),

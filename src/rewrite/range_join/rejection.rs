@@ -1,13 +1,13 @@
-//! Why a query is left as it was.
+//! Why a rule leaves a plan unchanged.
 
 use std::fmt::{self, Display};
 
 use datafusion::common::DataFusionError;
 
-/// What a rule finds in a plan, or why it is not what the rule looks for.
+/// What a rule found in a plan, or why the plan does not match.
 pub(crate) type Match<T> = Result<T, Rejection>;
 
-/// Why a plan is not what a rule looks for. An error on the way is such a reason, too: a rule gives no errors.
+/// Why a plan does not match a rule. Errors of DataFusion on the way are rejections, too: a rule that rewrites plain SQL does not fail.
 #[derive(Debug)]
 pub(crate) struct Rejection(String);
 
@@ -29,7 +29,7 @@ impl From<DataFusionError> for Rejection {
     }
 }
 
-/// Ends the search with a reason.
+/// Rejects a plan for this reason.
 pub(crate) fn reject<T>(reason: impl Into<String>) -> Match<T> {
     Err(Rejection::new(reason))
 }

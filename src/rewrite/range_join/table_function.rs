@@ -1,4 +1,18 @@
-//! A range join that is asked for by name: the correlated form, its parts given.
+//! The table function `range_join(…)`: its arguments, planned by `table_functions::range_join`, become a range join.
+//!
+//! ```text
+//!   SELECT * FROM range_join('trades', 'quotes', 'sym', 'quotes.ts BETWEEN trades.a AND trades.b', 'min(price) AS low')
+//!
+//!   arguments                                             plan
+//!   probe       TableScan: trades                         Projection: trades.*, __rmq_1 AS low
+//!   build       TableScan: quotes                           RangeJoin: type=Left, on=[sym], range=quotes.ts in [trades.a, trades.b],
+//!   condition   quotes.sym = trades.sym AND …                          aggs=[min(price)]
+//!   aggregates  SELECT min(price) AS low FROM quotes          trades
+//!                                                             quotes
+//! ```
+//!
+//! The condition goes into the aggregates' query as that of a correlated subquery, which `correlated_aggregate` matches. Here a rejection is an error,
+//! regardless of `rmq.rewrite`.
 
 use std::sync::Arc;
 
@@ -11,22 +25,22 @@ use crate::rewrite::range_join::condition::{Condition, Constants};
 use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
 use crate::rewrite::range_join::rejection::{Match, Rejection, reject};
 
-/// The parts of a range join. No two columns of the two sides have the same qualified name.
+/// The planned arguments of `range_join(…)`. Columns of the two sides have distinct qualified names.
 #[derive(Debug)]
 pub(crate) struct RangeJoinCall {
-    /// The rows that ask.
+    /// The side whose rows are kept.
     pub(crate) probe: LogicalPlan,
-    /// The rows that are searched.
+    /// The side whose rows are aggregated.
     pub(crate) build: LogicalPlan,
-    /// The condition between the two.
+    /// The condition between the two sides.
     pub(crate) condition: Expr,
-    /// `SELECT` of aggregates over the rows that are searched, all of them.
+    /// A `SELECT` of aggregates over all rows of the build side.
     pub(crate) aggregates: LogicalPlan,
-    /// Whether the row that prevails when a window opens counts.
+    /// Whether the row in force at the start of a range counts.
     pub(crate) prevailing: bool,
 }
 
-/// Which part is no part of a range join, and why.
+/// The argument that was rejected, and why.
 #[derive(Debug)]
 pub(crate) enum ArgumentRejection {
     Condition(String),
@@ -35,7 +49,7 @@ pub(crate) enum ArgumentRejection {
 }
 
 impl RangeJoinCall {
-    /// The columns of the probe side, and those of the aggregates.
+    /// Plans the call: the columns of the probe side, then those of the aggregates.
     pub(crate) fn plan(
         self,
         config: &dyn OptimizerConfig,
@@ -67,7 +81,7 @@ impl RangeJoinCall {
         named(probe).map_err(|error| aggregates(error.into()))
     }
 
-    /// Rows before a window may prevail, so that a constant that bounds windows says nothing of them.
+    /// A constant that bounds the range must not filter the build side if the row in force at its start counts, which may be before the range.
     fn constants(&self) -> Constants {
         if self.prevailing {
             Constants::Bound
@@ -76,7 +90,7 @@ impl RangeJoinCall {
         }
     }
 
-    /// That the condition is a range, with the one lower bound that tells a prevailing row where that is wanted.
+    /// Checks that the condition is a range, with exactly one lower bound if the row in force at it is included.
     fn check_condition(&self) -> Result<(), ArgumentRejection> {
         let (probe, build) = (self.probe.schema(), self.build.schema());
         let conjuncts = vec![self.condition.clone()];
@@ -95,7 +109,7 @@ impl RangeJoinCall {
         }
     }
 
-    /// That every column of the result has a name of its own.
+    /// Checks that no two columns of the result have the same name.
     fn check_names(&self) -> Match<()> {
         let (probe, aggregates) = (self.probe.schema(), self.aggregates.schema());
         let fields: Vec<_> = probe.fields().iter().chain(aggregates.fields()).collect();
@@ -110,7 +124,7 @@ impl RangeJoinCall {
         Ok(())
     }
 
-    /// The aggregates over the rows that meet the condition, the columns of the probe side being those of an outer query.
+    /// The aggregates as a correlated subquery: the condition is its filter, and columns of the probe side are columns of the outer query.
     fn subquery(&self) -> Match<LogicalPlan> {
         let probe = self.probe.schema();
         let condition = self.condition.clone().transform_up(|expr| {
@@ -126,7 +140,7 @@ impl RangeJoinCall {
     }
 }
 
-/// The same aggregates over the rows that meet a condition.
+/// Puts a filter below the aggregate of a plan.
 fn filter_aggregated(plan: &LogicalPlan, condition: Expr) -> Match<LogicalPlan> {
     let input = match plan {
         LogicalPlan::Projection(projection) => filter_aggregated(&projection.input, condition)?,
