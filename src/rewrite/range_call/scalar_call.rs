@@ -91,7 +91,7 @@ fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfo
     }
     if matches!(plan, LogicalPlan::Limit(_)) {
         return plan_err!(
-            "range functions (range_min and its like) can't stand in LIMIT or OFFSET, which need constants"
+            "range functions (range_min and its like) cannot be used in LIMIT or OFFSET, which need constants"
         );
     }
     let preserver = NamePreserver::new(&plan);
