@@ -268,7 +268,7 @@ impl DeviceList {
     ///
     /// # Errors
     /// A configuration error if the list is empty or has duplicates.
-    pub fn try_new(ordinals: Vec<usize>) -> Result<Self> {
+    pub fn try_new(ordinals: &[usize]) -> Result<Self> {
         let texts: Vec<_> = ordinals.iter().map(ToString::to_string).collect();
         texts.join(",").parse()
     }

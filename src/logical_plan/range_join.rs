@@ -105,6 +105,7 @@ pub enum AggregateKind {
 
 impl<E> RangeAggregate<E> {
     /// The field of the added column. Counts are not nullable.
+    #[must_use]
     pub fn field(&self) -> Field {
         let counts = matches!(
             self.function,

@@ -51,7 +51,7 @@ pub struct UniqueGroupsExec {
 impl UniqueGroupsExec {
     /// Wraps an aggregate over a [`ReplayExec`]. `None` if the aggregate is not one that can be computed for single rows: it has a
     /// filter, a limit, grouping sets, no grouping column that is an integer or a time, or an aggregate other than MIN, MAX, SUM,
-    /// FIRST_VALUE and LAST_VALUE.
+    /// `FIRST_VALUE` and `LAST_VALUE`.
     ///
     /// # Errors
     /// An internal error if the [`ReplayExec`] has no input.
@@ -194,9 +194,9 @@ impl ExecutionPlan for UniqueGroupsExec {
             let reading = run.get(begin).await?;
             let batches: BoxStream<'static, Result<RecordBatch>> =
                 match reading.groups().await?.as_ref() {
-                    Grouping::Singletons(shares) => stream::iter(GroupBatches {
+                    Grouping::Singletons(rows) => stream::iter(GroupBatches {
                         groups,
-                        rows: Grouping::take(shares, partition),
+                        rows: Grouping::take(rows, partition),
                         ready: VecDeque::new(),
                         batch_size,
                         metrics,
