@@ -1,7 +1,7 @@
-//! Range-minimum queries for [Apache DataFusion](https://datafusion.apache.org): the minimum, the maximum, and where it stands, of a column
-//! between two positions, for millions of ranges at once.
+//! Range-minimum queries and range joins for [Apache DataFusion](https://datafusion.apache.org): the minimum, the maximum or its position, and other
+//! aggregates, over millions of ranges of rows or of a key at once, on CPU and GPU.
 //!
-//! One call registers everything:
+//! One call registers the functions, the optimizer rules, the query planner and the options:
 //!
 //! ```
 //! # use datafusion::prelude::*;
@@ -19,36 +19,46 @@
 //! # Ok(()) }
 //! ```
 //!
-//! `SessionStateBuilderExt::with_rmq` does the same for a session that is being built.
+//! [`SessionStateBuilderExt::with_rmq`] does the same for a session that is being built. A session with a query planner of its own keeps it and
+//! uses [`QueryPlanning`].
 //!
-//! # What there is in SQL
-//! - `range_min('table.column', l, r)`, `range_max`, `range_argmin`, `range_argmax`: scalar functions. The first
-//!   argument names a column of a table, or is a subquery of one column that ends in ORDER BY.
-//! - `SELECT * FROM range_min('table.column', 'windows', 'l', 'r')`, `range_max`: the same as table functions.
-//! - `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`, `frame_max`, `frame_argmin`, `frame_argmax`: window
-//!   functions whose frames differ from row to row.
-//! - Plain SQL: a join by a range with GROUP BY, a correlated subquery or a lateral join over a range becomes a range join.
-//! - `SELECT * FROM range_join('trades', 'quotes', 'sym', 'quotes.ts BETWEEN trades.a AND trades.b', 'min(price) AS low')`: the range join by name,
-//!   and with `'include prevailing'` the row that is in force when a window opens.
-//! - `rmq_indexes()`: the indexes that the session holds; `rmq_devices()`: the GPUs it can use. Options: `RmqOptions`.
+//! # SQL
+//! - `range_min('table.column', l, r)`, `range_max`, `range_argmin`, `range_argmax`: scalar functions over the rows `l` to `r` of a column. The
+//!   first argument names a column of a table, or is a subquery with one column that ends in ORDER BY.
+//! - `SELECT * FROM range_min('table.column', 'windows', 'l', 'r')`, `range_max`: table functions, for all rows of a table of ranges.
+//! - `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`, `frame_max`, `frame_argmin`, `frame_argmax`: window functions with another frame for
+//!   each row.
+//! - Plain SQL: an optimizer rule turns a join on a range with GROUP BY, a correlated subquery over a range, and a lateral join over a range into a
+//!   range join, which aggregates the matching rows without producing them.
+//! - `SELECT * FROM range_join('trades', 'quotes', 'sym', 'quotes.ts BETWEEN trades.a AND trades.b', 'min(price) AS low')`: a range join as a table
+//!   function. With `'include prevailing'`, the row in force at the start of the range counts too.
+//! - `rmq_indexes()` lists the cached indexes and `rmq_devices()` the GPUs. [`RmqOptions`] has the options `rmq.*`.
 //!
-//! Bounds are inclusive positions, counted from 0, and clipped to the column. NULLs are skipped; a range without a value gives
-//! NULL. Floats are in IEEE total order, as in DataFusion's MIN without GROUP BY. Of several extremes, the leftmost
-//! has the position.
-//!
-//! # Without SQL
-//! The crate [`rmq_engine`] answers ranges over plain slices. It depends on neither DataFusion nor Arrow.
+//! Bounds are inclusive positions, counted from 0, and clipped to the column. NULLs are skipped; a range without a value gives NULL. Floats are in
+//! IEEE total order, as in DataFusion's MIN without GROUP BY. Of equal extremes, the leftmost one has the position.
 //!
 //! # How it works
-//! A rule takes each call out of its expression and puts a `RangeLookup` below it; the operator finds the column's index
-//! in the session's catalog, or builds it once a query, and answers the bounds of each batch. An index is kept for later
-//! queries only where the table can tell that nothing has changed since.
+//! An optimizer rule takes each call out of its expression and puts a [`RangeLookup`](logical_plan::range_lookup::RangeLookup) below it. Its operator
+//! finds the column's index in the session's catalog, or builds it once per query, and looks up the bounds of each batch. The index is a tree of block
+//! minima, which the crate [`rmq_engine`] implements on the CPU and on NVIDIA GPUs. It is cached for later queries if the table can tell
+//! that its data has not changed.
+//!
+//! Plain SQL becomes a [`RangeJoin`](logical_plan::range_join::RangeJoin). Its operator sorts the build side once by equality keys and range key, so that
+//! the rows that match a probe row are one range of positions. Extremes come from the same index, sums and counts from prefix sums.
+//! A build side that exceeds the memory limit is sorted in runs on disk.
+//!
+//! The index follows *GPU-RMQ: Accelerating Range Minimum Queries on Modern GPUs* by Kreis et al., 2026.
+//!
+//! # Extending
+//! - [`logical_plan`] has the nodes, [`physical_plan`] the operators, and [`optimizer`] the rules, for codecs, other rules and other planners.
+//! - [`QueryPlanning`] plans the nodes in a session's own query planner.
+//! - [`rmq_engine`] computes range minima over plain slices. It depends on neither DataFusion nor Arrow.
 
 mod common;
 mod exec;
 mod expr;
 mod index;
-mod logical_plan;
+pub mod logical_plan;
 mod planner;
 mod range_agg;
 mod rewrite;
@@ -57,7 +67,47 @@ mod sorted;
 mod table_functions;
 
 pub use common::options::{ByteSize, DeviceList, EngineChoice, RmqOptions};
-pub use session::{SessionStateBuilderExt, register};
+pub use common::range_function::RangeFunction;
+pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
+pub use planner::query_planning::QueryPlanning;
+pub use rmq_engine::Extreme;
+pub use session::{SessionStateBuilderExt, register, register_keeping_query_planner};
+pub use sorted::sorted_rows::Comparison;
+
+/// The physical operators.
+///
+/// A serialized plan can carry a [`RangeJoinExec`](physical_plan::RangeJoinExec) as its spec, its label and its children, from which
+/// [`plan_range_join`](physical_plan::plan_range_join) makes it again, and a [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or
+/// [`ReplayExec`](physical_plan::ReplayExec) as its child. A [`RangeLookupExec`](physical_plan::RangeLookupExec) and a
+/// [`PrepareIndexesExec`](physical_plan::PrepareIndexesExec) share tables and indexes with the other operators of their query; serialize their logical
+/// nodes instead and plan them where they run.
+pub mod physical_plan {
+    pub use crate::exec::range_join::exec::RangeJoinExec;
+    pub use crate::exec::range_lookup::exec::{PhysicalCall, RangeLookupExec};
+    pub use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
+    pub use crate::exec::unique_groups::exec::UniqueGroupsExec;
+    pub use crate::exec::unique_groups::replay::ReplayExec;
+    pub use crate::planner::range_join_planner::plan_range_join;
+}
+
+/// The rules that registration adds to a session, in the order in which they run.
+///
+/// 1. [`CheckFrameCalls`](optimizer::CheckFrameCalls), an analyzer rule.
+/// 2. [`RangeCallToLookup`](optimizer::RangeCallToLookup), the first optimizer rule and once more at the end.
+/// 3. [`SubqueryToRangeJoin`](optimizer::SubqueryToRangeJoin) and [`LateralToRangeJoin`](optimizer::LateralToRangeJoin), before DataFusion
+///    decorrelates subqueries.
+/// 4. [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin), the last optimizer rule.
+/// 5. [`KeepRowOrder`](optimizer::KeepRowOrder) and [`ShowRowOrder`](optimizer::ShowRowOrder), the physical rules around `EnsureRequirements`.
+/// 6. [`UseUniqueGroups`](optimizer::UseUniqueGroups), the last physical rule.
+pub mod optimizer {
+    pub use crate::exec::range_join::row_order::{KeepRowOrder, ShowRowOrder};
+    pub use crate::exec::unique_groups::rule::UseUniqueGroups;
+    pub use crate::rewrite::range_call::frame_call::CheckFrameCalls;
+    pub use crate::rewrite::range_call::scalar_call::RangeCallToLookup;
+    pub use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
+    pub use crate::rewrite::range_join::lateral::LateralToRangeJoin;
+    pub use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
+}
 
 #[cfg(feature = "test-util")]
 #[doc(hidden)]

@@ -21,33 +21,39 @@ use crate::exec::unique_groups::rule::UseUniqueGroups;
 use crate::expr::frame_udf::FrameUdf;
 use crate::expr::range_udf::RangeUdf;
 use crate::index::catalog::IndexCatalog;
-use crate::index::devices::DeviceSource;
 use crate::planner::query_planner::RmqQueryPlanner;
+use crate::planner::registration::Registration;
 use crate::rewrite::range_call::frame_call::CheckFrameCalls;
 use crate::rewrite::range_call::scalar_call::RangeCallToLookup;
 use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
 use crate::rewrite::range_join::lateral::LateralToRangeJoin;
 use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
 use crate::table_functions::range_join::RangeJoinFunction;
-use crate::table_functions::range_table::RangeTableFunction;
+use crate::table_functions::range_min::RangeTableFunction;
 use crate::table_functions::rmq_devices::DevicesFunction;
 use crate::table_functions::rmq_indexes::IndexesFunction;
 use rmq_engine::Extreme;
 
 /// Registers range queries with a session that is being built.
+///
+/// Call one of these after the configuration, the catalog list and the optimizers' rules have been set, if they are set at all.
 pub trait SessionStateBuilderExt {
-    /// Adds the functions `range_min`, `frame_min` and their like, `range_join()`, `rmq_indexes()` and `rmq_devices()`, the options
-    /// `rmq.*`, the rules and the query planner that make them work.
+    /// Adds the functions `range_min`, `frame_min` and the others of their families, the table functions `range_join()`, `rmq_indexes()` and
+    /// `rmq_devices()`, the options `rmq.*`, the optimizer rules and the query planner.
     ///
-    /// Call it after the catalog list and the optimizers' rules have been set, where they are.
-    /// It replaces the query planner: a session that plans extension nodes of its own uses
-    /// [`Self::with_rmq_and_planners`].
+    /// It replaces the session's query planner. A session with extension nodes of its own uses [`Self::with_rmq_and_planners`], one with a query
+    /// planner of its own [`Self::with_rmq_keeping_query_planner`].
     #[must_use]
     fn with_rmq(self) -> Self;
 
-    /// [`Self::with_rmq`] in a session that plans extension nodes of its own, too.
+    /// As [`Self::with_rmq`], with further extension planners, which are tried before those of this crate.
     #[must_use]
     fn with_rmq_and_planners(self, planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>) -> Self;
+
+    /// As [`Self::with_rmq`], but keeps the session's query planner, which must plan the nodes of this crate with a
+    /// [`QueryPlanning`](crate::QueryPlanning) for each query.
+    #[must_use]
+    fn with_rmq_keeping_query_planner(self) -> Self;
 }
 
 impl SessionStateBuilderExt for SessionStateBuilder {
@@ -56,13 +62,25 @@ impl SessionStateBuilderExt for SessionStateBuilder {
     }
 
     fn with_rmq_and_planners(self, planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>) -> Self {
-        with_rmq_on(self, planners, IndexCatalog::default())
+        register_in(self, Planner::Replace(planners), IndexCatalog::default())
+    }
+
+    fn with_rmq_keeping_query_planner(self) -> Self {
+        register_in(self, Planner::Keep, IndexCatalog::default())
     }
 }
 
-fn with_rmq_on(
+/// The query planner of a session in which range queries are registered.
+enum Planner {
+    /// The session's own.
+    Keep,
+    /// The one of this crate, with these extension planners.
+    Replace(Vec<Arc<dyn ExtensionPlanner + Send + Sync>>),
+}
+
+fn register_in(
     mut builder: SessionStateBuilder,
-    planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
+    planner: Planner,
     indexes: IndexCatalog,
 ) -> SessionStateBuilder {
     let mut config = builder.config().take().unwrap_or_default();
@@ -75,6 +93,11 @@ fn with_rmq_on(
         .clone();
     let names = Names::new(&catalogs, config.options());
     let indexes = Arc::new(indexes);
+    let registration = Arc::new(Registration {
+        names: names.clone(),
+        indexes: Arc::clone(&indexes),
+    });
+    let config = config.with_extension(Arc::clone(&registration));
 
     let ranges = RangeFunction::ALL.map(|f| RangeUdf::new(f, names.clone()));
     let scalars = builder.scalar_functions().get_or_insert_default();
@@ -104,16 +127,20 @@ fn with_rmq_on(
 
     let optimizer = builder.optimizer().take().unwrap_or_default();
     let physical = builder.physical_optimizers().take().unwrap_or_default();
-    let planner = RmqQueryPlanner::new(names, indexes, planners);
-    builder
+    let builder = builder
         .with_config(config)
         .with_analyzer_rule(Arc::new(CheckFrameCalls))
         .with_optimizer_rules(with_rules(optimizer).rules)
-        .with_physical_optimizer_rules(with_physical_rules(physical).rules)
-        .with_query_planner(Arc::new(planner))
+        .with_physical_optimizer_rules(with_physical_rules(physical).rules);
+    match planner {
+        Planner::Keep => builder,
+        Planner::Replace(others) => {
+            builder.with_query_planner(Arc::new(RmqQueryPlanner::new(registration, others)))
+        }
+    }
 }
 
-/// Whether a rule of the optimizer is one of ours.
+/// Whether an optimizer rule of this name is one of this crate's.
 fn is_ours(rule: &str) -> bool {
     let ours = [
         RangeCallToLookup.name(),
@@ -124,50 +151,50 @@ fn is_ours(rule: &str) -> bool {
     ours.contains(&rule)
 }
 
-/// DataFusion's rules and ours.
+/// Adds the rules for logical plans.
 fn with_rules(mut optimizer: Optimizer) -> Optimizer {
-    // First: before literal bounds are folded and an ORDER BY in a first argument is dropped.
+    // First, because other rules fold literal bounds and drop an ORDER BY in a first argument.
     optimizer.rules.insert(0, Arc::new(RangeCallToLookup));
-    // Before DataFusion's rules for correlated subqueries, which refuse these or leave them to fail.
+    // Before DataFusion's rules for correlated subqueries, which reject correlation by a range or leave it to fail.
     optimizer.rules.insert(1, Arc::new(SubqueryToRangeJoin));
     optimizer.rules.insert(2, Arc::new(LateralToRangeJoin));
-    // And between them, for the branches of a CASE whose conditions have an IN or EXISTS: by then a column of a join.
+    // Again after IN and EXISTS have become columns of joins, for the branches of a CASE with such conditions.
     let is_decorrelated = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
         rule.name() == "decorrelate_predicate_subquery"
     };
-    if let Some(place) = optimizer.rules.iter().position(is_decorrelated) {
+    if let Some(index) = optimizer.rules.iter().position(is_decorrelated) {
         let rule = Arc::new(SubqueryToRangeJoin);
-        optimizer.rules.insert(place + 1, rule);
+        optimizer.rules.insert(index + 1, rule);
     }
-    // Last, for the calls whose bounds were columns of an outer query.
+    // Last, for calls whose bounds were columns of an outer query before decorrelation.
     optimizer.rules.push(Arc::new(RangeCallToLookup));
     optimizer.rules.push(Arc::new(GroupedJoinToRangeJoin));
     optimizer
 }
 
-/// DataFusion's rules for physical plans and ours: around the one that spreads rows over partitions, and last.
+/// Adds the rules for physical plans: two around the rule that repartitions inputs, and one at the end.
 fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
     let ours = [
         KeepRowOrder.name(),
         ShowRowOrder.name(),
         UseUniqueGroups.name(),
     ];
-    // What an earlier call registered.
+    // An earlier call may have registered them.
     optimizer.rules.retain(|rule| !ours.contains(&rule.name()));
-    let spreading = EnsureRequirements::new();
+    let repartition = EnsureRequirements::new();
     let mut rules = optimizer.rules.iter();
-    if let Some(place) = rules.position(|rule| rule.name() == spreading.name()) {
-        optimizer.rules.insert(place, Arc::new(KeepRowOrder));
-        optimizer.rules.insert(place + 2, Arc::new(ShowRowOrder));
+    if let Some(index) = rules.position(|rule| rule.name() == repartition.name()) {
+        optimizer.rules.insert(index, Arc::new(KeepRowOrder));
+        optimizer.rules.insert(index + 2, Arc::new(ShowRowOrder));
     }
     optimizer.rules.push(Arc::new(UseUniqueGroups));
     optimizer
 }
 
-/// Makes a session ready for range queries: [`SessionStateBuilderExt::with_rmq`] for a session that is there already.
+/// Registers range queries with an existing session, as [`SessionStateBuilderExt::with_rmq`] does with one that is being built.
 ///
-/// It replaces the session's query planner, see [`SessionStateBuilderExt::with_rmq_and_planners`]. Registering
-/// twice does no harm, but lets the indexes held go.
+/// It replaces the session's query planner. A session with extension nodes of its own uses [`SessionStateBuilderExt::with_rmq_and_planners`], one
+/// with a query planner of its own [`register_keeping_query_planner`]. Registering twice is harmless but drops the cached indexes.
 ///
 /// ```
 /// # use datafusion::prelude::*;
@@ -181,21 +208,31 @@ fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
 /// # Ok(()) }
 /// ```
 pub fn register(ctx: &SessionContext) {
-    register_catalog(ctx, IndexCatalog::default());
+    register_with(ctx, Planner::Replace(vec![]), IndexCatalog::default());
 }
 
-/// [`register`] with other devices than those of this machine, for tests.
+/// Registers range queries with an existing session, but keeps its query planner, which must plan the nodes of this crate with a
+/// [`QueryPlanning`](crate::QueryPlanning) for each query.
+pub fn register_keeping_query_planner(ctx: &SessionContext) {
+    register_with(ctx, Planner::Keep, IndexCatalog::default());
+}
+
+/// Registers range queries with other devices than those of this machine, for tests.
+#[cfg(feature = "test-util")]
 #[doc(hidden)]
-pub fn register_with_devices(ctx: &SessionContext, devices: Arc<dyn DeviceSource>) {
-    register_catalog(ctx, IndexCatalog::new(devices));
+pub fn register_with_devices(
+    ctx: &SessionContext,
+    devices: Arc<dyn crate::index::devices::DeviceSource>,
+) {
+    register_with(ctx, Planner::Replace(vec![]), IndexCatalog::new(devices));
 }
 
-fn register_catalog(ctx: &SessionContext, indexes: IndexCatalog) {
+fn register_with(ctx: &SessionContext, planner: Planner, indexes: IndexCatalog) {
     let state_ref = ctx.state_ref();
     let mut state = state_ref.write();
     let mut builder = SessionStateBuilder::new_from_existing(state.clone())
         .with_session_id(state.session_id().to_string());
-    // What an earlier call registered.
+    // An earlier call may have registered them.
     if let Some(analyzer) = builder.analyzer() {
         analyzer
             .rules
@@ -215,15 +252,15 @@ fn register_catalog(ctx: &SessionContext, indexes: IndexCatalog) {
     overridden_first(builder.window_functions(), state.window_functions(), |f| {
         names(f.name(), f.aliases())
     });
-    *state = with_rmq_on(builder, vec![], indexes).build();
+    *state = register_in(builder, planner, indexes).build();
 }
 
 fn names(name: &str, aliases: &[String]) -> Vec<String> {
     aliases.iter().cloned().chain([name.to_string()]).collect()
 }
 
-/// Puts those functions first that have lost one of their names to another. A state gives its functions in no order, and when
-/// they are registered again, the last of a name has it.
+/// Puts functions first that have lost one of their names to another function. A state returns its functions in no order, and when they are
+/// registered again, the last one with a name gets it.
 fn overridden_first<F>(
     functions: &mut Option<Vec<Arc<F>>>,
     known: &HashMap<String, Arc<F>>,

@@ -1,4 +1,4 @@
-//! The options of this extension: `SET rmq.name = value`, explained by
+//! The options `rmq.*`: set by `SET rmq.name = value`, listed by
 //! `SELECT name, value, description FROM information_schema.df_settings WHERE name LIKE 'rmq.%'`.
 
 use std::any::Any;
@@ -10,23 +10,35 @@ use datafusion::common::{DataFusionError, Result, config_err};
 
 use rmq_engine::cuda::CudaOptions;
 
-/// Options of range queries, prefix `rmq`.
+/// The options of range queries and range joins, with the prefix `rmq`.
+///
+/// A session whose configuration has no such extension when range queries are registered gets the defaults.
+///
+/// ```
+/// use datafusion::prelude::SessionConfig;
+/// use datafusion_rmq::{ByteSize, EngineChoice, RmqOptions};
+///
+/// let mut options = RmqOptions::default();
+/// options.engine = EngineChoice::Cpu;
+/// options.index_memory_limit = ByteSize(1 << 30);
+/// let config = SessionConfig::new().with_option_extension(options);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RmqOptions {
-    /// Which engine answers ranges.
+    /// The engine that computes range minima and searches sorted keys.
     pub engine: EngineChoice,
-    /// Whether plain SQL becomes a range join where it is recognised.
+    /// Whether plain SQL becomes a range join where a rule matches. The range functions and `range_join()` work in either case.
     pub rewrite: bool,
-    /// Whether an index is kept for later queries when its table can tell that nothing changed.
+    /// Whether an index is cached for later queries if its table can tell that its data has not changed.
     pub keep_indexes: bool,
-    /// The most memory that indexes, and the columns copied for them, may take.
+    /// The maximum memory of cached indexes and the columns copied for them.
     pub index_memory_limit: ByteSize,
-    /// How many threads build the index of a large column; 0 takes all cores.
+    /// The number of threads that build the index of a large column; 0 uses all cores.
     pub build_threads: usize,
-    /// The CUDA devices to use. Each holds every index that lies on devices.
+    /// The CUDA devices to use. Each has a copy of every index on devices.
     pub devices: DeviceList,
-    /// The most memory of each device that indexes may take; most of what is free where not said.
+    /// The maximum memory of indexes on each device; `None` uses most of the free memory.
     pub device_memory_limit: Option<ByteSize>,
 }
 
@@ -44,7 +56,7 @@ impl Default for RmqOptions {
     }
 }
 
-/// What `information_schema.df_settings` says of each option.
+/// The description of each option in `information_schema.df_settings`.
 const HELP: [(&str, &str); 7] = [
     (
         "rmq.engine",
@@ -153,13 +165,13 @@ impl ConfigExtension for RmqOptions {
 }
 
 impl RmqOptions {
-    /// The options as they stand in `config`, or the defaults where the extension is not registered.
+    /// Reads the options from `config`; the defaults if it has none.
     #[must_use]
     pub fn of(config: &ConfigOptions) -> Self {
         config.extensions.get::<Self>().cloned().unwrap_or_default()
     }
 
-    /// The number of threads to build with, at least one.
+    /// The number of threads that build an index, at least one.
     pub(crate) fn threads(&self) -> usize {
         match self.build_threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
@@ -167,8 +179,8 @@ impl RmqOptions {
         }
     }
 
-    /// How CUDA devices are to be opened. Their memory is bounded by the catalog of indexes, and the CPU stands in where
-    /// a column's index knows it may.
+    /// The options with which CUDA devices are opened. The catalog of indexes limits their memory, and the column's index falls back to the CPU, so the
+    /// engine does neither.
     pub(crate) fn cuda(&self) -> CudaOptions {
         CudaOptions {
             devices: self.devices.0.clone(),
@@ -177,16 +189,16 @@ impl RmqOptions {
     }
 }
 
-/// Which engine answers ranges.
+/// The engine that computes range minima and searches sorted keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum EngineChoice {
-    /// The engine that should be done first, by the size of the work.
+    /// The engine with the lower estimated time, by the number of rows and of ranges.
     #[default]
     Auto,
     /// The CPU engine.
     Cpu,
-    /// The engine for NVIDIA GPUs; an error where there is none to use.
+    /// The engine for NVIDIA GPUs. A query fails at planning if there is no usable device.
     Cuda,
 }
 
@@ -213,12 +225,21 @@ impl Display for EngineChoice {
     }
 }
 
-/// Numbers of CUDA devices, written with commas between: `'0'`, `'0,1'`. At least one, none twice.
+/// The ordinals of CUDA devices, at least one and without duplicates. As text they are separated by commas: `'0,1'`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceList(Vec<usize>);
 
 impl DeviceList {
-    /// The numbers, in the order they were given.
+    /// Makes a list of these ordinals.
+    ///
+    /// # Errors
+    /// A configuration error if the list is empty or has duplicates.
+    pub fn try_new(ordinals: &[usize]) -> Result<Self> {
+        let texts: Vec<_> = ordinals.iter().map(ToString::to_string).collect();
+        texts.join(",").parse()
+    }
+
+    /// The ordinals, in the order in which they were given.
     #[must_use]
     pub fn ordinals(&self) -> &[usize] {
         &self.0
@@ -237,9 +258,9 @@ impl FromStr for DeviceList {
         let mut ordinals = vec![];
         for part in s.split(',').map(str::trim) {
             match part.parse::<usize>() {
-                Err(_) => return error(&format!("'{part}' is no number of a device")),
+                Err(_) => return error(&format!("'{part}' is not a device number")),
                 Ok(ordinal) if ordinals.contains(&ordinal) => {
-                    return error(&format!("{ordinal} stands there twice"));
+                    return error(&format!("{ordinal} is listed twice"));
                 }
                 Ok(ordinal) => ordinals.push(ordinal),
             }
@@ -258,7 +279,7 @@ impl Display for DeviceList {
     }
 }
 
-/// A number of bytes that people write with a unit: `'512M'`, `'8G'` or plain `1000000`. Units are powers of 1024.
+/// A number of bytes. As text it may have a unit, `'512M'`, `'8G'`, or none, `'1000000'`. Units are powers of 1024.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ByteSize(pub usize);
 

@@ -45,6 +45,7 @@ impl RangeFunction {
     }
 
     /// The name of the scalar and table function.
+    #[must_use]
     pub fn range_name(self) -> &'static str {
         match (self.extreme, self.position) {
             (Extreme::Min, false) => "range_min",
@@ -55,6 +56,7 @@ impl RangeFunction {
     }
 
     /// The name of the window function.
+    #[must_use]
     pub fn frame_name(self) -> &'static str {
         match (self.extreme, self.position) {
             (Extreme::Min, false) => "frame_min",

@@ -89,7 +89,7 @@ impl Hash for IndexSlot {
 
 /// A range function of three arguments, the number of the run and the bounds.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct IndexLookupUdf {
+pub struct IndexLookupUdf {
     function: RangeFunction,
     data_type: DataType,
     slot: IndexSlot,
@@ -97,8 +97,10 @@ pub(crate) struct IndexLookupUdf {
 }
 
 impl IndexLookupUdf {
-    /// Volatile, so that nothing evaluates it before the index is there: no folding, no moving to another operator.
-    pub(crate) fn new(function: RangeFunction, data_type: DataType, slot: IndexSlot) -> Self {
+    /// Makes the function for a column of type `data_type`, of the index in `slot`. It is volatile, so that no rule folds it or moves it to another
+    /// operator.
+    #[must_use]
+    pub fn new(function: RangeFunction, data_type: DataType, slot: IndexSlot) -> Self {
         Self {
             function,
             data_type,
@@ -107,7 +109,15 @@ impl IndexLookupUdf {
         }
     }
 
-    pub(crate) fn slot(&self) -> &IndexSlot {
+    /// Which extreme, and whether its value or its position.
+    #[must_use]
+    pub fn function(&self) -> RangeFunction {
+        self.function
+    }
+
+    /// The slot of the index.
+    #[must_use]
+    pub fn slot(&self) -> &IndexSlot {
         &self.slot
     }
 

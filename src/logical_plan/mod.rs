@@ -1,6 +1,10 @@
-//! TODO
+//! The logical nodes, which codecs, optimizer rules and other planners see.
+//!
+//! - [`RangeLookup`](range_lookup::RangeLookup) adds columns looked up by position: the calls of range functions.
+//! - [`RangeJoin`](range_join::RangeJoin) aggregates the rows whose key is in a range: plain SQL, and `range_join(…)`.
+//! - [`PrepareIndexes`](prepare_indexes::PrepareIndexes) builds indexes for calls that must stay expressions.
 
-pub(crate) mod prepare_indexes;
-pub(crate) mod range_join;
-pub(crate) mod range_lookup;
+pub mod prepare_indexes;
+pub mod range_join;
+pub mod range_lookup;
 pub(crate) mod stated_order;

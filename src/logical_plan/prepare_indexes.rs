@@ -1,4 +1,15 @@
-//! The logical node that makes indexes ready for the expressions of the node above.
+//! The logical node that builds indexes for expressions of the node above.
+//!
+//! A call of a range function normally becomes a column of a `RangeLookup`. In the ON of an outer join whose bounds need both sides it
+//! cannot: no node below the join has both columns, and the condition must stay in the join. There the call becomes an expression,
+//! [`IndexLookupUdf`], that queries an index which a node below the join has built:
+//!
+//! ```text
+//!   LEFT JOIN ON a.x = range_min('t.v', a.l, b.r)      LEFT JOIN ON a.x = range_min(run, a.l, b.r)
+//!     a                                            →     PrepareIndexes: range_min(t.v)
+//!     b                                                    a
+//!                                                        b
+//! ```
 
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -17,32 +28,34 @@ use crate::common::range_function::RangeFunction;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot, RunNumber};
 use crate::logical_plan::range_lookup::Source;
 
-/// An index that an expression above will ask.
+/// An index, and the expression that queries it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Lookup {
-    /// The question.
+pub struct IndexLookup {
+    /// The function that the expression computes.
     pub function: RangeFunction,
-    /// The rows that are asked.
+    /// The rows that are indexed.
     pub source: Source,
-    /// Where the expression will find the index.
+    /// The slot from which the [`IndexLookupUdf`] of this call takes the index.
     pub slot: IndexSlot,
 }
 
-/// Passes its input on, once the indexes are ready, with the number of the run as a further column.
+/// Builds indexes before it returns the first row of its input.
+///
+/// The output is the input and one more column, the number of the execution, by which the expressions find their index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PrepareIndexes {
     input: LogicalPlan,
-    lookups: Vec<Lookup>,
+    lookups: Vec<IndexLookup>,
     run: String,
     schema: DFSchemaRef,
 }
 
 impl PrepareIndexes {
-    /// Indexes that must be ready before `input` gives its first row. `run` is the further column's name.
+    /// Builds the indexes of `lookups` before `input` returns rows. `run` is the name of the added column.
     ///
     /// # Errors
-    /// If the input has a column of this name.
-    pub fn try_new(input: LogicalPlan, lookups: Vec<Lookup>, run: String) -> Result<Self> {
+    /// A schema error if the input has an unqualified column of this name.
+    pub fn try_new(input: LogicalPlan, lookups: Vec<IndexLookup>, run: String) -> Result<Self> {
         let old = input.schema();
         let field = Arc::new(Field::new(&run, RunNumber::data_type(), false));
         let fields = old.iter().map(|(q, f)| (q.cloned(), Arc::clone(f)));
@@ -58,13 +71,21 @@ impl PrepareIndexes {
         })
     }
 
-    /// The name of the column with the number of the run.
+    /// The input.
+    #[must_use]
+    pub fn input(&self) -> &LogicalPlan {
+        &self.input
+    }
+
+    /// The name of the added column, the number of the execution.
+    #[must_use]
     pub fn run(&self) -> &str {
         &self.run
     }
 
-    /// The indexes.
-    pub fn lookups(&self) -> &[Lookup] {
+    /// The indexes, each with its slot. Two lookups have equal slots only if they are one.
+    #[must_use]
+    pub fn lookups(&self) -> &[IndexLookup] {
         &self.lookups
     }
 }
@@ -129,8 +150,8 @@ impl PartialOrd for PrepareIndexes {
     }
 }
 
-/// The plan with slots of its own. A prepared statement's logical plan is planned again for each execution; if these
-/// shared slots, one could find the index of another.
+/// Gives the plan slots of its own. A prepared statement's logical plan is planned again for each execution; with shared slots, one
+/// execution could find the index of another. A plan without [`PrepareIndexes`] is borrowed.
 pub(crate) fn with_fresh_slots(plan: &LogicalPlan) -> Result<Cow<'_, LogicalPlan>> {
     let is_prepare = |node: &LogicalPlan| match node {
         LogicalPlan::Extension(e) => e.node.as_any().is::<PrepareIndexes>(),

@@ -1,4 +1,14 @@
-//! The logical node of a range join by key.
+//! The logical node that aggregates, for each row, the rows of another relation whose key is in a range.
+//!
+//! ```text
+//!   SELECT t.id, min(q.price) FROM trades t JOIN quotes q ON q.sym = t.sym AND q.ts BETWEEN t.a AND t.b GROUP BY t.id
+//!
+//!   Projection: t.id, min(q.price)
+//!     Aggregate: group by t.id, min of __rmq_1
+//!       RangeJoin: on=[sym], range=q.ts in [t.a, t.b], aggs=[min(q.price)]     adds the column __rmq_1
+//!         trades t                                                             probe side
+//!         quotes q                                                             build side
+//! ```
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,10 +23,9 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 use crate::sorted::sorted_rows::Comparison;
 use rmq_engine::Extreme;
 
-/// For each row of the probe side, aggregates over the rows of the build side whose equality keys are the same and whose
-/// range key lies within the row's bounds.
+/// For each row of the probe side, aggregates the rows of the build side whose equality keys are equal and whose range key is within the bounds.
 ///
-/// The output is the columns of the probe side, then one column an aggregate. Rows keep their order.
+/// The output is the columns of the probe side, then one column per aggregate. Rows keep their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeJoin {
     probe: LogicalPlan,
@@ -25,77 +34,79 @@ pub struct RangeJoin {
     schema: DFSchemaRef,
 }
 
-/// What is joined how, in logical or physical expressions.
+/// The keys, bounds and aggregates of a range join, in logical ([`Expr`]) or physical expressions.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RangeJoinSpec<E> {
-    /// What becomes of a probe row that matches nothing.
+    /// What happens to a probe row without a match.
     pub unmatched: Unmatched,
-    /// Pairs of equality keys, of the probe side and of the build side.
+    /// Pairs of equality keys, over the probe side and over the build side, of equal types. NULL matches nothing.
     pub on: Vec<(E, E)>,
-    /// The range key, of the build side.
+    /// The range key, over the build side. NULL matches nothing.
     pub key: E,
-    /// What the range key is compared with, of the probe side.
+    /// The comparisons of the range key with bounds over the probe side, all of which must hold.
     pub bounds: Vec<(Comparison, E)>,
-    /// Whether the row that prevails when the range begins matches too: the last one whose range key is at or before the one
-    /// lower bound, unless a bound is NULL or the lower one is above an upper one.
+    /// Whether the row that is in force at the start of the range matches too: the last one whose range key is at or before the only lower
+    /// bound, unless a bound is NULL or the lower bound is above an upper one.
     pub prevailing: bool,
-    /// What is wanted of the rows that match.
+    /// The aggregates over the matching rows.
     pub aggregates: Vec<RangeAggregate<E>>,
-    /// The metadata of the schema, which plans above may know already: a join has that of both sides.
+    /// The metadata of the output schema. A join that was replaced had that of both sides, and plans above may rely on it.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// What becomes of a probe row that matches nothing.
+/// What happens to a probe row without a match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
 pub enum Unmatched {
     /// It is dropped, as by an inner join.
     Drop,
-    /// It stays, as in a left join: counts are 0, all else is NULL.
+    /// It is kept, as by a left join: counts are 0, other aggregates NULL.
     Keep,
 }
 
-/// One aggregate over the rows that match.
+/// One aggregate over the matching rows.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RangeAggregate<E> {
-    /// The question.
+    /// The aggregate function.
     pub function: AggregateKind,
-    /// Its arguments, of the build side.
+    /// Its arguments, over the build side; [`AggregateKind`] says how many.
     pub arguments: Vec<E>,
-    /// The name of the column that the answer becomes.
+    /// The name of the added column.
     pub output: String,
-    /// The type of the answer.
+    /// The type of the added column.
     pub data_type: DataType,
 }
 
-/// What can be asked of the rows that match.
+/// An aggregate function over the matching rows. NULLs are skipped; without a value the result is NULL, and 0 for counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
 pub enum AggregateKind {
-    /// `(x)`: the smallest or greatest x.
+    /// `(x)`: the smallest or greatest x, floats in IEEE total order.
     Extreme(Extreme),
-    /// `()`: how many rows match.
+    /// `()`: the number of matching rows.
     CountRows,
-    /// `(x)`: how many x are not NULL.
+    /// `(x)`: the number of x that are not NULL.
     Count,
     /// `(x)`: the sum of x.
     Sum,
-    /// `(x)`: what the sum of floats x lost when it was rounded. Asked of pieces, for their sums to be added without it being lost.
+    /// `(x)`: the low part of the double-double sum of floats x, the rounding error of `Sum`. With it, sums of spill runs are added exactly as a
+    /// sum of all rows.
     SumLow,
-    /// `(x)`: x of the first row by the range key, of several the first that came.
+    /// `(x)`: x of the first row by the range key; of equal keys, the first row in input order.
     First,
-    /// `(x)`: x of the last row by the range key, of several the first that came.
+    /// `(x)`: x of the last row by the range key; of equal keys, the first row in input order.
     Last,
-    /// `(x, v)`: x of the row with the smallest or greatest v; of several the first by the range key.
+    /// `(x, v)`: x of the row with the smallest or greatest v; of equal v, the first row by the range key.
     AtExtreme {
-        /// Which end of the order.
+        /// The smallest or the greatest v.
         extreme: Extreme,
-        /// Whether a row whose v is NULL comes before all others instead of behind them.
+        /// Whether a row whose v is NULL is taken before all others instead of after them.
         nulls_first: bool,
     },
 }
 
 impl<E> RangeAggregate<E> {
-    /// The field of the answer.
-    pub(crate) fn field(&self) -> Field {
+    /// The field of the added column. Counts are not nullable.
+    #[must_use]
+    pub fn field(&self) -> Field {
         let counts = matches!(
             self.function,
             AggregateKind::CountRows | AggregateKind::Count
@@ -105,8 +116,8 @@ impl<E> RangeAggregate<E> {
 }
 
 impl<E> RangeJoinSpec<E> {
-    /// All expressions, in an order that [`Self::with_expressions`] knows.
-    pub(crate) fn expressions(&self) -> impl Iterator<Item = &E> {
+    /// All expressions: pairs of equality keys, the range key, bounds, arguments.
+    pub fn expressions(&self) -> impl Iterator<Item = &E> {
         let on = self.on.iter().flat_map(|(probe, build)| [probe, build]);
         let bounds = self.bounds.iter().map(|(_, bound)| bound);
         let arguments = self.aggregates.iter().flat_map(|a| &a.arguments);
@@ -115,21 +126,24 @@ impl<E> RangeJoinSpec<E> {
             .chain(arguments)
     }
 
-    /// Those over the probe side.
-    pub(crate) fn probe_expressions(&self) -> impl Iterator<Item = &E> {
+    /// The expressions over the probe side.
+    pub fn probe_expressions(&self) -> impl Iterator<Item = &E> {
         let on = self.on.iter().map(|(probe, _)| probe);
         on.chain(self.bounds.iter().map(|(_, bound)| bound))
     }
 
-    /// Those over the build side.
-    pub(crate) fn build_expressions(&self) -> impl Iterator<Item = &E> {
+    /// The expressions over the build side.
+    pub fn build_expressions(&self) -> impl Iterator<Item = &E> {
         let on = self.on.iter().map(|(_, build)| build);
         let arguments = self.aggregates.iter().flat_map(|a| &a.arguments);
         on.chain(std::iter::once(&self.key)).chain(arguments)
     }
 
-    /// The same join of other expressions: `probe` and `build` make them of these.
-    pub(crate) fn try_map<T>(
+    /// Converts the expressions, those over the probe side with `probe` and those over the build side with `build`.
+    ///
+    /// # Errors
+    /// The first error of `probe` or `build`.
+    pub fn try_map<T>(
         &self,
         probe: impl Fn(&E) -> Result<T>,
         build: impl Fn(&E) -> Result<T>,
@@ -159,7 +173,7 @@ impl<E> RangeJoinSpec<E> {
         })
     }
 
-    /// The same join, its expressions replaced in the order of [`Self::expressions`].
+    /// Replaces the expressions, given in the order of [`Self::expressions`].
     fn with_expressions(mut self, expressions: Vec<E>) -> Result<Self> {
         if expressions.len() != self.expressions().count() {
             return internal_err!(
@@ -170,20 +184,22 @@ impl<E> RangeJoinSpec<E> {
         let on = self.on.iter_mut().flat_map(|(probe, build)| [probe, build]);
         let bounds = self.bounds.iter_mut().map(|(_, bound)| bound);
         let arguments = self.aggregates.iter_mut().flat_map(|a| &mut a.arguments);
-        let places = on
+        let targets = on
             .chain(std::iter::once(&mut self.key))
             .chain(bounds)
             .chain(arguments);
-        for (place, expression) in places.zip(expressions) {
-            *place = expression;
+        for (target, expression) in targets.zip(expressions) {
+            *target = expression;
         }
         Ok(self)
     }
 }
 
 impl RangeJoin {
+    /// Joins `probe` and `build`. No check is made that types fit; the operator makes it.
+    ///
     /// # Errors
-    /// If an output's name is already a column of the probe side.
+    /// A schema error if the name of an added column is an unqualified column of the probe side.
     pub fn try_new(
         probe: LogicalPlan,
         build: LogicalPlan,
@@ -198,7 +214,7 @@ impl RangeJoin {
         })
     }
 
-    /// The columns of the probe side, and one column an aggregate.
+    /// The output schema: the columns of the probe side, and one column per aggregate.
     ///
     /// # Errors
     /// As [`Self::try_new`].
@@ -214,8 +230,8 @@ impl RangeJoin {
             .with_functional_dependencies(dependencies)
     }
 
-    /// The build side without the filter that DataFusion puts upon all inputs where one above has no columns, such as `random() < 0.5`: that
-    /// one is about the rows of the result, which are those of the probe side.
+    /// Removes a filter without columns, such as `random() < 0.5`, from the build side. DataFusion pushes it to all inputs, but it is about the output
+    /// rows, which are those of the probe side.
     fn unfiltered(&self, build: LogicalPlan) -> LogicalPlan {
         match build {
             LogicalPlan::Filter(filter)
@@ -227,8 +243,21 @@ impl RangeJoin {
         }
     }
 
-    /// What is joined how.
-    pub(crate) fn spec(&self) -> &RangeJoinSpec<Expr> {
+    /// The side whose rows are kept.
+    #[must_use]
+    pub fn probe(&self) -> &LogicalPlan {
+        &self.probe
+    }
+
+    /// The side whose rows are aggregated.
+    #[must_use]
+    pub fn build(&self) -> &LogicalPlan {
+        &self.build
+    }
+
+    /// The keys, bounds and aggregates.
+    #[must_use]
+    pub fn spec(&self) -> &RangeJoinSpec<Expr> {
         &self.spec
     }
 }
@@ -257,7 +286,7 @@ impl Display for RangeJoinSpec<Expr> {
     }
 }
 
-/// Bounds as an interval: `[q.a, q.b)`; several on a side have the tightest.
+/// Bounds as an interval, `[q.a, q.b)`. Several lower bounds are shown as their greatest, several upper ones as their least.
 struct Interval<'a>(&'a [(Comparison, Expr)]);
 
 impl Display for Interval<'_> {
@@ -340,22 +369,22 @@ impl UserDefinedLogicalNodeCore for RangeJoin {
         let [probe, build] = <[LogicalPlan; 2]>::try_from(inputs)
             .or_else(|inputs| internal_err!("RangeJoin has two inputs, not {}", inputs.len()))?;
         let build = self.unfiltered(build);
-        // Rules give an expression that they change its old name; here names mean nothing.
+        // Rules alias an expression that they change to its old name. Names have no meaning here.
         let exprs = exprs.into_iter().map(Expr::unalias).collect();
         Self::try_new(probe, build, self.spec.clone().with_expressions(exprs)?)
     }
 
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
-        let places = |exprs: &mut dyn Iterator<Item = &Expr>, plan: &LogicalPlan| {
+        let columns_of = |exprs: &mut dyn Iterator<Item = &Expr>, plan: &LogicalPlan| {
             exprs
                 .flat_map(Expr::column_refs)
                 .map(|column| plan.schema().maybe_index_of_column(column))
                 .collect::<Option<BTreeSet<usize>>>()
         };
-        let mut probe = places(&mut self.spec.probe_expressions(), &self.probe)?;
+        let mut probe = columns_of(&mut self.spec.probe_expressions(), &self.probe)?;
         let columns = self.probe.schema().fields().len();
-        probe.extend(output_columns.iter().filter(|place| **place < columns));
-        let build = places(&mut self.spec.build_expressions(), &self.build)?;
+        probe.extend(output_columns.iter().filter(|column| **column < columns));
+        let build = columns_of(&mut self.spec.build_expressions(), &self.build)?;
         Some(vec![
             probe.into_iter().collect(),
             build.into_iter().collect(),

@@ -1,4 +1,14 @@
-//! The logical node.
+//! The logical node that adds columns looked up by position.
+//!
+//! ```text
+//!   SELECT w.l, range_min('prices.close', w.l, w.r) FROM windows w
+//!
+//!   Projection: w.l, __rmq_1
+//!     RangeLookup: range_min(prices.close) over rows w.l to w.r AS __rmq_1
+//!       TableScan: windows
+//! ```
+//!
+//! The indexed rows, `prices.close`, are no input of the node: their order is their meaning, and rules may change the order of an input.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -9,20 +19,22 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field};
 use datafusion::catalog::TableProvider;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{DFSchema, DFSchemaRef, Result, TableReference, internal_err};
+use datafusion::common::{
+    DFSchema, DFSchemaRef, ResolvedTableReference, Result, TableReference, internal_err,
+};
 use datafusion::datasource::source_as_provider;
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::common::column_ref::ColumnRef;
 use crate::common::range_function::RangeFunction;
 
-/// Where the rows stand whose positions a range counts.
+/// The rows that positions refer to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub enum Source {
     /// A column of a registered table, its rows in scan order.
     Table(TableColumn),
-    /// The one column of a relation, its rows in the order that the relation states. It is planned on its own
-    /// and is no input of the node: its order is its meaning, which no rule may change.
+    /// The only column of a query, its rows in the order of the query's ORDER BY. It is planned separately and is no input of the node,
+    /// because rules may change the order of an input.
     Query(Arc<LogicalPlan>),
 }
 
@@ -30,9 +42,38 @@ pub enum Source {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableColumn(pub(crate) ColumnRef);
 
+impl TableColumn {
+    /// Names a column of a table. The names are compared as they are, without case folding.
+    #[must_use]
+    pub fn new(table: ResolvedTableReference, column: impl Into<String>) -> Self {
+        let ResolvedTableReference {
+            catalog,
+            schema,
+            table,
+        } = table;
+        Self(ColumnRef {
+            catalog,
+            schema,
+            table,
+            column: column.into(),
+        })
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> ResolvedTableReference {
+        self.0.table_reference()
+    }
+
+    /// The name of the column.
+    #[must_use]
+    pub fn column(&self) -> &str {
+        &self.0.column
+    }
+}
+
 impl Source {
-    /// Whether both are the same rows. Plans that look alike need not be: a scan compares equal to one of
-    /// another provider under the same name.
+    /// Whether both are the same rows. Equal plans need not be: a scan equals a scan of another provider under the same name.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Table(a), Self::Table(b)) => a == b,
@@ -42,7 +83,7 @@ impl Source {
     }
 }
 
-/// Whether two plans give the same rows of the same tables.
+/// Whether two plans are equal and scan the same providers.
 pub(crate) fn is_same_plan(a: &LogicalPlan, b: &LogicalPlan) -> bool {
     let providers = || Some((providers(a)?, providers(b)?));
     a == b
@@ -51,7 +92,7 @@ pub(crate) fn is_same_plan(a: &LogicalPlan, b: &LogicalPlan) -> bool {
         })
 }
 
-/// The providers of all scans in a plan and its subqueries, or `None` if one can't be told.
+/// The providers of all scans in a plan and its subqueries, or `None` if a scan's provider is unknown.
 fn providers(plan: &LogicalPlan) -> Option<Vec<Arc<dyn TableProvider>>> {
     let mut providers = vec![];
     let visited = plan.apply_with_subqueries(|node| {
@@ -75,20 +116,20 @@ impl Display for Source {
     }
 }
 
-/// One call of a range function: for each input row, the answer for the rows `left` to `right` of `source`.
+/// One call of a range function: for each input row, the extreme of the rows `left` to `right` of `source`, or its position.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RangeCall {
-    /// The question.
+    /// Which extreme, and whether its value or its position.
     pub function: RangeFunction,
-    /// The rows that are asked.
+    /// The rows that are queried.
     pub source: Source,
-    /// The first position, an integer expression over the input.
+    /// The first position, inclusive and counted from 0: an integer expression over the input.
     pub left: Expr,
-    /// The last position, an integer expression over the input.
+    /// The last position, inclusive: an integer expression over the input. A range that is empty, or has a NULL bound, gives NULL.
     pub right: Expr,
-    /// The name of the column that the answer becomes.
+    /// The name of the added column.
     pub output: String,
-    /// The type of the answer.
+    /// The type of the added column: that of the values, or `Int64` for a position.
     pub data_type: DataType,
 }
 
@@ -110,8 +151,7 @@ impl Display for RangeCall {
     }
 }
 
-/// Adds to each input row the answers of range calls, one column a call behind the input's columns. Rows, their order and their
-/// number stay.
+/// Adds to each input row the results of range calls, one nullable column per call after the input's columns. Rows and their order are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeLookup {
     input: LogicalPlan,
@@ -120,8 +160,10 @@ pub struct RangeLookup {
 }
 
 impl RangeLookup {
+    /// Adds the columns of `calls` to `input`.
+    ///
     /// # Errors
-    /// If an output's name is already a column of the input.
+    /// A schema error if the name of an added column is an unqualified column of the input.
     pub fn try_new(input: LogicalPlan, calls: Vec<RangeCall>) -> Result<Self> {
         let outputs = calls.iter().map(|call| {
             let field = Field::new(&call.output, call.data_type.clone(), true);
@@ -142,7 +184,14 @@ impl RangeLookup {
         })
     }
 
-    /// The calls, one output column each.
+    /// The input.
+    #[must_use]
+    pub fn input(&self) -> &LogicalPlan {
+        &self.input
+    }
+
+    /// The calls, one added column each, in the order of the columns.
+    #[must_use]
     pub fn calls(&self) -> &[RangeCall] {
         &self.calls
     }
@@ -168,7 +217,7 @@ impl UserDefinedLogicalNodeCore for RangeLookup {
             .collect()
     }
 
-    /// A filter on the input's columns may go below, one on an answer may not.
+    /// Filters on the input's columns may be pushed down, those on an added column may not.
     fn prevent_predicate_push_down_columns(&self) -> HashSet<String> {
         self.calls.iter().map(|c| c.output.clone()).collect()
     }

@@ -1,9 +1,9 @@
-//! Whether a relation states the order of its rows.
+//! Whether a query fixes the order of its rows.
 
 use datafusion::common::{Result, plan_err};
 use datafusion::logical_expr::{Expr, LogicalPlan};
 
-/// Refuses a relation whose order nothing fixes: positions in it would mean nothing.
+/// Rejects a relation without a fixed order, because positions in it have no meaning.
 ///
 /// # Errors
 /// A planning error that names the operation that leaves the order open.
@@ -28,8 +28,8 @@ pub(crate) fn check_states_order(function: &str, relation: &str, plan: &LogicalP
     )
 }
 
-/// Whether the plan's order is that of a query ending in ORDER BY, which DataFusion keeps on any number of partitions. Where
-/// rows are still computed or filtered above the sort, it may deal them out to several and lose their order.
+/// Whether nothing but column projections and limits is above the plan's sort, so that DataFusion keeps the order with any number of partitions. If
+/// rows are computed or filtered above the sort, DataFusion may repartition them and lose the order.
 pub(crate) fn ends_in_order_by(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Sort(_) => true,

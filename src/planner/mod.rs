@@ -1,5 +1,9 @@
-//! TODO
+//! From logical nodes to operators: an extension planner for each kind of node, the steps of planning one query (`query_planning`), and the query
+//! planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE and UPDATE statements that DataFusion would run wrongly.
 
-pub(crate) mod dml;
+pub(crate) mod dml_checks;
 pub(crate) mod query_planner;
+pub(crate) mod query_planning;
 pub(crate) mod range_join_planner;
+pub(crate) mod range_lookup_planner;
+pub(crate) mod registration;

@@ -1,51 +1,32 @@
-//! From the logical node to the operator.
+//! The session's query planner.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use datafusion::catalog::Session;
-use datafusion::catalog::default_table_source::DefaultTableSource;
-use datafusion::common::{Result, internal_err};
-use datafusion::execution::SessionState;
+use datafusion::common::Result;
 use datafusion::execution::context::QueryPlanner;
-use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{Expr, LogicalPlan, LogicalPlanBuilder, UserDefinedLogicalNode};
-use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
-use crate::common::column_ref::{ColumnRef, Names};
-use crate::common::range_function::RangeFunction;
-use crate::exec::range_lookup::exec::{PhysicalCall, RangeLookupExec};
-use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
-use crate::exec::range_lookup::relation::{Demand, Relation, RelationSource, expected_rows};
-use crate::index::catalog::IndexCatalog;
-use crate::logical_plan::prepare_indexes::with_fresh_slots;
-use crate::logical_plan::prepare_indexes::{Lookup, PrepareIndexes};
-use crate::logical_plan::range_lookup::{RangeLookup, Source, TableColumn};
-use crate::logical_plan::stated_order::{check_states_order, ends_in_order_by};
-use crate::planner::dml::with_checked_statements;
-use crate::planner::range_join_planner::RangeJoinPlanner;
+use crate::planner::query_planning::QueryPlanning;
+use crate::planner::registration::Registration;
 
-/// DataFusion's query planner with range joins.
-///
-/// Each query that it plans sees one version of each table that range functions name, however often they name it.
-/// It refuses DELETE and UPDATE statements of which DataFusion would drop conditions.
-pub struct RmqQueryPlanner {
-    names: Names,
-    indexes: Arc<IndexCatalog>,
+/// DataFusion's query planner with the extension planners of this crate, and those of the session.
+pub(crate) struct RmqQueryPlanner {
+    registration: Arc<Registration>,
     others: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
 }
 
 impl RmqQueryPlanner {
-    /// A planner that gives extension nodes it does not know to `others`.
+    /// A planner that tries the extension planners in `others` first.
     pub(crate) fn new(
-        names: Names,
-        indexes: Arc<IndexCatalog>,
+        registration: Arc<Registration>,
         others: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
     ) -> Self {
         Self {
-            names,
-            indexes,
+            registration,
             others,
         }
     }
@@ -54,7 +35,7 @@ impl RmqQueryPlanner {
 impl std::fmt::Debug for RmqQueryPlanner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RmqQueryPlanner")
-            .field("names", &self.names)
+            .field("registration", &self.registration)
             .finish_non_exhaustive()
     }
 }
@@ -66,232 +47,14 @@ impl QueryPlanner for RmqQueryPlanner {
         logical_plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let joins = Arc::new(RangeLookupPlanner {
-            names: self.names.with_config(session.config_options()),
-            indexes: Arc::clone(&self.indexes),
-            relations: Mutex::default(),
-        });
+        let planning = QueryPlanning::with(&self.registration, logical_plan, session)?;
         let mut planners = self.others.clone();
-        planners.push(Arc::new(RangeJoinPlanner {
-            indexes: Arc::clone(&self.indexes),
-        }));
-        planners.push(Arc::clone(&joins) as _);
+        planners.extend(planning.extension_planners());
         let planner = DefaultPhysicalPlanner::with_extension_planners(planners);
-        let logical_plan = with_checked_statements(logical_plan)?;
-        let logical_plan = with_fresh_slots(&logical_plan)?;
-        let plan = planner.create_physical_plan(&logical_plan, session).await?;
-        for relation in joins.take_relations() {
-            relation.plan_scan(session).await?;
-        }
+        let plan = planner
+            .create_physical_plan(planning.logical_plan(), session)
+            .await?;
+        planning.finish(session).await?;
         Ok(plan)
-    }
-}
-
-/// Plans the range joins of one query.
-struct RangeLookupPlanner {
-    names: Names,
-    indexes: Arc<IndexCatalog>,
-    /// What the query's calls ask, each table and each subquery once.
-    relations: Mutex<Vec<(Source, Arc<Relation>)>>,
-}
-
-impl RangeLookupPlanner {
-    fn take_relations(&self) -> Vec<Arc<Relation>> {
-        let mut relations = self
-            .relations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *relations)
-            .into_iter()
-            .map(|(_, relation)| relation)
-            .collect()
-    }
-
-    fn known(&self, key: &Source) -> Option<Arc<Relation>> {
-        let relations = self
-            .relations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        relations
-            .iter()
-            .find(|(k, _)| k.is_same(key))
-            .map(|(_, r)| Arc::clone(r))
-    }
-
-    /// The relation under this key: `new`, unless one was planned meanwhile.
-    fn add(&self, key: Source, new: Relation) -> Arc<Relation> {
-        let mut relations = self
-            .relations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, relation)) = relations.iter().find(|(k, _)| k.is_same(&key)) {
-            return Arc::clone(relation);
-        }
-        let relation = Arc::new(new);
-        relations.push((key, Arc::clone(&relation)));
-        relation
-    }
-
-    /// The relation that a call asks, and which of its columns.
-    async fn relation(
-        &self,
-        planner: &dyn PhysicalPlanner,
-        function: RangeFunction,
-        source: &Source,
-        session: &dyn Session,
-    ) -> Result<(Arc<Relation>, String)> {
-        let function = function.range_name();
-        let column = match source {
-            Source::Table(column) => &column.0,
-            Source::Query(plan) => {
-                let column = plan.schema().field(0).name().clone();
-                if let Some(relation) = self.known(source) {
-                    return Ok((relation, column));
-                }
-                let rows = self.query(planner, plan, session).await?;
-                let relation = Relation::new(source, rows, &self.indexes).await;
-                return Ok((self.add(source.clone(), relation), column));
-            }
-        };
-        // One relation serves all columns of a table.
-        let key = Source::Table(TableColumn(ColumnRef {
-            column: String::new(),
-            ..column.clone()
-        }));
-        if let Some(relation) = self.known(&key) {
-            return Ok((relation, column.column.clone()));
-        }
-        let table = column.table_reference();
-        let provider = self.names.find_table(function, &table).await?;
-        let rows = match provider.get_logical_plan() {
-            None => RelationSource::Table {
-                name: column.clone(),
-                provider,
-            },
-            Some(view) => {
-                check_states_order(function, &format!("the view {}", column.table), &view)?;
-                let provider = Arc::new(DefaultTableSource::new(Arc::clone(&provider)));
-                let scan = LogicalPlanBuilder::scan(&*column.table, provider, None)?.build()?;
-                self.query(planner, &scan, session).await?
-            }
-        };
-        let relation = Relation::new(source, rows, &self.indexes).await;
-        Ok((self.add(key, relation), column.column.clone()))
-    }
-
-    /// A relation that is a query of its own, optimized and planned as if it stood alone: there
-    /// its ORDER BY holds.
-    async fn query(
-        &self,
-        planner: &dyn PhysicalPlanner,
-        plan: &LogicalPlan,
-        session: &dyn Session,
-    ) -> Result<RelationSource> {
-        let optimized = session.optimize(plan)?;
-        let optimized = with_fresh_slots(&optimized)?;
-        let plan = match session.as_any().downcast_ref::<SessionState>() {
-            Some(state) => {
-                let mut state = state.clone();
-                let options = state.config_mut().options_mut();
-                if !ends_in_order_by(plan) {
-                    options.execution.target_partitions = 1;
-                }
-                // A filter that a first run has tightened would stay so in a scan that is run again.
-                options.optimizer.enable_dynamic_filter_pushdown = false;
-                options.optimizer.enable_topk_dynamic_filter_pushdown = false;
-                options.optimizer.enable_join_dynamic_filter_pushdown = false;
-                options.optimizer.enable_aggregate_dynamic_filter_pushdown = false;
-                planner.create_physical_plan(&optimized, &state).await?
-            }
-            None => planner.create_physical_plan(&optimized, session).await?,
-        };
-        let partitions = plan.output_partitioning().partition_count();
-        if partitions != 1 {
-            return internal_err!(
-                "a relation in a stated order has {partitions} partitions, not one"
-            );
-        }
-        Ok(RelationSource::Query(plan))
-    }
-}
-
-#[async_trait]
-impl ExtensionPlanner for RangeLookupPlanner {
-    async fn plan_extension(
-        &self,
-        planner: &dyn PhysicalPlanner,
-        node: &dyn UserDefinedLogicalNode,
-        logical_inputs: &[&LogicalPlan],
-        physical_inputs: &[Arc<dyn ExecutionPlan>],
-        session: &dyn Session,
-        planning_ctx: &PhysicalPlanningContext,
-    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-        let ([logical], [input]) = (logical_inputs, physical_inputs) else {
-            return Ok(None);
-        };
-        let ranges = expected_rows(input);
-        if let Some(node) = node.as_any().downcast_ref::<PrepareIndexes>() {
-            let demand = Demand {
-                ranges,
-                in_expression: true,
-            };
-            let mut lookups = vec![];
-            for Lookup {
-                function,
-                source,
-                slot,
-            } in node.lookups()
-            {
-                let (function, slot) = (*function, slot.clone());
-                let (relation, column) = self.relation(planner, function, source, session).await?;
-                relation
-                    .require(&column, function.extreme, demand, session)
-                    .await?;
-                lookups.push(PhysicalLookup {
-                    function,
-                    relation,
-                    column,
-                    slot,
-                });
-            }
-            return Ok(Some(Arc::new(PrepareIndexesExec::try_new(
-                Arc::clone(input),
-                lookups,
-                node.run(),
-            )?)));
-        }
-        let Some(node) = node.as_any().downcast_ref::<RangeLookup>() else {
-            return Ok(None);
-        };
-        let physical = |bound: &Expr| {
-            planner.create_physical_expr(bound, logical.schema(), session, planning_ctx)
-        };
-        let demand = Demand {
-            ranges,
-            in_expression: false,
-        };
-        let mut calls = vec![];
-        for call in node.calls() {
-            let (relation, column) = self
-                .relation(planner, call.function, &call.source, session)
-                .await?;
-            relation
-                .require(&column, call.function.extreme, demand, session)
-                .await?;
-            calls.push(PhysicalCall {
-                function: call.function,
-                relation,
-                column,
-                left: physical(&call.left)?,
-                right: physical(&call.right)?,
-                output: call.output.clone(),
-                data_type: call.data_type.clone(),
-                volatile: call.left.is_volatile() || call.right.is_volatile(),
-            });
-        }
-        Ok(Some(Arc::new(RangeLookupExec::try_new(
-            Arc::clone(input),
-            calls,
-        )?)))
     }
 }

@@ -1,4 +1,4 @@
-//! From the logical node of a range join by key to its operator.
+//! From `RangeJoin` to its operator.
 
 use std::sync::Arc;
 
@@ -7,15 +7,17 @@ use datafusion::catalog::Session;
 use datafusion::common::Result;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNode};
+use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use crate::exec::range_join::engine::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::index::catalog::IndexCatalog;
-use crate::logical_plan::range_join::RangeJoin;
+use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec};
+use crate::planner::registration::Registration;
 
-/// Plans range joins by key.
+/// Plans range joins.
 #[derive(Debug)]
 pub(crate) struct RangeJoinPlanner {
     pub(crate) indexes: Arc<IndexCatalog>,
@@ -45,15 +47,39 @@ impl ExtensionPlanner for RangeJoinPlanner {
         let spec = node
             .spec()
             .try_map(|expr| physical(expr, probe), |expr| physical(expr, build))?;
-        let catalog = Arc::clone(&self.indexes);
-        let engine =
-            RangeJoinEngine::plan(catalog, &spec, (probe_exec, build_exec), session).await?;
-        Ok(Some(Arc::new(RangeJoinExec::try_new(
-            Arc::clone(probe_exec),
-            Arc::clone(build_exec),
-            spec,
-            node.spec().to_string(),
-            engine,
-        )?)))
+        let sides = (Arc::clone(probe_exec), Arc::clone(build_exec));
+        let label = node.spec().to_string();
+        let exec = range_join_exec(sides, spec, label, &self.indexes, session).await?;
+        Ok(Some(Arc::new(exec)))
     }
+}
+
+/// Makes the operator of a range join from its parts, as a planner of other logical nodes or the receiver of a serialized plan needs it.
+///
+/// `spec` has expressions over the schemas of `probe` and `build`; `label` is shown by EXPLAIN.
+///
+/// # Errors
+/// A planning error if this crate is not registered with the session, if `rmq.engine` forces an engine that is not available, or if an
+/// expression does not fit its schema.
+pub async fn plan_range_join(
+    probe: Arc<dyn ExecutionPlan>,
+    build: Arc<dyn ExecutionPlan>,
+    spec: RangeJoinSpec<PhysicalExprRef>,
+    label: String,
+    session: &dyn Session,
+) -> Result<RangeJoinExec> {
+    let registration = Registration::of(session)?;
+    range_join_exec((probe, build), spec, label, &registration.indexes, session).await
+}
+
+async fn range_join_exec(
+    (probe, build): (Arc<dyn ExecutionPlan>, Arc<dyn ExecutionPlan>),
+    spec: RangeJoinSpec<PhysicalExprRef>,
+    label: String,
+    indexes: &Arc<IndexCatalog>,
+    session: &dyn Session,
+) -> Result<RangeJoinExec> {
+    let catalog = Arc::clone(indexes);
+    let engine = RangeJoinEngine::plan(catalog, &spec, (&probe, &build), session).await?;
+    RangeJoinExec::try_new(probe, build, spec, label, engine)
 }

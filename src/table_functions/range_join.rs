@@ -1,8 +1,14 @@
-//! The table function that asks for a range join by name, `SELECT * FROM range_join('trades', 'quotes', 'sym', 'quotes.ts BETWEEN
-//! trades.ts - INTERVAL ''1 second'' AND trades.ts', 'min(price) AS low')`: every column of `trades`, and the aggregates.
+//! The table function `range_join`: a range join whose parts are arguments.
 //!
-//! Its arguments are pieces of SQL. Each is parsed by itself, so that none can be more than it should, and then planned as
-//! part of a query.
+//! ```sql
+//! SELECT * FROM range_join('trades', 'quotes', 'sym',
+//!                          'quotes.ts BETWEEN trades.ts - INTERVAL ''1 second'' AND trades.ts', 'min(price) AS low')
+//! ```
+//!
+//! The result has every column of `trades`, the probe side, and one column per aggregate over the matching rows of `quotes`, the build side.
+//!
+//! The arguments are fragments of SQL. Each is parsed separately, so that it cannot contain more than its kind of fragment, and then planned as part of a
+//! query. `rewrite::range_join::table_function` makes the range join of the planned parts.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,10 +29,10 @@ use datafusion::sql::sqlparser::tokenizer::Token;
 use futures::FutureExt;
 
 use crate::common::column_ref::Names;
-use crate::rewrite::range_join::explicit::{ExplicitJoin, Refused};
+use crate::rewrite::range_join::table_function::{ArgumentRejection, RangeJoinCall};
 
-/// What the arguments are, for error messages.
-const ARGUMENTS: &str = "a table, the table that is searched, equality keys, a window as a condition, aggregates, and at will 'include \
+/// A description of the arguments for error messages.
+const ARGUMENTS: &str = "a table, the table that is searched, equality keys, a window as a condition, aggregates, and optionally 'include \
                          prevailing' or 'exclude prevailing'";
 
 /// `range_join` as a table function.
@@ -59,7 +65,7 @@ impl TableFunctionImpl for RangeJoinFunction {
     }
 }
 
-/// The texts of a call.
+/// The arguments of a call, as texts.
 struct Arguments<'a> {
     table: &'a str,
     searched: &'a str,
@@ -109,7 +115,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// A string, or NULL.
+/// An argument that is a string literal, or `None` if it is NULL.
 fn text<'a>(number: usize, what: &str, argument: &'a Expr) -> Result<Option<&'a str>> {
     match argument {
         Expr::Literal(value, _) if value.is_null() => Ok(None),
@@ -120,6 +126,7 @@ fn text<'a>(number: usize, what: &str, argument: &'a Expr) -> Result<Option<&'a 
     }
 }
 
+/// An argument that is a string literal and not empty.
 fn required_text<'a>(number: usize, what: &str, argument: &'a Expr) -> Result<&'a str> {
     match text(number, what, argument)?.map(str::trim) {
         Some(text) if !text.is_empty() => Ok(text),
@@ -187,7 +194,7 @@ impl Call<'_> {
         };
         let (probe, build, condition) = self.condition(&whole).map_err(at(&at_window))?;
         let over = self.aggregates().map_err(at(&at_aggregates))?;
-        let join = ExplicitJoin {
+        let join = RangeJoinCall {
             probe,
             build,
             condition,
@@ -196,12 +203,12 @@ impl Call<'_> {
         };
         join.plan(self.state).map_err(|refused| {
             let (which, reason) = match refused {
-                Refused::Condition(reason) if keys.is_some() => {
+                ArgumentRejection::Condition(reason) if keys.is_some() => {
                     (format!("{at_keys}, and {at_window}"), reason)
                 }
-                Refused::Condition(reason) => (at_window.clone(), reason),
-                Refused::Aggregates(reason) => (at_aggregates.clone(), reason),
-                Refused::Prevailing(reason) => (
+                ArgumentRejection::Condition(reason) => (at_window.clone(), reason),
+                ArgumentRejection::Aggregates(reason) => (at_aggregates.clone(), reason),
+                ArgumentRejection::Prevailing(reason) => (
                     format!("argument 6, 'include prevailing', with {at_window}"),
                     reason,
                 ),
@@ -210,7 +217,7 @@ impl Call<'_> {
         })
     }
 
-    /// The plan of a table, a view, or whatever else may stand in FROM.
+    /// Plans a table, a view, or any other table factor of FROM.
     fn relation(&self, text: &str) -> Result<LogicalPlan> {
         let relation = self.parse(text, |p| p.parse_table_factor())?;
         let plan = self.query(&format!("SELECT * FROM {text}\n"));
@@ -221,14 +228,14 @@ impl Call<'_> {
             },
         ) = (&plan, relation)
         {
-            // For the error that tells near names.
+            // Its error suggests similar names.
             let table = self.names.parse_table(&name.to_string());
             self.names.table(RangeJoinFunction::NAME, &table)?;
         }
         plan
     }
 
-    /// That all of some equality keys compare the two tables.
+    /// Checks that each equality key compares the two tables.
     fn check_pairs(&self, keys: &str) -> Result<()> {
         let (probe, build, condition) = self.condition(keys)?;
         let is_of = |expr: &Expr, schema: &DFSchema| {
@@ -246,7 +253,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The equality keys as a condition: names that both sides have, and pairs.
+    /// Makes a condition of the equality keys, which are names that both sides have, or pairs `a = b`. `None` if there are no keys.
     fn keys(&self, text: &str, probe: &DFSchema, build: &DFSchema) -> Result<Option<String>> {
         if text.trim().is_empty() {
             return Ok(None);
@@ -275,7 +282,7 @@ impl Call<'_> {
         Ok(Some(conditions.collect::<Result<Vec<_>>>()?.join(" AND ")))
     }
 
-    /// Both sides, and a condition between them.
+    /// Plans both sides and a condition between them.
     fn condition(&self, text: &str) -> Result<(LogicalPlan, LogicalPlan, Expr)> {
         let Arguments {
             table, searched, ..
@@ -299,7 +306,7 @@ impl Call<'_> {
         ))
     }
 
-    /// The aggregates over all rows that are searched.
+    /// Plans the aggregates over all rows of the build side.
     fn aggregates(&self) -> Result<LogicalPlan> {
         let Arguments {
             searched,
@@ -310,11 +317,11 @@ impl Call<'_> {
         self.query(&format!("SELECT {aggregates}\n FROM {searched}\n"))
     }
 
-    /// All of a text, as one piece of SQL.
+    /// Parses a text that must be exactly one fragment of SQL.
     fn parse<T>(
         &self,
         text: &str,
-        piece: impl FnOnce(&mut Parser<'_>) -> Result<T, ParserError>,
+        fragment: impl FnOnce(&mut Parser<'_>) -> Result<T, ParserError>,
     ) -> Result<T> {
         let options = &self.state.config_options().sql_parser;
         let Some(dialect) = dialect_from_str(options.dialect) else {
@@ -323,15 +330,14 @@ impl Call<'_> {
         let mut parser = Parser::new(dialect.as_ref())
             .with_recursion_limit(options.recursion_limit.get())
             .try_with_sql(text)?;
-        let parsed = piece(&mut parser)?;
+        let parsed = fragment(&mut parser)?;
         parser.expect_token(&Token::EOF)?;
         Ok(parsed)
     }
 
-    /// The plan of a query, as far as it can be had without waiting: functions are called while a query is being planned, which
-    /// DataFusion does synchronously.
+    /// Plans and analyzes a query. Table functions are called synchronously, so the plan must be ready without a long wait.
     fn query(&self, sql: &str) -> Result<LogicalPlan> {
-        let Some(plan) = soon(self.state.create_logical_plan(sql)) else {
+        let Some(plan) = poll_for_a_second(self.state.create_logical_plan(sql)) else {
             return plan_err!(
                 "its schema would have to wait for a table, which planning can't; register the table in a schema in memory, for example \
                  with CREATE EXTERNAL TABLE"
@@ -343,21 +349,21 @@ impl Call<'_> {
     }
 }
 
-/// What comes of work that other threads are to do, if it comes soon. To wait for longer could be to wait forever, as this thread may
-/// be the one that would have to go on with it.
-fn soon<T>(work: impl Future<Output = T>) -> Option<T> {
-    /// Long enough to look for a file, as a shell does for names of tables.
-    const SOON: Duration = Duration::from_secs(1);
-    let (mut work, begun) = (pin!(work), Instant::now());
+/// Polls a future that other threads may have to complete, for a limited time. A longer wait could be a deadlock, because this thread may be the one that
+/// has to run the rest of the work.
+fn poll_for_a_second<T>(work: impl Future<Output = T>) -> Option<T> {
+    /// Long enough to look for a file, as `datafusion-cli` does for names of tables.
+    const LIMIT: Duration = Duration::from_secs(1);
+    let (mut work, start) = (pin!(work), Instant::now());
     loop {
         match work.as_mut().now_or_never() {
-            None if begun.elapsed() < SOON => std::thread::sleep(Duration::from_micros(100)),
+            None if start.elapsed() < LIMIT => std::thread::sleep(Duration::from_micros(100)),
             done => return done,
         }
     }
 }
 
-/// Whether a column and one of the schema are called the same, but for a schema that one of the two does not name.
+/// Whether a column has the table and name of a column in the schema, where one of the two does not name the table's schema.
 fn is_named_alike(column: &Column, schema: &DFSchema) -> bool {
     let Some(table) = &column.relation else {
         return false;
@@ -370,8 +376,8 @@ fn is_named_alike(column: &Column, schema: &DFSchema) -> bool {
     })
 }
 
-/// Says of an error in which argument it was met.
+/// Adds to an error the argument that caused it.
 fn at(argument: &str) -> impl Fn(DataFusionError) -> DataFusionError {
-    let place = format!("range_join: {argument}");
-    move |error| error.context(place.clone())
+    let context = format!("range_join: {argument}");
+    move |error| error.context(context.clone())
 }

@@ -1,4 +1,5 @@
-//! `SELECT * FROM rmq_devices()`: the CUDA devices of this machine, or why there are none.
+//! The table function `rmq_devices()`: the CUDA devices of this machine, one row each, with the memory of the session's indexes. Without a device there is one
+//! row, whose `note` says why.
 
 use std::sync::Arc;
 
@@ -44,7 +45,7 @@ impl TableFunctionImpl for DevicesFunction {
     }
 }
 
-/// Looks at the devices when it is scanned, as starting the driver takes a while.
+/// Lists the devices when it is scanned, not when it is planned, because starting the driver takes time.
 #[derive(Debug)]
 struct DevicesTable {
     catalog: Arc<IndexCatalog>,
@@ -98,16 +99,17 @@ fn schema() -> SchemaRef {
     ]))
 }
 
-/// A row: a device, or that there is none.
+/// A row of the result: a device, or the reason why there is none.
 #[derive(Debug, Default)]
 struct Row {
     device: Option<DeviceInfo>,
-    /// Of a device that this session has opened.
+    /// The session's use of the device, if it has opened it.
     used: Option<DeviceUse>,
     free: Option<usize>,
     note: Option<String>,
 }
 
+/// Lists the devices and opens none. Blocks while the driver starts.
 fn rows(catalog: &IndexCatalog) -> Vec<Row> {
     let opened = catalog.devices().in_use();
     let devices = match catalog.devices().source().list() {
@@ -133,9 +135,10 @@ fn rows(catalog: &IndexCatalog) -> Vec<Row> {
             .as_ref()
             .filter(|_| used.is_some() && note.is_none())
             .and_then(|engine| engine.free_bytes(device.ordinal));
-        let waits = || (used.is_none()).then(|| "opened when a query first needs it".to_string());
+        let not_opened =
+            || (used.is_none()).then(|| "opened when a query first needs it".to_string());
         Row {
-            note: note.or_else(waits),
+            note: note.or_else(not_opened),
             used,
             free,
             device: Some(device),

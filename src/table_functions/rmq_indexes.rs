@@ -1,4 +1,4 @@
-//! `SELECT * FROM rmq_indexes()`: the indexes that the session holds.
+//! The table function `rmq_indexes()`: the indexes that the session has cached, one row each, as of the planning of the query.
 
 use std::sync::Arc;
 

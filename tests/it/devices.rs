@@ -1,5 +1,4 @@
-//! Queries on devices: which engine is chosen, how batches reach it, what becomes of its memory and its faults. The devices
-//! are threads (`fake`), so all of this runs without a GPU.
+//! Queries on devices: the choice of the engine, batching, memory and faults. The devices are threads (`fake`), so the tests run without a GPU.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -55,7 +54,7 @@ const ALL_FOUR: &str = "SELECT id, range_min('t.v', l, r) AS a, range_max('t.v',
                         range_argmax('t.v', l, r) AS d FROM q";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn small_batches_reach_the_device_as_large_ones_and_leave_as_they_came() {
+async fn small_batches_are_combined_for_the_device_and_split_again() {
     let fake = Arc::new(Fake::default());
     let one = SessionConfig::new().with_target_partitions(1);
     let ctx = fake.session_with(one, &CUDA);
@@ -63,11 +62,11 @@ async fn small_batches_reach_the_device_as_large_ones_and_leave_as_they_came() {
     let got = ctx.sql(ALL_FOUR).await.unwrap().collect().await.unwrap();
     let batches = fake.batches.lock().unwrap().clone();
     assert_eq!(batches.iter().sum::<usize>(), 2 * 200_000);
-    // 2000 batches came in, for two searches.
+    // 2000 input batches become two lookups on the device.
     assert!(batches.len() < 200, "{batches:?}");
     assert!(got.len() >= 2000, "{}", got.len());
 
-    // Row for row as on the CPU, in the order of the input.
+    // The rows are those of the CPU, in the order of the input.
     let cpu = fake.session(&[("rmq.engine", "cpu")]);
     tables(&cpu, 10_000, 200_000, 100);
     let expected = run(&cpu, &format!("{ALL_FOUR} ORDER BY id")).await.unwrap();
@@ -78,7 +77,7 @@ async fn small_batches_reach_the_device_as_large_ones_and_leave_as_they_came() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn partitions_answer_in_parallel_with_two_batches_under_way() {
+async fn partitions_run_in_parallel_with_two_batches_in_flight() {
     let fake = Arc::new(Fake::default());
     *fake.delay.lock().unwrap() = Duration::from_millis(20);
     let one = SessionConfig::new().with_target_partitions(1);
@@ -158,7 +157,7 @@ async fn a_slow_inputs_rows_do_not_wait_for_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_small_pool_makes_batches_smaller_and_nothing_worse() {
+async fn a_small_pool_makes_batches_smaller() {
     let fake = Arc::new(Fake::default());
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(GreedyMemoryPool::new(2_000_000)))
@@ -176,7 +175,7 @@ async fn a_small_pool_makes_batches_smaller_and_nothing_worse() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_query_that_is_dropped_frees_what_it_held() {
+async fn a_dropped_query_frees_its_memory() {
     let fake = Arc::new(Fake::default());
     *fake.delay.lock().unwrap() = Duration::from_millis(30);
     let pool = Arc::new(GreedyMemoryPool::new(1 << 30));
@@ -203,7 +202,7 @@ async fn a_query_that_is_dropped_frees_what_it_held() {
         };
         while held() > 0 {
             let passed = dropped.elapsed();
-            // What is under way ends within some milliseconds; a busy machine takes longer.
+            // Work in flight ends within some milliseconds, or later on a busy machine.
             assert!(passed < Duration::from_secs(10), "held {}", held());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -213,7 +212,7 @@ async fn a_query_that_is_dropped_frees_what_it_held() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_build_that_nobody_waits_for_stops() {
+async fn an_abandoned_build_stops() {
     let fake = Arc::new(Fake::default());
     *fake.build_delay.lock().unwrap() = Duration::from_secs(3600);
     let ctx = fake.session(&CUDA);
@@ -234,7 +233,7 @@ async fn a_build_that_nobody_waits_for_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn auto_goes_by_the_work_and_says_why() {
+async fn auto_chooses_by_the_work_and_says_why() {
     let fake = Arc::new(Fake::default());
     let ctx = fake.session(&[]);
     tables(&ctx, 4096, 10_000, 8192);
@@ -245,7 +244,7 @@ async fn auto_goes_by_the_work_and_says_why() {
     assert_eq!(bigint(&ctx, sql).await, Some(10_000));
     assert_eq!(fake.ranges(), 10_000);
 
-    // How many rows a subquery has is known only when it runs.
+    // The number of rows of a subquery is known only when it runs.
     let subquery =
         "SELECT count(range_max((SELECT v FROM t WHERE v % 2 = 0 ORDER BY v), l, r)) FROM q";
     bigint(&ctx, subquery).await;
@@ -253,7 +252,7 @@ async fn auto_goes_by_the_work_and_says_why() {
     let plan = explain(&ctx, &format!("EXPLAIN ANALYZE {subquery}")).await;
     assert!(plan.contains("engine=cuda:0 ("), "{plan}");
 
-    // With the costs of a real one, the work is too little, and devices are not even opened.
+    // With the costs of a real device the work is too small, and devices are not opened.
     let real = Fake::real();
     let ctx = real.session(&[]);
     tables(&ctx, 4096, 10_000, 8192);
@@ -263,7 +262,7 @@ async fn auto_goes_by_the_work_and_says_why() {
     assert_eq!(bigint(&ctx, sql).await, Some(10_000));
     assert!(real.opened.lock().unwrap().is_empty());
 
-    // A condition of an outer join is an expression, which answers where it is evaluated.
+    // A call in the condition of an outer join is an expression, evaluated on the CPU.
     let join =
         "SELECT count(*) FROM q a LEFT JOIN q b ON a.id = b.id AND range_min('t.v', a.l, b.r) > 0";
     let ctx = fake.session(&[]);
@@ -277,7 +276,7 @@ async fn auto_goes_by_the_work_and_says_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_a_device_auto_takes_the_cpu_and_cuda_is_an_error_that_says_why() {
+async fn without_a_device_auto_uses_the_cpu_and_cuda_is_an_error() {
     let fake = Arc::new(Fake {
         devices: 0,
         ..Fake::default()
@@ -296,7 +295,7 @@ async fn without_a_device_auto_takes_the_cpu_and_cuda_is_an_error_that_says_why(
         let expected = "rmq.engine = 'cuda', but no CUDA device can be used: no driver at all; with SET rmq.engine = 'auto'";
         assert!(message.contains(expected), "{message}");
     }
-    // That there is none is remembered.
+    // The absence of a device is cached.
     assert_eq!(fake.opened.lock().unwrap().len(), 1);
     let row = run(&ctx, "SELECT device, in_use, note FROM rmq_devices()").await;
     let row = row.unwrap();
@@ -328,7 +327,7 @@ async fn devices_are_opened_once_as_the_options_say() {
     assert!(plan.contains("device_batches="), "{plan}");
     assert_eq!(bigint(&ctx, devices).await, Some(2));
     assert_eq!(*fake.opened.lock().unwrap(), [vec![0], vec![1, 0]]);
-    // What lay on the devices of before is gone.
+    // The indexes on the previous devices are freed.
     let held = bigint(
         &ctx,
         "SELECT CAST(sum(device_bytes) AS BIGINT) FROM rmq_indexes()",
@@ -346,7 +345,7 @@ async fn devices_are_opened_once_as_the_options_say() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_engine_has_its_index_and_auto_takes_what_is_there() {
+async fn each_engine_has_its_index_and_auto_uses_a_cached_one() {
     let fake = Arc::new(Fake::default());
     let ctx = fake.session(&[("rmq.engine", "cpu")]);
     tables(&ctx, 1000, 1000, 100);
@@ -378,7 +377,7 @@ async fn each_engine_has_its_index_and_auto_takes_what_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn device_memory_is_bounded_and_the_least_recently_used_go() {
+async fn device_memory_is_limited_and_the_least_recently_used_indexes_are_evicted() {
     let fake = Arc::new(Fake::default());
     let ctx = fake.session(&CUDA);
     for name in ["a", "b", "c"] {
@@ -401,13 +400,13 @@ async fn device_memory_is_bounded_and_the_least_recently_used_go() {
     };
     assert_eq!(held().await, "ac");
     assert_eq!(fake.held.load(Relaxed), 2 * bytes);
-    // A lower limit holds from the next query on.
+    // A lower limit takes effect with the next query.
     let limit = format!("SET rmq.device_memory_limit = '{bytes}'");
     run(&ctx, &limit).await.unwrap();
     bigint(&ctx, &ask("c")).await;
     assert_eq!(held().await, "c");
 
-    // What fits nowhere drives nothing out.
+    // An index that cannot fit evicts nothing.
     register(&ctx, "d", &[("v", numbers(0..90_000))], &[]);
     let message = error(&ctx, &ask("d")).await;
     assert!(
@@ -424,7 +423,7 @@ async fn device_memory_is_bounded_and_the_least_recently_used_go() {
     assert_eq!(bigint(&ctx, &ask("d")).await, Some(5));
     assert_eq!(held().await, "cd");
 
-    // Someone else's memory is missing: what is held makes room, and where that is not enough the CPU answers.
+    // If other processes use the memory, cached indexes are evicted; if that is not enough, the CPU takes over.
     fake.full_at.store(1, Relaxed);
     assert_eq!(bigint(&ctx, &ask("a")).await, Some(5));
     assert_eq!(held().await, "ad");
@@ -459,7 +458,7 @@ async fn faults_end_on_the_cpu_with_the_same_answer_or_in_a_clear_error() {
                 let plan = explain(&ctx, &format!("EXPLAIN ANALYZE {sql}")).await;
                 assert!(plan.contains("cuda_fallbacks="), "{plan}");
                 assert_eq!(bigint(&ctx, sql).await, expected, "{at}");
-                // Nobody asks the failed ones again.
+                // Failed devices are not used again.
                 let asked = fake.ranges();
                 assert_eq!(bigint(&ctx, sql).await, expected);
                 assert_eq!(fake.ranges(), asked);

@@ -1,4 +1,4 @@
-//! Devices made of threads: the CPU engine behind the interface of devices. It counts, is as slow and fails as it is told.
+//! Devices that are threads: the CPU engine behind the interface of devices, with counters, configurable delays and injected faults.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -16,40 +16,40 @@ use rmq_engine::{
 
 use crate::support::set;
 
-/// What a test tells the devices, and what they tell it.
+/// The settings and counters of the devices.
 #[derive(Debug)]
 pub struct Fake {
-    /// How many devices there are; without any there is no driver.
+    /// The number of devices. With none there is no driver.
     pub devices: usize,
-    /// Bytes of each.
+    /// The memory of each device in bytes.
     pub memory: usize,
     pub costs: Costs,
-    /// How long an answer takes, and a build that is not stopped.
+    /// The time of a lookup, and of a build that is not stopped.
     pub delay: Mutex<Duration>,
     pub build_delay: Mutex<Duration>,
-    /// The build that fails for lack of memory, counted down to 1.
+    /// The build that fails for lack of memory: fails when the count reaches 1.
     pub full_at: AtomicUsize,
-    /// The build, and the answer, at which all devices fail for good.
+    /// The build, and the lookup, at which all devices fail permanently.
     pub build_fails_at: AtomicUsize,
     pub answer_fails_at: AtomicUsize,
-    /// The so-many-th search for ranges of keys fails, and the devices with it.
+    /// The key search at which all devices fail permanently.
     pub search_fails_at: AtomicUsize,
-    /// Ranges of keys that were searched for.
+    /// The number of key ranges searched.
     pub searched: AtomicUsize,
     pub failed: AtomicBool,
-    /// How often devices were opened, and which.
+    /// The number of times that devices were opened, and their ordinals.
     pub opened: Mutex<Vec<Vec<usize>>>,
-    /// Indexes that were built, and bytes of those that are there.
+    /// The number of indexes built, and the bytes of those that exist.
     pub built: AtomicUsize,
     pub held: AtomicUsize,
     /// The number of ranges of each batch.
     pub batches: Mutex<Vec<usize>>,
-    /// Batches under way, and the most at a time.
+    /// Batches in flight, and their maximum.
     pub under_way: AtomicUsize,
     pub most_under_way: AtomicUsize,
 }
 
-/// Costs under which devices are worth it for anything.
+/// Costs with which devices are chosen for any work.
 pub const FREE: Costs = Costs {
     cuda_range: 0.0,
     cuda_range_core: 0.0,
@@ -85,7 +85,7 @@ impl Default for Fake {
 }
 
 impl Fake {
-    /// Some with the costs of real ones.
+    /// Devices with the costs of real ones.
     pub fn real() -> Arc<Self> {
         Arc::new(Self {
             costs: Costs::MEASURED,
@@ -93,7 +93,7 @@ impl Fake {
         })
     }
 
-    /// A session whose devices these are, with options set.
+    /// A session with these devices and options.
     pub fn session(self: &Arc<Self>, options: &[(&str, &str)]) -> SessionContext {
         self.session_with(SessionConfig::new().with_target_partitions(4), options)
     }
@@ -335,7 +335,7 @@ impl Threads {
             return Err(self.error());
         }
         let mut held = vec![K::ZERO; keys.len];
-        // In pieces, as devices take them.
+        // In chunks, as devices receive them.
         for (i, piece) in held.chunks_mut(1000).enumerate() {
             (keys.fill)(i * 1000, piece);
         }

@@ -9,6 +9,7 @@ mod late_index;
 mod plans;
 mod prevailing;
 mod properties;
+mod query_planner;
 mod range_join;
 mod range_join_devices;
 mod reasons;

@@ -1,6 +1,6 @@
-//! Snapshots of plans: what becomes a range join and what does not, how EXPLAIN shows it.
+//! Snapshots of plans: which queries become range joins, and how EXPLAIN shows them.
 //!
-//! After a change that is meant, `cargo insta accept` writes what is new into this file: read the diff.
+//! After an intended change, `cargo insta accept` updates this file; review the diff.
 
 use datafusion::physical_plan::displayable;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -181,7 +181,7 @@ async fn a_self_join() {
 }
 
 #[tokio::test]
-async fn the_function() {
+async fn the_table_function() {
     let sql = "SELECT * FROM range_join('trades', 'quotes', 'sym', 'quotes.ts BETWEEN trades.ts - 1 AND trades.ts', 'min(price) AS low, count(*) AS n')";
     assert_snapshot!(plans(sql).await, @r#"
     SubqueryAlias: range_join()
@@ -198,7 +198,7 @@ async fn the_function() {
 }
 
 #[tokio::test]
-async fn the_function_with_a_prevailing_row() {
+async fn the_table_function_with_a_prevailing_row() {
     let sql = "SELECT t.id, t.spread FROM range_join('trades AS t', 'quotes AS q', 'sym', 'q.ts > t.ts - 1 AND q.ts <= t.ts', \
                'max(price) - min(price) AS spread, count(*) AS n', 'include prevailing') AS t WHERE t.n > 1 ORDER BY t.id LIMIT 3";
     assert_snapshot!(plans(sql).await, @r#"
@@ -241,7 +241,7 @@ async fn a_function_call_by_position() {
 }
 
 #[tokio::test]
-async fn without_a_range_it_stays() {
+async fn a_join_without_a_range_is_unchanged() {
     let sql =
         "SELECT t.id, min(q.price) FROM trades t JOIN quotes q ON q.sym = t.sym GROUP BY t.id";
     assert_snapshot!(plans(sql).await, @r#"
@@ -291,7 +291,7 @@ async fn sums_of_floats() {
 }
 
 #[tokio::test]
-async fn groups_of_the_searched_side_stay() {
+async fn groups_of_the_build_side_are_unchanged() {
     let sql =
         "SELECT q.sym, min(q.price) FROM trades t LEFT JOIN quotes q ON q.ts < t.ts GROUP BY q.sym";
     assert_snapshot!(plans(sql).await, @r#"

@@ -1,4 +1,4 @@
-//! Why plain SQL stays as DataFusion plans it: the log says, at debug level.
+//! The debug log says why a rule leaves plain SQL unchanged.
 
 use std::cell::RefCell;
 
@@ -7,44 +7,44 @@ use log::{LevelFilter, Log, Metadata, Record};
 use crate::support::{run, session, set};
 
 thread_local! {
-    /// What this thread's plans made the extension say, where a test wants to know.
-    static SAID: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+    /// The extension's log lines on this thread, while a test records them.
+    static LINES: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Keeps what the extension says. Other tests say things on other threads.
-struct Listener;
+/// A logger that records the extension's lines. Other tests log on other threads.
+struct Recorder;
 
-impl Log for Listener {
+impl Log for Recorder {
     fn enabled(&self, metadata: &Metadata) -> bool {
-        metadata.target().starts_with("datafusion_rmq") && SAID.with_borrow(Option::is_some)
+        metadata.target().starts_with("datafusion_rmq") && LINES.with_borrow(Option::is_some)
     }
 
     fn log(&self, record: &Record) {
         if self.enabled(record.metadata()) {
             let line = format!("{}: {}", record.level(), record.args());
-            SAID.with_borrow_mut(|said| said.get_or_insert_default().push(line));
+            LINES.with_borrow_mut(|lines| lines.get_or_insert_default().push(line));
         }
     }
 
     fn flush(&self) {}
 }
 
-/// The lines of the log while a query is planned: on this thread, as the runtime has no other.
-async fn said(ctx: &datafusion::prelude::SessionContext, sql: &str) -> Vec<String> {
-    SAID.set(Some(vec![]));
+/// The log lines of planning a query, which happens on this thread because the runtime is single-threaded.
+async fn log_of(ctx: &datafusion::prelude::SessionContext, sql: &str) -> Vec<String> {
+    LINES.set(Some(vec![]));
     let planned = async { ctx.sql(sql).await?.create_physical_plan().await };
     let planned = planned.await;
-    let said = SAID.take().unwrap_or_default();
-    // What DataFusion does not take either is an error of its own.
+    let lines = LINES.take().unwrap_or_default();
+    // DataFusion may not support the query either.
     if let Err(error) = planned {
         assert!(crate::range_join::is_refusal(&error), "{sql}: {error}");
     }
-    said
+    lines
 }
 
 #[tokio::test]
-async fn the_log_says_why_a_query_stays_as_it_is() {
-    log::set_logger(&Listener).expect("nobody else listens");
+async fn the_log_has_the_reason_for_each_rejection() {
+    log::set_logger(&Recorder).expect("no other logger is set");
     log::set_max_level(LevelFilter::Debug);
     let ctx = session();
     for sql in [
@@ -86,16 +86,16 @@ async fn the_log_says_why_a_query_stays_as_it_is() {
         ),
     ];
     for (sql, reason) in &reasons {
-        let said = said(&ctx, sql).await;
-        let found = said.iter().any(|line| {
+        let lines = log_of(&ctx, sql).await;
+        let found = lines.iter().any(|line| {
             line.starts_with("DEBUG") && line.contains("stays as it is: ") && line.contains(reason)
         });
-        assert!(found, "{sql}: {said:#?}");
+        assert!(found, "{sql}: {lines:#?}");
     }
-    // What becomes a range join needs no reason, and who switched the rules off wants none.
+    // A query that matches has no reason, and neither has one for which the rules are switched off.
     let sql = format!("SELECT q.id, min(p.v) {join} GROUP BY q.id");
-    assert_eq!(said(&ctx, &sql).await, [""; 0]);
+    assert_eq!(log_of(&ctx, &sql).await, [""; 0]);
     set(&ctx, "rmq.rewrite", "false");
-    assert_eq!(said(&ctx, &reasons[1].0).await, [""; 0]);
+    assert_eq!(log_of(&ctx, &reasons[1].0).await, [""; 0]);
     log::set_max_level(LevelFilter::Off);
 }

@@ -75,7 +75,7 @@ async fn a_builder_registers_as_well_as_a_context() {
         bigint(&ctx, "SELECT range_argmax('t.v', 0, 2)").await,
         Some(2)
     );
-    // Twice is as good as once.
+    // Registering twice is harmless.
     datafusion_rmq::register(&ctx);
     datafusion_rmq::register(&ctx);
     assert_eq!(
@@ -84,9 +84,9 @@ async fn a_builder_registers_as_well_as_a_context() {
     );
 }
 
-/// DataFusion's `date_trunc` has an alias that a function of the same name leaves it, so a session knows both.
+/// DataFusion's `date_trunc` keeps its alias when another function takes its name, so the session has both functions.
 #[tokio::test]
-async fn functions_that_replaced_others_stay() {
+async fn functions_that_replaced_others_are_kept() {
     let answer = |_: &[ColumnarValue]| Ok(ColumnarValue::Scalar(ScalarValue::from(42_i64)));
     let ours = create_udf(
         "date_trunc",
@@ -95,7 +95,7 @@ async fn functions_that_replaced_others_stay() {
         Volatility::Immutable,
         Arc::new(answer),
     );
-    // The order in which functions are registered again is another each time.
+    // The order in which functions are registered again differs between runs.
     for _ in 0..16 {
         let ctx = SessionContext::new();
         ctx.register_udf(ours.clone());
@@ -109,7 +109,7 @@ async fn functions_that_replaced_others_stay() {
 }
 
 #[tokio::test]
-async fn a_default_schema_set_later_counts() {
+async fn a_default_schema_set_later_is_used() {
     let ctx = session();
     register(&ctx, "t", &[("v", numbers([5]))], &[]);
     run(&ctx, "CREATE SCHEMA other").await.unwrap();
@@ -131,7 +131,7 @@ async fn a_default_schema_set_later_counts() {
 }
 
 #[tokio::test]
-async fn over_the_limit_the_least_recently_used_go() {
+async fn over_the_limit_the_least_recently_used_indexes_are_evicted() {
     let ctx = cpu_session();
     for name in ["a", "b", "c"] {
         register(&ctx, name, &[("v", numbers(0..100_000))], &[]);
@@ -141,7 +141,7 @@ async fn over_the_limit_the_least_recently_used_go() {
     let bytes = bigint(&ctx, "SELECT CAST(max(bytes) AS BIGINT) FROM rmq_indexes()")
         .await
         .unwrap();
-    // Room for two, while a third is built by an estimate that may be a little high.
+    // The limit fits two indexes, while a third is built with an estimate that may be too high.
     run(
         &ctx,
         &format!("SET rmq.index_memory_limit = '{}'", bytes * 5 / 2),
@@ -179,10 +179,10 @@ async fn a_column_over_the_limit_is_an_error_that_names_the_option() {
 }
 
 #[tokio::test]
-async fn the_sessions_pool_bounds_indexes_and_they_yield_to_each_other() {
+async fn the_memory_pool_limits_indexes_and_cached_ones_are_evicted() {
     let pool = Arc::new(GreedyMemoryPool::new(3_000_000));
     let ctx = session_of_pool(SessionConfig::new(), pool);
-    // Two batches, so that each index owns a copy of 1.6 MB.
+    // With two batches, each index owns a copy of 1.6 MB.
     for name in ["a", "b"] {
         register(&ctx, name, &[("v", numbers(0..200_000))], &[100_000]);
         let sql = format!("SELECT range_max('{name}.v', 5, 9)");
@@ -209,7 +209,7 @@ async fn a_dropped_stream_stops_and_frees() {
     drop(stream);
     drop(ctx.deregister_table("t").unwrap());
     run(&ctx, "SELECT * FROM rmq_indexes()").await.unwrap();
-    // Other threads may be in the middle of a batch.
+    // Other threads may still process a batch.
     while ctx.runtime_env().memory_pool.reserved() > 0 {
         assert!(
             started.elapsed() < Duration::from_secs(20),
@@ -220,13 +220,13 @@ async fn a_dropped_stream_stops_and_frees() {
     }
 }
 
-/// One partition's stream is dropped while it makes the build side for all of them; the build side's plan can be run once only.
+/// One partition's stream is dropped while it collects the build side for all partitions. The build side's plan can be executed only once.
 #[tokio::test(flavor = "multi_thread")]
-async fn partitions_go_on_where_one_is_dropped() {
+async fn other_partitions_continue_when_one_is_dropped() {
     let ctx = session();
     register(&ctx, "p", &[("k", numbers(0..200_000))], &[50_000; 3]);
     register_partitions(&ctx, "q", &[("a", numbers(0..4_000))], &[1_000; 3]);
-    // Hashes of groups divide the rows of the build side.
+    // A hash repartition divides the rows of the build side.
     let sql = "SELECT q.a, x.m FROM q CROSS JOIN LATERAL (
                    SELECT max(p.v) AS m FROM (SELECT k, max(k) AS v FROM p GROUP BY k) AS p WHERE p.k BETWEEN q.a AND q.a + 7
                ) AS x";
@@ -260,7 +260,7 @@ async fn partitions_go_on_where_one_is_dropped() {
 }
 
 #[tokio::test]
-async fn no_rows_ask_for_no_index() {
+async fn without_input_rows_no_index_is_built() {
     let ctx = session();
     register(&ctx, "t", &[("v", numbers([5, 3, 8]))], &[]);
     register(
@@ -326,9 +326,9 @@ async fn a_subquerys_order_holds_over_many_partitions() {
     }
 }
 
-/// The first to ask gives up while a subquery's rows are read; who asks later in the same run reads them anew.
+/// The first partition is dropped while it reads a subquery's rows. Later ones in the same run read them again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_subquery_given_up_is_read_again() {
+async fn a_subquery_whose_reader_is_dropped_is_read_again() {
     let ctx = session();
     let values = numbers((0..400_000).map(|i| i * 7919 % 300_007));
     register(&ctx, "t", &[("v", values)], &[100_000, 100_000]);
@@ -337,7 +337,7 @@ async fn a_subquery_given_up_is_read_again() {
     let plan = ctx.sql(sql).await.unwrap();
     let plan = plan.create_physical_plan().await.unwrap();
     let task = ctx.task_ctx();
-    // A new plan around the same relation, as its own operators run once only.
+    // A new plan around the same relation, because its operators can be executed only once.
     let again = || reset_plan_states(Arc::clone(&plan)).unwrap();
     for given_up in 0..4 {
         let mut stream = again().execute(0, Arc::clone(&task)).unwrap();

@@ -1,4 +1,4 @@
-//! One plan that is executed several times, also at once and in one task context: each run has the answers of a run alone.
+//! One plan executed several times, also concurrently and in one task context: each run returns the rows of a single run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ use crate::range_join::{lines, register_partitions};
 use crate::support::session_of_pool;
 use rmq_testing::{Random, cases};
 
-/// A table that counts how often it is read.
+/// A table that counts its scans.
 #[derive(Debug)]
 struct Counted {
     schema: SchemaRef,
@@ -31,7 +31,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// A table of one partition, registered under this name: `columns` gives those of each reading by its number.
+    /// Registers a table of one partition. `columns` makes the columns of each scan from its number.
     fn register(
         ctx: &SessionContext,
         name: &str,
@@ -74,7 +74,7 @@ fn integers(values: impl IntoIterator<Item = i64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(values))
 }
 
-/// So many partitions, each read as it stands.
+/// A configuration with this many partitions, which scans do not rearrange.
 fn config(partitions: usize) -> SessionConfig {
     SessionConfig::new()
         .with_target_partitions(partitions)
@@ -116,7 +116,7 @@ async fn part(
     batches.try_collect().await
 }
 
-/// Tables `q` of three partitions and `p`, which counts.
+/// Registers the table `q` with three partitions, and `p`, which counts its scans.
 fn tables(ctx: &SessionContext, p: fn(usize) -> Vec<ArrayRef>, q: i64) -> Arc<Counted> {
     datafusion_rmq::register(ctx);
     let third = q as usize / 3;
@@ -180,7 +180,7 @@ async fn partitions_one_after_another_are_one_run() {
     }
 }
 
-/// Nobody knows whether the other partitions are still to come: what waits for them does not grow.
+/// Whether the other partitions will still be executed is unknown, so the state kept for them must not grow.
 #[tokio::test]
 async fn a_partition_executed_again_and_again_keeps_no_memory() {
     for sql in [PER_ROW, PER_GROUP] {
@@ -201,8 +201,8 @@ async fn a_partition_executed_again_and_again_keeps_no_memory() {
     }
 }
 
-/// Where the rows of one run are known to be groups and those of another are not, as memory lacked, their partitions don't fit
-/// together, and nobody can tell which partitions belong together.
+/// If one run returns its rows as groups and another, for lack of memory, does not, their partitions do not fit together. Such runs must end in an
+/// error.
 #[tokio::test]
 async fn partitions_of_several_runs_make_up_all_groups_or_end_in_an_error() {
     const ROWS: i64 = 60_000;
@@ -219,7 +219,7 @@ async fn partitions_of_several_runs_make_up_all_groups_or_end_in_an_error() {
         let sql = "SELECT q.id, min(p.v) AS m FROM q LEFT JOIN p ON p.k BETWEEN q.id AND q.id + 1000 GROUP BY q.id";
         let plan = planned(&ctx, sql, 2).await;
         let context = ctx.task_ctx();
-        // Each a task of its own: DataFusion's operators panic where they are executed twice.
+        // Each in its own task, because DataFusion's operators panic when they are executed twice.
         let mut streams = vec![];
         for partition in [0, 0, 1, 1] {
             let stream = plan.execute(partition, Arc::clone(&context));
@@ -278,13 +278,13 @@ async fn partitions_of_several_runs_make_up_all_groups_or_end_in_an_error() {
     assert!(right > 0 && refused > 0, "{right} right, {refused} refused");
 }
 
-/// An outer join's condition over both sides asks an index as an expression, which knows nothing of runs.
+/// A call over both sides of an outer join is an expression, which must find the index of its run.
 #[tokio::test]
 async fn runs_at_once_each_look_up_their_own_version() {
     let config = config(1).with_batch_size(4);
     let ctx = SessionContext::new_with_config(config);
     datafusion_rmq::register(&ctx);
-    // Whoever reads it finds the number of the reading.
+    // Each scan returns its number.
     Counted::register(&ctx, "live", &["v"], |read| {
         vec![integers(vec![read as i64; 100])]
     });
@@ -316,7 +316,7 @@ async fn runs_at_once_each_look_up_their_own_version() {
     }
 }
 
-/// An index that another run has put must not drive out one of a run that has not put all of its own yet.
+/// An index of one run must not evict those of another run that has not stored all of its own yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn runs_at_once_have_all_their_indexes() {
     let ctx = SessionContext::new_with_config(config(1));

@@ -1,7 +1,7 @@
 //! Runs the `.slt` files of `sql-tests` and its folders, each in a session of its own.
 //!
-//! `RMQ_SLT=name` runs only the files whose path contains that; `RMQ_SLT_OVERRIDE=1` writes what came out into the files.
-//! `RMQ_TEST_ENGINE=cuda` has each session begin with that engine; the files then know the label `cuda`.
+//! `RMQ_SLT=name` runs only the files whose path contains that; `RMQ_SLT_OVERRIDE=1` writes the results into the files.
+//! `RMQ_TEST_ENGINE=cuda` sets that engine in each session, and the label `cuda` in the files.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +17,7 @@ use sqllogictest::{AsyncDB, ColumnType, DBOutput, Runner, strict_column_validato
 use crate::fake::Fake;
 use crate::support::{engine, session, skipped};
 
-/// One letter a column, as in DataFusion's own files.
+/// One letter per column, as in DataFusion's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Letter {
     Boolean,
@@ -125,7 +125,7 @@ fn rows(batch: &RecordBatch) -> Result<Vec<Vec<String>>> {
 }
 
 fn files() -> Vec<PathBuf> {
-    // A binary that was carried to another machine runs in the repository's root.
+    // A binary that was copied to another machine runs in the repository's root.
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = if here.exists() { here } else { Path::new(".") };
     let wanted = std::env::var("RMQ_SLT").unwrap_or_default();
@@ -169,7 +169,7 @@ async fn sql_files_pass() {
     }
 }
 
-/// The same answers where devices give them; these here are threads.
+/// The same files with devices, which are threads here.
 #[tokio::test(flavor = "multi_thread")]
 async fn sql_files_pass_on_devices() {
     let on_devices = || Fake::real().session(&[("rmq.engine", "cuda")]);
@@ -201,7 +201,7 @@ async fn pass(session: fn() -> SessionContext, label: Option<&str>) {
         for record in parsed {
             use sqllogictest::Record::{Query, Statement};
             records += usize::from(matches!(record, Query { .. } | Statement { .. }));
-            // One failure does not hide the next.
+            // Go on, to report all failures.
             if let Err(error) = runner.run_async(record).await {
                 failed.push(error.to_string());
             }

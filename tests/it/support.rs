@@ -1,4 +1,4 @@
-//! What several tests share.
+//! Helpers that several tests share.
 
 use std::sync::Arc;
 
@@ -14,12 +14,12 @@ use rmq_engine::cuda::devices;
 
 use crate::fake::Fake;
 
-/// What `RMQ_TEST_ENGINE` wants sessions to begin with: an engine, or `threads` for devices that are threads.
+/// The engine that `RMQ_TEST_ENGINE` sets in sessions, or `threads` for devices that are threads.
 pub fn engine() -> Option<String> {
     std::env::var("RMQ_TEST_ENGINE").ok()
 }
 
-/// Whether tests with the engine of `RMQ_TEST_ENGINE` can't run here, which they then say.
+/// Whether tests with the engine of `RMQ_TEST_ENGINE` cannot run on this machine. Prints a line if so.
 pub fn skipped() -> bool {
     let skipped = engine().is_some_and(|e| e == "cuda")
         && devices().map_or(true, |all| all.iter().all(|d| d.unusable.is_some()));
@@ -46,7 +46,7 @@ pub fn session() -> SessionContext {
     ctx
 }
 
-/// A session for what is about this machine's memory.
+/// A session whose indexes are in this machine's memory.
 pub fn cpu_session() -> SessionContext {
     let ctx = session();
     set(&ctx, "rmq.engine", "cpu");
@@ -69,14 +69,14 @@ pub fn set(ctx: &SessionContext, name: &str, value: &str) {
     options.set(name, value).expect("an option");
 }
 
-/// Runs one statement to its end; the rows as one batch.
+/// Runs one statement and returns its rows as one batch.
 pub async fn run(ctx: &SessionContext, sql: &str) -> Result<RecordBatch> {
     let frame = ctx.sql(sql).await?;
     let schema = Arc::clone(frame.schema().inner());
     Ok(concat_batches(&schema, &frame.collect().await?)?)
 }
 
-/// The first column of the only row, a BIGINT.
+/// Runs a query with one row and returns its first column, a BIGINT.
 pub async fn bigint(ctx: &SessionContext, sql: &str) -> Option<i64> {
     let batch = run(ctx, sql).await.unwrap_or_else(|e| panic!("{sql}: {e}"));
     assert_eq!(batch.num_rows(), 1, "{sql}");
@@ -84,7 +84,7 @@ pub async fn bigint(ctx: &SessionContext, sql: &str) -> Option<i64> {
     column.is_valid(0).then(|| column.value(0))
 }
 
-/// The message of the error that a statement ends with.
+/// Runs a statement that must fail and returns its error message.
 pub async fn error(ctx: &SessionContext, sql: &str) -> String {
     match run(ctx, sql).await {
         Ok(_) => panic!("no error from: {sql}"),

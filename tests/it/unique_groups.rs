@@ -1,5 +1,5 @@
-//! Groups over range joins that turn out to be single rows, and those that do not: against the same queries without range
-//! joins, and what becomes of errors, cancelling, memory and partitions that nobody reads.
+//! Groups over range joins that are single rows, and groups that are not: compared with the same queries without range joins. Also errors,
+//! cancellation, memory, and partitions that are not read.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -24,13 +24,13 @@ use crate::range_join::{lines, register_partitions};
 use crate::support::{run, session_of_pool, set};
 use rmq_testing::{Random, cases, is_usual};
 
-/// How many tables the random test has unless `RMQ_CASES` says otherwise.
+/// The default number of random tables; `RMQ_CASES` sets another.
 const CASES: usize = 60;
 
-/// Seeds of cases that once failed.
+/// Seeds of cases that failed in the past.
 const FAILED: [u64; 0] = [];
 
-/// For each operator of a plan that looks for groups of one row, whether it found them; `None` if nobody asked.
+/// For each `UniqueGroupsExec` of a plan, whether every group was a single row; `None` if it was not executed.
 fn found(plan: &Arc<dyn ExecutionPlan>) -> Vec<Option<bool>> {
     let mut all: Vec<_> = plan.children().into_iter().flat_map(found).collect();
     if plan.name() == "UniqueGroupsExec" {
@@ -41,7 +41,7 @@ fn found(plan: &Arc<dyn ExecutionPlan>) -> Vec<Option<bool>> {
     all
 }
 
-/// Rows that a plan's operators of this name gave.
+/// The output rows of a plan's operators with this name.
 fn rows_of(plan: &Arc<dyn ExecutionPlan>, name: &str) -> usize {
     let below = plan.children().into_iter().map(|p| rows_of(p, name));
     let own = plan.metrics().filter(|_| plan.name() == name);
@@ -52,7 +52,7 @@ async fn planned(ctx: &SessionContext, sql: &str) -> Result<Arc<dyn ExecutionPla
     ctx.sql(sql).await?.create_physical_plan().await
 }
 
-/// The sorted rows, and the plan that gave them.
+/// The sorted rows, and the executed plan.
 async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, Arc<dyn ExecutionPlan>)> {
     let plan = planned(ctx, sql).await?;
     let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await?;
@@ -68,21 +68,21 @@ async fn plain_answer(ctx: &SessionContext, sql: &str) -> Vec<String> {
     rows
 }
 
-/// What the ids of the probe side are like.
+/// The kind of ids of the probe side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ids {
     Ascending,
     /// Ascending in each batch, the batches in any order.
     Blocks,
     Shuffled,
-    /// Each twice, one after the other.
+    /// Each id twice in succession.
     Pairs,
-    /// All once more after the last.
+    /// All ids, and then all again.
     Repeated,
     Null,
 }
 
-/// So many different ids of a random type, ascending: small ones, those next to the type's ends, or with gaps.
+/// Makes `n` distinct ascending ids of a random type: small ones, ones near the type's limits, or ones with gaps.
 fn ids(random: &mut Random, n: usize) -> ArrayRef {
     if random.below(4) == 0 {
         let first = [0, u64::MAX - n as u64][random.below(2)];
@@ -110,10 +110,10 @@ fn ids(random: &mut Random, n: usize) -> ArrayRef {
         8 => (times, DataType::Duration(TimeUnit::Microsecond)),
         _ => (wide, DataType::Int64),
     };
-    cast(&of, &data_type).expect("any of these is one of the type")
+    cast(&of, &data_type).expect("the values fit the type")
 }
 
-/// A session over two random tables, and what the ids of `q` are.
+/// A session with two random tables, and the kind of ids of `q`.
 fn tables(random: &mut Random) -> (SessionContext, Ids) {
     let config = SessionConfig::new()
         .with_target_partitions(1 + random.below(4))
@@ -121,7 +121,7 @@ fn tables(random: &mut Random) -> (SessionContext, Ids) {
     let ctx = SessionContext::new_with_config(config);
     datafusion_rmq::register(&ctx);
     if random.below(2) == 0 {
-        // Joins by hashes in partitions, whatever the size.
+        // Partitioned hash joins for any size.
         for name in ["", "_rows"] {
             let name = format!("datafusion.optimizer.hash_join_single_partition_threshold{name}");
             set(&ctx, &name, "0");
@@ -160,7 +160,7 @@ fn tables(random: &mut Random) -> (SessionContext, Ids) {
             .collect(),
     };
     let rows = order.len();
-    let id = take(&id, &UInt64Array::from(order), None).expect("places of ids");
+    let id = take(&id, &UInt64Array::from(order), None).expect("indexes of ids");
     let mut small = |n: usize, below: usize| -> ArrayRef {
         let values = (0..n).map(|_| (random.below(9) > 0).then(|| random.below(below) as i64));
         Arc::new(values.collect::<Int64Array>())
@@ -284,11 +284,11 @@ fn query(random: &mut Random) -> (String, bool, bool) {
 }
 
 #[test]
-fn groups_of_one_row_and_of_several_agree_with_datafusion() {
+fn single_row_groups_and_others_agree_with_datafusion() {
     let cases = cases("unique groups", &FAILED, CASES);
     let asked = cases.len() * 12;
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    // Operators that found single rows, that did not, and plans without one.
+    // The numbers of operators with single-row groups only, of other such operators, and of plans without one.
     let (mut unique, mut several, mut without) = (0, 0, 0);
     for case in cases {
         let mut random = Random::of_case(case);
@@ -304,9 +304,9 @@ fn groups_of_one_row_and_of_several_agree_with_datafusion() {
             without += usize::from(found.is_empty());
             for found in found.into_iter().flatten() {
                 let may_be = match like {
-                    // A round robin puts small batches together, in the order in which they came.
+                    // A round-robin repartition combines small batches, in the order of arrival.
                     Ids::Ascending => found || !by_id || text.contains("RoundRobinBatch"),
-                    // Rows of one id may be told apart by another column.
+                    // Another column may distinguish rows with the same id.
                     Ids::Pairs | Ids::Repeated | Ids::Null => !found || !all_rows,
                     Ids::Blocks | Ids::Shuffled => true,
                 };
@@ -324,7 +324,7 @@ fn groups_of_one_row_and_of_several_agree_with_datafusion() {
     assert!(all_came || !is_usual());
 }
 
-/// A pool that refuses what goes over a limit to those who look for groups of one row.
+/// A memory pool that limits only the consumers of `UniqueGroupsExec`.
 #[derive(Debug)]
 struct ForUniqueGroups {
     limit: usize,
@@ -421,7 +421,7 @@ fn lowest(probe: &str) -> String {
     )
 }
 
-/// Waits until all memory is given back. What is being sorted or indexed just now goes on to its end.
+/// Waits until all memory is freed. A sort or an index build in progress runs to its end.
 async fn until_free(pool: &dyn MemoryPool) {
     let mut waited = Duration::ZERO;
     while pool.reserved() > 0 {
@@ -459,7 +459,7 @@ async fn explain_analyze_says_what_was_found() {
 }
 
 #[tokio::test]
-async fn what_is_not_granted_goes_to_the_aggregate() {
+async fn without_memory_the_aggregate_runs() {
     for limit in [0, 1, 20_000, 200_000] {
         let pool = Arc::new(ForUniqueGroups {
             limit,
@@ -507,7 +507,7 @@ async fn little_memory_gives_the_same_rows_or_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_search_gives_its_memory_back() {
+async fn a_cancelled_read_frees_its_memory() {
     let pool = unlimited();
     let ctx = large(Arc::clone(&pool) as _).await;
     for micros in [0, 200, 1000, 3000, 6000, 12_000] {
@@ -538,7 +538,7 @@ async fn an_error_of_the_input_reaches_all_partitions() {
         for stream in streams.collect::<Vec<_>>() {
             let rows = stream.try_collect::<Vec<_>>();
             let rows = tokio::time::timeout(Duration::from_secs(60), rows);
-            let error = rows.await.expect("no partition waits for ever");
+            let error = rows.await.expect("no partition waits forever");
             let error = error.expect_err("12345 is among the ids").to_string();
             assert!(error.contains("Divide by zero"), "{error}");
         }
@@ -546,7 +546,7 @@ async fn an_error_of_the_input_reaches_all_partitions() {
 }
 
 #[tokio::test]
-async fn partitions_need_not_be_read_together_or_at_all() {
+async fn partitions_may_be_read_separately_or_not_at_all() {
     let ctx = large(unlimited()).await;
     for table in ["q", "r"] {
         let sql = lowest(table);
@@ -557,12 +557,12 @@ async fn partitions_need_not_be_read_together_or_at_all() {
             .map(|i| plan.execute(i, Arc::clone(&task)).expect("a stream"))
             .collect();
         let mut rows = vec![];
-        // The second is dropped without being polled; the last is read first.
+        // The second stream is dropped without a poll; the last one is read first.
         drop(streams.remove(1));
         for stream in streams.into_iter().rev() {
             let read =
                 tokio::time::timeout(Duration::from_secs(60), stream.try_collect::<Vec<_>>());
-            let read = read.await.expect("no partition waits for ever");
+            let read = read.await.expect("no partition waits forever");
             let read = lines(&read.expect("rows"));
             assert!(!read.is_empty() && read.len() < 10_000, "{}", read.len());
             rows.extend(read);
@@ -572,7 +572,7 @@ async fn partitions_need_not_be_read_together_or_at_all() {
         rows.dedup();
         assert!(rows.iter().all(|row| expected.binary_search(row).is_ok()));
     }
-    // Of a run in which only one partition is executed, too.
+    // Also in a run that executes only one partition.
     let plan = planned(&ctx, &lowest("q")).await.expect("a plan");
     let mut rows = vec![];
     for partition in 0..4 {
@@ -584,7 +584,7 @@ async fn partitions_need_not_be_read_together_or_at_all() {
 }
 
 #[tokio::test]
-async fn a_plan_runs_again() {
+async fn a_plan_can_run_again() {
     let ctx = large(unlimited()).await;
     let plan = planned(&ctx, &lowest("q")).await.expect("a plan");
     let first = all_rows(&plan, &ctx).await;
@@ -598,7 +598,7 @@ async fn a_plan_runs_again() {
 }
 
 #[tokio::test]
-async fn the_rule_changes_a_plan_once() {
+async fn the_rule_is_idempotent() {
     let ctx = large(unlimited()).await;
     datafusion_rmq::register(&ctx);
     let state = ctx.state();
@@ -611,7 +611,7 @@ async fn the_rule_changes_a_plan_once() {
     let shown = |plan: &Arc<dyn ExecutionPlan>| displayable(plan.as_ref()).indent(true).to_string();
     let options = state.config_options();
     let mut again = Arc::clone(&plan);
-    // DataFusion's rules may run after it, too.
+    // DataFusion's rules may run after it.
     for rule in rules {
         let changed = rule.optimize(again, options);
         again = changed.unwrap_or_else(|e| panic!("{}: {e}", rule.name()));
@@ -623,7 +623,7 @@ async fn the_rule_changes_a_plan_once() {
 }
 
 #[tokio::test]
-async fn where_the_hashes_of_groups_matter_the_plan_stays() {
+async fn plans_that_rely_on_hash_partitions_are_unchanged() {
     let ctx = large(unlimited()).await;
     for name in ["", "_rows"] {
         let name = format!("datafusion.optimizer.hash_join_single_partition_threshold{name}");
@@ -661,7 +661,7 @@ async fn where_the_hashes_of_groups_matter_the_plan_stays() {
 }
 
 #[tokio::test]
-async fn what_stands_in_a_groups_only_row_is_known() {
+async fn aggregates_of_single_rows_agree_with_datafusion() {
     let ctx = large(unlimited()).await;
     for (aggregate, is_known) in [
         ("min(p.v)", true),
@@ -679,7 +679,7 @@ async fn what_stands_in_a_groups_only_row_is_known() {
         ("last_value(p.v ORDER BY p.k DESC)", true),
         ("first_value(p.k ORDER BY p.v, p.k)", false),
         ("max(q.k)", true),
-        // In DataFusion's MIN of floats with GROUP BY, infinity is none.
+        // DataFusion's MIN of floats with GROUP BY does not return infinity.
         ("min(q.f)", false),
     ] {
         for join in ["JOIN", "LEFT JOIN"] {

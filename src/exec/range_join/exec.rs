@@ -64,6 +64,30 @@ impl RangeJoinExec {
         Self::with_spec(probe, build, Arc::new(spec), label, engine)
     }
 
+    /// The side whose rows are kept.
+    #[must_use]
+    pub fn probe(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.probe
+    }
+
+    /// The side whose rows are aggregated.
+    #[must_use]
+    pub fn build(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.build
+    }
+
+    /// The keys, bounds and aggregates.
+    #[must_use]
+    pub fn spec(&self) -> &RangeJoinSpec<PhysicalExprRef> {
+        &self.spec
+    }
+
+    /// The keys, bounds and aggregates as EXPLAIN shows them, in the query's column names.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
     /// The probe side and the build side.
     pub(crate) fn inputs(&self) -> [&Arc<dyn ExecutionPlan>; 2] {
         [&self.probe, &self.build]

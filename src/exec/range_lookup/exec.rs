@@ -31,18 +31,24 @@ use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
 use crate::exec::range_lookup::stream::{Answering, Search};
 
-/// One call, planned.
+/// A call of a range function in physical expressions.
 #[derive(Debug, Clone)]
-pub(crate) struct PhysicalCall {
-    pub(crate) function: RangeFunction,
+pub struct PhysicalCall {
+    /// Which extreme, and whether its value or its position.
+    pub function: RangeFunction,
     pub(crate) relation: Arc<Relation>,
-    pub(crate) column: String,
-    pub(crate) left: Arc<dyn PhysicalExpr>,
-    pub(crate) right: Arc<dyn PhysicalExpr>,
-    pub(crate) output: String,
-    pub(crate) data_type: DataType,
-    /// Whether the bounds are others each time that they are evaluated.
-    pub(crate) volatile: bool,
+    /// The name of the indexed column.
+    pub column: String,
+    /// The first position, inclusive, over the input.
+    pub left: Arc<dyn PhysicalExpr>,
+    /// The last position, inclusive, over the input.
+    pub right: Arc<dyn PhysicalExpr>,
+    /// The name of the added column.
+    pub output: String,
+    /// The type of the added column.
+    pub data_type: DataType,
+    /// Whether the bounds have another value each time that they are evaluated.
+    pub volatile: bool,
 }
 
 impl PhysicalCall {
@@ -93,6 +99,18 @@ impl RangeLookupExec {
             metrics: ExecutionPlanMetricsSet::new(),
             noted: Arc::default(),
         })
+    }
+
+    /// The input.
+    #[must_use]
+    pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
+    }
+
+    /// The calls, one added column each, in the order of the columns.
+    #[must_use]
+    pub fn calls(&self) -> &[PhysicalCall] {
+        &self.calls
     }
 
     /// What `EXPLAIN` says of the engines that answer.

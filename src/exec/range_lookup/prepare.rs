@@ -28,16 +28,19 @@ use crate::expr::index_lookup::{IndexSlot, RunNumber};
 
 /// An index, and where the expression that asks it looks.
 #[derive(Debug, Clone)]
-pub(crate) struct PhysicalLookup {
-    pub(crate) function: RangeFunction,
+pub struct PhysicalLookup {
+    /// The function that the expression computes.
+    pub function: RangeFunction,
     pub(crate) relation: Arc<Relation>,
-    pub(crate) column: String,
-    pub(crate) slot: IndexSlot,
+    /// The name of the indexed column.
+    pub column: String,
+    /// The slot from which the expression takes the index.
+    pub slot: IndexSlot,
 }
 
 /// Passes its input on, once the indexes are ready, with the number of the run as a further column.
 #[derive(Debug)]
-pub(crate) struct PrepareIndexesExec {
+pub struct PrepareIndexesExec {
     input: Arc<dyn ExecutionPlan>,
     lookups: Vec<PhysicalLookup>,
     /// The further column's name.
@@ -50,6 +53,24 @@ pub(crate) struct PrepareIndexesExec {
 }
 
 impl PrepareIndexesExec {
+    /// The input.
+    #[must_use]
+    pub fn input(&self) -> &Arc<dyn ExecutionPlan> {
+        &self.input
+    }
+
+    /// The indexes, each with its slot.
+    #[must_use]
+    pub fn lookups(&self) -> &[PhysicalLookup] {
+        &self.lookups
+    }
+
+    /// The name of the added column, the number of the execution.
+    #[must_use]
+    pub fn run(&self) -> &str {
+        &self.run
+    }
+
     pub(crate) fn try_new(
         input: Arc<dyn ExecutionPlan>,
         lookups: Vec<PhysicalLookup>,

@@ -1,15 +1,4 @@
-//! The operator of aggregates whose groups may turn out to be single rows.
-//!
-//! ```text
-//!   UniqueGroupsExec     reads all rows; where each is a group, they are the answer
-//!     AggregateExec …    runs where they are not
-//!       ReplayExec       gives it the rows that were read, and then the rest
-//!         input
-//! ```
-//!
-//! A group of one row needs no hash table. That no two rows are of one group is told by a column that is grouped by: it ascends
-//! in each batch, and no two batches overlap in it. Where a batch speaks against it, which is the first one nearly always, or
-//! memory does not suffice to go on, the ordinary aggregate runs.
+//! The operator: the rows themselves if each is a group, the aggregate's output otherwise. The folder's documentation has the algorithm.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -40,26 +29,34 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::common::dictionaries::has_few_keys;
 use crate::exec::common::once_per_run::{OncePerRun, PerContext};
-use crate::exec::unique_groups::pattern::GroupsOfOne;
-use crate::exec::unique_groups::reader::{Dealt, Groups, Reading};
-use crate::exec::unique_groups::replay::{Held, ReplayExec};
+use crate::exec::unique_groups::pattern::SingletonGroups;
+use crate::exec::unique_groups::reader::{FirstAssignment, Grouping, ReadTask};
+use crate::exec::unique_groups::replay::{ReplayExec, ReservedBatch};
 
-/// Gives the groups of an aggregate: the rows themselves where each is a group of its own.
+/// Computes the output of a grouped aggregate without a hash table if each input row is a group of its own.
+///
+/// Its child is the aggregate, over a [`ReplayExec`]; the output has the aggregate's schema and number of partitions. Rows of a group
+/// need not be in the partition of their hash. Metrics: `unique_groups` is 1 if every row was a group.
 #[derive(Debug)]
-pub(crate) struct UniqueGroupsExec {
-    /// The ordinary aggregate, over a [`ReplayExec`].
-    ordinary: Arc<dyn ExecutionPlan>,
-    groups: Arc<GroupsOfOne>,
+pub struct UniqueGroupsExec {
+    /// The aggregate that runs if groups may have several rows, over a [`ReplayExec`].
+    aggregate: Arc<dyn ExecutionPlan>,
+    groups: Arc<SingletonGroups>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    reading: Arc<OncePerRun<Reading>>,
-    dealt: Arc<PerContext<Dealt>>,
+    reading: Arc<OncePerRun<ReadTask>>,
+    first_assignment: Arc<PerContext<FirstAssignment>>,
 }
 
 impl UniqueGroupsExec {
-    /// The same groups as those of an aggregate over a [`ReplayExec`], if it is one that this operator knows.
-    pub(crate) fn over(ordinary: &Arc<dyn ExecutionPlan>) -> Result<Option<Self>> {
-        let Some(mut groups) = GroupsOfOne::of(ordinary) else {
+    /// Wraps an aggregate over a [`ReplayExec`]. `None` if the aggregate is not one that can be computed for single rows: it has a
+    /// filter, a limit, grouping sets, no grouping column that is an integer or a time, or an aggregate other than MIN, MAX, SUM,
+    /// `FIRST_VALUE` and `LAST_VALUE`.
+    ///
+    /// # Errors
+    /// An internal error if the [`ReplayExec`] has no input.
+    pub fn over(aggregate: &Arc<dyn ExecutionPlan>) -> Result<Option<Self>> {
+        let Some(mut groups) = SingletonGroups::of(aggregate) else {
             return Ok(None);
         };
         if !groups.input.is::<ReplayExec>() {
@@ -70,17 +67,17 @@ impl UniqueGroupsExec {
             return internal_err!("ReplayExec has one input");
         };
         groups.input = input;
-        let known = ordinary.equivalence_properties();
-        // What holds in each partition need not hold where rows lie in others.
+        let known = aggregate.equivalence_properties();
+        // A property of each partition need not hold once rows move to other partitions.
         let of_partitions = |c: &AcrossPartitions| matches!(c, AcrossPartitions::Heterogeneous);
         let constants = known.constants();
         let mut constants = constants.iter().map(|c| &c.across_partitions);
         if !known.oeq_class().is_empty() || constants.any(of_partitions) {
             return Ok(None);
         }
-        // All else does, and operators above count on it.
+        // All other properties hold, and operators above rely on them.
         let equivalences = known.clone();
-        let partitions = ordinary.output_partitioning().partition_count();
+        let partitions = aggregate.output_partitioning().partition_count();
         let properties = PlanProperties::new(
             equivalences,
             Partitioning::UnknownPartitioning(partitions),
@@ -89,12 +86,12 @@ impl UniqueGroupsExec {
         );
         let properties = properties.with_scheduling_type(SchedulingType::Cooperative);
         Ok(Some(Self {
-            ordinary: Arc::clone(ordinary),
+            aggregate: Arc::clone(aggregate),
             groups: Arc::new(groups),
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
             reading: Arc::default(),
-            dealt: Arc::default(),
+            first_assignment: Arc::default(),
         }))
     }
 }
@@ -103,7 +100,7 @@ impl DisplayAs for UniqueGroupsExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         let rows = self.groups.input.schema();
         let keys = self.groups.keys.iter();
-        let keys = keys.filter_map(|place| rows.fields().get(*place));
+        let keys = keys.filter_map(|column| rows.fields().get(*column));
         let keys: Vec<&str> = keys.map(|field| field.name().as_str()).collect();
         let keys = keys.join(", ");
         match t {
@@ -125,7 +122,7 @@ impl ExecutionPlan for UniqueGroupsExec {
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
-        vec![&self.ordinary]
+        vec![&self.aggregate]
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
@@ -152,13 +149,13 @@ impl ExecutionPlan for UniqueGroupsExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [ordinary] = <[_; 1]>::try_from(children).or_else(|c: Vec<_>| {
+        let [aggregate] = <[_; 1]>::try_from(children).or_else(|c: Vec<_>| {
             internal_err!("UniqueGroupsExec has one input, not {}", c.len())
         })?;
-        Ok(match Self::over(&ordinary)? {
+        Ok(match Self::over(&aggregate)? {
             Some(unique) => Arc::new(unique),
-            // It was made another plan, which gives the groups, too.
-            None => ordinary,
+            // A rule replaced the aggregate by another plan with the same output.
+            None => aggregate,
         })
     }
 
@@ -177,37 +174,44 @@ impl ExecutionPlan for UniqueGroupsExec {
     ) -> Result<SendableRecordBatchStream> {
         let partitions = self.properties.partitioning.partition_count();
         let run = self.reading.run(&context, partition, partitions);
-        let dealt = self.dealt.get(&context);
+        let first_assignment = self.first_assignment.get(&context);
         let metrics = BaselineMetrics::new(&self.metrics, partition);
         let set = self.metrics.clone();
-        let kept = Arc::clone(&dealt);
-        let (groups, ordinary) = (Arc::clone(&self.groups), Arc::clone(&self.ordinary));
+        let shared = Arc::clone(&first_assignment);
+        let (groups, aggregate) = (Arc::clone(&self.groups), Arc::clone(&self.aggregate));
         let batches = async move {
             let batch_size = context.session_config().batch_size();
-            let asked = Arc::clone(&groups);
-            let begin =
-                || async move { Ok(Reading::begin(asked, partitions, dealt, context, &set)) };
+            let read_groups = Arc::clone(&groups);
+            let begin = || async move {
+                Ok(ReadTask::begin(
+                    read_groups,
+                    partitions,
+                    first_assignment,
+                    context,
+                    &set,
+                ))
+            };
             let reading = run.get(begin).await?;
             let batches: BoxStream<'static, Result<RecordBatch>> =
                 match reading.groups().await?.as_ref() {
-                    Groups::OfOne(shares) => stream::iter(Giving {
+                    Grouping::Singletons(rows) => stream::iter(GroupBatches {
                         groups,
-                        rows: Groups::take(shares, partition),
+                        rows: Grouping::take(rows, partition),
                         ready: VecDeque::new(),
                         batch_size,
                         metrics,
                     })
                     .boxed(),
-                    Groups::OfAny(context) => {
-                        let batches = ordinary.execute(partition, Arc::clone(context))?;
+                    Grouping::Any(context) => {
+                        let batches = aggregate.execute(partition, Arc::clone(context))?;
                         batches.map(move |b| b.record_output(&metrics)).boxed()
                     }
                 };
             Ok::<_, DataFusionError>(batches)
         };
         let batches = stream::once(batches).try_flatten().inspect(move |_| {
-            // Runs in this context share it as long as rows of one may come.
-            let _ = &kept;
+            // Runs in this context share the assignment while one of them may still return rows.
+            let _ = &shared;
         });
         let batches = RecordBatchStreamAdapter::new(self.schema(), batches);
         Ok(make_cooperative(Box::pin(batches)))
@@ -216,7 +220,7 @@ impl ExecutionPlan for UniqueGroupsExec {
     fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
         vec![match partition {
             None => ChildStats::At(None),
-            // Its partitions are others.
+            // Rows are assigned to other partitions than the aggregate's.
             Some(_) => ChildStats::Skip,
         }]
     }
@@ -227,7 +231,7 @@ impl ExecutionPlan for UniqueGroupsExec {
         args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
         match (input_stats, args.partition()) {
-            ([ordinary], None) => Ok(Arc::clone(ordinary)),
+            ([aggregate], None) => Ok(Arc::clone(aggregate)),
             _ => Ok(Arc::new(Statistics::new_unknown(&self.schema()))),
         }
     }
@@ -237,19 +241,19 @@ impl ExecutionPlan for UniqueGroupsExec {
     }
 }
 
-/// The rows of a partition as groups.
-struct Giving {
-    groups: Arc<GroupsOfOne>,
-    rows: VecDeque<Held>,
-    /// Groups that go out next.
+/// The output of one partition: its rows as groups.
+struct GroupBatches {
+    groups: Arc<SingletonGroups>,
+    rows: VecDeque<ReservedBatch>,
+    /// Batches to return next.
     ready: VecDeque<RecordBatch>,
     batch_size: usize,
     metrics: BaselineMetrics,
 }
 
-impl Giving {
-    /// Makes some batches ready: a large one, or small ones put together.
-    fn make_ready(&mut self, first: &Held) -> Result<()> {
+impl GroupBatches {
+    /// Projects the next batches to `ready`; small ones are concatenated up to the batch size.
+    fn make_ready(&mut self, first: &ReservedBatch) -> Result<()> {
         let mut rows = first.batch.num_rows();
         let mut batches = vec![self.groups.groups(&first.batch)?];
         while let Some(next) = self.rows.front() {
@@ -267,13 +271,13 @@ impl Giving {
         {
             batches = vec![one];
         }
-        // What can't be put together, such as dictionaries with few keys, where Arrow may panic, goes out as it is.
+        // Batches that cannot be concatenated, such as dictionaries whose key type is too narrow, where Arrow may panic, are returned as they are.
         self.ready.extend(batches);
         Ok(())
     }
 }
 
-impl Iterator for Giving {
+impl Iterator for GroupBatches {
     type Item = Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {

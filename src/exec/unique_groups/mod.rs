@@ -1,4 +1,27 @@
-//! TODO
+//! Grouped aggregates over a range join whose groups may be single rows.
+//!
+//! `GROUP BY` over a range join often groups by a key of the probe side, so that each row is a group of its own and needs no hash table.
+//! `rule` adds the operator above such aggregates, as the last physical rule:
+//!
+//! ```text
+//!   before                        after
+//!                                 UniqueGroupsExec          reads all rows; returns them if each is a group
+//!   AggregateExec (1 or 2 steps)    AggregateExec …         runs otherwise
+//!     RangeJoinExec                   ReplayExec            first the rows that were read, then the rest
+//!                                       RangeJoinExec
+//! ```
+//!
+//! 1. `pattern` finds out what the aggregate returns for a group of one row, and which grouping columns can show that no two rows are in one
+//!    group: integers and times.
+//! 2. `reader` reads all partitions of the input concurrently and reserves memory for the rows.
+//! 3. `ascending` checks each batch: a column has no value twice if it ascends in every batch and no two batches overlap in it.
+//! 4. If such a column remains at the end of the input, the rows are assigned to partitions in the order of that column, and each
+//!    batch is projected to the output (`exec`).
+//! 5. If no such column remains, or memory does not suffice, reading stops. The aggregate runs over a `ReplayExec`, which returns the rows read
+//!    so far and then the rest of the input (`replay`).
+//!
+//! Time: one comparison per row and grouping column, O(n), and O(b log b) for b batches. Memory: the input's rows, at most half of what the memory
+//! pool has left. The first batch that contradicts ends the attempt, so the usual cost of a failed one is one batch.
 
 pub(crate) mod ascending;
 pub(crate) mod exec;

@@ -1,4 +1,4 @@
-//! Aggregates whose value over a group of one row stands in that row.
+//! Aggregates whose value for a group of one row is an expression over that row.
 
 use std::sync::Arc;
 
@@ -22,23 +22,23 @@ use crate::exec::unique_groups::ascending::can_ascend;
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::index::sort_keys::{is_ordered, value_type};
 
-/// What an aggregate gives where each row is a group.
+/// The output of an aggregate whose groups are single rows.
 #[derive(Debug)]
-pub(crate) struct GroupsOfOne {
-    /// The rows.
+pub(crate) struct SingletonGroups {
+    /// The aggregate's input.
     pub(crate) input: Arc<dyn ExecutionPlan>,
-    /// The columns of the rows that are grouped by and that can tell groups apart.
+    /// Indexes of the input columns that are grouped by and whose values can be checked for duplicates.
     pub(crate) keys: Vec<usize>,
-    /// The groups' columns, in those of the rows.
+    /// The output columns as expressions over the input, grouping columns first.
     pub(crate) values: Vec<PhysicalExprRef>,
-    /// How many of them are what is grouped by; the aggregates come after these.
+    /// The number of grouping columns.
     grouped_by: usize,
-    /// The groups' schema.
+    /// The output schema.
     pub(crate) schema: SchemaRef,
 }
 
-impl GroupsOfOne {
-    /// What `plan` gives, if it is an aggregate of this kind, in whatever number of steps.
+impl SingletonGroups {
+    /// Matches an aggregate in one step, or in two (partial and final).
     pub(crate) fn of(plan: &Arc<dyn ExecutionPlan>) -> Option<Self> {
         let last = plan.downcast_ref::<AggregateExec>()?;
         let first = first_step(last)?;
@@ -54,14 +54,14 @@ impl GroupsOfOne {
         }
         let rows = input.schema();
         let keys = groups.expr().iter().filter_map(|(group, _)| {
-            let place = group.downcast_ref::<Column>()?.index();
-            can_ascend(rows.fields().get(place)?.data_type()).then_some(place)
+            let column = group.downcast_ref::<Column>()?.index();
+            can_ascend(rows.fields().get(column)?.data_type()).then_some(column)
         });
         let keys: Vec<usize> = keys.collect();
         let mut values = groups.input_exprs();
         let grouped_by = values.len();
         for aggregate in first.aggr_expr() {
-            values.push(value_of_one(aggregate, &rows)?);
+            values.push(value_of_singleton(aggregate, &rows)?);
         }
         let types = values.iter().map(|value| value.data_type(&rows).ok());
         let same = types.eq(schema.fields().iter().map(|f| Some(f.data_type().clone())));
@@ -74,13 +74,13 @@ impl GroupsOfOne {
         })
     }
 
-    /// The rows of a batch as groups.
+    /// Projects the rows of an input batch to the output.
     pub(crate) fn groups(&self, batch: &RecordBatch) -> Result<RecordBatch> {
         let rows = batch.num_rows();
         let columns = self.values.iter();
         let columns = columns.map(|value| value.evaluate(batch)?.into_array(rows));
         let mut columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
-        // Zeros of both signs are one group, and DataFusion gives that as the positive one.
+        // Zeros of both signs are one group, which DataFusion returns as positive zero.
         for column in &mut columns[..self.grouped_by] {
             *column = normalize_float_zero(column);
         }
@@ -88,7 +88,7 @@ impl GroupsOfOne {
     }
 }
 
-/// The step of an aggregate that reads the rows.
+/// The step of an aggregate that reads the input.
 fn first_step(last: &AggregateExec) -> Option<&AggregateExec> {
     match last.mode() {
         AggregateMode::Single | AggregateMode::SinglePartitioned => Some(last),
@@ -107,8 +107,8 @@ fn first_step(last: &AggregateExec) -> Option<&AggregateExec> {
     }
 }
 
-/// What an aggregate makes of a group of one row.
-fn value_of_one(aggregate: &AggregateFunctionExpr, rows: &Schema) -> Option<PhysicalExprRef> {
+/// An aggregate's value for a group of one row, as an expression over that row.
+fn value_of_singleton(aggregate: &AggregateFunctionExpr, rows: &Schema) -> Option<PhysicalExprRef> {
     use DataType as T;
     let [value] = <[_; 1]>::try_from(aggregate.expressions()).ok()?;
     let data_type = value.data_type(rows).ok()?;
@@ -116,19 +116,19 @@ fn value_of_one(aggregate: &AggregateFunctionExpr, rows: &Schema) -> Option<Phys
     if function.is::<Sum>() {
         let sum = aggregate.field();
         return match (&data_type, sum.data_type()) {
-            // Of the same value with more digits.
+            // The same value with more digits.
             (T::Decimal128(digits, scale), T::Decimal128(more, same))
             | (T::Decimal256(digits, scale), T::Decimal256(more, same))
                 if digits < more && scale == same =>
             {
                 cast(value, rows, sum.data_type().clone()).ok()
             }
-            // The sum of a negative zero and nothing is zero.
+            // The sum of one negative zero is positive zero.
             (T::Float64, _) => binary(value, Operator::Plus, lit(0.0_f64), rows).ok(),
             _ => (!data_type.is_floating()).then_some(value),
         };
     }
-    // In DataFusion's MIN and MAX of floats, infinity is none where there are groups.
+    // DataFusion's grouped MIN and MAX of floats do not return infinities, so floats are left to it.
     let is_one = ((function.is::<Min>() || function.is::<Max>())
         && is_ordered(&data_type)
         && !value_type(&data_type).is_floating())

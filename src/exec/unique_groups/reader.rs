@@ -1,4 +1,4 @@
-//! Reads rows that are to be grouped, until it is known whether each is a group of its own.
+//! Reads the input until it is known whether each row is a group of its own.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -16,24 +16,27 @@ use futures::channel::oneshot;
 use futures::future::{BoxFuture, Either, Shared, select, try_join_all};
 use futures::{FutureExt, StreamExt};
 
-use crate::exec::unique_groups::ascending::{Ascending, ends};
-use crate::exec::unique_groups::pattern::GroupsOfOne;
-use crate::exec::unique_groups::replay::{Held, PartlyRead, Replay};
+use crate::exec::unique_groups::ascending::{AscendingColumns, first_and_last};
+use crate::exec::unique_groups::pattern::SingletonGroups;
+use crate::exec::unique_groups::replay::{PartialRead, Replay, ReservedBatch};
 
-/// The consumer's name in the pool's reports.
+/// The name of the memory consumer in the pool's reports.
 const NAME: &str = "rmq unique groups";
 
-/// What was found.
-pub(crate) enum Groups {
-    /// Each row is a group. The rows, dealt out to partitions.
-    OfOne(Vec<Mutex<VecDeque<Held>>>),
-    /// There may be groups of several rows. Those that were read are in this context.
-    OfAny(Arc<TaskContext>),
+/// The result of reading.
+pub(crate) enum Grouping {
+    /// Each row is a group. The rows of each output partition.
+    Singletons(Vec<Mutex<VecDeque<ReservedBatch>>>),
+    /// Groups may have several rows. The context has the rows that were read, for [`ReplayExec`](super::replay::ReplayExec).
+    Any(Arc<TaskContext>),
 }
 
-impl Groups {
-    /// The rows of a partition, where each is a group.
-    pub(crate) fn take(shares: &[Mutex<VecDeque<Held>>], partition: usize) -> VecDeque<Held> {
+impl Grouping {
+    /// Takes the rows of an output partition.
+    pub(crate) fn take(
+        shares: &[Mutex<VecDeque<ReservedBatch>>],
+        partition: usize,
+    ) -> VecDeque<ReservedBatch> {
         let share = shares.get(partition).map(|share| {
             let mut share = share.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *share)
@@ -42,33 +45,33 @@ impl Groups {
     }
 }
 
-/// What the first run in a task context found, for those that begin in it before that ends: a caller may get partitions of several runs.
+/// The assignment of the first run in a task context. Runs that begin in the same context before that one ends must agree with it, because a
+/// caller may combine partitions of several runs. `None` in it: the first run used the aggregate.
 #[derive(Debug, Default)]
-pub(crate) struct Dealt(OnceLock<Option<Dealing>>);
+pub(crate) struct FirstAssignment(OnceLock<Option<Assignment>>);
 
-/// Of rows that are groups, what decides to which partitions they are dealt: the key, and of each batch its first row's key and
-/// its length.
+/// What determines the partition of each row: the key column, and for each batch the key of its first row and its length.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Dealing {
+struct Assignment {
     key: usize,
     batches: Vec<(Option<(i128, i128)>, usize)>,
 }
 
-impl Dealing {
-    fn new<'a>(batches: impl Iterator<Item = &'a Held>, key: usize) -> Self {
-        let of_batch = |held: &Held| (first_key(held, key), held.batch.num_rows());
+impl Assignment {
+    fn new<'a>(batches: impl Iterator<Item = &'a ReservedBatch>, key: usize) -> Self {
+        let of_batch = |held: &ReservedBatch| (first_key(held, key), held.batch.num_rows());
         let mut batches: Vec<_> = batches.map(of_batch).collect();
         batches.sort_unstable();
         Self { key, batches }
     }
 }
 
-impl Dealt {
-    /// Whether a run that found this may give its rows as groups. Else the ordinary aggregate runs.
+impl FirstAssignment {
+    /// Whether a run with this assignment may return its rows as groups; otherwise it must use the aggregate.
     ///
     /// # Errors
-    /// If the first run has dealt out other rows, or this one found none to deal out.
-    fn allows(&self, found: Option<&Dealing>) -> Result<bool> {
+    /// An execution error if the first run has assigned its rows differently.
+    fn allows(&self, found: Option<&Assignment>) -> Result<bool> {
         let first = self.0.get_or_init(|| found.cloned());
         if first.as_ref() == found || first.is_none() {
             return Ok(first.is_some());
@@ -80,15 +83,15 @@ impl Dealt {
     }
 }
 
-/// Reading, which goes on until this is dropped, whoever waits for it.
-pub(crate) struct Reading(Shared<BoxFuture<'static, SharedResult<Arc<Groups>>>>);
+/// The task that reads the input. It runs until this is dropped, whichever partitions wait for it.
+pub(crate) struct ReadTask(Shared<BoxFuture<'static, SharedResult<Arc<Grouping>>>>);
 
-impl Reading {
-    /// Begins to read, for so many partitions of groups.
+impl ReadTask {
+    /// Starts to read, for this number of output partitions.
     pub(crate) fn begin(
-        groups: Arc<GroupsOfOne>,
+        groups: Arc<SingletonGroups>,
         partitions: usize,
-        dealt: Arc<Dealt>,
+        first_assignment: Arc<FirstAssignment>,
         context: Arc<TaskContext>,
         metrics: &ExecutionPlanMetricsSet,
     ) -> Self {
@@ -96,7 +99,15 @@ impl Reading {
         let unique_groups = builder().counter("unique_groups", 0);
         let time = builder().elapsed_compute(0);
         let reading = SpawnedTask::spawn(async move {
-            read(&groups, partitions, &dealt, &context, &unique_groups, time).await
+            read(
+                &groups,
+                partitions,
+                &first_assignment,
+                &context,
+                &unique_groups,
+                time,
+            )
+            .await
         });
         let found = async move {
             let found = reading.join_unwind().await;
@@ -106,36 +117,38 @@ impl Reading {
         Self(found.boxed().shared())
     }
 
+    /// Waits for the result.
+    ///
     /// # Errors
-    /// What reading came to; all who wait get it.
-    pub(crate) async fn groups(&self) -> Result<Arc<Groups>> {
+    /// The error of reading the input; every waiting partition gets the same one.
+    pub(crate) async fn groups(&self) -> Result<Arc<Grouping>> {
         self.0.clone().await.map_err(DataFusionError::Shared)
     }
 }
 
-/// Reads all partitions of the rows.
+/// Reads all input partitions.
 async fn read(
-    groups: &GroupsOfOne,
+    groups: &SingletonGroups,
     partitions: usize,
-    dealt: &Dealt,
+    first_assignment: &FirstAssignment,
     context: &Arc<TaskContext>,
     unique_groups: &Count,
     time: Time,
-) -> Result<Groups> {
-    // What does not fit makes the ordinary aggregate run, so a fair pool gives it its share.
+) -> Result<Grouping> {
+    // Reading falls back to the aggregate when memory runs out, so for a fair pool it counts as a consumer that can spill.
     let memory = MemoryConsumer::new(NAME).with_can_spill(true);
     let pool = context.memory_pool();
-    // The aggregate begins while the rows are still held, and needs memory, too.
-    let most = match pool.memory_limit() {
+    // The aggregate starts while the rows are still reserved, and needs memory itself.
+    let max_bytes = match pool.memory_limit() {
         MemoryLimit::Finite(limit) => limit.saturating_sub(pool.reserved()) / 2,
         MemoryLimit::Infinite | MemoryLimit::Unknown => usize::MAX,
     };
     let memory = memory.register(pool);
     let (stop, stopped) = oneshot::channel();
-    let search = Arc::new(Search {
-        ascending: Ascending::new(&groups.keys),
+    let shared = Arc::new(SharedRead {
+        ascending: AscendingColumns::new(&groups.keys),
         memory: Arc::new(memory),
-        most,
+        max_bytes,
         stop: Mutex::new(Some(stop)),
         stopped: stopped.shared(),
         time,
@@ -143,22 +156,22 @@ async fn read(
     let inputs = 0..groups.input.output_partitioning().partition_count();
     let inputs = inputs.map(|i| groups.input.execute(i, Arc::clone(context)));
     let inputs: Vec<_> = inputs.collect::<Result<_>>()?;
-    // All are begun before one is waited for.
+    // All tasks start before the first is awaited.
     let tasks: Vec<_> = inputs
         .into_iter()
-        .map(|input| SpawnedTask::spawn(Arc::clone(&search).read(input)))
+        .map(|input| SpawnedTask::spawn(Arc::clone(&shared).read(input)))
         .collect();
     let read = try_join_all(tasks.into_iter().map(|task| async move {
         let read = task.join_unwind().await;
         read.map_err(|e| internal_datafusion_err!("reading did not end: {e}"))?
     }));
     let read = read.await?;
-    let mut key = search.ascending.place().filter(|_| !search.is_stopped());
-    // One partition holds all groups, whichever way they were found.
+    let mut key = shared.ascending.column().filter(|_| !shared.is_stopped());
+    // A single partition has all groups in either case.
     if partitions > 1 {
         let batches = || read.iter().flat_map(|read| &read.batches);
-        let dealing = key.map(|key| Dealing::new(batches(), key));
-        if !dealt.allows(dealing.as_ref())? {
+        let assignment = key.map(|key| Assignment::new(batches(), key));
+        if !first_assignment.allows(assignment.as_ref())? {
             key = None;
         }
     }
@@ -166,37 +179,37 @@ async fn read(
         Some(key) => {
             unique_groups.add(1);
             let batches = read.into_iter().flat_map(|read| read.batches).collect();
-            Ok(Groups::OfOne(deal(batches, key, partitions)))
+            Ok(Grouping::Singletons(assign(batches, key, partitions)))
         }
-        None => Ok(Groups::OfAny(Replay::context(context, read))),
+        None => Ok(Grouping::Any(Replay::context(context, read))),
     }
 }
 
-/// What the tasks that read have in common.
-struct Search {
-    ascending: Ascending,
+/// State shared by the tasks that read one partition each.
+struct SharedRead {
+    ascending: AscendingColumns,
     memory: Arc<MemoryReservation>,
-    /// So many bytes are held at most.
-    most: usize,
-    /// Dropped when it is known that groups may have several rows, or that there is no memory to find out.
+    /// The limit of the reserved bytes.
+    max_bytes: usize,
+    /// Taken and dropped when groups may have several rows, or when memory runs out.
     stop: Mutex<Option<oneshot::Sender<()>>>,
     stopped: Shared<oneshot::Receiver<()>>,
     time: Time,
 }
 
-impl Search {
+impl SharedRead {
     /// Reads one partition.
-    async fn read(self: Arc<Self>, mut input: SendableRecordBatchStream) -> Result<PartlyRead> {
+    async fn read(self: Arc<Self>, mut input: SendableRecordBatchStream) -> Result<PartialRead> {
         let mut batches = vec![];
         let mut stopped = self.stopped.clone();
         loop {
-            // A partition that has no rows for now must not keep the others waiting.
+            // A partition without a batch ready must notice when another one stops the read.
             let batch = match select(&mut stopped, input.next()).await {
                 Either::Left(_) => break,
                 Either::Right((Some(batch), _)) => batch?,
                 Either::Right((None, _)) => {
                     let rest = None;
-                    return Ok(PartlyRead { batches, rest });
+                    return Ok(PartialRead { batches, rest });
                 }
             };
             if batch.num_rows() == 0 {
@@ -204,7 +217,7 @@ impl Search {
             }
             let _timer = self.time.timer();
             let may_be_unique = self.ascending.add(&batch);
-            let (held, granted) = Held::new(batch, &self.memory, self.most);
+            let (held, granted) = ReservedBatch::new(batch, &self.memory, self.max_bytes);
             batches.push(held);
             if !may_be_unique || !granted {
                 drop(self.sender().take());
@@ -212,7 +225,7 @@ impl Search {
             }
         }
         let rest = Some(input);
-        Ok(PartlyRead { batches, rest })
+        Ok(PartialRead { batches, rest })
     }
 
     fn is_stopped(&self) -> bool {
@@ -225,23 +238,27 @@ impl Search {
 }
 
 /// The key of a batch's first row.
-fn first_key(held: &Held, key: usize) -> Option<(i128, i128)> {
-    ends(&held.batch.slice(0, 1), key)
+fn first_key(held: &ReservedBatch, key: usize) -> Option<(i128, i128)> {
+    first_and_last(&held.batch.slice(0, 1), key)
 }
 
-/// Deals batches out to so many partitions, about as many rows to each. Whenever the same rows come in the same batches, each
-/// partition gets the same, whichever came first.
-fn deal(mut batches: Vec<Held>, key: usize, partitions: usize) -> Vec<Mutex<VecDeque<Held>>> {
+/// Assigns batches to partitions, with about the same number of rows each. The result does not depend on the order in which the batches were read.
+fn assign(
+    mut batches: Vec<ReservedBatch>,
+    key: usize,
+    partitions: usize,
+) -> Vec<Mutex<VecDeque<ReservedBatch>>> {
     batches.sort_by_cached_key(|held| first_key(held, key));
-    let rows = |held: &Held| RecordBatch::num_rows(&held.batch);
+    let rows = |held: &ReservedBatch| RecordBatch::num_rows(&held.batch);
     let all: usize = batches.iter().map(rows).sum();
-    let mut shares: Vec<VecDeque<Held>> = (0..partitions).map(|_| VecDeque::new()).collect();
+    let mut shares: Vec<VecDeque<ReservedBatch>> =
+        (0..partitions).map(|_| VecDeque::new()).collect();
     let mut before = 0;
     for held in batches {
-        let place = before as u128 * partitions as u128 / all.max(1) as u128;
+        let partition = before as u128 * partitions as u128 / all.max(1) as u128;
         before += rows(&held);
-        let place = usize::try_from(place).unwrap_or_default();
-        if let Some(share) = shares.get_mut(place) {
+        let partition = usize::try_from(partition).unwrap_or_default();
+        if let Some(share) = shares.get_mut(partition) {
             share.push_back(held);
         }
     }

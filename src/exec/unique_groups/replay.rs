@@ -1,4 +1,4 @@
-//! Rows that somebody read before they were asked for, given once more.
+//! Replays rows that [`UniqueGroupsExec`](super::exec::UniqueGroupsExec) read before it ran the aggregate.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,22 +23,23 @@ use futures::{StreamExt, stream};
 
 use crate::exec::range_join::build::collect::Size;
 
-/// A batch, registered with a memory pool until it is dropped.
-pub(crate) struct Held {
+/// A batch whose memory is reserved until it is dropped.
+pub(crate) struct ReservedBatch {
     pub(crate) batch: RecordBatch,
     memory: Arc<MemoryReservation>,
     bytes: usize,
 }
 
-impl Held {
-    /// The batch, and whether the pool had memory for it, with no more held than `most` bytes.
+impl ReservedBatch {
+    /// Reserves memory for a batch, up to `max_bytes` in all. Returns the batch, and whether the reservation was granted.
     pub(crate) fn new(
         batch: RecordBatch,
         memory: &Arc<MemoryReservation>,
-        most: usize,
+        max_bytes: usize,
     ) -> (Self, bool) {
         let bytes = Size::of(&batch).bytes;
-        let granted = memory.size().saturating_add(bytes) <= most && memory.try_grow(bytes).is_ok();
+        let granted =
+            memory.size().saturating_add(bytes) <= max_bytes && memory.try_grow(bytes).is_ok();
         let held = Self {
             batch,
             memory: Arc::clone(memory),
@@ -48,27 +49,27 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for ReservedBatch {
     fn drop(&mut self) {
         self.memory.shrink(self.bytes);
     }
 }
 
-/// A partition that was read up to somewhere.
-pub(crate) struct PartlyRead {
-    pub(crate) batches: Vec<Held>,
-    /// What was not read, unless it is known that there is nothing more.
+/// A partition that was read in part.
+pub(crate) struct PartialRead {
+    pub(crate) batches: Vec<ReservedBatch>,
+    /// The rest of the partition; none if it was read to its end.
     pub(crate) rest: Option<SendableRecordBatchStream>,
 }
 
-/// What was read of a [`ReplayExec`]'s input, partition by partition.
-pub(crate) struct Replay(Vec<Mutex<Option<PartlyRead>>>);
+/// The rows of a [`ReplayExec`]'s input that were read, by partition.
+pub(crate) struct Replay(Vec<Mutex<Option<PartialRead>>>);
 
 impl Replay {
-    /// A context in which a [`ReplayExec`] gives these rows, each partition once. Operators below it are not run in this context.
+    /// Makes a task context in which a [`ReplayExec`] returns these rows, each partition once. Operators below it do not run in this context.
     pub(crate) fn context(
         context: &TaskContext,
-        partitions: impl IntoIterator<Item = PartlyRead>,
+        partitions: impl IntoIterator<Item = PartialRead>,
     ) -> Arc<TaskContext> {
         let partitions = partitions.into_iter();
         let replay = Self(partitions.map(|p| Mutex::new(Some(p))).collect());
@@ -85,22 +86,25 @@ impl Replay {
         ))
     }
 
-    fn take(&self, partition: usize) -> Result<PartlyRead> {
-        let place = self.0.get(partition);
-        let read = place.and_then(|p| p.lock().unwrap_or_else(PoisonError::into_inner).take());
+    fn take(&self, partition: usize) -> Result<PartialRead> {
+        let slot = self.0.get(partition);
+        let read = slot.and_then(|p| p.lock().unwrap_or_else(PoisonError::into_inner).take());
         read.ok_or_else(|| internal_datafusion_err!("no rows of partition {partition} are left"))
     }
 }
 
-/// Gives its input's rows: those that the context says were read, and then the rest.
+/// Returns its input's rows. Below a [`UniqueGroupsExec`](super::exec::UniqueGroupsExec) these are the rows that it has read already, and then
+/// the rest of the input; in any other task context, the input itself.
 #[derive(Debug)]
-pub(crate) struct ReplayExec {
+pub struct ReplayExec {
     input: Arc<dyn ExecutionPlan>,
     metrics: ExecutionPlanMetricsSet,
 }
 
 impl ReplayExec {
-    pub(crate) fn new(input: Arc<dyn ExecutionPlan>) -> Self {
+    /// Wraps an input. The operator has the properties of its input.
+    #[must_use]
+    pub fn new(input: Arc<dyn ExecutionPlan>) -> Self {
         Self {
             input,
             metrics: ExecutionPlanMetricsSet::new(),
@@ -175,7 +179,7 @@ impl ExecutionPlan for ReplayExec {
         let Some(replay) = context.session_config().get_extension::<Replay>() else {
             return self.input.execute(partition, context);
         };
-        let PartlyRead { batches, rest } = replay.take(partition)?;
+        let PartialRead { batches, rest } = replay.take(partition)?;
         let metrics = BaselineMetrics::new(&self.metrics, partition);
         let batches = stream::iter(batches).map(|held| Ok(held.batch.clone()));
         let batches = batches.chain(stream::iter(rest).flatten());

@@ -1,4 +1,4 @@
-//! Finds aggregates over range joins whose groups may be single rows.
+//! The rule that puts [`UniqueGroupsExec`] above aggregates over range joins. The folder's documentation shows the plans.
 
 use std::sync::Arc;
 
@@ -20,13 +20,14 @@ use datafusion::physical_plan::union::InterleaveExec;
 use crate::common::options::RmqOptions;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::unique_groups::exec::UniqueGroupsExec;
-use crate::exec::unique_groups::pattern::GroupsOfOne;
+use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::replay::ReplayExec;
 
-/// Puts [`UniqueGroupsExec`] above aggregates over range joins by key: what is grouped by is a key of the probe side, often.
+/// Puts [`UniqueGroupsExec`] above aggregates over range joins, whose grouping columns are often a key of the probe side.
 ///
-/// It stands last: the aggregate's rows are then no longer where their hashes say, which other rules would have to know of.
-#[derive(Debug)]
+/// It must be the last physical rule: afterwards, rows are no longer in the partitions of their hashes, which other rules rely on. It does nothing
+/// if `rmq.rewrite` is false.
+#[derive(Debug, Default)]
 pub struct UseUniqueGroups;
 
 impl PhysicalOptimizerRule for UseUniqueGroups {
@@ -46,66 +47,66 @@ impl PhysicalOptimizerRule for UseUniqueGroups {
         if !RmqOptions::of(config).rewrite || !plan.exists(|p| Ok(p.is::<RangeJoinExec>()))? {
             return Ok(plan);
         }
-        let plan = PlanContext::<MayMove>::new_default(plan);
+        let plan = PlanContext::<MayRepartition>::new_default(plan);
         let plan = plan.transform_down(|mut node| {
             if node.data.0
                 && let Some(unique) = with_unique_groups(&node.plan)?
             {
                 node = PlanContext::new_default(unique);
             }
-            note_below(&mut node);
+            mark_children(&mut node);
             Ok(Transformed::yes(node))
         })?;
         Ok(plan.data.plan)
     }
 }
 
-/// Whether a plan's rows may lie in other partitions than they do.
-struct MayMove(bool);
+/// Whether the plan above still works if a plan's rows are in other partitions.
+struct MayRepartition(bool);
 
-impl Default for MayMove {
+impl Default for MayRepartition {
     fn default() -> Self {
         Self(true)
     }
 }
 
-/// Notes whether the rows of a plan's children may move.
-fn note_below(node: &mut PlanContext<MayMove>) {
+/// Marks for each child whether its rows may be in other partitions.
+fn mark_children(node: &mut PlanContext<MayRepartition>) {
     let plan = &node.plan;
     let is_exchange = plan.is::<RepartitionExec>()
         || plan.is::<CoalescePartitionsExec>()
         || plan.is::<SortPreservingMergeExec>();
-    // The aggregate below the operator is one that has it already.
+    // The aggregate below a UniqueGroupsExec already has the operator.
     let is_fixed = plan.is::<InterleaveExec>() || plan.is::<UniqueGroupsExec>();
     let requirements = plan.input_distribution_requirements();
     let distributions = requirements.per_child_distributions();
     let is_build = |child| plan.is::<RangeJoinExec>() && child == 1;
     for (i, (child, distribution)) in node.children.iter_mut().zip(distributions).enumerate() {
-        let may_move = match distribution {
-            // Its rows are put together, however they lie.
+        let may_repartition = match distribution {
+            // The build side is collected from all partitions.
             _ if is_build(i) => true,
             Distribution::UnspecifiedDistribution => is_exchange || node.data.0,
             Distribution::SinglePartition => true,
             _ => false,
         };
-        child.data = MayMove(may_move && !is_fixed);
+        child.data = MayRepartition(may_repartition && !is_fixed);
     }
 }
 
-/// The aggregate with [`UniqueGroupsExec`] above it, if `plan` is one for which that is of use.
+/// The aggregate with [`UniqueGroupsExec`] above it, if `plan` is an aggregate that matches.
 fn with_unique_groups(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    let Some(groups) = GroupsOfOne::of(plan) else {
+    let Some(groups) = SingletonGroups::of(plan) else {
         return Ok(None);
     };
-    if !gives_a_range_join(&groups.input) {
+    if !reads_range_join(&groups.input) {
         return Ok(None);
     }
     let unique = UniqueGroupsExec::over(&with_replay(plan, &groups.input)?)?;
     Ok(unique.map(|unique| Arc::new(unique) as _))
 }
 
-/// Whether rows are those of a range join by key, about as they left it. By their hashes they would not come in order.
-fn gives_a_range_join(mut plan: &Arc<dyn ExecutionPlan>) -> bool {
+/// Whether a plan returns the rows of a range join in about their order. A hash repartition would destroy it.
+fn reads_range_join(mut plan: &Arc<dyn ExecutionPlan>) -> bool {
     loop {
         if plan.is::<RangeJoinExec>() {
             return true;
@@ -122,7 +123,7 @@ fn gives_a_range_join(mut plan: &Arc<dyn ExecutionPlan>) -> bool {
     }
 }
 
-/// The plan with [`ReplayExec`] above the input given, which is below it.
+/// Inserts a [`ReplayExec`] above `input`, which is `plan` or below it.
 fn with_replay(
     plan: &Arc<dyn ExecutionPlan>,
     input: &Arc<dyn ExecutionPlan>,
@@ -133,7 +134,7 @@ fn with_replay(
     let children = plan.children().into_iter();
     let children = children.map(|child| with_replay(child, input));
     let children = children.collect::<Result<_>>()?;
-    // It has the properties of its input.
+    // A ReplayExec has the properties of its input.
     let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Keep);
     Arc::clone(plan).replace_children(children, options)
 }

@@ -1,7 +1,7 @@
-//! Which expressions never end in an error.
+//! Expressions that cannot fail.
 //!
-//! A range join evaluates what stands above a join for all rows of a side, the join for those alone that match. An error for
-//! a row that matches nothing would be a new one.
+//! A range join evaluates expressions above a join for all rows of a side, whereas the join evaluates them for matching rows only. Such an
+//! expression must not fail, because the query it replaces would not.
 
 use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result};
@@ -10,9 +10,9 @@ use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator};
 use datafusion::scalar::ScalarValue;
 
 use crate::expr::decimal_average::decimal_digits;
-use crate::rewrite::range_join::condition::widens;
+use crate::rewrite::common::lossless_casts::widens;
 
-/// Whether `expr` has a value for every row. No for what is not known.
+/// Whether `expr` is known to have a value, or NULL, for every row.
 pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
     let all = |exprs: &[&Expr]| {
         exprs
@@ -68,7 +68,7 @@ pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
                 | Operator::GtEq
                 | Operator::IsDistinctFrom
                 | Operator::IsNotDistinctFrom => true,
-                // These wrap around.
+                // Integer arithmetic wraps around.
                 Operator::Plus | Operator::Minus | Operator::Multiply => {
                     let number = |t: DataType| t.is_integer() || t.is_floating();
                     number(left.get_type(schema)?) && number(right.get_type(schema)?)
@@ -82,12 +82,12 @@ pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
     }
 }
 
-/// Whether a cast has a value for every value.
+/// Whether a cast cannot fail for any value.
 pub(crate) fn keeps_values(from: &DataType, to: &DataType) -> bool {
     let decodes = matches!(from, DataType::Dictionary(_, value) if value.as_ref() == to);
     let text =
         |t: &DataType| matches!(t, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
-    // The same digits with room for more.
+    // The same scale with at least as many digits.
     let wider_decimal = matches!(
         (decimal_digits(from), decimal_digits(to)),
         (Some((less, a)), Some((more, b))) if a == b && less <= more
@@ -97,7 +97,7 @@ pub(crate) fn keeps_values(from: &DataType, to: &DataType) -> bool {
     decodes || wider_decimal || to_float || text(from) && text(to) || widens(from, to)
 }
 
-/// Whether any integer can be divided by this literal.
+/// Whether every integer can be divided by this literal without an error.
 fn is_plain_divisor(expr: &Expr) -> bool {
     let Expr::Literal(value, _) = expr else {
         return false;

@@ -1,5 +1,4 @@
-//! The calls of range functions in expressions, and what they become: columns of an answer, or expressions over an
-//! index that is made ready below.
+//! Replaces calls of range functions by columns of a [`RangeLookup`], or by expressions over an index of a [`PrepareIndexes`].
 
 use std::sync::Arc;
 
@@ -15,24 +14,14 @@ use datafusion::optimizer::OptimizerConfig;
 use crate::common::column_ref::ColumnRef;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
 use crate::expr::range_udf::{RangeUdf, column_text};
-use crate::logical_plan::prepare_indexes::{Lookup, PrepareIndexes};
+use crate::logical_plan::prepare_indexes::{IndexLookup, PrepareIndexes};
 use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::check_states_order;
+use crate::rewrite::common::names::unused_name;
+use crate::rewrite::common::range_functions::{calls_range_function, range_udf};
 
-/// The function, if `expr` is a call of one.
-pub(crate) fn range_udf(expr: &Expr) -> Option<(&RangeUdf, &ScalarFunction)> {
-    match expr {
-        Expr::ScalarFunction(call) => call
-            .func
-            .inner()
-            .downcast_ref::<RangeUdf>()
-            .map(|udf| (udf, call)),
-        _ => None,
-    }
-}
-
-/// A correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, is its expression. DataFusion leaves it
-/// correlated, which no operator can run.
+/// Replaces a correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, by its expression. DataFusion does not decorrelate it, and
+/// no operator can run it.
 pub(crate) fn inline_subqueries(expr: Expr) -> Result<Transformed<Expr>> {
     expr.transform_up(|expr| {
         let Expr::ScalarSubquery(subquery) = &expr else {
@@ -49,7 +38,7 @@ pub(crate) fn inline_subqueries(expr: Expr) -> Result<Transformed<Expr>> {
             return Ok(Transformed::no(expr));
         };
         match projection.expr.as_slice() {
-            [one] if has_range_call(one)? && one.contains_outer() => {
+            [one] if calls_range_function(one)? && one.contains_outer() => {
                 let one = one.clone().unalias_nested().data;
                 one.transform_up(|e| {
                     Ok(match e {
@@ -65,35 +54,21 @@ pub(crate) fn inline_subqueries(expr: Expr) -> Result<Transformed<Expr>> {
     })
 }
 
-/// Whether a range function is called in `expr`, its subqueries without FROM included.
-pub(crate) fn has_range_call(expr: &Expr) -> Result<bool> {
-    expr.exists(|e| match e {
-        Expr::ScalarSubquery(subquery) => match subquery.subquery.as_ref() {
-            LogicalPlan::Projection(p) if matches!(*p.input, LogicalPlan::EmptyRelation(_)) => p
-                .expr
-                .iter()
-                .try_fold(false, |found, e| Ok(found || has_range_call(e)?)),
-            _ => Ok(false),
-        },
-        e => Ok(range_udf(e).is_some()),
-    })
-}
-
-/// The calls found in expressions over one input, each replaced by the column that its answer will be.
+/// The calls found in expressions over one input. As a rewriter, replaces each call by the column that will have its result.
 pub(crate) struct Calls<'a> {
     config: &'a dyn OptimizerConfig,
     schema: DFSchemaRef,
-    /// The same call twice is answered once.
+    /// Calls without duplicates.
     found: Vec<Found>,
-    /// Bounds with correlated subqueries, which DataFusion takes in projections only, and the names of their columns.
+    /// Bounds with correlated subqueries, which DataFusion allows in projections but not in this crate's nodes, and the names of their columns.
     projected: Vec<(Expr, String)>,
 }
 
 struct Found {
-    /// The call as it stood in its expression, inner calls already replaced.
+    /// The original call, in which inner calls are already replaced.
     written: ScalarFunction,
     call: RangeCall,
-    /// 0 if the bounds need the input alone, else one more than the calls whose answers they need.
+    /// 0 if the bounds need only the input, otherwise one more than the highest layer whose results they need.
     layer: usize,
 }
 
@@ -111,8 +86,8 @@ impl<'a> Calls<'a> {
         self.found.is_empty()
     }
 
-    /// `input` with the answers as further columns.
-    pub(crate) fn join_below(self, input: LogicalPlan) -> Result<LogicalPlan> {
+    /// Puts one [`RangeLookup`] per layer above `input`.
+    pub(crate) fn add_lookups(self, input: LogicalPlan) -> Result<LogicalPlan> {
         let mut plan = input;
         if !self.projected.is_empty() {
             let columns = plan.schema().columns().into_iter().map(Expr::Column);
@@ -137,7 +112,7 @@ impl<'a> Calls<'a> {
         Ok(plan)
     }
 
-    /// `bound`, or the column that a projection makes of it if it has a correlated subquery.
+    /// Returns `bound`, or a column that a projection computes if the bound has a correlated subquery.
     fn project(&mut self, bound: &Expr) -> Result<Expr> {
         let correlated = bound.exists(|e| {
             Ok(matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty()))
@@ -150,12 +125,12 @@ impl<'a> Calls<'a> {
         Ok(Expr::Column(Column::new_unqualified(name)))
     }
 
-    /// A name that no column of the input has.
+    /// Generates a name that no column of the input has.
     fn unused_name(&self) -> String {
         unused_name(self.config, &self.schema)
     }
 
-    /// The layer of a call with this bound, or `None` if the bound needs more than this input.
+    /// The layer of a call with this bound, or `None` if the bound has columns of another input.
     fn layer(&self, bound: &Expr) -> Option<usize> {
         if bound.contains_outer() {
             return None;
@@ -172,7 +147,7 @@ impl<'a> Calls<'a> {
             .try_fold(0, |most, layer| Some(most.max(layer?)))
     }
 
-    /// The column that stands for a call, or `None` if its bounds need more than this input.
+    /// Records a call and returns the column of its result, or `None` if its bounds have columns of another input.
     fn take(&mut self, udf: &RangeUdf, call: &ScalarFunction) -> Result<Option<Column>> {
         let name = udf.function().range_name();
         let [column, left, right] = call.args.as_slice() else {
@@ -182,7 +157,7 @@ impl<'a> Calls<'a> {
             );
         };
         if has_parameter(column)? {
-            // The call waits until the parameter is bound, when the statement is executed.
+            // The call is kept until the statement is executed, when the parameter is bound.
             return Ok(None);
         }
         let (source, column_field) = source(udf, column)?;
@@ -198,7 +173,7 @@ impl<'a> Calls<'a> {
                 None => return Ok(None),
             }
         }
-        // A volatile bound is another each time.
+        // Equal volatile bounds need not have equal values.
         let repeats = !left.is_volatile() && !right.is_volatile();
         let same = self.found.iter().find(|f| {
             repeats
@@ -257,9 +232,7 @@ fn has_parameter(column: &Expr) -> Result<bool> {
     Ok(found)
 }
 
-/// Refuses a view whose range functions lead back to it, over any number of other views.
-///
-/// `path` holds the views that led here.
+/// Rejects a view whose range functions read the view itself, directly or through other views. `path` has the views on the way.
 fn check_no_cycle(
     udf: &RangeUdf,
     name: &ColumnRef,
@@ -299,7 +272,7 @@ fn check_no_cycle(
     Ok(())
 }
 
-/// What the first argument of a call stands for.
+/// Resolves the first argument of a call.
 fn source(udf: &RangeUdf, column: &Expr) -> Result<(Source, FieldRef)> {
     let name = udf.function().range_name();
     match column {
@@ -347,17 +320,8 @@ fn source(udf: &RangeUdf, column: &Expr) -> Result<(Source, FieldRef)> {
     }
 }
 
-/// A name that no column of this schema has.
-fn unused_name(config: &dyn OptimizerConfig, schema: &DFSchema) -> String {
-    loop {
-        let name = config.alias_generator().next("__rmq");
-        if !schema.has_column_with_unqualified_name(&name) {
-            return name;
-        }
-    }
-}
-
-/// The calls in `condition`, which is over columns of `schema`, as expressions over indexes that are made ready below, in `input`.
+/// Replaces the calls in a join's `condition` by expressions over indexes, which a [`PrepareIndexes`] above `input` builds. `schema` has the
+/// columns of both sides. Returns the new input and the new condition.
 pub(crate) fn look_up(
     input: Arc<LogicalPlan>,
     condition: Expr,
@@ -375,7 +339,7 @@ pub(crate) fn look_up(
         let slot = IndexSlot::default();
         let data_type = function.result_type(field.data_type());
         let lookup = ScalarUDF::from(IndexLookupUdf::new(function, data_type, slot.clone()));
-        lookups.push(Lookup {
+        lookups.push(IndexLookup {
             function,
             source,
             slot,

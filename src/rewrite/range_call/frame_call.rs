@@ -1,6 +1,12 @@
-//! `frame_min(…) OVER (…)`: refuses what the window form has no meaning for. DataFusion shows a window function
-//! neither its frame clause nor its modifiers, so a rule looks at the plan: an analyzer's, as a session may be told
-//! to go on without an optimizer's rule that fails.
+//! `frame_min(value, l, r) OVER (…)`: rejects clauses that have no meaning for the window form.
+//!
+//! ```text
+//!   frame_min(v, l, r) FILTER (WHERE v > 0) OVER (ORDER BY ts)     planning error
+//!   frame_min(v, l, r) OVER (ORDER BY ts)                          unchanged
+//! ```
+//!
+//! DataFusion passes neither the frame clause nor the modifiers to a window function, so a rule checks the plan. It is an analyzer rule, because a
+//! session can be configured to skip optimizer rules that fail.
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -11,7 +17,8 @@ use datafusion::optimizer::AnalyzerRule;
 
 use crate::expr::frame_udf::FrameUdf;
 
-/// Refuses an explicit frame, FILTER, DISTINCT and IGNORE NULLS on `frame_min` and its like.
+/// Rejects an explicit frame, FILTER, DISTINCT and IGNORE NULLS in calls of `frame_min`, `frame_max`, `frame_argmin` and `frame_argmax`. Leaves the
+/// plan unchanged.
 #[derive(Debug, Default)]
 pub struct CheckFrameCalls;
 
@@ -70,8 +77,8 @@ fn check(call: &WindowFunction) -> Result<()> {
     Ok(())
 }
 
-/// Whether this may be the frame that DataFusion puts where a query has none: all rows without an order, those up to
-/// the current one (RANGE, or ROWS where it knows the order to be strict) with one.
+/// Whether this can be the frame of a query without a frame clause: all rows without ORDER BY; with it, the rows up to the current one (RANGE, or
+/// ROWS if DataFusion knows that the order is strict).
 fn is_default_frame(frame: &WindowFrame, unordered: bool) -> bool {
     let to_end = frame.end_bound.is_unbounded();
     let to_current = frame.end_bound == WindowFrameBound::CurrentRow;

@@ -1,11 +1,27 @@
-//! `range_min('table.column', l, r)` in any expression: the call becomes a column that a range join below
-//! the expression's node adds.
+//! `range_min('table.column', l, r)` in any expression: the call becomes a column that a [`RangeLookup`] below the expression's node adds.
+//!
+//! ```text
+//!   SELECT w.id FROM windows w WHERE range_min('prices.close', w.l, w.r) > 5
+//!
+//!   before                                             after
+//!   Projection: w.id                                   Projection: w.id
+//!     Filter: range_min('prices.close', w.l, w.r) > 5    Projection: w.id, w.l, w.r
+//!       TableScan: windows                                 Filter: __rmq_1 > 5
+//!                                                            RangeLookup: range_min(prices.close) over rows w.l to w.r AS __rmq_1
+//!                                                              TableScan: windows
+//! ```
+//!
+//! A call whose bounds contain calls goes into a second node above the first. In a join's condition, a call goes below the side that has the columns of
+//! its bounds. If it needs both sides, the condition of an inner join moves above the join; in another join the call stays an expression over an
+//! index that a `PrepareIndexes` below the join builds.
+//!
+//! [`RangeLookup`]: crate::logical_plan::range_lookup::RangeLookup
 
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
-use datafusion::common::{Column, DFSchema, JoinType, Result, not_impl_err, plan_err};
-use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
+use datafusion::common::{Column, JoinType, Result, not_impl_err, plan_err};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
     Case, Distinct, DistinctOn, Expr, ExprSchemable, Filter, Join, LogicalPlan, LogicalPlanBuilder,
@@ -13,14 +29,17 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use crate::rewrite::common::conditional::{guard_bounds, map_conjuncts};
-use crate::rewrite::range_call::calls::{Calls, has_range_call, inline_subqueries, look_up};
+use crate::rewrite::common::conditional::map_conjuncts;
+use crate::rewrite::common::names::{restore_columns, save_name};
+use crate::rewrite::common::range_functions::calls_range_function;
+use crate::rewrite::range_call::calls::{Calls, inline_subqueries, look_up};
+use crate::rewrite::range_call::guarded_bounds::guard_bounds;
 
-/// Takes the scalar calls of range functions out of their expressions.
+/// Replaces scalar calls of range functions by columns of a `RangeLookup`.
 ///
-/// It must see them before anything else does (literal bounds would be folded, an ORDER BY in the first argument
-/// dropped), and again after subqueries have been decorrelated: DataFusion can't pull a correlated condition through
-/// a range join, so calls in correlated subqueries wait until these are joins.
+/// It must run before DataFusion's rules, which fold literal bounds and drop an ORDER BY in the first argument, and again after they have
+/// decorrelated subqueries: DataFusion cannot pull a correlated condition through a `RangeLookup`, so calls in correlated subqueries are
+/// kept until these are joins.
 #[derive(Debug, Default)]
 pub struct RangeCallToLookup;
 
@@ -60,11 +79,11 @@ impl TreeNodeRewriter for TakeCalls<'_> {
     }
 }
 
-/// Takes the calls out of one node's expressions.
+/// Replaces the calls in one node's expressions.
 fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
     let mut has_calls = false;
     plan.apply_expressions(|expr| {
-        has_calls |= has_range_call(expr)?;
+        has_calls |= calls_range_function(expr)?;
         Ok(TreeNodeRecursion::Continue)
     })?;
     if !has_calls {
@@ -72,7 +91,7 @@ fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfo
     }
     if matches!(plan, LogicalPlan::Limit(_)) {
         return plan_err!(
-            "range functions (range_min and its like) can't stand in LIMIT or OFFSET, which need constants"
+            "range functions (range_min and its like) cannot be used in LIMIT or OFFSET, which need constants"
         );
     }
     let preserver = NamePreserver::new(&plan);
@@ -98,16 +117,7 @@ fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfo
     }
 }
 
-/// The name to restore after rewriting `expr`. Grouping sets are no column: their members' names come back with
-/// [`restore_columns`].
-pub(crate) fn save_name(preserver: &NamePreserver, expr: &Expr) -> SavedName {
-    match expr {
-        Expr::GroupingSet(_) => SavedName::None,
-        expr => preserver.save(expr),
-    }
-}
-
-/// A node with one input: a range join goes between the two.
+/// Rewrites a node with one input: the lookups go between the node and its input.
 fn rewrite_single_input(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
@@ -130,9 +140,9 @@ fn rewrite_single_input(
     if calls.is_empty() {
         return Ok(replaced);
     }
-    let input = calls.join_below(input)?;
+    let input = calls.add_lookups(input)?;
     let plan = match replaced.data {
-        // Its expressions can't be set from outside.
+        // `with_new_exprs` does not accept the expressions of DISTINCT ON.
         LogicalPlan::Distinct(Distinct::On(distinct)) => {
             let input = Arc::new(input);
             LogicalPlan::Distinct(Distinct::On(DistinctOn { input, ..distinct }))
@@ -145,8 +155,8 @@ fn rewrite_single_input(
     Ok(Transformed::yes(restore_columns(plan, &schema)?))
 }
 
-/// A join's condition: each call goes below the side whose columns its bounds need. Where a call needs
-/// both sides, the condition moves above an inner join; for others the call stays an expression.
+/// Rewrites a join: each call goes below the side that has the columns of its bounds. If a call needs both sides, the condition of an inner join
+/// moves above the join; in another join the call stays an expression.
 fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
     let schema = Arc::clone(&join.schema);
     let both = Arc::new(join.left.schema().join(join.right.schema())?);
@@ -170,14 +180,13 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
         None => false,
     };
     if !found && !needs_both {
-        // What is left waits for a subquery to be decorrelated.
+        // The remaining calls are in subqueries that are not decorrelated yet.
         let join = Join { on, filter, ..join };
         return Ok(Transformed::no(LogicalPlan::Join(join)));
     }
-    let left = Arc::new(left.join_below(Arc::unwrap_or_clone(join.left))?);
-    let right = Arc::new(right.join_below(Arc::unwrap_or_clone(join.right))?);
-    // An inner join's condition may as well stand above it. That of another join must not: there the call
-    // stays an expression.
+    let left = Arc::new(left.add_lookups(Arc::unwrap_or_clone(join.left))?);
+    let right = Arc::new(right.add_lookups(Arc::unwrap_or_clone(join.right))?);
+    // Only an inner join's condition may move above the join.
     let (left, on_join, above) = match filter {
         Some(filter) if needs_both && join.join_type == JoinType::Inner => {
             (left, None, Some(filter))
@@ -199,15 +208,15 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
         join.null_aware,
     )?);
     if let Some(condition) = above {
-        let mut answers = Calls::new(config, plan.schema());
-        let condition = condition.rewrite(&mut answers)?.data;
-        let input = answers.join_below(plan)?;
+        let mut calls = Calls::new(config, plan.schema());
+        let condition = condition.rewrite(&mut calls)?.data;
+        let input = calls.add_lookups(plan)?;
         plan = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
     }
     Ok(Transformed::yes(restore_columns(plan, &schema)?))
 }
 
-/// Literal rows have no input. Their numbers serve as one, over which each column becomes a CASE of its cells.
+/// Rewrites VALUES, which has no input. The row numbers become the input, and each column becomes a CASE over them.
 fn rewrite_values(
     values: Values,
     config: &dyn OptimizerConfig,
@@ -229,42 +238,12 @@ fn rewrite_values(
     if calls.is_empty() {
         return Ok(Transformed::no(LogicalPlan::Values(values)));
     }
-    let answers = calls.join_below(numbers)?;
+    let input = calls.add_lookups(numbers)?;
     let columns = cases.into_iter().map(|(case, qualifier, field)| {
-        let typed = case.cast_to(field.data_type(), answers.schema())?;
+        let typed = case.cast_to(field.data_type(), input.schema())?;
         Ok(typed.alias_qualified(qualifier.cloned(), field.name()))
     });
     let columns = columns.collect::<Result<Vec<_>>>()?;
-    let plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(answers))?);
+    let plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(input))?);
     Ok(Transformed::yes(plan))
-}
-
-/// The plan with the columns of `schema` and no others: what a range join added is dropped where the node passes it
-/// on, and what a node named after a call is named so again.
-pub(crate) fn restore_columns(plan: LogicalPlan, schema: &DFSchema) -> Result<LogicalPlan> {
-    let now = plan.schema();
-    let same = now.fields().len() == schema.fields().len()
-        && now
-            .iter()
-            .zip(schema.iter())
-            .all(|((q, f), (old_q, old_f))| q == old_q && f.name() == old_f.name());
-    if same {
-        return Ok(plan);
-    }
-    let columns = if now.fields().len() == schema.fields().len() {
-        let renamed = now.iter().zip(schema.iter()).map(|(new, (old_q, old_f))| {
-            let column = Expr::Column(Column::from(new));
-            column.alias_qualified(old_q.cloned(), old_f.name())
-        });
-        renamed.collect()
-    } else {
-        schema
-            .iter()
-            .map(|old| Expr::Column(Column::from(old)))
-            .collect()
-    };
-    Ok(LogicalPlan::Projection(Projection::try_new(
-        columns,
-        Arc::new(plan),
-    )?))
 }

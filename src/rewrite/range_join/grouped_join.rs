@@ -1,4 +1,17 @@
-//! `SELECT q.id, MIN(p.v) FROM q JOIN p ON p.sym = q.sym AND p.k BETWEEN q.a AND q.b GROUP BY q.id`.
+//! An aggregate over a join on a range.
+//!
+//! ```text
+//!   SELECT q.id, min(p.v) FROM q JOIN p ON p.sym = q.sym AND p.k BETWEEN q.a AND q.b GROUP BY q.id
+//!
+//!   before                                              after
+//!   Aggregate: group by q.id, min(p.v)                  Projection: q.id, __rmq_2 AS min(p.v)
+//!     Inner Join: q.sym = p.sym, p.k between q.a, q.b     Aggregate: group by q.id, min(__rmq_1) AS __rmq_2
+//!       q                                                   RangeJoin: on=[sym], range=p.k in [q.a, q.b], aggs=[min(p.v) AS __rmq_1]
+//!       p                                                     q
+//!                                                             p
+//! ```
+//!
+//! The joined rows are never produced. Inner, left and right joins match; the side that groups are of is the probe side.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,17 +27,16 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use crate::common::options::RmqOptions;
 use crate::index::sort_keys::value_type;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
-use crate::rewrite::range_join::aggregates::{Form, Partials};
+use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
 use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats, is_of};
-use crate::rewrite::range_join::correlated::has_outer_columns;
-use crate::rewrite::range_join::rejection::{Recognised, no};
-use crate::rewrite::range_join::side_sizes::is_too_few;
+use crate::rewrite::range_join::correlated_aggregate::has_outer_columns;
+use crate::rewrite::range_join::rejection::{Match, reject};
+use crate::rewrite::range_join::side_sizes::is_sort_wasteful;
 
-/// An aggregate over a join by a range becomes an aggregate over a range join.
+/// Rewrites an aggregate over a join on a range to an aggregate over a range join. Does nothing if `rmq.rewrite` is false.
 ///
-/// It stands last: by then filters have been pushed to the sides that they are about, and subqueries and cross joins have
-/// become joins.
-#[derive(Debug)]
+/// It must run last, when filters have been pushed to the sides of the join, and subqueries and cross joins have become joins.
+#[derive(Debug, Default)]
 pub struct GroupedJoinToRangeJoin;
 
 impl OptimizerRule for GroupedJoinToRangeJoin {
@@ -56,7 +68,7 @@ impl OptimizerRule for GroupedJoinToRangeJoin {
             columns: &columns,
             config,
         };
-        match grouped.recognise() {
+        match grouped.try_match() {
             Ok(found) => Ok(Transformed::yes(found)),
             Err(reason) => {
                 log::debug!("{} stays as it is: {reason}", join_text(join));
@@ -70,7 +82,7 @@ fn join_text(join: &Join) -> String {
     LogicalPlan::Join(join.clone()).display().to_string()
 }
 
-/// The join below projections and aliases, and what the columns above them are in its columns.
+/// The join below projections and aliases, and the columns above them in terms of the join's.
 fn join_below(plan: &LogicalPlan) -> Option<(&Join, Columns)> {
     let mut columns = Columns(None);
     let mut plan = plan;
@@ -94,11 +106,11 @@ fn join_below(plan: &LogicalPlan) -> Option<(&Join, Columns)> {
     }
 }
 
-/// What columns are in those of a plan further below; `None` while they are the same.
+/// Columns in terms of those of a plan further below; `None` if they are the same.
 struct Columns(Option<HashMap<Column, Expr>>);
 
 impl Columns {
-    /// The columns, one plan further down.
+    /// The columns in terms of the next plan below, whose projection is `below`.
     fn through(self, below: HashMap<Column, Expr>) -> Option<Self> {
         let Some(columns) = self.0 else {
             return Some(Self(Some(below)));
@@ -109,7 +121,7 @@ impl Columns {
         Some(Self(Some(columns.collect::<Option<_>>()?)))
     }
 
-    /// An expression in the columns below.
+    /// Rewrites an expression to the columns below.
     fn resolve(&self, expr: Expr) -> Result<Expr> {
         let Some(columns) = &self.0 else {
             return Ok(expr);
@@ -127,11 +139,11 @@ impl Columns {
     }
 }
 
-/// An aggregate over a join, and what it stands in.
+/// An aggregate over a join.
 struct GroupedJoin<'a> {
     aggregate: &'a Aggregate,
     join: &'a Join,
-    /// What the aggregate's columns are in the join's.
+    /// The columns of the aggregate's input in terms of the join's.
     columns: &'a Columns,
     config: &'a dyn OptimizerConfig,
 }
@@ -140,37 +152,35 @@ struct GroupedJoin<'a> {
 type Sides<'a> = (&'a Arc<LogicalPlan>, &'a Arc<LogicalPlan>);
 
 impl GroupedJoin<'_> {
-    /// The plan that gives what the aggregate gives.
-    fn recognise(&self) -> Recognised<LogicalPlan> {
+    /// Returns the plan over a range join that replaces the aggregate.
+    fn try_match(&self) -> Match<LogicalPlan> {
         let join = self.join;
         if join.null_equality != NullEquality::NullEqualsNothing {
-            return no("its equality keys match NULLs");
+            return reject("its equality keys match NULLs");
         }
         let (left, right) = (&join.left, &join.right);
         if has_outer_columns(left)? || has_outer_columns(right)? {
-            // DataFusion decorrelates later what it can't pull through a range join.
-            return no("one of its sides needs an outer query");
+            // DataFusion decorrelates this later, which it could not do through a range join.
+            return reject("one of its sides needs an outer query");
         }
-        let as_they_stand = || join.on.clone();
+        let as_written = || join.on.clone();
         let flipped = || {
             let pairs = join.on.iter();
             pairs.map(|(l, r)| (r.clone(), l.clone())).collect()
         };
         match join.join_type {
-            JoinType::Inner => self
-                .between((left, right), as_they_stand())
-                .or_else(|reason| {
-                    let second = self.between((right, left), flipped());
-                    second.map_err(|_| reason)
-                }),
-            JoinType::Left => self.between((left, right), as_they_stand()),
+            JoinType::Inner => self.between((left, right), as_written()).or_else(|reason| {
+                let second = self.between((right, left), flipped());
+                second.map_err(|_| reason)
+            }),
+            JoinType::Left => self.between((left, right), as_written()),
             JoinType::Right => self.between((right, left), flipped()),
-            other => no(format!("it is a {other} join")),
+            other => reject(format!("it is a {other} join")),
         }
     }
 
-    /// The same, given which side is the probe side and which is the build side.
-    fn between(&self, (probe, build): Sides<'_>, on: Vec<(Expr, Expr)>) -> Recognised<LogicalPlan> {
+    /// Matches with a given probe side and build side.
+    fn between(&self, (probe, build): Sides<'_>, on: Vec<(Expr, Expr)>) -> Match<LogicalPlan> {
         let Self {
             aggregate,
             join,
@@ -184,11 +194,11 @@ impl GroupedJoin<'_> {
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let filter = join.filter.iter().cloned().collect();
         let mut condition =
-            Condition::recognise(on, filter, Constants::Filter, probe_schema, build_schema)?;
+            Condition::try_match(on, filter, Constants::Filter, probe_schema, build_schema)?;
 
         condition.check_infallible(build_schema)?;
-        if is_too_few(probe, build) {
-            return no("it has few rows on one side and many on the other");
+        if is_sort_wasteful(probe, build) {
+            return reject("it has few rows on one side and many on the other");
         }
 
         let mut groups = vec![];
@@ -199,28 +209,28 @@ impl GroupedJoin<'_> {
             }
             check_repeats(&group)?;
             if !group.column_refs().is_empty() && !is_of(&group, probe_schema) {
-                return no(format!("it is grouped by {group}"));
+                return reject(format!("it is grouped by {group}"));
             }
             groups.push(group);
         }
-        let mut partials = Partials {
+        let mut decomposition = AggregateDecomposition {
             config,
             probe: probe_schema,
             build: build_schema,
             key: &condition.key,
-            form: Form::Joined(unmatched),
-            found: vec![],
+            input: AggregateInput::Join(unmatched),
+            aggregates: vec![],
         };
         let (mut merges, mut values) = (vec![], vec![]);
         for expr in &aggregate.aggr_expr {
             let Expr::AggregateFunction(call) = columns.resolve(expr.clone())?.unalias() else {
-                return no(format!("{expr} is no aggregate"));
+                return reject(format!("{expr} is no aggregate"));
             };
-            let found = partials.merge(&call)?;
-            merges.extend(found.aggregates);
-            values.push(found.value);
+            let found = decomposition.decompose(&call)?;
+            merges.extend(found.group_aggregates);
+            values.push(found.group_value);
         }
-        let aggregates = partials.found;
+        let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build.as_ref().clone())?;
         let metadata = aggregate.input.schema().metadata();
         let spec = RangeJoinSpec {
@@ -234,18 +244,20 @@ impl GroupedJoin<'_> {
         };
         let node = Arc::new(RangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
         let joined = Arc::new(LogicalPlan::Extension(Extension { node }));
-        // The groups' columns come first in both.
+        // The grouping columns come first in both schemas.
         let old = &aggregate.schema;
         let group_columns = old.fields().len() - values.len();
-        let (groups, places) = distinct(groups, group_columns);
-        let answers = merges.len();
+        let (groups, indexes) = distinct(groups, group_columns);
+        let aggregate_columns = merges.len();
         let grouped = Aggregate::try_new(joined, groups, merges)?;
         let now = grouped.schema.columns();
-        let here = now.len() - answers;
-        if places.len() != group_columns || places.iter().any(|place| *place >= here) {
-            return no("two of its groups are the same here");
+        let here = now.len() - aggregate_columns;
+        if indexes.len() != group_columns || indexes.iter().any(|index| *index >= here) {
+            return reject("two of its groups are the same here");
         }
-        let now = places.iter().map(|place| Expr::Column(now[*place].clone()));
+        let now = indexes
+            .iter()
+            .map(|index| Expr::Column(now[*index].clone()));
         let named = now.chain(values).zip(old.iter());
         let named = named.map(|(expr, (qualifier, field))| {
             expr.alias_qualified(qualifier.cloned(), field.name())
@@ -254,40 +266,40 @@ impl GroupedJoin<'_> {
         let plan = Projection::try_new(named.collect(), grouped)?;
         for (i, (new, old)) in plan.schema.fields().iter().zip(old.fields()).enumerate() {
             if i < group_columns && new.is_nullable() && !old.is_nullable() {
-                return no(format!("{} would be nullable", old.name()));
+                return reject(format!("{} would be nullable", old.name()));
             }
             if new.data_type() != old.data_type() {
                 let (new, old, name) = (new.data_type(), old.data_type(), old.name());
-                return no(format!("{name} would be a {new} instead of a {old}"));
+                return reject(format!("{name} would be a {new} instead of a {old}"));
             }
             if new.metadata() != old.metadata() {
-                return no(format!("{} would have other metadata", old.name()));
+                return reject(format!("{} would have other metadata", old.name()));
             }
         }
         Ok(LogicalPlan::Projection(plan))
     }
 }
 
-/// Each group once, as an aggregate has them, and where among them stands what each of so many columns is. Those of grouping sets
-/// stay as they are.
+/// Removes duplicates from grouping expressions. Also returns, for each of the `columns` grouping columns, the index of its expression. Grouping sets
+/// are kept as they are.
 fn distinct(groups: Vec<Expr>, columns: usize) -> (Vec<Expr>, Vec<usize>) {
     if groups.iter().any(|g| matches!(g, Expr::GroupingSet(_))) {
         return (groups, (0..columns).collect());
     }
     let mut distinct: Vec<Expr> = vec![];
-    let places = groups.into_iter().map(|group| {
+    let indexes = groups.into_iter().map(|group| {
         let known = distinct.iter().position(|other| *other == group);
         known.unwrap_or_else(|| {
             distinct.push(group);
             distinct.len() - 1
         })
     });
-    let places = places.collect();
-    (distinct, places)
+    let indexes = indexes.collect();
+    (distinct, indexes)
 }
 
-/// A group's expression in the columns of the probe side: an equality key of the other side is the same, unless zeros of
-/// both signs, which are equal, tell them apart.
+/// Rewrites a grouping expression to the columns of the probe side: equality keys of the build side are replaced by those of the probe side. Float keys
+/// are not, because equal zeros may have different signs.
 fn of_the_probe_side(group: Expr, on: &[(Expr, Expr)], probe: &DFSchema) -> Result<Expr> {
     let replaced = group.transform_up(|expr| {
         let same = on.iter().find(|(_, build)| *build == expr);

@@ -1,5 +1,20 @@
-//! `FROM q CROSS JOIN LATERAL (SELECT MIN(p.v), MAX(p.v) FROM p WHERE p.k BETWEEN q.a AND q.b)` and `LEFT JOIN LATERAL … ON
-//! true`.
+//! A lateral join with an aggregate over a range.
+//!
+//! ```text
+//!   SELECT q.id, x.low, x.high
+//!   FROM q CROSS JOIN LATERAL (SELECT min(p.v) AS low, max(p.v) AS high FROM p WHERE p.k BETWEEN q.a AND q.b) AS x
+//!
+//!   before                                                after
+//!   Cross Join                                            Projection: q.*, __rmq_1 AS x.low, __rmq_2 AS x.high
+//!     q                                                     RangeJoin: type=Left, range=p.k in [q.a, q.b], aggs=[min(p.v), max(p.v)]
+//!     SubqueryAlias: x                                        q
+//!       Subquery:                                             p
+//!         Aggregate: min(p.v), max(p.v)
+//!           Filter: p.k BETWEEN outer(q.a) AND outer(q.b)
+//!             p
+//! ```
+//!
+//! `LEFT JOIN LATERAL … ON true` matches, too: an aggregate without GROUP BY has exactly one row for each row of `q`.
 
 use std::sync::Arc;
 
@@ -11,11 +26,11 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::scalar::ScalarValue;
 
 use crate::common::options::RmqOptions;
-use crate::rewrite::range_join::correlated::Correlated;
-use crate::rewrite::range_join::rejection::{Recognised, no};
+use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
+use crate::rewrite::range_join::rejection::{Match, reject};
 
-/// A lateral join with an aggregate over a range becomes a range join: the subquery has exactly one row for each row of the other
-/// side.
+/// Rewrites a lateral join with an aggregate over a range to a range join. Does nothing if `rmq.rewrite` is false. It must run before DataFusion
+/// decorrelates subqueries.
 #[derive(Debug, Default)]
 pub struct LateralToRangeJoin;
 
@@ -42,7 +57,7 @@ impl OptimizerRule for LateralToRangeJoin {
         if !RmqOptions::of(&config.options()).rewrite {
             return Ok(Transformed::no(plan));
         }
-        match recognise(join, subquery, config) {
+        match try_match(join, subquery, config) {
             Ok(found) => Ok(Transformed::yes(found)),
             Err(reason) => {
                 log::debug!("{} stays as it is: {reason}", plan.display());
@@ -52,7 +67,7 @@ impl OptimizerRule for LateralToRangeJoin {
     }
 }
 
-/// The subquery, if this side of a join is one that depends on the other side.
+/// The subquery, if this side of a join is a subquery that refers to the other side.
 fn lateral(plan: &LogicalPlan) -> Option<&Subquery> {
     match plan {
         LogicalPlan::Subquery(subquery) if !subquery.outer_ref_columns.is_empty() => Some(subquery),
@@ -61,19 +76,16 @@ fn lateral(plan: &LogicalPlan) -> Option<&Subquery> {
     }
 }
 
-fn recognise(
-    join: &Join,
-    subquery: &Subquery,
-    config: &dyn OptimizerConfig,
-) -> Recognised<LogicalPlan> {
+fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> Match<LogicalPlan> {
     let is_true = |e: &Expr| matches!(e, Expr::Literal(ScalarValue::Boolean(Some(true)), _));
     let condition = join.filter.as_ref().filter(|filter| !is_true(filter));
     match (join.join_type, condition) {
         (JoinType::Inner, _) | (JoinType::Left, None) if join.on.is_empty() => {}
-        _ => return no("it has a condition of its own"),
+        _ => return reject("it has a condition of its own"),
     }
     let probe = &join.left;
-    let mut found = Correlated::recognise(&subquery.subquery, probe.schema(), &[], config)?;
+    let mut found =
+        CorrelatedAggregate::try_match(&subquery.subquery, probe.schema(), &[], config)?;
     let values = std::mem::take(&mut found.values);
     let joined = found.above(probe.as_ref().clone())?;
     let left = probe.schema().columns().into_iter().map(Expr::Column);

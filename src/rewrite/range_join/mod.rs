@@ -1,11 +1,13 @@
-//! TODO
+//! Rules that make plain SQL a `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
+//! `range_join(…)`. They share the parts of a match: `condition` (equality keys, range key, bounds), `aggregate_decomposition`,
+//! `correlated_aggregate` and `side_sizes`. A plan that does not match gets a `Rejection`, which is logged, and stays as it is.
 
-pub(crate) mod aggregates;
+pub(crate) mod aggregate_decomposition;
 pub(crate) mod condition;
-pub(crate) mod correlated;
-pub(crate) mod explicit;
+pub(crate) mod correlated_aggregate;
 pub(crate) mod grouped_join;
 pub(crate) mod lateral;
 pub(crate) mod rejection;
 pub(crate) mod scalar_subquery;
 pub(crate) mod side_sizes;
+pub(crate) mod table_function;

@@ -1,35 +1,35 @@
-//! Why a query is left as it was.
+//! Why a rule leaves a plan unchanged.
 
 use std::fmt::{self, Display};
 
 use datafusion::common::DataFusionError;
 
-/// What a rule finds in a plan, or why it is not what the rule looks for.
-pub(crate) type Recognised<T> = Result<T, Reason>;
+/// What a rule found in a plan, or why the plan does not match.
+pub(crate) type Match<T> = Result<T, Rejection>;
 
-/// Why a plan is not what a rule looks for. An error on the way is such a reason, too: a rule gives no errors.
+/// Why a plan does not match a rule. Errors of DataFusion on the way are rejections, too: a rule that rewrites plain SQL does not fail.
 #[derive(Debug)]
-pub(crate) struct Reason(String);
+pub(crate) struct Rejection(String);
 
-impl Reason {
+impl Rejection {
     pub(crate) fn new(reason: impl Into<String>) -> Self {
         Self(reason.into())
     }
 }
 
-impl Display for Reason {
+impl Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl From<DataFusionError> for Reason {
+impl From<DataFusionError> for Rejection {
     fn from(error: DataFusionError) -> Self {
         Self(error.strip_backtrace())
     }
 }
 
-/// Ends the search with a reason.
-pub(crate) fn no<T>(reason: impl Into<String>) -> Recognised<T> {
-    Err(Reason::new(reason))
+/// Rejects a plan for this reason.
+pub(crate) fn reject<T>(reason: impl Into<String>) -> Match<T> {
+    Err(Rejection::new(reason))
 }

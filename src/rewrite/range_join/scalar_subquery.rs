@@ -1,4 +1,19 @@
-//! `(SELECT MIN(p.v) FROM p WHERE p.sym = q.sym AND p.k BETWEEN q.a AND q.b)` in an expression.
+//! A correlated scalar subquery over a range, in an expression.
+//!
+//! ```text
+//!   SELECT q.id, (SELECT min(p.v) FROM p WHERE p.sym = q.sym AND p.k BETWEEN q.a AND q.b) AS low FROM q
+//!
+//!   before                                                after
+//!   Projection: q.id, (<subquery>) AS low                 Projection: q.id, __rmq_1 AS low
+//!     q                                                     RangeJoin: type=Left, on=[sym], range=p.k in [q.a, q.b], aggs=[min(p.v)]
+//!     Subquery:                                               q
+//!       Aggregate: min(p.v)                                   p
+//!         Filter: p.sym = outer(q.sym) AND …
+//!           p
+//! ```
+//!
+//! Subqueries over the same rows share one range join. A subquery in a branch of a CASE, or in the right operand of AND or OR, gets
+//! guarded bounds (`rewrite::common::conditional`), so that its bounds are evaluated only for the rows that need its result.
 
 use std::sync::Arc;
 
@@ -13,15 +28,15 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
 use crate::rewrite::common::conditional::{Branch, expand_lazy, is_in_or_exists, map_conjuncts};
-use crate::rewrite::range_call::scalar_call::{restore_columns, save_name};
-use crate::rewrite::range_join::aggregates::unused_name;
+use crate::rewrite::common::names::unused_name;
+use crate::rewrite::common::names::{restore_columns, save_name};
 use crate::rewrite::range_join::condition::{check_repeats, is_of};
-use crate::rewrite::range_join::correlated::Correlated;
+use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
 
-/// A correlated subquery over a range becomes a column that a range join below the expression's node adds.
+/// Rewrites a correlated subquery over a range to a column of a range join. Does nothing if `rmq.rewrite` is false.
 ///
-/// It stands before DataFusion's own rules for subqueries, which take correlation by equality alone, and once more behind the one that
-/// makes joins of IN and EXISTS, for subqueries in the branches of a CASE whose conditions have these.
+/// It must run before DataFusion's rules for subqueries, which support correlation by equality only, and again after the rule that makes joins of IN and
+/// EXISTS, for subqueries in the branches of a CASE whose conditions contain these.
 #[derive(Debug, Default)]
 pub struct SubqueryToRangeJoin;
 
@@ -61,7 +76,7 @@ impl OptimizerRule for SubqueryToRangeJoin {
     }
 }
 
-/// The node above range joins for its subqueries, if any of these is recognised.
+/// Puts range joins below the node for its subqueries. `None` if no subquery matches.
 fn with_joins(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
     let inputs = plan.inputs();
     let [input] = inputs.as_slice() else {
@@ -90,7 +105,7 @@ fn with_joins(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<
     }
     let mut plan = replaced.data;
     if let LogicalPlan::Filter(filter) = &mut plan {
-        // What needs no answer is checked below, so that fewer rows are answered for.
+        // Conditions that need no subquery are evaluated below the range joins, to reduce their probe rows.
         let conjuncts = split_conjunction_owned(filter.predicate.clone());
         let (now, later): (Vec<_>, Vec<_>) = conjuncts
             .into_iter()
@@ -112,7 +127,7 @@ fn with_joins(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<
     Ok(Some(restore_columns(plan, &schema)?))
 }
 
-/// Whether the node's expressions have a correlated subquery at all: most have none, and stay without a copy.
+/// Whether the node's expressions have a correlated subquery. Most nodes have none, and need not be copied.
 fn has_correlated(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_expressions(|expr| {
@@ -127,23 +142,23 @@ fn needs_join(expr: &Expr) -> Result<bool> {
     expr.exists(|e| Ok(matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty())))
 }
 
-/// The operators that stand for the subqueries of one node.
+/// The operators that replace the subqueries of one node.
 struct Joins<'a> {
     probe: LogicalPlan,
     config: &'a dyn OptimizerConfig,
-    /// From the lowest to the highest: each may use the columns of those before it.
+    /// From the lowest to the highest. Each may use the columns of those before it.
     found: Vec<Step>,
 }
 
 /// An operator below the node.
 enum Step {
-    Join(Box<Correlated>),
-    /// A condition that can't be repeated, as a column of this name.
+    Join(Box<CorrelatedAggregate>),
+    /// A projection that adds a condition which cannot be repeated, as a column of this name.
     Condition(Expr, String),
 }
 
 impl Step {
-    /// The operator above `input`.
+    /// Puts the operator above `input`.
     fn above(self, input: LogicalPlan) -> Result<LogicalPlan> {
         match self {
             Self::Join(join) => join.above(input),
@@ -158,7 +173,7 @@ impl Step {
 }
 
 impl Joins<'_> {
-    /// Replaces the subqueries in an expression whose value is needed in these branches, the outermost first.
+    /// Replaces the subqueries in an expression that is evaluated in these branches only, given from the outermost to the innermost.
     fn replace_in(&mut self, expr: Expr, branches: &[Branch]) -> Result<Expr> {
         let replaced = expr.transform_down(|e| {
             let replaced = match e {
@@ -196,7 +211,7 @@ impl Joins<'_> {
             Some(compared) => Some(Box::new(self.replace_in(*compared, branches)?)),
             None => None,
         };
-        // `CASE x WHEN y` as `CASE WHEN x = y`, so that only conditions need become columns.
+        // `CASE x WHEN y` becomes `CASE WHEN x = y`, so that only conditions have to become columns.
         let whens = case.when_then_expr.iter().map(|(when, _)| when);
         let repeats = compared
             .iter()
@@ -210,7 +225,7 @@ impl Joins<'_> {
                 .then(|| Branch::of_case(done.clone(), number));
             branches.iter().cloned().chain(this).collect::<Vec<_>>()
         };
-        // Whether a condition so far has an IN or EXISTS, which is to become a column of a join first.
+        // Whether an earlier condition has an IN or EXISTS, which must become a column of a join first.
         let mut waits = false;
         for (i, (when, mut then)) in case.when_then_expr.into_iter().enumerate() {
             let when = match &spelled_out {
@@ -243,7 +258,7 @@ impl Joins<'_> {
         Ok(Expr::Case(done))
     }
 
-    /// Lets a condition stand in bounds, too: makes it a column unless it can be repeated as it is. Returns whether that can be done.
+    /// Makes a condition usable in guards: a condition that cannot be repeated becomes a column. Returns whether it is usable.
     fn make_known(
         &mut self,
         condition: &mut Expr,
@@ -258,7 +273,7 @@ impl Joins<'_> {
         }
         let name = unused_name(self.config, self.probe.schema());
         let column = Expr::Column(Column::new_unqualified(&name));
-        // A number, as DataFusion makes AND and OR of a CASE that gives a Boolean: these guard nothing.
+        // An integer column: DataFusion rewrites a CASE with Boolean results to AND and OR, which do not guard.
         let condition = std::mem::replace(condition, column.eq(lit(1_i64)));
         let mut evaluated = when(condition, lit(1_i64)).end()?;
         for branch in branches.iter().rev() {
@@ -268,7 +283,7 @@ impl Joins<'_> {
         Ok(true)
     }
 
-    /// A subquery that is recognised, as the column of its answer.
+    /// Replaces a subquery that matches by an expression over the range join's columns. Returns any other expression unchanged.
     fn replace(&mut self, expr: Expr, branches: &[Branch]) -> Expr {
         let Expr::ScalarSubquery(subquery) = &expr else {
             return expr;
@@ -277,13 +292,13 @@ impl Joins<'_> {
             return expr;
         }
         let probe = self.probe.schema();
-        match Correlated::recognise(&subquery.subquery, probe, branches, self.config) {
+        match CorrelatedAggregate::try_match(&subquery.subquery, probe, branches, self.config) {
             Ok(mut found) => {
                 let value = std::mem::take(&mut found.values).into_iter().next();
                 let Some(value) = value else {
                     return expr;
                 };
-                // Subqueries over the same rows are answered together.
+                // Subqueries over the same rows share one range join.
                 let mut rest = Some(found);
                 for known in &mut self.found {
                     if let Step::Join(known) = known {

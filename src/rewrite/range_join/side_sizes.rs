@@ -1,26 +1,25 @@
-//! How large the sides of a join are, as far as that is known: whether a range join pays.
+//! The sizes of a join's sides, as far as the logical plan tells: whether a range join is worth its sort.
 
 use arrow::array::RecordBatch;
 use datafusion::datasource::{MemTable, source_as_provider};
 use datafusion::logical_expr::{Distinct, FetchType, LogicalPlan};
 
-/// Up to so many rows of the probe side, pairs are compared faster than the build side, which is searched, is sorted.
-const FEW: usize = 16;
+/// Probe sides with at most this many rows are faster compared with every build row than by sorting a large build side.
+const FEW_PROBE_ROWS: usize = 16;
 
-/// A build side of at most so many rows is sorted in no time.
-const SMALL: usize = 1 << 16;
+/// Build sides with at most this many rows are sorted in negligible time.
+const SMALL_BUILD_ROWS: usize = 1 << 16;
 
-/// Whether the probe side is known to be so small that the build side, unless that is small too, had better not be
-/// sorted.
-pub(crate) fn is_too_few(probe: &LogicalPlan, build: &LogicalPlan) -> bool {
-    let few = most_rows(probe).is_some_and(|rows| rows <= FEW);
-    few && most_rows(build).is_none_or(|rows| rows > SMALL)
+/// Whether the probe side is known to be so small, and the build side may be so large, that sorting the build side would cost more than it saves.
+pub(crate) fn is_sort_wasteful(probe: &LogicalPlan, build: &LogicalPlan) -> bool {
+    let few = max_rows(probe).is_some_and(|rows| rows <= FEW_PROBE_ROWS);
+    few && max_rows(build).is_none_or(|rows| rows > SMALL_BUILD_ROWS)
 }
 
-/// How many rows a plan has at most, where that can be told without running it.
-fn most_rows(plan: &LogicalPlan) -> Option<usize> {
+/// The maximum number of rows of a plan, if the plan tells it.
+fn max_rows(plan: &LogicalPlan) -> Option<usize> {
     let at_most = |input: &LogicalPlan, limit: Option<usize>| {
-        [most_rows(input), limit].into_iter().flatten().min()
+        [max_rows(input), limit].into_iter().flatten().min()
     };
     match plan {
         LogicalPlan::EmptyRelation(empty) => Some(usize::from(empty.produce_one_row)),
@@ -31,25 +30,25 @@ fn most_rows(plan: &LogicalPlan) -> Option<usize> {
             [rows, scan.fetch].into_iter().flatten().min()
         }
         LogicalPlan::Aggregate(aggregate) if aggregate.group_expr.is_empty() => Some(1),
-        LogicalPlan::Aggregate(aggregate) => most_rows(&aggregate.input),
-        LogicalPlan::Projection(projection) => most_rows(&projection.input),
-        LogicalPlan::Filter(filter) => most_rows(&filter.input),
-        LogicalPlan::Window(window) => most_rows(&window.input),
-        LogicalPlan::SubqueryAlias(alias) => most_rows(&alias.input),
-        LogicalPlan::Distinct(Distinct::All(input)) => most_rows(input),
+        LogicalPlan::Aggregate(aggregate) => max_rows(&aggregate.input),
+        LogicalPlan::Projection(projection) => max_rows(&projection.input),
+        LogicalPlan::Filter(filter) => max_rows(&filter.input),
+        LogicalPlan::Window(window) => max_rows(&window.input),
+        LogicalPlan::SubqueryAlias(alias) => max_rows(&alias.input),
+        LogicalPlan::Distinct(Distinct::All(input)) => max_rows(input),
         LogicalPlan::Sort(sort) => at_most(&sort.input, sort.fetch),
         LogicalPlan::Limit(limit) => match limit.get_fetch_type() {
             Ok(FetchType::Literal(fetch)) => at_most(&limit.input, fetch),
-            _ => most_rows(&limit.input),
+            _ => max_rows(&limit.input),
         },
         LogicalPlan::Union(union) => union.inputs.iter().try_fold(0_usize, |sum, input| {
-            Some(sum.saturating_add(most_rows(input)?))
+            Some(sum.saturating_add(max_rows(input)?))
         }),
         _ => None,
     }
 }
 
-/// The rows of a table in memory, unless it is being written.
+/// The number of rows of a table in memory; `None` while it is being written.
 fn rows_in_memory(table: &MemTable) -> Option<usize> {
     table.batches.iter().try_fold(0, |sum, partition| {
         let batches = partition.try_read().ok()?;

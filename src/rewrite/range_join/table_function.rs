@@ -1,4 +1,18 @@
-//! A range join that is asked for by name: the correlated form, its parts given.
+//! The table function `range_join(…)`: its arguments, planned by `table_functions::range_join`, become a range join.
+//!
+//! ```text
+//!   SELECT * FROM range_join('trades', 'quotes', 'sym', 'quotes.ts BETWEEN trades.a AND trades.b', 'min(price) AS low')
+//!
+//!   arguments                                             plan
+//!   probe       TableScan: trades                         Projection: trades.*, __rmq_1 AS low
+//!   build       TableScan: quotes                           RangeJoin: type=Left, on=[sym], range=quotes.ts in [trades.a, trades.b],
+//!   condition   quotes.sym = trades.sym AND …                          aggs=[min(price)]
+//!   aggregates  SELECT min(price) AS low FROM quotes          trades
+//!                                                             quotes
+//! ```
+//!
+//! The condition goes into the aggregates' query as that of a correlated subquery, which `correlated_aggregate` matches. Here a rejection is an error,
+//! regardless of `rmq.rewrite`.
 
 use std::sync::Arc;
 
@@ -8,44 +22,47 @@ use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::rewrite::range_join::condition::{Condition, Constants};
-use crate::rewrite::range_join::correlated::Correlated;
-use crate::rewrite::range_join::rejection::{Reason, Recognised, no};
+use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
+use crate::rewrite::range_join::rejection::{Match, Rejection, reject};
 
-/// The parts of a range join. No two columns of the two sides have the same qualified name.
+/// The planned arguments of `range_join(…)`. Columns of the two sides have distinct qualified names.
 #[derive(Debug)]
-pub(crate) struct ExplicitJoin {
-    /// The rows that ask.
+pub(crate) struct RangeJoinCall {
+    /// The side whose rows are kept.
     pub(crate) probe: LogicalPlan,
-    /// The rows that are searched.
+    /// The side whose rows are aggregated.
     pub(crate) build: LogicalPlan,
-    /// The condition between the two.
+    /// The condition between the two sides.
     pub(crate) condition: Expr,
-    /// `SELECT` of aggregates over the rows that are searched, all of them.
+    /// A `SELECT` of aggregates over all rows of the build side.
     pub(crate) aggregates: LogicalPlan,
-    /// Whether the row that prevails when a window opens counts.
+    /// Whether the row in force at the start of a range counts.
     pub(crate) prevailing: bool,
 }
 
-/// Which part is no part of a range join, and why.
+/// The argument that was rejected, and why.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum ArgumentRejection {
     Condition(String),
     Aggregates(String),
     Prevailing(String),
 }
 
-impl ExplicitJoin {
-    /// The columns of the probe side, and those of the aggregates.
-    pub(crate) fn plan(self, config: &dyn OptimizerConfig) -> Result<LogicalPlan, Refused> {
+impl RangeJoinCall {
+    /// Plans the call: the columns of the probe side, then those of the aggregates.
+    pub(crate) fn plan(
+        self,
+        config: &dyn OptimizerConfig,
+    ) -> Result<LogicalPlan, ArgumentRejection> {
         self.check_condition()?;
         let constants = self.constants();
         let outputs = Arc::clone(self.aggregates.schema());
-        let aggregates = |reason: Reason| Refused::Aggregates(reason.to_string());
+        let aggregates = |reason: Rejection| ArgumentRejection::Aggregates(reason.to_string());
         let subquery = self.subquery().map_err(aggregates)?;
         self.check_names().map_err(aggregates)?;
         let probe = self.probe;
         let mut found =
-            Correlated::recognise_with(&subquery, constants, probe.schema(), &[], config)
+            CorrelatedAggregate::try_match_with(&subquery, constants, probe.schema(), &[], config)
                 .map_err(aggregates)?;
         if self.prevailing {
             found.include_prevailing();
@@ -64,7 +81,7 @@ impl ExplicitJoin {
         named(probe).map_err(|error| aggregates(error.into()))
     }
 
-    /// Rows before a window may prevail, so that a constant that bounds windows says nothing of them.
+    /// A constant that bounds the range must not filter the build side if the row in force at its start counts, which may be before the range.
     fn constants(&self) -> Constants {
         if self.prevailing {
             Constants::Bound
@@ -73,32 +90,32 @@ impl ExplicitJoin {
         }
     }
 
-    /// That the condition is a range, with the one lower bound that tells a prevailing row where that is wanted.
-    fn check_condition(&self) -> Result<(), Refused> {
+    /// Checks that the condition is a range, with exactly one lower bound if the row in force at it is included.
+    fn check_condition(&self) -> Result<(), ArgumentRejection> {
         let (probe, build) = (self.probe.schema(), self.build.schema());
         let conjuncts = vec![self.condition.clone()];
-        let found = Condition::recognise(vec![], conjuncts, self.constants(), probe, build)
-            .map_err(|reason| Refused::Condition(reason.to_string()))?;
+        let found = Condition::try_match(vec![], conjuncts, self.constants(), probe, build)
+            .map_err(|reason| ArgumentRejection::Condition(reason.to_string()))?;
         let lower: Vec<_> = found.bounds.iter().filter(|(c, _)| c.is_lower()).collect();
         match (self.prevailing, lower.as_slice()) {
             (false, _) | (_, [_]) => Ok(()),
-            (true, []) => Err(Refused::Prevailing(
+            (true, []) => Err(ArgumentRejection::Prevailing(
                 "the row that prevails is the last at or before the lower bound of the window, which has none".into(),
             )),
-            (true, many) => Err(Refused::Prevailing(format!(
+            (true, many) => Err(ArgumentRejection::Prevailing(format!(
                 "the row that prevails is the last at or before the lower bound of the window, which has {} of them; use greatest(…)",
                 many.len()
             ))),
         }
     }
 
-    /// That every column of the result has a name of its own.
-    fn check_names(&self) -> Recognised<()> {
+    /// Checks that no two columns of the result have the same name.
+    fn check_names(&self) -> Match<()> {
         let (probe, aggregates) = (self.probe.schema(), self.aggregates.schema());
         let fields: Vec<_> = probe.fields().iter().chain(aggregates.fields()).collect();
         for (i, field) in fields.iter().enumerate() {
             if fields[..i].iter().any(|other| other.name() == field.name()) {
-                return no(format!(
+                return reject(format!(
                     "two columns of the result would be called '{}'; rename one with AS, or in a view",
                     field.name()
                 ));
@@ -107,8 +124,8 @@ impl ExplicitJoin {
         Ok(())
     }
 
-    /// The aggregates over the rows that meet the condition, the columns of the probe side being those of an outer query.
-    fn subquery(&self) -> Recognised<LogicalPlan> {
+    /// The aggregates as a correlated subquery: the condition is its filter, and columns of the probe side are columns of the outer query.
+    fn subquery(&self) -> Match<LogicalPlan> {
         let probe = self.probe.schema();
         let condition = self.condition.clone().transform_up(|expr| {
             Ok(match expr {
@@ -123,15 +140,15 @@ impl ExplicitJoin {
     }
 }
 
-/// The same aggregates over the rows that meet a condition.
-fn filter_aggregated(plan: &LogicalPlan, condition: Expr) -> Recognised<LogicalPlan> {
+/// Puts a filter below the aggregate of a plan.
+fn filter_aggregated(plan: &LogicalPlan, condition: Expr) -> Match<LogicalPlan> {
     let input = match plan {
         LogicalPlan::Projection(projection) => filter_aggregated(&projection.input, condition)?,
         LogicalPlan::Aggregate(aggregate) => {
             let filter = Filter::try_new(condition, Arc::clone(&aggregate.input))?;
             LogicalPlan::Filter(filter)
         }
-        _ => return no("there is no aggregate, such as min(price), among them"),
+        _ => return reject("there is no aggregate, such as min(price), among them"),
     };
     Ok(plan.with_new_exprs(plan.expressions(), vec![input])?)
 }

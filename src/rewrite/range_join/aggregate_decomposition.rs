@@ -1,4 +1,17 @@
-//! Aggregates over a join as aggregates over the rows that match each probe row, and what merges these.
+//! Decomposes aggregates over joined rows: into aggregates over the build rows that match one probe row, which the range join computes, and
+//! aggregates that merge these over the probe rows of a group.
+//!
+//! ```text
+//!   aggregate        range join's columns    value for one row       aggregates over a group    value for a group
+//!   min(p.v)         m = min(p.v)            m                       min(m)                     its result
+//!   count(*)         n = count(*)            n                       sum(n)                     its result, 0 if NULL
+//!   sum(p.v)         s = sum(p.v)            s                       sum(s)                     its result
+//!   avg(p.v)         s, n = count(p.v)       s / n                   sum(s), sum(n)             their quotient
+//!   first_value(p.v  f = first(p.v),         f                       first_value(f ORDER BY g)  its result
+//!     ORDER BY p.k)    g = first(p.k)
+//! ```
+//!
+//! The row of NULLs that a left join returns for a probe row without a match counts in `count(*)`.
 
 use std::sync::Arc;
 
@@ -26,49 +39,51 @@ use crate::index::sort_keys::{is_ordered, value_type};
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::range_agg::prefix_sums::Sums;
 use crate::rewrite::common::infallible::is_infallible;
-use crate::rewrite::range_join::condition::{check_repeats, is_of, widens, without_lossless_casts};
-use crate::rewrite::range_join::rejection::{Recognised, no};
+use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
+use crate::rewrite::common::names::unused_name;
+use crate::rewrite::range_join::condition::{check_repeats, is_of};
+use crate::rewrite::range_join::rejection::{Match, reject};
 use rmq_engine::Extreme;
 
-/// The aggregates that a range join must give, collected from expressions.
-pub(crate) struct Partials<'a> {
+/// Decomposes the aggregates of one query. `aggregates` collects those that the range join must compute, without duplicates.
+pub(crate) struct AggregateDecomposition<'a> {
     pub(crate) config: &'a dyn OptimizerConfig,
     pub(crate) probe: &'a DFSchema,
     pub(crate) build: &'a DFSchema,
     pub(crate) key: &'a Expr,
-    pub(crate) form: Form,
-    pub(crate) found: Vec<RangeAggregate<Expr>>,
+    pub(crate) input: AggregateInput,
+    pub(crate) aggregates: Vec<RangeAggregate<Expr>>,
 }
 
-/// What the aggregates stand over.
+/// The rows that are aggregated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum AggregateInput {
     /// The rows of a join.
-    Joined(Unmatched),
+    Join(Unmatched),
     /// The rows of a correlated subquery.
-    Correlated,
+    Subquery,
 }
 
-/// An aggregate, as what is made of the range join's columns.
-pub(crate) struct Merged {
+/// A decomposed aggregate, in terms of the range join's columns.
+pub(crate) struct DecomposedAggregate {
     /// The value for one row of the probe side.
-    pub(crate) single: Expr,
-    /// Aggregates over the range join's rows, each with a name of its own.
-    pub(crate) aggregates: Vec<Expr>,
-    /// The value for a group of such rows, of the columns of these.
-    pub(crate) value: Expr,
+    pub(crate) row_value: Expr,
+    /// Aggregates over the range join's rows of a group, each with an unused name.
+    pub(crate) group_aggregates: Vec<Expr>,
+    /// The value for the group, over the columns of these aggregates.
+    pub(crate) group_value: Expr,
 }
 
-impl Partials<'_> {
-    /// What gives `call` when the rows of a range join are grouped as the joined rows were.
-    pub(crate) fn merge(&mut self, call: &AggregateFunction) -> Recognised<Merged> {
+impl AggregateDecomposition<'_> {
+    /// Decomposes an aggregate function over the joined rows.
+    pub(crate) fn decompose(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
         let inner = call.func.inner();
         let params = &call.params;
         for expr in params.args.iter().chain(params.filter.as_deref()) {
             check_repeats(expr)?;
         }
         if params.null_treatment == Some(NullTreatment::IgnoreNulls) {
-            return no(format!("{} has IGNORE NULLS", call.func.name()));
+            return reject(format!("{} has IGNORE NULLS", call.func.name()));
         }
         let extreme = if inner.is::<Min>() {
             Some(Extreme::Min)
@@ -77,22 +92,22 @@ impl Partials<'_> {
         } else {
             None
         };
-        // DISTINCT changes no extreme.
+        // DISTINCT does not change an extreme.
         if params.distinct && extreme.is_none() {
-            return no(format!("{} has DISTINCT", call.func.name()));
+            return reject(format!("{} has DISTINCT", call.func.name()));
         }
         if let (Some(_), [argument]) = (extreme, params.args.as_slice())
-            && self.form != Form::Correlated
+            && self.input != AggregateInput::Subquery
             && is_of(argument, self.probe)
             && params.filter.as_ref().is_none_or(|f| is_of(f, self.probe))
         {
-            // Of the probe side's own columns: these rows are all there.
+            // An extreme of the probe side's columns: the probe rows that match are all kept.
             let merge = Expr::AggregateFunction(call.clone());
-            return Ok(self.merged(argument.clone(), merge));
+            return Ok(self.decomposed(argument.clone(), merge));
         }
         let ordered = inner.is::<FirstValue>() || inner.is::<LastValue>();
         if !params.order_by.is_empty() && !ordered {
-            return no(format!("{} has ORDER BY", call.func.name()));
+            return reject(format!("{} has ORDER BY", call.func.name()));
         }
         match params.args.as_slice() {
             [argument] if extreme.is_some() => self.extreme(call, extreme, argument),
@@ -100,7 +115,7 @@ impl Partials<'_> {
             [argument] if inner.is::<Sum>() => self.sum(call, argument),
             [argument] if inner.is::<Avg>() => self.average(call, argument),
             [argument] if ordered => self.first_or_last(call, argument),
-            _ => no(format!(
+            _ => reject(format!(
                 "{} is none of the aggregates known",
                 call.func.name()
             )),
@@ -112,11 +127,11 @@ impl Partials<'_> {
         call: &AggregateFunction,
         extreme: Option<Extreme>,
         argument: &Expr,
-    ) -> Recognised<Merged> {
+    ) -> Match<DecomposedAggregate> {
         let argument = self.filtered(argument, call)?;
         let data_type = argument.get_type(self.build)?;
         let Some(extreme) = extreme.filter(|_| is_ordered(&data_type)) else {
-            return no(format!("{argument} is a {data_type}, which has no order"));
+            return reject(format!("{argument} is a {data_type}, which has no order"));
         };
         let data_type = value_type(&data_type);
         let udaf = if data_type.is_floating() {
@@ -125,15 +140,15 @@ impl Partials<'_> {
             Arc::clone(&call.func)
         };
         let found = self.add(AggregateKind::Extreme(extreme), vec![argument], data_type);
-        Ok(self.merged(found.clone(), aggregate(udaf, found)))
+        Ok(self.decomposed(found.clone(), aggregate(udaf, found)))
     }
 
-    fn count(&mut self, call: &AggregateFunction, argument: &Expr) -> Recognised<Merged> {
+    fn count(&mut self, call: &AggregateFunction, argument: &Expr) -> Match<DecomposedAggregate> {
         let counts_rows = matches!(argument, Expr::Literal(value, _) if !value.is_null());
         let (count, merge) = if counts_rows && call.params.filter.is_none() {
             let count = self.add(AggregateKind::CountRows, vec![], DataType::Int64);
-            let merge = if self.form == Form::Joined(Unmatched::Keep) {
-                // The row of NULLs that a left join gives is one, too.
+            let merge = if self.input == AggregateInput::Join(Unmatched::Keep) {
+                // Without a match, a left join returns one row.
                 when(count.clone().eq(lit(0_i64)), lit(1_i64)).otherwise(count.clone())?
             } else {
                 count.clone()
@@ -145,40 +160,40 @@ impl Partials<'_> {
             let count = self.add(AggregateKind::Count, vec![argument], DataType::Int64);
             (count.clone(), count)
         };
-        let mut merged = self.merged(count, aggregate(sum_udaf(), merge));
-        // The sum of no counts. (Not `coalesce`, which DataFusion needs another pass of its optimizer for.)
-        let sum = merged.value;
-        merged.value = when(sum.clone().is_not_null(), sum).otherwise(lit(0_i64))?;
-        Ok(merged)
+        let mut decomposed = self.decomposed(count, aggregate(sum_udaf(), merge));
+        // The sum of no counts is NULL, but a count is 0. (`coalesce` would need another pass of DataFusion's optimizer.)
+        let sum = decomposed.group_value;
+        decomposed.group_value = when(sum.clone().is_not_null(), sum).otherwise(lit(0_i64))?;
+        Ok(decomposed)
     }
 
-    fn sum(&mut self, call: &AggregateFunction, argument: &Expr) -> Recognised<Merged> {
+    fn sum(&mut self, call: &AggregateFunction, argument: &Expr) -> Match<DecomposedAggregate> {
         let argument = self.filtered(argument, call)?;
         let data_type = argument.get_type(self.build)?;
         if !Sums::supports(&data_type) {
-            return no(format!(
+            return reject(format!(
                 "a range join has no sum of {argument}, a {data_type}"
             ));
         }
-        // Of decimals, DataFusion's sum has more digits than these: so has its sum of these sums, and they wrap alike. Those of
-        // floats are rounded; DataFusion rounds again where a group has several.
+        // DataFusion's sum of decimals has more digits than its argument, and so has its sum of these sums: both wrap around alike. Sums of floats are
+        // rounded once per probe row, and again by DataFusion if a group has several.
         let sum = self.add(AggregateKind::Sum, vec![argument], data_type);
-        Ok(self.merged(sum.clone(), aggregate(Arc::clone(&call.func), sum)))
+        Ok(self.decomposed(sum.clone(), aggregate(Arc::clone(&call.func), sum)))
     }
 
-    fn average(&mut self, call: &AggregateFunction, argument: &Expr) -> Recognised<Merged> {
+    fn average(&mut self, call: &AggregateFunction, argument: &Expr) -> Match<DecomposedAggregate> {
         if let Expr::Cast(Cast { expr, field }) = argument
             && field.data_type() == &DataType::Float64
             && expr.get_type(self.build)?.is_integer()
         {
-            // The exact sum, divided once. No sum of fewer than 2^32 of them overflows this.
+            // The exact sum, divided once. A sum of fewer than 2^32 values does not overflow 20 digits.
             return self.quotient(call, expr, DataType::Decimal128(20, 0), |sum, count| {
                 cast(sum, DataType::Float64) / cast(count, DataType::Float64)
             });
         }
         let data_type = argument.get_type(self.build)?;
         if data_type == DataType::Null {
-            // NULLs alone, as in a column of a CSV file without rows. DataFusion plans their average as a Float64.
+            // Only NULLs, as in a column of a CSV file without rows. DataFusion's average of them is a Float64.
             return self.quotient(call, argument, DataType::Float64, |sum, count| {
                 sum / cast(count, DataType::Float64)
             });
@@ -200,19 +215,19 @@ impl Partials<'_> {
                 udf.call(vec![sum, count])
             });
         }
-        no(format!(
+        reject(format!(
             "a range join has no average of {argument}, a {data_type}"
         ))
     }
 
-    /// What `divide` makes of a sum and of how many values that is of, NULL where there are none.
+    /// Decomposes an average: `divide` computes it from the sum and the count. It is NULL if there is no value.
     fn quotient(
         &mut self,
         call: &AggregateFunction,
         argument: &Expr,
         sum_type: DataType,
         divide: impl Fn(Expr, Expr) -> Expr,
-    ) -> Recognised<Merged> {
+    ) -> Match<DecomposedAggregate> {
         let argument = if argument.get_type(self.build)? == sum_type {
             argument.clone()
         } else {
@@ -224,23 +239,27 @@ impl Partials<'_> {
         let divided = |sum: Expr, count: Expr| -> Result<Expr> {
             when(sum.clone().is_not_null(), divide(sum, count)).end()
         };
-        let single = divided(sum.clone(), count.clone())?;
-        let sums = self.merged(sum.clone(), aggregate(sum_udaf(), sum));
-        let counts = self.merged(count.clone(), aggregate(sum_udaf(), count));
-        Ok(Merged {
-            single,
-            aggregates: [sums.aggregates, counts.aggregates].concat(),
-            value: divided(sums.value, counts.value)?,
+        let row_value = divided(sum.clone(), count.clone())?;
+        let sums = self.decomposed(sum.clone(), aggregate(sum_udaf(), sum));
+        let counts = self.decomposed(count.clone(), aggregate(sum_udaf(), count));
+        Ok(DecomposedAggregate {
+            row_value,
+            group_aggregates: [sums.group_aggregates, counts.group_aggregates].concat(),
+            group_value: divided(sums.group_value, counts.group_value)?,
         })
     }
 
-    fn first_or_last(&mut self, call: &AggregateFunction, argument: &Expr) -> Recognised<Merged> {
+    fn first_or_last(
+        &mut self,
+        call: &AggregateFunction,
+        argument: &Expr,
+    ) -> Match<DecomposedAggregate> {
         let name = call.func.name();
         let [order] = call.params.order_by.as_slice() else {
-            return no(format!("{name} is not ordered by one expression"));
+            return reject(format!("{name} is not ordered by one expression"));
         };
         if call.params.filter.is_some() {
-            return no(format!("{name} has a filter"));
+            return reject(format!("{name} has a filter"));
         }
         check_repeats(&order.expr)?;
         let value = self.checked(argument.clone())?;
@@ -255,7 +274,7 @@ impl Partials<'_> {
         } else {
             (!order.asc, !order.nulls_first)
         };
-        // The key may have become another type to be compared. Zeros of both signs are one key, but have an order.
+        // The key may have been cast for the comparison. Floats are excluded, because zeros of both signs are equal keys but ordered values.
         let by_key = !value_type(&by_type).is_floating()
             && without_lossless_casts(self.key, self.build)?
                 == without_lossless_casts(&by, self.build)?
@@ -270,7 +289,7 @@ impl Partials<'_> {
             (found, self.add(function, vec![by], by_type))
         } else {
             if !is_ordered(&by_type) {
-                return no(format!("{by} is a {by_type}, which has no order"));
+                return reject(format!("{by} is a {by_type}, which has no order"));
             }
             let extreme = if ascending {
                 Extreme::Min
@@ -287,11 +306,11 @@ impl Partials<'_> {
         let mut merge = call.clone();
         merge.params.args = vec![found.clone()];
         merge.params.order_by[0].expr = found_by;
-        Ok(self.merged(found, Expr::AggregateFunction(merge)))
+        Ok(self.decomposed(found, Expr::AggregateFunction(merge)))
     }
 
-    /// An aggregate's argument, NULL where its filter does not hold.
-    fn filtered(&self, argument: &Expr, call: &AggregateFunction) -> Recognised<Expr> {
+    /// The aggregate's argument, NULL if its filter does not hold.
+    fn filtered(&self, argument: &Expr, call: &AggregateFunction) -> Match<Expr> {
         let argument = match &call.params.filter {
             Some(filter) => when(filter.as_ref().clone(), argument.clone()).end()?,
             None => argument.clone(),
@@ -299,50 +318,51 @@ impl Partials<'_> {
         self.checked(argument)
     }
 
-    /// That the values of many batches can be put into one array: the keys of a small dictionary may not suffice for that. Nobody
-    /// else answers a correlated subquery, so it may try.
-    fn check_joins(&self, data_type: &DataType) -> Recognised<()> {
+    /// Rejects types whose values of many batches may not fit one array, such as a dictionary with a narrow key type. DataFusion cannot run a correlated
+    /// subquery over a range at all, so for that the attempt is made.
+    fn check_joins(&self, data_type: &DataType) -> Match<()> {
         match data_type {
-            DataType::RunEndEncoded(..) | DataType::Union(..) => no(format!(
+            DataType::RunEndEncoded(..) | DataType::Union(..) => reject(format!(
                 "a {data_type} has no NULL for rows that match nothing"
             )),
-            few if self.form != Form::Correlated && has_few_keys(few) => {
-                no(format!("a {data_type} has few keys"))
+            narrow if self.input != AggregateInput::Subquery && has_few_keys(narrow) => {
+                reject(format!("a {data_type} has few keys"))
             }
             _ => Ok(()),
         }
     }
 
-    /// An expression over the build side that is NULL for the row of NULLs of a left join.
-    fn checked(&self, expr: Expr) -> Recognised<Expr> {
+    /// Checks that an expression is over the build side only, cannot fail, and is NULL for a probe row that a left join keeps without a match.
+    fn checked(&self, expr: Expr) -> Match<Expr> {
         if !is_of(&expr, self.build) {
-            return no(format!("{expr} is not of the columns of one side"));
+            return reject(format!("{expr} is not of the columns of one side"));
         }
-        if self.form != Form::Correlated && !is_infallible(&expr, self.build)? {
-            return no(format!(
+        if self.input != AggregateInput::Subquery && !is_infallible(&expr, self.build)? {
+            return reject(format!(
                 "{expr} may end in an error for rows that match nothing"
             ));
         }
-        if self.form == Form::Joined(Unmatched::Keep) && !is_null_without_match(&expr, self.build)?
+        if self.input == AggregateInput::Join(Unmatched::Keep)
+            && !is_null_without_match(&expr, self.build)?
         {
-            return no(format!(
+            return reject(format!(
                 "{expr} has a value where a left join matches nothing"
             ));
         }
         Ok(expr)
     }
 
-    /// The column of an aggregate over the rows that match, one for all that ask the same.
+    /// Adds an aggregate over the matching rows, unless it is there already, and returns its column.
     fn add(&mut self, function: AggregateKind, arguments: Vec<Expr>, data_type: DataType) -> Expr {
         let known = self
-            .found
+            .aggregates
             .iter()
             .find(|a| a.function == function && a.arguments == arguments);
         let output = match known {
             Some(known) => known.output.clone(),
             None => {
                 let output = unused_name(self.config, self.probe);
-                self.found.push(RangeAggregate {
+                self.aggregates.push(RangeAggregate {
                     function,
                     arguments,
                     output: output.clone(),
@@ -354,23 +374,13 @@ impl Partials<'_> {
         Expr::Column(Column::new_unqualified(output))
     }
 
-    /// Names an aggregate over rows of the probe side; its column is the value.
-    fn merged(&self, single: Expr, aggregate: Expr) -> Merged {
+    /// An aggregate that one column of the range join and one aggregate over it compute.
+    fn decomposed(&self, row_value: Expr, aggregate: Expr) -> DecomposedAggregate {
         let name = unused_name(self.config, self.probe);
-        Merged {
-            single,
-            aggregates: vec![aggregate.alias(&name)],
-            value: Expr::Column(Column::new_unqualified(name)),
-        }
-    }
-}
-
-/// A name that no column of the schema has.
-pub(crate) fn unused_name(config: &dyn OptimizerConfig, schema: &DFSchema) -> String {
-    loop {
-        let name = config.alias_generator().next("__rmq");
-        if !schema.has_column_with_unqualified_name(&name) {
-            return name;
+        DecomposedAggregate {
+            row_value,
+            group_aggregates: vec![aggregate.alias(&name)],
+            group_value: Expr::Column(Column::new_unqualified(name)),
         }
     }
 }
@@ -388,7 +398,7 @@ fn aggregate(udaf: Arc<AggregateUDF>, argument: Expr) -> Expr {
     })
 }
 
-/// Whether an expression is NULL for a row of NULLs.
+/// Whether an expression is NULL if all columns are. Evaluates it for such a row.
 fn is_null_without_match(expr: &Expr, schema: &DFSchema) -> Result<bool> {
     if matches!(expr, Expr::Column(_)) {
         return Ok(true);

@@ -1,11 +1,11 @@
-//! Refuses DELETE and UPDATE statements whose conditions DataFusion would lose.
+//! Rejects DELETE and UPDATE statements of which DataFusion would drop conditions.
 //!
 //! DataFusion runs neither statement's input. It collects the filters on the table's own columns from the input's plan and passes them to
 //! [`TableProvider::delete_from`] or [`TableProvider::update`]. Conditions of any other form are dropped without an error, and the
 //! statement then changes rows that its WHERE excludes: those that the optimizer made joins (IN and EXISTS with a subquery, correlated
 //! subqueries), LIMIT, and a WHERE that holds for no row, which leaves an empty relation without a filter.
 //!
-//! MERGE passes all of its expressions to the table; INSERT, COPY and CREATE TABLE … AS run their input. All these stay as they are.
+//! MERGE passes all of its expressions to the table; INSERT, COPY and CREATE TABLE … AS run their input. None of these is checked.
 //!
 //! [`TableProvider::delete_from`]: datafusion::catalog::TableProvider::delete_from
 //! [`TableProvider::update`]: datafusion::catalog::TableProvider::update
@@ -21,7 +21,7 @@ use crate::logical_plan::prepare_indexes::PrepareIndexes;
 use crate::logical_plan::range_join::RangeJoin;
 use crate::logical_plan::range_lookup::RangeLookup;
 
-/// The plan with DELETE and UPDATE statements that change exactly the rows that they name.
+/// Checks that DELETE and UPDATE statements change exactly the rows that they name. A plan without such statements is borrowed.
 ///
 /// The input of a statement that names no row gets the filter `false`, because the table would otherwise change all rows.
 ///
@@ -58,7 +58,7 @@ pub(crate) fn with_checked_statements(plan: &LogicalPlan) -> Result<Cow<'_, Logi
     Ok(Cow::Owned(checked.data))
 }
 
-/// The name of a statement that is to be checked.
+/// The name of a statement that must be checked; `None` for others.
 fn checked_name(plan: &LogicalPlan) -> Option<&'static str> {
     match plan {
         LogicalPlan::Dml(statement) => match statement.op {
@@ -70,7 +70,7 @@ fn checked_name(plan: &LogicalPlan) -> Option<&'static str> {
     }
 }
 
-/// What to do instead of a statement that is refused.
+/// The alternative that the error messages name.
 const INSTEAD: &str =
     "write the rows as they are to be into another table, with CREATE TABLE … AS SELECT";
 
@@ -95,7 +95,7 @@ fn check_no_range_join(name: &str, statement: &DmlStatement) -> Result<()> {
     Ok(())
 }
 
-/// Checks that DataFusion passes every condition of a statement to its table. Returns whether the statement names no row at all.
+/// Checks that DataFusion passes every condition of a statement to its table. Returns whether no row meets the conditions.
 fn check_conditions(name: &str, statement: &DmlStatement) -> Result<bool> {
     let table = &statement.table_name;
     let lost = |what: &str| {

@@ -1,5 +1,13 @@
-//! A subquery that aggregates the rows whose key lies within bounds of the outer query, `SELECT MIN(p.v) FROM p WHERE p.sym =
-//! q.sym AND p.k BETWEEN q.a AND q.b`, as a range join below the outer query.
+//! A subquery without GROUP BY that aggregates the rows whose key is between bounds of the outer query. `scalar_subquery`, `lateral` and
+//! `table_function` share it.
+//!
+//! ```text
+//!   subquery                                                     match
+//!   Projection: min(p.v) + 1                                     values  __rmq_1 + 1
+//!     Aggregate: min(p.v)                                        aggs    __rmq_1 = min(p.v)
+//!       Filter: p.sym = outer(q.sym) AND p.k >= outer(q.a)       on      p.sym = q.sym, range p.k in [q.a, inf)
+//!         p                                                      build   p
+//! ```
 
 use std::sync::Arc;
 
@@ -14,38 +22,39 @@ use datafusion::optimizer::OptimizerConfig;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::rewrite::common::conditional::Branch;
-use crate::rewrite::range_join::aggregates::{Form, Partials, unused_name};
+use crate::rewrite::common::names::unused_name;
+use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
 use crate::rewrite::range_join::condition::{Condition, Constants};
-use crate::rewrite::range_join::rejection::{Recognised, no};
+use crate::rewrite::range_join::rejection::{Match, reject};
 
-/// What a correlated subquery is in terms of a range join.
+/// A correlated subquery as a range join without its probe side.
 #[derive(Debug)]
-pub(crate) struct Correlated {
+pub(crate) struct CorrelatedAggregate {
     build: LogicalPlan,
     spec: RangeJoinSpec<Expr>,
-    /// The columns of the subquery, of those of the range join.
+    /// The subquery's columns as expressions over the range join's columns.
     pub(crate) values: Vec<Expr>,
 }
 
-impl Correlated {
-    /// Recognises the plan of a subquery over the rows of `probe`, the answer of which is needed in these branches.
-    pub(crate) fn recognise(
+impl CorrelatedAggregate {
+    /// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only.
+    pub(crate) fn try_match(
         subquery: &LogicalPlan,
         probe: &DFSchema,
         branches: &[Branch],
         config: &dyn OptimizerConfig,
-    ) -> Recognised<Self> {
-        Self::recognise_with(subquery, Constants::Filter, probe, branches, config)
+    ) -> Match<Self> {
+        Self::try_match_with(subquery, Constants::Filter, probe, branches, config)
     }
 
-    /// The same, where constants may be bounds.
-    pub(crate) fn recognise_with(
+    /// As [`Self::try_match`], with a choice of what comparisons with constants mean.
+    pub(crate) fn try_match_with(
         subquery: &LogicalPlan,
         constants: Constants,
         probe: &DFSchema,
         branches: &[Branch],
         config: &dyn OptimizerConfig,
-    ) -> Recognised<Self> {
+    ) -> Match<Self> {
         let schema = subquery.schema();
         let mut plan = subquery;
         let mut projections: Vec<&Projection> = vec![];
@@ -56,11 +65,11 @@ impl Correlated {
                     plan = &projection.input;
                 }
                 LogicalPlan::Aggregate(aggregate) => break aggregate,
-                other => return no(format!("it ends in {}", other.display())),
+                other => return reject(format!("it ends in {}", other.display())),
             }
         };
         if !aggregate.group_expr.is_empty() {
-            return no("it has GROUP BY");
+            return reject("it has GROUP BY");
         }
         let Filtered {
             build,
@@ -70,24 +79,24 @@ impl Correlated {
         let inner = |expr: Expr| -> Result<Expr> { from_outer(renamed(expr)?) };
         let conditions: Vec<Expr> = conditions.into_iter().map(&inner).collect::<Result<_>>()?;
         let mut condition =
-            Condition::recognise(vec![], conditions, constants, probe, build.schema())?;
+            Condition::try_match(vec![], conditions, constants, probe, build.schema())?;
         condition.guard(branches, probe)?;
-        let mut partials = Partials {
+        let mut decomposition = AggregateDecomposition {
             config,
             probe,
             build: build.schema(),
             key: &condition.key,
-            form: Form::Correlated,
-            found: vec![],
+            input: AggregateInput::Subquery,
+            aggregates: vec![],
         };
-        let mut singles = vec![];
+        let mut row_values = vec![];
         for expr in &aggregate.aggr_expr {
             let Expr::AggregateFunction(call) = inner(expr.clone())?.unalias() else {
-                return no(format!("{expr} is no aggregate"));
+                return reject(format!("{expr} is no aggregate"));
             };
-            singles.push(partials.merge(&call)?.single);
+            row_values.push(decomposition.decompose(&call)?.row_value);
         }
-        let aggregates = partials.found;
+        let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build)?;
         let spec = RangeJoinSpec {
             unmatched: Unmatched::Keep,
@@ -99,7 +108,7 @@ impl Correlated {
             metadata: probe.metadata().clone().into_iter().collect(),
         };
 
-        // The projections above, in the columns of the range join.
+        // The projections above the aggregate, as expressions over the range join's columns.
         let mut names = aggregate.schema.columns();
         let mut types: Vec<_> = aggregate
             .schema
@@ -115,8 +124,8 @@ impl Correlated {
             Ok(cast(expr, Clone::clone(data_type)))
         };
         let mut values: Vec<Expr> = vec![];
-        for (single, data_type) in singles.into_iter().zip(&types) {
-            values.push(of_type(single, data_type)?);
+        for (row_value, data_type) in row_values.into_iter().zip(&types) {
+            values.push(of_type(row_value, data_type)?);
         }
         for projection in projections.iter().rev() {
             values = above(projection, &names, &values)?;
@@ -133,7 +142,7 @@ impl Correlated {
         })
     }
 
-    /// Takes on what `other` asks if both ask the same rows; gives it back otherwise.
+    /// Merges the aggregates of `other` into this join if both aggregate the same rows. Returns `other` if they do not.
     pub(crate) fn absorb(&mut self, other: Self) -> Option<Self> {
         let same = self.spec.on == other.spec.on
             && self.spec.key == other.spec.key
@@ -147,23 +156,23 @@ impl Correlated {
         None
     }
 
-    /// Lets the row that prevails when a range begins match, too. There is one lower bound.
+    /// Includes the row in force at the start of a range. The join must have exactly one lower bound.
     pub(crate) fn include_prevailing(&mut self) {
         self.spec.prevailing = true;
     }
 
-    /// The range join above `probe`.
+    /// Puts the range join above `probe`.
     pub(crate) fn above(self, probe: LogicalPlan) -> Result<LogicalPlan> {
         let node = Arc::new(RangeJoin::try_new(probe, self.build, self.spec)?);
         Ok(LogicalPlan::Extension(Extension { node }))
     }
 }
 
-/// The rows below an aggregate, apart from the conditions that need the outer query.
+/// The input of an aggregate without the filters that refer to the outer query.
 struct Filtered<R> {
     build: LogicalPlan,
     conditions: Vec<Expr>,
-    /// Makes an expression over the rows below the aggregate one over `build`.
+    /// Rewrites an expression over the aggregate's input to one over `build`.
     renamed: R,
 }
 
@@ -175,7 +184,7 @@ impl Filtered<Renaming> {
         constants: Constants,
         probe: &DFSchema,
         config: &dyn OptimizerConfig,
-    ) -> Recognised<Self> {
+    ) -> Match<Self> {
         let mut plan = aggregate.input.as_ref();
         let (mut outer, mut inner) = (vec![], vec![]);
         while let LogicalPlan::Filter(filter) = plan {
@@ -183,8 +192,8 @@ impl Filtered<Renaming> {
                 if constants == Constants::Bound || conjunct.contains_outer() {
                     outer.push(conjunct.clone());
                 } else if conjunct.is_volatile() {
-                    // It would be asked once for all rows of the outer query.
-                    return no(format!("{conjunct} is another each time"));
+                    // The range join would evaluate it once for all rows of the outer query.
+                    return reject(format!("{conjunct} is another each time"));
                 } else {
                     inner.push(conjunct.clone());
                 }
@@ -192,7 +201,7 @@ impl Filtered<Renaming> {
             plan = &filter.input;
         }
         if has_outer_columns(plan)? {
-            return no("it needs the outer query further below");
+            return reject("it needs the outer query further below");
         }
         let mut build = plan.clone();
         if let Some(predicate) = conjunction(inner) {
@@ -200,8 +209,8 @@ impl Filtered<Renaming> {
         }
         let old = build.schema().columns();
         let theirs = probe.columns();
-        let is_theirs = old.iter().any(|column| probe.has_column(column));
-        if !is_theirs
+        let names_collide = old.iter().any(|column| probe.has_column(column));
+        if !names_collide
             && !theirs
                 .iter()
                 .any(|column| build.schema().has_column(column))
@@ -212,7 +221,7 @@ impl Filtered<Renaming> {
                 renamed: Box::new(Ok),
             });
         }
-        // Both sides have columns of these names: those of this side get others.
+        // Both sides have columns of the same name, so those of the build side are renamed.
         let new: Vec<Column> = old
             .iter()
             .map(|_| Column::new_unqualified(unused_name(config, probe)))
@@ -222,12 +231,12 @@ impl Filtered<Renaming> {
         let build = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(build))?);
         let renamed = move |expr: Expr| {
             let renamed = expr.transform_up(|e| {
-                let place = match &e {
+                let index = match &e {
                     Expr::Column(column) => old.iter().position(|name| name == column),
                     _ => None,
                 };
-                Ok(match place {
-                    Some(place) => Transformed::yes(Expr::Column(new[place].clone())),
+                Ok(match index {
+                    Some(index) => Transformed::yes(Expr::Column(new[index].clone())),
                     None => Transformed::no(e),
                 })
             });
@@ -241,19 +250,19 @@ impl Filtered<Renaming> {
     }
 }
 
-/// A projection's expressions, where these values stand for the columns of its input.
-fn above(projection: &Projection, names: &[Column], values: &[Expr]) -> Recognised<Vec<Expr>> {
+/// A projection's expressions, with the columns of its input, `names`, replaced by `values`.
+fn above(projection: &Projection, names: &[Column], values: &[Expr]) -> Match<Vec<Expr>> {
     let mut above = vec![];
     for expr in &projection.expr {
         if expr.is_volatile() {
-            return no(format!("{expr} is another each time"));
+            return reject(format!("{expr} is another each time"));
         }
-        // Each column once: what replaces one may have the name of another.
+        // Replaced expressions are not visited, because they may contain a column with the name of another.
         let value = expr.clone().unalias().transform_down(|e| {
             let replaced = match &e {
                 Expr::Column(column) => {
-                    let place = names.iter().position(|name| name == column);
-                    place.map(|place| values[place].clone())
+                    let index = names.iter().position(|name| name == column);
+                    index.map(|index| values[index].clone())
                 }
                 Expr::OuterReferenceColumn(_, column) => Some(Expr::Column(column.clone())),
                 _ => None,
@@ -268,7 +277,7 @@ fn above(projection: &Projection, names: &[Column], values: &[Expr]) -> Recognis
     Ok(above)
 }
 
-/// An expression whose columns of the outer query are columns like others.
+/// Replaces references to columns of the outer query by plain columns.
 fn from_outer(expr: Expr) -> Result<Expr> {
     let replaced = expr.transform_up(|e| {
         Ok(match e {
@@ -279,7 +288,7 @@ fn from_outer(expr: Expr) -> Result<Expr> {
     Ok(replaced?.data)
 }
 
-/// Whether a plan, or a subquery in it, needs columns of an outer query.
+/// Whether a plan, or a subquery in it, refers to columns of an outer query.
 pub(crate) fn has_outer_columns(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_with_subqueries(|node| {

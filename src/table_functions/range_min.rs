@@ -1,5 +1,7 @@
-//! The table function, `SELECT * FROM range_min('prices.close', 'windows', 'l', 'r')`: every column of `windows`, the
-//! extreme and its position. It is short for the scalar functions over a scan of `windows`.
+//! The table functions `range_min` and `range_max`.
+//!
+//! `SELECT * FROM range_min('prices.close', 'windows', 'l', 'r')` has every column of `windows`, the extreme `min` and its position `argmin`. It is a
+//! view that calls the scalar functions over a scan of `windows`.
 
 use std::sync::Arc;
 
@@ -15,7 +17,7 @@ use crate::common::range_function::RangeFunction;
 use crate::expr::range_udf::{RangeUdf, column_text};
 use rmq_engine::Extreme;
 
-/// What the four arguments are, for error messages.
+/// A description of the four arguments for error messages.
 const ARGUMENTS: &str = "a column 'table.column', a table of windows, and the names of its columns with the first and the last position";
 
 /// `range_min` or `range_max` as a table function.
@@ -42,7 +44,7 @@ impl RangeTableFunction {
         }
     }
 
-    /// The text of each argument.
+    /// The arguments as texts.
     fn texts<'a>(&self, arguments: &'a [Expr]) -> Result<[&'a str; 4]> {
         let name = self.name();
         let texts = arguments.iter().enumerate().map(|(i, argument)| match argument {
@@ -74,7 +76,7 @@ impl TableFunctionImpl for RangeTableFunction {
         let schema = DFSchema::try_from_qualified_schema(windows.clone(), &provider.schema())?;
 
         let bound = |text: &str| {
-            // As it stands, or by SQL's rules for names, qualified by the table or not at all.
+            // The exact text, or an identifier by SQL's rules, either unqualified or qualified by the table.
             let parsed = names.parse_column(text);
             let here = parsed
                 .relation

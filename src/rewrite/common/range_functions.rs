@@ -1,0 +1,34 @@
+//! Finds calls of the range functions, `range_min('table.column', l, r)` and the other three, in expressions.
+
+use datafusion::common::Result;
+use datafusion::common::tree_node::TreeNode;
+use datafusion::logical_expr::expr::ScalarFunction;
+use datafusion::logical_expr::{Expr, LogicalPlan};
+
+use crate::expr::range_udf::RangeUdf;
+
+/// The function and the call, if `expr` is a call of a range function.
+pub(crate) fn range_udf(expr: &Expr) -> Option<(&RangeUdf, &ScalarFunction)> {
+    match expr {
+        Expr::ScalarFunction(call) => call
+            .func
+            .inner()
+            .downcast_ref::<RangeUdf>()
+            .map(|udf| (udf, call)),
+        _ => None,
+    }
+}
+
+/// Whether `expr` calls a range function, also in a subquery without FROM.
+pub(crate) fn calls_range_function(expr: &Expr) -> Result<bool> {
+    expr.exists(|e| match e {
+        Expr::ScalarSubquery(subquery) => match subquery.subquery.as_ref() {
+            LogicalPlan::Projection(p) if matches!(*p.input, LogicalPlan::EmptyRelation(_)) => p
+                .expr
+                .iter()
+                .try_fold(false, |found, e| Ok(found || calls_range_function(e)?)),
+            _ => Ok(false),
+        },
+        e => Ok(range_udf(e).is_some()),
+    })
+}
