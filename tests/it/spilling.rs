@@ -380,7 +380,7 @@ async fn a_limit_set_later_is_heeded_and_explain_tells() {
         "spill_count=",
         "spilled_bytes=",
         "spilled_rows=40.00 K",
-        "pieces_read=",
+        "spill_runs_read=",
         "build_rows=40.00 K",
         "probe_rows=2.00 K",
     ] {
@@ -524,7 +524,7 @@ async fn partitions_read_pieces_together() {
             "{partitions} partitions"
         );
         assert!(metric(&plan, "spill_count") > 2);
-        read.push(metric(&plan, "pieces_read"));
+        read.push(metric(&plan, "spill_runs_read"));
     }
     println!("pieces read by 1, 8 and 32 partitions: {read:?}");
     // Those who come first may be answered before the others have come.
@@ -542,8 +542,8 @@ async fn a_query_dropped_anywhere_leaves_nothing() {
     let mut dropped = [0; 4];
     for _ in 0..10 {
         let spilled = |plan: &_| metric(plan, "spill_count") > 0;
-        let read = |plan: &_| metric(plan, "pieces_read") > 0;
-        let read_more = |plan: &_| metric(plan, "pieces_read") > 5;
+        let read = |plan: &_| metric(plan, "spill_runs_read") > 0;
+        let read_more = |plan: &_| metric(plan, "spill_runs_read") > 5;
         for (i, cancelled) in [
             drop_when(&ctx, |_| true).await,
             drop_when(&ctx, spilled).await,

@@ -160,7 +160,7 @@ impl Work {
         let devices = match &self.devices {
             Some(devices) if !on_devices.is_empty() => {
                 let on = devices.with_keys(&rows, on_devices, self.threads, &self.waiting)?;
-                self.metrics.note_device_bytes(on.bytes);
+                self.metrics.record_device_bytes(on.bytes);
                 Some((devices.clone(), on))
             }
             _ => None,
@@ -267,7 +267,7 @@ impl Work {
                 drop(memory);
                 self.waiting.check()?;
                 devices.cpu_instead(error)?;
-                self.metrics.note_fallback();
+                self.metrics.record_cpu_fallback();
                 Ok(None)
             }
         }

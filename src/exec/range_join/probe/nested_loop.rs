@@ -205,7 +205,7 @@ impl Picking {
         let matches = self.matches(waiting)?;
         search_timer.done();
         let _timer = self.probing.metrics.query_time.timer();
-        self.probing.metrics.note_picked(self.batch.num_rows());
+        self.probing.metrics.record_nested_loop_rows(self.batch.num_rows());
         if ties_matter(&self.columns) {
             return self.sorted(&matches, waiting);
         }

@@ -142,7 +142,7 @@ struct AnsweringOnDevices {
 pub(crate) fn on_devices(probing: Arc<Probing>, side: Arc<Side>, probe: Batches) -> Batches {
     let answering = AnsweringOnDevices {
         pool: Arc::clone(&probing.pool),
-        metrics: probing.metrics.on_devices(),
+        metrics: probing.metrics.for_devices(),
         probing,
         side,
     };

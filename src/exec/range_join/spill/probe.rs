@@ -127,7 +127,7 @@ impl SpilledSide {
             pieces: pieces.list,
             spill,
             room: Arc::clone(&building.room),
-            metrics: building.metrics.of_a_piece(),
+            metrics: building.metrics.for_spill_run(),
             threads: building.options.threads(),
         })
     }

@@ -165,7 +165,7 @@ impl Spill {
 
     /// The batches of a piece, as they were written.
     pub(crate) fn read(&self, piece: &Piece) -> Result<SendableRecordBatchStream> {
-        self.metrics.pieces_read.add(1);
+        self.metrics.spill_runs_read.add(1);
         self.manager
             .read_spill_as_stream(Arc::clone(&piece.file), None)
     }

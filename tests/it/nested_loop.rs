@@ -35,7 +35,7 @@ const MANY: usize = 66_000;
 async fn picked(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, usize)> {
     let plan = ctx.sql(sql).await?.create_physical_plan().await?;
     let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await?;
-    Ok((lines(&batches), metric(&plan, "picked_rows")))
+    Ok((lines(&batches), metric(&plan, "nested_loop_rows")))
 }
 
 #[tokio::test(flavor = "multi_thread")]
