@@ -56,7 +56,7 @@ impl PhysicalOptimizerRule for KeepRowOrder {
                 return Ok(Transformed::no(plan));
             };
             let [probe, build] = join.inputs();
-            if !join.ties_matter() || !keeps_order(build) {
+            if !join.row_order_matters() || !keeps_order(build) {
                 return Ok(Transformed::no(plan));
             }
             let build = OrderedRowsExec(in_order(Arc::clone(build), config)?);
