@@ -4,12 +4,14 @@
 //! ```text
 //!   SELECT q.id, min(p.v), count(*) FROM q JOIN p ON p.sym = q.sym AND p.ts BETWEEN q.a AND q.b GROUP BY q.id
 //!
-//!   AggregateExec: gby=[id]                   RangeJoinExec: type=Inner, on=[sym],
-//!     HashJoinExec: on=[sym],          ──▶        range=p.ts in [q.a, q.b], aggs=[min(p.v), count(*)]
-//!         filter=ts BETWEEN a AND b             q                                probe side
-//!       q                                       p                                build side
-//!       p
+//!   AggregateExec: gby=[id]                   AggregateExec: gby=[id]            merges the rows of equal ids
+//!     HashJoinExec: on=[sym],          ──▶      RangeJoinExec: type=Inner, on=[sym],
+//!         filter=ts BETWEEN a AND b                 range=p.ts in [q.a, q.b], aggs=[min(p.v), count(*)]
+//!       q         one row per pair                q                              probe side
+//!       p                                         p                              build side
 //! ```
+//!
+//! A correlated scalar subquery or a lateral join with an aggregate becomes a `RangeJoinExec` without the `AggregateExec`.
 //!
 //! # Algorithm
 //!
