@@ -262,7 +262,7 @@ async fn values_of_many_dictionaries_are_picked() {
         }
         searched.register(&ctx);
         for sql in queries(6000) {
-            let (found, picked) = answers(&ctx, &sql, "picked_rows").await.expect(&sql);
+            let (found, picked) = answers(&ctx, &sql, "nested_loop_rows").await.expect(&sql);
             check(&found, &searched, &expected, &sql);
             assert!(picked > 0, "{sql}");
         }
@@ -283,7 +283,9 @@ async fn groups_by_dictionaries_come_as_they_are() {
     let asking = Searched::new(&DataType::Int8, &DataType::Utf8View, 4, 60);
     asking.register(&ctx);
     let sql = "SELECT p.k, p.d, max(t.k) AS m FROM p JOIN t ON t.k BETWEEN p.k AND p.k + 3 GROUP BY p.k, p.d";
-    let (found, _) = answers(&ctx, sql, "picked_rows").await.expect("an answer");
+    let (found, _) = answers(&ctx, sql, "nested_loop_rows")
+        .await
+        .expect("an answer");
     let mut expected: Vec<String> = (0..240)
         .map(|k| format!("{k} | {} | {}", asking.values[k], k + 3))
         .collect();

@@ -1,4 +1,4 @@
-//! Range joins with the row that prevails when a window opens, against a loop over all rows.
+//! Compares range joins with prevailing rows with a loop over all rows.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` one case; `RMQ_CASES` makes it longer.
 
@@ -11,13 +11,13 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 use crate::support::{register, run};
 use rmq_testing::{Random, cases, is_usual};
 
-/// How many queries the test asks unless `RMQ_CASES` says otherwise.
+/// The number of queries, unless `RMQ_CASES` overrides it.
 const CASES: usize = 200;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];
 
-/// Expressions that keep the order of the numbers asked about, of types that are searched each in their way.
+/// Expressions that keep the order of the bounds, of types with different key searches.
 const TYPES: [&str; 6] = [
     "{}",
     "CAST({} AS DOUBLE)",
@@ -27,21 +27,21 @@ const TYPES: [&str; 6] = [
     "arrow_cast(lpad(CAST({} + 100 AS VARCHAR), 5, '0'), 'Dictionary(Int32, Utf8)')",
 ];
 
-/// A row that is searched: its place, equality key, range key and value.
-struct Searched {
+/// A build row: its equality key, range key and value.
+struct BuildRow {
     sym: Option<i64>,
     k: Option<i64>,
     v: Option<i64>,
 }
 
-/// A row that asks: its equality key and two bounds.
-struct Asking {
+/// A probe row: its equality key and two bounds.
+struct ProbeRow {
     sym: Option<i64>,
     a: Option<i64>,
     b: Option<i64>,
 }
 
-/// A window: whether it has equality keys, and how its ends compare. An end may be missing above.
+/// A window: whether it has equality keys, and how its bounds compare. The upper bound is optional.
 #[derive(Debug, Clone, Copy)]
 struct Window {
     keys: bool,
@@ -87,43 +87,43 @@ impl Window {
         parts.join(" AND ").replace('\'', "''")
     }
 
-    /// The places of the rows that match, by their key.
-    fn rows(self, asking: &Asking, searched: &[Searched]) -> Vec<usize> {
-        let Some(a) = asking.a else {
+    /// The positions of the rows that match, ordered by key.
+    fn rows(self, probe: &ProbeRow, build_rows: &[BuildRow]) -> Vec<usize> {
+        let Some(a) = probe.a else {
             return vec![];
         };
-        if self.upper.is_some() && asking.b.is_none() {
+        if self.upper.is_some() && probe.b.is_none() {
             return vec![];
         }
         let mut found: Vec<(i64, usize)> = vec![];
         let mut prevailing: Option<(i64, usize)> = None;
-        for (place, row) in searched.iter().enumerate() {
+        for (position, row) in build_rows.iter().enumerate() {
             let Some(k) = row.k else {
                 continue;
             };
-            if self.keys && (row.sym.is_none() || row.sym != asking.sym) {
+            if self.keys && (row.sym.is_none() || row.sym != probe.sym) {
                 continue;
             }
             let from = if self.lower_strict { k > a } else { k >= a };
-            let to = match (self.upper, asking.b) {
+            let to = match (self.upper, probe.b) {
                 (Some(true), Some(b)) => k < b,
                 (Some(false), Some(b)) => k <= b,
                 _ => true,
             };
             if from && to && self.constant.is_none_or(|c| k <= c) {
-                found.push((k, place));
+                found.push((k, position));
             }
             if k <= a {
-                prevailing = prevailing.max(Some((k, place)));
+                prevailing = prevailing.max(Some((k, position)));
             }
         }
-        let ends_first = self.upper.is_some() && asking.b.is_some_and(|b| b < a)
+        let ends_first = self.upper.is_some() && probe.b.is_some_and(|b| b < a)
             || self.constant.is_some_and(|c| c < a);
         if self.prevailing && !ends_first {
             found.extend(prevailing.filter(|row| !found.contains(row)));
         }
         found.sort_unstable();
-        found.into_iter().map(|(_, place)| place).collect()
+        found.into_iter().map(|(_, position)| position).collect()
     }
 }
 
@@ -131,11 +131,11 @@ fn maybe(random: &mut Random, below: usize) -> Option<i64> {
     (random.below(10) > 0).then(|| random.below(below) as i64)
 }
 
-/// What is asked of the rows that match: how many, how many values, the least, the sum, the first and the last.
-fn expected(rows: &[usize], searched: &[Searched]) -> [Option<i64>; 6] {
-    let values: Vec<i64> = rows.iter().filter_map(|r| searched[*r].v).collect();
-    let last_key = rows.last().map(|r| searched[*r].k);
-    let last = rows.iter().find(|r| Some(searched[**r].k) == last_key);
+/// The aggregates over the rows that match: row count, value count, minimum, sum, first and last position.
+fn expected(rows: &[usize], build_rows: &[BuildRow]) -> [Option<i64>; 6] {
+    let values: Vec<i64> = rows.iter().filter_map(|r| build_rows[*r].v).collect();
+    let last_key = rows.last().map(|r| build_rows[*r].k);
+    let last = rows.iter().find(|r| Some(build_rows[**r].k) == last_key);
     [
         Some(rows.len() as i64),
         Some(values.len() as i64),
@@ -161,40 +161,40 @@ async fn prevailing_rows_agree_with_a_loop() {
         let random = &mut Random::of_case(case);
         let spread = [4, 12, 90][random.below(3)];
         let (n, m) = (random.below(40), 1 + random.below(30));
-        let searched: Vec<Searched> = (0..n)
-            .map(|_| Searched {
+        let build_rows: Vec<BuildRow> = (0..n)
+            .map(|_| BuildRow {
                 sym: maybe(random, 3),
                 k: maybe(random, spread),
                 v: maybe(random, 50),
             })
             .collect();
-        let asking: Vec<Asking> = (0..m)
-            .map(|_| Asking {
+        let probe_rows: Vec<ProbeRow> = (0..m)
+            .map(|_| ProbeRow {
                 sym: maybe(random, 3),
                 a: maybe(random, spread),
                 b: maybe(random, spread + 2),
             })
             .collect();
-        // One partition: rows come in their order.
+        // One partition, so that the rows keep their order.
         let config = SessionConfig::new()
             .with_target_partitions(1)
             .with_batch_size([3, 16, 8192][random.below(3)]);
         let ctx = SessionContext::new_with_config(config);
         datafusion_rmq::register(&ctx);
         let column = |values: Vec<Option<i64>>| -> ArrayRef { Arc::new(Int64Array::from(values)) };
-        let places = |n: usize| column((0..n as i64).map(Some).collect());
+        let positions = |n: usize| column((0..n as i64).map(Some).collect());
         let columns = [
-            ("row", places(n)),
-            ("sym", column(searched.iter().map(|r| r.sym).collect())),
-            ("k", column(searched.iter().map(|r| r.k).collect())),
-            ("v", column(searched.iter().map(|r| r.v).collect())),
+            ("row", positions(n)),
+            ("sym", column(build_rows.iter().map(|r| r.sym).collect())),
+            ("k", column(build_rows.iter().map(|r| r.k).collect())),
+            ("v", column(build_rows.iter().map(|r| r.v).collect())),
         ];
         register(&ctx, "p", &columns, &[n / 3, n / 4]);
         let columns = [
-            ("id", places(m)),
-            ("sym", column(asking.iter().map(|r| r.sym).collect())),
-            ("a", column(asking.iter().map(|r| r.a).collect())),
-            ("b", column(asking.iter().map(|r| r.b).collect())),
+            ("id", positions(m)),
+            ("sym", column(probe_rows.iter().map(|r| r.sym).collect())),
+            ("a", column(probe_rows.iter().map(|r| r.a).collect())),
+            ("b", column(probe_rows.iter().map(|r| r.b).collect())),
         ];
         register(&ctx, "q", &columns, &[m / 3, m / 4]);
 
@@ -213,24 +213,24 @@ async fn prevailing_rows_agree_with_a_loop() {
         let found = run(&ctx, &sql)
             .await
             .unwrap_or_else(|e| panic!("{sql}: {e}"));
-        let expected: Vec<_> = asking
+        let expected: Vec<_> = probe_rows
             .iter()
-            .map(|asking| expected(&window.rows(asking, &searched), &searched))
+            .map(|row| expected(&window.rows(row, &build_rows), &build_rows))
             .collect();
         assert_eq!(answers(&found), expected, "case {case}, {window:?}: {sql}");
         let within = Window {
             prevailing: false,
             ..window
         };
-        let more = |a: &&Asking| window.rows(a, &searched) != within.rows(a, &searched);
-        added += asking.iter().filter(more).count();
+        let more = |a: &&ProbeRow| window.rows(a, &build_rows) != within.rows(a, &build_rows);
+        added += probe_rows.iter().filter(more).count();
     }
     assert!(added > 0 || !is_usual(), "no row ever prevailed");
 }
 
-/// Sorted batches that come in another order are not put in theirs where it matters which of equal rows came last.
+/// Sorted batches that arrive in another order are not reordered if the result depends on which of several equal rows is the last.
 #[tokio::test]
-async fn of_rows_with_one_key_the_last_that_came_prevails_in_batches_in_any_order() {
+async fn of_rows_with_equal_keys_the_last_in_input_order_prevails() {
     let one = SessionConfig::new().with_target_partitions(1);
     let ctx = SessionContext::new_with_config(one);
     datafusion_rmq::register(&ctx);

@@ -1,5 +1,5 @@
-//! Plain SQL that becomes a range join, against DataFusion without the extension: generated schemas, types, NULLs,
-//! duplicates, empty sides, groups, conditions and aggregates.
+//! Compares plain SQL that becomes a range join with DataFusion without the extension: generated schemas, types, NULLs, duplicates, empty sides,
+//! groups, conditions and aggregates.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -23,13 +23,13 @@ use crate::properties::{array, types};
 use crate::support::{register, run, session, session_of_pool, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
-/// How many queries each test asks unless `RMQ_CASES` says otherwise.
+/// The number of queries of each test, unless `RMQ_CASES` overrides it.
 const CASES: usize = 1000;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];
 
-/// Queries asked of the same tables.
+/// Queries over the same pair of tables.
 const QUERIES: usize = 16;
 
 /// Two sessions over the same two tables: one with the extension, one without.
@@ -41,7 +41,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Of a few rows each.
+    /// Two tables of a few rows each.
     pub fn new(random: &mut Random) -> Self {
         let rows = |random: &mut Random| match random.below(8) {
             0 => 0,
@@ -53,7 +53,7 @@ impl Tables {
         Self::sized(random, (build_rows, probe_rows), batch_size)
     }
 
-    /// Of so many rows in the table that is searched and in the other.
+    /// Two tables with these numbers of rows, the build side first.
     pub fn sized(
         random: &mut Random,
         (build_rows, probe_rows): (usize, usize),
@@ -67,12 +67,12 @@ impl Tables {
             }
         };
         let value_type = match pick_type() {
-            // DataFusion's grouped MIN of floats has no total order: zeros and NaNs are tested elsewhere.
+            // DataFusion's grouped MIN of floats has no total order: zeros and NaNs have tests of their own.
             DataType::Dictionary(_, value) if value.is_floating() => DataType::Float64,
             other => other,
         };
         let key_type = match pick_type() {
-            // What people use most, more often.
+            // The most common types are generated more often.
             DataType::Binary => DataType::Int64,
             DataType::LargeBinary => DataType::Timestamp(TimeUnit::Nanosecond, None),
             other => other,
@@ -195,7 +195,7 @@ impl Tables {
         }
     }
 
-    /// A condition of one range, and of equality keys, between `q` and `p`.
+    /// A join condition of one range and of equality keys between `q` and `p`.
     fn condition(&self, random: &mut Random, recognised: bool) -> String {
         let key = if self.key_type.is_integer() && random.below(6) == 0 {
             "p.k % 1000".to_string()
@@ -208,7 +208,7 @@ impl Tables {
                 format!("q.{name} - INTERVAL '1 second'")
             }
             (DataType::Int8 | DataType::UInt16, 1) => format!("CAST(q.{name} AS BIGINT) + q.n"),
-            // Bounds of other types than the key, and of two types.
+            // Bounds whose types differ from that of the key and from each other.
             (t, 2) if t.is_integer() => format!("CAST(q.{name} AS DOUBLE)"),
             (t, 3) if t.is_integer() => format!("CAST(q.{name} AS DECIMAL(25, 3)) + 0.5"),
             (DataType::Utf8 | DataType::Utf8View, 2) => format!("q.{name} || 'a'"),
@@ -296,7 +296,7 @@ impl Tables {
         format!("{call}{filter}")
     }
 
-    /// The probe side, with an `id` of its own in each row: a self join at times.
+    /// The probe side, with a unique `id` in each row; sometimes `p` itself.
     fn probe(random: &mut Random) -> &'static str {
         match random.below(8) {
             0 => "(SELECT id, n AS g, e0, e1, k AS a, same_k AS b, n FROM p) q",
@@ -394,7 +394,7 @@ impl Tables {
             3 => "(SELECT * FROM p ORDER BY id DESC LIMIT 9) p",
             _ => "p",
         };
-        // Once in a while a second range join above the first.
+        // Sometimes a second range join above the first.
         let between = if random.below(8) == 0 {
             let left = ["", "LEFT "][random.below(2)];
             let condition = self.condition(random, false).replace("p.", "o.");
@@ -441,7 +441,7 @@ impl Tables {
     }
 }
 
-/// [`register`], each batch in a partition of its own.
+/// As [`register`], with each batch in a separate partition.
 pub fn register_partitions(
     ctx: &SessionContext,
     name: &str,
@@ -464,7 +464,7 @@ pub fn register_partitions(
         .expect("the table is new");
 }
 
-/// Decimals of a random type, small ones or such that their sums overflow. (DataFusion's AVG panics at negative scales.)
+/// Decimals of a random type, either small or with sums that overflow. (DataFusion's AVG panics at negative scales.)
 fn decimals(random: &mut Random, small: &[Option<i64>]) -> ArrayRef {
     let data_type = [
         DataType::Decimal32(5, 2),
@@ -518,7 +518,7 @@ pub fn lines(batches: &[RecordBatch]) -> Vec<String> {
     lines
 }
 
-/// The sorted rows, and whether a range join gave them.
+/// The sorted rows, and whether the plan has a range join.
 pub async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, bool)> {
     let plan = ctx.sql(sql).await?.create_physical_plan().await?;
     let text = displayable(plan.as_ref()).indent(false).to_string();
@@ -526,7 +526,7 @@ pub async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, boo
     Ok((lines(&batches), text.contains("RangeJoinExec")))
 }
 
-/// What came of some queries.
+/// The outcomes of some queries.
 #[derive(Debug, Default)]
 struct Tally {
     asked: usize,
@@ -534,8 +534,7 @@ struct Tally {
     refused: usize,
 }
 
-/// Asks queries of random tables, on two threads. `query` gives one for the session with the extension, and one for the
-/// session without.
+/// Runs queries over random tables on two threads. `query` returns one for the session with the extension and one for the session without it.
 fn compare(name: &str, query: impl Fn(&Tables, &mut Random) -> (String, String) + Sync) -> Tally {
     let seeds = cases_with_queries(name, &FAILED, CASES, QUERIES);
     let work = |seeds: &[u64]| {
@@ -562,7 +561,7 @@ fn compare(name: &str, query: impl Fn(&Tables, &mut Random) -> (String, String) 
     tally
 }
 
-/// Whether `DataFusion` refuses a correlated subquery, as it does where no rule of ours takes it.
+/// Whether the error is that `DataFusion` refuses a correlated subquery, as it does if no rule of the extension rewrites it.
 pub fn is_refusal(error: &DataFusionError) -> bool {
     let message = error.to_string();
     [
@@ -593,7 +592,7 @@ async fn ask(
             }
             (Ok(_), Err(error)) if with != without && is_refusal(&error) => tally.refused += 1,
             (Ok(_), Err(error)) => panic!("tables of seed {seed}: {with}: {error}"),
-            // An average of too many digits is an error of both. (HAVING may drop the group first.)
+            // An average with too many digits is an error of both sessions. (HAVING may drop the group first.)
             (Err(error), Ok(_)) if error.to_string().contains("Overflow in Avg") => {
                 assert!(
                     with.contains("HAVING"),
@@ -601,7 +600,7 @@ async fn ask(
                 );
                 tally.refused += 1;
             }
-            // What DataFusion does not take is nothing to compare with.
+            // Nothing to compare with if DataFusion does not accept the query.
             (Err(_), _) => tally.refused += 1,
         }
     }
@@ -638,7 +637,7 @@ pub fn metric(plan: &Arc<dyn ExecutionPlan>, name: &str) -> usize {
     own + children.sum::<usize>()
 }
 
-/// A session whose memory pool has so many bytes, and 100,000 rows in no order.
+/// A session whose memory pool has this many bytes, with 100,000 unsorted rows.
 async fn small_pool(bytes: usize) -> (SessionContext, Arc<GreedyMemoryPool>) {
     let pool = Arc::new(GreedyMemoryPool::new(bytes));
     let ctx = session_of_pool(SessionConfig::new(), Arc::clone(&pool) as _);
@@ -656,7 +655,7 @@ const LOWEST: &str = "SELECT count(*) AS n, sum(m) AS s FROM \
     (SELECT q.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN q.k AND q.k + 100) AS m FROM q)";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_is_registered_and_given_back() {
+async fn memory_is_registered_and_released() {
     let (ctx, pool) = small_pool(64 << 20).await;
     let before = pool.reserved();
     let frame = ctx.sql(LOWEST).await.expect("a plan");
@@ -664,20 +663,20 @@ async fn memory_is_registered_and_given_back() {
     let context = ctx.task_ctx();
     let batches = collect(Arc::clone(&plan), Arc::clone(&context)).await;
     assert_eq!(batches.expect("enough memory")[0].num_rows(), 1);
-    // What was built goes with the run, though there still is the plan.
+    // The build side is freed with the execution, although the plan still exists.
     assert_eq!(pool.reserved(), before);
     let used = metric(&plan, "build_mem_used");
     assert!(used >= 100_000 * 16, "{used} bytes");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_query_gives_its_memory_back() {
+async fn a_cancelled_query_releases_its_memory() {
     let (ctx, pool) = small_pool(64 << 20).await;
     let before = pool.reserved();
     for micros in [0, 100, 1000, 5000, 20000] {
         let query = tokio::time::timeout(Duration::from_micros(micros), run(&ctx, LOWEST));
         let _ = query.await;
-        // What is being sorted or indexed just now goes on to its end.
+        // The current step of sorting or indexing can't be stopped.
         let mut waited = Duration::ZERO;
         while pool.reserved() > before {
             assert!(waited < Duration::from_secs(5), "{} bytes", pool.reserved());
@@ -688,7 +687,7 @@ async fn a_cancelled_query_gives_its_memory_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn few_rows_against_many_are_left_to_datafusion() {
+async fn joins_of_few_rows_with_many_are_left_to_datafusion() {
     let (ctx, _) = small_pool(64 << 20).await;
     let plan = |sql: &'static str| {
         let ctx = ctx.clone();
@@ -702,9 +701,9 @@ async fn few_rows_against_many_are_left_to_datafusion() {
     assert!(!few_rewritten && many_rewritten);
 }
 
-/// The schema of a join has the metadata of both sides. What stands above may have been planned with it.
+/// The schema of a join has the metadata of both sides, and operators above it may have been planned with that.
 #[tokio::test]
-async fn metadata_of_schemas_stays() {
+async fn schema_metadata_is_preserved() {
     let ctx = SessionContext::new();
     datafusion_rmq::register(&ctx);
     for name in ["p", "q"] {
@@ -729,7 +728,7 @@ async fn metadata_of_schemas_stays() {
         ),
         (grouped("p RIGHT JOIN q ON p.k >= q.k", "q.id"), true),
         (grouped("p JOIN q ON p.k >= q.k", "q.e"), true),
-        // The other side's key has other metadata.
+        // The key of the other side has different metadata.
         (
             grouped("q JOIN p ON p.k >= q.k AND p.e = q.e", "p.e"),
             false,

@@ -1,4 +1,4 @@
-//! Range joins by key on devices that are threads (`fake`): the same answers as on the CPU, whatever becomes of the devices.
+//! Range joins on simulated devices (`fake`): the same results as on the CPU, even if devices fail.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -11,7 +11,7 @@ use crate::fake::Fake;
 use crate::support::{error, register, run};
 use rmq_testing::Random;
 
-/// Rows `p` to be searched, in no order, and `q` that ask, both with NULLs; the same ones each time.
+/// A build side `p`, unsorted, and a probe side `q`, both with NULLs and with the same rows each time.
 fn tables(ctx: &SessionContext) {
     let mut random = Random::from_seed(11);
     let rows = 3000;
@@ -48,8 +48,8 @@ fn tables(ctx: &SessionContext) {
     register(ctx, "q", &columns, &vec![500; 39]);
 }
 
-/// Waits until nothing is held any more: what had begun when a query ended runs to its end.
-async fn all_is_given_back(ctx: &SessionContext, fake: &Fake) {
+/// Waits until all memory is released: work that was running when a query ended runs to completion.
+async fn wait_until_released(ctx: &SessionContext, fake: &Fake) {
     let begun = Instant::now();
     let held = || ctx.runtime_env().memory_pool.reserved() + fake.held.load(Relaxed);
     while held() > 0 {
@@ -59,7 +59,7 @@ async fn all_is_given_back(ctx: &SessionContext, fake: &Fake) {
     }
 }
 
-/// Queries of every shape that devices see, and of some that they don't.
+/// Queries of every shape that runs on devices, and of some that don't.
 const QUERIES: [&str; 9] = [
     "SELECT q.id, min(v), max(v), count(v), count(*) FROM q JOIN p ON ts BETWEEN a AND a + width GROUP BY q.id",
     "SELECT q.id, min(v), count(*) FROM q LEFT JOIN p ON p.sym = q.sym AND ts > a AND ts < a + width GROUP BY q.id",
@@ -67,12 +67,12 @@ const QUERIES: [&str; 9] = [
     "SELECT q.id, (SELECT min(v) FROM p WHERE ts >= a) FROM q",
     "SELECT q.id, x.* FROM q CROSS JOIN LATERAL (SELECT min(v) AS m, first_value(ts ORDER BY v) AS at, last_value(v ORDER BY ts) AS last, \
      sum(v) AS total FROM p WHERE p.sym = q.sym AND ts BETWEEN a AND a + width) AS x",
-    // A string's key is wider than devices search.
+    // The key of a string is too wide for devices.
     "SELECT q.id, min(v) FROM q JOIN p ON p.name >= q.name AND p.sym = q.sym GROUP BY q.id",
     // Two lower bounds.
     "SELECT q.id, min(v) FROM q LEFT JOIN p ON ts > a AND ts >= width AND ts < a + 50 GROUP BY q.id",
     "SELECT q.id, max(p.name) FROM q JOIN p ON ts BETWEEN a AND a + width GROUP BY q.id",
-    // Nothing that a device has an answer to.
+    // Only aggregates that devices don't compute.
     "SELECT q.id, count(*), sum(v) FROM q JOIN p ON ts BETWEEN a AND a + width GROUP BY q.id",
 ];
 
@@ -90,7 +90,7 @@ fn session(fake: &Arc<Fake>, engine: &str) -> SessionContext {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn devices_answer_as_the_cpu_does() {
+async fn devices_return_the_same_results_as_the_cpu() {
     let none = Arc::new(Fake::default());
     let cpu = session(&none, "cpu");
     for engine in ["cuda", "auto"] {
@@ -104,24 +104,24 @@ async fn devices_answer_as_the_cpu_does() {
             assert_eq!(searched > 0, ![5, 6, 8].contains(&i), "{sql}");
             assert_eq!(fake.ranges() > 0, i != 8, "{sql}");
         }
-        all_is_given_back(&ctx, &fake).await;
+        wait_until_released(&ctx, &fake).await;
     }
     assert_eq!(none.ranges(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn small_batches_reach_the_devices_as_large_ones() {
+async fn small_batches_are_coalesced_for_devices() {
     let fake = Arc::new(Fake::default());
     let ctx = session(&fake, "cuda");
     rows(&ctx, QUERIES[3]).await;
     let batches = fake.batches.lock().unwrap().clone();
     assert_eq!(batches.iter().sum::<usize>(), 20_000);
-    // 40 batches came in.
+    // The input has 40 batches.
     assert!(batches.len() < 20, "{batches:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn explain_says_which_engine_and_why() {
+async fn explain_shows_the_engine_and_the_reason() {
     let text = |batch: datafusion::arrow::array::RecordBatch| {
         let last = batch.num_rows() - 1;
         let text = batch.column(1).as_string::<i32>().value(last);
@@ -143,7 +143,7 @@ async fn explain_says_which_engine_and_why() {
         assert!(plan.contains(metric), "{plan}");
     }
     assert!(!plan.contains("cuda_fallbacks=1"), "{plan}");
-    // At the costs of real devices this is too little work.
+    // At the costs of real devices the CPU is cheaper.
     let ctx = session(&Fake::real(), "auto");
     let plan = text(run(&ctx, &format!("EXPLAIN {}", QUERIES[0])).await.unwrap());
     assert!(
@@ -159,7 +159,7 @@ async fn explain_says_which_engine_and_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn faults_end_on_the_cpu_with_the_same_answer_or_in_a_clear_error() {
+async fn device_faults_fall_back_to_the_cpu_or_are_clear_errors() {
     let cpu = session(&Arc::new(Fake::default()), "cpu");
     for sql in [QUERIES[0], QUERIES[4]] {
         let expected = rows(&cpu, sql).await;
@@ -184,19 +184,19 @@ async fn faults_end_on_the_cpu_with_the_same_answer_or_in_a_clear_error() {
                     let message = error(&ctx, sql).await;
                     assert!(message.contains("CUDA device 0"), "{fault}: {message}");
                 }
-                all_is_given_back(&ctx, &fake).await;
+                wait_until_released(&ctx, &fake).await;
             }
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_fit_the_devices_is_answered_on_the_cpu() {
+async fn a_build_side_too_large_for_devices_is_probed_on_the_cpu() {
     let cpu = session(&Arc::new(Fake::default()), "cpu");
     let expected = rows(&cpu, QUERIES[0]).await;
     let fake = Arc::new(Fake::default());
     let ctx = session(&fake, "auto");
-    // Room for an index, not for the keys as well; then for neither.
+    // Enough memory for an index but not for the keys; then for neither.
     for limit in ["60000", "1000"] {
         run(&ctx, &format!("SET rmq.device_memory_limit = '{limit}'"))
             .await

@@ -1,4 +1,4 @@
-//! Range joins whose build side is larger than memory, against the same joins with memory enough.
+//! Compares range joins whose build side is larger than memory with the same joins in sufficient memory.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -29,17 +29,17 @@ use crate::range_join::{Tables, answer, lines, metric};
 use crate::support::{error, run, session_of_pool, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
-/// How many queries the random test asks unless `RMQ_CASES` says otherwise.
+/// The number of queries of the random test, unless `RMQ_CASES` overrides it.
 const CASES: usize = 300;
 
 /// Seeds of cases that once failed.
-// A column gave back more memory than was registered for it.
+// A column released more memory than was registered for it.
 const FAILED: [u64; 2] = [16_739_244_405_744_692_310, 15_131_868_585_472_707_931];
 
-/// Queries asked of the same tables.
+/// Queries over the same pair of tables.
 const QUERIES: usize = 12;
 
-/// A pool that limits range joins alone, so that next to no memory is enough for the operators around them.
+/// A pool that limits only range joins, so that the operators around them have all the memory they need.
 #[derive(Debug)]
 pub struct ForRangeJoins {
     limit: usize,
@@ -102,12 +102,12 @@ impl MemoryPool for ForRangeJoins {
     }
 }
 
-/// A session with this memory.
+/// A session with this memory pool.
 fn session(config: SessionConfig, pool: Arc<dyn MemoryPool>) -> SessionContext {
     session_of_pool(config.with_create_default_catalog_and_schema(true), pool)
 }
 
-/// Another session's tables.
+/// Registers the tables of another session.
 async fn share(from: &SessionContext, to: &SessionContext) {
     for name in ["p", "q"] {
         share_table(from, to, name).await;
@@ -123,26 +123,26 @@ async fn planned(ctx: &SessionContext, sql: &str) -> Result<Arc<dyn ExecutionPla
     ctx.sql(sql).await?.create_physical_plan().await
 }
 
-/// The sorted rows, and how many files were written for them. Afterwards no memory is registered, and no file is left.
+/// The sorted rows, and the number of spill files. Checks that no registered memory and no file is left.
 async fn spilled(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, usize)> {
     let before = ctx.runtime_env().memory_pool.reserved();
     let plan = planned(ctx, sql).await?;
     let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await;
     let files = metric(&plan, "spill_count");
-    // After an error there may be partitions that were never executed; what the others had goes with the plan then.
+    // After an error some partitions may never be executed; then the memory of the others is freed with the plan.
     drop(plan);
     assert_nothing_left(ctx, before, sql).await;
     Ok((lines(&batches?), files))
 }
 
-/// That all memory and all files were given back, but for what is just being sorted or written.
+/// Checks that all memory and all files are released, as soon as running sorts and writes have ended.
 async fn assert_nothing_left(ctx: &SessionContext, before: usize, what: &str) {
     let runtime = ctx.runtime_env();
     let mut waited = Duration::ZERO;
     loop {
         let reserved = runtime.memory_pool.reserved();
         let files = runtime.disk_manager.spilling_progress();
-        // A file is counted no more a moment before it is deleted.
+        // A file is no longer counted shortly before it is deleted.
         let left_on_disk: usize = (runtime.disk_manager.temp_dir_paths().iter())
             .map(|path| std::fs::read_dir(path).expect("the directory of temporary files"))
             .map(Iterator::count)
@@ -160,7 +160,7 @@ async fn assert_nothing_left(ctx: &SessionContext, before: usize, what: &str) {
     }
 }
 
-/// Asks one query with ever more memory, from next to nothing, until it is enough. How many files were written then.
+/// Runs one query with more and more memory until it suffices. Returns the number of spill files of that run.
 async fn ask(tables: &Tables, random: &mut Random, sql: &str, seed: u64) -> Option<usize> {
     let plan = planned(&tables.with, sql).await.ok()?;
     let expected = collect(plan, tables.with.task_ctx()).await.ok()?;
@@ -190,7 +190,7 @@ async fn ask(tables: &Tables, random: &mut Random, sql: &str, seed: u64) -> Opti
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn little_memory_gives_the_same_answers() {
+async fn little_memory_gives_the_same_results() {
     let seeds = cases_with_queries("spilling", &FAILED, CASES, QUERIES);
     let (mut asked, mut with_files, mut files) = (0, 0, 0);
     for seed in seeds {
@@ -215,8 +215,8 @@ async fn little_memory_gives_the_same_answers() {
     );
 }
 
-/// 40,000 rows with ties, NULLs, NaNs and zeros of both signs, and 2,000 rows that ask. The former are of one partition, as
-/// ties go to the row that comes first.
+/// A build side of 40,000 rows with ties, NULLs, NaNs and zeros of both signs, and a probe side of 2,000 rows. The build side has one partition,
+/// because the first of several tied rows is chosen.
 async fn tables() -> SessionContext {
     let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     let tables = [
@@ -242,7 +242,7 @@ async fn tables() -> SessionContext {
     ctx
 }
 
-/// Settings with which the rows that are searched keep their one partition, and so their order, whatever the plan.
+/// Settings with which the build side keeps its one partition, and so its row order, in every plan.
 fn in_order(partitions: usize) -> SessionConfig {
     SessionConfig::new()
         .with_target_partitions(partitions)
@@ -268,12 +268,12 @@ const AGGREGATES: [&str; 19] = [
     "first_value(p.id ORDER BY p.v DESC)",
     "first_value(p.id ORDER BY p.v NULLS FIRST)",
     "last_value(p.id ORDER BY p.v)",
-    // These take rounding, which must not show where the rows were divided.
+    // Rounding must not depend on how the rows are divided into runs.
     "sum(p.n * 0.1)",
     "avg(p.n * 0.1)",
 ];
 
-/// Each form of a range join, over a key in no order and, as times come, over one in order.
+/// Each form of a range join, over an unsorted key and over a sorted one.
 fn queries() -> Vec<String> {
     let mut queries = vec![];
     for condition in [
@@ -311,7 +311,7 @@ fn queries() -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_forms_answer_from_disk_as_from_memory() {
+async fn all_forms_return_the_same_from_disk_and_from_memory() {
     for partitions in [3] {
         let config = in_order(partitions).with_batch_size(512);
         let large = session(config.clone(), Arc::new(GreedyMemoryPool::new(1 << 30)));
@@ -332,7 +332,7 @@ async fn all_forms_answer_from_disk_as_from_memory() {
     }
 }
 
-/// DataFusion's pools, with operators above that need memory, too.
+/// With DataFusion's pools, and operators above that need memory too.
 #[tokio::test(flavor = "multi_thread")]
 async fn datafusions_pools_make_a_range_join_spill() {
     let config = in_order(2);
@@ -360,7 +360,7 @@ const LOWEST: &str =
     "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.k BETWEEN q.a AND q.b) AS m FROM q";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limit_set_later_is_heeded_and_explain_tells() {
+async fn a_limit_that_is_set_later_applies_and_explain_analyze_shows_spilling() {
     let ctx = SessionContext::new();
     datafusion_rmq::register(&ctx);
     share(&tables().await, &ctx).await;
@@ -380,7 +380,7 @@ async fn a_limit_set_later_is_heeded_and_explain_tells() {
         "spill_count=",
         "spilled_bytes=",
         "spilled_rows=40.00 K",
-        "pieces_read=",
+        "spill_runs_read=",
         "build_rows=40.00 K",
         "probe_rows=2.00 K",
     ] {
@@ -410,9 +410,9 @@ async fn without_a_disk_too_little_memory_is_a_clear_error() {
     assert_eq!(pool.reserved(), 0);
 }
 
-/// The row that prevails may lie in another piece, so nothing is written: the pool must not count on it.
+/// The prevailing row may be in another run, so such a join does not spill, and must not tell the pool that it can.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_can_not_be_written_does_not_say_that_it_can() {
+async fn a_join_that_can_not_spill_does_not_register_as_spillable() {
     let prevailing = "SELECT m FROM range_join('q', 'p', '', 'p.k BETWEEN q.a AND q.b', 'min(v) AS m', 'include prevailing')";
     let pool = GreedyMemoryPool::new(512 << 10);
     let pool = TrackConsumersPool::new(pool, NonZeroUsize::new(9).expect("nine"));
@@ -426,9 +426,9 @@ async fn what_can_not_be_written_does_not_say_that_it_can() {
     assert!(!message.contains("(can spill: true)"), "{message}");
 }
 
-/// How many rows there are is seen only when they are read, and so is which engine searches them.
+/// The number of rows, and so the engine, is known only when the rows have been read.
 #[tokio::test(flavor = "multi_thread")]
-async fn explain_analyze_says_which_engine_answered() {
+async fn explain_analyze_shows_the_engine_that_ran() {
     for (limit, engine) in [
         (1 << 30, "engine=cpu (40000 rows"),
         (300 << 10, "engine=cpu (on disk)"),
@@ -453,7 +453,7 @@ async fn explain_analyze_says_which_engine_answered() {
     }
 }
 
-/// Rows of which nobody knows how many they are.
+/// A stream of unknown length.
 #[derive(Debug)]
 struct Rows(RecordBatch);
 
@@ -483,7 +483,7 @@ async fn a_full_disk_is_an_error() {
     assert_nothing_left(&ctx, 0, "an error").await;
 }
 
-/// Drops a query as soon as it has come so far.
+/// Drops a query as soon as `so_far` is true of its plan.
 async fn drop_when(ctx: &SessionContext, so_far: impl Fn(&Arc<dyn ExecutionPlan>) -> bool) -> bool {
     let plan = planned(ctx, LOWEST).await.expect(LOWEST);
     let query = tokio::spawn(collect(Arc::clone(&plan), ctx.task_ctx()));
@@ -495,7 +495,7 @@ async fn drop_when(ctx: &SessionContext, so_far: impl Fn(&Arc<dyn ExecutionPlan>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn partitions_read_pieces_together() {
+async fn partitions_share_the_scan_of_spill_runs() {
     let ctx = SessionContext::new_with_config(in_order(1));
     for sql in [
         "CREATE TABLE p AS SELECT value * 7919 % 100003 AS k, value AS v FROM range(0, 100000)",
@@ -524,10 +524,10 @@ async fn partitions_read_pieces_together() {
             "{partitions} partitions"
         );
         assert!(metric(&plan, "spill_count") > 2);
-        read.push(metric(&plan, "pieces_read"));
+        read.push(metric(&plan, "spill_runs_read"));
     }
     println!("pieces read by 1, 8 and 32 partitions: {read:?}");
-    // Those who come first may be answered before the others have come.
+    // The first partitions may finish before the others have submitted rows.
     assert!(
         read[0] > 10 && read.iter().all(|n| *n <= 2 * read[0]),
         "{read:?}"
@@ -535,15 +535,15 @@ async fn partitions_read_pieces_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_query_dropped_anywhere_leaves_nothing() {
+async fn a_query_dropped_at_any_point_leaves_nothing() {
     let config = SessionConfig::new().with_batch_size(256);
     let ctx = session(config, Arc::new(GreedyMemoryPool::new(200 << 10)));
     share(&tables().await, &ctx).await;
     let mut dropped = [0; 4];
     for _ in 0..10 {
         let spilled = |plan: &_| metric(plan, "spill_count") > 0;
-        let read = |plan: &_| metric(plan, "pieces_read") > 0;
-        let read_more = |plan: &_| metric(plan, "pieces_read") > 5;
+        let read = |plan: &_| metric(plan, "spill_runs_read") > 0;
+        let read_more = |plan: &_| metric(plan, "spill_runs_read") > 5;
         for (i, cancelled) in [
             drop_when(&ctx, |_| true).await,
             drop_when(&ctx, spilled).await,
@@ -562,7 +562,7 @@ async fn a_query_dropped_anywhere_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recursive_query_asks_its_tables_anew() {
+async fn a_recursive_query_reads_its_tables_again() {
     let ctx = SessionContext::new();
     datafusion_rmq::register(&ctx);
     for sql in [
@@ -572,7 +572,7 @@ async fn a_recursive_query_asks_its_tables_anew() {
         run(&ctx, sql).await.expect(sql);
     }
     for sql in [
-        // The table that grows is the probe side, then the build side.
+        // The growing table is the probe side, then the build side.
         "WITH RECURSIVE r AS (SELECT id, k FROM q UNION ALL SELECT id, k FROM (SELECT r.id AS id, min(p.k) AS k \
          FROM r JOIN p ON p.k > r.k AND p.k < r.k + 9 GROUP BY r.id)) SELECT id, k FROM r",
         "WITH RECURSIVE r AS (SELECT id, k FROM q UNION ALL SELECT id, k FROM (SELECT q.id AS id, max(r.k) + 1 AS k \
@@ -628,7 +628,7 @@ async fn a_plan_executed_again_reads_its_tables_again() {
     let sql =
         "SELECT value, (SELECT count(*) FROM p WHERE p.k <= value) AS n FROM range(100, 20000)";
     let plan = planned(&ctx, sql).await.expect(sql);
-    // One task context for all, as by whoever keeps it with the plan. (DataFusion's RepartitionExec can't be executed twice.)
+    // One task context for all executions. (DataFusion's RepartitionExec can't be executed twice.)
     let context = ctx.task_ctx();
     for rows in 1..4 {
         let batches = collect(Arc::clone(&plan), Arc::clone(&context))

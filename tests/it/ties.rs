@@ -1,4 +1,4 @@
-//! Ties: of rows that nothing else tells apart, a range join takes the one that comes first in the scan, whatever the threads.
+//! Ties: of rows with equal keys, a range join chooses the first in scan order, whatever the number of threads.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::range_join::metric;
 use crate::spilling::ForRangeJoins;
 use crate::support::{bigint, register, run, session_of_pool};
 
-/// A session with so many partitions.
+/// A session with this many partitions.
 fn session(partitions: usize, batch_size: usize) -> SessionContext {
     let config = config(partitions, batch_size);
     let ctx = SessionContext::new_with_config(config);
@@ -91,9 +91,9 @@ async fn the_first_row_of_several_files_comes_first() {
     }
 }
 
-/// The rows that are searched, in their order, and in batches of different lengths over partitions.
+/// The rows of the build side in order, and in batches of different lengths in several partitions.
 struct Searched {
-    /// The range key, what else rows are ordered by, and a number of their own.
+    /// The range key, another column to order by, and a unique number.
     rows: Vec<[i64; 3]>,
     partitions: Vec<Vec<RecordBatch>>,
 }
@@ -134,20 +134,20 @@ impl Searched {
         register(ctx, "q", &[("id", ids)], &[20]);
     }
 
-    /// What each of [`queries`] chooses of the rows that `keeps` lets pass.
+    /// The rows that each of [`queries`] chooses among those that `keeps` accepts.
     fn expected(&self, id: i64, keeps: impl Fn(i64) -> bool) -> [Option<i64>; 5] {
         let all = || self.rows.iter().filter(|row| keeps(row[2]));
         let (low, high) = window(id);
         let within = || all().filter(|row| (low..=high).contains(&row[0]));
         let v = |row: Option<&[i64; 3]>| row.map(|row| row[2]);
         let first = within().min_by_key(|row| row[0]);
-        // The first of those with the greatest key.
+        // The first row with the greatest key.
         let last = within().min_by_key(|row| -row[0]);
         let least = within().min_by_key(|row| (row[1], row[0]));
         let most = within().min_by_key(|row| (-row[1], row[0]));
-        // The last of those with the greatest key that is not above.
+        // The last row with the greatest key that is not above the bound.
         let before = all().filter(|row| row[0] <= low).max_by_key(|row| row[0]);
-        // A row at the lower bound is in the window already.
+        // A row at the lower bound is inside the window.
         let at_bound = within().find(|row| row[0] == low);
         let prevailing = at_bound.or(before).or(first);
         [v(first), v(last), v(least), v(most), v(prevailing)]
@@ -158,7 +158,7 @@ fn window(id: i64) -> (i64, i64) {
     (id % 20 - 1, id % 20 - 1 + id % 4)
 }
 
-/// Values chosen from `p`, as a subquery has it, and the row that prevails.
+/// Values that subqueries choose from `p`, and the prevailing row.
 fn queries(p: &str) -> [String; 2] {
     let window = "p.k BETWEEN q.id % 20 - 1 AND q.id % 20 - 1 + q.id % 4";
     let chosen = [
@@ -197,7 +197,7 @@ async fn numbers(ctx: &SessionContext, sql: &str) -> Result<(Vec<Vec<Option<i64>
 
 type Keeps = fn(i64) -> bool;
 
-/// Tables to be searched, made of `p`, and which of its rows they have.
+/// Build sides made from `p`, and which of its rows they have.
 const TABLES: [(&str, Keeps); 5] = [
     ("p", |_| true),
     ("(SELECT * FROM p WHERE v % 3 <> 0) AS p", |v| v % 3 != 0),
@@ -236,7 +236,7 @@ async fn the_first_row_of_a_table_in_memory_comes_first() {
                         );
                     }
                     if p.contains("v % 2 = 0") {
-                        // Of the rows that are there twice the last is another.
+                        // Of duplicated rows the last differs.
                         continue;
                     }
                     let (found, _) = numbers(&ctx, &prevailing).await.expect(&prevailing);
@@ -259,7 +259,7 @@ async fn the_first_row_comes_first_from_disk() {
         for (p, keeps) in TABLES {
             let expected: Vec<_> = (0..60).map(|id| searched.expected(id, keeps)).collect();
             let [chosen, _] = queries(p);
-            // Ever more memory, until it is enough.
+            // More and more memory until it suffices.
             let mut limit = 32 << 10;
             loop {
                 let pool = ForRangeJoins::new(limit);
@@ -291,7 +291,7 @@ async fn the_first_row_comes_first_from_disk() {
     }
 }
 
-/// A rule of somebody else's, which deals the rows of the build side over three partitions.
+/// A rule that distributes the rows of the build side over three partitions, as other extensions may do.
 #[derive(Debug)]
 struct Deal;
 

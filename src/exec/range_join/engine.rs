@@ -1,4 +1,4 @@
-//! Which engine answers a range join by key.
+//! Chooses the engine of a range join.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,35 +11,35 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::RmqOptions;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
-use crate::exec::range_join::probe::on_devices::Devices;
+use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_lookup::relation::expected_rows;
 use crate::index::catalog::IndexCatalog;
 use crate::index::devices::Target;
 use crate::index::sort_keys::key_bytes;
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 
-/// Decides for one join, as soon as it is known how many rows there are to search.
+/// The engine choice of one join, made as soon as the number of build rows is known: at planning, or when they have been collected.
 #[derive(Debug, Clone)]
 pub(crate) struct RangeJoinEngine {
     catalog: Arc<IndexCatalog>,
-    /// Bytes of the widest value that an extreme is asked of; none where none is, and so nothing for devices.
+    /// Bytes of the widest value whose minimum or maximum is wanted; none if there is no such aggregate, and so no work for devices.
     value_bytes: Option<usize>,
     /// Bytes of the range key.
     key_bytes: usize,
-    /// About how many rows ask, where that is known.
-    ranges: Option<usize>,
+    /// The estimated number of probe rows, if known.
+    probe_rows: Option<usize>,
     partitions: usize,
-    /// What the plan tells.
-    decision: Option<Decision>,
-    /// What a run of the plan has decided, for EXPLAIN ANALYZE.
-    decided: Arc<Mutex<Option<Decision>>>,
+    /// The decision at planning; none if the plan tells too little.
+    planned: Option<Decision>,
+    /// The decision of the last execution, for EXPLAIN ANALYZE.
+    executed: Arc<Mutex<Option<Decision>>>,
 }
 
 impl RangeJoinEngine {
-    /// For a join of these inputs, decided if the plan tells enough.
+    /// Plans the engine of a join of these inputs.
     ///
     /// # Errors
-    /// A planning error where the option demands an engine that can't be had.
+    /// A planning error if `rmq.engine` forces an engine that is not available.
     pub(crate) async fn plan(
         catalog: Arc<IndexCatalog>,
         spec: &RangeJoinSpec<PhysicalExprRef>,
@@ -51,49 +51,49 @@ impl RangeJoinEngine {
             catalog,
             value_bytes: value_bytes(spec, &schema)?,
             key_bytes: key_bytes(&spec.key.data_type(&schema)?),
-            ranges: expected_rows(probe),
+            probe_rows: expected_rows(probe),
             partitions: session.config().target_partitions(),
-            decision: None,
-            decided: Arc::default(),
+            planned: None,
+            executed: Arc::default(),
         };
         let options = RmqOptions::of(session.config_options());
-        engine.decision = engine.decide_for(expected_rows(build), &options).await?;
+        engine.planned = engine.decide_for(expected_rows(build), &options).await?;
         Ok(engine)
     }
 
-    /// The devices that so many rows are to be searched on, if any.
+    /// The devices for a build side of `rows` rows, if they suit it.
     ///
     /// # Errors
-    /// As [`Self::plan`].
-    pub(crate) async fn devices(
+    /// An error if `rmq.engine` forces an engine that is not available.
+    pub(crate) async fn select_devices(
         &self,
         rows: usize,
         options: &RmqOptions,
-    ) -> Result<Option<Devices>> {
-        let decision = match &self.decision {
+    ) -> Result<Option<JoinDevices>> {
+        let decision = match &self.planned {
             Some(decision) => Some(decision.clone()),
             None => self.decide_for(Some(rows), options).await?,
         };
-        self.note(decision.clone());
+        self.record(decision.clone());
         let devices = decision.and_then(|decision| match decision.target {
             Target::Cpu => None,
-            Target::Devices(engine) => Some(Devices {
+            Target::Devices(engine) => Some(JoinDevices {
                 engine,
                 catalog: Arc::clone(&self.catalog),
-                limit: options.device_memory_limit,
-                demanded: decision.demanded,
+                memory_limit: options.device_memory_limit,
+                forced: decision.demanded,
             }),
         });
         Ok(devices.filter(|_| rows > 0))
     }
 
-    /// Notes that the rows were written to disk, where only the CPU searches them.
-    pub(crate) fn note_on_disk(&self) {
-        self.note(Some(Decision::cpu("on disk")));
+    /// Records that the build side was spilled: only the CPU probes spill runs.
+    pub(crate) fn record_spilled(&self) {
+        self.record(Some(Decision::cpu("on disk")));
     }
 
-    fn note(&self, decision: Option<Decision>) {
-        *self.decided.lock().unwrap_or_else(PoisonError::into_inner) = decision;
+    fn record(&self, decision: Option<Decision>) {
+        *self.executed.lock().unwrap_or_else(PoisonError::into_inner) = decision;
     }
 
     async fn decide_for(
@@ -109,7 +109,7 @@ impl RangeJoinEngine {
             rows,
             key_bytes: value_bytes,
             search_key_bytes: self.key_bytes,
-            ranges: self.ranges,
+            ranges: self.probe_rows,
             in_expression: false,
             partitions: self.partitions,
             is_held: &never,
@@ -118,17 +118,18 @@ impl RangeJoinEngine {
     }
 }
 
-/// What EXPLAIN says.
+/// The engine as EXPLAIN shows it.
 impl fmt::Display for RangeJoinEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let decided = self.decided.lock().unwrap_or_else(PoisonError::into_inner);
-        match decided.as_ref().or(self.decision.as_ref()) {
+        let executed = self.executed.lock().unwrap_or_else(PoisonError::into_inner);
+        match executed.as_ref().or(self.planned.as_ref()) {
             Some(decision) => decision.fmt(f),
             None => f.write_str("auto"),
         }
     }
 }
 
+/// Bytes of the widest value whose minimum or maximum is wanted.
 fn value_bytes(spec: &RangeJoinSpec<PhysicalExprRef>, schema: &Schema) -> Result<Option<usize>> {
     let mut widest = None;
     for aggregate in &spec.aggregates {

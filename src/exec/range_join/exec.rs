@@ -1,12 +1,50 @@
-//! The operator of range joins by key: for each probe row, aggregates over the build rows that match.
+//! `RangeJoinExec`: joins each probe row with the build rows that have the same equality keys and a range key within the row's bounds, and returns
+//! aggregates over them instead of the pairs.
 //!
 //! ```text
-//!   probe ──▶ RangeJoinExec ──▶ probe's columns, one column an aggregate
-//!                  │  equality keys and bounds of each row
-//!                  ▼
-//!             build side: collected once, sorted by equality keys and range key, values indexed;
-//!                         in pieces on disk where memory does not suffice
+//!   SELECT q.id, min(p.v), count(*) FROM q JOIN p ON p.sym = q.sym AND p.ts BETWEEN q.a AND q.b GROUP BY q.id
+//!
+//!   AggregateExec: gby=[id]                   AggregateExec: gby=[id]            merges the rows of equal ids
+//!     HashJoinExec: on=[sym],          ──▶      RangeJoinExec: type=Inner, on=[sym],
+//!         filter=ts BETWEEN a AND b                 range=p.ts in [q.a, q.b], aggs=[min(p.v), count(*)]
+//!       q         one row per pair                q                              probe side
+//!       p                                         p                              build side
 //! ```
+//!
+//! A correlated scalar subquery or a lateral join with an aggregate becomes a `RangeJoinExec` without the `AggregateExec`.
+//!
+//! # Algorithm
+//!
+//! With `N` build rows and `Q` probe rows:
+//!
+//! 1. Collect the partitions of the build side concurrently (`build::collect`).
+//! 2. Sort the rows by equality keys and range key, rows with equal keys in input order (`build::sort_and_index`): O(N log N); O(N) if they arrive
+//!    sorted.
+//! 3. Prepare each value column for its aggregates (`build::column`): prefix sums for counts and sums, a range-minimum index for minima, maxima and
+//!    the rows at them, the values themselves for first and last values: O(N). On the CPU an index is lazy: it is built when the queried ranges are
+//!    long enough to justify it.
+//! 4. For each batch of the probe side, find the range of sorted rows that matches each row: a lookup of the equality keys, then a search per bound
+//!    (`probe::partition`): O(Q log N).
+//! 5. Compute the aggregates of each range (`build::aggregate`), each in constant time, or in O(log N) by an index, and append them to the batch:
+//!    O(Q log N).
+//!
+//! The total is O((N + Q) log N + output), however many pairs match. Steps 1 to 3 run once per execution and are shared by all partitions of the
+//! probe side; the output keeps the order and the partitions of the probe side.
+//!
+//! # Variants
+//!
+//! - On devices, the keys and the indexes are copied to all devices after step 2, and steps 4 and 5 run there on coalesced batches
+//!   (`probe::on_devices`). A device that fails is replaced by the CPU unless `rmq.engine = 'cuda'`.
+//! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps 2 to 5
+//!   (`probe::deferred_build`).
+//!
+//! # Memory
+//!
+//! Everything is registered with the session's `MemoryPool`. Steps 2 and 3 need up to about three times the memory of the build side; then its keys,
+//! the values or indexes that the aggregates need, and what they scan are kept. If the pool is limited and has no more memory, and the disk manager
+//! allows it, the build side is written to disk in runs that can each be built in the memory that was granted (`spill`). Every run is then read,
+//! built and probed in turn, in one scan for the buffered rows of all partitions, and the partial aggregates are merged (`probe::spilled`). A build
+//! side with prevailing rows is never spilled.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,16 +67,18 @@ use datafusion::physical_plan::{
 
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::OncePerRun;
-use crate::exec::range_join::build::build::ties_matter;
-use crate::exec::range_join::build::collect::BuildColumns;
+use crate::exec::range_join::build::builder::BuildSideBuilder;
+use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::engine::RangeJoinEngine;
 use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
-use crate::exec::range_join::probe::side::{ProbeSide, Side};
-use crate::exec::range_join::probe::stream::Probing;
+use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::prepared::{PreparedBuild, ProbeShape};
+use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::time_bounds::with_durations;
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 
-/// Aggregates over the build rows that match each probe row. Keeps the order and the partitions of the probe side.
+/// Returns the rows of the probe side with aggregates over the build rows that match each, see the [module](self). Keeps the order and the
+/// partitions of the probe side.
 #[derive(Debug)]
 pub struct RangeJoinExec {
     probe: Arc<dyn ExecutionPlan>,
@@ -49,7 +89,8 @@ pub struct RangeJoinExec {
     engine: RangeJoinEngine,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    built: Arc<OncePerRun<Side>>,
+    /// The build side, shared by the partitions of an execution.
+    prepared: Arc<OncePerRun<PreparedBuild>>,
 }
 
 impl RangeJoinExec {
@@ -60,7 +101,7 @@ impl RangeJoinExec {
         label: String,
         engine: RangeJoinEngine,
     ) -> Result<Self> {
-        let spec = with_cheap_bounds(spec, &probe.schema());
+        let spec = with_fast_bounds(spec, &probe.schema());
         Self::with_spec(probe, build, Arc::new(spec), label, engine)
     }
 
@@ -93,9 +134,9 @@ impl RangeJoinExec {
         [&self.probe, &self.build]
     }
 
-    /// Whether it matters in which order the rows of the build side come.
-    pub(crate) fn ties_matter(&self) -> bool {
-        ties_matter(&BuildColumns::of(&self.spec))
+    /// Whether the result depends on the order of build rows with equal keys.
+    pub(crate) fn row_order_matters(&self) -> bool {
+        BuildColumns::from_spec(&self.spec).row_order_matters()
     }
 
     fn with_spec(
@@ -116,19 +157,19 @@ impl RangeJoinExec {
             engine,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
-            built: Arc::default(),
+            prepared: Arc::default(),
         })
     }
 }
 
-/// The join with its bounds in the form that is evaluated fastest.
-fn with_cheap_bounds(
+/// Rewrites the bounds into the form that is evaluated fastest.
+fn with_fast_bounds(
     mut spec: RangeJoinSpec<PhysicalExprRef>,
     probe: &Schema,
 ) -> RangeJoinSpec<PhysicalExprRef> {
     for (_, bound) in &mut spec.bounds {
-        if let Ok(cheap) = with_durations(bound, probe) {
-            *bound = cheap;
+        if let Ok(fast) = with_durations(bound, probe) {
+            *bound = fast;
         }
     }
     spec
@@ -161,7 +202,6 @@ impl ExecutionPlan for RangeJoinExec {
     fn input_distribution_requirements(&self) -> InputDistributionRequirements {
         InputDistributionRequirements::new(vec![
             Distribution::UnspecifiedDistribution,
-            // All partitions are read, one after another as far as their order counts.
             Distribution::UnspecifiedDistribution,
         ])
     }
@@ -210,7 +250,7 @@ impl ExecutionPlan for RangeJoinExec {
                 engine,
                 properties: Arc::clone(&self.properties),
                 metrics: ExecutionPlanMetricsSet::new(),
-                built: Arc::default(),
+                prepared: Arc::default(),
             })),
             ChildrenPropertiesMode::Recompute => Ok(Arc::new(Self::with_spec(
                 probe, build, spec, label, engine,
@@ -232,33 +272,34 @@ impl ExecutionPlan for RangeJoinExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let partitions = self.properties.partitioning.partition_count();
-        let run = self.built.run(&context, partition, partitions);
+        let run = self.prepared.run(&context, partition, partitions);
         let (build_plan, spec) = (Arc::clone(&self.build), Arc::clone(&self.spec));
         let metrics = BuildMetrics::new(&self.metrics);
         let (build_context, engine) = (Arc::clone(&context), self.engine.clone());
-        let probe_side = ProbeSide {
+        let probe_shape = ProbeShape {
             partitions,
-            ends: !self.properties.boundedness.is_unbounded(),
+            is_bounded: !self.properties.boundedness.is_unbounded(),
         };
-        let build_side = async move {
-            let make = || async move {
+        let prepared = async move {
+            let prepare = || async move {
+                let context = build_context;
                 let inputs = 0..build_plan.output_partitioning().partition_count();
-                let inputs = inputs.map(|i| build_plan.execute(i, Arc::clone(&build_context)));
+                let inputs = inputs.map(|i| build_plan.execute(i, Arc::clone(&context)));
                 let inputs = inputs.collect::<Result<_>>()?;
                 let schema = build_plan.schema();
-                let context = build_context;
-                Side::make(&spec, &schema, inputs, metrics, context, probe_side, engine).await
+                let builder = BuildSideBuilder::try_new(&spec, &schema, metrics, &context, engine)?;
+                PreparedBuild::collect(builder, inputs, probe_shape).await
             };
-            run.get(make).await
+            run.get(prepare).await
         };
-        let probing = Probing {
+        let probe_partition = ProbePartition {
             schema: self.schema(),
             spec: Arc::clone(&self.spec),
             metrics: ProbeMetrics::new(partition, &self.metrics),
             pool: Arc::clone(context.memory_pool()),
         };
-        let probe = self.probe.execute(partition, context)?;
-        Ok(probing.stream(probe, build_side))
+        let input = self.probe.execute(partition, context)?;
+        Ok(join_stream(probe_partition, input, prepared))
     }
 
     fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {
@@ -278,9 +319,9 @@ impl ExecutionPlan for RangeJoinExec {
             Unmatched::Drop => Statistics::clone(probe).to_inexact(),
         };
         statistics.total_byte_size = Precision::Absent;
-        let answers = self.spec.aggregates.iter();
-        let answers = answers.map(|_| ColumnStatistics::new_unknown());
-        statistics.column_statistics.extend(answers);
+        let aggregates = self.spec.aggregates.iter();
+        let unknown = aggregates.map(|_| ColumnStatistics::new_unknown());
+        statistics.column_statistics.extend(unknown);
         Ok(Arc::new(statistics))
     }
 

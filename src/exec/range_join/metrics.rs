@@ -1,66 +1,70 @@
-//! What `EXPLAIN ANALYZE` says of a range join by key.
+//! The metrics of a range join that `EXPLAIN ANALYZE` shows.
 
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, SpillMetrics, Time,
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory,
+    MetricType, SpillMetrics, Time,
 };
 
-/// Metrics of the build side, which the partitions share.
+/// Metrics of the build side, which all partitions share.
 #[derive(Debug, Clone)]
 pub(crate) struct BuildMetrics {
-    /// Time from the first batch of the build side until it can be asked. Indexes may be built later.
+    /// Time from the first batch of the build side until it is ready to be probed. Indexes may be built later.
     pub(crate) build_time: Time,
-    /// Time of sorting, or of finding that the rows are sorted.
+    /// Time spent sorting, or detecting that the rows are sorted.
     pub(crate) sort_time: Time,
-    /// Time of building indexes.
+    /// Time spent building indexes.
     pub(crate) index_time: Time,
-    /// Bytes of the indexes, columns not included.
+    /// Bytes of the indexes, without their columns.
     pub(crate) index_bytes: Gauge,
     /// Rows of the build side.
     pub(crate) build_rows: Count,
-    /// Bytes of all that is kept of the build side.
+    /// Bytes of memory that the build side takes.
     pub(crate) build_mem_used: Gauge,
-    /// 1 where the rows came sorted.
+    /// 1 if the rows arrived sorted.
     pub(crate) already_sorted: Count,
-    /// What was written to disk.
+    /// Files, bytes and rows written to disk.
     pub(crate) spill: SpillMetrics,
-    /// How often a piece was read from disk.
-    pub(crate) pieces_read: Count,
+    /// How many times a spill run was read from disk.
+    pub(crate) spill_runs_read: Count,
     set: ExecutionPlanMetricsSet,
 }
 
 impl BuildMetrics {
     pub(crate) fn new(metrics: &ExecutionPlanMetricsSet) -> Self {
         let builder = || MetricBuilder::new(metrics);
+        let spill = SpillMetrics {
+            spill_file_count: summary(metrics).spill_count(0),
+            spilled_bytes: summary(metrics).spilled_bytes(0),
+            spilled_rows: summary(metrics).spilled_rows(0),
+        };
         Self {
-            build_time: builder().subset_time("build_time", 0),
+            build_time: summary(metrics).subset_time("build_time", 0),
             sort_time: builder().subset_time("sort_time", 0),
             index_time: builder().subset_time("index_time", 0),
-            index_bytes: builder().gauge("index_bytes", 0),
-            build_rows: builder().counter("build_rows", 0),
-            build_mem_used: builder().gauge("build_mem_used", 0),
-            already_sorted: builder().counter("already_sorted", 0),
-            spill: SpillMetrics::new(metrics, 0),
-            pieces_read: builder().counter("pieces_read", 0),
+            index_bytes: bytes(builder()).gauge("index_bytes", 0),
+            build_rows: rows(summary(metrics)).counter("build_rows", 0),
+            build_mem_used: bytes(summary(metrics)).gauge("build_mem_used", 0),
+            already_sorted: rows(builder()).counter("already_sorted", 0),
+            spill,
+            spill_runs_read: rows(builder()).counter("spill_runs_read", 0),
             set: metrics.clone(),
         }
     }
 
-    /// Notes how many bytes of each device the join takes; shown only where it takes any.
-    pub(crate) fn note_device_bytes(&self, bytes: usize) {
-        MetricBuilder::new(&self.set)
+    /// Records how many bytes the join takes on each device. The metric is shown only if it takes any.
+    pub(crate) fn record_device_bytes(&self, device_bytes: usize) {
+        bytes(summary(&self.set))
             .gauge("device_bytes", 0)
-            .add(bytes);
+            .add(device_bytes);
     }
 
-    /// Notes an index that was meant for devices.
-    pub(crate) fn note_fallback(&self) {
-        MetricBuilder::new(&self.set)
-            .counter("cuda_fallbacks", 0)
-            .add(1);
+    /// Records that the CPU builds an index that was planned for devices.
+    pub(crate) fn record_cpu_fallback(&self) {
+        rows(summary(&self.set)).counter("cuda_fallbacks", 0).add(1);
     }
 
-    /// For a piece of the build side, which may be built many times: its rows are counted when it is written.
-    pub(crate) fn of_a_piece(&self) -> Self {
+    /// The metrics for building one spill run. A run may be built several times; its rows are counted when it is written.
+    pub(crate) fn for_spill_run(&self) -> Self {
         Self {
             build_rows: Count::new(),
             already_sorted: Count::new(),
@@ -70,25 +74,25 @@ impl BuildMetrics {
     }
 }
 
-/// Metrics of one partition whose rows go to devices; shown only where they do.
+/// Metrics of one partition whose rows are sent to devices; shown only for such partitions.
 #[derive(Debug)]
 pub(crate) struct DeviceMetrics {
-    /// Batches that devices answered, each gathered from many.
+    /// Batches that devices processed, each coalesced from several input batches.
     pub(crate) device_batches: Count,
-    /// Searches and answers that were meant for devices and that the CPU took.
+    /// Searches and aggregations that were planned for devices and ran on the CPU.
     pub(crate) cuda_fallbacks: Count,
 }
 
 /// Metrics of one partition of the probe side.
 #[derive(Debug)]
 pub(crate) struct ProbeMetrics {
-    /// Output rows, elapsed compute.
+    /// Output rows and elapsed compute.
     pub(crate) baseline: BaselineMetrics,
     /// Rows of the probe side.
     pub(crate) probe_rows: Count,
-    /// Time of finding positions.
+    /// Time spent finding the build rows that match.
     pub(crate) search_time: Time,
-    /// Time of answering.
+    /// Time spent computing the aggregates.
     pub(crate) query_time: Time,
     partition: usize,
     set: ExecutionPlanMetricsSet,
@@ -96,30 +100,44 @@ pub(crate) struct ProbeMetrics {
 
 impl ProbeMetrics {
     pub(crate) fn new(partition: usize, metrics: &ExecutionPlanMetricsSet) -> Self {
-        let builder = || MetricBuilder::new(metrics);
         Self {
             baseline: BaselineMetrics::new(metrics, partition),
-            probe_rows: builder().counter("probe_rows", partition),
-            search_time: builder().subset_time("search_time", partition),
-            query_time: builder().subset_time("query_time", partition),
+            probe_rows: rows(summary(metrics)).counter("probe_rows", partition),
+            search_time: summary(metrics).subset_time("search_time", partition),
+            query_time: summary(metrics).subset_time("query_time", partition),
             partition,
             set: metrics.clone(),
         }
     }
 
-    /// Notes rows that were compared with the whole build side; shown only where any were.
-    pub(crate) fn note_picked(&self, rows: usize) {
-        MetricBuilder::new(&self.set)
-            .counter("picked_rows", self.partition)
-            .add(rows);
+    /// Records rows that a nested loop compared with the whole build side. The metric is shown only if there are any.
+    pub(crate) fn record_nested_loop_rows(&self, count: usize) {
+        rows(summary(&self.set))
+            .counter("nested_loop_rows", self.partition)
+            .add(count);
     }
 
-    /// Those of a partition whose rows go to devices.
-    pub(crate) fn on_devices(&self) -> DeviceMetrics {
-        let builder = || MetricBuilder::new(&self.set);
+    /// The additional metrics of a partition whose rows are sent to devices.
+    pub(crate) fn for_devices(&self) -> DeviceMetrics {
+        let counter = |name| rows(summary(&self.set)).counter(name, self.partition);
         DeviceMetrics {
-            device_batches: builder().counter("device_batches", self.partition),
-            cuda_fallbacks: builder().counter("cuda_fallbacks", self.partition),
+            device_batches: counter("device_batches"),
+            cuda_fallbacks: counter("cuda_fallbacks"),
         }
     }
+}
+
+/// A metric for high-level insight, which `datafusion.explain.analyze_level = 'summary'` keeps.
+fn summary(metrics: &ExecutionPlanMetricsSet) -> MetricBuilder<'_> {
+    MetricBuilder::new(metrics).with_type(MetricType::Summary)
+}
+
+/// A metric that counts rows, batches or other things.
+fn rows(builder: MetricBuilder<'_>) -> MetricBuilder<'_> {
+    builder.with_category(MetricCategory::Rows)
+}
+
+/// A metric that measures bytes.
+fn bytes(builder: MetricBuilder<'_>) -> MetricBuilder<'_> {
+    builder.with_category(MetricCategory::Bytes)
 }

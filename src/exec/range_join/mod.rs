@@ -1,6 +1,12 @@
-//! TODO
+//! The operator of joins by a range of a key.
+//!
+//! `exec` is the operator. `build` collects, sorts and indexes the build side, `spill` stores the rows of a build side that memory can't hold, and
+//! `probe` joins the probe side with either. `row_order` is the optimizer rule that keeps the row order of build sides.
 
 pub(crate) mod build;
+pub(crate) mod build_columns;
+pub(crate) mod data_size;
+pub(crate) mod devices;
 pub(crate) mod engine;
 pub(crate) mod exec;
 pub(crate) mod metrics;

@@ -1,13 +1,20 @@
-//! Keeps the rows of a build side in the order of their scan, where a range join tells ties by it.
+//! Optimizer rules that keep the row order of build sides whose range join depends on it.
 //!
-//! DataFusion spreads rows over more partitions for the operators above a scan: it deals batches around, and sorts those of a table in memory by
-//! their size. So a build side whose order counts is planned alone, without that, and hidden while DataFusion plans the rest:
+//! A range join depends on the row order if it chooses one of several rows with equal keys (`first_value`, `last_value`, prevailing rows). Above a
+//! scan, DataFusion's `EnsureRequirements` spreads rows over more partitions: it distributes batches round-robin, and orders the partitions of an
+//! in-memory table by size. So two rules surround it:
+//!
+//! 1. [`KeepRowOrder`], before it, plans such a build side on its own, with neither, and hides it in an `OrderedRowsExec` that no rule looks into.
+//!    Scans are still divided, but only into partitions that follow one another.
+//! 2. `EnsureRequirements` plans the rest.
+//! 3. [`ShowRowOrder`], after it, replaces each `OrderedRowsExec` by the plan that it hides.
 //!
 //! ```text
-//!   RangeJoinExec          KeepRowOrder    RangeJoinExec        ShowRowOrder    RangeJoinExec
-//!     probe              ───────────────▶    probe            ───────────────▶    probe, spread
-//!     FilterExec                             OrderedRowsExec                      FilterExec
-//!       DataSourceExec                                                              DataSourceExec
+//!   RangeJoinExec          KeepRowOrder    RangeJoinExec       EnsureRequirements,    RangeJoinExec
+//!     probe              ───────────────▶    probe                ShowRowOrder          RepartitionExec
+//!     FilterExec                             OrderedRowsExec   ───────────────▶           probe
+//!       DataSourceExec                                                                  FilterExec
+//!                                                                                         DataSourceExec
 //! ```
 
 use std::fmt;
@@ -33,7 +40,7 @@ use datafusion::physical_plan::{
 
 use crate::exec::range_join::exec::RangeJoinExec;
 
-/// Plans build sides whose order counts so that they keep it, and hides them from the rule that comes next.
+/// Plans build sides whose row order matters so that they keep it, and hides them from the rule that comes next.
 #[derive(Debug)]
 pub struct KeepRowOrder;
 
@@ -56,10 +63,10 @@ impl PhysicalOptimizerRule for KeepRowOrder {
                 return Ok(Transformed::no(plan));
             };
             let [probe, build] = join.inputs();
-            if !join.ties_matter() || !keeps_order(build) {
+            if !join.row_order_matters() || !keeps_order(build) {
                 return Ok(Transformed::no(plan));
             }
-            let build = OrderedRowsExec(in_order(Arc::clone(build), config)?);
+            let build = OrderedRowsExec(plan_in_order(Arc::clone(build), config)?);
             let children = vec![Arc::clone(probe), Arc::new(build) as _];
             let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
             Ok(Transformed::yes(plan.replace_children(children, options)?))
@@ -68,7 +75,7 @@ impl PhysicalOptimizerRule for KeepRowOrder {
     }
 }
 
-/// Shows again what [`KeepRowOrder`] has hidden.
+/// Replaces each `OrderedRowsExec` of [`KeepRowOrder`] by the plan that it hides.
 #[derive(Debug)]
 pub struct ShowRowOrder;
 
@@ -96,7 +103,7 @@ impl PhysicalOptimizerRule for ShowRowOrder {
     }
 }
 
-/// Whether the rows of a plan have an order: that of scans, or one that is asked for, which the operators above keep.
+/// Whether the rows of a plan are in a defined order: that of its scans, or of a sort, which all operators above maintain.
 fn keeps_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if plan.is::<SortExec>() {
         return true;
@@ -105,15 +112,15 @@ fn keeps_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
         let [probe, _] = join.inputs();
         return keeps_order(probe);
     }
-    // A union gives one side after the other.
+    // The partitions of a union are those of its inputs, one input after the other.
     let union = plan.is::<UnionExec>();
     let children = plan.children();
     let mut children = plan.maintains_input_order().into_iter().zip(children);
     children.all(|(maintains, child)| (maintains || union) && keeps_order(child))
 }
 
-/// The plan with its requirements met, its rows in the order that they have by partition and row.
-fn in_order(
+/// Meets the requirements of a plan. Its rows keep their order by partition and by position within it.
+fn plan_in_order(
     plan: Arc<dyn ExecutionPlan>,
     config: &ConfigOptions,
 ) -> Result<Arc<dyn ExecutionPlan>> {
@@ -126,14 +133,14 @@ fn in_order(
         let rows = config.execution.batch_size.get();
         plan = plan
             .transform_up(|plan| {
-                let divided = divided(&plan, partitions, rows)?;
+                let divided = divide(&plan, partitions, rows)?;
                 Ok(divided.map_or_else(|| Transformed::no(plan), Transformed::yes))
             })?
             .data;
         let mixed =
             plan.exists(|plan| Ok(plan.children().is_empty() && !is_divided_in_order(plan)))?;
         config.optimizer.repartition_file_scans = !mixed;
-        // DataFusion divides scans below other operators only.
+        // DataFusion divides only scans below other operators.
         if !mixed && plan.children().is_empty() {
             plan = plan.repartitioned(partitions, &config)?.unwrap_or(plan);
         }
@@ -147,15 +154,15 @@ fn in_order(
     Ok(plan.data)
 }
 
-/// Whether DataFusion divides a scan into ranges that follow one another.
+/// Whether DataFusion divides a scan into partitions that follow one another.
 fn is_divided_in_order(scan: &Arc<dyn ExecutionPlan>) -> bool {
     let source = scan.downcast_ref::<DataSourceExec>();
     let files = source.and_then(|s| s.data_source().downcast_ref::<FileScanConfig>());
     files.is_some() && scan.output_ordering().is_none()
 }
 
-/// A table in memory in more partitions, which follow one another, if it has fewer than these and more rows than one batch may have.
-fn divided(
+/// Divides an in-memory table into `partitions` that follow one another. Returns `None` if it has as many already, or not more rows than a batch.
+fn divide(
     scan: &Arc<dyn ExecutionPlan>,
     partitions: usize,
     batch_rows: usize,
@@ -173,11 +180,11 @@ fn divided(
         return Ok(None);
     }
     let mut parts = vec![vec![]; partitions];
-    let mut before = 0;
+    let mut rows_before = 0;
     for batch in batches() {
-        parts[before * partitions / rows].push(batch.clone());
-        // A last batch without rows stays in the last part.
-        before = (before + batch.num_rows()).min(rows - 1);
+        parts[rows_before * partitions / rows].push(batch.clone());
+        // An empty last batch stays in the last partition.
+        rows_before = (rows_before + batch.num_rows()).min(rows - 1);
     }
     let memory = MemorySourceConfig::try_new(
         &parts,
@@ -188,7 +195,7 @@ fn divided(
     Ok(Some(DataSourceExec::from_data_source(memory)))
 }
 
-/// A plan that no rule looks into.
+/// Hides a plan from optimizer rules.
 #[derive(Debug)]
 struct OrderedRowsExec(Arc<dyn ExecutionPlan>);
 

@@ -1,7 +1,7 @@
-//! Bounds such as `ts - INTERVAL '1 second'`, without a calendar.
+//! Rewrites bounds such as `ts - INTERVAL '1 second'` into sums of a timestamp and a duration.
 //!
-//! Arrow adds an interval to a timestamp by way of the calendar, at some 60 ns a row, as an interval may have months and days. One that
-//! has neither is a duration, and adding that is adding numbers.
+//! Arrow adds an interval to a timestamp in the calendar, because an interval may have months and days; that takes about 60 ns per row. An interval
+//! without months and days is a duration, and adding a duration is an integer addition.
 
 use std::sync::Arc;
 
@@ -12,21 +12,22 @@ use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
 
-/// The same expression over rows of this schema, with durations for intervals that are added to timestamps or subtracted from
-/// them where both come to the same.
+/// Replaces intervals that are added to or subtracted from timestamps by durations where the result is the same. `schema` is the input of the
+/// expression.
 pub(crate) fn with_durations(bound: &PhysicalExprRef, schema: &Schema) -> Result<PhysicalExprRef> {
-    let shorter = Arc::clone(bound).transform_up(|expression| {
-        let shorter = expression
+    let rewritten = Arc::clone(bound).transform_up(|expression| {
+        let rewritten = expression
             .downcast_ref::<BinaryExpr>()
             .and_then(|sum| with_duration(sum, schema));
-        Ok(match shorter {
+        Ok(match rewritten {
             Some(sum) => Transformed::yes(sum),
             None => Transformed::no(expression),
         })
     });
-    shorter.data()
+    rewritten.data()
 }
 
+/// The sum with a duration in place of its interval; `None` if it is no such sum.
 fn with_duration(sum: &BinaryExpr, schema: &Schema) -> Option<PhysicalExprRef> {
     if !matches!(sum.op(), Operator::Plus | Operator::Minus) {
         return None;
@@ -68,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_gives_what_the_interval_gives() {
+    fn durations_give_the_same_timestamps_as_intervals() {
         let times =
             TimestampMillisecondArray::from(vec![Some(-1), None, Some(0), Some(1_700_000_000_123)]);
         for zone in [None, Some("Europe/Berlin"), Some("+02:00")] {
@@ -76,7 +77,7 @@ mod tests {
                 Arc::new(times.clone().with_timezone_opt(zone.map(Arc::<str>::from)));
             let batch = RecordBatch::try_from_iter([("ts", times)]).unwrap();
             let column: PhysicalExprRef = Arc::new(Column::new("ts", 0));
-            // Months, days, and half a millisecond stay intervals.
+            // Intervals with months, days or fractions of a millisecond are not rewritten.
             let intervals = [
                 (0, 0, 1_000_000, true),
                 (0, 0, -86_400_000_000_000, true),
@@ -84,7 +85,7 @@ mod tests {
                 (0, 1, 0, false),
                 (1, 0, 1_000_000, false),
             ];
-            for (months, days, nanos, shorter) in intervals {
+            for (months, days, nanos, is_rewritten) in intervals {
                 for op in [Operator::Plus, Operator::Minus] {
                     let interval = IntervalMonthDayNano::new(months, days, nanos);
                     let interval = ScalarValue::IntervalMonthDayNano(Some(interval));
@@ -92,7 +93,7 @@ mod tests {
                     let sum = BinaryExpr::new(Arc::clone(&column), op, interval);
                     let sum: PhysicalExprRef = Arc::new(sum);
                     let other = with_durations(&sum, &batch.schema()).unwrap();
-                    assert_eq!(other.to_string() != sum.to_string(), shorter, "{sum}");
+                    assert_eq!(other.to_string() != sum.to_string(), is_rewritten, "{sum}");
                     let value = |e: &PhysicalExprRef| {
                         let value = e.evaluate(&batch).unwrap();
                         value.into_array(batch.num_rows()).unwrap()

@@ -21,7 +21,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, stream};
 
-use crate::exec::range_join::build::collect::Size;
+use crate::exec::range_join::data_size::DataSize;
 
 /// A batch whose memory is reserved until it is dropped.
 pub(crate) struct ReservedBatch {
@@ -37,7 +37,7 @@ impl ReservedBatch {
         memory: &Arc<MemoryReservation>,
         max_bytes: usize,
     ) -> (Self, bool) {
-        let bytes = Size::of(&batch).bytes;
+        let bytes = DataSize::of_batch(&batch).bytes;
         let granted =
             memory.size().saturating_add(bytes) <= max_bytes && memory.try_grow(bytes).is_ok();
         let held = Self {

@@ -1,7 +1,9 @@
-//! Batches of sorted rows put back in order.
+//! Restores the order of the batches of a sorted table.
 //!
-//! A scan in several partitions gives the batches of a sorted table in any order. Where each batch begins and ends tells the order that
-//! they had; then nothing needs to be sorted.
+//! A scan in several partitions returns the batches of a sorted table in any order. The first and the last key of each batch tell the original
+//! order; with the batches in that order no row has to be moved.
+
+use std::ops::Range;
 
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use arrow::compute::{cast, concat};
@@ -10,37 +12,34 @@ use datafusion::common::Result;
 
 use crate::index::sort_keys::value_type;
 
-/// The same batches but for empty ones, in the order of the first of `keys` by which none of them overlaps another. Each of `keys` names columns.
-/// Rows within the batches are not looked at.
-pub(crate) fn in_order(
+/// Orders the batches by the first of `keys`, each a range of columns, by which no two of them overlap. Without such a key the batches stay in
+/// their order. Empty batches are dropped; rows within a batch are not looked at.
+pub(crate) fn restore_order(
     mut batches: Vec<RecordBatch>,
-    keys: &[std::ops::Range<usize>],
+    keys: &[Range<usize>],
 ) -> Result<Vec<RecordBatch>> {
     batches.retain(|batch| batch.num_rows() > 0);
     if batches.len() < 2 {
         return Ok(batches);
     }
     for columns in keys {
-        if let Some(order) = order(&batches, columns.clone())? {
-            let mut places = vec![0; order.len()];
-            for (place, batch) in order.into_iter().enumerate() {
-                places[batch] = place;
-            }
-            let mut moved: Vec<_> = places.into_iter().zip(batches).collect();
-            moved.sort_by_key(|(place, _)| *place);
-            batches = moved.into_iter().map(|(_, batch)| batch).collect();
-            return Ok(batches);
+        if let Some(order) = non_overlapping_order(&batches, columns.clone())? {
+            let ordered = order.into_iter().map(|batch| batches[batch].clone());
+            return Ok(ordered.collect());
         }
     }
     Ok(batches)
 }
 
-/// The order of batches by their first rows, if in it each ends before the next begins.
-fn order(batches: &[RecordBatch], columns: std::ops::Range<usize>) -> Result<Option<Vec<usize>>> {
+/// The order of batches by their first rows, if in that order each batch ends before the next begins.
+fn non_overlapping_order(
+    batches: &[RecordBatch],
+    columns: Range<usize>,
+) -> Result<Option<Vec<usize>>> {
     let ends = columns.map(|column| {
         let ends = batches.iter().flat_map(|batch| {
             let column = batch.column(column);
-            // Not as dictionaries, whose keys may not suffice for the values of all.
+            // Without dictionaries: their keys may be too narrow for the values of all batches.
             let plain = value_type(column.data_type());
             [0, column.len() - 1].map(|row| cast(&column.slice(row, 1), &plain))
         });
@@ -82,12 +81,12 @@ mod tests {
         let batches: Vec<RecordBatch> = batches.iter().map(|rows| batch(rows)).collect();
         let expected: Vec<_> = expected.iter().map(|i| batches[*i].clone()).collect();
         // By time alone, then by name and time.
-        let found = in_order(batches, &[1..2, 0..2]).unwrap();
+        let found = restore_order(batches, &[1..2, 0..2]).unwrap();
         assert_eq!(found, expected);
     }
 
     #[test]
-    fn batches_are_ordered_by_time_or_by_name_and_time_or_stay() {
+    fn batches_are_ordered_by_time_or_by_name_and_time_or_not_at_all() {
         check(&[], &[]);
         check(&[&[("b", 1), ("a", 0)]], &[0]);
         let by_time: [&[_]; 3] = [&[("a", 5), ("b", 9)], &[("b", 1)], &[("a", 1), ("a", 4)]];

@@ -1,48 +1,48 @@
-//! The index of a column of a range join, built at once or late, and the memory that is registered for it.
+//! The range-minimum index of a value column, built eagerly or on demand, and the memory that is registered for it.
 
-use crate::common::errors::engine_error;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use crate::common::errors::engine_error;
 use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::column_index::ColumnIndex;
 
-/// An index that ranges are asked of. One that is built late scans them until ranges are asked that it pays for.
+/// The index of a value column. A lazy index scans the column until the ranges that are queried justify building it.
 #[derive(Debug)]
-pub(crate) struct JoinIndex {
+pub(crate) struct ValueIndex {
     index: ColumnIndex,
-    /// Registers what the index takes; of one that is built late all it may take, as there may be no more to be had when it pays.
+    /// Registers the memory of the index. A lazy index registers all that building it takes, because the pool may have no more by then.
     memory: MemoryReservation,
-    /// Registers the column as it came, while an index that is built late scans it.
-    scanned: Mutex<Option<Arc<MemoryReservation>>>,
-    /// Of one that is built late.
-    metrics: Option<BuildMetrics>,
+    /// Registers the collected column while a lazy index scans it.
+    scanned_column: Mutex<Option<Arc<MemoryReservation>>>,
+    /// The metrics of a lazy index; none for a built one.
+    lazy_metrics: Option<BuildMetrics>,
 }
 
-impl JoinIndex {
-    /// One that is there.
+impl ValueIndex {
+    /// An index that is built already.
     pub(crate) fn built(index: ColumnIndex, memory: MemoryReservation) -> Self {
         Self {
             index,
             memory,
-            scanned: Mutex::default(),
-            metrics: None,
+            scanned_column: Mutex::default(),
+            lazy_metrics: None,
         }
     }
 
-    /// One that is [late](ColumnIndex::late).
-    pub(crate) fn late(
+    /// A [lazy](ColumnIndex::late) index.
+    pub(crate) fn lazy(
         index: ColumnIndex,
         memory: MemoryReservation,
         metrics: BuildMetrics,
     ) -> Self {
         Self {
-            metrics: Some(metrics),
+            lazy_metrics: Some(metrics),
             ..Self::built(index, memory)
         }
     }
@@ -51,44 +51,48 @@ impl JoinIndex {
         &self.index
     }
 
-    /// Bytes that are registered for it, the column that it scans not included.
-    pub(crate) fn registered(&self) -> usize {
+    /// Bytes that are registered for the index, without the column that it scans.
+    pub(crate) fn registered_bytes(&self) -> usize {
         self.memory.size()
     }
 
-    /// Keeps a column registered that it scans, if it does.
-    pub(crate) fn scans(&self, column: &Arc<MemoryReservation>) {
-        if self.metrics.is_some() && self.index.borrows_column() {
-            self.set_scanned(Some(Arc::clone(column)));
+    /// Keeps the collected column registered while a lazy index scans it.
+    pub(crate) fn retain_scanned_column(&self, column: &Arc<MemoryReservation>) {
+        if self.lazy_metrics.is_some() && self.index.borrows_column() {
+            self.set_scanned_column(Some(Arc::clone(column)));
         }
     }
 
-    fn set_scanned(&self, column: Option<Arc<MemoryReservation>>) {
-        // Nothing is left half done.
-        *self.scanned.lock().unwrap_or_else(PoisonError::into_inner) = column;
+    fn set_scanned_column(&self, column: Option<Arc<MemoryReservation>>) {
+        // A poisoned value is complete: it is only ever replaced.
+        let mut scanned = self
+            .scanned_column
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        *scanned = column;
     }
 
-    /// Builds it on a thread that may wait, if these ranges, which are to be asked, are the first that it pays for.
-    pub(crate) async fn make_ready(self: &Arc<Self>, ranges: &Ranges) -> Result<()> {
+    /// Builds the index on a blocking thread if these ranges, which are about to be queried, justify it.
+    pub(crate) async fn build_if_justified(self: &Arc<Self>, ranges: &Ranges) -> Result<()> {
         if !self.index.should_build(ranges) {
             return Ok(());
         }
-        // Building can't be stopped: until it ends, this keeps its memory registered.
+        // Building can't be stopped. The clone keeps its memory registered until it ends.
         let this = Arc::clone(self);
         blocking(move |_| this.build()).await
     }
 
-    /// The same on this thread.
-    pub(crate) fn make_ready_now(&self, ranges: &Ranges) -> Result<()> {
+    /// Does the same on the calling thread.
+    pub(crate) fn build_if_justified_blocking(&self, ranges: &Ranges) -> Result<()> {
         if self.index.should_build(ranges) {
             self.build()?;
         }
         Ok(())
     }
 
-    /// Builds it, unless it is there.
+    /// Builds the index unless it is built already.
     pub(crate) fn build(&self) -> Result<()> {
-        let Some(metrics) = &self.metrics else {
+        let Some(metrics) = &self.lazy_metrics else {
             return Ok(());
         };
         let started = Instant::now();
@@ -97,7 +101,7 @@ impl JoinIndex {
             metrics.index_bytes.add(self.index.index_bytes());
             self.memory.resize(self.index.memory_bytes());
             if !self.index.borrows_column() {
-                self.set_scanned(None);
+                self.set_scanned_column(None);
             }
         }
         Ok(())

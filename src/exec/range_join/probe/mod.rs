@@ -1,7 +1,13 @@
-//! TODO
+//! Joins the partitions of the probe side with the build side, in the way that suits its size: on the CPU, on devices, by a nested loop for small
+//! probe sides, or run by run if the build side was spilled. Reads a build side through its public methods and never changes it.
 
+pub(crate) mod bounds;
+pub(crate) mod deferred_build;
 pub(crate) mod nested_loop;
 pub(crate) mod on_devices;
+pub(crate) mod partition;
+pub(crate) mod prepared;
 pub(crate) mod prevailing;
-pub(crate) mod side;
+pub(crate) mod searchable;
+pub(crate) mod spilled;
 pub(crate) mod stream;

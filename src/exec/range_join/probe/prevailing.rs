@@ -1,5 +1,5 @@
-//! The row that prevails when a window opens, as kdb+'s `wj` and QuestDB's INCLUDE PREVAILING have it: the last at or before its
-//! lower bound.
+//! The row that prevails when a window begins, as in kdb+'s `wj` and QuestDB's `INCLUDE PREVAILING`: the last row at or before the window's lower
+//! bound.
 
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::BooleanBuffer;
@@ -10,16 +10,17 @@ use crate::sorted::key_search::LastFound;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::sorted_rows::{Comparison, SortedRows};
 
-/// What tells the prevailing row of each probe row of a batch.
-pub(crate) struct Prevailing {
-    /// The rows of the same equality keys.
+/// Finds the prevailing row of each probe row of a batch.
+pub(crate) struct PrevailingRows {
+    /// The build rows with the same equality keys.
     groups: CandidateRanges,
     lower: Option<ArrayRef>,
     upper: Vec<ArrayRef>,
 }
 
-impl Prevailing {
-    pub(crate) fn among(groups: CandidateRanges) -> Self {
+impl PrevailingRows {
+    /// Without bounds yet. The prevailing rows are among `groups`.
+    pub(crate) fn new(groups: CandidateRanges) -> Self {
         Self {
             groups,
             lower: None,
@@ -27,41 +28,41 @@ impl Prevailing {
         }
     }
 
-    /// The rows that a prevailing one may be among.
+    /// The build rows that may prevail.
     pub(crate) fn groups(&self) -> &CandidateRanges {
         &self.groups
     }
 
-    /// Notes a bound of the window.
-    pub(crate) fn add(&mut self, comparison: Comparison, bounds: ArrayRef) -> Result<()> {
+    /// Adds a bound of the windows.
+    pub(crate) fn add_bound(&mut self, comparison: Comparison, bounds: ArrayRef) -> Result<()> {
         if !comparison.is_lower() {
             self.upper.push(bounds);
         } else if self.lower.replace(bounds).is_some() {
-            return internal_err!("a prevailing row is told by one lower bound, not by several");
+            return internal_err!("a prevailing row needs one lower bound, not several");
         }
         Ok(())
     }
 
-    /// Lets each window begin with its prevailing row. A window with a NULL bound, or that ends before it begins, is none. What is found for
-    /// the prevailing rows is remembered under a number of its own.
-    pub(crate) fn extend(
+    /// Extends each window down to its prevailing row. A window with a NULL bound, or whose lower bound is above an upper one, stays empty.
+    /// `bound_index` keeps the search hints for prevailing rows apart from those of the bounds.
+    pub(crate) fn extend_windows(
         self,
         windows: &mut CandidateRanges,
         rows: &SortedRows,
-        number: usize,
+        bound_index: usize,
         last_found: &mut LastFound,
     ) -> Result<()> {
         let Some(lower) = self.lower else {
-            return internal_err!("a prevailing row is told by a lower bound");
+            return internal_err!("a prevailing row needs a lower bound");
         };
-        let mut before = self.groups;
-        let number = (number, Comparison::AtMost);
-        rows.narrow(&mut before, number, &lower, last_found)?;
-        let mut wanted = BooleanBuffer::new_set(lower.len());
+        let mut up_to_lower = self.groups;
+        let bound_id = (bound_index, Comparison::AtMost);
+        rows.narrow(&mut up_to_lower, bound_id, &lower, last_found)?;
+        let mut is_valid = BooleanBuffer::new_set(lower.len());
         for upper in &self.upper {
-            wanted = &wanted & &OrderKeys::are_at_most(&lower, upper)?;
+            is_valid = &is_valid & &OrderKeys::are_at_most(&lower, upper)?;
         }
-        windows.begin_with_last(&before, &wanted);
+        windows.begin_with_last(&up_to_lower, &is_valid);
         Ok(())
     }
 }

@@ -1,231 +1,108 @@
-//! The stream of one partition: finds what matches each probe row, asks for the aggregates, adds them.
+//! The output stream of one partition: reads the probe side, waits for the build side, and joins batch by batch.
 
 use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt64Array, new_null_array,
-};
-use arrow::compute::{filter, filter_record_batch, take};
-use arrow::datatypes::SchemaRef;
-use datafusion::common::{Result, internal_err};
+use arrow::array::RecordBatch;
+use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::execution::memory_pool::MemoryPool;
-use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::common::dictionaries::fit;
-use crate::common::ranges::Ranges;
-use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::metrics::ProbeMetrics;
-use crate::exec::range_join::probe::on_devices::on_devices;
-use crate::exec::range_join::probe::prevailing::Prevailing;
-use crate::exec::range_join::probe::side::Side;
-use crate::exec::range_join::spill::probe::{Gathered, SpilledSide};
-use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
-use crate::sorted::candidates::CandidateRanges;
+use crate::exec::range_join::probe::deferred_build::DeferredBuild;
+use crate::exec::range_join::probe::on_devices::join_on_devices;
+use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::prepared::PreparedBuild;
+use crate::exec::range_join::probe::searchable::SearchableBuild;
+use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
+use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use crate::sorted::key_search::LastFound;
 
-/// What one partition needs to answer its batches.
-#[derive(Debug)]
-pub(crate) struct Probing {
-    pub(crate) schema: SchemaRef,
-    pub(crate) spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
-    pub(crate) metrics: ProbeMetrics,
-    pub(crate) pool: Arc<dyn MemoryPool>,
+/// Batches of one partition.
+type BatchStream = BoxStream<'static, Result<RecordBatch>>;
+
+/// Joins a partition of the probe side. `build` is polled once the first probe row has arrived.
+pub(crate) fn join_stream(
+    partition: ProbePartition,
+    input: SendableRecordBatchStream,
+    build: impl Future<Output = Result<Arc<PreparedBuild>>> + Send + 'static,
+) -> SendableRecordBatchStream {
+    let schema = Arc::clone(&partition.schema);
+    let batches = start(Arc::new(partition), input.fuse().boxed(), build);
+    let batches = stream::once(batches).try_flatten();
+    Box::pin(RecordBatchStreamAdapter::new(schema, batches.fuse()))
 }
 
-impl Probing {
-    /// The probe side with the aggregates, batch by batch. The build side is waited for when the first row is there.
-    pub(crate) fn stream(
-        self,
-        probe: SendableRecordBatchStream,
-        build: impl Future<Output = Result<Arc<Side>>> + Send + 'static,
-    ) -> SendableRecordBatchStream {
-        let schema = Arc::clone(&self.schema);
-        let batches = start(Arc::new(self), probe.fuse().boxed(), build);
-        let batches = stream::once(batches).try_flatten();
-        Box::pin(RecordBatchStreamAdapter::new(schema, batches.fuse()))
-    }
-
-    /// A batch of the probe side with the aggregates, on a thread that may wait.
-    pub(crate) fn answer_now(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-        last_found: &mut LastFound,
-    ) -> Result<Vec<RecordBatch>> {
-        let (batch, ranges) = self.matching(batch, build, last_found)?;
-        build.make_ready_now(&ranges)?;
-        let (answers, _) = self.answers(&ranges, build)?;
-        self.with_answers(&batch, &answers)
-    }
-
-    /// The rows of a batch that come out, and which positions of the build side match each.
-    fn matching(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-        last_found: &mut LastFound,
-    ) -> Result<(RecordBatch, Ranges)> {
-        self.metrics.probe_rows.add(batch.num_rows());
-        if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
-            // A join evaluates nothing for pairs that there are none of.
-            return Ok((batch.slice(0, 0), Ranges::new(vec![], vec![])));
-        }
-        let ranges = self.ranges(batch, build, last_found)?;
-        if self.spec.unmatched == Unmatched::Drop && ranges.iter().any(|(l, r)| l > r) {
-            let matches: BooleanArray = ranges.iter().map(|(l, r)| Some(l <= r)).collect();
-            let batch = filter_record_batch(batch, &matches)?;
-            return Ok((batch, ranges.iter().filter(|(l, r)| l <= r).collect()));
-        }
-        Ok((batch.clone(), ranges))
-    }
-
-    /// Which positions of the build side match each row of a batch.
-    pub(crate) fn ranges(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-        last_found: &mut LastFound,
-    ) -> Result<Ranges> {
-        let _timer = self.metrics.baseline.elapsed_compute().timer();
-        let _timer = self.metrics.search_time.timer();
-        let mut segments = self.segments(batch, build)?;
-        let mut prevailing = (self.spec.prevailing).then(|| Prevailing::among(segments.clone()));
-        for (i, (comparison, bound)) in self.spec.bounds.iter().enumerate() {
-            let groups = prevailing.as_ref().map_or(&segments, Prevailing::groups);
-            let bounds = evaluate_where_needed(bound, batch, || groups.can_match())?;
-            let number = (i, *comparison);
-            build
-                .rows()
-                .narrow(&mut segments, number, &bounds, last_found)?;
-            if let Some(prevailing) = &mut prevailing {
-                prevailing.add(*comparison, bounds)?;
-            }
-        }
-        if let Some(prevailing) = prevailing {
-            let number = self.spec.bounds.len();
-            prevailing.extend(&mut segments, build.rows(), number, last_found)?;
-        }
-        Ok(segments.ranges())
-    }
-
-    /// Among which positions of the build side the matches of each row are.
-    pub(crate) fn segments(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-    ) -> Result<CandidateRanges> {
-        let equal = self.equality_keys(batch)?;
-        build.rows().start(batch.num_rows(), &equal)
-    }
-
-    /// The equality keys of a batch.
-    pub(crate) fn equality_keys(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
-        let equal = self.spec.on.iter();
-        let equal = equal.map(|(probe, _)| probe.evaluate(batch)?.into_array(batch.num_rows()));
-        equal.collect()
-    }
-
-    /// What the build side says of ranges, and whether the CPU answered in the place of devices.
-    pub(crate) fn answers(
-        &self,
-        ranges: &Ranges,
-        build: &BuildSide,
-    ) -> Result<(Vec<ArrayRef>, bool)> {
-        let _timer = self.metrics.baseline.elapsed_compute().timer();
-        let _timer = self.metrics.query_time.timer();
-        build.answer(ranges)
-    }
-
-    /// A batch with its answers, of which those rows stay that matched, or all.
-    pub(crate) fn joined(
-        &self,
-        batch: &RecordBatch,
-        matched: &[bool],
-        mut answers: Vec<ArrayRef>,
-    ) -> Result<Vec<RecordBatch>> {
-        let mut batch = batch.clone();
-        if self.spec.unmatched == Unmatched::Drop && matched.contains(&false) {
-            let matched: BooleanArray = matched.iter().map(|matched| Some(*matched)).collect();
-            batch = filter_record_batch(&batch, &matched)?;
-            for answer in &mut answers {
-                *answer = filter(answer, &matched)?;
-            }
-        }
-        self.with_answers(&batch, &answers)
-    }
-
-    /// A batch with its answers; several where dictionaries of these have not the keys for all.
-    fn with_answers(&self, batch: &RecordBatch, answers: &[ArrayRef]) -> Result<Vec<RecordBatch>> {
-        let fields = &self.schema.fields()[batch.num_columns()..];
-        let types: Vec<_> = fields.iter().map(|field| field.data_type()).collect();
-        let parts = fit(answers, &types, batch.num_rows())?.into_iter();
-        let parts = parts.map(|(rows, answers)| {
-            let batch = batch.slice(rows.start, rows.len());
-            let columns = batch.columns().iter().cloned().chain(answers).collect();
-            let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
-            let schema = Arc::clone(&self.schema);
-            Ok(RecordBatch::try_new_with_options(
-                schema, columns, &options,
-            )?)
-        });
-        parts.collect()
-    }
-}
-
-/// Waits for the first row, and for the build side, which says who answers.
+/// Waits for the first row and for the build side, and chooses the kind of join.
 async fn start(
-    probing: Arc<Probing>,
-    mut probe: Batches,
-    build: impl Future<Output = Result<Arc<Side>>>,
-) -> Result<Batches> {
-    let Some(first) = next_rows(&mut probe).await? else {
+    partition: Arc<ProbePartition>,
+    mut input: BatchStream,
+    build: impl Future<Output = Result<Arc<PreparedBuild>>>,
+) -> Result<BatchStream> {
+    let Some(first) = next_with_rows(&mut input).await? else {
         return Ok(stream::empty().boxed());
     };
     let mut read = vec![first];
-    let mut side = build.await?;
-    if let Side::DeferredBuild(uncertain) = &*side {
-        if uncertain.are_few(&mut read, &mut probe).await?
-            && let Some(picked) = uncertain.pick(Arc::clone(&probing), &read).await?
-        {
-            let picked = picked.into_iter().filter(|picked| picked.num_rows() > 0);
-            let picked = picked.map(|p| Ok(p.record_output(&probing.metrics.baseline)));
-            return Ok(stream::iter(picked.collect::<Vec<_>>()).boxed());
+    let build = match &*build.await? {
+        PreparedBuild::Searchable(build) => Arc::clone(build),
+        PreparedBuild::Deferred(deferred) => {
+            if ends_within_nested_loop(deferred, &mut read, &mut input).await?
+                && let Some(joined) = deferred.compare(Arc::clone(&partition), &read).await?
+            {
+                let joined = joined.into_iter().filter(|batch| batch.num_rows() > 0);
+                let joined = joined.map(|b| Ok(b.record_output(&partition.metrics.baseline)));
+                return Ok(stream::iter(joined.collect::<Vec<_>>()).boxed());
+            }
+            deferred.sorted().await?
         }
-        let sorted = uncertain.sorted().await?;
-        side = sorted;
-    }
-    let probe = stream::iter(read.into_iter().map(Ok)).chain(probe).boxed();
-    if let Side::Whole(whole) = &*side
-        && whole.on_devices().is_some()
-    {
-        return Ok(on_devices(probing, side, probe));
-    }
-    let answering = Answering {
-        probing,
-        side,
-        probe,
-        rest: None,
-        last_found: LastFound::default(),
-        answered: VecDeque::new(),
-        gathered: None,
     };
-    let batches = stream::try_unfold(answering, |mut this| async {
+    let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();
+    if let SearchableBuild::InMemory(side) = &*build
+        && side.device().is_some()
+    {
+        return Ok(join_on_devices(partition, Arc::clone(side), input));
+    }
+    let cpu_stream = CpuStream {
+        partition,
+        build,
+        input,
+        remainder: None,
+        last_found: LastFound::default(),
+        joined: VecDeque::new(),
+        buffer: None,
+    };
+    let batches = stream::try_unfold(cpu_stream, |mut this| async {
         let batch = this.next().await?;
         Ok(batch.map(|batch| (batch, this)))
     });
     Ok(batches.boxed())
 }
 
+/// Whether a partition ends before it has too many rows for a nested loop. Appends the batches that are read to `read`.
+async fn ends_within_nested_loop(
+    deferred: &DeferredBuild,
+    read: &mut Vec<RecordBatch>,
+    input: &mut BatchStream,
+) -> Result<bool> {
+    let mut rows: usize = read.iter().map(RecordBatch::num_rows).sum();
+    while deferred.may_compare(rows) {
+        match next_with_rows(input).await? {
+            Some(batch) => {
+                rows += batch.num_rows();
+                read.push(batch);
+            }
+            None => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
 /// The next batch that has rows.
-pub(crate) async fn next_rows(probe: &mut Batches) -> Result<Option<RecordBatch>> {
-    while let Some(batch) = probe.try_next().await? {
+async fn next_with_rows(input: &mut BatchStream) -> Result<Option<RecordBatch>> {
+    while let Some(batch) = input.try_next().await? {
         if batch.num_rows() > 0 {
             return Ok(Some(batch));
         }
@@ -233,115 +110,73 @@ pub(crate) async fn next_rows(probe: &mut Batches) -> Result<Option<RecordBatch>
     Ok(None)
 }
 
-/// Batches of one partition.
-pub(crate) type Batches = BoxStream<'static, Result<RecordBatch>>;
-
-/// A partition that the CPU answers.
-struct Answering {
-    probing: Arc<Probing>,
-    side: Arc<Side>,
-    probe: Batches,
-    /// Rows of a batch whose first rows were gathered.
-    rest: Option<RecordBatch>,
+/// A partition that is joined on the CPU.
+struct CpuStream {
+    partition: Arc<ProbePartition>,
+    build: Arc<SearchableBuild>,
+    input: BatchStream,
+    /// The rows of a batch that did not fit into the last buffer.
+    remainder: Option<RecordBatch>,
     last_found: LastFound,
-    /// Batches with their answers, in their order.
-    answered: VecDeque<RecordBatch>,
-    /// Registers gathered batches.
-    gathered: Option<Arc<Gathered>>,
+    /// Joined batches, in the order of the input.
+    joined: VecDeque<RecordBatch>,
+    /// Registers the memory of buffered batches and of `joined`, if the build side is spilled.
+    buffer: Option<Arc<ProbeBuffer>>,
 }
 
-impl Answering {
-    /// The rest of a batch, or the next one.
-    async fn next_rows(&mut self) -> Result<Option<RecordBatch>> {
-        match self.rest.take() {
-            Some(rest) => Ok(Some(rest)),
-            None => next_rows(&mut self.probe).await,
-        }
-    }
-
+impl CpuStream {
+    /// The next joined batch.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            while let Some(batch) = self.answered.pop_front() {
+            while let Some(batch) = self.joined.pop_front() {
                 if batch.num_rows() > 0 {
-                    return Ok(Some(batch.record_output(&self.probing.metrics.baseline)));
+                    return Ok(Some(batch.record_output(&self.partition.metrics.baseline)));
                 }
             }
-            self.gathered = None;
-            let Some(batch) = self.next_rows().await? else {
+            self.buffer = None;
+            let Some(batch) = self.next_input().await? else {
                 return Ok(None);
             };
-            match &*self.side {
-                Side::Whole(side) => {
-                    let probing = &self.probing;
-                    let found = probing.matching(&batch, side, &mut self.last_found);
-                    let (batch, ranges) = found?;
-                    side.make_ready(&ranges).await?;
-                    let (answers, _) = probing.answers(&ranges, side)?;
-                    let answered = probing.with_answers(&batch, &answers)?;
-                    self.answered.extend(answered);
+            match &*self.build {
+                SearchableBuild::InMemory(side) => {
+                    let last_found = &mut self.last_found;
+                    let joined = self.partition.join(&batch, side, last_found).await?;
+                    self.joined.extend(joined);
                 }
-                Side::Spilled(side) => {
+                SearchableBuild::Spilled(side) => {
                     let side = Arc::clone(side);
-                    self.gather(batch, &side).await?;
-                }
-                Side::DeferredBuild(_) => {
-                    return internal_err!("a build side is asked before it is sorted");
+                    self.join_spilled(batch, &side).await?;
                 }
             }
         }
     }
 
-    /// Answers this batch and some that come after it.
-    async fn gather(&mut self, first: RecordBatch, side: &Arc<SpilledSide>) -> Result<()> {
-        let gathered = Arc::new(side.gathering());
-        self.gathered = Some(Arc::clone(&gathered));
+    /// The remainder of a batch, or the next batch.
+    async fn next_input(&mut self) -> Result<Option<RecordBatch>> {
+        match self.remainder.take() {
+            Some(remainder) => Ok(Some(remainder)),
+            None => next_with_rows(&mut self.input).await,
+        }
+    }
+
+    /// Joins this batch and as many that follow it as the buffer has room for.
+    async fn join_spilled(&mut self, first: RecordBatch, side: &Arc<SpilledSide>) -> Result<()> {
+        let buffer = Arc::new(side.new_buffer());
+        self.buffer = Some(Arc::clone(&buffer));
         let (mut batches, mut next) = (vec![], Some(first));
         while let Some(batch) = next {
-            let (batch, rest) = side.split(&batch);
-            self.rest = rest;
-            gathered.add(side.bytes_answered(&batch));
+            let (batch, remainder) = side.split_to_buffer(&batch);
+            self.remainder = remainder;
+            buffer.add(side.buffered_bytes(&batch));
             batches.push(batch);
-            next = if gathered.has_room() {
-                self.next_rows().await?
+            next = if buffer.has_room() {
+                self.next_input().await?
             } else {
                 None
             };
         }
-        let probing = Arc::clone(&self.probing);
-        self.answered = side.answer(probing, batches, gathered).await?;
+        let partition = Arc::clone(&self.partition);
+        self.joined = side.join(partition, batches, buffer).await?;
         Ok(())
     }
-}
-
-/// The bounds of a batch. A join of pairs evaluates its condition where the equality keys match, so that it meets no error
-/// elsewhere; nor does this: after an error only the rows count that can still match.
-pub(crate) fn evaluate_where_needed(
-    bound: &PhysicalExprRef,
-    batch: &RecordBatch,
-    can_match: impl FnOnce() -> Vec<bool>,
-) -> Result<ArrayRef> {
-    let rows = batch.num_rows();
-    let all = bound
-        .evaluate(batch)
-        .and_then(|bounds| bounds.into_array(rows));
-    if all.is_ok() {
-        return all;
-    }
-    let can_match = can_match();
-    if !can_match.contains(&false) {
-        return all;
-    }
-    if !can_match.contains(&true) {
-        return Ok(new_null_array(&bound.data_type(&batch.schema())?, rows));
-    }
-    let mut needed = 0_u64;
-    let places = can_match.iter().map(|can| {
-        let place = can.then_some(needed);
-        needed += u64::from(*can);
-        place
-    });
-    let places: UInt64Array = places.collect();
-    let batch = filter_record_batch(batch, &BooleanArray::from(can_match))?;
-    let bounds = bound.evaluate(&batch)?.into_array(batch.num_rows())?;
-    Ok(take(&bounds, &places, None)?)
 }

@@ -1,7 +1,9 @@
-//! TODO
+//! Stores the rows of a build side in spill runs on disk and reads them again, and retains the memory that reading them needs. Knows nothing of
+//! sorting, indexes or the probe side.
 
-pub(crate) mod merge;
-pub(crate) mod probe;
+pub(crate) mod key_extent;
+pub(crate) mod reader;
 pub(crate) mod retaining_pool;
-pub(crate) mod shared_scan;
-pub(crate) mod write;
+pub(crate) mod row_position;
+pub(crate) mod run;
+pub(crate) mod store;

@@ -1,9 +1,9 @@
-//! Memory for the build side of a range join: what the session's pool has granted, and how much of it is in use.
+//! A memory pool that retains the memory it was granted, for the build side of a range join.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use datafusion::common::Result;
+use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
@@ -11,24 +11,24 @@ use datafusion::execution::memory_pool::{
 /// The consumer's name in the pool's reports.
 const NAME: &str = "rmq range join";
 
-/// A pool within the session's: what was once granted stays at hand until it is given back, so that work which fits what was
-/// held for it can't fail half-way because others were faster.
+/// A memory pool on top of the session's that retains what it was granted until it is released. Work that fits into memory which was granted
+/// beforehand cannot fail because another operator took that memory in the meantime.
 #[derive(Debug)]
 pub(crate) struct RetainingPool {
     granted: MemoryReservation,
     used: Mutex<Used>,
 }
 
-/// How much of what was granted is in use.
+/// How much of the granted memory is in use.
 #[derive(Debug, Default)]
 struct Used {
     bytes: usize,
-    /// Whether what is not is kept at hand no more.
-    gives_back: bool,
+    /// Whether memory is released to the session's pool as soon as it is no longer used.
+    releases_unused: bool,
 }
 
 impl RetainingPool {
-    /// No memory yet. Of a build side that can be written to disk, a fair pool expects that, and gives it its share.
+    /// A pool without memory. `can_spill` tells a fair pool to count this consumer among those that share its memory.
     pub(crate) fn new(pool: &Arc<dyn MemoryPool>, can_spill: bool) -> Arc<Self> {
         let consumer = MemoryConsumer::new(NAME).with_can_spill(can_spill);
         Arc::new(Self {
@@ -37,50 +37,50 @@ impl RetainingPool {
         })
     }
 
-    /// An empty reservation of this memory.
+    /// An empty reservation of this pool.
     pub(crate) fn reservation(self: &Arc<Self>) -> MemoryReservation {
         let pool = Arc::clone(self) as Arc<dyn MemoryPool>;
         MemoryConsumer::new(NAME).register(&pool)
     }
 
-    /// An empty reservation of the session's pool, outside of this memory.
-    pub(crate) fn beside(&self) -> MemoryReservation {
+    /// An empty reservation of the session's pool, which this pool does not retain.
+    pub(crate) fn session_reservation(&self) -> MemoryReservation {
         self.granted.new_empty()
     }
 
-    /// Bytes granted, used or not.
-    pub(crate) fn granted(&self) -> usize {
+    /// Bytes that the session's pool has granted, used or not.
+    pub(crate) fn granted_bytes(&self) -> usize {
         self.granted.size()
     }
 
-    /// Has so many bytes granted, used ones among them.
+    /// Makes sure that at least `bytes` are granted, including those in use.
     ///
     /// # Errors
-    /// The pool's, if it has no more; then all is as before.
-    pub(crate) fn hold(&self, bytes: usize) -> Result<()> {
+    /// The session pool's error if it has no more; then nothing changes.
+    pub(crate) fn ensure_granted(&self, bytes: usize) -> Result<()> {
         let _used = self.used();
-        self.grant(bytes)
+        self.grow_to(bytes)
     }
 
-    /// Gives back what is granted over so many bytes and not used.
-    pub(crate) fn keep(&self, bytes: usize) {
+    /// Releases unused memory above `bytes`.
+    pub(crate) fn retain(&self, bytes: usize) {
         let used = self.used();
-        self.keep_granted(bytes.max(used.bytes));
+        self.shrink_to(bytes.max(used.bytes));
     }
 
-    /// Gives back what is not used, and from now on all that is not used any more.
-    pub(crate) fn keep_nothing(&self) {
+    /// Releases all unused memory, now and from now on.
+    pub(crate) fn stop_retaining(&self) {
         let mut used = self.used();
-        used.gives_back = true;
-        self.keep_granted(used.bytes);
+        used.releases_unused = true;
+        self.shrink_to(used.bytes);
     }
 
-    fn keep_granted(&self, bytes: usize) {
+    fn shrink_to(&self, bytes: usize) {
         self.granted
             .shrink(self.granted.size().saturating_sub(bytes));
     }
 
-    fn grant(&self, bytes: usize) -> Result<()> {
+    fn grow_to(&self, bytes: usize) -> Result<()> {
         match bytes.checked_sub(self.granted.size()) {
             None | Some(0) => Ok(()),
             Some(missing) => self.granted.try_grow(missing),
@@ -90,6 +90,11 @@ impl RetainingPool {
     fn used(&self) -> MutexGuard<'_, Used> {
         self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether an error says that a memory pool had no more memory.
+pub(crate) fn is_out_of_memory(error: &DataFusionError) -> bool {
+    matches!(error.find_root(), DataFusionError::ResourcesExhausted(_))
 }
 
 impl fmt::Display for RetainingPool {
@@ -114,14 +119,14 @@ impl MemoryPool for RetainingPool {
     fn shrink(&self, _reservation: &MemoryReservation, shrink: usize) {
         let mut used = self.used();
         used.bytes -= shrink;
-        if used.gives_back {
-            self.keep_granted(used.bytes);
+        if used.releases_unused {
+            self.shrink_to(used.bytes);
         }
     }
 
     fn try_grow(&self, _reservation: &MemoryReservation, additional: usize) -> Result<()> {
         let mut used = self.used();
-        self.grant(used.bytes + additional)?;
+        self.grow_to(used.bytes + additional)?;
         used.bytes += additional;
         Ok(())
     }
@@ -142,29 +147,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_can_be_used_though_others_took_the_rest() {
+    fn granted_memory_is_usable_after_others_take_the_rest() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100));
-        let room = RetainingPool::new(&pool, true);
-        room.hold(60).unwrap();
+        let retaining = RetainingPool::new(&pool, true);
+        retaining.ensure_granted(60).unwrap();
         let other = MemoryConsumer::new("other").register(&pool);
         other.try_grow(40).unwrap();
-        let ours = room.reservation();
+        let ours = retaining.reservation();
         ours.try_grow(60).unwrap();
-        assert!(ours.try_grow(1).is_err() && room.hold(61).is_err());
-        assert_eq!((room.reserved(), pool.reserved()), (60, 100));
+        assert!(ours.try_grow(1).is_err() && retaining.ensure_granted(61).is_err());
+        assert_eq!((retaining.reserved(), pool.reserved()), (60, 100));
         ours.shrink(50);
-        assert_eq!((room.reserved(), pool.reserved()), (10, 100));
-        room.keep(20);
-        assert_eq!((room.granted(), pool.reserved()), (20, 60));
-        room.keep(0);
-        assert_eq!((room.granted(), pool.reserved()), (10, 50));
-        room.hold(20).unwrap();
+        assert_eq!((retaining.reserved(), pool.reserved()), (10, 100));
+        retaining.retain(20);
+        assert_eq!((retaining.granted_bytes(), pool.reserved()), (20, 60));
+        retaining.retain(0);
+        assert_eq!((retaining.granted_bytes(), pool.reserved()), (10, 50));
+        retaining.ensure_granted(20).unwrap();
         ours.try_grow(5).unwrap();
-        room.keep_nothing();
-        assert_eq!((room.granted(), pool.reserved()), (15, 55));
+        retaining.stop_retaining();
+        assert_eq!((retaining.granted_bytes(), pool.reserved()), (15, 55));
         ours.shrink(5);
-        assert_eq!((room.granted(), pool.reserved()), (10, 50));
-        drop((ours, room));
+        assert_eq!((retaining.granted_bytes(), pool.reserved()), (10, 50));
+        drop((ours, retaining));
         assert_eq!(pool.reserved(), 40);
     }
 }

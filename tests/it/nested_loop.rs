@@ -1,4 +1,4 @@
-//! Range joins in which few rows ask and many that are not sorted are searched: these are compared one by one.
+//! Range joins of a small probe side with a large, unsorted build side, which compare all pairs in a nested loop.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -16,30 +16,30 @@ use crate::range_join::{Tables, answer, is_refusal, lines, metric};
 use crate::support::{bigint, engine, run};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
-/// How many queries the test asks unless `RMQ_CASES` says otherwise.
+/// The number of queries, unless `RMQ_CASES` overrides it.
 const CASES: usize = 40;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];
 
-/// Queries asked of the same tables.
+/// Queries over the same pair of tables.
 const QUERIES: usize = 8;
 
-/// The rows of `q`, without it being known that they are few.
+/// The rows of `q`, in a plan that does not know how few they are.
 const UNKNOWN: &str = "(SELECT q.* FROM range(0, 99) r JOIN q ON r.value = q.id) q";
 
-/// More rows than are sorted without waiting for the rows that ask.
+/// More rows than are sorted without waiting for the size of the probe side.
 const MANY: usize = 66_000;
 
-/// The sorted rows, and how many of the rows that asked were compared with all that are searched.
-async fn picked(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, usize)> {
+/// The sorted rows, and the number of probe rows that were joined by a nested loop.
+async fn run_counted(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, usize)> {
     let plan = ctx.sql(sql).await?.create_physical_plan().await?;
     let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await?;
-    Ok((lines(&batches), metric(&plan, "picked_rows")))
+    Ok((lines(&batches), metric(&plan, "nested_loop_rows")))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn few_rows_get_the_answers_that_many_get() {
+async fn nested_loops_return_the_same_as_datafusion() {
     let seeds = cases_with_queries("few rows", &FAILED, CASES, QUERIES);
     let (mut asked, mut compared) = (0, 0);
     for seed in seeds {
@@ -48,12 +48,12 @@ async fn few_rows_get_the_answers_that_many_get() {
         let batch_size = [1000, 8192][random.below(2)];
         let tables = Tables::sized(random, rows, batch_size);
         for query in 0..QUERIES {
-            // A join of all rows with all would not end.
+            // A join of all pairs takes too long.
             let (with, without) = loop {
                 let (with, without) = match query % 2 {
                     0 => tables.correlated(random),
                     _ => {
-                        // Known to be few, they would be left to DataFusion.
+                        // If the plan knew how few they are, the join would be left to DataFusion.
                         let mut sql = tables.grouped_join(random);
                         for join in ["JOIN", "LEFT JOIN"] {
                             let q = format!("FROM q {join}");
@@ -70,7 +70,7 @@ async fn few_rows_get_the_answers_that_many_get() {
             let Ok((expected, _)) = answer(&tables.without, &without).await else {
                 continue;
             };
-            let (found, picked) = match picked(&tables.with, &with).await {
+            let (found, picked) = match run_counted(&tables.with, &with).await {
                 Ok(found) => found,
                 Err(error) if with != without && is_refusal(&error) => continue,
                 Err(error) => panic!("tables of seed {seed}: {with}: {error}"),
@@ -80,8 +80,8 @@ async fn few_rows_get_the_answers_that_many_get() {
             compared += usize::from(picked > 0);
         }
     }
-    println!("few rows: in {compared} of {asked} queries they were compared with all");
-    // Rows that go to devices are sorted in any case.
+    println!("nested loops: in {compared} of {asked} queries");
+    // A build side for devices is always sorted.
     let on_cpu = engine().is_none_or(|engine| engine == "cpu");
     assert!(
         !(on_cpu && is_usual()) || compared * 16 > asked,
@@ -89,7 +89,7 @@ async fn few_rows_get_the_answers_that_many_get() {
     );
 }
 
-/// Rows `q` in partitions of these sizes, and rows `p` in no order.
+/// A probe side `q` in partitions of these sizes, and an unsorted build side `p`.
 async fn partitions(sizes: &[i64]) -> SessionContext {
     let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(4));
     datafusion_rmq::register(&ctx);
@@ -110,9 +110,9 @@ async fn partitions(sizes: &[i64]) -> SessionContext {
     ctx
 }
 
-/// Each partition tells by itself whether its rows are few; together they are few up to a limit.
+/// Each partition checks its own size; the limit applies to all of them together.
 #[tokio::test(flavor = "multi_thread")]
-async fn partitions_with_many_rows_have_all_sorted() {
+async fn partitions_with_many_rows_sort_the_build_side() {
     for (sizes, most) in [
         (vec![5, 5, 6], 16),
         (vec![4, 4, 4, 5], 16),
@@ -126,10 +126,10 @@ async fn partitions_with_many_rows_have_all_sorted() {
                 "SELECT id, (SELECT min(v) FROM p WHERE k BETWEEN {low} AND id * 10 + 7) AS m FROM q"
             )
         };
-        let (found, picked) = picked(&ctx, &of("id * 10")).await.expect("an answer");
+        let (found, picked) = run_counted(&ctx, &of("id * 10")).await.expect("an answer");
         assert!(picked <= most, "{picked} rows of {sizes:?}");
         assert!(picked > 0 || most == 0, "no row of {sizes:?}");
-        // The same with a second bound, which is asked of a table that is sorted first.
+        // The same over a sorted table, which needs no nested loop.
         let sorted = "CREATE TABLE sorted AS SELECT * FROM p ORDER BY k";
         run(&ctx, sorted).await.expect("a table");
         let expected = of("id * 10").replace("FROM p", "FROM sorted");
@@ -138,9 +138,9 @@ async fn partitions_with_many_rows_have_all_sorted() {
     }
 }
 
-/// Dictionaries of two batches that have more values together than keys: nothing may put them together.
+/// Dictionaries of two batches with more values together than keys must not be concatenated.
 #[tokio::test(flavor = "multi_thread")]
-async fn dictionaries_with_few_keys_stay_apart() {
+async fn dictionaries_with_narrow_keys_are_not_concatenated() {
     let ctx = partitions(&[1]).await;
     let batch = |first: i64| {
         let ids = Int64Array::from_iter_values(first..first + 5);
@@ -157,7 +157,7 @@ async fn dictionaries_with_few_keys_stay_apart() {
     ctx.register_table("words", Arc::new(table))
         .expect("a new name");
     let sql = "SELECT id, CAST(word AS VARCHAR) AS word, (SELECT count(*) FROM p WHERE k BETWEEN id AND id + 999) AS n FROM words";
-    let (found, _) = picked(&ctx, sql).await.expect("an answer");
+    let (found, _) = run_counted(&ctx, sql).await.expect("an answer");
     let keys: Vec<i64> = (0..MANY as i64).map(|i| i * 7919 % 100_003).collect();
     let expected = (0..5).chain(1000..1005).map(|id: i64| {
         let matches = keys.iter().filter(|k| (id..id + 1000).contains(*k));
@@ -168,20 +168,20 @@ async fn dictionaries_with_few_keys_stay_apart() {
     assert_eq!(found, expected);
 }
 
-/// A bound that can't be evaluated where nothing can match does no harm, nor does one that is NULL.
+/// A bound that fails for a row that can't match is no error, nor is a NULL bound.
 #[tokio::test(flavor = "multi_thread")]
-async fn bounds_are_evaluated_where_rows_can_match() {
+async fn bounds_are_evaluated_only_for_rows_that_can_match() {
     let ctx = partitions(&[9]).await;
     let condition = "v = id AND v <> 20 AND k >= 100 / (id - 20) AND k < nullif(id, 15) * 5000";
     let sql = format!(
         "SELECT id, (SELECT count(*) FROM p WHERE {condition}) AS n FROM (SELECT id * 5 AS id FROM q) q"
     );
-    let (found, picked) = picked(&ctx, &sql).await.expect("no division by zero");
+    let (found, picked) = run_counted(&ctx, &sql).await.expect("no division by zero");
     assert_eq!(picked, 9);
     let mut expected = vec![];
     for id in (0..45).step_by(5) {
         let count = match id {
-            // Nothing has this value; NULL is no bound.
+            // No row has this value; a NULL bound matches nothing.
             15 | 20 => "SELECT 0".to_string(),
             _ => format!(
                 "SELECT count(*) FROM p WHERE {}",

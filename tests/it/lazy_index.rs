@@ -1,5 +1,5 @@
-//! Indexes that are built once they pay: windows of few rows, of many, and of more and more, against the same without range joins; and
-//! the memory that is registered for them.
+//! Lazy indexes: windows of few rows, of many, and of more and more, compared with the same query without range joins; and the memory that is
+//! registered for them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use futures::StreamExt;
 use crate::range_join::{answer, lines, metric};
 use crate::support::{cpu_session, register, run, session_of_pool, set};
 
-/// 6,000 rows of five symbols in small batches, by symbol and time or by time; 150 rows whose windows reach so far to either side.
+/// 6,000 rows of five symbols in small batches, by symbol and time or by time; 150 rows whose windows extend by `reach` to either side.
 async fn session(order: &str, data_type: &str, reach: &str) -> SessionContext {
     let ctx = cpu_session();
     set(&ctx, "datafusion.execution.batch_size", "256");
@@ -28,7 +28,7 @@ async fn session(order: &str, data_type: &str, reach: &str) -> SessionContext {
     for sql in &tables {
         run(&ctx, sql).await.expect(sql);
     }
-    // Rows that come sorted stay in pieces of this length, all of which each batch of windows looks at.
+    // A sorted build side stays in batches of this length, all of which each batch of windows scans.
     set(&ctx, "datafusion.execution.batch_size", "64");
     ctx
 }
@@ -47,7 +47,7 @@ async fn indexes_are_built_for_windows_of_many_rows() {
         "Decimal256(50, 1)",
         "Timestamp(Nanosecond, None)",
     ];
-    // A row or two in a window, none in many, and some hundred; and a few in the first, thousands in the last.
+    // Windows of a few rows or none; of some hundred rows; of a few rows first and thousands last.
     let reaches = [("3", false), ("400", true), ("value * value / 20", true)];
     for data_type in types {
         for order in ["s, k", "k", "k * 7919 % 20011"] {
@@ -69,7 +69,7 @@ async fn indexes_are_built_for_windows_of_many_rows() {
     }
 }
 
-/// Rows by position in batches of 4,096, with such columns, and windows of so many rows; and the pool that registers memory.
+/// A build side with these columns in batches of 4,096 rows, and a probe side of windows of `reach`; with the pool that registers their memory.
 fn pooled(
     bytes: usize,
     columns: Vec<(&str, ArrayRef)>,
@@ -80,7 +80,7 @@ fn pooled(
     let ctx = session_of_pool(config, Arc::clone(&pool) as _);
     set(&ctx, "rmq.engine", "cpu");
     let rows = columns[0].1.len() as i64;
-    // Not evenly spread, so that keys are searched.
+    // Not evenly spaced, so that keys are searched.
     let keys: Int64Array = (0..rows).map(|i| i * 3 + i % 2).collect();
     let columns: Vec<_> = std::iter::once(("k", Arc::new(keys) as ArrayRef))
         .chain(columns)
@@ -96,7 +96,7 @@ fn pooled(
 
 const ROWS: usize = 400_000;
 
-/// Bytes a row that are registered after the first batch of windows.
+/// The bytes per build row that are registered after the first batch of windows.
 async fn registered(column: ArrayRef, reach: i64) -> usize {
     let (ctx, pool) = pooled(1 << 30, vec![("v", column)], reach);
     let sql = "SELECT q.a, x.m FROM q CROSS JOIN LATERAL (SELECT min(p.v) AS m FROM p WHERE p.k BETWEEN q.a AND q.b) AS x";
@@ -113,13 +113,13 @@ async fn registered(column: ArrayRef, reach: i64) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn memory_that_an_index_does_not_take_is_given_back() {
+async fn memory_that_an_index_does_not_need_is_released() {
     let numbers: Float64Array = (0..ROWS).map(|i| Some((i * 7919 % 1009) as f64)).collect();
     let some: Float64Array = (0..ROWS).map(|i| (i % 3 > 0).then_some(i as f64)).collect();
     let texts: StringArray = (0..ROWS)
         .map(|i| Some(format!("a rather long text {}", i % 10)))
         .collect();
-    // Keys are 8 bytes a row, values 8, a copy 8, the index less than one; ranks are 4.
+    // Bytes per row: keys 8, values 8, a copy 8, the index less than 1; ranks 4.
     let (few, many) = (
         registered(Arc::new(numbers.clone()), 3).await,
         registered(Arc::new(numbers), 3000).await,
@@ -133,7 +133,7 @@ async fn memory_that_an_index_does_not_take_is_given_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_memory_is_short_indexes_are_built_at_once() {
+async fn lazy_indexes_are_built_at_once_if_memory_is_short() {
     const COLUMNS: usize = 8;
     let names: Vec<String> = (0..COLUMNS).map(|i| format!("v{i}")).collect();
     let aggregates = names
@@ -144,8 +144,8 @@ async fn where_memory_is_short_indexes_are_built_at_once() {
         aggregates.collect::<Vec<_>>().join(", ")
     );
     let mut answers = vec![];
-    // What is held before rows are taken is three times their size and 32 bytes more; in the end 140 bytes a row are taken, and 202
-    // where all that may be needed later is registered.
+    // Before the rows are sorted, three times their size and 32 bytes per row are granted. In the end 140 bytes per row are registered, or 202 with
+    // the memory that lazy indexes may need later.
     for (bytes, is_built) in [(1 << 30, false), (ROWS * 255, true)] {
         let columns = names.iter().enumerate().map(|(i, name)| {
             let values: Int64Array = (0..ROWS)

@@ -1,0 +1,167 @@
+//! Computes one aggregate over ranges of the sorted build side.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, Int64Array};
+use arrow::datatypes::Int64Type;
+use datafusion::common::{Result, internal_datafusion_err};
+
+use crate::common::ranges::Ranges;
+use crate::exec::range_join::build::column::PreparedColumn;
+use crate::exec::range_join::build::value_index::ValueIndex;
+use crate::logical_plan::range_join::AggregateKind;
+use crate::range_agg::prefix_sums::{Counts, Sums};
+use crate::range_agg::values::Values;
+use crate::sorted::sorted_rows::SortedRows;
+
+/// One aggregate with the data structures that compute it.
+#[derive(Debug)]
+pub(crate) enum AggregateEvaluator {
+    Extreme(Arc<ValueIndex>),
+    CountRows,
+    Count(Arc<Counts>),
+    Sum(Arc<Sums>),
+    SumLow(Arc<Sums>),
+    First(Arc<Values>),
+    Last(Arc<Values>),
+    AtExtreme {
+        values: Arc<Values>,
+        ordered_by: Arc<ValueIndex>,
+        /// Finds the first NULL among the values that order, if NULLs come first.
+        nulls: Option<Arc<Counts>>,
+    },
+}
+
+/// The fallback to the CPU of one evaluation.
+#[derive(Debug)]
+pub(crate) struct CpuFallbackUse {
+    /// Whether the CPU may take over if a device fails.
+    pub(crate) allowed: bool,
+    /// Whether it did.
+    pub(crate) used: bool,
+}
+
+impl AggregateEvaluator {
+    /// The evaluator of an aggregate over these arguments, which are indexes into `columns`.
+    pub(crate) fn try_new(
+        function: AggregateKind,
+        arguments: &[usize],
+        columns: &[PreparedColumn],
+    ) -> Result<Self> {
+        let argument = |i: usize| arguments.get(i).and_then(|column| columns.get(*column));
+        let first = argument(0);
+        let evaluator = match function {
+            AggregateKind::CountRows => Some(Self::CountRows),
+            AggregateKind::Count => first.and_then(|c| c.counts.clone()).map(Self::Count),
+            AggregateKind::Sum => first.and_then(|c| c.sums.clone()).map(Self::Sum),
+            AggregateKind::SumLow => first.and_then(|c| c.sums.clone()).map(Self::SumLow),
+            AggregateKind::First => first.and_then(|c| c.values.clone()).map(Self::First),
+            AggregateKind::Last => first.and_then(|c| c.values.clone()).map(Self::Last),
+            AggregateKind::Extreme(extreme) => {
+                first.and_then(|c| c.index(extreme)).map(Self::Extreme)
+            }
+            AggregateKind::AtExtreme {
+                extreme,
+                nulls_first,
+            } => first
+                .and_then(|c| c.values.clone())
+                .zip(argument(1).and_then(|c| c.index(extreme)))
+                .map(|(values, ordered_by)| Self::AtExtreme {
+                    values,
+                    ordered_by,
+                    nulls: argument(1)
+                        .filter(|_| nulls_first)
+                        .and_then(|c| c.counts.clone()),
+                }),
+        };
+        evaluator.ok_or_else(|| {
+            internal_datafusion_err!("{function:?} over a column that was not prepared for it")
+        })
+    }
+
+    /// The range-minimum index that the aggregate queries, if any.
+    pub(crate) fn index(&self) -> Option<&Arc<ValueIndex>> {
+        match self {
+            Self::Extreme(index)
+            | Self::AtExtreme {
+                ordered_by: index, ..
+            } => Some(index),
+            _ => None,
+        }
+    }
+
+    /// The aggregate over each range of `rows`. Over an empty range counts are 0 and all else is NULL.
+    pub(crate) fn evaluate(
+        &self,
+        ranges: &Ranges,
+        rows: &SortedRows,
+        cpu_fallback: &mut CpuFallbackUse,
+    ) -> Result<ArrayRef> {
+        Ok(match self {
+            Self::CountRows => {
+                let counts = ranges.iter().map(|(l, r)| (r - l + 1).max(0));
+                Arc::new(counts.collect::<Int64Array>())
+            }
+            Self::Count(counts) => Arc::new(counts.answer(ranges)),
+            Self::Sum(sums) => sums.answer(ranges),
+            Self::SumLow(sums) => sums.rests(ranges)?,
+            Self::Extreme(index) => extreme_values(index, ranges, cpu_fallback)?,
+            Self::First(values) => values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(l)))?,
+            Self::Last(values) => values.at(ranges.iter().map(|range| last_row(rows, range)))?,
+            Self::AtExtreme {
+                values,
+                ordered_by,
+                nulls,
+            } => {
+                let positions = extreme_positions(ordered_by, ranges, cpu_fallback)?;
+                let positions = positions.as_primitive::<Int64Type>().iter();
+                let rows = positions.zip(ranges.iter()).map(|(position, range)| {
+                    let null = nulls.as_ref().and_then(|nulls| nulls.first_null(range));
+                    // If all values that order are NULL, the first row wins.
+                    let first = (range.0 <= range.1).then_some(range.0);
+                    null.or(position).or(first)
+                });
+                values.at(rows)?
+            }
+        })
+    }
+}
+
+/// The extreme value of each range; NULL for a range without values.
+fn extreme_values(
+    index: &ValueIndex,
+    ranges: &Ranges,
+    cpu_fallback: &mut CpuFallbackUse,
+) -> Result<ArrayRef> {
+    let ranges = std::slice::from_ref(ranges);
+    let answer = index
+        .index()
+        .answer(ranges, true, false, cpu_fallback.allowed)?;
+    cpu_fallback.used |= answer.used_cpu_fallback;
+    let values = answer.values;
+    values.ok_or_else(|| internal_datafusion_err!("an index returned no values"))
+}
+
+/// The position of the extreme value of each range; NULL for a range without values.
+fn extreme_positions(
+    index: &ValueIndex,
+    ranges: &Ranges,
+    cpu_fallback: &mut CpuFallbackUse,
+) -> Result<ArrayRef> {
+    let ranges = std::slice::from_ref(ranges);
+    let answer = index
+        .index()
+        .answer(ranges, false, true, cpu_fallback.allowed)?;
+    cpu_fallback.used |= answer.used_cpu_fallback;
+    let positions = answer.positions;
+    positions.ok_or_else(|| internal_datafusion_err!("an index returned no positions"))
+}
+
+/// The first of the rows of a range with the greatest key; `None` for an empty range.
+fn last_row(rows: &SortedRows, (left, right): (i64, i64)) -> Option<i64> {
+    if left > right {
+        return None;
+    }
+    let (left, right) = (usize::try_from(left).ok()?, usize::try_from(right).ok()?);
+    i64::try_from(rows.first_equal(left, right)).ok()
+}

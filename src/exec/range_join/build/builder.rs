@@ -1,0 +1,169 @@
+//! Builds the build side of a range join from its input: collects it, then sorts and indexes it in memory, or spills it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExprRef;
+
+use crate::common::options::RmqOptions;
+use crate::exec::range_join::build::collect::{Collected, CollectedRows, collect};
+use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build::sort_and_index::sort_and_index;
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::devices::JoinDevices;
+use crate::exec::range_join::engine::RangeJoinEngine;
+use crate::exec::range_join::metrics::BuildMetrics;
+use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
+use crate::exec::range_join::spill::row_position::RowPosition;
+use crate::exec::range_join::spill::run::SpillRuns;
+use crate::exec::range_join::spill::store::SpillStore;
+use crate::logical_plan::range_join::RangeJoinSpec;
+
+/// A finished build side.
+pub(crate) enum Built {
+    InMemory(Box<BuildSide>),
+    Spilled(SpillRuns, Arc<SpillStore>),
+}
+
+/// What building one build side needs.
+#[derive(Debug)]
+pub(crate) struct BuildSideBuilder {
+    pub(crate) columns: BuildColumns,
+    /// The schema of `columns`.
+    pub(crate) schema: SchemaRef,
+    pub(crate) metrics: BuildMetrics,
+    pub(crate) options: RmqOptions,
+    pub(crate) memory: Arc<RetainingPool>,
+    store: Option<Arc<SpillStore>>,
+    engine: RangeJoinEngine,
+    runtime: Arc<RuntimeEnv>,
+}
+
+impl BuildSideBuilder {
+    /// A builder for an input of this schema.
+    pub(crate) fn try_new(
+        spec: &RangeJoinSpec<PhysicalExprRef>,
+        input_schema: &Schema,
+        metrics: BuildMetrics,
+        context: &TaskContext,
+        engine: RangeJoinEngine,
+    ) -> Result<Self> {
+        let columns = BuildColumns::from_spec(spec);
+        let schema = columns.schema(input_schema)?;
+        // The prevailing row of a window may be in another spill run than the window.
+        let store = if columns.prevailing {
+            None
+        } else {
+            SpillStore::try_new(&schema, columns.num_equality_keys, &metrics, context)?
+        };
+        Ok(Self {
+            columns,
+            schema,
+            metrics,
+            options: RmqOptions::of(context.session_config().options()),
+            memory: RetainingPool::new(context.memory_pool(), store.is_some()),
+            store,
+            engine,
+            runtime: context.runtime_env(),
+        })
+    }
+
+    /// Collects the partitions of the input.
+    pub(crate) async fn collect(
+        &self,
+        partitions: Vec<SendableRecordBatchStream>,
+    ) -> Result<Collected> {
+        let started = Instant::now();
+        let (columns, schema) = (&self.columns, &self.schema);
+        let store = self.store.clone();
+        let rows = collect(columns, schema, partitions, &self.memory, store).await;
+        self.metrics.build_time.add_elapsed(started);
+        let rows = rows.map_err(|error| self.explain_out_of_memory(error))?;
+        if let Collected::Spilled(runs, _) = &rows {
+            self.metrics.build_rows.add(runs.rows());
+            self.engine.record_spilled();
+        }
+        Ok(rows)
+    }
+
+    /// Sorts and indexes collected rows, or spills them if memory does not suffice for that.
+    pub(crate) async fn build(&self, rows: CollectedRows) -> Result<Built> {
+        let started = Instant::now();
+        let built = self.build_or_spill(rows).await;
+        self.metrics.build_time.add_elapsed(started);
+        built.map_err(|error| self.explain_out_of_memory(error))
+    }
+
+    async fn build_or_spill(&self, rows: CollectedRows) -> Result<Built> {
+        let Some(store) = &self.store else {
+            let side = self.sort_and_index(rows).await?;
+            self.memory.stop_retaining();
+            return Ok(Built::InMemory(Box::new(side)));
+        };
+        // A copy of the rows, registered twice, to be spilled if building runs out of memory.
+        let backup = (rows.batches.clone(), self.memory.reservation());
+        match backup.1.try_grow(rows.memory.size()) {
+            Ok(()) => {}
+            // A nested loop may use part of the memory.
+            Err(error) if is_out_of_memory(&error) => return self.spill(rows, store).await,
+            Err(error) => return Err(error),
+        }
+        match self.sort_and_index(rows).await {
+            Ok(side) => {
+                drop(backup);
+                self.memory.stop_retaining();
+                Ok(Built::InMemory(Box::new(side)))
+            }
+            Err(error) if is_out_of_memory(&error) => {
+                let (batches, memory) = backup;
+                let schema = Arc::clone(&self.schema);
+                let rows = CollectedRows {
+                    schema,
+                    batches,
+                    memory,
+                };
+                self.spill(rows, store).await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn spill(&self, rows: CollectedRows, store: &Arc<SpillStore>) -> Result<Built> {
+        let mut runs = SpillRuns::new(self.memory.granted_bytes());
+        let first_row = RowPosition::default();
+        store.write(rows.batches, first_row, &mut runs).await?;
+        drop(rows.memory);
+        self.engine.record_spilled();
+        Ok(Built::Spilled(runs, Arc::clone(store)))
+    }
+
+    async fn sort_and_index(&self, rows: CollectedRows) -> Result<BuildSide> {
+        let devices = self.select_devices(&rows).await?;
+        let threads = self.options.threads();
+        sort_and_index(&self.columns, rows, &self.metrics, threads, devices).await
+    }
+
+    /// The devices for these rows, if they suit them.
+    pub(crate) async fn select_devices(&self, rows: &CollectedRows) -> Result<Option<JoinDevices>> {
+        let engine = &self.engine;
+        engine.select_devices(rows.num_rows(), &self.options).await
+    }
+
+    /// Adds to an out-of-memory error why nothing was spilled.
+    fn explain_out_of_memory(&self, error: DataFusionError) -> DataFusionError {
+        match error.find_root() {
+            DataFusionError::ResourcesExhausted(message)
+                if !self.runtime.disk_manager.tmp_files_enabled() =>
+            {
+                DataFusionError::ResourcesExhausted(format!(
+                    "{message}. The build side of a range join can't be written to disk, as the DiskManager is disabled"
+                ))
+            }
+            _ => error,
+        }
+    }
+}

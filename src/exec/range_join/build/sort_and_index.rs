@@ -1,0 +1,230 @@
+//! Sorts the collected rows of a build side by equality keys and range key, and prepares its columns for the aggregates.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::DataType;
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
+
+use crate::common::array_bytes::arrays_bytes;
+use crate::exec::common::blocking::{Waiting, blocking};
+use crate::exec::range_join::build::aggregate::AggregateEvaluator;
+use crate::exec::range_join::build::collect::CollectedRows;
+use crate::exec::range_join::build::column::{
+    CollectedColumn, ColumnNeeds, ColumnPreparer, PreparedColumn,
+};
+use crate::exec::range_join::build::device_side::DeviceSide;
+use crate::exec::range_join::build::input_order::restore_order;
+use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::devices::JoinDevices;
+use crate::exec::range_join::metrics::BuildMetrics;
+use crate::sorted::bucket_sort::SortContext;
+use crate::sorted::permutation::RowPermutation;
+use crate::sorted::sorted_rows::{SortedRows, Unsorted};
+
+/// Sorts and indexes collected rows on a blocking thread.
+pub(crate) async fn sort_and_index(
+    columns: &BuildColumns,
+    rows: CollectedRows,
+    metrics: &BuildMetrics,
+    threads: usize,
+    devices: Option<JoinDevices>,
+) -> Result<BuildSide> {
+    let (columns, metrics) = (columns.clone(), metrics.clone());
+    let work =
+        move |waiting| sort_and_index_blocking(columns, rows, metrics, threads, devices, waiting);
+    blocking(work).await
+}
+
+/// Sorts and indexes collected rows on the calling thread, which may block. Between two steps `waiting` is checked; a step can't be stopped.
+pub(crate) fn sort_and_index_blocking(
+    columns: BuildColumns,
+    rows: CollectedRows,
+    metrics: BuildMetrics,
+    threads: usize,
+    devices: Option<JoinDevices>,
+    waiting: Waiting,
+) -> Result<BuildSide> {
+    let sorter = SortAndIndex {
+        columns,
+        metrics,
+        threads,
+        devices,
+        waiting,
+    };
+    sorter.run(rows)
+}
+
+struct SortAndIndex {
+    columns: BuildColumns,
+    metrics: BuildMetrics,
+    threads: usize,
+    devices: Option<JoinDevices>,
+    waiting: Waiting,
+}
+
+/// The sorted keys, and the columns that are still to be sorted, with their memory.
+struct Sorted {
+    rows: SortedRows,
+    rows_memory: MemoryReservation,
+    permutation: RowPermutation,
+    permutation_memory: MemoryReservation,
+    columns: Vec<(CollectedColumn, Arc<MemoryReservation>)>,
+}
+
+impl SortAndIndex {
+    fn run(self, rows: CollectedRows) -> Result<BuildSide> {
+        let types = rows.schema.fields().iter().map(|f| f.data_type().clone());
+        let types: Vec<DataType> = types.collect();
+        let sort_timer = self.metrics.sort_time.timer();
+        let sorted = self.sort(rows, &types)?;
+        sort_timer.done();
+        let index_timer = self.metrics.index_time.timer();
+        let side = self.index(sorted, &types)?;
+        index_timer.done();
+        Ok(side)
+    }
+
+    /// Sorts the keys, and frees the collected ones.
+    fn sort(&self, rows: CollectedRows, types: &[DataType]) -> Result<Sorted> {
+        let CollectedRows {
+            batches, memory, ..
+        } = rows;
+        let batches = if self.columns.row_order_matters() {
+            batches
+        } else {
+            let key = self.columns.num_equality_keys;
+            restore_order(batches, &[key..key + 1, 0..key + 1])?
+        };
+        let count = batches.iter().map(RecordBatch::num_rows).sum();
+        let equality_keys = self.columns.equality_keys(types);
+        let mut rows = Unsorted::try_new(count, equality_keys, self.columns.range_key(types))?;
+        let rows_memory = memory.new_empty();
+        rows_memory.try_grow(rows.bytes())?;
+        let columns = self.columns.values(types).iter();
+        let mut columns: Vec<CollectedColumn> = columns.map(CollectedColumn::new).collect();
+        for batch in batches {
+            self.waiting.check()?;
+            let arrays = batch.columns();
+            for (column, array) in columns.iter_mut().zip(self.columns.values(arrays)) {
+                column.chunks.arrays.push(Arc::clone(array));
+            }
+            let equality_keys = self.columns.equality_keys(arrays);
+            rows.add(equality_keys, self.columns.range_key(arrays))?;
+            // The keys are registered in `rows_memory` from here on.
+            let keys = &arrays[..arrays.len() - columns.len()];
+            drop(split_off(&memory, arrays_bytes(keys)));
+            rows_memory.try_resize(rows.bytes())?;
+        }
+        self.metrics.build_rows.add(rows.len());
+        let columns = columns.into_iter().map(|column| {
+            let column_memory = split_off(&memory, column.chunks.bytes());
+            column_memory.try_resize(column.chunks.bytes())?;
+            Ok((column, Arc::new(column_memory)))
+        });
+        let columns: Vec<_> = columns.collect::<Result<_>>()?;
+        let permutation_memory = memory.new_empty();
+        drop(memory);
+        let (rows, permutation) = rows.sort(SortContext {
+            memory: &permutation_memory,
+            check: &|| self.waiting.check(),
+        })?;
+        // Sorting needs more memory than its result.
+        permutation_memory.try_resize(permutation.bytes())?;
+        rows_memory.try_resize(rows.bytes())?;
+        let already_sorted = permutation.are_as_they_came();
+        self.metrics.already_sorted.add(usize::from(already_sorted));
+        Ok(Sorted {
+            rows,
+            rows_memory,
+            permutation,
+            permutation_memory,
+            columns,
+        })
+    }
+
+    /// Prepares the columns, and puts the build side together.
+    fn index(&self, sorted: Sorted, types: &[DataType]) -> Result<BuildSide> {
+        let Sorted {
+            rows,
+            rows_memory,
+            permutation,
+            permutation_memory,
+            columns,
+        } = sorted;
+        let prepared = self.prepare_columns(columns, &permutation, &permutation_memory)?;
+        let kept_bytes = permutation.order_kept();
+        drop(permutation);
+        permutation_memory.try_resize(kept_bytes)?;
+        let mut aggregates = vec![];
+        for (function, arguments) in &self.columns.aggregates {
+            aggregates.push(AggregateEvaluator::try_new(
+                *function, arguments, &prepared,
+            )?);
+        }
+        let mut memory = vec![Arc::new(rows_memory), Arc::new(permutation_memory)];
+        let (mut index_bytes, mut device_bytes) = (0, vec![]);
+        for column in prepared {
+            index_bytes += column.index_registered_bytes();
+            device_bytes.extend(column.device_bytes);
+            memory.extend(column.memory);
+        }
+        let other_bytes: usize = memory.iter().map(|m| m.size()).sum();
+        let device = match &self.devices {
+            Some(devices) if !device_bytes.is_empty() => {
+                let record_fallback = || self.metrics.record_cpu_fallback();
+                let device = DeviceSide::try_new(
+                    devices.clone(),
+                    &rows,
+                    device_bytes,
+                    self.threads,
+                    &self.waiting,
+                    record_fallback,
+                )?;
+                self.metrics.record_device_bytes(device.bytes());
+                Some(device)
+            }
+            _ => None,
+        };
+        let build_mem_used = &self.metrics.build_mem_used;
+        build_mem_used.set_max(other_bytes + index_bytes);
+        Ok(BuildSide {
+            rows,
+            key_type: self.columns.range_key(types).clone(),
+            aggregates,
+            device,
+            _memory: memory,
+        })
+    }
+
+    fn prepare_columns(
+        &self,
+        columns: Vec<(CollectedColumn, Arc<MemoryReservation>)>,
+        permutation: &RowPermutation,
+        permutation_memory: &MemoryReservation,
+    ) -> Result<Vec<PreparedColumn>> {
+        let preparer = ColumnPreparer {
+            metrics: &self.metrics,
+            threads: self.threads,
+            devices: self.devices.as_ref(),
+            waiting: &self.waiting,
+            lazy_indexes: RefCell::default(),
+        };
+        let mut prepared = vec![];
+        for (i, (column, memory)) in columns.into_iter().enumerate() {
+            let needs = ColumnNeeds::of_column(&self.columns.aggregates, i);
+            let column =
+                preparer.prepare(column, memory, needs, permutation, permutation_memory)?;
+            prepared.push(column);
+        }
+        Ok(prepared)
+    }
+}
+
+/// Splits off at most `bytes` of a reservation.
+fn split_off(memory: &MemoryReservation, bytes: usize) -> MemoryReservation {
+    memory.split(bytes.min(memory.size()))
+}

@@ -1,0 +1,106 @@
+//! The columns of the build side that a range join reads.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::common::Result;
+use datafusion::physical_expr::PhysicalExprRef;
+
+use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
+
+/// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates ("values").
+#[derive(Debug, Clone)]
+pub(crate) struct BuildColumns {
+    expressions: Vec<PhysicalExprRef>,
+    /// The number of equality keys, and so the index of the range key.
+    pub(crate) num_equality_keys: usize,
+    /// The aggregates, with the indexes of their arguments among the values.
+    pub(crate) aggregates: Vec<(AggregateKind, Vec<usize>)>,
+    /// Whether a window begins with the last row at or before its lower bound.
+    pub(crate) prevailing: bool,
+}
+
+impl BuildColumns {
+    pub(crate) fn from_spec(spec: &RangeJoinSpec<PhysicalExprRef>) -> Self {
+        let mut values: Vec<PhysicalExprRef> = vec![];
+        let mut value_index = |value: &PhysicalExprRef| {
+            let known = values.iter().position(|v| v.as_ref() == value.as_ref());
+            known.unwrap_or_else(|| {
+                values.push(Arc::clone(value));
+                values.len() - 1
+            })
+        };
+        let aggregates = spec.aggregates.iter().map(|aggregate| {
+            let arguments = aggregate.arguments.iter().map(&mut value_index).collect();
+            (aggregate.function, arguments)
+        });
+        let aggregates = aggregates.collect();
+        let equality_keys = spec.on.iter().map(|(_, build)| build);
+        let expressions = equality_keys.chain([&spec.key]).cloned().chain(values);
+        Self {
+            expressions: expressions.collect(),
+            num_equality_keys: spec.on.len(),
+            aggregates,
+            prevailing: spec.prevailing,
+        }
+    }
+
+    /// The same columns with other aggregates.
+    pub(crate) fn with_aggregates(self, aggregates: Vec<(AggregateKind, Vec<usize>)>) -> Self {
+        Self { aggregates, ..self }
+    }
+
+    /// The same columns without the equality keys, which the batches must lack too.
+    pub(crate) fn without_equality_keys(self) -> Self {
+        Self {
+            num_equality_keys: 0,
+            ..self
+        }
+    }
+
+    /// The schema of the columns, which are named by their index, over an input of this schema.
+    pub(crate) fn schema(&self, input: &Schema) -> Result<SchemaRef> {
+        let fields = self.expressions.iter().enumerate().map(|(i, e)| {
+            let nullable = true;
+            Ok(Field::new(i.to_string(), e.data_type(input)?, nullable))
+        });
+        Ok(Arc::new(Schema::new(fields.collect::<Result<Vec<_>>>()?)))
+    }
+
+    /// Evaluates the columns over a batch of the input.
+    pub(crate) fn evaluate(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        let rows = batch.num_rows();
+        let arrays = self.expressions.iter();
+        let arrays = arrays.map(|e| e.evaluate(batch)?.into_array(rows));
+        arrays.collect()
+    }
+
+    /// The equality keys among all columns.
+    pub(crate) fn equality_keys<'a, T>(&self, columns: &'a [T]) -> &'a [T] {
+        &columns[..self.num_equality_keys]
+    }
+
+    /// The range key among all columns.
+    pub(crate) fn range_key<'a, T>(&self, columns: &'a [T]) -> &'a T {
+        &columns[self.num_equality_keys]
+    }
+
+    /// The values among all columns.
+    pub(crate) fn values<'a, T>(&self, columns: &'a [T]) -> &'a [T] {
+        &columns[self.num_equality_keys + 1..]
+    }
+
+    /// Whether the result depends on the order of rows with equal keys. Sums of floats do not: they are rounded once.
+    pub(crate) fn row_order_matters(&self) -> bool {
+        let chooses_a_row = |(function, _): &(AggregateKind, _)| match function {
+            AggregateKind::First | AggregateKind::Last | AggregateKind::AtExtreme { .. } => true,
+            AggregateKind::CountRows
+            | AggregateKind::Count
+            | AggregateKind::Sum
+            | AggregateKind::SumLow
+            | AggregateKind::Extreme(_) => false,
+        };
+        self.prevailing || self.aggregates.iter().any(chooses_a_row)
+    }
+}

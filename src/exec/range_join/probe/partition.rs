@@ -1,0 +1,177 @@
+//! Joins batches of one partition of the probe side with a build side in memory.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::compute::{filter, filter_record_batch};
+use arrow::datatypes::SchemaRef;
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryPool;
+use datafusion::physical_expr::PhysicalExprRef;
+
+use crate::common::dictionaries::fit;
+use crate::common::ranges::Ranges;
+use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::metrics::ProbeMetrics;
+use crate::exec::range_join::probe::bounds::evaluate_bound;
+use crate::exec::range_join::probe::prevailing::PrevailingRows;
+use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
+use crate::sorted::candidates::CandidateRanges;
+use crate::sorted::key_search::LastFound;
+
+/// One partition of the probe side, without its input.
+#[derive(Debug)]
+pub(crate) struct ProbePartition {
+    /// The schema of the output: the columns of the probe side, then one column per aggregate.
+    pub(crate) schema: SchemaRef,
+    pub(crate) spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+    pub(crate) metrics: ProbeMetrics,
+    pub(crate) pool: Arc<dyn MemoryPool>,
+}
+
+impl ProbePartition {
+    /// Joins a batch. Lazy indexes are built on a blocking thread.
+    pub(crate) async fn join(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut LastFound,
+    ) -> Result<Vec<RecordBatch>> {
+        let (batch, ranges) = self.find_matches(batch, build, last_found)?;
+        build.build_justified_indexes(&ranges).await?;
+        let (aggregates, _) = self.aggregate(&ranges, build)?;
+        self.append_columns(&batch, &aggregates)
+    }
+
+    /// Joins a batch on the calling thread, which may block.
+    pub(crate) fn join_blocking(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut LastFound,
+    ) -> Result<Vec<RecordBatch>> {
+        let (batch, ranges) = self.find_matches(batch, build, last_found)?;
+        build.build_justified_indexes_blocking(&ranges)?;
+        let (aggregates, _) = self.aggregate(&ranges, build)?;
+        self.append_columns(&batch, &aggregates)
+    }
+
+    /// The rows of a batch that are in the output, and the positions of the build side that match each.
+    fn find_matches(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut LastFound,
+    ) -> Result<(RecordBatch, Ranges)> {
+        self.metrics.probe_rows.add(batch.num_rows());
+        if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
+            // A join with an empty side evaluates no condition.
+            return Ok((batch.slice(0, 0), Ranges::new(vec![], vec![])));
+        }
+        let ranges = self.find_ranges(batch, build, last_found)?;
+        if self.spec.unmatched == Unmatched::Drop && ranges.iter().any(|(l, r)| l > r) {
+            let matches: BooleanArray = ranges.iter().map(|(l, r)| Some(l <= r)).collect();
+            let batch = filter_record_batch(batch, &matches)?;
+            return Ok((batch, ranges.iter().filter(|(l, r)| l <= r).collect()));
+        }
+        Ok((batch.clone(), ranges))
+    }
+
+    /// The positions of the build side that match each row of a batch.
+    pub(crate) fn find_ranges(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut LastFound,
+    ) -> Result<Ranges> {
+        let _timer = self.metrics.baseline.elapsed_compute().timer();
+        let _timer = self.metrics.search_time.timer();
+        let rows = build.rows();
+        let mut candidates = self.candidates(batch, build)?;
+        let prevailing = self.spec.prevailing;
+        let mut prevailing = prevailing.then(|| PrevailingRows::new(candidates.clone()));
+        for (i, (comparison, bound)) in self.spec.bounds.iter().enumerate() {
+            let groups = prevailing
+                .as_ref()
+                .map_or(&candidates, PrevailingRows::groups);
+            let bounds = evaluate_bound(bound, batch, || groups.can_match())?;
+            let bound_id = (i, *comparison);
+            rows.narrow(&mut candidates, bound_id, &bounds, last_found)?;
+            if let Some(prevailing) = &mut prevailing {
+                prevailing.add_bound(*comparison, bounds)?;
+            }
+        }
+        if let Some(prevailing) = prevailing {
+            let bound_index = self.spec.bounds.len();
+            prevailing.extend_windows(&mut candidates, rows, bound_index, last_found)?;
+        }
+        Ok(candidates.ranges())
+    }
+
+    /// The positions of the build side with the equality keys of each row of a batch.
+    pub(crate) fn candidates(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+    ) -> Result<CandidateRanges> {
+        let equality_keys = self.equality_keys(batch)?;
+        build.rows().start(batch.num_rows(), &equality_keys)
+    }
+
+    /// The equality keys of a batch.
+    pub(crate) fn equality_keys(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
+        let keys = self.spec.on.iter();
+        let keys = keys.map(|(probe, _)| probe.evaluate(batch)?.into_array(batch.num_rows()));
+        keys.collect()
+    }
+
+    /// The aggregates over ranges of the build side, and whether a device failed and the CPU computed any of them.
+    pub(crate) fn aggregate(
+        &self,
+        ranges: &Ranges,
+        build: &BuildSide,
+    ) -> Result<(Vec<ArrayRef>, bool)> {
+        let _timer = self.metrics.baseline.elapsed_compute().timer();
+        let _timer = self.metrics.query_time.timer();
+        build.aggregate(ranges)
+    }
+
+    /// Appends aggregates to a batch, and drops the rows that are not matched if the join drops them.
+    pub(crate) fn append_aggregates(
+        &self,
+        batch: &RecordBatch,
+        matched: &[bool],
+        mut aggregates: Vec<ArrayRef>,
+    ) -> Result<Vec<RecordBatch>> {
+        let mut batch = batch.clone();
+        if self.spec.unmatched == Unmatched::Drop && matched.contains(&false) {
+            let matched: BooleanArray = matched.iter().map(|matched| Some(*matched)).collect();
+            batch = filter_record_batch(&batch, &matched)?;
+            for aggregate in &mut aggregates {
+                *aggregate = filter(aggregate, &matched)?;
+            }
+        }
+        self.append_columns(&batch, &aggregates)
+    }
+
+    /// Appends aggregates to a batch. Returns several batches if dictionaries of aggregates have too few keys for all values.
+    fn append_columns(
+        &self,
+        batch: &RecordBatch,
+        aggregates: &[ArrayRef],
+    ) -> Result<Vec<RecordBatch>> {
+        let fields = &self.schema.fields()[batch.num_columns()..];
+        let types: Vec<_> = fields.iter().map(|field| field.data_type()).collect();
+        let parts = fit(aggregates, &types, batch.num_rows())?.into_iter();
+        let parts = parts.map(|(rows, aggregates)| {
+            let batch = batch.slice(rows.start, rows.len());
+            let columns = batch.columns().iter().cloned().chain(aggregates).collect();
+            let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+            let schema = Arc::clone(&self.schema);
+            Ok(RecordBatch::try_new_with_options(
+                schema, columns, &options,
+            )?)
+        });
+        parts.collect()
+    }
+}

@@ -1,0 +1,33 @@
+//! A build side that can be probed.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+
+use crate::exec::range_join::build::builder::{BuildSideBuilder, Built};
+use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::probe::spilled::side::SpilledSide;
+
+/// A build side that can be probed.
+#[derive(Debug)]
+pub(crate) enum SearchableBuild {
+    InMemory(Arc<BuildSide>),
+    Spilled(Arc<SpilledSide>),
+}
+
+impl SearchableBuild {
+    /// Makes what `builder` built searchable by this many partitions.
+    pub(crate) fn try_new(
+        built: Built,
+        builder: &BuildSideBuilder,
+        probe_partitions: usize,
+    ) -> Result<Self> {
+        Ok(match built {
+            Built::InMemory(side) => Self::InMemory(Arc::from(side)),
+            Built::Spilled(runs, store) => {
+                let side = SpilledSide::try_new(runs, store, builder, probe_partitions)?;
+                Self::Spilled(Arc::new(side))
+            }
+        })
+    }
+}

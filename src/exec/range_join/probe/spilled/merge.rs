@@ -1,0 +1,339 @@
+//! Merges the partial aggregates of spill runs: counts and sums are added. Of chosen values, the one that would be chosen among all rows wins, so a
+//! run returns them along with the columns that decide.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt32Array, new_null_array};
+use arrow::compute::{SortOptions, cast};
+use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
+use arrow::row::{RowConverter, SortField};
+use datafusion::common::Result;
+use datafusion::physical_expr::PhysicalExprRef;
+
+use crate::common::array_bytes::arrays_bytes;
+use crate::common::dictionaries::select;
+use crate::common::ranges::Ranges;
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::spill::key_extent::comparable;
+use crate::exec::range_join::spill::row_position::RowPosition;
+use crate::index::sort_keys::value_type;
+use crate::logical_plan::range_join::{AggregateKind, RangeAggregate};
+use crate::range_agg::float_sums::add_float_sums;
+use crate::range_agg::prefix_sums::Sums;
+use rmq_engine::Extreme;
+
+/// The partial aggregates of a run, and how they are merged.
+#[derive(Debug)]
+pub(crate) struct MergePlan {
+    /// The columns of the build side, with the partial aggregates. Their arguments are values, or the range key as the value after the last.
+    pub(crate) columns: BuildColumns,
+    merges: Vec<Merge>,
+}
+
+/// How one aggregate is merged. It has one or several partial aggregates, its columns; the first is the result.
+#[derive(Debug)]
+enum Merge {
+    Count,
+    Sum,
+    /// The second column has the low parts that rounding the sums has lost, so that the total is rounded only once.
+    FloatSum,
+    /// The row that is least by the deciding columns wins; of equal ones, the row with the least position.
+    Choose {
+        order: RowConverter,
+        deciding: Vec<DecidingColumn>,
+    },
+}
+
+/// The index of a deciding column among the columns of an aggregate.
+#[derive(Debug, Clone, Copy)]
+enum DecidingColumn {
+    RangeKey(usize),
+    Value(usize),
+}
+
+impl MergePlan {
+    /// The plan for a build side of these columns, which have this schema.
+    pub(crate) fn try_new(columns: &BuildColumns, schema: &SchemaRef) -> Result<Self> {
+        let types: Vec<DataType> = schema
+            .fields()
+            .iter()
+            .map(|f| f.data_type().clone())
+            .collect();
+        let (key_type, value_types) = (columns.range_key(&types), columns.values(&types));
+        let key = value_types.len();
+        let ascending = SortOptions::new(false, false);
+        let mut partials = vec![];
+        let mut merges = vec![];
+        for (function, arguments) in &columns.aggregates {
+            partials.push((*function, arguments.clone()));
+            // Each entry: a function, its argument, the column that it becomes, and the order in which that decides.
+            let mut choose = |entries: &[(AggregateKind, usize, DecidingColumn, SortOptions)]| {
+                let mut fields = vec![];
+                for (function, argument, column, options) in entries {
+                    let data_type = match column {
+                        DecidingColumn::RangeKey(_) => key_type,
+                        DecidingColumn::Value(_) => &value_types[*argument],
+                    };
+                    fields.push(SortField::new_with_options(value_type(data_type), *options));
+                    match (function, column) {
+                        // The result itself decides.
+                        (_, DecidingColumn::Value(0) | DecidingColumn::RangeKey(0)) => {}
+                        (AggregateKind::AtExtreme { .. }, _) => {
+                            partials.push((*function, vec![*argument, arguments[1]]));
+                        }
+                        _ => partials.push((*function, vec![*argument])),
+                    }
+                }
+                let deciding = entries.iter().map(|(_, _, column, _)| *column);
+                Ok::<_, datafusion::error::DataFusionError>(Merge::Choose {
+                    order: RowConverter::new(fields)?,
+                    deciding: deciding.collect(),
+                })
+            };
+            merges.push(match *function {
+                AggregateKind::CountRows | AggregateKind::Count => Merge::Count,
+                AggregateKind::Sum if Sums::are_rounded(&value_types[arguments[0]]) => {
+                    partials.push((AggregateKind::SumLow, arguments.clone()));
+                    Merge::FloatSum
+                }
+                AggregateKind::Sum | AggregateKind::SumLow => Merge::Sum,
+                AggregateKind::Extreme(extreme) => {
+                    let options = SortOptions::new(extreme == Extreme::Max, false);
+                    let column = DecidingColumn::Value(0);
+                    choose(&[(*function, arguments[0], column, options)])?
+                }
+                AggregateKind::First => {
+                    choose(&[(*function, key, DecidingColumn::RangeKey(1), ascending)])?
+                }
+                AggregateKind::Last => {
+                    let descending = SortOptions::new(true, false);
+                    choose(&[(*function, key, DecidingColumn::RangeKey(1), descending)])?
+                }
+                AggregateKind::AtExtreme {
+                    extreme,
+                    nulls_first,
+                } => {
+                    let options = SortOptions::new(extreme == Extreme::Max, nulls_first);
+                    let column = DecidingColumn::Value(1);
+                    choose(&[
+                        (*function, arguments[1], column, options),
+                        (*function, key, DecidingColumn::RangeKey(2), ascending),
+                    ])?
+                }
+            });
+        }
+        Ok(Self {
+            columns: columns.clone().with_aggregates(partials),
+            merges,
+        })
+    }
+}
+
+/// The aggregates of some probe rows over the runs that have been merged so far.
+#[derive(Debug)]
+pub(crate) struct PartialAggregates {
+    /// Whether each row has matched.
+    matched: Vec<bool>,
+    aggregates: Vec<PartialAggregate>,
+}
+
+/// One aggregate.
+#[derive(Debug, Default)]
+struct PartialAggregate {
+    /// The result and the deciding columns; empty before the first run that matches.
+    columns: Vec<ArrayRef>,
+    /// The position of the part of a run that each chosen row comes from.
+    chosen_from: Vec<RowPosition>,
+}
+
+impl PartialAggregates {
+    /// Of `rows` probe rows, before the first run.
+    pub(crate) fn new(plan: &MergePlan, rows: usize) -> Self {
+        let aggregates = plan.merges.iter().map(|_| PartialAggregate::default());
+        Self {
+            matched: vec![false; rows],
+            aggregates: aggregates.collect(),
+        }
+    }
+
+    /// Merges the partial aggregates of a part of a run, whose first row has this position. They are those of the probe rows `selected`, or of all,
+    /// which match `ranges` of the part.
+    pub(crate) fn merge(
+        &mut self,
+        plan: &MergePlan,
+        first_row: RowPosition,
+        selected: Option<&UInt32Array>,
+        ranges: &Ranges,
+        partials: Vec<ArrayRef>,
+    ) -> Result<()> {
+        let source_rows = self.source_rows(selected, ranges);
+        if source_rows.null_count() == source_rows.len() {
+            return Ok(());
+        }
+        let rows = source_rows.iter().map(|row| Some((0, row? as usize)));
+        let rows: Vec<_> = rows.collect();
+        let mut partials = partials.into_iter();
+        for (merge, aggregate) in plan.merges.iter().zip(&mut self.aggregates) {
+            let columns = (0..merge.num_columns()).filter_map(|_| partials.next());
+            let columns = columns.map(|column| Ok(compact(&select(&[&column], &rows)?)));
+            let columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
+            if aggregate.columns.is_empty() {
+                aggregate.columns = columns;
+                aggregate.chosen_from = vec![first_row; source_rows.len()];
+                continue;
+            }
+            match merge {
+                Merge::Count => {
+                    aggregate.columns[0] = add_counts(&aggregate.columns[0], &columns[0]);
+                }
+                Merge::Sum => {
+                    aggregate.columns[0] = Sums::add(&aggregate.columns[0], &columns[0])?;
+                }
+                Merge::FloatSum => {
+                    let [old, new] = [&aggregate.columns, &columns].map(|c| [&c[0], &c[1]]);
+                    aggregate.columns = add_float_sums(old, new).to_vec();
+                }
+                Merge::Choose { order, deciding } => {
+                    let matched = &self.matched;
+                    let matches = |row: usize| (source_rows.is_valid(row), matched[row]);
+                    aggregate.choose(order, deciding, &columns, first_row, matches)?;
+                }
+            }
+        }
+        for (row, matched) in self.matched.iter_mut().enumerate() {
+            *matched |= source_rows.is_valid(row);
+        }
+        Ok(())
+    }
+
+    /// For each probe row, the row of the partial aggregates that is its own; NULL if it matches nothing.
+    fn source_rows(&self, selected: Option<&UInt32Array>, ranges: &Ranges) -> UInt32Array {
+        let mut source_rows = vec![None; self.matched.len()];
+        for (i, (left, right)) in ranges.iter().enumerate() {
+            let row = selected.map_or(i, |rows| rows.value(i) as usize);
+            source_rows[row] = (left <= right).then(|| u32::try_from(i).ok()).flatten();
+        }
+        UInt32Array::from(source_rows)
+    }
+
+    /// About how many bytes this takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let aggregates = self.aggregates.iter();
+        let aggregates = aggregates
+            .map(|a| arrays_bytes(&a.columns) + a.chosen_from.len() * size_of::<RowPosition>());
+        self.matched.len() + aggregates.sum::<usize>()
+    }
+
+    /// After the last run: whether each row has matched, and the aggregates.
+    pub(crate) fn finish(
+        self,
+        aggregates: &[RangeAggregate<PhysicalExprRef>],
+    ) -> (Vec<bool>, Vec<ArrayRef>) {
+        let rows = self.matched.len();
+        let partials = self.aggregates.into_iter().zip(aggregates);
+        let results = partials.map(|(partial, aggregate)| {
+            let result = partial.columns.into_iter().next();
+            let field: Field = aggregate.field();
+            let result = result.unwrap_or_else(|| new_null_array(field.data_type(), rows));
+            let is_count = !field.is_nullable();
+            if is_count {
+                nulls_to_zero(&result)
+            } else {
+                result
+            }
+        });
+        (self.matched, results.collect())
+    }
+}
+
+impl PartialAggregate {
+    /// Replaces the columns of the rows for which the row of a run's part wins. `matches` tells of a probe row whether it matches this part, and
+    /// whether it has matched an earlier one.
+    fn choose(
+        &mut self,
+        order: &RowConverter,
+        deciding: &[DecidingColumn],
+        columns: &[ArrayRef],
+        first_row: RowPosition,
+        matches: impl Fn(usize) -> (bool, bool),
+    ) -> Result<()> {
+        let deciding_rows = |columns: &[ArrayRef]| -> Result<_> {
+            let deciding = deciding.iter().map(|d| d.comparable_column(columns));
+            Ok(order.convert_columns(&deciding.collect::<Result<Vec<_>>>()?)?)
+        };
+        let (old, new) = (deciding_rows(&self.columns)?, deciding_rows(columns)?);
+        let mut chosen = Vec::with_capacity(self.chosen_from.len());
+        for (row, chosen_from) in self.chosen_from.iter_mut().enumerate() {
+            let (matches_here, matched_before) = matches(row);
+            let wins = || {
+                let earlier = first_row.cmp(chosen_from);
+                new.row(row).cmp(&old.row(row)).then(earlier).is_lt()
+            };
+            let is_new = matches_here && (!matched_before || wins());
+            if is_new {
+                *chosen_from = first_row;
+            }
+            chosen.push(Some((usize::from(is_new), row)));
+        }
+        for (old, new) in self.columns.iter_mut().zip(columns) {
+            *old = compact(&select(&[old.as_ref(), new.as_ref()], &chosen)?);
+        }
+        Ok(())
+    }
+}
+
+impl Merge {
+    /// The number of partial aggregates that it takes.
+    fn num_columns(&self) -> usize {
+        match self {
+            Self::Count | Self::Sum => 1,
+            Self::FloatSum => 2,
+            Self::Choose { deciding, .. } => {
+                let last = deciding.iter().map(|d| d.index()).max();
+                last.map_or(1, |last| last + 1)
+            }
+        }
+    }
+}
+
+impl DecidingColumn {
+    fn index(self) -> usize {
+        let (Self::RangeKey(index) | Self::Value(index)) = self;
+        index
+    }
+
+    /// The column in a form whose order is that of its type.
+    fn comparable_column(self, columns: &[ArrayRef]) -> Result<ArrayRef> {
+        let column = &columns[self.index()];
+        match self {
+            Self::RangeKey(_) => comparable(column),
+            Self::Value(_) => Ok(cast(column, &value_type(column.data_type()))?),
+        }
+    }
+}
+
+/// Copies values out of the buffers of views, which would otherwise keep all values of a run in memory.
+fn compact(values: &ArrayRef) -> ArrayRef {
+    if let Some(views) = values.as_string_view_opt() {
+        Arc::new(views.gc())
+    } else if let Some(views) = values.as_binary_view_opt() {
+        Arc::new(views.gc())
+    } else if let Some(dictionary) = values.as_any_dictionary_opt() {
+        dictionary.with_values(compact(dictionary.values()))
+    } else {
+        Arc::clone(values)
+    }
+}
+
+/// Adds counts; NULL is 0.
+fn add_counts(old: &ArrayRef, new: &ArrayRef) -> ArrayRef {
+    let counts = [old, new].map(AsArray::as_primitive::<Int64Type>);
+    let counts = counts[0].iter().zip(counts[1]);
+    let sums = counts.map(|(old, new)| Some(old.unwrap_or(0) + new.unwrap_or(0)));
+    Arc::new(sums.collect::<Int64Array>())
+}
+
+fn nulls_to_zero(counts: &ArrayRef) -> ArrayRef {
+    let counts = counts.as_primitive::<Int64Type>().iter();
+    Arc::new(counts.map(|c| Some(c.unwrap_or(0))).collect::<Int64Array>())
+}

@@ -1,0 +1,91 @@
+//! The buffered probe rows of one partition, with their aggregates over the spill runs that have been probed so far.
+
+use std::sync::Arc;
+
+use arrow::array::{RecordBatch, UInt32Array};
+use arrow::compute::take_record_batch;
+use datafusion::common::Result;
+
+use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
+use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
+use crate::exec::range_join::spill::key_extent::EncodedBound;
+use crate::exec::range_join::spill::row_position::RowPosition;
+use crate::exec::range_join::spill::run::SpillRun;
+use crate::sorted::key_search::LastFound;
+
+/// The buffered batches of one partition.
+pub(crate) struct ProbeRequest {
+    pub(crate) partition: Arc<ProbePartition>,
+    pub(crate) merge_plan: Arc<MergePlan>,
+    pub(crate) batches: Vec<RequestBatch>,
+    pub(crate) buffer: Arc<ProbeBuffer>,
+}
+
+/// A buffered batch.
+pub(crate) struct RequestBatch {
+    pub(crate) batch: RecordBatch,
+    /// The bounds of its rows, to skip spill runs.
+    pub(crate) bounds: Vec<EncodedBound>,
+    pub(crate) aggregates: PartialAggregates,
+}
+
+/// The rows of a batch that may match a spill run.
+pub(crate) enum RowSelection {
+    All,
+    Rows(UInt32Array),
+    None,
+}
+
+impl ProbeRequest {
+    /// The rows of each batch that may match a run; `None` if no row does.
+    pub(crate) fn select_rows(&self, run: &SpillRun) -> Option<Vec<RowSelection>> {
+        let batches = self.batches.iter();
+        let selections: Vec<RowSelection> = batches.map(|b| b.select_rows(run)).collect();
+        let any = |selection: &RowSelection| !matches!(selection, RowSelection::None);
+        selections.iter().any(any).then_some(selections)
+    }
+
+    /// Probes a run, or the part of it that begins at `first_row`, with the selected rows, and merges the aggregates.
+    pub(crate) async fn probe(
+        &mut self,
+        selections: &[RowSelection],
+        side: &BuildSide,
+        first_row: RowPosition,
+    ) -> Result<()> {
+        for (request, selection) in self.batches.iter_mut().zip(selections) {
+            let (batch, rows) = match selection {
+                RowSelection::None => continue,
+                RowSelection::All => (request.batch.clone(), None),
+                RowSelection::Rows(rows) => (take_record_batch(&request.batch, rows)?, Some(rows)),
+            };
+            let last_found = &mut LastFound::default();
+            let ranges = self.partition.find_ranges(&batch, side, last_found)?;
+            side.build_justified_indexes(&ranges).await?;
+            let (aggregates, _) = self.partition.aggregate(&ranges, side)?;
+            let plan = &self.merge_plan;
+            let merged = &mut request.aggregates;
+            merged.merge(plan, first_row, rows, &ranges, aggregates)?;
+            // Lets other tasks run, and lets a cancelled query end.
+            tokio::task::yield_now().await;
+        }
+        let batches = self.batches.iter();
+        let bytes = batches.map(|b| DataSize::of_batch(&b.batch).bytes + b.aggregates.bytes());
+        self.buffer.register(bytes.sum());
+        Ok(())
+    }
+}
+
+impl RequestBatch {
+    fn select_rows(&self, run: &SpillRun) -> RowSelection {
+        let rows = (0..self.batch.num_rows()).filter(|row| run.may_match(&self.bounds, *row));
+        let rows: UInt32Array = rows.filter_map(|row| u32::try_from(row).ok()).collect();
+        match rows.len() {
+            0 => RowSelection::None,
+            all if all == self.batch.num_rows() => RowSelection::All,
+            _ => RowSelection::Rows(rows),
+        }
+    }
+}

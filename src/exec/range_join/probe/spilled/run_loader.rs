@@ -1,0 +1,164 @@
+//! Builds spill runs, in as many parts as memory requires.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::Result;
+
+use crate::exec::range_join::build::builder::BuildSideBuilder;
+use crate::exec::range_join::build::collect::CollectedRows;
+use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build::sort_and_index::sort_and_index;
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::metrics::BuildMetrics;
+use crate::exec::range_join::spill::reader::RunReader;
+use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
+use crate::exec::range_join::spill::row_position::RowPosition;
+use crate::exec::range_join::spill::run::{SpillRun, SpillRuns};
+use crate::exec::range_join::spill::store::SpillStore;
+
+/// A batch with fewer rows is not split to fit into memory.
+pub(crate) const MIN_SPLIT_ROWS: usize = 64;
+
+/// Reads and builds the spill runs of one build side.
+pub(crate) struct RunLoader {
+    runs: Vec<SpillRun>,
+    store: Arc<SpillStore>,
+    /// The columns of the build side, with the aggregates that merging needs.
+    columns: BuildColumns,
+    /// The schema of the columns, and the range key once more, as an argument of aggregates.
+    schema: SchemaRef,
+    memory: Arc<RetainingPool>,
+    /// Memory that is retained between runs.
+    retained_bytes: usize,
+    metrics: BuildMetrics,
+    threads: usize,
+}
+
+impl RunLoader {
+    /// A loader that builds the aggregates of `columns`, which may have the range key as the argument after the values.
+    pub(crate) fn new(
+        runs: SpillRuns,
+        store: Arc<SpillStore>,
+        columns: BuildColumns,
+        builder: &BuildSideBuilder,
+    ) -> Self {
+        let fields = builder.schema.fields();
+        let key = columns.range_key(fields).as_ref().clone().with_name("key");
+        let all_fields = fields.iter().cloned().chain([Arc::new(key)]);
+        Self {
+            schema: Arc::new(Schema::new(all_fields.collect::<Vec<_>>())),
+            retained_bytes: runs.retained_bytes(),
+            runs: runs.runs,
+            store,
+            columns,
+            memory: Arc::clone(&builder.memory),
+            metrics: builder.metrics.for_spill_run(),
+            threads: builder.options.threads(),
+        }
+    }
+
+    pub(crate) fn runs(&self) -> &[SpillRun] {
+        &self.runs
+    }
+
+    /// Opens a run.
+    pub(crate) fn read(&self, run: &SpillRun) -> Result<RunReader> {
+        self.store.read(run)
+    }
+
+    /// Releases memory that is not retained between runs.
+    pub(crate) fn release_memory(&self) {
+        self.memory.retain(self.retained_bytes);
+    }
+
+    /// Builds as many of the next rows of a run as fit into `build_bytes`, which is lowered if they turn out not to. Returns them with the position
+    /// of the first; `None` at the end of the run.
+    pub(crate) async fn load(
+        &self,
+        reader: &mut RunReader,
+        build_bytes: &mut usize,
+    ) -> Result<Option<(BuildSide, RowPosition)>> {
+        loop {
+            let (batches, size) = self.read_batches(reader, *build_bytes).await?;
+            if batches.is_empty() {
+                return Ok(None);
+            }
+            match self.build(&batches, size).await {
+                Ok(side) => return Ok(Some((side, reader.advance(size.rows)))),
+                Err(error) if is_out_of_memory(&error) => {
+                    *build_bytes = size.build_bytes() / 2;
+                    match batches.as_slice() {
+                        [one] => reader.put_back(halves(one).ok_or(error)?),
+                        _ => reader.put_back(batches),
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads the next batches whose build fits into `build_bytes`, but at least one unless the run has ended. A batch for which memory does not
+    /// suffice is halved.
+    async fn read_batches(
+        &self,
+        reader: &mut RunReader,
+        build_bytes: usize,
+    ) -> Result<(Vec<RecordBatch>, DataSize)> {
+        let (mut batches, mut size) = (vec![], DataSize::default());
+        while let Some(batch) = reader.next().await? {
+            let larger = size + DataSize::of_batch(&batch);
+            let fits = batches.is_empty() || larger.build_bytes() <= build_bytes;
+            match fits.then(|| self.memory.ensure_granted(larger.build_bytes())) {
+                Some(Ok(())) => {}
+                Some(Err(error)) if batches.is_empty() => {
+                    reader.put_back(halves(&batch).ok_or(error)?);
+                    continue;
+                }
+                _ => {
+                    reader.put_back([batch]);
+                    break;
+                }
+            }
+            size = larger;
+            batches.push(batch);
+        }
+        Ok((batches, size))
+    }
+
+    /// Sorts and indexes batches of this size.
+    async fn build(&self, batches: &[RecordBatch], size: DataSize) -> Result<BuildSide> {
+        let memory = self.memory.reservation();
+        memory.try_grow(size.bytes)?;
+        // The batches are kept, to be read in smaller groups if building runs out of memory.
+        let kept = self.memory.reservation();
+        kept.try_grow(size.bytes)?;
+        let rows = CollectedRows {
+            schema: Arc::clone(&self.schema),
+            batches: self.append_key(batches)?,
+            memory,
+        };
+        sort_and_index(&self.columns, rows, &self.metrics, self.threads, None).await
+    }
+
+    /// Appends the range key as a value column.
+    fn append_key(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
+        let batches = batches.iter().map(|batch| {
+            let key = Arc::clone(self.columns.range_key(batch.columns()));
+            let columns: Vec<ArrayRef> = batch.columns().iter().cloned().chain([key]).collect();
+            Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
+        });
+        batches.collect()
+    }
+}
+
+/// The halves of a batch; `None` if it has too few rows to be split.
+fn halves(batch: &RecordBatch) -> Option<[RecordBatch; 2]> {
+    let rows = batch.num_rows();
+    (rows >= MIN_SPLIT_ROWS).then(|| {
+        let half = rows / 2;
+        [batch.slice(0, half), batch.slice(half, rows - half)]
+    })
+}

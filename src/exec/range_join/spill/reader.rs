@@ -1,0 +1,66 @@
+//! Reads a spill run batch by batch.
+
+use std::collections::VecDeque;
+
+use arrow::array::RecordBatch;
+use datafusion::common::Result;
+use datafusion::execution::SendableRecordBatchStream;
+use futures::TryStreamExt;
+
+use crate::exec::range_join::spill::row_position::RowPosition;
+
+/// A spill run that is being read. Batches can be put back, to be read again in smaller groups.
+pub(crate) struct RunReader {
+    stream: SendableRecordBatchStream,
+    put_back: VecDeque<RecordBatch>,
+    /// The position of the next row that has not been built.
+    next_row: RowPosition,
+    ended: bool,
+}
+
+impl RunReader {
+    pub(crate) fn new(stream: SendableRecordBatchStream, first_row: RowPosition) -> Self {
+        Self {
+            stream,
+            put_back: VecDeque::new(),
+            next_row: first_row,
+            ended: false,
+        }
+    }
+
+    /// The next batch; `None` at the end of the run.
+    pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        if let Some(batch) = self.put_back.pop_front() {
+            return Ok(Some(batch));
+        }
+        let batch = if self.ended {
+            None
+        } else {
+            self.stream.try_next().await?
+        };
+        self.ended = batch.is_none();
+        Ok(batch)
+    }
+
+    /// Returns batches to the front of the run, in their order.
+    pub(crate) fn put_back(
+        &mut self,
+        batches: impl IntoIterator<Item = RecordBatch, IntoIter: DoubleEndedIterator>,
+    ) {
+        for batch in batches.into_iter().rev() {
+            self.put_back.push_front(batch);
+        }
+    }
+
+    /// Advances past `rows` rows that have been built. Returns the position of the first of them.
+    pub(crate) fn advance(&mut self, rows: usize) -> RowPosition {
+        let first_row = self.next_row;
+        self.next_row = first_row.after(rows);
+        first_row
+    }
+
+    /// Whether all batches have been read.
+    pub(crate) fn is_done(&self) -> bool {
+        self.ended && self.put_back.is_empty()
+    }
+}

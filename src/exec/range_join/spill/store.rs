@@ -1,0 +1,152 @@
+//! Writes the rows of a build side to disk in spill runs, and opens them for reading.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::execution::TaskContext;
+use datafusion::execution::memory_pool::MemoryLimit;
+use datafusion::physical_plan::SpillManager;
+
+use crate::exec::common::blocking::{Waiting, blocking};
+use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::metrics::BuildMetrics;
+use crate::exec::range_join::spill::key_extent::{KeyExtent, KeyOrder};
+use crate::exec::range_join::spill::reader::RunReader;
+use crate::exec::range_join::spill::row_position::RowPosition;
+use crate::exec::range_join::spill::run::{SpillRun, SpillRuns};
+
+/// The target size of a batch in a file: the least memory that reading needs.
+const BATCH_BYTES: usize = 128 << 10;
+
+/// The least rows of a batch in a file, because each batch has a fixed cost.
+const MIN_BATCH_ROWS: usize = 1024;
+
+/// Writes and reads the spill runs of one build side.
+#[derive(Debug)]
+pub(crate) struct SpillStore {
+    manager: SpillManager,
+    metrics: BuildMetrics,
+    /// The index of the range key among the columns.
+    key_column: usize,
+    key_order: KeyOrder,
+}
+
+impl SpillStore {
+    /// A store for batches of this schema; `None` if the session's memory is unlimited or it may not write to disk.
+    pub(crate) fn try_new(
+        schema: &SchemaRef,
+        key_column: usize,
+        metrics: &BuildMetrics,
+        context: &TaskContext,
+    ) -> Result<Option<Arc<Self>>> {
+        let unlimited = matches!(context.memory_pool().memory_limit(), MemoryLimit::Infinite);
+        let runtime = context.runtime_env();
+        if unlimited || !runtime.disk_manager.tmp_files_enabled() {
+            return Ok(None);
+        }
+        let manager = SpillManager::new(runtime, metrics.spill.clone(), Arc::clone(schema))
+            .with_compression_type(context.session_config().spill_compression());
+        Ok(Some(Arc::new(Self {
+            manager,
+            metrics: metrics.clone(),
+            key_column,
+            key_order: KeyOrder::try_new(schema.field(key_column).data_type())?,
+        })))
+    }
+
+    /// The order of the range keys.
+    pub(crate) fn key_order(&self) -> &KeyOrder {
+        &self.key_order
+    }
+
+    /// Appends consecutive rows, of which the first has the position `first_row`, to `runs`: as one run, or as several that can each be built in
+    /// the memory for a run.
+    pub(crate) async fn write(
+        self: &Arc<Self>,
+        batches: Vec<RecordBatch>,
+        first_row: RowPosition,
+        runs: &mut SpillRuns,
+    ) -> Result<()> {
+        let (this, run_build_bytes) = (Arc::clone(self), runs.run_build_bytes());
+        let size = batches.iter().map(DataSize::of_batch);
+        let size = size.fold(DataSize::default(), |all, batch| all + batch);
+        let work = move |waiting| this.write_runs(batches, run_build_bytes, first_row, &waiting);
+        runs.runs.extend(blocking(work).await?);
+        runs.size = runs.size + size;
+        Ok(())
+    }
+
+    fn write_runs(
+        &self,
+        batches: Vec<RecordBatch>,
+        run_build_bytes: usize,
+        mut first_row: RowPosition,
+        waiting: &Waiting,
+    ) -> Result<Vec<SpillRun>> {
+        // Rows that were read from disk may take a little more memory.
+        let run_build_bytes = run_build_bytes - run_build_bytes / 8;
+        let mut written = vec![];
+        let (mut run, mut size) = (vec![], DataSize::default());
+        for batch in batches {
+            for slice in slices(&batch) {
+                let slice_size = DataSize::of_batch(&slice);
+                if !run.is_empty() && (size + slice_size).build_bytes() > run_build_bytes {
+                    written.push(self.write_run(&run, first_row, waiting)?);
+                    first_row = first_row.after(size.rows);
+                    run.clear();
+                    size = DataSize::default();
+                }
+                run.push(slice);
+                size = size + slice_size;
+            }
+        }
+        if !run.is_empty() {
+            written.push(self.write_run(&run, first_row, waiting)?);
+        }
+        Ok(written)
+    }
+
+    fn write_run(
+        &self,
+        batches: &[RecordBatch],
+        first_row: RowPosition,
+        waiting: &Waiting,
+    ) -> Result<SpillRun> {
+        let mut file = self
+            .manager
+            .create_in_progress_file("writing the build side of a range join")?;
+        let mut keys = None;
+        for batch in batches {
+            waiting.check()?;
+            file.append_batch(batch)?;
+            let batch_keys = self.key_order.extent(batch.column(self.key_column))?;
+            keys = KeyExtent::union(keys, batch_keys);
+        }
+        let file = file
+            .finish()?
+            .ok_or_else(|| internal_datafusion_err!("a spill run of a range join has no rows"))?;
+        Ok(SpillRun {
+            file,
+            first_row,
+            keys,
+        })
+    }
+
+    /// Opens a run. Its batches are those that were written.
+    pub(crate) fn read(&self, run: &SpillRun) -> Result<RunReader> {
+        self.metrics.spill_runs_read.add(1);
+        let file = Arc::clone(&run.file);
+        let stream = self.manager.read_spill_as_stream(file, None)?;
+        Ok(RunReader::new(stream, run.first_row))
+    }
+}
+
+/// Slices of a batch of about [`BATCH_BYTES`].
+fn slices(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> {
+    let DataSize { rows, bytes } = DataSize::of_batch(batch);
+    let step = (rows * BATCH_BYTES / bytes.max(1)).max(MIN_BATCH_ROWS);
+    let starts = (0..rows).step_by(step);
+    starts.map(move |start| batch.slice(start, step.min(rows - start)))
+}
