@@ -14,7 +14,7 @@ use datafusion::common::{
 };
 use futures::FutureExt;
 
-use crate::index::sort_keys::check_ordered;
+use crate::common::ordered_type::check_ordered;
 
 /// A column of a registered table, its table resolved against the session's default catalog and schema.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,7 +2,7 @@
 
 use arrow::datatypes::DataType;
 
-use crate::index::sort_keys::value_type;
+use crate::common::ordered_type::value_type;
 use rmq_engine::Extreme;
 
 /// One of the four questions about a range of rows: the extreme value, or where it stands.

@@ -15,7 +15,8 @@ use datafusion::logical_expr::{
 use crate::common::range_function::RangeFunction;
 use crate::common::ranges::{Ranges, check_argument_count, coerce_bound};
 use crate::index::column_index::ColumnIndex;
-use crate::index::sort_keys::{Chunks, check_ordered};
+use crate::common::ordered_type::check_ordered;
+use crate::index::sort_keys::Chunks;
 
 /// What the three arguments are, for error messages.
 const ARGUMENTS: &str = "a value, the first position in the partition and the last";

@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
 
 use crate::common::range_function::RangeFunction;
 use crate::common::ranges::Ranges;
-use crate::index::column_index::ReadyIndex;
+use crate::index::ready_index::ReadyIndex;
 
 /// The number of a run, which no other has. Rows of the run share its memory, which tells whether there are any.
 #[derive(Debug, Clone)]
@@ -144,7 +144,7 @@ impl ScalarUDFImpl for IndexLookupUdf {
             return exec_err!("{name}: the operator that makes its index ready has not run");
         };
         let position = self.function.position;
-        if self.function.result_type(ready.held.index.value_type()) != self.data_type {
+        if self.function.result_type(ready.reserved.index.value_type()) != self.data_type {
             return exec_err!(
                 "{name}: the column's type changed since the query was planned; run the query again"
             );

@@ -7,9 +7,8 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
-use crate::index::sort_keys::{
-    Chunks, Encoded, KeyColumn, encode, is_borrowed, is_ranked, key_bytes,
-};
+use crate::common::ordered_type::{is_borrowed, is_ranked, key_bytes};
+use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::Plain;
 use rmq_engine::cpu::Numbers;

@@ -5,7 +5,7 @@ use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 
-use crate::index::sort_keys::value_type;
+use crate::common::ordered_type::value_type;
 use crate::sorted::interner::{IdMap, Interner};
 
 /// What stands for a row that belongs to no group: one with a NULL key, or keys that no row had.

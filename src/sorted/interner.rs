@@ -13,7 +13,8 @@ use arrow::row::{RowConverter, SortField};
 use datafusion::common::hash_utils::RandomState;
 use datafusion::common::{Result, exec_err};
 
-use crate::index::sort_keys::{native, value_type};
+use crate::common::ordered_type::value_type;
+use crate::index::sort_keys::native;
 use crate::sorted::groups::NO_GROUP;
 
 /// Keys of fixed width, numbered.

@@ -15,7 +15,7 @@ use crate::exec::range_join::probe::on_devices::Devices;
 use crate::exec::range_lookup::relation::expected_rows;
 use crate::index::catalog::IndexCatalog;
 use crate::index::devices::Target;
-use crate::index::sort_keys::key_bytes;
+use crate::common::ordered_type::key_bytes;
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 
 /// Decides for one join, as soon as it is known how many rows there are to search.

@@ -7,7 +7,7 @@ use datafusion::physical_plan::metrics::{
 };
 
 use crate::exec::range_lookup::relation::PreparedIndex;
-use crate::index::column_index::Answer;
+use crate::index::key_index::Answer;
 
 /// Metrics of one partition.
 #[derive(Debug)]
@@ -78,16 +78,16 @@ impl RangeLookupMetrics {
     pub(crate) fn note_answer(&self, prepared: &PreparedIndex, answer: &Answer) {
         if answer.used_cpu_fallback {
             self.on_devices().cuda_fallbacks.add(1);
-        } else if prepared.ready.held.index.is_on_devices() {
+        } else if prepared.ready.reserved.index.is_on_devices() {
             self.on_devices().device_batches.add(1);
         }
     }
 
     /// Notes an index that this operator asks.
     pub(crate) fn note_index(&self, prepared: &PreparedIndex) {
-        let index = &prepared.ready.held.index;
+        let index = &prepared.ready.reserved.index;
         if index.is_on_devices() {
-            let bytes = prepared.ready.held.device_bytes();
+            let bytes = prepared.ready.reserved.device_bytes();
             self.on_devices().device_bytes.add(bytes);
         }
         if prepared.fell_back {

@@ -28,10 +28,12 @@ use crate::common::options::{EngineChoice, RmqOptions};
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::range_lookup::scan::{ScanVersion, load_columns, plan_table_scan, read_version};
-use crate::index::catalog::{HeldIndex, IndexCatalog, IndexKey};
-use crate::index::column_index::{ColumnIndex, ReadyIndex};
+use crate::index::catalog::{ReservedIndex, IndexCatalog, IndexKey};
+use crate::index::column_index::ColumnIndex;
+use crate::index::ready_index::ReadyIndex;
 use crate::index::devices::{DeviceEngine, Target};
-use crate::index::sort_keys::{Chunks, key_bytes};
+use crate::common::ordered_type::key_bytes;
+use crate::index::sort_keys::Chunks;
 use crate::logical_plan::range_lookup::Source;
 use rmq_engine::{EngineError, Extreme};
 
@@ -498,7 +500,7 @@ impl Relation {
         &self,
         (column, extreme): &(String, Extreme),
         target: &Target,
-        held: &Arc<HeldIndex>,
+        held: &Arc<ReservedIndex>,
         run: &ThisRun<'_>,
     ) {
         if let (Some(key), Some(version)) = (self.key(column, *extreme, target), &run.version)
@@ -514,7 +516,7 @@ impl Relation {
         building: &Building,
         context: &Arc<TaskContext>,
         options: &RmqOptions,
-    ) -> Result<Arc<HeldIndex>> {
+    ) -> Result<Arc<ReservedIndex>> {
         let bytes = ColumnIndex::estimate_on_cpu(&building.chunks, &building.data_type);
         let limit = options.index_memory_limit;
         let memory = self
@@ -524,7 +526,7 @@ impl Relation {
         building
             .spawn(move |b, _| {
                 let index = ColumnIndex::on_cpu(&b.chunks, &b.data_type, b.extreme, b.threads)?;
-                Ok(HeldIndex::new(index, memory, None))
+                Ok(ReservedIndex::new(index, memory, None))
             })
             .await
     }
@@ -539,7 +541,7 @@ impl Relation {
         building: &Building,
         context: &Arc<TaskContext>,
         options: &RmqOptions,
-    ) -> Result<Arc<HeldIndex>> {
+    ) -> Result<Arc<ReservedIndex>> {
         let (chunks, data_type) = (&building.chunks, &building.data_type);
         let needed = ColumnIndex::estimate_on_devices(&**engine, chunks, data_type);
         let bytes = ColumnIndex::estimate(&**engine, chunks, data_type);
@@ -560,7 +562,7 @@ impl Relation {
                     let (chunks, data_type) = (&b.chunks, &b.data_type);
                     let index =
                         ColumnIndex::on_devices(&*engine, chunks, data_type, b.extreme, b.threads)?;
-                    Ok(HeldIndex::new(index, memory, Some(on_device)))
+                    Ok(ReservedIndex::new(index, memory, Some(on_device)))
                 })
                 .await;
             match built {
@@ -583,7 +585,7 @@ impl Relation {
             relation: self,
             key,
             version: version.filter(|_| options.keep_indexes),
-            value_type: crate::index::sort_keys::value_type(data_type),
+            value_type: crate::common::ordered_type::value_type(data_type),
         }
     }
 
@@ -677,7 +679,7 @@ fn lacks_device_memory(error: &DataFusionError) -> bool {
 impl PreparedIndex {
     fn new(
         (column, extreme): (String, Extreme),
-        held: Arc<HeldIndex>,
+        held: Arc<ReservedIndex>,
         decision: &Decision,
         built: Option<Duration>,
     ) -> Self {
@@ -685,8 +687,8 @@ impl PreparedIndex {
             column,
             extreme,
             ready: ReadyIndex {
-                held,
-                cpu_may_stand_in: !decision.demanded,
+                reserved: held,
+                allow_cpu_fallback: !decision.demanded,
             },
             built,
             fell_back: false,
@@ -723,7 +725,7 @@ struct Held<'a> {
 
 impl Held<'_> {
     /// The index that is there.
-    fn find(&self, target: &Target) -> Option<Arc<HeldIndex>> {
+    fn find(&self, target: &Target) -> Option<Arc<ReservedIndex>> {
         let (column, extreme) = self.key;
         let version = self.version?.of_column(column);
         let key = self.relation.key(column, *extreme, target)?;
@@ -757,8 +759,8 @@ impl Building {
     /// Builds off the threads that poll streams.
     async fn spawn(
         &self,
-        build: impl FnOnce(&Self, &Waiting) -> Result<HeldIndex> + Send + 'static,
-    ) -> Result<Arc<HeldIndex>> {
+        build: impl FnOnce(&Self, &Waiting) -> Result<ReservedIndex> + Send + 'static,
+    ) -> Result<Arc<ReservedIndex>> {
         let this = self.clone();
         let held = blocking(move |waiting| build(&this, &waiting)).await?;
         Ok(Arc::new(held))

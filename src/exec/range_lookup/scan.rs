@@ -122,7 +122,7 @@ impl ScanVersion {
             Data::Columns(columns) => columns
                 .get(column)
                 .cloned()
-                .unwrap_or_else(|| Version::of_arrays(&[])),
+                .unwrap_or_else(|| Version::from_arrays(&[])),
             Data::Files { version, .. } => version.clone(),
         }
     }
@@ -162,7 +162,7 @@ pub(crate) async fn read_version(
         let names = columns.fields().iter().map(|f| f.name().clone());
         let versions = names.map(|name| {
             let chunks = memory_chunks(memory, &name)?;
-            Ok((name, Version::of_arrays(&chunks)))
+            Ok((name, Version::from_arrays(&chunks)))
         });
         return Ok(Some(ScanVersion(Data::Columns(
             versions.collect::<Result<_>>()?,

@@ -62,7 +62,7 @@ impl Answering {
         };
         self.prepare().await?;
         let input = futures::stream::iter([Ok(first)]).chain(input).boxed();
-        let on_devices = |one: &PreparedIndex| one.ready.held.index.is_on_devices();
+        let on_devices = |one: &PreparedIndex| one.ready.reserved.index.is_on_devices();
         if self.prepared.iter().any(on_devices) {
             return Ok(Gathering::new(Arc::new(self), input).boxed());
         }
@@ -152,7 +152,7 @@ impl Answering {
                 .await?;
             let found = call
                 .function
-                .result_type(index.ready.held.index.value_type());
+                .result_type(index.ready.reserved.index.value_type());
             if found != call.data_type {
                 return exec_err!(
                     "{call}: the column was a {} when the query was planned and now is a {found}; run the query again",

@@ -20,7 +20,7 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::exec::unique_groups::ascending::can_ascend;
 use crate::expr::total_order::TotalOrderUdaf;
-use crate::index::sort_keys::{is_ordered, value_type};
+use crate::common::ordered_type::{is_ordered, value_type};
 
 /// What an aggregate gives where each row is a group.
 #[derive(Debug)]

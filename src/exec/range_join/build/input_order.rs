@@ -8,7 +8,7 @@ use arrow::compute::{cast, concat};
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 
-use crate::index::sort_keys::value_type;
+use crate::common::ordered_type::value_type;
 
 /// The same batches but for empty ones, in the order of the first of `keys` by which none of them overlaps another. Each of `keys` names columns.
 /// Rows within the batches are not looked at.

@@ -18,7 +18,7 @@ use datafusion::physical_plan::SpillManager;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::collect::{RowOrder, Size};
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::index::sort_keys::value_type;
+use crate::common::ordered_type::value_type;
 use crate::sorted::sorted_rows::Comparison;
 
 /// Bytes of a batch in a file: what memory must suffice for at the least.
