@@ -12,10 +12,10 @@ use datafusion::logical_expr::{
     window_doc_sections::DOC_SECTION_ANALYTICAL,
 };
 
+use crate::common::ordered_type::check_ordered;
 use crate::common::range_function::RangeFunction;
 use crate::common::ranges::{Ranges, check_argument_count, coerce_bound};
 use crate::index::column_index::ColumnIndex;
-use crate::common::ordered_type::check_ordered;
 use crate::index::sort_keys::Chunks;
 
 /// What the three arguments are, for error messages.

@@ -13,9 +13,9 @@ use datafusion::logical_expr::{
 };
 
 use crate::common::column_ref::Names;
+use crate::common::ordered_type::check_ordered;
 use crate::common::range_function::RangeFunction;
 use crate::common::ranges::{check_argument_count, coerce_bound};
-use crate::common::ordered_type::check_ordered;
 use rmq_engine::Extreme;
 
 /// What the three arguments are, for error messages.

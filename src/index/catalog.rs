@@ -327,9 +327,7 @@ impl IndexCatalog {
                 why: "all CUDA devices have failed".to_string(),
             });
         };
-        let limit = largest
-            .limit
-            .min(limit.map_or(usize::MAX, |limit| limit.0));
+        let limit = largest.limit.min(limit.map_or(usize::MAX, |limit| limit.0));
         loop {
             let total = self.device_total.load(Ordering::Relaxed);
             if total.saturating_add(bytes) <= limit {

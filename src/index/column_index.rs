@@ -105,11 +105,7 @@ impl ColumnIndex {
         Ok(index)
     }
 
-    fn from_encoded(
-        engine: &dyn Engine,
-        encoded: Encoded,
-        options: &BuildOptions,
-    ) -> Result<Self> {
+    fn from_encoded(engine: &dyn Engine, encoded: Encoded, options: &BuildOptions) -> Result<Self> {
         let started = Instant::now();
         let index = KeyIndex::build(engine, encoded.column, encoded.decoder, options)?;
         Ok(Self {

@@ -6,9 +6,9 @@ use datafusion::common::{DataFusionError, Result, SharedResult};
 
 use crate::common::errors::engine_error;
 use crate::common::ranges::Ranges;
+use crate::index::decoder::Decoder;
 use crate::index::key_index::{Answer, KeyIndex};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
-use crate::index::decoder::Decoder;
 use arrow::datatypes::DataType;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::{BuildOptions, EngineError, Extreme};

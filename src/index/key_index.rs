@@ -11,9 +11,7 @@ use crate::common::ranges::Ranges;
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Encoded, KeyColumn};
 use rmq_engine::cpu::{Late, late_u32, late_u64, late_u128};
-use rmq_engine::{
-    BuildOptions, Column, Engine, EngineError, Key, Memory, Outputs, RangeIndex,
-};
+use rmq_engine::{BuildOptions, Column, Engine, EngineError, Key, Memory, Outputs, RangeIndex};
 
 /// An engine's index, and the decoder of its keys.
 #[derive(Debug)]

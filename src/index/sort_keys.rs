@@ -8,9 +8,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayData, ArrayRef, AsArray};
 use arrow::buffer::{Buffer, NullBuffer, ScalarBuffer};
 use arrow::compute::{cast, concat};
-use arrow::datatypes::{
-    ArrowNativeType, DataType, IntervalDayTimeType, IntervalMonthDayNanoType,
-};
+use arrow::datatypes::{ArrowNativeType, DataType, IntervalDayTimeType, IntervalMonthDayNanoType};
 use arrow::error::ArrowError;
 use datafusion::common::{Result, exec_datafusion_err};
 
@@ -201,7 +199,11 @@ pub(crate) fn encode(chunks: &Chunks, data_type: &DataType, extreme: Extreme) ->
 }
 
 /// Concatenates the chunks to one array of the value type; also returns the bytes that this copied.
-fn concatenate(chunks: &Chunks, data_type: &DataType, value_type: &DataType) -> Result<(ArrayRef, usize)> {
+fn concatenate(
+    chunks: &Chunks,
+    data_type: &DataType,
+    value_type: &DataType,
+) -> Result<(ArrayRef, usize)> {
     let plain = data_type == value_type;
     let decoded = chunks
         .arrays

@@ -59,7 +59,9 @@ impl Counts {
         }
         match &self.0 {
             None => right - left + 1,
-            Some(counts) => i64::from(counts[to_index(right + 1)]) - i64::from(counts[to_index(left)]),
+            Some(counts) => {
+                i64::from(counts[to_index(right + 1)]) - i64::from(counts[to_index(left)])
+            }
         }
     }
 

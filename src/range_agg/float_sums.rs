@@ -575,6 +575,9 @@ mod tests {
         let outlier: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN; 160]));
         let sums = FloatSums::from_chunks(std::slice::from_ref(&outlier), &permutation);
         assert!(!sums.borrows_column());
-        assert_eq!(FloatSums::estimate(&[outlier], &permutation), 160 * (8 + 24) + 320);
+        assert_eq!(
+            FloatSums::estimate(&[outlier], &permutation),
+            160 * (8 + 24) + 320
+        );
     }
 }

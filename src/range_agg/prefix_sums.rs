@@ -199,7 +199,8 @@ impl<T: ArrowPrimitiveType + Debug> Differences for PrefixSums<T> {
     fn differences(&self, ranges: &Ranges, counts: &Counts) -> ArrayRef {
         let sums = ranges.iter().map(|(left, right)| {
             let has_values = counts.count((left, right)) > 0;
-            has_values.then(|| self.sums[to_index(right + 1)].sub_wrapping(self.sums[to_index(left)]))
+            has_values
+                .then(|| self.sums[to_index(right + 1)].sub_wrapping(self.sums[to_index(left)]))
         });
         let sums = sums.collect::<PrimitiveArray<T>>();
         Arc::new(sums.with_data_type(self.data_type.clone()))

@@ -18,7 +18,7 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 use crate::common::dictionaries::has_few_keys;
 use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::{Waiting, blocking};
-use crate::exec::common::once_per_run::Run;
+use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build::build::{build_now, ties_matter};
 use crate::exec::range_join::build::collect::{BuildColumns, Collected, Size};
 use crate::exec::range_join::build::side::BuildSide;
@@ -42,7 +42,7 @@ const SMALL: usize = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct DeferredBuild {
     unsorted: Arc<Unsorted>,
-    sorted: Run<Side>,
+    sorted: SharedWork<Side>,
 }
 
 /// What it takes to sort it.
@@ -92,7 +92,7 @@ impl DeferredBuild {
                     memory: Some(rows.memory),
                 })),
             }),
-            sorted: Run::default(),
+            sorted: SharedWork::default(),
         }
     }
 

@@ -18,9 +18,9 @@ use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::metrics::DeviceMetrics;
 use crate::exec::range_join::probe::side::Side;
 use crate::exec::range_join::probe::stream::{Batches, Probing, evaluate_where_needed};
-use crate::exec::range_lookup::relation::of_devices;
 use crate::index::catalog::{DeviceBytes, IndexCatalog};
 use crate::index::column_index::ColumnIndex;
+use crate::index::cpu_fallback::device_failure;
 use crate::index::devices::DeviceEngine;
 use crate::index::sort_keys::Encoded;
 use crate::logical_plan::range_join::Unmatched;
@@ -123,7 +123,7 @@ impl Devices {
         if self.demanded {
             return Err(error.context("rmq.engine = 'cuda': a range join"));
         }
-        let why = of_devices(&error).ok_or(error)?;
+        let why = device_failure(&error).ok_or(error)?;
         log::warn!("the CPU answers a range join: {why}");
         Ok(())
     }

@@ -15,10 +15,10 @@ use datafusion::execution::spill_file::SpillFile;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::SpillManager;
 
+use crate::common::ordered_type::value_type;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::collect::{RowOrder, Size};
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::common::ordered_type::value_type;
 use crate::sorted::sorted_rows::Comparison;
 
 /// Bytes of a batch in a file: what memory must suffice for at the least.
