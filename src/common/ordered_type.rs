@@ -1,4 +1,4 @@
-//! Types that have an order, and the width and layout of the keys that stand for their values in an index.
+//! Types that have an order, and the layout of the keys that represent their values in an index.
 
 use arrow::datatypes::{DataType, IntervalUnit};
 use datafusion::common::{Result, plan_err};

@@ -117,7 +117,7 @@ impl ColumnIndex {
         })
     }
 
-    /// The CPU engine's index of a column in encoded chunks, built once enough ranges were asked to pay for the build.
+    /// The CPU engine's index of a column in encoded chunks, built once enough ranges were answered to make the build worthwhile.
     ///
     /// # Errors
     /// An execution error without a chunk, or for chunks of different key widths.

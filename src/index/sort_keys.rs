@@ -270,8 +270,8 @@ fn encoding_64(order: NativeOrder) -> Encoding<u64> {
     }
 }
 
-/// Arrow's buffer of a fixed-width array, seen as the bits of its values. A copy of it where it is not aligned for numbers of
-/// that width: intervals need not be, and what was read from a file may not.
+/// Returns the buffer of a fixed-width array as integers of that width. Copies it if it is not aligned for such integers, which is
+/// possible for intervals and for arrays that were read from a file.
 pub(crate) fn native<T: ArrowNativeType>(values: &ArrayRef) -> ScalarBuffer<T> {
     let data: ArrayData = values.to_data();
     let width = size_of::<T>();
@@ -290,7 +290,7 @@ fn borrow<T: ArrowNativeType + Send + Sync>(values: &ArrayRef) -> SharedSlice<T>
     Arc::new(native::<T>(values))
 }
 
-/// A buffer of `i128` seen as `u128`.
+/// A buffer of `i128` as `u128`.
 struct Bits128(ScalarBuffer<i128>);
 
 impl AsRef<[u128]> for Bits128 {
@@ -312,7 +312,7 @@ mod tests {
         let interval = |i| IntervalMonthDayNano::new(i, 7 - i, i64::from(i) << 40);
         let values: Vec<_> = (0..9).map(interval).collect();
         let whole = ScalarBuffer::from(values.clone());
-        // Such an array needs eight bytes, its bits as one number sixteen.
+        // The array requires an alignment of 8 bytes, its bits as one integer 16.
         let shifted = [&[0; 8], whole.inner().as_slice()].concat();
         let shifted = Buffer::from_slice_ref(&shifted).slice(8);
         let aligned: ArrayRef = Arc::new(IntervalMonthDayNanoArray::from(values));

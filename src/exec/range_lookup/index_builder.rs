@@ -73,7 +73,7 @@ struct MissingIndex {
 
 /// What the builds of a run share.
 struct Loaded {
-    /// The version of what was read, if the table can tell it.
+    /// The version of the data that was read, if the table reveals it.
     version: Option<ScanVersion>,
     load_time: Duration,
 }

@@ -58,7 +58,7 @@ impl RelationSource {
         column_type(&schema, column)
     }
 
-    /// Plans a scan of these columns; a subquery is scanned with all of its own.
+    /// Plans a scan of these columns; of a subquery, of all columns.
     ///
     /// # Errors
     /// An error that names the columns that do not exist any more, and the provider's own.

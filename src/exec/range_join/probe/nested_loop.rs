@@ -27,7 +27,8 @@ use crate::exec::range_join::probe::side::{Building, Side};
 use crate::exec::range_join::probe::stream::{Batches, Probing, evaluate_where_needed, next_rows};
 use crate::exec::range_join::spill::probe::is_exhausted;
 use crate::exec::range_join::spill::write::Spill;
-use crate::sorted::groups::{Groups, NO_GROUP};
+use crate::sorted::groups::Groups;
+use crate::sorted::id_map::NO_GROUP;
 use crate::sorted::key_search::LastFound;
 use crate::sorted::order_keys::OrderKeys;
 
