@@ -91,7 +91,7 @@ impl Hash for IndexSlot {
 
 /// A range function of three arguments: the id of the run and the bounds.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct IndexLookupUdf {
+pub struct IndexLookupUdf {
     function: RangeFunction,
     data_type: DataType,
     slot: IndexSlot,
@@ -101,7 +101,8 @@ pub(crate) struct IndexLookupUdf {
 impl IndexLookupUdf {
     /// A function of the index in `slot`. It is volatile, so that no rule folds it, or moves it to an operator that runs before the index
     /// is prepared.
-    pub(crate) fn new(function: RangeFunction, data_type: DataType, slot: IndexSlot) -> Self {
+    #[must_use]
+    pub fn new(function: RangeFunction, data_type: DataType, slot: IndexSlot) -> Self {
         Self {
             function,
             data_type,
@@ -110,7 +111,9 @@ impl IndexLookupUdf {
         }
     }
 
-    pub(crate) fn slot(&self) -> &IndexSlot {
+    /// The slot of the index.
+    #[must_use]
+    pub fn slot(&self) -> &IndexSlot {
         &self.slot
     }
 

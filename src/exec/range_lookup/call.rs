@@ -9,18 +9,24 @@ use datafusion::physical_expr::PhysicalExpr;
 use crate::common::range_function::RangeFunction;
 use crate::exec::range_lookup::relation::Relation;
 
-/// One call, planned.
+/// A call of a range function in physical expressions.
 #[derive(Debug, Clone)]
-pub(crate) struct PhysicalCall {
-    pub(crate) function: RangeFunction,
+pub struct PhysicalCall {
+    /// The function: which extreme, and whether its value or its position.
+    pub function: RangeFunction,
     pub(crate) relation: Arc<Relation>,
-    pub(crate) column: String,
-    pub(crate) left: Arc<dyn PhysicalExpr>,
-    pub(crate) right: Arc<dyn PhysicalExpr>,
-    pub(crate) output: String,
-    pub(crate) data_type: DataType,
+    /// The name of the indexed column.
+    pub column: String,
+    /// The first position, inclusive, over the input.
+    pub left: Arc<dyn PhysicalExpr>,
+    /// The last position, inclusive, over the input.
+    pub right: Arc<dyn PhysicalExpr>,
+    /// The name of the appended column.
+    pub output: String,
+    /// The type of the appended column.
+    pub data_type: DataType,
     /// Whether the bounds differ each time they are evaluated.
-    pub(crate) volatile: bool,
+    pub volatile: bool,
 }
 
 impl PhysicalCall {

@@ -34,16 +34,19 @@ use crate::expr::index_lookup::{IndexSlot, RunNumber};
 
 /// An index, and the slot in which an expression finds it.
 #[derive(Debug, Clone)]
-pub(crate) struct PhysicalLookup {
-    pub(crate) function: RangeFunction,
+pub struct PhysicalLookup {
+    /// The function that the expression computes.
+    pub function: RangeFunction,
     pub(crate) relation: Arc<Relation>,
-    pub(crate) column: String,
-    pub(crate) slot: IndexSlot,
+    /// The name of the indexed column.
+    pub column: String,
+    /// The slot in which the expression finds the index.
+    pub slot: IndexSlot,
 }
 
 /// Returns its input, once the indexes are prepared, with the id of the run as a further column.
 #[derive(Debug)]
-pub(crate) struct PrepareIndexesExec {
+pub struct PrepareIndexesExec {
     input: Arc<dyn ExecutionPlan>,
     lookups: Vec<PhysicalLookup>,
     /// The name of the further column.
