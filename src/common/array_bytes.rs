@@ -1,22 +1,22 @@
-//! Bytes of arrays.
+//! Memory sizes of arrays.
 
 use arrow::array::{Array, ArrayRef, AsArray, make_array};
 
-/// [`array_bytes`] of all of some arrays.
+/// The sum of [`array_bytes`] of some arrays.
 pub(crate) fn arrays_bytes(arrays: &[ArrayRef]) -> usize {
     arrays.iter().map(|array| array_bytes(array)).sum()
 }
 
-/// About how many bytes the values of an array take: a slice's own, not those of what it is a slice of, and of views what they show.
+/// Estimates the bytes of the values of an array: of a slice only its part of the buffers, of views also the bytes that they refer to.
 pub(crate) fn array_bytes(array: &dyn Array) -> usize {
     match array.to_data().get_slice_memory_size() {
-        Ok(own) => own + shown_bytes(array),
+        Ok(own) => own + viewed_bytes(array),
         Err(_) => array.get_array_memory_size(),
     }
 }
 
-/// What views show, those of nested values included: Arrow counts the views alone.
-fn shown_bytes(array: &dyn Array) -> usize {
+/// The bytes that views refer to, also in nested values: Arrow counts only the views themselves.
+fn viewed_bytes(array: &dyn Array) -> usize {
     if let Some(views) = array.as_string_view_opt() {
         views.total_buffer_bytes_used()
     } else if let Some(views) = array.as_binary_view_opt() {
@@ -25,7 +25,7 @@ fn shown_bytes(array: &dyn Array) -> usize {
         let data = array.to_data();
         let nested = data.child_data().iter();
         nested
-            .map(|values| shown_bytes(&make_array(values.clone())))
+            .map(|values| viewed_bytes(&make_array(values.clone())))
             .sum()
     }
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slice_counts_what_it_shows() {
+    fn a_slice_counts_only_its_own_values() {
         let numbers = Int64Array::from_iter_values(0..1000);
         assert_eq!(array_bytes(&numbers.slice(10, 5)), 40);
         let long = "a text that is longer than a view";
@@ -49,8 +49,8 @@ mod tests {
         assert_eq!(array_bytes(&views.slice(3, 10)), 10 * (16 + long.len()));
         let field = Arc::new(Field::new("text", DataType::Utf8View, false));
         let nested = StructArray::from(vec![(field, Arc::new(views) as ArrayRef)]);
-        let shown = 10 * (16 + long.len());
-        assert_eq!(array_bytes(&nested.slice(3, 10)), shown);
+        let viewed = 10 * (16 + long.len());
+        assert_eq!(array_bytes(&nested.slice(3, 10)), viewed);
         let texts = StringArray::from(texts);
         assert_eq!(array_bytes(&texts.slice(3, 10)), 11 * 4 + 10 * long.len());
     }

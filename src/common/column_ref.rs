@@ -1,4 +1,4 @@
-//! `'catalog.schema.table.column'`: what the first argument of a range function names.
+//! References to columns by name, `'catalog.schema.table.column'`, and their resolution in a session's catalogs.
 
 use std::fmt::{self, Display};
 use std::hash::{Hash, Hasher};
@@ -14,9 +14,9 @@ use datafusion::common::{
 };
 use futures::FutureExt;
 
-use crate::index::sort_keys::check_ordered;
+use crate::common::ordered_type::check_ordered;
 
-/// A column of a registered table, its table resolved against the session's default catalog and schema.
+/// A column of a registered table, with the table's full name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ColumnRef {
     pub(crate) catalog: Arc<str>,
@@ -42,10 +42,10 @@ impl ColumnRef {
     }
 }
 
-/// What names are resolved against: the session's catalogs, its default catalog and schema, and whether
-/// unquoted identifiers are folded to lower case.
+/// The context in which names are resolved: the session's catalogs, its default catalog and schema, and whether unquoted identifiers
+/// are folded to lower case.
 ///
-/// The catalogs are held weakly: they may hold views whose plans hold functions that hold this.
+/// The reference to the catalogs is weak: they may contain views whose plans contain functions that refer to this.
 #[derive(Clone)]
 pub(crate) struct Names {
     catalogs: Weak<dyn CatalogProviderList>,
@@ -56,15 +56,15 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn new(catalogs: &Arc<dyn CatalogProviderList>, config: &ConfigOptions) -> Self {
-        Self::of_catalogs(Arc::downgrade(catalogs), config)
+        Self::from_weak(Arc::downgrade(catalogs), config)
     }
 
-    /// The same catalogs seen with the options of `config`.
+    /// Returns the same catalogs with the options of `config`.
     pub(crate) fn with_config(&self, config: &ConfigOptions) -> Self {
-        Self::of_catalogs(Weak::clone(&self.catalogs), config)
+        Self::from_weak(Weak::clone(&self.catalogs), config)
     }
 
-    fn of_catalogs(catalogs: Weak<dyn CatalogProviderList>, config: &ConfigOptions) -> Self {
+    fn from_weak(catalogs: Weak<dyn CatalogProviderList>, config: &ConfigOptions) -> Self {
         Self {
             catalogs,
             default_catalog: config.catalog.default_catalog.clone(),
@@ -73,7 +73,7 @@ impl Names {
         }
     }
 
-    /// Reads the first argument of `function` by SQL's identifier rules.
+    /// Parses the first argument of `function` by SQL's identifier rules.
     ///
     /// # Errors
     /// A planning error if the text is not `table.column`, qualified or quoted as needed.
@@ -94,7 +94,7 @@ impl Names {
         })
     }
 
-    /// Reads a column's name, qualified or not, by SQL's identifier rules.
+    /// Parses a column's name, qualified or not, by SQL's identifier rules.
     pub(crate) fn parse_column(&self, text: &str) -> Column {
         if self.fold_case {
             Column::from_qualified_name(text)
@@ -108,15 +108,15 @@ impl Names {
         table.resolve(&self.default_catalog, &self.default_schema)
     }
 
-    /// Reads a table's name by SQL's identifier rules.
+    /// Parses a table's name by SQL's identifier rules.
     pub(crate) fn parse_table(&self, text: &str) -> ResolvedTableReference {
         self.resolve(TableReference::parse_str_normalized(text, !self.fold_case))
     }
 
-    /// The field of a named column, checked to have an order.
+    /// Returns the field of a column whose type has an order.
     ///
     /// # Errors
-    /// A planning error for an unknown table or column, with the near names, and for a type without an order.
+    /// A planning error for an unknown table or column, with similar names, and for a type without an order.
     pub(crate) fn field(&self, function: &str, name: &ColumnRef) -> Result<FieldRef> {
         let provider = self.table(function, &name.table_reference())?;
         let schema = provider.schema();
@@ -135,8 +135,10 @@ impl Names {
         Ok(Arc::new(field.clone()))
     }
 
-    /// The provider of a table, as far as it is known without waiting: names are resolved while a query is
-    /// being planned, which DataFusion does synchronously.
+    /// Returns the provider of a table without waiting: names are resolved during logical planning, which is synchronous.
+    ///
+    /// # Errors
+    /// A planning error for an unknown table, with similar names, and for a table that its schema has to wait for.
     pub(crate) fn table(
         &self,
         function: &str,
@@ -160,7 +162,10 @@ impl Names {
         }
     }
 
-    /// The provider of a table, found while a plan is being made ready to run.
+    /// Returns the provider of a table, during physical planning.
+    ///
+    /// # Errors
+    /// A planning error for an unknown table, with similar names.
     pub(crate) async fn find_table(
         &self,
         function: &str,
@@ -199,29 +204,29 @@ async fn lookup(
     }
 }
 
-/// The error for a table that is not there, with the names that come near.
+/// The error for an unknown table, with similar names.
 fn unknown_table(
     function: &str,
     table: &ResolvedTableReference,
     catalogs: &Arc<dyn CatalogProviderList>,
 ) -> DataFusionError {
-    /// Names less alike than this are no help; DataFusion uses the same bound for columns.
-    const NEAR: f64 = 0.5;
+    /// The least similarity of a suggestion; DataFusion uses the same bound for columns.
+    const MIN_SIMILARITY: f64 = 0.5;
     let known = schema_of(catalogs, table)
         .map(|schema| schema.table_names())
         .unwrap_or_default();
-    let likeness =
+    let similarity =
         |name: &str| normalized_levenshtein(&name.to_lowercase(), &table.table.to_lowercase());
-    let mut near: Vec<_> = known
+    let mut similar: Vec<_> = known
         .iter()
-        .map(|name| (likeness(name), name))
-        .filter(|(likeness, _)| *likeness >= NEAR)
+        .map(|name| (similarity(name), name))
+        .filter(|(similarity, _)| *similarity >= MIN_SIMILARITY)
         .collect();
-    near.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
-    let hint = match near.as_slice() {
+    similar.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    let hint = match similar.as_slice() {
         [] => String::new(),
-        near => {
-            let names: Vec<_> = near
+        similar => {
+            let names: Vec<_> = similar
                 .iter()
                 .take(3)
                 .map(|(_, name)| format!("'{name}'"))

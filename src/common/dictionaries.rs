@@ -1,5 +1,5 @@
-//! Dictionaries with few keys. The values of several batches may need more keys than one dictionary has: Arrow then fails, or panics.
-//! So what is selected from batches has [more keys](roomy_type) until it goes out, cut into as many batches as the keys demand.
+//! Dictionaries with narrow keys. The values of several batches may need more keys than one dictionary has: Arrow then fails, or panics.
+//! So rows that are selected from batches have [wider keys](roomy_type) until they are output, in as many batches as the keys require.
 
 use std::hash::Hash;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use arrow::error::ArrowError;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::{HashMap, HashSet, Result, exec_err, internal_err};
 
-/// Whether this is a dictionary whose keys, of one or two bytes, soon do not suffice for the values of several, or has such in it.
+/// Whether this is, or contains, a dictionary with keys of one or two bytes, too few for the values of several batches.
 pub(crate) fn has_few_keys(data_type: &DataType) -> bool {
     match data_type {
         DataType::Dictionary(key, values) => are_few(key) || has_few_keys(values),
@@ -31,7 +31,7 @@ fn are_few(key: &DataType) -> bool {
     key.primitive_width() < Some(4)
 }
 
-/// The field of what a list, a map or runs consist of.
+/// The field of the elements of a list or a map, or of the values of runs.
 fn element(data_type: &DataType) -> Option<&FieldRef> {
     match data_type {
         DataType::List(field)
@@ -45,7 +45,7 @@ fn element(data_type: &DataType) -> Option<&FieldRef> {
     }
 }
 
-/// The type with keys for the values of many batches, if this one has few: a dictionary with more, nested values without dictionaries.
+/// The type with enough keys for the values of many batches: a dictionary with wider keys, or nested values without dictionaries.
 pub(crate) fn roomy_type(data_type: &DataType) -> DataType {
     match data_type {
         few if !has_few_keys(few) => few.clone(),
@@ -75,8 +75,11 @@ fn plain_type(data_type: &DataType) -> DataType {
     }
 }
 
-/// These rows, each of one of the arrays, which are of one type; `None` is NULL. Dictionaries come in the [roomy](roomy_type) type, with the
-/// values alone that are asked for.
+/// Selects rows, as pairs of an array and a row of it, from arrays of one type; `None` gives NULL. Dictionaries are returned in the
+/// [roomy](roomy_type) type, with only the values that are used.
+///
+/// # Errors
+/// Arrow's; an internal error without an array.
 pub(crate) fn select(arrays: &[&dyn Array], rows: &[Option<(usize, usize)>]) -> Result<ArrayRef> {
     let Some(first) = arrays.first() else {
         return internal_err!("rows are selected from no array");
@@ -105,9 +108,9 @@ fn select_plain(arrays: &[&dyn Array], rows: &[Option<(usize, usize)>]) -> Resul
         return Ok(take(*one, &rows.collect::<UInt64Array>(), None)?);
     }
     let null = new_null_array(arrays[0].data_type(), 1);
-    let place_of_null = (arrays.len(), 0);
+    let null_row = (arrays.len(), 0);
     let arrays: Vec<&dyn Array> = arrays.iter().copied().chain([null.as_ref()]).collect();
-    let rows = rows.iter().map(|row| row.unwrap_or(place_of_null));
+    let rows = rows.iter().map(|row| row.unwrap_or(null_row));
     Ok(interleave(&arrays, &rows.collect::<Vec<_>>())?)
 }
 
@@ -116,7 +119,7 @@ fn select_from_dictionaries<K: ArrowDictionaryKeyType, O: ArrowDictionaryKeyType
     rows: &[Option<(usize, usize)>],
 ) -> Result<ArrayRef> {
     let arrays: Vec<&DictionaryArray<K>> = arrays.iter().map(|a| a.as_dictionary()).collect();
-    let mut met = Met::default();
+    let mut distinct = Distinct::default();
     let mut keys = PrimitiveBuilder::<O>::with_capacity(rows.len());
     for row in rows {
         let value = row.and_then(|(array, row)| {
@@ -125,44 +128,47 @@ fn select_from_dictionaries<K: ArrowDictionaryKeyType, O: ArrowDictionaryKeyType
                 .then(|| (array, keys.value(row).as_usize()))
         });
         let key = value.map(|value| {
-            let key = O::Native::from_usize(met.number(value));
+            let key = O::Native::from_usize(distinct.id(value));
             key.ok_or(ArrowError::DictionaryKeyOverflowError)
         });
         keys.append_option(key.transpose()?);
     }
     let values: Vec<&dyn Array> = arrays.iter().map(|a| a.values().as_ref()).collect();
-    let values = interleave(&values, &met.list)?;
+    let values = interleave(&values, &distinct.list)?;
     Ok(Arc::new(DictionaryArray::<O>::try_new(
         keys.finish(),
         values,
     )?))
 }
 
-/// Numbers what it meets in the order in which it meets it.
-struct Met<T> {
-    numbers: HashMap<T, usize>,
+/// Consecutive ids of distinct values, in order of first occurrence.
+struct Distinct<T> {
+    ids: HashMap<T, usize>,
     list: Vec<T>,
 }
 
-impl<T> Default for Met<T> {
+impl<T> Default for Distinct<T> {
     fn default() -> Self {
         Self {
-            numbers: HashMap::default(),
+            ids: HashMap::default(),
             list: vec![],
         }
     }
 }
 
-impl<T: Copy + Eq + Hash> Met<T> {
-    fn number(&mut self, value: T) -> usize {
-        *self.numbers.entry(value).or_insert_with(|| {
+impl<T: Copy + Eq + Hash> Distinct<T> {
+    fn id(&mut self, value: T) -> usize {
+        *self.ids.entry(value).or_insert_with(|| {
             self.list.push(value);
             self.list.len() - 1
         })
     }
 }
 
-/// The same values in the [roomy](roomy_type) type.
+/// Casts an array to the [roomy](roomy_type) type.
+///
+/// # Errors
+/// Arrow's.
 pub(crate) fn with_room(array: &ArrayRef) -> Result<ArrayRef> {
     let roomy = roomy_type(array.data_type());
     if *array.data_type() == roomy {
@@ -171,11 +177,11 @@ pub(crate) fn with_room(array: &ArrayRef) -> Result<ArrayRef> {
     Ok(cast(array, &roomy)?)
 }
 
-/// Columns of so many rows in these types, of which they may have the [roomy](roomy_type) ones: in parts, each with the rows that it has, as
-/// many as its keys suffice for.
+/// Casts columns of `rows` rows from their [roomy](roomy_type) types to `types`. Returns parts, each with its rows: as many as the keys
+/// of the types suffice for.
 ///
 /// # Errors
-/// If a nested value can't be had in its type.
+/// An execution error if a single nested value can't be cast to its type.
 pub(crate) fn fit(
     columns: &[ArrayRef],
     types: &[&DataType],
@@ -201,16 +207,16 @@ pub(crate) fn fit(
     }
 }
 
-/// A column that is to be of a type.
+/// A column that is cast to a type.
 enum Fitting<'a> {
-    /// It is.
+    /// The column has the type.
     Fits(&'a ArrayRef),
-    /// A dictionary that has more keys.
+    /// A dictionary with wider keys.
     Dictionary {
         roomy: &'a DictionaryArray<UInt32Type>,
         key: &'a DataType,
-        /// For each value the first that is equal to it, where there may be more values than keys.
-        same: Option<Vec<u32>>,
+        /// For each value the first equal value, if there are more values than keys.
+        first_equal: Option<Vec<u32>>,
     },
     Nested(&'a ArrayRef, &'a DataType),
 }
@@ -226,7 +232,7 @@ impl<'a> Fitting<'a> {
                     Self::Dictionary {
                         roomy,
                         key,
-                        same: many.then(|| equal_values(values)).transpose()?,
+                        first_equal: many.then(|| equal_values(values)).transpose()?,
                     }
                 }
                 _ => Self::Nested(column, data_type),
@@ -234,20 +240,20 @@ impl<'a> Fitting<'a> {
         )
     }
 
-    /// Where a part has to end that begins with these rows.
+    /// The end of the part that begins at the start of these rows.
     fn end(&self, rows: &Range<usize>) -> Result<usize> {
         match self {
             Self::Dictionary {
                 roomy,
                 key,
-                same: Some(same),
+                first_equal: Some(first_equal),
             } => {
-                let mut met = HashSet::new();
+                let mut distinct = HashSet::new();
                 let (keys, most) = (roomy.keys(), number_of_keys(key));
                 let cut = rows.clone().find(|row| {
                     keys.is_valid(*row)
-                        && met.insert(same[keys.value(*row) as usize])
-                        && met.len() > most
+                        && distinct.insert(first_equal[keys.value(*row) as usize])
+                        && distinct.len() > most
                 });
                 Ok(cut.unwrap_or(rows.end))
             }
@@ -267,16 +273,20 @@ impl<'a> Fitting<'a> {
 
     fn part(&self, rows: &Range<usize>) -> Result<ArrayRef> {
         macro_rules! dictionary {
-            ($key:ty, $roomy:expr, $same:expr) => {
-                part_of_dictionary::<$key>($roomy, $same, rows)
+            ($key:ty, $roomy:expr, $first_equal:expr) => {
+                part_of_dictionary::<$key>($roomy, $first_equal, rows)
             };
         }
         match self {
             Self::Fits(column) => Ok(column.slice(rows.start, rows.len())),
-            Self::Dictionary { roomy, key, same } => {
-                let same = same.as_deref();
+            Self::Dictionary {
+                roomy,
+                key,
+                first_equal,
+            } => {
+                let first_equal = first_equal.as_deref();
                 downcast_integer! {
-                    *key => (dictionary, roomy, same),
+                    *key => (dictionary, roomy, first_equal),
                     other => internal_err!("a dictionary has keys of the type {other}"),
                 }
             }
@@ -287,7 +297,7 @@ impl<'a> Fitting<'a> {
     }
 }
 
-/// How many keys there are of a type.
+/// The number of keys of a key type.
 pub(crate) fn number_of_keys(key: &DataType) -> usize {
     let bits = 8 * key.primitive_width().unwrap_or_default();
     let bits = bits - usize::from(key.is_signed_integer());
@@ -295,28 +305,28 @@ pub(crate) fn number_of_keys(key: &DataType) -> usize {
     1_usize.checked_shl(bits).unwrap_or(usize::MAX)
 }
 
-/// Some rows of a dictionary as one of other keys, which suffice.
+/// Converts some rows of a dictionary to another key type, which has enough keys for them.
 fn part_of_dictionary<K: ArrowDictionaryKeyType>(
     roomy: &DictionaryArray<UInt32Type>,
-    same: Option<&[u32]>,
+    first_equal: Option<&[u32]>,
     rows: &Range<usize>,
 ) -> Result<ArrayRef> {
-    let mut met = Met::default();
+    let mut distinct = Distinct::default();
     let mut keys = PrimitiveBuilder::<K>::with_capacity(rows.len());
     for key in &roomy.keys().slice(rows.start, rows.len()) {
-        let value = key.map(|key| same.map_or(key, |same| same[key as usize]));
+        let value = key.map(|key| first_equal.map_or(key, |first_equal| first_equal[key as usize]));
         let key = value.map(|value| {
-            let key = K::Native::from_usize(met.number(value));
+            let key = K::Native::from_usize(distinct.id(value));
             key.ok_or(ArrowError::DictionaryKeyOverflowError)
         });
         keys.append_option(key.transpose()?);
     }
-    let values = take(roomy.values(), &UInt32Array::from(met.list), None)?;
+    let values = take(roomy.values(), &UInt32Array::from(distinct.list), None)?;
     let fitted = DictionaryArray::<K>::try_new(keys.finish(), values)?;
     Ok(Arc::new(fitted))
 }
 
-/// For each value the first that is equal to it, as far as that can be told.
+/// For each value the index of the first equal value; its own index for types without a row format.
 fn equal_values(values: &ArrayRef) -> Result<Vec<u32>> {
     let field = SortField::new(values.data_type().clone());
     if !RowConverter::supports_fields(std::slice::from_ref(&field)) {
@@ -324,7 +334,7 @@ fn equal_values(values: &ArrayRef) -> Result<Vec<u32>> {
     }
     let rows = RowConverter::new(vec![field])?.convert_columns(&[Arc::clone(values)])?;
     let mut first = HashMap::new();
-    let same = (0_u32..).zip(rows.iter());
-    let same = same.map(|(i, row)| *first.entry(row.data().to_vec()).or_insert(i));
-    Ok(same.collect())
+    let first_equal = (0_u32..).zip(rows.iter());
+    let first_equal = first_equal.map(|(i, row)| *first.entry(row.data().to_vec()).or_insert(i));
+    Ok(first_equal.collect())
 }

@@ -1,10 +1,10 @@
-//! Errors of the engine as DataFusion's.
+//! Conversion of the engine's errors.
 
 use datafusion::common::DataFusionError;
 
 use rmq_engine::EngineError;
 
-/// An engine's error as DataFusion's: memory that was not granted is what DataFusion spills for.
+/// Converts an engine's error. Missing memory becomes `ResourcesExhausted`, at which operators spill.
 pub(crate) fn engine_error(error: EngineError) -> DataFusionError {
     match error {
         EngineError::OutOfMemory { .. } => DataFusionError::ResourcesExhausted(error.to_string()),

@@ -1,9 +1,12 @@
-//! TODO
+//! Types that several subsystems share: options, the bounds of ranges, names of columns, and helpers for Arrow arrays.
+//!
+//! The lowest folder: it imports no other folder of the crate.
 
 pub(crate) mod array_bytes;
 pub(crate) mod column_ref;
 pub(crate) mod dictionaries;
 pub(crate) mod errors;
 pub(crate) mod options;
+pub(crate) mod ordered_type;
 pub(crate) mod range_function;
 pub(crate) mod ranges;

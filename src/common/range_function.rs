@@ -1,21 +1,21 @@
-//! The four questions about a range of rows, and their names in SQL.
+//! The four range functions and their names in SQL.
 
 use arrow::datatypes::DataType;
 
-use crate::index::sort_keys::value_type;
+use crate::common::ordered_type::value_type;
 use rmq_engine::Extreme;
 
-/// One of the four questions about a range of rows: the extreme value, or where it stands.
+/// One of the four functions of a range of rows: the smallest or largest value, or the position of that value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RangeFunction {
-    /// Which end of the order.
+    /// Whether the smallest or the largest value is meant.
     pub extreme: Extreme,
-    /// Whether the (leftmost) position of the extreme is asked for instead of its value.
+    /// Whether the result is the leftmost position of the value instead of the value.
     pub position: bool,
 }
 
 impl RangeFunction {
-    /// All four, in the order in which the documentation lists them.
+    /// All four, in the order of the documentation.
     pub const ALL: [Self; 4] = [
         Self {
             extreme: Extreme::Min,
@@ -35,7 +35,7 @@ impl RangeFunction {
         },
     ];
 
-    /// The type of the answer, for a column of this type.
+    /// The type of the result for a column of this type.
     pub(crate) fn result_type(self, column: &DataType) -> DataType {
         if self.position {
             DataType::Int64

@@ -1,4 +1,4 @@
-//! The bounds of a range: any integers, inclusive, in Arrow arrays.
+//! The bounds of ranges: inclusive integers of any type, in Arrow arrays.
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
 use arrow::buffer::NullBuffer;
@@ -6,11 +6,11 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use datafusion::common::{Result, plan_err};
 
-/// The type that argument `name` of `function` is coerced to: its own if that is an integer, Int64 for a
-/// bare NULL or an untyped parameter.
+/// Returns the type that argument `name` of `function` is coerced to: its own for an integer, Int64 for a bare NULL or an untyped
+/// parameter.
 ///
 /// # Errors
-/// A planning error that names the function, the argument and its type, for any other type.
+/// A planning error that names the function, the argument and its type, for all other types.
 pub(crate) fn coerce_bound(function: &str, name: &str, data_type: &DataType) -> Result<DataType> {
     match data_type {
         t if t.is_integer() => Ok(t.clone()),
@@ -26,7 +26,10 @@ pub(crate) fn coerce_bound(function: &str, name: &str, data_type: &DataType) -> 
     }
 }
 
-/// Refuses a call without exactly three arguments.
+/// Checks that a call has three arguments.
+///
+/// # Errors
+/// A planning error for any other number.
 pub(crate) fn check_argument_count(function: &str, given: usize, what: &str) -> Result<()> {
     if given == 3 {
         return Ok(());
@@ -34,7 +37,7 @@ pub(crate) fn check_argument_count(function: &str, given: usize, what: &str) -> 
     plan_err!("{function} takes 3 arguments ({what}), but {given} were given")
 }
 
-/// Inclusive ranges of positions, one a row, not yet clipped to a column.
+/// Inclusive ranges of positions, one per row, not clipped to a column.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     left: Int64Array,
@@ -42,7 +45,10 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Reads two integer arrays of one length. A row with a NULL bound becomes an empty range.
+    /// Reads two integer arrays of the same length. A row with a NULL bound becomes an empty range.
+    ///
+    /// # Errors
+    /// Arrow's, for arrays that can't be cast to Int64.
     pub(crate) fn try_new(left: &ArrayRef, right: &ArrayRef) -> Result<Self> {
         let (left, right) = (to_int64(left)?, to_int64(right)?);
         let Some(nulls) =
@@ -67,7 +73,7 @@ impl Ranges {
         })
     }
 
-    /// Ranges by their left bounds and their right ones, as many.
+    /// Ranges with these left and right bounds, in vectors of the same length.
     pub(crate) fn new(left: Vec<i64>, right: Vec<i64>) -> Self {
         Self {
             left: left.into(),
@@ -87,14 +93,14 @@ impl Ranges {
         self.right.values()
     }
 
-    /// The bounds of each range, left and right.
+    /// The left and right bound of each range.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, i64)> {
         let bounds = self.left().iter().zip(self.right());
         bounds.map(|(left, right)| (*left, *right))
     }
 }
 
-/// Ranges by their bounds, left and right.
+/// Collects ranges from their left and right bounds.
 impl FromIterator<(i64, i64)> for Ranges {
     fn from_iter<T: IntoIterator<Item = (i64, i64)>>(bounds: T) -> Self {
         let (left, right) = bounds.into_iter().unzip();
@@ -102,7 +108,7 @@ impl FromIterator<(i64, i64)> for Ranges {
     }
 }
 
-/// Any integers as Int64. An unsigned one past its limit lies past every column: the limit serves as well.
+/// Casts integers to Int64. An unsigned value beyond its maximum is beyond every column, and so is the maximum.
 fn to_int64(bounds: &ArrayRef) -> Result<Int64Array> {
     Ok(match bounds.data_type() {
         DataType::Int64 => bounds.as_primitive::<Int64Type>().clone(),
@@ -124,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nulls_are_empty_and_huge_unsigned_bounds_stay_right_of_everything() {
+    fn null_bounds_are_empty_ranges_and_huge_unsigned_bounds_saturate() {
         let left: ArrayRef = Arc::new(Int8Array::from(vec![Some(-3), None, Some(2)]));
         let right: ArrayRef = Arc::new(UInt64Array::from(vec![Some(u64::MAX), Some(7), None]));
         let ranges = Ranges::try_new(&left, &right).unwrap();

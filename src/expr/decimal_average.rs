@@ -1,4 +1,4 @@
-//! The average of decimals, of their sum and how many there are: the last step of DataFusion's AVG.
+//! The average of decimals from their sum and count: the last step of DataFusion's AVG.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
 };
 
-/// `(sum, count)`: the average, cut off behind the digits of its type. NULL where the sum is.
+/// The function `(sum, count)` that returns the average, truncated to the digits of its type. NULL if the sum is NULL.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DecimalAverageUdf {
-    /// The type that AVG gives.
+    /// The return type of AVG.
     average: DataType,
     signature: Signature,
 }
@@ -30,8 +30,8 @@ impl DecimalAverageUdf {
         }
     }
 
-    /// The type in which DataFusion's AVG adds decimals of this type up, with room for the digits that it adds and for 10^9
-    /// rows. None for what is no decimal, and for one of negative scale, of which AVG knows no power of ten.
+    /// The type in which DataFusion's AVG sums decimals of this type, with room for the digits that AVG adds and for 10^9 rows. `None`
+    /// for other types, and for decimals of negative scale, which AVG does not support.
     pub(crate) fn sum_type(data_type: &DataType) -> Option<DataType> {
         let (precision, scale) = decimal_digits(data_type).filter(|(_, scale)| *scale >= 0)?;
         let most = match data_type {
@@ -82,12 +82,12 @@ impl ScalarUDFImpl for DecimalAverageUdf {
             }
             other => return internal_err!("sums for an average are no {other}"),
         };
-        // Of the same digits, perhaps in fewer bits.
+        // The same digits, possibly in fewer bits.
         Ok(ColumnarValue::Array(cast(&averages, &self.average)?))
     }
 }
 
-/// The averages in the bits of their sums.
+/// Computes averages in the native type of the sums.
 fn averages<S: DecimalType>(
     sums: &ArrayRef,
     scale: i8,
@@ -117,7 +117,7 @@ fn averages<S: DecimalType>(
     });
     let averages = averages.collect::<Result<PrimitiveArray<S>>>()?;
     Ok(Arc::new(averages.with_precision_and_scale(
-        // Checked above to suffice.
+        // The precision was checked above.
         precision, target,
     )?))
 }

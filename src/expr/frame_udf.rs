@@ -1,5 +1,5 @@
-//! The window form, `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`: frames whose bounds
-//! differ from row to row. Positions count within the partition.
+//! The window form, `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`: frames with bounds that differ from row to row.
+//! Positions count the rows of the partition.
 
 use std::sync::Arc;
 
@@ -12,12 +12,13 @@ use datafusion::logical_expr::{
     window_doc_sections::DOC_SECTION_ANALYTICAL,
 };
 
+use crate::common::ordered_type::check_ordered;
 use crate::common::range_function::RangeFunction;
 use crate::common::ranges::{Ranges, check_argument_count, coerce_bound};
 use crate::index::column_index::ColumnIndex;
-use crate::index::sort_keys::{Chunks, check_ordered};
+use crate::index::sort_keys::Chunks;
 
-/// What the three arguments are, for error messages.
+/// The three arguments, for error messages.
 const ARGUMENTS: &str = "a value, the first position in the partition and the last";
 
 /// One of `frame_min`, `frame_max`, `frame_argmin`, `frame_argmax`.
@@ -125,7 +126,7 @@ impl PartitionEvaluator for FrameEvaluator {
                 values.len()
             );
         };
-        // DataFusion evaluates partitions one after another on as many threads as it has; more would not help.
+        // DataFusion's tasks use all cores already, so each index is built on one thread.
         let chunks = Chunks {
             arrays: vec![Arc::clone(value)],
             held_by_table: true,

@@ -1,8 +1,9 @@
-//! A range function that is evaluated as an expression, of an index that an operator below has made ready. It serves the one
-//! place where a call can't become a column of an input: the ON of an outer join, with bounds from both sides.
+//! A range function that is evaluated as an expression, of an index that an operator below has prepared. It is needed where
+//! a call can't become a column of an input: in the ON of an outer join, with bounds from both sides.
 //!
-//! The expression belongs to the plan, of which there may be several runs at once, each with an index of its own. So the operator
-//! adds a column with the number of the run to its rows, and the expression takes it as an argument.
+//! The expression belongs to the plan, and several runs of the plan at once each have an index of their own. An expression does not see
+//! the task context, which identifies a run for operators. So the operator appends the id of the run to its rows, and the expression
+//! takes it as an argument.
 
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,14 +19,15 @@ use datafusion::logical_expr::{
 
 use crate::common::range_function::RangeFunction;
 use crate::common::ranges::Ranges;
-use crate::index::column_index::ReadyIndex;
+use crate::index::ready_index::ReadyIndex;
 
-/// The number of a run, which no other has. Rows of the run share its memory, which tells whether there are any.
+/// The unique id of a run of a plan, as a column. The rows of the run share its memory, whose reference count tells whether the run has
+/// ended.
 #[derive(Debug, Clone)]
 pub(crate) struct RunNumber(UInt64Array);
 
 impl Default for RunNumber {
-    /// A new one.
+    /// A new id.
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self(vec![NEXT.fetch_add(1, Ordering::Relaxed)].into())
@@ -33,42 +35,42 @@ impl Default for RunNumber {
 }
 
 impl RunNumber {
-    /// The type of a column of such numbers: a dictionary, as its values are not copied when rows are.
+    /// The type of a column of run ids: a dictionary, whose values are shared when rows are copied.
     pub(crate) fn data_type() -> DataType {
         DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::UInt64))
     }
 
-    /// The number for so many rows.
+    /// A column of `rows` rows with this id.
     pub(crate) fn column(&self, rows: usize) -> Result<ArrayRef> {
         let keys = Int8Array::from(vec![0; rows]);
         let values = Arc::new(self.0.clone());
         Ok(Arc::new(DictionaryArray::try_new(keys, values)?))
     }
 
-    /// How many hold it: rows, slots and others.
-    fn holders(&self) -> usize {
+    /// The number of references: of batches, slots and operators.
+    fn references(&self) -> usize {
         self.0.values().inner().strong_count()
     }
 }
 
-/// Where the operator puts the index of each run and the expression finds it. Two slots are equal if they are one.
+/// Where an operator stores the index of each run, and an expression finds it. Two slots are equal if they are the same object.
 #[derive(Debug, Clone, Default)]
 pub struct IndexSlot(Arc<Mutex<Vec<(RunNumber, ReadyIndex)>>>);
 
 impl IndexSlot {
-    /// Puts the index of a run here. So many slots hold the number of each run; the indexes of runs of which nobody else does go.
+    /// Stores the index of a run. Drops the indexes of ended runs: those whose id only the operator's slots, `slots` in number, refer to.
     pub(crate) fn put(&self, run: &RunNumber, index: ReadyIndex, slots: usize) {
         let mut indexes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        indexes.retain(|(run, _)| run.holders() > slots);
-        // Each partition puts the same.
+        indexes.retain(|(run, _)| run.references() > slots);
+        // Each partition stores the same index.
         if indexes.iter().all(|(known, _)| known.0 != run.0) {
             indexes.push((run.clone(), index));
         }
     }
 
-    fn get(&self, number: u64) -> Option<ReadyIndex> {
+    fn get(&self, id: u64) -> Option<ReadyIndex> {
         let indexes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_run = indexes.iter().find(|(run, _)| run.0.value(0) == number);
+        let of_run = indexes.iter().find(|(run, _)| run.0.value(0) == id);
         of_run.map(|(_, index)| index.clone())
     }
 }
@@ -87,7 +89,7 @@ impl Hash for IndexSlot {
     }
 }
 
-/// A range function of three arguments, the number of the run and the bounds.
+/// A range function of three arguments: the id of the run and the bounds.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct IndexLookupUdf {
     function: RangeFunction,
@@ -97,8 +99,8 @@ pub struct IndexLookupUdf {
 }
 
 impl IndexLookupUdf {
-    /// Makes the function for a column of type `data_type`, of the index in `slot`. It is volatile, so that no rule folds it or moves it to another
-    /// operator.
+    /// A function of the index in `slot`. It is volatile, so that no rule folds it, or moves it to an operator that runs before the index
+    /// is prepared.
     #[must_use]
     pub fn new(function: RangeFunction, data_type: DataType, slot: IndexSlot) -> Self {
         Self {
@@ -121,7 +123,7 @@ impl IndexLookupUdf {
         &self.slot
     }
 
-    /// The same function of the index in another slot.
+    /// Returns the same function of the index in another slot.
     pub(crate) fn with_slot(&self, slot: IndexSlot) -> Self {
         Self::new(self.function, self.data_type.clone(), slot)
     }
@@ -154,7 +156,7 @@ impl ScalarUDFImpl for IndexLookupUdf {
             return exec_err!("{name}: the operator that makes its index ready has not run");
         };
         let position = self.function.position;
-        if self.function.result_type(ready.held.index.value_type()) != self.data_type {
+        if self.function.result_type(ready.reserved.index.value_type()) != self.data_type {
             return exec_err!(
                 "{name}: the column's type changed since the query was planned; run the query again"
             );
@@ -169,7 +171,7 @@ impl ScalarUDFImpl for IndexLookupUdf {
         if array.len() == args.number_rows {
             return Ok(ColumnarValue::Array(array));
         }
-        // All arguments are constant: one answer serves all rows.
+        // All arguments are constants, so the single result is that of all rows.
         let one = datafusion::common::ScalarValue::try_from_array(&array, 0)?;
         Ok(ColumnarValue::Scalar(one))
     }

@@ -1,4 +1,5 @@
-//! TODO
+//! SQL functions: the scalar form of range functions, the window form, the form in join conditions, and two aggregates that rewritten
+//! queries use.
 
 pub(crate) mod decimal_average;
 pub(crate) mod frame_udf;

@@ -1,6 +1,5 @@
-//! The scalar form, `range_min('table.column', l, r)`. A scalar function sees batches, never a table, so
-//! this one only says what it means: its arguments, its type. The rule in `rewrite` takes each call out of its expression
-//! and has it answered by an operator.
+//! The scalar form, `range_min('table.column', l, r)`. A scalar function sees batches, never a table, so this one only declares its
+//! arguments and its type. A rule in `rewrite` extracts each call from its expression, and an operator answers it.
 
 use std::sync::Arc;
 
@@ -13,12 +12,12 @@ use datafusion::logical_expr::{
 };
 
 use crate::common::column_ref::Names;
+use crate::common::ordered_type::check_ordered;
 use crate::common::range_function::RangeFunction;
 use crate::common::ranges::{check_argument_count, coerce_bound};
-use crate::index::sort_keys::check_ordered;
 use rmq_engine::Extreme;
 
-/// What the three arguments are, for error messages.
+/// The three arguments, for error messages.
 const ARGUMENTS: &str = "a column, the first position and the last";
 
 /// One of `range_min`, `range_max`, `range_argmin`, `range_argmax` as a scalar function.
@@ -31,8 +30,8 @@ pub struct RangeUdf {
 
 impl RangeUdf {
     pub(crate) fn new(function: RangeFunction, names: Names) -> Self {
-        // Within a query a column has one version, so "stable" would be the word. But then DataFusion may fold a
-        // call, or push it into a scan, before the rule that takes it out of its expression has come to it.
+        // Within a query a column has one version, so the function is stable. But DataFusion may fold a stable call, or push it into a
+        // scan, before the rule extracts it.
         Self {
             function,
             names,
@@ -40,7 +39,7 @@ impl RangeUdf {
         }
     }
 
-    /// Which of the four functions this is.
+    /// The function.
     pub fn function(&self) -> RangeFunction {
         self.function
     }
@@ -87,7 +86,7 @@ impl ScalarUDFImpl for RangeUdf {
                 self.names
                     .field(self.name(), &self.names.parse(self.name(), text)?)?
             }
-            // A subquery has one column, whose type its field shows. Anything else the rule refuses.
+            // A subquery has one column, with the type of this field. The rule rejects all other arguments.
             None => {
                 let field = Arc::clone(&args.arg_fields[0]);
                 check_ordered(self.name(), field.name(), field.data_type())?;
@@ -106,7 +105,7 @@ impl ScalarUDFImpl for RangeUdf {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        // To decorrelate a subquery, DataFusion evaluates it for an empty group. No table is needed for that answer.
+        // To decorrelate a subquery, DataFusion evaluates it for an empty group. That result needs no table.
         let null = |bound: &ColumnarValue| matches!(bound, ColumnarValue::Scalar(s) if s.is_null());
         if args.args.iter().skip(1).any(null) {
             return Ok(ColumnarValue::Scalar(ScalarValue::try_from(

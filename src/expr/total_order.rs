@@ -1,8 +1,7 @@
-//! The least and the greatest float of a group, in total order.
+//! MIN and MAX of floats per group, in IEEE total order.
 //!
-//! DataFusion's MIN and MAX have total order without GROUP BY; with it their answer depends on the order of rows where
-//! there are NaNs or zeros of both signs, and infinity is no minimum. What a range join found in total order must stay so
-//! when its rows are grouped.
+//! DataFusion's MIN and MAX use total order without GROUP BY. With GROUP BY their result depends on the order of rows if there are NaNs
+//! or zeros of both signs, and is never infinity. A range join finds extremes in total order, and grouping its rows must preserve them.
 
 use std::sync::Arc;
 
@@ -32,7 +31,7 @@ pub struct TotalOrderUdaf {
 }
 
 impl TotalOrderUdaf {
-    /// The function for one end of the order.
+    /// The function for the smallest or the largest float.
     pub fn new(extreme: Extreme) -> Self {
         let floats = vec![DataType::Float16, DataType::Float32, DataType::Float64];
         Self {
@@ -98,7 +97,7 @@ impl AggregateUDFImpl for TotalOrderUdaf {
     }
 }
 
-/// Groups of floats as groups of the integers that have their order.
+/// Accumulates groups of floats as integers in the same order.
 struct FloatsAsIntegers {
     float: DataType,
     integers: Box<dyn GroupsAccumulator>,
@@ -163,7 +162,7 @@ impl GroupsAccumulator for FloatsAsIntegers {
     }
 }
 
-/// The integers whose order is the total order of these floats: their bits, those of negative ones turned.
+/// Maps floats to integers whose order is the floats' total order.
 fn integers_of(floats: &ArrayRef) -> Result<ArrayRef> {
     Ok(match floats.data_type() {
         DataType::Float16 => {
@@ -210,7 +209,7 @@ fn floats_of(integers: &ArrayRef, float: &DataType) -> Result<ArrayRef> {
     })
 }
 
-/// Turns all but the sign of a negative float's bits; the second time turns them back.
+/// Flips all bits of a negative float except the sign; its own inverse.
 fn fold_16(bits: i16) -> i16 {
     bits ^ ((bits >> 15) & i16::MAX)
 }

@@ -1,5 +1,5 @@
-//! The indexes that a session holds, which queries share: found by column and version, bounded in memory, the
-//! least recently used going first.
+//! The session's cache of indexes, which queries share: looked up by column and version, bounded in memory, evicted in
+//! least-recently-used order.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target
 use crate::index::version::Version;
 use rmq_engine::{EngineError, Extreme};
 
-/// What an index is of, and what holds it.
+/// The key of a cached index: the column, the direction and the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct IndexKey {
     pub(crate) column: ColumnRef,
@@ -25,24 +25,24 @@ pub(crate) struct IndexKey {
     pub(crate) target: Target,
 }
 
-/// An index with the memory that is registered for it, given back when the last user lets go.
+/// An index and the memory reserved for it, which is released when the last user drops it.
 #[derive(Debug)]
-pub(crate) struct HeldIndex {
+pub(crate) struct ReservedIndex {
     pub(crate) index: ColumnIndex,
     memory: IndexMemory,
     on_device: Option<DeviceBytes>,
 }
 
-impl HeldIndex {
-    /// Ties an index to its memory, whose size is corrected to what was really taken.
+impl ReservedIndex {
+    /// Ties an index to its reservations, whose estimated sizes are corrected to the index's actual size.
     pub(crate) fn new(
         index: ColumnIndex,
         mut memory: IndexMemory,
         mut on_device: Option<DeviceBytes>,
     ) -> Self {
-        memory.settle(index.memory_bytes());
+        memory.resize(index.memory_bytes());
         if let Some(on_device) = &mut on_device {
-            on_device.settle(index.device_bytes());
+            on_device.resize(index.device_bytes());
         }
         Self {
             index,
@@ -51,18 +51,18 @@ impl HeldIndex {
         }
     }
 
-    /// Bytes of this machine's memory.
+    /// Bytes of host memory.
     fn bytes(&self) -> usize {
         self.memory.reservation.size()
     }
 
-    /// Bytes of memory of each device that holds it.
+    /// Bytes of each device that stores the index.
     pub(crate) fn device_bytes(&self) -> usize {
         self.on_device.as_ref().map_or(0, |d| d.bytes)
     }
 }
 
-/// Memory of devices that an index takes, counted against `rmq.device_memory_limit`: so many bytes of each.
+/// A reservation of device memory, counted against `rmq.device_memory_limit`: this many bytes of each device.
 #[derive(Debug)]
 pub(crate) struct DeviceBytes {
     bytes: usize,
@@ -74,7 +74,7 @@ impl DeviceBytes {
         self.bytes
     }
 
-    fn settle(&mut self, bytes: usize) {
+    fn resize(&mut self, bytes: usize) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);
         self.bytes = bytes;
@@ -87,7 +87,7 @@ impl Drop for DeviceBytes {
     }
 }
 
-/// Memory registered with the session's pool and counted against `rmq.index_memory_limit`.
+/// A reservation of host memory, in the session's memory pool and counted against `rmq.index_memory_limit`.
 #[derive(Debug)]
 pub(crate) struct IndexMemory {
     reservation: MemoryReservation,
@@ -95,7 +95,7 @@ pub(crate) struct IndexMemory {
 }
 
 impl IndexMemory {
-    fn settle(&mut self, bytes: usize) {
+    fn resize(&mut self, bytes: usize) {
         let before = self.reservation.size();
         self.reservation.resize(bytes);
         if bytes >= before {
@@ -115,9 +115,9 @@ impl Drop for IndexMemory {
 
 #[derive(Debug)]
 struct Entry {
-    held: Arc<HeldIndex>,
+    reserved: Arc<ReservedIndex>,
     version: Version,
-    made: Instant,
+    cached_at: Instant,
     hits: u64,
     last_used: u64,
 }
@@ -125,30 +125,30 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Entries {
     by_key: HashMap<IndexKey, Entry>,
-    /// Counts uses, to tell which is the least recent.
+    /// The number of uses so far, to find the least recently used entry.
     clock: u64,
 }
 
 impl Entries {
-    /// Takes out the least recently used of the indexes that have what is wanted; it goes when its last user lets go.
-    fn evict(&mut self, has: impl Fn(&HeldIndex) -> bool) -> Option<Arc<HeldIndex>> {
+    /// Removes the least recently used of the indexes that `matches` selects. Its memory is released when its last user drops it.
+    fn evict(&mut self, matches: impl Fn(&ReservedIndex) -> bool) -> Option<Arc<ReservedIndex>> {
         let oldest = self
             .by_key
             .iter()
-            .filter(|(_, e)| has(&e.held))
+            .filter(|(_, e)| matches(&e.reserved))
             .min_by_key(|(_, e)| e.last_used)
             .map(|(k, _)| k.clone());
-        Some(self.by_key.remove(&oldest?)?.held)
+        Some(self.by_key.remove(&oldest?)?.reserved)
     }
 }
 
-/// The indexes that a session holds, and the devices that some of them lie on.
+/// The indexes that a session caches, and the devices that some of them are stored on.
 #[derive(Debug)]
 pub struct IndexCatalog {
     entries: Mutex<Entries>,
-    /// Bytes of all indexes there are, also of those that only a running query still uses.
+    /// Bytes of all indexes, including those that are evicted but still in use by a query.
     total: Arc<AtomicUsize>,
-    /// The same of each device: every index lies on all devices in use.
+    /// Bytes of each device, likewise: every index on devices is stored on all devices in use.
     device_total: Arc<AtomicUsize>,
     devices: Devices,
 }
@@ -159,7 +159,7 @@ impl Default for IndexCatalog {
     }
 }
 
-/// What is known of an index that a session holds: a row of `rmq_indexes()`.
+/// A description of a cached index: a row of `rmq_indexes()`.
 #[derive(Debug, Clone)]
 pub struct HeldIndexInfo {
     /// The table, with its catalog and schema.
@@ -172,20 +172,20 @@ pub struct HeldIndexInfo {
     pub data_type: DataType,
     /// Number of rows, NULLs included.
     pub rows: usize,
-    /// Bytes of the index, and of the copy of the column if there is one, in this machine's memory.
+    /// Bytes of host memory: of the index, and of the copy of the column if there is one.
     pub bytes: usize,
-    /// Bytes of each device that holds it.
+    /// Bytes of each device that stores it.
     pub device_bytes: usize,
-    /// The engine that answers: `cpu`, or `cuda` with the numbers of its devices.
+    /// The engine of the index: `cpu`, or `cuda` with the ordinals of its devices.
     pub engine: String,
-    /// How many queries found it ready.
+    /// How many queries reused it.
     pub hits: u64,
-    /// How long ago it was made.
+    /// Time since it was cached.
     pub age: Duration,
 }
 
 impl IndexCatalog {
-    /// An empty one.
+    /// An empty catalog whose devices come from `devices`.
     pub(crate) fn new(devices: Arc<dyn DeviceSource>) -> Self {
         Self {
             entries: Mutex::default(),
@@ -200,37 +200,37 @@ impl IndexCatalog {
         &self.devices
     }
 
-    /// Opens the devices as the options want them, which takes some 300 ms the first time. Indexes on others go.
+    /// Opens the devices that the options name, which takes some 300 ms the first time. Removes the indexes on other devices.
     ///
     /// # Errors
-    /// Why they can't be used.
+    /// The reason why the devices can't be used.
     pub(crate) fn open_devices(
         &self,
         options: &RmqOptions,
     ) -> Result<Arc<dyn DeviceEngine>, EngineError> {
         let opened = self.devices.open(&options.cuda());
         let target = opened.as_ref().ok().cloned().map(Target::Devices);
-        let mut gone = vec![];
+        let mut removed = vec![];
         {
             let mut entries = self.lock();
-            let stays =
+            let keep =
                 |key: &IndexKey| key.target == Target::Cpu || target.as_ref() == Some(&key.target);
             let keys: Vec<_> = entries
                 .by_key
                 .keys()
-                .filter(|k| !stays(k))
+                .filter(|k| !keep(k))
                 .cloned()
                 .collect();
             for key in keys {
-                gone.extend(entries.by_key.remove(&key));
+                removed.extend(entries.by_key.remove(&key));
             }
         }
-        // Devices free memory while nobody waits for the lock.
-        drop(gone);
+        // Freeing device memory takes time: the lock is released first.
+        drop(removed);
         opened
     }
 
-    /// Whether there is such an index, of whatever version.
+    /// Whether an index is cached under this key, for any version of the table.
     pub(crate) fn has(&self, key: &IndexKey) -> bool {
         let entries = self.lock();
         entries
@@ -239,81 +239,80 @@ impl IndexCatalog {
             .is_some_and(|entry| entry.version.is_alive())
     }
 
-    /// How many rows such an index has, if it is held in this version.
+    /// The number of rows of an index, if it is cached for this version.
     pub(crate) fn rows(&self, key: &IndexKey, version: &Version) -> Option<usize> {
         let entries = self.lock();
         let entry = entries.by_key.get(key)?;
-        let serves = entry.version.is_alive() && entry.version.matches(version);
-        serves.then(|| entry.held.index.rows())
+        let is_current = entry.version.is_alive() && entry.version.matches(version);
+        is_current.then(|| entry.reserved.index.rows())
     }
 
-    /// A panic while the lock is held leaves no entry half made.
+    /// Locks the entries. A poisoned lock is safe to use: no panic leaves an entry incomplete.
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The index of a column in this version, if it is held.
+    /// Returns the index of a column if it is cached for this version, and counts the hit.
     pub(crate) fn find(
         &self,
         key: &IndexKey,
         version: &Version,
         value_type: &DataType,
-    ) -> Option<Arc<HeldIndex>> {
+    ) -> Option<Arc<ReservedIndex>> {
         let mut entries = self.lock();
         entries.by_key.retain(|_, e| e.version.is_alive());
         entries.clock += 1;
         let clock = entries.clock;
         let entry = entries.by_key.get_mut(key)?;
-        if !entry.version.matches(version) || entry.held.index.value_type() != value_type {
+        if !entry.version.matches(version) || entry.reserved.index.value_type() != value_type {
             return None;
         }
         entry.hits += 1;
         entry.last_used = clock;
-        Some(Arc::clone(&entry.held))
+        Some(Arc::clone(&entry.reserved))
     }
 
-    /// Keeps an index for later queries, in place of an older version of it.
-    pub(crate) fn keep(&self, key: IndexKey, version: Version, held: &Arc<HeldIndex>) {
+    /// Caches an index for later queries. Replaces an index of an older version.
+    pub(crate) fn keep(&self, key: IndexKey, version: Version, reserved: &Arc<ReservedIndex>) {
         let mut entries = self.lock();
         entries.clock += 1;
         let last_used = entries.clock;
-        let held = Arc::clone(held);
+        let reserved = Arc::clone(reserved);
         let entry = Entry {
-            held,
+            reserved,
             version,
-            made: Instant::now(),
+            cached_at: Instant::now(),
             hits: 0,
             last_used,
         };
         entries.by_key.insert(key, entry);
     }
 
-    /// Lets indexes go, the least recently used first, while they take more than `limit`.
+    /// Evicts least recently used indexes until all indexes take at most `limit` bytes of host memory.
     pub(crate) fn shrink_to(&self, limit: ByteSize) {
         while self.total.load(Ordering::Relaxed) > limit.0 && self.evict(|i| i.bytes() > 0) {}
     }
 
-    /// The same for the memory of devices.
+    /// Evicts least recently used indexes until all indexes take at most `limit` bytes of each device.
     pub(crate) fn shrink_devices_to(&self, limit: ByteSize) {
         while self.device_total.load(Ordering::Relaxed) > limit.0 && self.evict_from_device() {}
     }
 
-    /// Lets the least recently used of the indexes go that hold memory of devices; false if there is none.
+    /// Evicts the least recently used index that is on devices; false if there is none.
     pub(crate) fn evict_from_device(&self) -> bool {
         self.evict(|index| index.device_bytes() > 0)
     }
 
-    fn evict(&self, has: impl Fn(&HeldIndex) -> bool) -> bool {
-        // The lock is open again when the index goes.
-        let gone = self.lock().evict(has);
-        gone.is_some()
+    fn evict(&self, matches: impl Fn(&ReservedIndex) -> bool) -> bool {
+        // The lock is released before the index is dropped.
+        let evicted = self.lock().evict(matches);
+        evicted.is_some()
     }
 
-    /// Counts `bytes` of each of the engine's devices. Indexes that lie there go, the least recently used first, until
-    /// there is room.
+    /// Reserves `bytes` of each of the engine's devices. Evicts least recently used indexes on devices until they fit.
     ///
     /// # Errors
-    /// [`EngineError::DeviceMemory`] where even that does not make room.
+    /// [`EngineError::DeviceMemory`] if they don't fit without these either.
     pub(crate) fn reserve_on_devices(
         &self,
         engine: &dyn DeviceEngine,
@@ -322,15 +321,13 @@ impl IndexCatalog {
     ) -> Result<DeviceBytes, EngineError> {
         let devices = engine.devices();
         let working = devices.iter().filter(|device| device.failed.is_none());
-        // What fits nowhere should not drive others out.
-        let Some(roomiest) = working.max_by_key(|device| device.limit) else {
+        // A request that fits on no device must not evict anything.
+        let Some(largest) = working.max_by_key(|device| device.limit) else {
             return Err(EngineError::NoDevice {
                 why: "all CUDA devices have failed".to_string(),
             });
         };
-        let limit = roomiest
-            .limit
-            .min(limit.map_or(usize::MAX, |limit| limit.0));
+        let limit = largest.limit.min(limit.map_or(usize::MAX, |limit| limit.0));
         loop {
             let total = self.device_total.load(Ordering::Relaxed);
             if total.saturating_add(bytes) <= limit {
@@ -338,7 +335,7 @@ impl IndexCatalog {
             }
             if bytes > limit || !self.evict_from_device() {
                 return Err(EngineError::DeviceMemory {
-                    ordinal: roomiest.ordinal,
+                    ordinal: largest.ordinal,
                     needed: bytes,
                     free: limit.saturating_sub(total),
                     limit,
@@ -352,11 +349,11 @@ impl IndexCatalog {
         })
     }
 
-    /// Registers `bytes` for the index of `column`. Held indexes go, the least recently used first, until both the
-    /// option's limit and the session's pool have room.
+    /// Reserves `bytes` for the index of `column`. Evicts least recently used indexes until the bytes fit both the option's limit and
+    /// the session's memory pool.
     ///
     /// # Errors
-    /// "Resources exhausted", naming the option or the pool, where even that does not make room.
+    /// "Resources exhausted", naming the option or the pool, if they don't fit without cached indexes either.
     pub(crate) fn reserve(
         &self,
         column: &str,
@@ -399,7 +396,7 @@ impl IndexCatalog {
         })
     }
 
-    /// All indexes held, ordered by table, column, direction and engine.
+    /// Lists the cached indexes, ordered by table, column, direction and engine.
     pub fn list(&self) -> Vec<HeldIndexInfo> {
         let mut entries = self.lock();
         entries.by_key.retain(|_, e| e.version.is_alive());
@@ -410,13 +407,13 @@ impl IndexCatalog {
                 table: key.column.table_reference().to_string(),
                 column: key.column.column.clone(),
                 extreme: key.extreme,
-                data_type: entry.held.index.value_type().clone(),
-                rows: entry.held.index.rows(),
-                bytes: entry.held.bytes(),
-                device_bytes: entry.held.device_bytes(),
+                data_type: entry.reserved.index.value_type().clone(),
+                rows: entry.reserved.index.rows(),
+                bytes: entry.reserved.bytes(),
+                device_bytes: entry.reserved.device_bytes(),
                 engine: key.target.label(),
                 hits: entry.hits,
-                age: entry.made.elapsed(),
+                age: entry.cached_at.elapsed(),
             })
             .collect();
         list.sort_by_cached_key(|i| {

@@ -1,4 +1,4 @@
-//! The CUDA devices of a session: opened when a query first needs them, and shared by all that follow.
+//! The CUDA devices of a session: opened when a query first needs them, and shared by all later queries.
 
 use std::fmt::Debug;
 use std::hash::{Hash, Hasher};
@@ -9,44 +9,44 @@ use rmq_engine::choice::Costs;
 use rmq_engine::cuda::{self, CudaEngine, CudaOptions, DeviceInfo, DeviceUse};
 use rmq_engine::{BuildOptions, ColumnSize, Engine, EngineError, KeySearch, SortedKeys};
 
-/// An engine whose indexes lie in the memory of devices.
+/// An engine whose indexes are stored in the memory of devices.
 pub trait DeviceEngine: Engine {
-    /// The devices in use and their memory; every index lies on each of them.
+    /// The devices in use and their memory; every index is stored on each of them.
     fn devices(&self) -> Vec<DeviceUse>;
 
-    /// The same engine, whose builds end in an error soon after `stop` is set.
+    /// Returns the same engine with builds that fail soon after `stop` is set.
     fn until(&self, stop: Arc<AtomicBool>) -> Arc<dyn DeviceEngine>;
 
-    /// Free bytes of a device's memory, where that can be told.
+    /// Free bytes of a device's memory; `None` if the driver does not report them.
     fn free_bytes(&self, ordinal: usize) -> Option<usize>;
 
-    /// Bytes that the index of such a column takes on each device, the column included.
+    /// The bytes that the index of a column of this size takes of each device, the column included.
     fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize;
 
-    /// Sorted keys on the devices, to be searched there.
+    /// Uploads sorted keys to the devices, to search them there.
     ///
     /// # Errors
-    /// [`EngineError::TooLong`] from 2^32 keys on, and what devices fail with.
+    /// [`EngineError::TooLong`] from 2^32 keys on, and the devices' errors.
     fn sorted_u32(
         &self,
         keys: SortedKeys<'_, u32>,
         threads: usize,
     ) -> Result<Arc<dyn KeySearch<u32>>, EngineError>;
 
-    /// As [`Self::sorted_u32`].
+    /// As [`Self::sorted_u32`], for other keys.
     ///
     /// # Errors
-    /// As there.
+    /// [`EngineError::TooLong`] from 2^32 keys on, and the devices' errors.
     fn sorted_u64(
         &self,
         keys: SortedKeys<'_, u64>,
         threads: usize,
     ) -> Result<Arc<dyn KeySearch<u64>>, EngineError>;
 
-    /// As [`Self::sorted_u32`].
+    /// As [`Self::sorted_u32`], for other keys.
     ///
     /// # Errors
-    /// As there.
+    /// [`EngineError::TooLong`] from 2^32 keys on, and the devices' errors.
     fn sorted_u128(
         &self,
         keys: SortedKeys<'_, u128>,
@@ -96,27 +96,27 @@ impl DeviceEngine for CudaEngine {
     }
 }
 
-/// Where devices come from: this machine, or a test.
+/// A source of devices: the local machine, or a test.
 pub trait DeviceSource: Send + Sync + Debug {
-    /// The devices that there are.
+    /// Lists the devices.
     ///
     /// # Errors
-    /// Why there are none, in one line.
+    /// The reason why there are none, in one line.
     fn list(&self) -> Result<Vec<DeviceInfo>, EngineError>;
 
     /// Opens devices.
     ///
     /// # Errors
-    /// Why they can't be used, in one line.
+    /// The reason why they can't be used, in one line.
     fn open(&self, options: &CudaOptions) -> Result<Arc<dyn DeviceEngine>, EngineError>;
 
-    /// What the choice of the engine goes by.
+    /// The costs that the choice of the engine is based on.
     fn costs(&self) -> Costs {
         Costs::MEASURED
     }
 }
 
-/// The devices of this machine.
+/// The devices of the local machine.
 #[derive(Debug)]
 pub(crate) struct Machine;
 
@@ -130,7 +130,7 @@ impl DeviceSource for Machine {
     }
 }
 
-/// What is to answer, or to hold an index. Two are equal if they are one.
+/// Where an index is built and queried. Two targets are equal if they are the CPU or the same engine object.
 #[derive(Debug, Clone)]
 pub(crate) enum Target {
     Cpu,
@@ -145,7 +145,7 @@ impl Target {
         }
     }
 
-    /// Such as `cpu`, `cuda:0` or `cuda:0,1`.
+    /// The name in EXPLAIN, such as `cpu`, `cuda:0` or `cuda:0,1`.
     pub(crate) fn label(&self) -> String {
         let Self::Devices(engine) = self else {
             return "cpu".to_string();
@@ -173,11 +173,11 @@ impl Hash for Target {
     }
 }
 
-/// The devices that a session has opened, or why it could not.
+/// The devices that a session has opened, or the reason why it could not.
 #[derive(Debug)]
 pub struct Devices {
     source: Arc<dyn DeviceSource>,
-    /// Held while devices are being opened; whoever needs them as well waits.
+    /// Locked while devices are being opened: other callers wait.
     opening: Mutex<()>,
     opened: Mutex<Option<Opened>>,
 }
@@ -201,11 +201,11 @@ impl Devices {
         &*self.source
     }
 
-    /// The devices as these options want them, opened by the first that asks, which takes some 300 ms. A failure is remembered:
-    /// neither devices that did not open nor ones that failed later are opened again, unless the options change.
+    /// Returns the devices that these options name. The first call opens them, which takes some 300 ms. A failure is cached: neither
+    /// devices that did not open nor ones that failed later are opened again, unless the options change.
     ///
     /// # Errors
-    /// Why they can't be used.
+    /// The reason why the devices can't be used.
     pub(crate) fn open(&self, options: &CudaOptions) -> Result<Arc<dyn DeviceEngine>, EngineError> {
         if let Some(known) = self.known(options) {
             return known;
@@ -234,7 +234,7 @@ impl Devices {
         result
     }
 
-    /// What [`Self::open`] would give without opening anything.
+    /// Returns what [`Self::open`] would return without opening devices; `None` if it would have to open them.
     pub(crate) fn known(
         &self,
         options: &CudaOptions,
@@ -252,7 +252,7 @@ impl Devices {
         }))
     }
 
-    /// The devices that are open, whatever the options say now.
+    /// The open devices, which need not be those that the options name now.
     pub(crate) fn in_use(&self) -> Option<Arc<dyn DeviceEngine>> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         opened.as_ref()?.result.clone().ok()

@@ -1,21 +1,21 @@
-//! Values that are wider than a key, such as strings, as ranks among the distinct ones.
+//! Ranks of values that are wider than a key, such as strings, among the distinct values.
 
 use arrow::array::{Array, ArrayRef, UInt32Array, make_comparator};
 use arrow::compute::{SortOptions, cast, sort_to_indices, take};
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
-/// Each value's rank, and the distinct values in ascending order. Where a value is NULL its rank is 0.
+/// The rank of each value, 0 for NULL, and the distinct values in ascending order.
 #[derive(Debug)]
 pub(crate) struct Ranked {
     pub(crate) ranks: Vec<u32>,
     pub(crate) distinct: ArrayRef,
 }
 
-/// Ranks `values` by their type's order.
+/// Ranks `values` in the order of their type.
 ///
 /// # Errors
-/// An execution error for 2^32 values or more, which Arrow does not sort.
+/// An execution error for 2^32 values or more, which Arrow can't sort.
 pub(crate) fn rank(values: &ArrayRef) -> Result<Ranked> {
     if u32::try_from(values.len()).is_err() {
         return exec_err!(
@@ -50,7 +50,7 @@ pub(crate) fn rank(values: &ArrayRef) -> Result<Ranked> {
     })
 }
 
-/// `take` on a view array keeps the buffers of the whole column alive; these go with the column.
+/// Copies views to buffers of their own: `take` on a view array keeps the buffers of the whole column alive.
 fn compact(distinct: ArrayRef) -> Result<ArrayRef> {
     let plain = match distinct.data_type() {
         DataType::Utf8View => DataType::LargeUtf8,

@@ -1,5 +1,5 @@
-//! What tells that a table has not changed since its index was built. A stale answer is the worst that
-//! could happen: whatever is in doubt counts as changed.
+//! The version of a table's data, which tells whether the table has changed since an index was built. A stale answer is the worst
+//! possible failure, so anything in doubt counts as changed.
 
 use std::fs::Metadata;
 use std::sync::{Arc, Weak};
@@ -9,24 +9,24 @@ use arrow::array::{Array, ArrayRef};
 use datafusion::catalog::TableProvider;
 use datafusion::object_store::ObjectMeta;
 
-/// A file's own clock may tick this coarsely: two writes within one tick can leave the same time. A file that
-/// was changed less long ago, when it was read, can't be told from a later change to it.
+/// The coarsest resolution of a file's times: two writes within one tick can have the same time. If a file was read less than a
+/// tick after a change, a later change may be invisible.
 const CLOCK_TICK: Duration = Duration::from_secs(2);
 
-/// One state of a table's column.
+/// One version of a table's column.
 #[derive(Debug, Clone)]
 pub(crate) enum Version {
-    /// Arrays in memory, which never change: the same arrays are the same values. Held weakly, so that
-    /// memory goes when its table goes; while the weak ones live, no other array can take their addresses.
+    /// Arrays in memory, which are immutable: the same arrays are the same values. The references are weak, so that the memory is
+    /// freed with the table; while they exist, no other array can have the same address.
     Arrays(Vec<Weak<dyn Array>>),
-    /// Files, as the provider that was asked for them lists them.
+    /// Files, as listed by this table provider.
     Files {
         provider: Weak<dyn TableProvider>,
         files: Vec<FileVersion>,
     },
 }
 
-/// What the store says of one file.
+/// The metadata of one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileVersion {
     store: String,
@@ -34,14 +34,14 @@ pub(crate) struct FileVersion {
     local: Option<LocalFile>,
 }
 
-/// What this machine's file system says of a file beyond what object stores say. Its modification time can be set to any
-/// value, as `cp -p` and archives do; these can't.
+/// The metadata of a local file that object stores don't have. Unlike the modification time, which `cp -p` and archives set, these
+/// can't be set to any value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalFile {
-    /// The device and the inode, where files have these.
-    place: Option<(u64, u64)>,
-    /// When the contents or the attributes last changed; where the system does not tell, when the file was created. `None` if
-    /// the time can't be told.
+    /// The device and the inode, on systems with these.
+    inode: Option<(u64, u64)>,
+    /// When the contents or the attributes last changed; when the file was created on systems without that time. `None` if neither
+    /// is known.
     changed: Option<SystemTime>,
 }
 
@@ -53,7 +53,7 @@ impl LocalFile {
         let nanos = u64::try_from(metadata.ctime_nsec()).map(Duration::from_nanos);
         let since = seconds.ok().zip(nanos.ok()).map(|(s, n)| s + n);
         Self {
-            place: Some((metadata.dev(), metadata.ino())),
+            inode: Some((metadata.dev(), metadata.ino())),
             changed: since.and_then(|since| SystemTime::UNIX_EPOCH.checked_add(since)),
         }
     }
@@ -61,14 +61,14 @@ impl LocalFile {
     #[cfg(not(unix))]
     pub(crate) fn new(metadata: &Metadata) -> Self {
         Self {
-            place: None,
+            inode: None,
             changed: metadata.created().ok(),
         }
     }
 }
 
 impl FileVersion {
-    /// A file of the store at the address `store`; `local` if it is one of this machine's file system.
+    /// A file of the object store at the URL `store`; `local` if the file is in the local file system.
     pub(crate) fn new(
         store: impl Into<String>,
         meta: ObjectMeta,
@@ -81,9 +81,9 @@ impl FileVersion {
         }
     }
 
-    /// Whether a change after this time would show in the file's times.
+    /// Whether a change after `time` would change the file's times.
     pub(crate) fn is_settled_at(&self, time: SystemTime) -> bool {
-        // A time in the future comes from another clock: nothing can be said.
+        // A time in the future comes from another clock, so it proves nothing.
         let is_old = |changed| {
             let age = time.duration_since(changed);
             age.is_ok_and(|age| age > CLOCK_TICK)
@@ -95,12 +95,12 @@ impl FileVersion {
 }
 
 impl Version {
-    /// The version that a column made up of these arrays has.
-    pub(crate) fn of_arrays(chunks: &[ArrayRef]) -> Self {
+    /// The version of a column that consists of these arrays.
+    pub(crate) fn from_arrays(chunks: &[ArrayRef]) -> Self {
         Self::Arrays(chunks.iter().map(Arc::downgrade).collect())
     }
 
-    /// Whether both are the same state of the same data.
+    /// Whether both are the same version of the same data.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Arrays(a), Self::Arrays(b)) => {
@@ -123,7 +123,7 @@ impl Version {
         }
     }
 
-    /// Whether a table may still have this version: false once its data are gone.
+    /// Whether a table may still have this version: false once its data is dropped.
     pub(crate) fn is_alive(&self) -> bool {
         match self {
             Self::Arrays(arrays) => arrays.iter().all(|a| a.strong_count() > 0),

@@ -1,16 +1,16 @@
 //! Sums of ranges of floats, as accurate as if they were added exactly and rounded once.
 //!
-//! Differences of prefix sums won't do: one 1e20 in the column would spoil all windows behind it. So the column keeps sums of
-//! blocks, and of blocks of blocks, and a range is put together of whole blocks and of the values beside them. Each sum is a pair: what
-//! f64 has of it, and what rounding has left off so far.
+//! Differences of prefix sums are too inaccurate: one 1e20 in the column would spoil the sums of all ranges behind it. Instead the
+//! column has a [tree of block sums](crate::range_agg::sum_tree), and the sum of a range is composed of whole blocks and of the values
+//! beside them. Each sum is a [`DoubleDouble`]: the rounded sum and its rounding error so far.
 //! (T. Ogita, S. M. Rump, S. Oishi: Accurate Sum and Dot Product. SIAM Journal on Scientific Computing 26(6), 2005.)
 //!
-//! - The error is half a unit in the last place of the sum, and some 2^-95 of the sum of the magnitudes at the very most. So the
-//!   answer depends in practice neither on the order of the rows nor on how they lie in blocks and pieces. Adding one by one, as
-//!   DataFusion does, errs by up to 2^-53 of the magnitudes a row.
+//! - The error is half a unit in the last place of the sum, plus at most some 2^-95 of the sum of the magnitudes. In practice the
+//!   result depends neither on the order of the rows nor on the limits of blocks and spill runs. Adding one by one, as
+//!   DataFusion does, errs by up to 2^-53 of the magnitudes per row.
 //! - A range with a NaN, or with infinities of both signs, gives NaN; else one with an infinity gives that.
-//! - A sum overflows only if it is greater than the greatest float itself, whatever it was in between: where adding one by one does
-//!   not end in infinity, neither does this, but for what that rounded off. (Of a build side on disk, each piece overflows alone.)
+//! - A sum overflows only if it exceeds the largest float, whatever the intermediate sums: where adding one by one does not end in
+//!   infinity, neither does this, except for what that rounded off. (In a build side on disk, each spill run overflows by itself.)
 
 use std::sync::Arc;
 
@@ -19,361 +19,148 @@ use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::Float64Type;
 
 use crate::common::ranges::Ranges;
-use crate::range_agg::prefix_sums::{Counts, index};
-use crate::sorted::permutation::{RowPermutation, number};
-
-/// How many values, or blocks, become one block of the level above.
-const WIDTH: usize = 16;
-
-/// 2^960. Fewer than 2^32 values below this can't overflow.
-const HUGE: f64 = f64::from_bits((1023 + 960) << 52);
-
-/// 2^64: by so much huge values are divided, that their sums don't overflow. They have no digits to lose by that.
-const SCALE: f64 = f64::from_bits((1023 + 64) << 52);
+use crate::range_agg::counts::{Counts, to_index};
+use crate::range_agg::double_double::DoubleDouble;
+use crate::range_agg::outliers::{Outliers, is_outlier};
+use crate::range_agg::sum_tree::SumTree;
+use crate::sorted::permutation::RowPermutation;
 
 /// The sums of ranges of one column.
 #[derive(Debug)]
 pub(crate) struct FloatSums {
-    /// All values, but zeros for NULLs and for what is rare.
-    blocks: Blocks,
-    rare: Option<Outliers>,
+    /// All values, zeros for NULLs and outliers.
+    plain: SumTree,
+    outliers: Option<Outliers>,
     borrows: bool,
 }
 
 impl FloatSums {
-    /// Of the column that `chunks` make up, whose rows go to `places`.
-    pub(crate) fn of(chunks: &[ArrayRef], places: &RowPermutation) -> Self {
-        if let Some(values) = as_they_are(chunks, places) {
+    /// Builds the sums of the column `chunks`, whose rows are permuted by `permutation`.
+    pub(crate) fn from_chunks(chunks: &[ArrayRef], permutation: &RowPermutation) -> Self {
+        if let Some(values) = borrow_values(chunks, permutation) {
             return Self {
-                blocks: Blocks::of(values),
-                rare: None,
+                plain: SumTree::new(values),
+                outliers: None,
                 borrows: true,
             };
         }
-        let mut values = vec![0.0; places.len()];
+        let mut values = vec![0.0; permutation.len()];
         let mut first = 0;
         for chunk in chunks {
             let floats = chunk.as_primitive::<Float64Type>();
-            places.put(first, floats.values(), &mut values);
+            permutation.put(first, floats.values(), &mut values);
             if let Some(nulls) = floats.nulls().filter(|n| n.null_count() > 0) {
-                for (row, place) in places.of_rows(first, chunk.len()).enumerate() {
-                    if let Some(place) = place.filter(|_| nulls.is_null(row)) {
-                        values[place] = 0.0;
+                for (row, position) in permutation.of_rows(first, chunk.len()).enumerate() {
+                    if let Some(position) = position.filter(|_| nulls.is_null(row)) {
+                        values[position] = 0.0;
                     }
                 }
             }
             first += chunk.len();
         }
-        let rare = Outliers::take_out(&mut values);
+        let outliers = Outliers::take_out(&mut values);
         Self {
-            blocks: Blocks::of(values.into()),
-            rare,
+            plain: SumTree::new(values.into()),
+            outliers,
             borrows: false,
         }
     }
 
-    /// About how many bytes the sums of such a column take.
-    pub(crate) fn estimate(chunks: &[ArrayRef], places: &RowPermutation) -> usize {
-        let blocks = |values: usize| values / (WIDTH - 1) * size_of::<DoubleDouble>();
-        if as_they_are(chunks, places).is_some() {
-            return blocks(places.len());
+    /// Estimates the bytes that the sums of a column take.
+    pub(crate) fn estimate(chunks: &[ArrayRef], permutation: &RowPermutation) -> usize {
+        let rows = permutation.len();
+        if borrow_values(chunks, permutation).is_some() {
+            return SumTree::estimate(rows);
         }
-        let rare = chunks.iter().map(|chunk| {
+        let outliers = chunks.iter().map(|chunk| {
             let values = chunk.as_primitive::<Float64Type>().values();
-            values.iter().filter(|value| is_rare(**value)).count()
+            values.iter().filter(|value| is_outlier(**value)).count()
         });
-        let rare: usize = rare.sum();
-        let plain = places.len() * size_of::<f64>() + blocks(places.len());
-        let apart = size_of::<u32>() + size_of::<Specials>() + size_of::<f64>();
-        plain + rare * apart + blocks(rare)
+        rows * size_of::<f64>() + SumTree::estimate(rows) + Outliers::estimate(outliers.sum())
     }
 
-    /// Whether they look at the memory of the column that they were given.
+    /// Whether the sums refer to the memory of the column that they were built of.
     pub(crate) fn borrows_column(&self) -> bool {
         self.borrows
     }
 
-    /// The sums of many ranges within the column, NULL where a range holds no value.
+    /// Computes the sums of ranges within the column, NULL where a range has no value.
     pub(crate) fn sums(&self, ranges: &Ranges, counts: &Counts) -> ArrayRef {
-        self.answer(ranges, counts, |pair| pair.sum)
+        self.answer(ranges, counts, |sum| sum.hi)
     }
 
-    /// What each of [`Self::sums`] lost when it was rounded.
-    pub(crate) fn rests(&self, ranges: &Ranges, counts: &Counts) -> ArrayRef {
-        self.answer(ranges, counts, |pair| pair.rest)
+    /// Computes the rounding errors of [`Self::sums`].
+    pub(crate) fn sums_low(&self, ranges: &Ranges, counts: &Counts) -> ArrayRef {
+        self.answer(ranges, counts, |sum| sum.lo)
     }
 
     fn answer(&self, ranges: &Ranges, counts: &Counts, part: fn(DoubleDouble) -> f64) -> ArrayRef {
         let parts = ranges.iter().map(|(left, right)| {
-            let found = counts.count((left, right)) > 0;
-            found.then(|| part(self.sum(index(left), index(right + 1))))
+            let has_values = counts.count((left, right)) > 0;
+            has_values.then(|| part(self.sum(to_index(left), to_index(right + 1))))
         });
         Arc::new(parts.collect::<Float64Array>())
     }
 
-    /// The sum from one place to before another.
+    /// The sum of the positions `from..to`.
     fn sum(&self, from: usize, to: usize) -> DoubleDouble {
-        let plain = self.blocks.sum(from, to);
-        match &self.rare {
+        let plain = self.plain.sum(from, to);
+        match &self.outliers {
             None => plain,
-            Some(rare) => rare.added_to(plain, from, to),
+            Some(outliers) => outliers.add_to(plain, from, to),
         }
     }
 }
 
-/// Sums of parts of the same ranges, each with what it lost when it was rounded, as one; NULL where there is neither.
+/// Adds two partial results of the same ranges, each an array of sums and one of their rounding errors; NULL where both are NULL.
 pub(crate) fn add_float_sums(some: [&ArrayRef; 2], others: [&ArrayRef; 2]) -> [ArrayRef; 2] {
-    let pairs = |[sums, rests]: [&ArrayRef; 2]| {
+    let pairs = |[sums, errors]: [&ArrayRef; 2]| {
         let sums = sums.as_primitive::<Float64Type>().iter();
-        let rests = rests.as_primitive::<Float64Type>().iter();
-        let pairs = sums.zip(rests);
-        let pairs = pairs.map(|(sum, rest)| sum.map(|sum| (sum, rest.unwrap_or(0.0))));
+        let errors = errors.as_primitive::<Float64Type>().iter();
+        let pairs = sums.zip(errors);
+        let pairs = pairs.map(|(hi, lo)| {
+            hi.map(|hi| DoubleDouble {
+                hi,
+                lo: lo.unwrap_or(0.0),
+            })
+        });
         pairs.collect::<Vec<_>>()
     };
     let both = pairs(some).into_iter().zip(pairs(others));
     let added = both.map(|pairs| match pairs {
-        (Some((a, left_off)), Some((b, others_left_off))) => {
-            let mut sum = DoubleDouble {
-                sum: a,
-                rest: left_off,
-            };
-            sum.add_pair(DoubleDouble {
-                sum: b,
-                rest: others_left_off,
-            });
-            // Infinities have no rest, and what comes of computing it is NaN. Nor has what overflows.
-            if !(sum.sum.is_finite() && sum.rest.is_finite()) {
+        (Some(a), Some(b)) => {
+            let mut sum = a;
+            sum.add(b);
+            // The computed error of an infinite sum, or of one that overflows, is NaN.
+            if !(sum.hi.is_finite() && sum.lo.is_finite()) {
                 sum = DoubleDouble {
-                    sum: a + b,
-                    rest: 0.0,
+                    hi: a.hi + b.hi,
+                    lo: 0.0,
                 };
             }
-            Some((sum.sum, sum.rest))
+            Some(sum)
         }
         (one, other) => one.or(other),
     });
-    let added: Vec<_> = added.collect();
-    let sums = added.iter().map(|pair| pair.map(|(sum, _)| sum));
-    let rests = added.iter().map(|pair| pair.map(|(_, rest)| rest));
+    let added: Vec<Option<DoubleDouble>> = added.collect();
+    let sums = added.iter().map(|sum| sum.map(|sum| sum.hi));
+    let errors = added.iter().map(|sum| sum.map(|sum| sum.lo));
     [
         Arc::new(sums.collect::<Float64Array>()),
-        Arc::new(rests.collect::<Float64Array>()),
+        Arc::new(errors.collect::<Float64Array>()),
     ]
 }
 
-/// The values where they can stay: of one array, in its order, and all of them plain.
-fn as_they_are(chunks: &[ArrayRef], places: &RowPermutation) -> Option<ScalarBuffer<f64>> {
+/// The column's own buffer, if it can serve as the plain values: one array, not permuted, without NULLs and outliers.
+fn borrow_values(chunks: &[ArrayRef], permutation: &RowPermutation) -> Option<ScalarBuffer<f64>> {
     let [chunk] = chunks else {
         return None;
     };
-    if !places.are_as_they_came() || chunk.null_count() > 0 {
+    if !permutation.are_as_they_came() || chunk.null_count() > 0 {
         return None;
     }
     let values = chunk.as_primitive::<Float64Type>().values();
-    (!values.iter().any(|value| is_rare(*value))).then(|| values.clone())
-}
-
-/// What blocks are not to hold: NaN, infinities, and values of which a few overflow.
-fn is_rare(value: f64) -> bool {
-    value.is_nan() || value.abs() >= HUGE
-}
-
-/// A sum that was not rounded: both parts together.
-#[derive(Debug, Clone, Copy, Default)]
-struct DoubleDouble {
-    sum: f64,
-    rest: f64,
-}
-
-impl DoubleDouble {
-    /// Adds values that are not rare.
-    fn add_all(&mut self, values: &[f64]) {
-        // The errors are added beside the sum, which doesn't wait for them.
-        let Self { mut sum, mut rest } = *self;
-        for value in values {
-            let (next, error) = two_sum(sum, *value);
-            sum = next;
-            rest += error;
-        }
-        (self.sum, self.rest) = two_sum(sum, rest);
-    }
-
-    /// Adds another sum. Here each step rounds, as a great sum may have cancelled out and left what used to be a rest.
-    fn add_pair(&mut self, other: Self) {
-        let (sum, error) = two_sum(self.sum, other.sum);
-        let (rest, lost) = two_sum(self.rest, other.rest);
-        let (sum, rest) = two_sum(sum, error + rest);
-        (self.sum, self.rest) = two_sum(sum, rest + lost);
-    }
-
-    /// Multiplied by a power of two.
-    fn times(self, factor: f64) -> Self {
-        Self {
-            sum: self.sum * factor,
-            rest: self.rest * factor,
-        }
-    }
-}
-
-/// A sum, rounded, and exactly what was rounded off: Knuth's `TwoSum`. Nothing may overflow.
-fn two_sum(a: f64, b: f64) -> (f64, f64) {
-    let sum = a + b;
-    let of_b = sum - a;
-    (sum, (a - (sum - of_b)) + (b - of_b))
-}
-
-/// Values, none of them rare, and sums of their blocks.
-#[derive(Debug)]
-struct Blocks {
-    values: ScalarBuffer<f64>,
-    /// The sums of whole blocks of [`WIDTH`] values, of as many of these blocks, and so on.
-    levels: Vec<Vec<DoubleDouble>>,
-}
-
-impl Blocks {
-    fn of(values: ScalarBuffer<f64>) -> Self {
-        let mut levels = vec![];
-        let blocks = values.chunks_exact(WIDTH).map(|values| {
-            let mut sum = DoubleDouble::default();
-            sum.add_all(values);
-            sum
-        });
-        let mut level: Vec<DoubleDouble> = blocks.collect();
-        while !level.is_empty() {
-            let above = level.chunks_exact(WIDTH).map(|blocks| {
-                let mut sum = DoubleDouble::default();
-                for block in blocks {
-                    sum.add_pair(*block);
-                }
-                sum
-            });
-            let above = above.collect();
-            levels.push(std::mem::replace(&mut level, above));
-        }
-        Self { values, levels }
-    }
-
-    /// The sum of the values from one place to before another, added from left to right: in that order all is exact that adding
-    /// one by one does exactly.
-    fn sum(&self, from: usize, to: usize) -> DoubleDouble {
-        let mut sum = DoubleDouble::default();
-        let (first, end) = (from.div_ceil(WIDTH), to / WIDTH);
-        if first >= end {
-            sum.add_all(&self.values[from..to]);
-            return sum;
-        }
-        sum.add_all(&self.values[from..first * WIDTH]);
-        add_blocks(&self.levels, first, end, &mut sum);
-        sum.add_all(&self.values[end * WIDTH..to]);
-        sum
-    }
-}
-
-/// Adds blocks of the lowest of these levels, from one to before another.
-fn add_blocks(levels: &[Vec<DoubleDouble>], from: usize, to: usize, sum: &mut DoubleDouble) {
-    let Some((level, above)) = levels.split_first() else {
-        return;
-    };
-    let add = |sum: &mut DoubleDouble, from: usize, to: usize| {
-        level[from..to]
-            .iter()
-            .for_each(|block| sum.add_pair(*block));
-    };
-    let (first, end) = (from.div_ceil(WIDTH), to / WIDTH);
-    if first >= end {
-        return add(sum, from, to);
-    }
-    add(sum, from, first * WIDTH);
-    add_blocks(above, first, end, sum);
-    add(sum, end * WIDTH, to);
-}
-
-/// Values that would spoil blocks. They stand apart, so that ranges without one need not look at them.
-#[derive(Debug)]
-struct Outliers {
-    /// Where they stand, in order.
-    places: Vec<u32>,
-    /// How many of those before each are no numbers to add, and of all.
-    specials: Vec<Specials>,
-    /// Those that are finite, over [`SCALE`]; zeros for the others.
-    huge: Blocks,
-}
-
-/// How many there are of each kind.
-#[derive(Debug, Clone, Copy, Default)]
-struct Specials {
-    nans: u32,
-    infinite: u32,
-    negative_infinite: u32,
-}
-
-impl Outliers {
-    /// Leaves zeros in the place of what is rare. `None` where nothing is.
-    fn take_out(values: &mut [f64]) -> Option<Self> {
-        let count = values.iter().filter(|value| is_rare(**value)).count();
-        if count == 0 {
-            return None;
-        }
-        let mut places = Vec::with_capacity(count);
-        let mut specials = Vec::with_capacity(count + 1);
-        let mut huge = Vec::with_capacity(count);
-        let mut seen = Specials::default();
-        specials.push(seen);
-        for (place, value) in values.iter_mut().enumerate() {
-            if !is_rare(*value) {
-                continue;
-            }
-            let value = std::mem::take(value);
-            seen.nans += u32::from(value.is_nan());
-            seen.infinite += u32::from(value == f64::INFINITY);
-            seen.negative_infinite += u32::from(value == f64::NEG_INFINITY);
-            places.push(number(place));
-            specials.push(seen);
-            let finite = if value.is_finite() { value } else { 0.0 };
-            huge.push(finite / SCALE);
-        }
-        Some(Self {
-            places,
-            specials,
-            huge: Blocks::of(huge.into()),
-        })
-    }
-
-    /// The sum of all values of a range, those that are not rare being given.
-    fn added_to(&self, plain: DoubleDouble, from: usize, to: usize) -> DoubleDouble {
-        let before = |end: usize| self.places.partition_point(|place| (*place as usize) < end);
-        let (from, to) = (before(from), before(to));
-        if from == to {
-            return plain;
-        }
-        let (before, all) = (self.specials[from], self.specials[to]);
-        let infinite = all.infinite > before.infinite;
-        let negative_infinite = all.negative_infinite > before.negative_infinite;
-        let special = if all.nans > before.nans || infinite && negative_infinite {
-            Some(f64::NAN)
-        } else if infinite {
-            Some(f64::INFINITY)
-        } else if negative_infinite {
-            Some(f64::NEG_INFINITY)
-        } else {
-            None
-        };
-        if let Some(sum) = special {
-            return DoubleDouble { sum, rest: 0.0 };
-        }
-        let mut sum = self.huge.sum(from, to);
-        if sum.sum == 0.0 {
-            // They cancel out. The others stay as they are: scaled, they might lose digits.
-            return plain;
-        }
-        sum.add_pair(plain.times(1.0 / SCALE));
-        let sum = sum.times(SCALE);
-        if sum.sum.is_finite() {
-            sum
-        } else {
-            DoubleDouble { rest: 0.0, ..sum }
-        }
-    }
+    (!values.iter().any(|value| is_outlier(*value))).then(|| values.clone())
 }
 
 #[cfg(test)]
@@ -390,9 +177,10 @@ mod tests {
     use arrow::compute::take;
 
     use super::*;
+    use crate::range_agg::outliers::HUGE;
     use rmq_testing::random;
 
-    /// Any sum of finite floats without rounding: digits of 32 bits, the lowest worth 2^-1088, carries still to come.
+    /// An exact sum of finite floats: digits of 32 bits, the lowest of weight 2^-1088, with deferred carries.
     #[derive(Clone)]
     struct Exact([i64; 70]);
 
@@ -414,12 +202,12 @@ mod tests {
             } else {
                 fraction | 1 << 52
             };
-            // The last bit of subnormal numbers is worth 2^-1074.
-            let place = exponent.max(1) - 1 + 14;
-            let shifted = u128::from(digits) << (place % 32);
+            // The last bit of subnormal numbers has the weight 2^-1074.
+            let shift = exponent.max(1) - 1 + 14;
+            let shifted = u128::from(digits) << (shift % 32);
             for i in 0..3 {
                 let digit = (shifted >> (32 * i) & 0xFFFF_FFFF) as i64;
-                self.0[place / 32 + i] += if value.is_sign_negative() {
+                self.0[shift / 32 + i] += if value.is_sign_negative() {
                     -digit
                 } else {
                     digit
@@ -427,7 +215,7 @@ mod tests {
             }
         }
 
-        /// About how large it is.
+        /// The absolute value, rounded.
         fn magnitude(&self) -> f64 {
             let mut digits = self.0;
             let carry = |digits: &mut [i64; 70]| {
@@ -460,7 +248,7 @@ mod tests {
             magnitude
         }
 
-        /// By how much a sum differs.
+        /// The distance of a float from the sum.
         fn error(&self, sum: f64) -> f64 {
             let mut difference = self.clone();
             difference.add(-sum);
@@ -479,10 +267,10 @@ mod tests {
 
     fn whole(values: &[f64]) -> FloatSums {
         let array: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
-        FloatSums::of(&[array], &RowPermutation::as_they_came(values.len()))
+        FloatSums::from_chunks(&[array], &RowPermutation::as_they_came(values.len()))
     }
 
-    /// Values of many magnitudes, `kind` telling which; some cancel others out.
+    /// Values whose magnitudes depend on `kind`; some cancel others out.
     fn values(state: &mut u64, rows: usize, kind: u64) -> Vec<f64> {
         let mut values: Vec<f64> = vec![];
         for _ in 0..rows {
@@ -506,21 +294,21 @@ mod tests {
         values
     }
 
-    /// Compares one range. What it gives is the error as a part of the last place, and whether one by one was no worse.
+    /// Checks one range. Returns the error in units of the last place, and whether adding one by one was at least as accurate.
     fn check(sums: &FloatSums, values: &[f64], from: usize, to: usize) -> (f64, bool) {
         let values = &values[from..to];
-        let pair = sums.sum(from, to);
+        let sum = sums.sum(from, to);
         let exact = Exact::of(values);
         let size = exact.magnitude();
         let unit = ulp(size);
         let plain = one_by_one(values);
         if size >= f64::MAX {
-            assert!(pair.sum.is_infinite() || size.is_finite(), "{values:?}");
+            assert!(sum.hi.is_infinite() || size.is_finite(), "{values:?}");
             return (0.0, false);
         }
-        let what = || format!("{from}..{to}: {} of {values:?}", pair.sum);
-        assert!(pair.sum.is_finite() && pair.rest.is_finite(), "{}", what());
-        let error = exact.error(pair.sum);
+        let what = || format!("{from}..{to}: {} of {values:?}", sum.hi);
+        assert!(sum.hi.is_finite() && sum.lo.is_finite(), "{}", what());
+        let error = exact.error(sum.hi);
         let magnitudes: f64 = values
             .iter()
             .map(|value| value.abs() * 2_f64.powi(-95))
@@ -578,54 +366,54 @@ mod tests {
         );
     }
 
-    /// What one value loses, a sum of all must not.
+    /// Digits that cancelling makes visible are not lost.
     #[test]
-    fn float_sums_keep_what_cancelling_leaves() {
+    fn float_sums_keep_digits_when_large_values_cancel() {
         let mut column = vec![0.125; 5000];
         column[17] = 1e20;
         column[18] = -1e20;
         column[4000] = 1e300;
         column[4100] = -1e300;
         let sums = whole(&column);
-        assert_eq!(sums.sum(0, 5000).sum, 4996.0 * 0.125);
-        assert_eq!(sums.sum(17, 5000).sum, 4979.0 * 0.125);
-        assert_eq!(sums.sum(19, 4000).sum, 3981.0 * 0.125);
-        assert_eq!(sums.sum(18, 19).sum, -1e20);
-        // Two that cancel out in blocks of their own, and two within what those leave.
+        assert_eq!(sums.sum(0, 5000).hi, 4996.0 * 0.125);
+        assert_eq!(sums.sum(17, 5000).hi, 4979.0 * 0.125);
+        assert_eq!(sums.sum(19, 4000).hi, 3981.0 * 0.125);
+        assert_eq!(sums.sum(18, 19).hi, -1e20);
+        // Two values that cancel out in different blocks, and two smaller ones between them.
         let mut column = vec![0.0; 600];
         (column[10], column[40], column[70], column[550]) = (1e280, -1e280, 1e100, -1e100);
         column[580] = 1.5;
-        assert_eq!(whole(&column).sum(0, 600).sum, 1.5);
+        assert_eq!(whole(&column).sum(0, 600).hi, 1.5);
         (column[69], column[300]) = (1e200, -1e200);
-        assert_eq!(whole(&column).sum(0, 600).sum, 1.5);
+        assert_eq!(whole(&column).sum(0, 600).hi, 1.5);
     }
 
     #[test]
-    fn float_sums_overflow_only_in_the_end() {
+    fn only_a_sum_that_exceeds_the_largest_float_overflows() {
         let max = f64::MAX;
         let column: Vec<f64> = (0..400)
             .map(|i| if i % 20 < 10 { max } else { -max })
             .collect();
         let sums = whole(&column);
-        assert_eq!(sums.sum(0, 400).sum, 0.0);
-        assert_eq!(sums.sum(1, 20).sum, -max);
-        assert_eq!(sums.sum(10, 31).sum, -max);
-        assert_eq!(sums.sum(0, 2).sum, f64::INFINITY);
-        assert_eq!(sums.sum(10, 20).sum, f64::NEG_INFINITY);
+        assert_eq!(sums.sum(0, 400).hi, 0.0);
+        assert_eq!(sums.sum(1, 20).hi, -max);
+        assert_eq!(sums.sum(10, 31).hi, -max);
+        assert_eq!(sums.sum(0, 2).hi, f64::INFINITY);
+        assert_eq!(sums.sum(10, 20).hi, f64::NEG_INFINITY);
         let column = [max, 1.0, -max, 5e-324, HUGE, -HUGE];
         let sums = whole(&column);
-        assert_eq!(sums.sum(0, 6).sum, 1.0);
-        assert_eq!(sums.sum(2, 6).sum, -max);
-        assert_eq!(sums.sum(3, 6).sum, 5e-324);
+        assert_eq!(sums.sum(0, 6).hi, 1.0);
+        assert_eq!(sums.sum(2, 6).hi, -max);
+        assert_eq!(sums.sum(3, 6).hi, 5e-324);
         // Half a unit in the last place of the greatest float.
         let half = ulp(max / 2.0);
-        assert_eq!(whole(&[max, half]).sum(0, 2).sum, f64::INFINITY);
-        assert_eq!(whole(&[max, half, -half]).sum(0, 3).sum, max);
+        assert_eq!(whole(&[max, half]).sum(0, 2).hi, f64::INFINITY);
+        assert_eq!(whole(&[max, half, -half]).sum(0, 3).hi, max);
     }
 
-    /// NaN, infinities and NULLs anywhere, in several arrays, whose rows stay or move.
+    /// NaN, infinities and NULLs anywhere, in several arrays, permuted or not.
     #[test]
-    fn float_sums_know_nan_infinity_and_null() {
+    fn float_sums_follow_ieee_for_nan_and_infinity_and_skip_nulls() {
         let state = &mut 77;
         let specials = [f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e308];
         for round in 0..60 {
@@ -646,8 +434,8 @@ mod tests {
             } else {
                 chunks.to_vec()
             };
-            // All rows, or all but some, in another order.
-            let (places, order) = if round % 2 == 0 {
+            // All rows in order, or most rows in reverse order.
+            let (permutation, order) = if round % 2 == 0 {
                 let order = (0..u32::try_from(rows).unwrap()).collect::<Vec<_>>();
                 (RowPermutation::as_they_came(rows), order)
             } else {
@@ -661,26 +449,26 @@ mod tests {
                 )
             };
             let column: Vec<_> = order.iter().map(|row| column[*row as usize]).collect();
-            let sums = FloatSums::of(&chunks, &places);
-            let counts = Counts::of(&chunks, &places).unwrap();
+            let sums = FloatSums::from_chunks(&chunks, &permutation);
+            let counts = Counts::of(&chunks, &permutation).unwrap();
             let ranges = (0..200).map(|_| {
                 let from = random(state, column.len() as u64);
                 let length = random(state, column.len() as u64 - from + 1);
                 (from.cast_signed(), (from + length).cast_signed() - 1)
             });
             let ranges: Ranges = ranges.collect();
-            let (found, rests) = (sums.sums(&ranges, &counts), sums.rests(&ranges, &counts));
+            let (found, errors) = (sums.sums(&ranges, &counts), sums.sums_low(&ranges, &counts));
             for (i, (left, right)) in ranges.iter().enumerate() {
-                let values = &column[index(left)..index(right + 1)];
+                let values = &column[to_index(left)..to_index(right + 1)];
                 let values: Vec<f64> = values.iter().copied().flatten().collect();
                 let sum = found.as_primitive::<Float64Type>();
                 assert_eq!(sum.is_null(i), values.is_empty());
-                assert_eq!(rests.is_null(i), values.is_empty());
-                let (sum, rest) = (sum.value(i), rests.as_primitive::<Float64Type>().value(i));
+                assert_eq!(errors.is_null(i), values.is_empty());
+                let (sum, error) = (sum.value(i), errors.as_primitive::<Float64Type>().value(i));
                 if values.is_empty() {
                     continue;
                 }
-                // Few of 1e308 among multiples of 1/8: exact, or infinite in the end.
+                // A few values of 1e308 among multiples of 1/8: exact, or infinite at the end.
                 let huge = values.iter().filter(|value| **value == 1e308).count();
                 let others = values.iter().filter(|value| **value != 1e308);
                 let others: f64 = others.sum();
@@ -694,20 +482,20 @@ mod tests {
                     sum == expected || sum.is_nan() && expected.is_nan(),
                     "{sum}, not {expected}: {values:?}"
                 );
-                assert!(rest.is_finite());
+                assert!(error.is_finite());
             }
         }
     }
 
     #[test]
-    fn float_sums_begin_with_a_zero() {
+    fn sums_of_negative_zeros_are_positive_zero() {
         let sums = whole(&[-0.0; 40]);
         for range in [(0, 1), (3, 40), (15, 33)] {
-            assert!(sums.sum(range.0, range.1).sum.is_sign_positive());
+            assert!(sums.sum(range.0, range.1).hi.is_sign_positive());
         }
     }
 
-    /// Sums of two parts, added, are those of the whole.
+    /// The added sums of two parts are the sums of the whole.
     #[test]
     fn float_sums_of_parts_add_up() {
         let state = &mut 5;
@@ -717,7 +505,7 @@ mod tests {
             let counts = Counts::of(&[], &RowPermutation::as_they_came(300)).unwrap();
             let part = |left: i64, right: i64| {
                 let range = Ranges::new(vec![left], vec![right]);
-                [sums.sums(&range, &counts), sums.rests(&range, &counts)]
+                [sums.sums(&range, &counts), sums.sums_low(&range, &counts)]
             };
             for _ in 0..300 {
                 let mut cuts = [0; 4].map(|_| i64::try_from(random(state, 300)).unwrap());
@@ -727,7 +515,7 @@ mod tests {
                 let one = add_float_sums([&one[0], &one[1]], [&two[0], &two[1]]);
                 let [found, _] = add_float_sums([&three[0], &three[1]], [&one[0], &one[1]]);
                 let found = found.as_primitive::<Float64Type>().value(0);
-                let values = &column[index(a)..=index(d)];
+                let values = &column[to_index(a)..=to_index(d)];
                 let exact = Exact::of(values);
                 if !found.is_finite() {
                     assert!(kind == 4, "{values:?}");
@@ -747,19 +535,19 @@ mod tests {
             for b in infinite {
                 let (some, others) = (array(vec![Some(a), None]), array(vec![Some(b), None]));
                 let zero = array(vec![Some(0.0), None]);
-                let [sums, rests] = add_float_sums([&some, &zero], [&others, &zero]);
+                let [sums, errors] = add_float_sums([&some, &zero], [&others, &zero]);
                 let sum = sums.as_primitive::<Float64Type>().value(0);
                 assert!(
                     sum == a + b || sum.is_nan() && (a + b).is_nan(),
                     "{a} + {b}"
                 );
-                assert_eq!(rests.as_primitive::<Float64Type>().value(0), 0.0);
-                assert!(sums.is_null(1) && rests.is_null(1));
+                assert_eq!(errors.as_primitive::<Float64Type>().value(0), 0.0);
+                assert!(sums.is_null(1) && errors.is_null(1));
             }
         }
     }
 
-    /// Rows in another order have the same sums, to the last bit.
+    /// Permuted rows have the same sums, bit for bit.
     #[test]
     fn float_sums_do_not_depend_on_the_order() {
         let state = &mut 9;
@@ -772,21 +560,24 @@ mod tests {
         }
         let array: ArrayRef = Arc::new(Float64Array::from(column.clone()));
         let moved = take(&array, &UInt32Array::from(order), None).unwrap();
-        let moved = FloatSums::of(&[moved], &RowPermutation::as_they_came(3000));
-        let bits = moved.sum(0, 3000).sum.to_bits();
-        assert_eq!(bits, whole(&column).sum(0, 3000).sum.to_bits());
+        let moved = FloatSums::from_chunks(&[moved], &RowPermutation::as_they_came(3000));
+        let bits = moved.sum(0, 3000).hi.to_bits();
+        assert_eq!(bits, whole(&column).sum(0, 3000).hi.to_bits());
     }
 
     #[test]
     fn plain_floats_in_order_are_not_copied() {
         let plain: ArrayRef = Arc::new(Float64Array::from(vec![1.5; 160]));
-        let places = RowPermutation::as_they_came(160);
-        let sums = FloatSums::of(std::slice::from_ref(&plain), &places);
+        let permutation = RowPermutation::as_they_came(160);
+        let sums = FloatSums::from_chunks(std::slice::from_ref(&plain), &permutation);
         assert!(sums.borrows_column());
-        assert_eq!(FloatSums::estimate(&[plain], &places), 10 * 16);
-        let rare: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN; 160]));
-        let sums = FloatSums::of(std::slice::from_ref(&rare), &places);
+        assert_eq!(FloatSums::estimate(&[plain], &permutation), 10 * 16);
+        let outlier: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN; 160]));
+        let sums = FloatSums::from_chunks(std::slice::from_ref(&outlier), &permutation);
         assert!(!sums.borrows_column());
-        assert_eq!(FloatSums::estimate(&[rare], &places), 160 * (8 + 24) + 320);
+        assert_eq!(
+            FloatSums::estimate(&[outlier], &permutation),
+            160 * (8 + 24) + 320
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! A column of sorted rows from which single values are taken.
+//! Single values of a column, by the positions of sorted rows.
 
 use std::sync::Arc;
 
@@ -12,29 +12,32 @@ use crate::common::array_bytes::arrays_bytes;
 use crate::common::dictionaries::{has_few_keys, number_of_keys, select, with_room};
 use crate::sorted::permutation::RowPermutation;
 
-/// Values by the positions of sorted rows. They stay as they came; which row stands at a position is looked up.
+/// The values of a column by position. They are stored in input order; the permutation maps positions to rows.
 #[derive(Debug)]
 pub(crate) struct Values {
-    /// One, but where that would be too large for its type.
+    /// One array, or several where one would be too large for its type.
     parts: Vec<ArrayRef>,
-    /// Where each part begins.
+    /// The first row of each part.
     starts: Vec<usize>,
-    /// Which row stands at each position; `None` where rows stand as they came.
+    /// The row at each position; `None` for the identity.
     order: Option<Arc<Vec<u32>>>,
 }
 
 impl Values {
-    /// The column that `chunks` make up, whose rows go to `places`.
+    /// The values of the column `chunks`, whose rows are permuted by `permutation`.
+    ///
+    /// # Errors
+    /// Arrow's, if the chunks can't be concatenated.
     pub(crate) fn of(
         chunks: &[ArrayRef],
         data_type: &DataType,
-        places: &RowPermutation,
+        permutation: &RowPermutation,
     ) -> Result<Self> {
         let parts = match chunks {
             [] => vec![new_empty_array(data_type)],
             [one] => vec![Arc::clone(one)],
-            // Arrow would merge some kinds of values; with the others it panics.
-            many if lack_keys(many, data_type) => many.to_vec(),
+            // Arrow merges the values of some types; with others it panics.
+            many if exceed_keys(many, data_type) => many.to_vec(),
             many => {
                 let is_nested = !matches!(data_type, DataType::Dictionary(..));
                 let roomy = if is_nested && has_few_keys(data_type) {
@@ -45,16 +48,16 @@ impl Values {
                 let arrays: Vec<&dyn Array> = roomy.iter().map(AsRef::as_ref).collect();
                 match concat(&arrays) {
                     Ok(whole) => vec![whole],
-                    // More than 2 GiB of strings: each answer may still fit.
+                    // More than 2 GiB of strings: each batch of results may still fit.
                     Err(ArrowError::OffsetOverflowError(_)) => roomy,
                     Err(error) => return Err(error.into()),
                 }
             }
         };
-        Ok(Self::new(parts, places))
+        Ok(Self::new(parts, permutation))
     }
 
-    fn new(parts: Vec<ArrayRef>, places: &RowPermutation) -> Self {
+    fn new(parts: Vec<ArrayRef>, permutation: &RowPermutation) -> Self {
         let starts = parts.iter().scan(0, |end, part| {
             let start = *end;
             *end += part.len();
@@ -63,16 +66,16 @@ impl Values {
         Self {
             starts: starts.collect(),
             parts,
-            order: places.order().cloned(),
+            order: permutation.order().cloned(),
         }
     }
 
-    /// Bytes of the values, the order not included.
+    /// Bytes of the values, the permutation not included.
     pub(crate) fn bytes(&self) -> usize {
         arrays_bytes(&self.parts)
     }
 
-    /// The values at these positions, NULL for none, in the [roomy](crate::index::roomy_type) type.
+    /// Takes the values at these positions, NULL for `None`, in the [roomy](crate::common::dictionaries::roomy_type) type.
     pub(crate) fn at(&self, positions: impl Iterator<Item = Option<i64>>) -> Result<ArrayRef> {
         let rows = positions.map(|position| {
             let position = usize::try_from(position?).ok()?;
@@ -85,19 +88,19 @@ impl Values {
             let rows: UInt64Array = rows.map(|row| row.map(|row| row as u64)).collect();
             return with_room(&take(whole, &rows, None)?);
         }
-        let places = rows.map(|row| {
+        let rows = rows.map(|row| {
             row.map(|row| {
                 let part = self.starts.partition_point(|start| *start <= row) - 1;
                 (part, row - self.starts[part])
             })
         });
         let parts: Vec<&dyn Array> = self.parts.iter().map(AsRef::as_ref).collect();
-        select(&parts, &places.collect::<Vec<_>>())
+        select(&parts, &rows.collect::<Vec<_>>())
     }
 }
 
-/// Whether these are dictionaries that have more values together than there are keys.
-fn lack_keys(arrays: &[ArrayRef], data_type: &DataType) -> bool {
+/// Whether these are dictionaries with more values in all than their key type has keys.
+fn exceed_keys(arrays: &[ArrayRef], data_type: &DataType) -> bool {
     let DataType::Dictionary(key, _) = data_type else {
         return false;
     };
@@ -119,15 +122,15 @@ mod tests {
             .into_iter()
             .map(|rows| Arc::new(rows.map(text).collect::<StringArray>()) as ArrayRef)
             .collect();
-        // The rows but for two, backwards.
+        // All rows except two, in reverse order.
         let order = (0..12).rev().filter(|row| ![3, 8].contains(row));
-        let moved = RowPermutation::of_order(order.collect(), 12).unwrap();
-        for places in [RowPermutation::as_they_came(12), moved] {
-            let whole = Values::of(&chunks, &DataType::Utf8, &places).unwrap();
+        let reordered = RowPermutation::of_order(order.collect(), 12).unwrap();
+        for permutation in [RowPermutation::as_they_came(12), reordered] {
+            let whole = Values::of(&chunks, &DataType::Utf8, &permutation).unwrap();
             assert_eq!(whole.parts.len(), 1);
-            let parts = Values::new(chunks.clone(), &places);
-            let order = places.order();
-            let len = i64::try_from(places.len()).unwrap();
+            let parts = Values::new(chunks.clone(), &permutation);
+            let order = permutation.order();
+            let len = i64::try_from(permutation.len()).unwrap();
             let positions = || (0..len).map(Some).chain([None, Some(2)]);
             let expected = positions().map(|position| {
                 let position = usize::try_from(position?).unwrap();

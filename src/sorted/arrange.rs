@@ -1,34 +1,35 @@
-//! Columns of keys whose rows move.
+//! Permuted columns of keys.
 
-use crate::common::errors::engine_error;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
-use crate::index::sort_keys::{
-    Chunks, Encoded, KeyColumn, encode, is_borrowed, is_ranked, key_bytes,
-};
+use crate::common::errors::engine_error;
+use crate::common::ordered_type::{is_borrowed, is_ranked, key_bytes};
+use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::Plain;
 use rmq_engine::cpu::Numbers;
 use rmq_engine::{Column, Extreme, Key, Validity};
 
-/// Makes one column of keys out of `chunks`, as [`encode`] does, with each row in its place; an error if `check`, which is asked at each chunk, says
-/// that nobody waits for it any more.
+/// Encodes `chunks` as one column of keys, as [`encode`] does, with each row at its position.
+///
+/// # Errors
+/// Those of [`encode`]; that of `check`, which is called at each chunk.
 pub(crate) fn arrange(
     chunks: &Chunks,
     data_type: &DataType,
     extreme: Extreme,
-    places: &RowPermutation,
+    permutation: &RowPermutation,
     check: &dyn Fn() -> Result<()>,
 ) -> Result<Encoded> {
-    // Ranks are those among all values.
-    if stays_whole(chunks, data_type) && places.are_as_they_came() {
+    // Values must be ranked all together.
+    if is_encoded_whole(chunks, data_type) && permutation.are_as_they_came() {
         return encode(chunks, data_type, extreme);
     }
-    let mut parts = encoded(chunks, data_type, extreme);
+    let mut parts = encode_chunks(chunks, data_type, extreme);
     let Some(first) = parts.next().transpose()? else {
         return encode(chunks, data_type, extreme);
     };
@@ -37,9 +38,15 @@ pub(crate) fn arrange(
         part.map(|encoded| encoded.column)
     });
     let column = match first.column {
-        KeyColumn::W32(first) => KeyColumn::W32(moved(first, rest, places, KeyColumn::into_32)?),
-        KeyColumn::W64(first) => KeyColumn::W64(moved(first, rest, places, KeyColumn::into_64)?),
-        KeyColumn::W128(first) => KeyColumn::W128(moved(first, rest, places, KeyColumn::into_128)?),
+        KeyColumn::W32(first) => {
+            KeyColumn::W32(scatter(first, rest, permutation, KeyColumn::into_32)?)
+        }
+        KeyColumn::W64(first) => {
+            KeyColumn::W64(scatter(first, rest, permutation, KeyColumn::into_64)?)
+        }
+        KeyColumn::W128(first) => {
+            KeyColumn::W128(scatter(first, rest, permutation, KeyColumn::into_128)?)
+        }
     };
     Ok(Encoded {
         copied_bytes: column.bytes(),
@@ -48,34 +55,37 @@ pub(crate) fn arrange(
     })
 }
 
-/// The same, but in the pieces that rows came in where each stays in its place and its bits serve as they are.
+/// As [`arrange`], but returns one column of keys per chunk if rows keep their positions and keys are borrowed.
+///
+/// # Errors
+/// Those of [`arrange`].
 pub(crate) fn arrange_in_pieces(
     chunks: &Chunks,
     data_type: &DataType,
     extreme: Extreme,
-    places: &RowPermutation,
+    permutation: &RowPermutation,
     check: &dyn Fn() -> Result<()>,
 ) -> Result<Vec<Encoded>> {
-    if places.are_as_they_came() && is_borrowed(data_type) {
-        encoded(chunks, data_type, extreme).collect()
+    if permutation.are_as_they_came() && is_borrowed(data_type) {
+        encode_chunks(chunks, data_type, extreme).collect()
     } else {
-        let arranged = arrange(chunks, data_type, extreme, places, check)?;
+        let arranged = arrange(chunks, data_type, extreme, permutation, check)?;
         Ok(vec![arranged])
     }
 }
 
-/// Whether a column is encoded in one piece: it came so, or its keys are ranks, which are those among all values.
-fn stays_whole(chunks: &Chunks, data_type: &DataType) -> bool {
+/// Whether all chunks are encoded together: there is only one, or keys are ranks among all values.
+fn is_encoded_whole(chunks: &Chunks, data_type: &DataType) -> bool {
     chunks.arrays.len() < 2 || is_ranked(data_type)
 }
 
-/// The keys of each chunk, or of all together where they must be.
-fn encoded(
+/// Encodes each chunk, or all together if they must be.
+fn encode_chunks(
     chunks: &Chunks,
     data_type: &DataType,
     extreme: Extreme,
 ) -> impl Iterator<Item = Result<Encoded>> {
-    let parts: Vec<&[ArrayRef]> = if stays_whole(chunks, data_type) {
+    let parts: Vec<&[ArrayRef]> = if is_encoded_whole(chunks, data_type) {
         vec![&chunks.arrays]
     } else {
         chunks.arrays.chunks(1).collect()
@@ -89,35 +99,35 @@ fn encoded(
     })
 }
 
-/// About how many bytes [`arrange`] takes, the most at any time; or who puts together [`arrange_in_pieces`].
+/// Estimates the peak number of bytes that [`arrange`] takes, or the concatenation of what [`arrange_in_pieces`] returns.
 pub(crate) fn arranging_bytes(
     chunks: &Chunks,
     data_type: &DataType,
-    places: &RowPermutation,
+    permutation: &RowPermutation,
 ) -> usize {
-    let stays = chunks.arrays.len() < 2 && places.are_as_they_came();
-    let ranks = if stays || is_ranked(data_type) {
+    let is_identity = chunks.arrays.len() < 2 && permutation.are_as_they_came();
+    let ranks = if is_identity || is_ranked(data_type) {
         chunks.copy_bytes(data_type)
     } else {
         0
     };
-    let moved = if stays {
+    let scattered = if is_identity {
         0
     } else {
-        places.len() * key_bytes(data_type)
+        permutation.len() * key_bytes(data_type)
     };
-    ranks + moved
+    ranks + scattered
 }
 
-/// The values of all columns in their places.
-fn moved<K: Key + Plain>(
+/// Scatters the keys of all columns to their positions.
+fn scatter<K: Key + Plain>(
     first: Column<K>,
     rest: impl Iterator<Item = Result<KeyColumn>>,
-    places: &RowPermutation,
+    permutation: &RowPermutation,
     of_width: impl Fn(KeyColumn) -> Option<Column<K>>,
 ) -> Result<Column<K>> {
     let encoding = first.encoding();
-    let mut bits = Numbers::zeroed(places.len()).map_err(engine_error)?;
+    let mut bits = Numbers::zeroed(permutation.len()).map_err(engine_error)?;
     let mut valid: Option<Vec<u8>> = None;
     let mut row = 0;
     let rest = rest.map(|column| column.map(&of_width));
@@ -125,12 +135,12 @@ fn moved<K: Key + Plain>(
         let Some(column) = column? else {
             return exec_err!("a column has keys of different widths");
         };
-        places.put(row, column.bits(), &mut bits);
+        permutation.put(row, column.bits(), &mut bits);
         if let Some(validity) = column.validity() {
-            let valid = valid.get_or_insert_with(|| vec![u8::MAX; places.len().div_ceil(8)]);
-            for (i, place) in places.of_rows(row, column.len()).enumerate() {
-                if let Some(place) = place.filter(|_| !validity.is_valid(i)) {
-                    valid[place / 8] &= !(1 << (place % 8));
+            let valid = valid.get_or_insert_with(|| vec![u8::MAX; permutation.len().div_ceil(8)]);
+            for (i, position) in permutation.of_rows(row, column.len()).enumerate() {
+                if let Some(position) = position.filter(|_| !validity.is_valid(i)) {
+                    valid[position / 8] &= !(1 << (position % 8));
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! A stable sort in steps, between which it can be stopped.
+//! A stable samplesort in steps, between which it can be cancelled.
 //!
 //! 1. Splitters are the quantiles of a sample of the items.
-//! 2. Each item goes to the bucket between two splitters, or to that of the items which equal a splitter, in the order they came.
-//! 3. Each bucket is sorted by itself; items that equal a splitter are in order already.
+//! 2. Each item is moved to the bucket between two splitters, or to the bucket of the items equal to a splitter, in input order.
+//! 3. Each bucket between splitters is sorted. The other buckets contain equal items.
 //!
-//! For n items this takes O(n log n) comparisons, and 2 bytes an item beside the sorted ones. (Sanders and Winkel, *Super Scalar Sample
+//! For n items this takes O(n log n) comparisons, and 2 bytes per item beside the output. (Sanders and Winkel, *Super Scalar Sample
 //! Sort*, ESA 2004.)
 
 use std::cmp::Ordering;
@@ -13,27 +13,27 @@ use std::hint::select_unpredictable;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-/// Items that are moved or sorted between two checks: about a millisecond of work.
+/// The items that are moved or sorted between two checks for cancellation: about a millisecond of work.
 pub(crate) const STEP: usize = 1 << 16;
 
-/// The most buckets between splitters.
+/// The maximum number of buckets between splitters.
 const BUCKETS: usize = 512;
 
-/// Sampled items for each bucket.
+/// Sampled items per bucket.
 const OVERSAMPLING: usize = 16;
 
-/// What long work needs: the memory that it registers, and what ends it early.
+/// The memory reservation of long-running work, and its check for cancellation.
 #[derive(Clone, Copy)]
 pub(crate) struct SortContext<'a> {
     pub(crate) memory: &'a MemoryReservation,
-    /// An error once nobody waits for the result any more.
+    /// Returns an error once the query is cancelled.
     pub(crate) check: &'a dyn Fn() -> Result<()>,
 }
 
-/// Fills `sorted`, whose capacity is registered already, with items in the order of their keys; items of equal keys stay in their order.
+/// Fills `sorted`, whose capacity is already reserved, with the items in sorted order; equal items stay in input order.
 ///
 /// # Errors
-/// The context's, if the work is to end or memory is wanting.
+/// If the query is cancelled, or memory is not available.
 pub(crate) fn sort_in_steps<T: Copy>(
     items: impl ExactSizeIterator<Item = T> + Clone,
     sorted: &mut Vec<T>,
@@ -57,7 +57,7 @@ pub(crate) fn sort_in_steps<T: Copy>(
     )]
     let number = |bucket: usize| bucket as u16;
     let mut buckets: Vec<u16> = Vec::with_capacity(len);
-    // Where the items of each bucket begin.
+    // The first position of each bucket.
     let mut starts = vec![0_usize; 2 * splitters.len() + 2];
     for step in sorted.chunks(STEP) {
         (context.check)()?;
@@ -75,12 +75,12 @@ pub(crate) fn sort_in_steps<T: Copy>(
     for step in buckets.chunks(STEP) {
         (context.check)()?;
         for (bucket, item) in step.iter().zip(items.by_ref()) {
-            let place = &mut next[usize::from(*bucket)];
-            sorted[*place] = item;
-            *place += 1;
+            let position = &mut next[usize::from(*bucket)];
+            sorted[*position] = item;
+            *position += 1;
         }
     }
-    // Every second bucket is one of equal items.
+    // Every second bucket contains equal items.
     for ends in starts.windows(2).step_by(2) {
         (context.check)()?;
         sorted[ends[0]..ends[1]].sort_by(&compare);
@@ -88,18 +88,18 @@ pub(crate) fn sort_in_steps<T: Copy>(
     Ok(())
 }
 
-/// Different items in their order that cut the others into buckets of about one step, if these are not too many.
+/// Chooses distinct items, in order, that split the items into at most [`BUCKETS`] buckets, of about one step each if possible.
 fn splitters<T: Copy>(items: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> Vec<T> {
     let buckets = (items.len() / STEP).next_power_of_two().min(BUCKETS);
-    // A stride that has no common factor with a period of the data would do; pseudo-random places have none with any.
+    // Pseudo-random positions: a fixed stride could coincide with a period of the data.
     let mut state = 0_u64;
     let mut sample: Vec<T> = (0..buckets * OVERSAMPLING)
         .map(|_| {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            let place = (u128::from(state) * items.len() as u128) >> 64;
-            items[usize::try_from(place).unwrap_or_default()]
+            let position = (u128::from(state) * items.len() as u128) >> 64;
+            items[usize::try_from(position).unwrap_or_default()]
         })
         .collect();
     sample.sort_by(compare);
@@ -112,13 +112,13 @@ fn splitters<T: Copy>(items: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> Vec
     splitters
 }
 
-/// The bucket of an item: twice the number of splitters before it, and one more if it equals the next.
+/// The bucket of an item: twice the number of smaller splitters, plus one if it equals the next splitter.
 fn bucket<T>(item: &T, splitters: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> usize {
     let (mut first, mut len) = (0, splitters.len());
     while len > 0 {
         let half = len.div_ceil(2);
         let is_before = compare(&splitters[first + half - 1], item).is_lt();
-        // A branch would be mispredicted every other time.
+        // A branch would be mispredicted half of the time.
         first = select_unpredictable(is_before, first + half, first);
         len -= half;
     }
@@ -148,7 +148,7 @@ mod tests {
             check: &|| Ok(()),
         };
         let state = &mut 88_172_645_463_325_252;
-        // Different keys, few keys, one key that most have, sorted, backwards, steps of 256, one far away.
+        // Distinct keys, few keys, one dominant key, ascending, descending, periodic, one outlier, all equal.
         let kinds: [fn(&mut u64, u64) -> u64; 8] = [
             |state, _| random(state, u64::MAX),
             |state, _| random(state, 5),
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn buckets_are_about_as_large_as_a_step() {
         let state = &mut 88_172_645_463_325_252;
-        // Most keys are close to each other, as times of day beside a few of another year.
+        // Most keys are close to each other, as times of one day among times of other years.
         let keys = (0..40 * STEP).map(|i| random(state, 1 << 30) << (i % 3 * 16));
         let keys: Vec<u64> = keys.collect();
         let splitters = splitters(&keys, &Ord::cmp);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sort_ends_soon_after_nobody_waits() {
+    fn a_sort_ends_soon_after_it_is_cancelled() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 30));
         let memory = MemoryConsumer::new("test").register(&pool);
         let state = &mut 88_172_645_463_325_252;

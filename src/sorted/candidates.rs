@@ -3,7 +3,7 @@
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 
 use crate::common::ranges::Ranges;
-use crate::sorted::groups::NO_GROUP;
+use crate::sorted::id_map::NO_GROUP;
 use crate::sorted::permutation::number;
 use crate::sorted::sorted_rows::Comparison;
 

@@ -1,29 +1,27 @@
-//! Equality keys: which group of rows has the same values.
+//! Groups of rows with equal equality keys.
 
 use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 
-use crate::index::sort_keys::value_type;
-use crate::sorted::interner::{IdMap, Interner};
+use crate::common::ordered_type::value_type;
+use crate::sorted::id_map::{IdMap, NO_GROUP};
+use crate::sorted::interner::Interner;
 
-/// What stands for a row that belongs to no group: one with a NULL key, or keys that no row had.
-pub(crate) const NO_GROUP: u32 = u32::MAX;
-
-/// The groups of equal keys, numbered in the order they were met. There may be groups without a row, but fewer groups than rows
-/// were added.
+/// The groups of equal keys, with consecutive ids in order of first occurrence. There may be groups without a row, but no more groups
+/// than added rows.
 #[derive(Debug)]
 pub(crate) struct Groups {
     columns: Vec<Interner>,
-    /// For each column but the first: the pairs of a group by the columns before it and of a number in it.
+    /// For each column after the first: the ids of pairs of a group by the previous columns and a value of this column.
     pairs: Vec<IdMap<u64>>,
 }
 
 impl Groups {
     /// Whether rows can be grouped by columns of this type.
     pub(crate) fn supports(data_type: &DataType) -> bool {
-        // Zeros of both signs are equal, but not where a dictionary has them.
+        // Zeros of both signs are equal, except in dictionaries.
         let tells_zeros_apart =
             matches!(data_type, DataType::Dictionary(..)) && value_type(data_type).is_floating();
         !tells_zeros_apart
@@ -31,7 +29,10 @@ impl Groups {
             && RowConverter::supports_fields(&[SortField::new(data_type.clone())])
     }
 
-    /// No groups yet, of keys of these types.
+    /// No groups yet, by keys of these types.
+    ///
+    /// # Errors
+    /// Arrow's, for types that [`Self::supports`] rejects.
     pub(crate) fn try_new(types: &[DataType]) -> Result<Self> {
         let columns = types.iter().map(Interner::try_new);
         Ok(Self {
@@ -40,6 +41,7 @@ impl Groups {
         })
     }
 
+    /// Number of groups.
     pub(crate) fn len(&self) -> usize {
         match self.pairs.last() {
             Some(pairs) => pairs.len(),
@@ -47,57 +49,63 @@ impl Groups {
         }
     }
 
-    /// About how many bytes the groups take.
+    /// Estimates the bytes that the groups take.
     pub(crate) fn bytes(&self) -> usize {
         let columns: usize = self.columns.iter().map(Interner::bytes).sum();
         columns + self.pairs.iter().map(IdMap::bytes).sum::<usize>()
     }
 
-    /// The group of each row, a new one for keys not met before. No more than [`NO_GROUP`] rows may be added in all.
+    /// Writes the group of each row, a new one for new keys. At most [`NO_GROUP`] rows may be added in all.
+    ///
+    /// # Errors
+    /// An execution error for keys of other types.
     pub(crate) fn add(&mut self, keys: &[ArrayRef], groups: &mut [u32]) -> Result<()> {
-        let mut numbers = vec![];
+        let mut ids = vec![];
         for (i, (column, key)) in self.columns.iter_mut().zip(keys).enumerate() {
             if i == 0 {
                 column.add(key, groups)?;
                 continue;
             }
-            numbers.resize(groups.len(), NO_GROUP);
-            column.add(key, &mut numbers)?;
+            ids.resize(groups.len(), NO_GROUP);
+            column.add(key, &mut ids)?;
             let pairs = &mut self.pairs[i - 1];
-            pair(groups, &numbers, |pair| pairs.add(pair));
+            pair(groups, &ids, |pair| pairs.add(pair));
         }
         Ok(())
     }
 
-    /// The group of each row, [`NO_GROUP`] for keys that were never added.
+    /// Returns the group of each row, [`NO_GROUP`] for keys that were never added.
+    ///
+    /// # Errors
+    /// An execution error for keys of other types.
     pub(crate) fn find(&self, keys: &[ArrayRef]) -> Result<Vec<u32>> {
         let mut groups = vec![NO_GROUP; keys.first().map_or(0, Array::len)];
-        let mut numbers = vec![];
+        let mut ids = vec![];
         for (i, (column, key)) in self.columns.iter().zip(keys).enumerate() {
             if i == 0 {
                 column.find(key, &mut groups)?;
                 continue;
             }
-            numbers.resize(groups.len(), NO_GROUP);
-            column.find(key, &mut numbers)?;
+            ids.resize(groups.len(), NO_GROUP);
+            column.find(key, &mut ids)?;
             let pairs = &self.pairs[i - 1];
-            pair(&mut groups, &numbers, |pair| pairs.find(&pair));
+            pair(&mut groups, &ids, |pair| pairs.find(&pair));
         }
         Ok(groups)
     }
 }
 
-/// Groups by what was there and by one column more.
-fn pair(groups: &mut [u32], numbers: &[u32], mut ask: impl FnMut(u64) -> u32) {
+/// Refines groups by the value ids of one more column.
+fn pair(groups: &mut [u32], ids: &[u32], mut group_of: impl FnMut(u64) -> u32) {
     let mut last = (u64::MAX, NO_GROUP);
-    for (group, number) in groups.iter_mut().zip(numbers) {
-        if *group == NO_GROUP || *number == NO_GROUP {
+    for (group, id) in groups.iter_mut().zip(ids) {
+        if *group == NO_GROUP || *id == NO_GROUP {
             *group = NO_GROUP;
             continue;
         }
-        let pair = u64::from(*group) << 32 | u64::from(*number);
+        let pair = u64::from(*group) << 32 | u64::from(*id);
         if last.0 != pair {
-            last = (pair, ask(pair));
+            last = (pair, group_of(pair));
         }
         *group = last.1;
     }
@@ -125,13 +133,13 @@ mod tests {
         T::Dictionary(Box::new(keys), Box::new(values))
     }
 
-    /// Values of a type, few of them distinct, some NULL.
+    /// Values of a type: few distinct ones, some NULLs.
     fn values(state: &mut u64, rows: usize, data_type: &T) -> ArrayRef {
         let numbers: Int64Array = (0..rows)
             .map(|_| (random(state, 6) > 0).then(|| random(state, 7).cast_signed()))
             .collect();
         let texts = |state: &mut u64| {
-            // Around the lengths at which views and packed texts change.
+            // Around the lengths at which the representations of views and byte keys change.
             let long = "0123456789abcdefghij";
             let text = |state: &mut u64| {
                 let len = [0, 1, 4, 5, 12, 13, 15, 16, 20][random(state, 9) as usize];
@@ -181,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Some of these values, not NULL, in runs that are long now and then.
+    /// Some of these values without NULLs, in runs of which some are long.
     fn in_runs(state: &mut u64, values: &ArrayRef, rows: usize) -> ArrayRef {
         let valid = (0..values.len()).filter(|i| values.is_valid(*i));
         let valid: Vec<u64> = valid.map(|i| i as u64).collect();
@@ -198,7 +206,7 @@ mod tests {
         take(values, &places.collect::<UInt64Array>(), None).unwrap()
     }
 
-    /// What a row's values are to a map; `None` where one is NULL.
+    /// A row's values as a map key; `None` if one is NULL.
     fn key(columns: &[ArrayRef], row: usize) -> Option<Vec<String>> {
         let key = columns.iter().map(|column| {
             let value = ScalarValue::try_from_array(column, row).unwrap();
@@ -290,9 +298,9 @@ mod tests {
         }
     }
 
-    /// A dictionary with many more values than a batch has rows, and one with NULLs among its values.
+    /// Dictionaries with many more values than a batch has rows, and with NULL values.
     #[test]
-    fn values_of_a_dictionary_count_only_where_rows_have_them() {
+    fn only_values_that_rows_use_form_groups() {
         let texts: Vec<Option<String>> = (0..1000)
             .map(|i| (i % 5 > 0).then(|| format!("value {}", i % 300)))
             .collect();

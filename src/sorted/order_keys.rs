@@ -8,7 +8,8 @@ use arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::utils::normalize_float_zero;
 use datafusion::common::{Result, exec_err};
 
-use crate::index::sort_keys::{Chunks, KeyColumn, encode, is_ranked, key_bytes, value_type};
+use crate::common::ordered_type::{is_ranked, key_bytes, value_type};
+use crate::index::sort_keys::{Chunks, KeyColumn, encode};
 use crate::sorted::compare::compared;
 use crate::sorted::sorted_rows::Comparison;
 use rmq_engine::{Column, Extreme, Key};

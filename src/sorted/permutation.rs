@@ -1,62 +1,69 @@
-//! Where rows go when they are sorted, and columns moved there.
+//! The permutation that sorts the rows of a build side, and columns permuted by it.
 
-use crate::common::errors::engine_error;
 use std::sync::{Arc, OnceLock};
 
 use datafusion::common::Result;
 
+use crate::common::errors::engine_error;
 use crate::sorted::bucket_sort::{STEP, SortContext};
 use crate::sorted::group_ids::GroupIds;
-use crate::sorted::groups::NO_GROUP;
+use crate::sorted::id_map::NO_GROUP;
 use rmq_engine::Plain;
 use rmq_engine::cpu::Numbers;
 
-/// What stands for the place of a row that is left out.
-const NOWHERE: u32 = NO_GROUP;
+/// The position of a row that is left out.
+const LEFT_OUT: u32 = NO_GROUP;
 
-/// Where rows, in the order they came, stand among the sorted ones.
+/// A map from rows, in input order, to positions, in sorted order, and back. Rows may be left out.
 #[derive(Debug)]
 pub(crate) struct RowPermutation {
-    /// The place of each row; `None` where all stand as they came.
-    moved: Option<Numbers<u32>>,
-    /// How many rows there are but for those left out.
+    /// The position of each row; `None` for the identity.
+    positions: Option<Numbers<u32>>,
+    /// Number of positions: of the rows that are not left out.
     len: usize,
+    /// The row at each position, computed on demand.
     order: OnceLock<Arc<Vec<u32>>>,
 }
 
 impl RowPermutation {
-    fn new(moved: Option<Numbers<u32>>, len: usize) -> Self {
+    fn new(positions: Option<Numbers<u32>>, len: usize) -> Self {
         Self {
-            moved,
+            positions,
             len,
             order: OnceLock::new(),
         }
     }
 
-    /// Of rows that stay as they are.
+    /// The identity of `len` rows.
     pub(crate) fn as_they_came(len: usize) -> Self {
         Self::new(None, len)
     }
 
-    /// Of rows in the order they came, but for those left out.
+    /// Keeps the order of the valid rows and leaves out the others.
+    ///
+    /// # Errors
+    /// If the memory is not available.
     pub(crate) fn of_valid(valid: impl ExactSizeIterator<Item = bool>) -> Result<Self> {
-        let mut moved = Numbers::zeroed(valid.len()).map_err(engine_error)?;
+        let mut positions = Numbers::zeroed(valid.len()).map_err(engine_error)?;
         let mut len = 0;
-        for (place, valid) in moved.iter_mut().zip(valid) {
-            *place = if valid { number(len) } else { NOWHERE };
+        for (position, valid) in positions.iter_mut().zip(valid) {
+            *position = if valid { number(len) } else { LEFT_OUT };
             len += usize::from(valid);
         }
-        Ok(Self::new(Some(moved), len))
+        Ok(Self::new(Some(positions), len))
     }
 
-    /// Of rows by group, those of one group as they came; and where each group begins, and the end of the last. Rows of no group are
-    /// left out. The memory that it takes to move rows is registered with the context's.
+    /// Sorts rows by group, stably; rows without a group are left out. Also returns the first position of each group, and the end of
+    /// the last. The memory that this takes is reserved in the context's reservation.
+    ///
+    /// # Errors
+    /// If the memory is not available, and the context's.
     pub(crate) fn by_group(
-        numbers: GroupIds,
+        ids: GroupIds,
         groups: usize,
         context: SortContext,
     ) -> Result<(Self, Vec<usize>)> {
-        let (counts, ordered) = numbers.counts(groups);
+        let (counts, ordered) = ids.counts(groups);
         let mut starts = counts;
         let mut sum = 0;
         for start in &mut starts {
@@ -66,92 +73,96 @@ impl RowPermutation {
         if ordered {
             return Ok((Self::as_they_came(sum), starts));
         }
-        let mut numbers = numbers.into_each(context.memory)?;
+        let mut positions = ids.into_plain(context.memory)?;
         let mut next: Vec<u32> = starts.iter().map(|start| number(*start)).collect();
-        for step in numbers.chunks_mut(STEP) {
+        for step in positions.chunks_mut(STEP) {
             (context.check)()?;
-            for number in step {
-                if *number != NO_GROUP {
-                    let place = &mut next[*number as usize];
-                    *number = *place;
-                    *place += 1;
+            for id in step {
+                if *id != NO_GROUP {
+                    let position = &mut next[*id as usize];
+                    *id = *position;
+                    *position += 1;
                 }
             }
         }
-        Ok((Self::new(Some(numbers), sum), starts))
+        Ok((Self::new(Some(positions), sum), starts))
     }
 
-    /// Moves on: what stood at each place goes to another.
-    pub(crate) fn then(self, onward: Numbers<u32>) -> Self {
-        let Some(mut moved) = self.moved else {
-            return Self::new(Some(onward), self.len);
+    /// Composes with a permutation of the positions, which is applied second.
+    pub(crate) fn then(self, second: Numbers<u32>) -> Self {
+        let Some(mut positions) = self.positions else {
+            return Self::new(Some(second), self.len);
         };
-        for place in moved.iter_mut() {
-            if let Some(further) = onward.get(*place as usize) {
-                *place = *further;
+        for position in positions.iter_mut() {
+            if let Some(next) = second.get(*position as usize) {
+                *position = *next;
             }
         }
-        Self::new(Some(moved), self.len)
+        Self::new(Some(positions), self.len)
     }
 
-    /// Of all rows, by which of them stands at each place.
+    /// The permutation with these rows at the positions; other rows of `rows` are left out.
+    ///
+    /// # Errors
+    /// If the memory is not available.
     pub(crate) fn of_order(order: Vec<u32>, rows: usize) -> Result<Self> {
-        let mut moved = Numbers::zeroed(rows).map_err(engine_error)?;
-        moved.fill(NOWHERE);
-        for (place, row) in order.iter().enumerate() {
-            moved[*row as usize] = number(place);
+        let mut positions = Numbers::zeroed(rows).map_err(engine_error)?;
+        positions.fill(LEFT_OUT);
+        for (position, row) in order.iter().enumerate() {
+            positions[*row as usize] = number(position);
         }
-        let places = Self::new(Some(moved), order.len());
+        let permutation = Self::new(Some(positions), order.len());
         Ok(Self {
             order: OnceLock::from(Arc::new(order)),
-            ..places
+            ..permutation
         })
     }
 
-    /// Number of rows but for those left out.
+    /// Number of positions: of the rows that are not left out.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether all rows stand as they came.
+    /// Whether this is the identity.
     pub(crate) fn are_as_they_came(&self) -> bool {
-        self.moved.is_none()
+        self.positions.is_none()
     }
 
+    /// Bytes of the maps that exist.
     pub(crate) fn bytes(&self) -> usize {
         let order = self.order.get().map_or(0, |o| size_of_val(o.as_slice()));
-        self.moved.as_ref().map_or(0, Numbers::bytes) + order
+        self.positions.as_ref().map_or(0, Numbers::bytes) + order
     }
 
-    /// Bytes that stay when this goes, as others share the order.
+    /// Bytes that remain allocated when this is dropped, because others share the order.
     pub(crate) fn order_kept(&self) -> usize {
         let shared = self.order.get().filter(|o| Arc::strong_count(o) > 1);
         shared.map_or(0, |order| size_of_val(order.as_slice()))
     }
 
-    /// The place of each of `rows` rows from `first` on; `None` where one is left out.
+    /// The positions of `rows` rows from `first` on; `None` for a row that is left out.
     pub(crate) fn of_rows(&self, first: usize, rows: usize) -> impl Iterator<Item = Option<usize>> {
-        (first..first + rows).map(|row| match &self.moved {
+        (first..first + rows).map(|row| match &self.positions {
             None => Some(row),
-            Some(moved) => (moved[row] != NOWHERE).then_some(moved[row] as usize),
+            Some(positions) => (positions[row] != LEFT_OUT).then_some(positions[row] as usize),
         })
     }
 
-    /// Bytes that [`Self::order`] takes, where it has not been asked for yet.
+    /// Bytes that the first call of [`Self::order`] allocates; 0 after it.
     pub(crate) fn order_bytes(&self) -> usize {
-        match (&self.moved, self.order.get()) {
+        match (&self.positions, self.order.get()) {
             (Some(_), None) => self.len * size_of::<u32>(),
             _ => 0,
         }
     }
 
-    /// Which row stands at each place; `None` where all stand as they came.
+    /// The row at each position; `None` for the identity.
     pub(crate) fn order(&self) -> Option<&Arc<Vec<u32>>> {
-        let moved = self.moved.as_ref()?;
+        let positions = self.positions.as_ref()?;
         Some(self.order.get_or_init(|| {
             let mut order = vec![0; self.len];
-            for (row, place) in moved.iter().enumerate() {
-                if let Some(slot) = order.get_mut(*place as usize) {
+            for (row, position) in positions.iter().enumerate() {
+                if let Some(slot) = order.get_mut(*position as usize) {
                     *slot = number(row);
                 }
             }
@@ -159,15 +170,15 @@ impl RowPermutation {
         }))
     }
 
-    /// Puts values, which come with the rows from `first` on, in their places.
+    /// Scatters the values of the rows from `first` on to their positions.
     pub(crate) fn put<T: Copy>(&self, first: usize, values: &[T], into: &mut [T]) {
-        match &self.moved {
+        match &self.positions {
             None => into[first..first + values.len()].copy_from_slice(values),
-            Some(moved) => {
-                let moved = &moved[first..first + values.len()];
-                for (value, place) in values.iter().zip(moved) {
-                    // There are fewer places than `NOWHERE`.
-                    if let Some(slot) = into.get_mut(*place as usize) {
+            Some(positions) => {
+                let positions = &positions[first..first + values.len()];
+                for (value, position) in values.iter().zip(positions) {
+                    // No position is as large as `LEFT_OUT`.
+                    if let Some(slot) = into.get_mut(*position as usize) {
                         *slot = *value;
                     }
                 }
@@ -175,29 +186,32 @@ impl RowPermutation {
         }
     }
 
-    /// Values of all rows in their places; an error if `check` says that nobody waits for them any more.
+    /// Scatters the values of all rows, which are in `chunks`, to their positions.
+    ///
+    /// # Errors
+    /// If the memory is not available, and that of `check`, which is called at each step.
     pub(crate) fn arrange<'a, T: Plain + 'a>(
         &self,
         chunks: impl IntoIterator<Item = &'a [T]>,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<Numbers<T>> {
-        let mut arranged = Numbers::zeroed(self.len).map_err(engine_error)?;
+        let mut permuted = Numbers::zeroed(self.len).map_err(engine_error)?;
         let mut first = 0;
         for chunk in chunks {
             for step in chunk.chunks(STEP) {
                 check()?;
-                self.put(first, step, &mut arranged);
+                self.put(first, step, &mut permuted);
                 first += step.len();
             }
         }
-        Ok(arranged)
+        Ok(permuted)
     }
 }
 
-/// Rows, and so places, are fewer than 2^32.
+/// Converts a row or a position, of which there are fewer than 2^32.
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "`Unsorted::add` refuses more rows"
+    reason = "a build side has fewer than 2^32 rows"
 )]
 pub(crate) fn number(row: usize) -> u32 {
     row as u32

@@ -1,4 +1,4 @@
-//! What is known of the output of an operator that adds columns to its input.
+//! The plan properties of an operator that appends columns to its input.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use datafusion::common::Result;
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 
-/// The properties of an operator whose output is its input's columns, then these, in the input's order and partitions.
+/// The properties of an operator whose output has the input's columns, then `added`, with the input's order and partitions.
 pub(crate) fn properties_with(
     input: &dyn ExecutionPlan,
     added: impl IntoIterator<Item = Field>,
@@ -18,7 +18,7 @@ pub(crate) fn properties_with(
     let fields = old.fields().iter().cloned();
     let fields = fields.chain(added.into_iter().map(Arc::new));
     let schema = Schema::new_with_metadata(fields.collect::<Vec<_>>(), metadata);
-    // The input's columns keep their positions, so what is known of their order holds.
+    // The input's columns keep their indices, so its equivalences remain valid.
     let known = input.properties();
     let equivalences = EquivalenceProperties::new(Arc::new(schema))
         .extend(known.equivalence_properties().clone())?;

@@ -1,4 +1,4 @@
-//! Work on threads that may wait, which ends when nobody waits for it any more.
+//! Work on threads that may block, which ends when its query is cancelled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, exec_err, internal_datafusion_err};
 
-/// Whether somebody still waits for a piece of work.
+/// Tells work on a blocking thread whether its result is still awaited.
 #[derive(Debug, Clone)]
 pub(crate) struct Waiting(Arc<AtomicBool>);
 
 impl Waiting {
-    /// To be asked between steps, as what has begun on a thread can't be stopped from outside.
+    /// Checks for cancellation. Work has to call it between steps, because a running thread can't be stopped from outside.
     ///
     /// # Errors
-    /// An execution error once the query was cancelled.
+    /// An execution error once the query is cancelled.
     pub(crate) fn check(&self) -> Result<()> {
         if self.0.load(Ordering::Relaxed) {
             return exec_err!("the query was cancelled");
@@ -22,30 +22,33 @@ impl Waiting {
         Ok(())
     }
 
-    /// What is set once nobody waits.
+    /// The flag that is set when the query is cancelled.
     pub(crate) fn stop(&self) -> &Arc<AtomicBool> {
         &self.0
     }
 }
 
-/// Tells the work when whoever waits for it is gone.
-struct Here(Arc<AtomicBool>);
+/// Sets the flag when the future that awaits the work is dropped.
+struct SetOnDrop(Arc<AtomicBool>);
 
-impl Drop for Here {
+impl Drop for SetOnDrop {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Runs work on a thread that may wait.
+/// Runs work on a thread that may block. Dropping the future cancels the work at its next check.
+///
+/// # Errors
+/// The work's.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce(Waiting) -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let here = Here(Arc::default());
-    let waiting = Waiting(Arc::clone(&here.0));
+    let awaiting = SetOnDrop(Arc::default());
+    let waiting = Waiting(Arc::clone(&awaiting.0));
     let done = SpawnedTask::spawn_blocking(move || work(waiting))
         .join_unwind()
         .await;
-    drop(here);
+    drop(awaiting);
     done.map_err(|e| internal_datafusion_err!("work on a thread of its own did not end: {e}"))?
 }

@@ -1,5 +1,4 @@
-//! Batches on their way to devices, which want them large: gathered, answered by threads that may wait, and given on as
-//! they came.
+//! Combines input batches to large batches for devices, answers them on threads that may block, and returns them in input order.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -14,43 +13,46 @@ use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt};
 
-/// Rows that go to a device at once: enough for it to be busy, few enough to stay in a core's cache.
-const ROWS: usize = 1 << 18;
+/// Rows per device batch: enough to utilize a device, few enough for a core's cache.
+const BATCH_ROWS: usize = 1 << 18;
 
-/// How many such batches of a partition are under way: one is copied while another is answered.
-const UNDER_WAY: usize = 2;
+/// Device batches of a partition in flight: one is transferred while another is answered.
+const IN_FLIGHT: usize = 2;
 
-/// What answers batches, on a thread that may wait.
+/// Answers batches on a thread that may block.
 pub(crate) trait AnswerBatches: Send + Sync + 'static {
-    /// The batches with their answers, all asked at once.
+    /// Answers batches in one request to the device. Returns the batches with the results appended.
+    ///
+    /// # Errors
+    /// Those of the bounds' expressions and of the engine.
     fn answer(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>>;
 
-    /// About how many bytes a row's bounds and answers take.
+    /// Estimates the bytes of a row's bounds and results.
     fn row_bytes(&self) -> usize;
 
-    /// The memory that batches are registered with.
+    /// The pool that the memory of batches is reserved in.
     fn pool(&self) -> &Arc<dyn MemoryPool>;
 
-    /// Where rows that leave are counted.
+    /// The metrics that output rows are counted in.
     fn baseline(&self) -> &BaselineMetrics;
 }
 
-/// The input with the answers. While the device is busy, rows are gathered; when it has nothing to do, it gets those that are
-/// there, so that a slow input's rows don't wait.
+/// The stream of the input with the results. While the device is busy, rows are gathered; an idle device gets the rows that are
+/// gathered so far, so that rows of a slow input don't wait.
 ///
-/// Dropping it lets go of everything once the batches under way are answered, some milliseconds later.
+/// Dropping the stream frees its memory once the batches in flight are answered, within milliseconds.
 pub(crate) struct Gathering {
     answering: Arc<dyn AnswerBatches>,
-    /// None when it has ended.
+    /// `None` after the end of the input.
     input: Option<BoxStream<'static, Result<RecordBatch>>>,
     gathered: Vec<RecordBatch>,
     rows: usize,
-    /// Registers what is gathered.
+    /// Reserves the memory of the gathered batches.
     memory: MemoryReservation,
-    /// In the order of the input.
-    under_way: VecDeque<SpawnedTask<Result<Answered>>>,
+    /// In input order.
+    in_flight: VecDeque<SpawnedTask<Result<Answered>>>,
     done: VecDeque<RecordBatch>,
-    /// Registers what is done.
+    /// Reserves the memory of the finished batches.
     done_memory: Option<MemoryReservation>,
 }
 
@@ -71,13 +73,13 @@ impl Gathering {
             input: Some(input),
             gathered: vec![],
             rows: 0,
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
             done: VecDeque::new(),
             done_memory: None,
         }
     }
 
-    /// Sends what is gathered on its way.
+    /// Starts answering the gathered batches.
     fn send(&mut self) {
         if self.gathered.is_empty() {
             return;
@@ -86,14 +88,14 @@ impl Gathering {
         let batches = std::mem::take(&mut self.gathered);
         let memory = self.memory.take();
         let answering = Arc::clone(&self.answering);
-        self.under_way
+        self.in_flight
             .push_back(SpawnedTask::spawn_blocking(move || {
                 let batches = answering.answer(&batches)?;
                 Ok(Answered { batches, memory })
             }));
     }
 
-    /// Adds a batch, after those before it have gone where there is no memory for more.
+    /// Gathers a batch. If there is no memory for it, the batches before it are sent first.
     fn add(&mut self, batch: RecordBatch) {
         if batch.num_rows() == 0 {
             return;
@@ -101,17 +103,17 @@ impl Gathering {
         let bytes = self.bytes(&batch);
         if self.memory.try_grow(bytes).is_err() {
             self.send();
-            // What its input has in memory anyway; without room for its answers, these show where they are used.
+            // The input has allocated the batch already. Results that can't be reserved here are accounted for by their consumer.
             let _ = self.memory.try_grow(bytes);
         }
         self.rows += batch.num_rows();
         self.gathered.push(batch);
-        if self.rows >= ROWS {
+        if self.rows >= BATCH_ROWS {
             self.send();
         }
     }
 
-    /// About how many bytes a batch takes with its bounds and answers.
+    /// Estimates the bytes of a batch with its bounds and results.
     fn bytes(&self, batch: &RecordBatch) -> usize {
         let column = |c: &Arc<dyn Array>| c.to_data().get_slice_memory_size().unwrap_or(0);
         let columns: usize = batch.columns().iter().map(column).sum();
@@ -131,11 +133,11 @@ impl Stream for Gathering {
             }
             this.done_memory = None;
             let mut pending = false;
-            if let Some(first) = this.under_way.front_mut() {
+            if let Some(first) = this.in_flight.front_mut() {
                 match first.poll_unpin(cx) {
                     Poll::Pending => pending = true,
                     Poll::Ready(ended) => {
-                        this.under_way.pop_front();
+                        this.in_flight.pop_front();
                         let answered = ended.unwrap_or_else(|error| {
                             if error.is_panic() {
                                 std::panic::resume_unwind(error.into_panic());
@@ -160,7 +162,7 @@ impl Stream for Gathering {
                     Poll::Ready(None)
                 };
             };
-            if this.under_way.len() >= UNDER_WAY {
+            if this.in_flight.len() >= IN_FLIGHT {
                 return Poll::Pending;
             }
             match input.poll_next_unpin(cx) {
@@ -170,7 +172,7 @@ impl Stream for Gathering {
                     this.input = None;
                     this.send();
                 }
-                Poll::Pending if this.under_way.is_empty() && !this.gathered.is_empty() => {
+                Poll::Pending if this.in_flight.is_empty() && !this.gathered.is_empty() => {
                     this.send();
                 }
                 Poll::Pending => return Poll::Pending,

@@ -1,4 +1,4 @@
-//! Which engine answers the calls of a query, and what EXPLAIN says of it.
+//! The choice of the engine for an index of a query, and its text in EXPLAIN.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use crate::index::devices::{DeviceEngine, Target};
 use rmq_engine::choice::{self, Choice, Work};
 use rmq_engine::{BuildOptions, ColumnSize, EngineError};
 
-/// The engine that is to answer, and why.
+/// The chosen engine, and the reason.
 #[derive(Debug, Clone)]
 pub(crate) struct Decision {
     pub(crate) target: Target,
-    /// Whether the option names this engine, so that none may stand in for it.
+    /// Whether the option `rmq.engine` forces this engine, so that there is no fallback.
     pub(crate) demanded: bool,
     why: String,
 }
 
 impl Decision {
-    /// The CPU engine, for a reason in a few words.
+    /// The CPU engine, for a reason of a few words.
     pub(crate) fn cpu(why: impl Into<String>) -> Self {
         Self {
             target: Target::Cpu,
@@ -31,7 +31,7 @@ impl Decision {
         }
     }
 
-    fn demanded(target: Target) -> Self {
+    fn forced(target: Target) -> Self {
         Self {
             target,
             demanded: true,
@@ -50,42 +50,42 @@ impl fmt::Display for Decision {
     }
 }
 
-/// What is known of the work for one index.
+/// The expected work for one index.
 pub(crate) struct Case<'a> {
-    /// Values in the column; unknown of some before they are read.
+    /// Values in the column, if known before they are read.
     pub(crate) rows: Option<usize>,
     /// Bytes of a key.
     pub(crate) key_bytes: usize,
-    /// Bytes of the keys that ranges are of, where their positions must be found first; else 0.
+    /// Bytes of the keys in which the bounds' positions are searched first; 0 for bounds that are positions.
     pub(crate) search_key_bytes: usize,
-    /// About how many ranges are asked, where that is known.
+    /// Estimated number of ranges, if known.
     pub(crate) ranges: Option<usize>,
-    /// Whether an expression asks, a batch at a time on the threads that poll.
+    /// Whether an expression queries the index: a batch at a time, on async worker threads.
     pub(crate) in_expression: bool,
-    /// How many partitions ask at a time.
+    /// The number of partitions that query the index at the same time.
     pub(crate) partitions: usize,
-    /// Whether the session holds the index there.
+    /// Whether the session caches the index on this engine.
     pub(crate) is_held: &'a (dyn Fn(&Target) -> bool + Sync),
 }
 
-/// The engine for one index; none yet where that hangs on how many rows the column has, and they are not known.
+/// Chooses the engine for one index; `None` if the choice depends on the number of rows, which is not known yet.
 ///
 /// # Errors
-/// A planning error where the option demands an engine that can't be had.
+/// A planning error if the option forces an engine that is not available.
 pub(crate) async fn decide(
     catalog: &Arc<IndexCatalog>,
     options: &RmqOptions,
     case: &Case<'_>,
 ) -> Result<Option<Decision>> {
     match options.engine {
-        EngineChoice::Cpu => return Ok(Some(Decision::demanded(Target::Cpu))),
+        EngineChoice::Cpu => return Ok(Some(Decision::forced(Target::Cpu))),
         EngineChoice::Cuda => {
             let engine = open(catalog, options).await.map_err(|error| {
                 plan_datafusion_err!(
                     "rmq.engine = 'cuda', but no CUDA device can be used: {error}; with SET rmq.engine = 'auto' the CPU answers"
                 )
             })?;
-            return Ok(Some(Decision::demanded(Target::Devices(engine))));
+            return Ok(Some(Decision::forced(Target::Devices(engine))));
         }
         EngineChoice::Auto => {}
     }
@@ -120,7 +120,7 @@ pub(crate) async fn decide(
         return Ok(Some(Decision::cpu(why)));
     }
     let Ok(engine) = open(catalog, options).await else {
-        // Which of the reasons there are, rmq_devices() says.
+        // rmq_devices() shows the details.
         let why = match catalog.devices().in_use() {
             None => "no CUDA device",
             Some(_) => "the CUDA devices failed",
@@ -149,7 +149,7 @@ pub(crate) async fn decide(
     }))
 }
 
-/// Opens the session's devices off the threads that poll.
+/// Opens the session's devices on a thread that may block.
 async fn open(
     catalog: &Arc<IndexCatalog>,
     options: &RmqOptions,
@@ -169,7 +169,7 @@ async fn open(
     })
 }
 
-/// Each of the labels once.
+/// Joins the distinct labels.
 pub(crate) fn engines(labels: impl Iterator<Item = String>) -> String {
     let mut each: Vec<String> = vec![];
     for label in labels {
@@ -180,7 +180,7 @@ pub(crate) fn engines(labels: impl Iterator<Item = String>) -> String {
     each.join("; ")
 }
 
-/// A number as people read it: `1000`, `2^28`, `1.3e8`.
+/// Formats a number for people: `1000`, `2^28`, `1.3e8`.
 fn count(n: usize) -> String {
     if n >= 1 << 10 && n.is_power_of_two() {
         format!("2^{}", n.ilog2())

@@ -1,7 +1,9 @@
-//! TODO
+//! What operators share: the state of a run, blocking work, batches for devices, the choice of the engine, plan properties and
+//! statistics.
 
 pub(crate) mod added_columns;
 pub(crate) mod blocking;
 pub(crate) mod device_batcher;
 pub(crate) mod engine_choice;
 pub(crate) mod once_per_run;
+pub(crate) mod statistics;

@@ -1,93 +1,128 @@
-//! Work that the partitions of a run share: done once, by whoever needs it first.
+//! State that belongs to one run of a plan.
+//!
+//! DataFusion has no object for a run: a plan, or a part of it, can be executed several times, also at once. Two things identify a run,
+//! and they differ in scope:
+//!
+//! - **The task context** is shared by all operators of a run. [`PerContext`] keeps state that several operators share, such as the
+//!   indexes of a relation.
+//! - **The partitions of one operator**: each is executed once per run. [`OncePerRun`] keeps state that the partitions of one operator
+//!   share, and begins anew when a partition is executed again, in whatever context.
+//!
+//! State that takes work to compute is a [`SharedWork`] in either scope.
 
 use std::fmt;
 use std::future::Future;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use datafusion::common::{DataFusionError, Result, SharedResult};
 use datafusion::execution::TaskContext;
 use futures::FutureExt;
-use futures::future::{BoxFuture, Shared};
+use futures::future::{BoxFuture, Shared, WeakShared};
 
-/// What each run of a plan makes once. The partitions of a run share a task context, and each is executed once: where one
-/// is executed again, so is the plan, and makes it again.
+/// Work that is done once and whose result several streams share.
 ///
-/// Runs at once in one context can't be told apart: a partition goes to the latest that lacks it, so that one caller may get
-/// partitions of several runs. They must fit together.
-pub(crate) struct OncePerRun<T>(Mutex<Vec<Begun<T>>>);
-
-/// A run of which not all partitions have been executed.
-struct Begun<T> {
-    context: Weak<TaskContext>,
-    executed: Vec<bool>,
-    run: Weak<Run<T>>,
-    /// Partitions may be executed one after another, so the latest run of a context waits for those that are to come. Earlier ones, of
-    /// which these may never come, go with their streams.
-    kept: Option<Arc<Run<T>>>,
+/// Every stream that awaits the work drives it, so none depends on another being polled.
+pub(crate) struct SharedWork<T> {
+    pending: Mutex<Option<Pending<T>>>,
+    done: Arc<OnceLock<Outcome<T>>>,
 }
 
-/// What all runs in one task context share.
-pub(crate) struct PerContext<T>(Mutex<Vec<(Weak<TaskContext>, Weak<T>)>>);
+type Outcome<T> = SharedResult<Arc<T>>;
 
-/// What the partitions of a run share; it lives as long as they do.
-pub(crate) struct Run<T> {
-    /// Whoever waits drives the work, so none depends on another's being polled. It stays while nobody waits, as an input may be
-    /// executed only once, and goes with the run.
-    making: Mutex<Option<Shared<BoxFuture<'static, Made<T>>>>>,
-    made: Arc<OnceLock<Made<T>>>,
+type Work<T> = Shared<BoxFuture<'static, Outcome<T>>>;
+
+/// Work that has begun.
+enum Pending<T> {
+    /// Kept until its owner is dropped.
+    Kept(Work<T>),
+    /// Dropped with the last stream that awaits it.
+    Awaited(WeakShared<BoxFuture<'static, Outcome<T>>>),
 }
 
-type Made<T> = SharedResult<Arc<T>>;
-
-impl<T> Default for OncePerRun<T> {
+impl<T> Default for SharedWork<T> {
     fn default() -> Self {
-        Self(Mutex::default())
+        Self {
+            pending: Mutex::default(),
+            done: Arc::default(),
+        }
     }
 }
 
-impl<T> fmt::Debug for OncePerRun<T> {
+impl<T> fmt::Debug for SharedWork<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OncePerRun").finish_non_exhaustive()
+        f.debug_struct("SharedWork").finish_non_exhaustive()
     }
 }
 
-impl<T> OncePerRun<T> {
-    /// The run that executes this partition of so many.
-    pub(crate) fn run(
-        &self,
-        context: &Arc<TaskContext>,
-        partition: usize,
-        partitions: usize,
-    ) -> Arc<Run<T>> {
-        let mut begun = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        begun.retain(|begun| begun.context.strong_count() > 0 && begun.run.strong_count() > 0);
-        let here = Arc::downgrade(context);
-        let mut of_context = begun.iter_mut().filter(|b| b.context.ptr_eq(&here));
-        // The latest that this partition is not part of yet.
-        let lacking = of_context.rfind(|begun| begun.executed.get(partition) == Some(&false));
-        if let Some((lacking, run)) = lacking.and_then(|b| b.run.upgrade().map(|run| (b, run))) {
-            lacking.executed[partition] = true;
-            if lacking.executed.iter().all(|executed| *executed) {
-                begun.retain(|begun| !begun.run.ptr_eq(&Arc::downgrade(&run)));
-            }
-            return run;
-        }
-        for earlier in begun.iter_mut().filter(|b| b.context.ptr_eq(&here)) {
-            earlier.kept = None;
-        }
-        let run = Arc::default();
-        let mut executed = vec![false; partitions.max(partition + 1)];
-        executed[partition] = true;
-        if executed.contains(&false) {
-            begun.push(Begun {
-                context: here,
-                executed,
-                run: Arc::downgrade(&run),
-                kept: Some(Arc::clone(&run)),
-            });
-        }
-        run
+impl<T: Send + Sync + 'static> SharedWork<T> {
+    /// Returns the result of the work, which the first call begins with `start`. Work that no stream awaits any longer is kept, as its
+    /// input may be executed only once, and is dropped with `self`.
+    ///
+    /// # Errors
+    /// The work's; all callers get the same.
+    pub(crate) async fn get<F>(&self, start: impl FnOnce() -> F) -> Result<Arc<T>>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let pending = |work: &Work<T>| Some(Pending::Kept(work.clone()));
+        self.run(start, pending).await
     }
+
+    /// As [`Self::get`], but work that no stream awaits any longer is dropped, and begins anew with the next call.
+    ///
+    /// # Errors
+    /// The work's; all callers get the same.
+    pub(crate) async fn get_or_restart<F>(&self, start: impl FnOnce() -> F) -> Result<Arc<T>>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let pending = |work: &Work<T>| work.downgrade().map(Pending::Awaited);
+        self.run(start, pending).await
+    }
+
+    async fn run<F>(
+        &self,
+        start: impl FnOnce() -> F,
+        keep: impl FnOnce(&Work<T>) -> Option<Pending<T>>,
+    ) -> Result<Arc<T>>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let work = {
+            let mut pending = lock(&self.pending);
+            if let Some(done) = self.done.get() {
+                return done.clone().map_err(DataFusionError::Shared);
+            }
+            let begun = pending.as_ref().and_then(|pending| match pending {
+                Pending::Kept(work) => Some(work.clone()),
+                Pending::Awaited(work) => work.upgrade(),
+            });
+            match begun {
+                Some(work) => work,
+                None => {
+                    let (work, done) = (start(), Arc::clone(&self.done));
+                    let work = async move {
+                        let outcome = work.await.map(Arc::new).map_err(Arc::new);
+                        done.get_or_init(|| outcome).clone()
+                    };
+                    let work = work.boxed().shared();
+                    *pending = keep(&work);
+                    work
+                }
+            }
+        };
+        work.await.map_err(DataFusionError::Shared)
+    }
+}
+
+/// State that all operators of a run share: one `T` per task context.
+pub(crate) struct PerContext<T>(Mutex<Vec<ContextState<T>>>);
+
+struct ContextState<T> {
+    context: Weak<TaskContext>,
+    state: Weak<T>,
+    /// Keeps the state as long as its context exists.
+    _retained: Option<Arc<T>>,
 }
 
 impl<T> Default for PerContext<T> {
@@ -103,64 +138,103 @@ impl<T> fmt::Debug for PerContext<T> {
 }
 
 impl<T: Default> PerContext<T> {
-    /// What runs in this context share, as long as one of them lives.
+    /// Returns the state of this context, which is dropped with its last user.
     pub(crate) fn get(&self, context: &Arc<TaskContext>) -> Arc<T> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(context, shared)| context.strong_count() > 0 && shared.strong_count() > 0);
-        let here = Arc::downgrade(context);
-        let known = all.iter().find(|(context, _)| context.ptr_eq(&here));
-        if let Some(shared) = known.and_then(|(_, shared)| shared.upgrade()) {
-            return shared;
+        self.find(context, false)
+    }
+
+    /// Returns the state of this context, which is kept as long as the context exists.
+    pub(crate) fn get_retained(&self, context: &Arc<TaskContext>) -> Arc<T> {
+        self.find(context, true)
+    }
+
+    fn find(&self, context: &Arc<TaskContext>, retain: bool) -> Arc<T> {
+        let mut states = lock(&self.0);
+        states.retain(|known| known.context.strong_count() > 0 && known.state.strong_count() > 0);
+        let context = Arc::downgrade(context);
+        let known = states.iter().find(|known| known.context.ptr_eq(&context));
+        if let Some(state) = known.and_then(|known| known.state.upgrade()) {
+            return state;
         }
-        let shared = Arc::<T>::default();
-        all.push((here, Arc::downgrade(&shared)));
-        shared
+        let state = Arc::<T>::default();
+        states.push(ContextState {
+            context,
+            state: Arc::downgrade(&state),
+            _retained: retain.then(|| Arc::clone(&state)),
+        });
+        state
     }
 }
 
-impl<T> Default for Run<T> {
+/// State that the partitions of one operator share, a new one for each run.
+///
+/// Runs at once in one context can't be told apart: a partition joins the latest run that lacks it, so that one caller may get
+/// partitions of several runs. Their results must be interchangeable.
+pub(crate) struct OncePerRun<T>(Mutex<Vec<OpenRun<T>>>);
+
+/// A run of which not all partitions have been executed.
+struct OpenRun<T> {
+    context: Weak<TaskContext>,
+    executed: Vec<bool>,
+    work: Weak<SharedWork<T>>,
+    /// Partitions may be executed one after another, so the latest run of a context is retained for the partitions that are still to
+    /// be executed. Those of earlier runs may never be, so earlier runs are dropped with their streams.
+    retained: Option<Arc<SharedWork<T>>>,
+}
+
+impl<T> Default for OncePerRun<T> {
     fn default() -> Self {
-        Self {
-            making: Mutex::default(),
-            made: Arc::default(),
-        }
+        Self(Mutex::default())
     }
 }
 
-impl<T> fmt::Debug for Run<T> {
+impl<T> fmt::Debug for OncePerRun<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run").finish_non_exhaustive()
+        f.debug_struct("OncePerRun").finish_non_exhaustive()
     }
 }
 
-impl<T: Send + Sync + 'static> Run<T> {
-    /// What this run has made, or what the work that `start` begins gives.
-    ///
-    /// # Errors
-    /// What the making came to; all who wait get it.
-    pub(crate) async fn get<F>(&self, start: impl FnOnce() -> F) -> Result<Arc<T>>
-    where
-        F: Future<Output = Result<T>> + Send + 'static,
-    {
-        let making = {
-            let mut known = self.making.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(made) = self.made.get() {
-                return made.clone().map_err(DataFusionError::Shared);
+impl<T> OncePerRun<T> {
+    /// Returns the work of the run that executes `partition`, one of `partitions`.
+    pub(crate) fn run(
+        &self,
+        context: &Arc<TaskContext>,
+        partition: usize,
+        partitions: usize,
+    ) -> Arc<SharedWork<T>> {
+        let mut open = lock(&self.0);
+        open.retain(|run| run.context.strong_count() > 0 && run.work.strong_count() > 0);
+        let context = Arc::downgrade(context);
+        let mut of_context = open.iter_mut().filter(|run| run.context.ptr_eq(&context));
+        let lacking = of_context.rfind(|run| run.executed.get(partition) == Some(&false));
+        if let Some((run, work)) =
+            lacking.and_then(|run| run.work.upgrade().map(|work| (run, work)))
+        {
+            run.executed[partition] = true;
+            if run.executed.iter().all(|executed| *executed) {
+                open.retain(|run| !run.work.ptr_eq(&Arc::downgrade(&work)));
             }
-            match known.as_ref() {
-                Some(making) => making.clone(),
-                None => {
-                    let (work, done) = (start(), Arc::clone(&self.made));
-                    let making = async move {
-                        let made = work.await.map(Arc::new).map_err(Arc::new);
-                        done.get_or_init(|| made).clone()
-                    };
-                    let making = making.boxed().shared();
-                    *known = Some(making.clone());
-                    making
-                }
-            }
-        };
-        making.await.map_err(DataFusionError::Shared)
+            return work;
+        }
+        for earlier in open.iter_mut().filter(|run| run.context.ptr_eq(&context)) {
+            earlier.retained = None;
+        }
+        let work = Arc::default();
+        let mut executed = vec![false; partitions.max(partition + 1)];
+        executed[partition] = true;
+        if executed.contains(&false) {
+            open.push(OpenRun {
+                context,
+                executed,
+                work: Arc::downgrade(&work),
+                retained: Some(Arc::clone(&work)),
+            });
+        }
+        work
     }
+}
+
+/// Locks a mutex. A poisoned lock is safe to use: no panic leaves the state inconsistent.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,17 +1,10 @@
-//! The operator: for each input row, the answers of range calls, as further columns.
-//!
-//! ```text
-//!   input ──▶ RangeLookupExec ──▶ input's columns, one column a call
-//!                  │  l, r of each row
-//!                  ▼
-//!        Relation: index of prices.close  (found in the catalog, or built by the first that asks)
-//! ```
+//! The operator `RangeLookupExec`.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::Field;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err};
@@ -24,66 +17,21 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
-use crate::common::range_function::RangeFunction;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
+use crate::exec::range_lookup::call::{PhysicalCall, Search};
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
-use crate::exec::range_lookup::relation::Relation;
-use crate::exec::range_lookup::stream::{Answering, Search};
+use crate::exec::range_lookup::stream::LookupStream;
 
-/// A call of a range function in physical expressions.
-#[derive(Debug, Clone)]
-pub struct PhysicalCall {
-    /// Which extreme, and whether its value or its position.
-    pub function: RangeFunction,
-    pub(crate) relation: Arc<Relation>,
-    /// The name of the indexed column.
-    pub column: String,
-    /// The first position, inclusive, over the input.
-    pub left: Arc<dyn PhysicalExpr>,
-    /// The last position, inclusive, over the input.
-    pub right: Arc<dyn PhysicalExpr>,
-    /// The name of the added column.
-    pub output: String,
-    /// The type of the added column.
-    pub data_type: DataType,
-    /// Whether the bounds have another value each time that they are evaluated.
-    pub volatile: bool,
-}
-
-impl PhysicalCall {
-    /// Whether both calls ask the same ranges of the same index: one search answers both.
-    fn shares_search(&self, other: &Self) -> bool {
-        !self.volatile
-            && Arc::ptr_eq(&self.relation, &other.relation)
-            && self.column == other.column
-            && self.function.extreme == other.function.extreme
-            && self.left.as_ref() == other.left.as_ref()
-            && self.right.as_ref() == other.right.as_ref()
-    }
-}
-
-impl fmt::Display for PhysicalCall {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.function.range_name();
-        let column = self.relation.column_label(&self.column);
-        write!(
-            f,
-            "{name}({column}) over rows {} to {}",
-            self.left, self.right
-        )
-    }
-}
-
-/// Answers range calls for each input row. Keeps rows, their order and their partitions.
+/// Appends the results of range calls to each input row, one column per call. Keeps the rows, their order and their partitions.
 #[derive(Debug)]
 pub struct RangeLookupExec {
     input: Arc<dyn ExecutionPlan>,
     calls: Vec<PhysicalCall>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    /// Whether the indexes asked stand in the metrics already: they count once, not once a partition.
-    noted: Arc<AtomicBool>,
+    /// Whether the indexes are recorded in the metrics: once, not once per partition.
+    recorded: Arc<AtomicBool>,
 }
 
 impl RangeLookupExec {
@@ -97,7 +45,7 @@ impl RangeLookupExec {
             calls,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
-            noted: Arc::default(),
+            recorded: Arc::default(),
         })
     }
 
@@ -113,27 +61,12 @@ impl RangeLookupExec {
         &self.calls
     }
 
-    /// What `EXPLAIN` says of the engines that answer.
+    /// The engines of the indexes in `EXPLAIN`.
     fn engines(&self) -> String {
         engines(self.calls.iter().map(|call| {
             let extreme = call.function.extreme;
             call.relation.engine_label(&call.column, extreme)
         }))
-    }
-
-    /// The calls in groups that one search answers, each with the places of its results behind the input's columns.
-    fn searches(&self) -> Vec<Search> {
-        let mut searches: Vec<Search> = vec![];
-        for (place, call) in self.calls.iter().enumerate() {
-            match searches.iter_mut().find(|s| s.call.shares_search(call)) {
-                Some(search) => search.places.push((place, call.function.position)),
-                None => searches.push(Search {
-                    call: call.clone(),
-                    places: vec![(place, call.function.position)],
-                }),
-            }
-        }
-        searches
     }
 }
 
@@ -210,7 +143,7 @@ impl ExecutionPlan for RangeLookupExec {
                 calls,
                 properties: Arc::clone(&self.properties),
                 metrics: ExecutionPlanMetricsSet::new(),
-                noted: Arc::default(),
+                recorded: Arc::default(),
             })),
             ChildrenPropertiesMode::Recompute => Ok(Arc::new(Self::try_new(input, calls)?)),
         }
@@ -229,16 +162,16 @@ impl ExecutionPlan for RangeLookupExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        let answering = Answering {
+        let stream = LookupStream {
             schema: self.schema(),
-            searches: self.searches(),
+            searches: Search::group(&self.calls),
             metrics: RangeLookupMetrics::new(partition, &self.metrics),
             context: Arc::clone(&context),
-            noted: Arc::clone(&self.noted),
+            recorded: Arc::clone(&self.recorded),
             prepared: vec![],
         };
         let input = self.input.execute(partition, context)?;
-        Ok(answering.stream(input))
+        Ok(stream.start(input))
     }
 
     fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {

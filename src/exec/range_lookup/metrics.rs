@@ -1,93 +1,99 @@
-//! What `EXPLAIN ANALYZE` shows of a range join.
+//! The metrics of range lookups in `EXPLAIN ANALYZE`.
 
 use std::sync::OnceLock;
 
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, Time,
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory,
+    MetricType, Time,
 };
 
-use crate::exec::range_lookup::relation::PreparedIndex;
-use crate::index::column_index::Answer;
+use crate::exec::range_lookup::index_builder::PreparedIndex;
+use crate::index::key_index::Answer;
 
 /// Metrics of one partition.
 #[derive(Debug)]
 pub(crate) struct RangeLookupMetrics {
     /// Output rows, elapsed compute.
     pub(crate) baseline: BaselineMetrics,
-    /// Time spent answering ranges.
+    /// Time to answer ranges.
     pub(crate) query_time: Time,
-    /// Time it took to build the indexes that were not there.
+    /// Time to build the indexes that were not cached.
     index_build_time: Time,
-    /// Time it took to read the columns of those.
+    /// Time to read the columns of the indexes that were not cached.
     index_load_time: Time,
-    /// Bytes of the indexes asked, columns not included.
+    /// Bytes of the queried indexes, columns not included.
     index_bytes: Gauge,
-    /// Rows of the columns asked.
+    /// Rows of the queried columns.
     index_rows: Gauge,
-    /// How many indexes this query built.
+    /// Number of indexes that this query built.
     indexes_built: Count,
-    /// How many an earlier query had left.
+    /// Number of indexes that an earlier query had built.
     indexes_reused: Count,
-    /// Of calls that go to devices; shown only where there are some.
-    on_devices: OnceLock<OnDevices>,
+    /// Metrics of indexes on devices; registered with the first of these.
+    on_devices: OnceLock<DeviceMetrics>,
     partition: usize,
     set: ExecutionPlanMetricsSet,
 }
 
-/// Metrics of calls that go to devices.
+/// Metrics of indexes on devices.
 #[derive(Debug)]
-struct OnDevices {
-    /// Batches that devices answered, each gathered from many.
+struct DeviceMetrics {
+    /// Number of batches that devices answered, each gathered from several input batches.
     device_batches: Count,
-    /// Bytes that the indexes asked take of each device.
+    /// Bytes of each device that the queried indexes take.
     device_bytes: Gauge,
-    /// Indexes and batches that were meant for devices and that the CPU took.
+    /// Number of indexes and batches that the CPU took over from devices.
     cuda_fallbacks: Count,
 }
 
 impl RangeLookupMetrics {
     pub(crate) fn new(partition: usize, metrics: &ExecutionPlanMetricsSet) -> Self {
-        let builder = || MetricBuilder::new(metrics);
+        let time = |name| summary(metrics).subset_time(name, partition);
+        let count = |name| summary(metrics).counter(name, partition);
+        let gauge = |name, category| {
+            let builder = summary(metrics).with_category(category);
+            builder.gauge(name, partition)
+        };
         Self {
             baseline: BaselineMetrics::new(metrics, partition),
-            query_time: builder().subset_time("query_time", partition),
-            index_build_time: builder().subset_time("index_build_time", partition),
-            index_load_time: builder().subset_time("index_load_time", partition),
-            index_bytes: builder().gauge("index_bytes", partition),
-            index_rows: builder().gauge("index_rows", partition),
-            indexes_built: builder().counter("indexes_built", partition),
-            indexes_reused: builder().counter("indexes_reused", partition),
+            query_time: time("query_time"),
+            index_build_time: time("index_build_time"),
+            index_load_time: time("index_load_time"),
+            index_bytes: gauge("index_bytes", MetricCategory::Bytes),
+            index_rows: gauge("index_rows", MetricCategory::Rows),
+            indexes_built: count("indexes_built"),
+            indexes_reused: count("indexes_reused"),
             on_devices: OnceLock::new(),
             partition,
             set: metrics.clone(),
         }
     }
 
-    fn on_devices(&self) -> &OnDevices {
+    fn on_devices(&self) -> &DeviceMetrics {
         self.on_devices.get_or_init(|| {
-            let builder = || MetricBuilder::new(&self.set);
-            OnDevices {
-                device_batches: builder().counter("device_batches", self.partition),
-                device_bytes: builder().gauge("device_bytes", self.partition),
-                cuda_fallbacks: builder().counter("cuda_fallbacks", self.partition),
+            let device_bytes = summary(&self.set).with_category(MetricCategory::Bytes);
+            DeviceMetrics {
+                device_batches: summary(&self.set).counter("device_batches", self.partition),
+                device_bytes: device_bytes.gauge("device_bytes", self.partition),
+                cuda_fallbacks: summary(&self.set).counter("cuda_fallbacks", self.partition),
             }
         })
     }
 
-    /// Notes a batch that was answered.
-    pub(crate) fn note_answer(&self, prepared: &PreparedIndex, answer: &Answer) {
+    /// Records a batch that was answered.
+    pub(crate) fn record_answer(&self, prepared: &PreparedIndex, answer: &Answer) {
         if answer.used_cpu_fallback {
             self.on_devices().cuda_fallbacks.add(1);
-        } else if prepared.ready.held.index.is_on_devices() {
+        } else if prepared.ready.reserved.index.is_on_devices() {
             self.on_devices().device_batches.add(1);
         }
     }
 
-    /// Notes an index that this operator asks.
-    pub(crate) fn note_index(&self, prepared: &PreparedIndex) {
-        let index = &prepared.ready.held.index;
+    /// Records an index that the operator queries.
+    pub(crate) fn record_index(&self, prepared: &PreparedIndex) {
+        let index = &prepared.ready.reserved.index;
         if index.is_on_devices() {
-            let bytes = prepared.ready.held.device_bytes();
+            let bytes = prepared.ready.reserved.device_bytes();
             self.on_devices().device_bytes.add(bytes);
         }
         if prepared.fell_back {
@@ -103,4 +109,9 @@ impl RangeLookupMetrics {
             self.indexes_reused.add(1);
         }
     }
+}
+
+/// A builder of metrics that a summary shows as well.
+fn summary(metrics: &ExecutionPlanMetricsSet) -> MetricBuilder<'_> {
+    MetricBuilder::new(metrics).with_type(MetricType::Summary)
 }

@@ -1,4 +1,10 @@
-//! The operator that makes indexes ready for the expressions of the operator above.
+//! The operator `PrepareIndexesExec`, which prepares the indexes that expressions of the operator above query.
+//!
+//! ```text
+//!   NestedLoopJoinExec: range_min(run, l, r) = …     the expression finds its index by the id of the run
+//!     PrepareIndexesExec: range_min(p.close)         appends the id of the run to each row
+//!       input
+//! ```
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +32,7 @@ use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
 use crate::expr::index_lookup::{IndexSlot, RunNumber};
 
-/// An index, and where the expression that asks it looks.
+/// An index, and the slot in which an expression finds it.
 #[derive(Debug, Clone)]
 pub struct PhysicalLookup {
     /// The function that the expression computes.
@@ -34,21 +40,21 @@ pub struct PhysicalLookup {
     pub(crate) relation: Arc<Relation>,
     /// The name of the indexed column.
     pub column: String,
-    /// The slot from which the expression takes the index.
+    /// The slot in which the expression finds the index.
     pub slot: IndexSlot,
 }
 
-/// Passes its input on, once the indexes are ready, with the number of the run as a further column.
+/// Returns its input, once the indexes are prepared, with the id of the run as a further column.
 #[derive(Debug)]
 pub struct PrepareIndexesExec {
     input: Arc<dyn ExecutionPlan>,
     lookups: Vec<PhysicalLookup>,
-    /// The further column's name.
+    /// The name of the further column.
     run: String,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    /// Whether the indexes stand in the metrics already.
-    noted: Arc<AtomicBool>,
+    /// Whether the indexes are recorded in the metrics.
+    recorded: Arc<AtomicBool>,
     runs: PerContext<RunNumber>,
 }
 
@@ -85,7 +91,7 @@ impl PrepareIndexesExec {
             run: run.to_string(),
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
-            noted: Arc::default(),
+            recorded: Arc::default(),
             runs: PerContext::default(),
         })
     }
@@ -162,13 +168,14 @@ impl ExecutionPlan for PrepareIndexesExec {
     ) -> Result<SendableRecordBatchStream> {
         let input = self.input.execute(partition, Arc::clone(&context))?;
         let metrics = RangeLookupMetrics::new(partition, &self.metrics);
-        let (lookups, noted) = (self.lookups.clone(), Arc::clone(&self.noted));
+        let (lookups, recorded) = (self.lookups.clone(), Arc::clone(&self.recorded));
         let (schema, run) = (self.schema(), self.runs.get(&context));
         let ready = async move {
             let slots = lookups.len();
-            // Until all slots have an index of this run, these stand for those that have none yet.
+            // A slot drops the indexes of runs with no more holders than slots. Until each slot has an index of this run, these clones
+            // count for the slots that have none.
             let preparing = vec![RunNumber::clone(&run); slots];
-            let first = !noted.swap(true, Ordering::Relaxed);
+            let first = !recorded.swap(true, Ordering::Relaxed);
             for PhysicalLookup {
                 function,
                 relation,
@@ -178,17 +185,17 @@ impl ExecutionPlan for PrepareIndexesExec {
             {
                 let prepared = relation.index(&column, function.extreme, &context).await?;
                 if first {
-                    metrics.note_index(&prepared);
+                    metrics.record_index(&prepared);
                 }
                 slot.put(&run, prepared.ready, slots);
             }
             drop(preparing);
-            let numbered = move |batch: RecordBatch| {
+            let with_run = move |batch: RecordBatch| {
                 let mut columns = batch.columns().to_vec();
                 columns.push(run.column(batch.num_rows())?);
                 Ok(RecordBatch::try_new(Arc::clone(&schema), columns)?)
             };
-            let batches = input.map(move |batch| numbered(batch?));
+            let batches = input.map(move |batch| with_run(batch?));
             Ok::<_, DataFusionError>(batches)
         };
         let batches = futures::stream::once(ready).try_flatten();

@@ -1,4 +1,4 @@
-//! Reads the columns of a relation in the order of their positions, and tells which version of a table that is.
+//! Reads the columns of a relation in the order of their positions, and the version of a table's data.
 //!
 //! Positions count a table's rows in scan order: the partitions of a table in memory one after another, files by path.
 
@@ -27,13 +27,13 @@ use crate::common::options::ByteSize;
 use crate::index::sort_keys::Chunks;
 use crate::index::version::{FileVersion, LocalFile, Version};
 
-/// How many files are asked for their state at a time.
-const FILES_AT_ONCE: usize = 32;
+/// How many files' metadata is requested concurrently.
+const CONCURRENT_REQUESTS: usize = 32;
 
-/// Plans the scan of some columns of a table, its partitions in a stable order.
+/// Plans the scan of some columns of a table, with partitions in a stable order.
 ///
 /// # Errors
-/// An error naming the columns that the table no longer has, and the provider's own.
+/// An error that names the columns that the table no longer has, and the provider's own.
 pub(crate) async fn plan_table_scan(
     session: &dyn Session,
     name: &ColumnRef,
@@ -60,14 +60,13 @@ pub(crate) async fn plan_table_scan(
     }
 }
 
-/// The session, set so that files come in the order of their paths, as they are now: in one partition, their list and
-/// footers asked of the store, not of the session's caches.
+/// Configures a session to scan the current files in the order of their paths: in one partition, with their list and footers read
+/// from the store instead of the session's caches.
 fn scan_state(state: &SessionState) -> Result<SessionState> {
     let runtime = RuntimeEnvBuilder::from_runtime_env(state.runtime_env())
         .with_cache_manager(CacheManagerConfig::default())
         .build_arc()?;
-    // The builder's own copy of the configuration: it does not make a new default catalog, which would replace the
-    // session's.
+    // Changes the builder's own copy of the configuration: a new one would create a default catalog, which would replace the session's.
     let mut builder = SessionStateBuilder::new_from_existing(state.clone());
     let mut config = builder
         .config()
@@ -84,7 +83,7 @@ fn scan_state(state: &SessionState) -> Result<SessionState> {
         .build())
 }
 
-/// The version of a scan's data: of each column in memory, or of the files.
+/// The version of a scan's data: of each column of a table in memory, or of the files.
 #[derive(Debug)]
 pub(crate) struct ScanVersion(Data);
 
@@ -94,16 +93,16 @@ enum Data {
     Files {
         version: Version,
         files: Vec<FileVersion>,
-        /// When the store began to be asked.
-        asked: SystemTime,
+        /// The time before the metadata was requested.
+        requested: SystemTime,
     },
 }
 
 impl ScanVersion {
-    fn of_files(
+    fn from_files(
         provider: &Arc<dyn TableProvider>,
         files: Vec<FileVersion>,
-        asked: SystemTime,
+        requested: SystemTime,
     ) -> Self {
         let version = Version::Files {
             provider: Arc::downgrade(provider),
@@ -112,22 +111,23 @@ impl ScanVersion {
         Self(Data::Files {
             version,
             files,
-            asked,
+            requested,
         })
     }
 
+    /// The version of one column.
     pub(crate) fn of_column(&self, column: &str) -> Version {
         match &self.0 {
-            // A column that is not there has no arrays, as an empty table.
+            // A missing column has no arrays, as in an empty table.
             Data::Columns(columns) => columns
                 .get(column)
                 .cloned()
-                .unwrap_or_else(|| Version::of_arrays(&[])),
+                .unwrap_or_else(|| Version::from_arrays(&[])),
             Data::Files { version, .. } => version.clone(),
         }
     }
 
-    /// Whether what was read between `before` and this version was this version, and any change since `before` shows.
+    /// Whether data read between `before` and this version was of this version, and any change since `before` would be visible.
     pub(crate) fn is_settled_since(&self, before: &Self) -> bool {
         match (&self.0, &before.0) {
             (Data::Columns(_), Data::Columns(_)) => true,
@@ -135,19 +135,19 @@ impl ScanVersion {
                 Data::Files { files: after, .. },
                 Data::Files {
                     files: before,
-                    asked,
+                    requested,
                     ..
                 },
-            ) => after == before && before.iter().all(|file| file.is_settled_at(*asked)),
+            ) => after == before && before.iter().all(|file| file.is_settled_at(*requested)),
             _ => false,
         }
     }
 }
 
-/// The version of what a table's scan would read now; `None` if the provider does not let one tell.
+/// Reads the version of the data that a table's scan would return now; `None` if the provider does not reveal it.
 ///
 /// # Errors
-/// If a file is gone or has changed since the scan was planned: reading it by what was known of it then would give garbage.
+/// An execution error if a file is gone or has changed since the scan was planned: read with its planned size it would be garbage.
 pub(crate) async fn read_version(
     table: &str,
     scan: &Arc<dyn ExecutionPlan>,
@@ -162,13 +162,13 @@ pub(crate) async fn read_version(
         let names = columns.fields().iter().map(|f| f.name().clone());
         let versions = names.map(|name| {
             let chunks = memory_chunks(memory, &name)?;
-            Ok((name, Version::of_arrays(&chunks)))
+            Ok((name, Version::from_arrays(&chunks)))
         });
         return Ok(Some(ScanVersion(Data::Columns(
             versions.collect::<Result<_>>()?,
         ))));
     }
-    // Another provider's scan of files may leave out rows by rules of its own.
+    // Other providers may skip rows of the files they scan.
     if !provider.is::<ListingTable>() {
         return Ok(None);
     }
@@ -177,7 +177,7 @@ pub(crate) async fn read_version(
     };
     let url = &files.object_store_url;
     let store = context.runtime_env().object_store(url)?;
-    let asked = SystemTime::now();
+    let requested = SystemTime::now();
     let mut heads = vec![];
     for group in &files.file_groups {
         for file in group.iter() {
@@ -189,15 +189,14 @@ pub(crate) async fn read_version(
         }
     }
     let files = futures::stream::iter(heads)
-        .buffered(FILES_AT_ONCE)
+        .buffered(CONCURRENT_REQUESTS)
         .map_ok(|(meta, local)| FileVersion::new(url.as_str(), meta, local))
         .try_collect()
         .await?;
-    Ok(Some(ScanVersion::of_files(provider, files, asked)))
+    Ok(Some(ScanVersion::from_files(provider, files, requested)))
 }
 
-/// What the store says now of a file that a scan was planned with, and what this machine's file system does where the store
-/// is that.
+/// Requests the current metadata of a file that a scan was planned with, and that of the local file system if the store is local.
 async fn head(
     store: Arc<dyn ObjectStore>,
     known: ObjectMeta,
@@ -228,7 +227,7 @@ async fn head(
     Ok((now, local))
 }
 
-/// The arrays of one column of a table in memory, in the order of their positions.
+/// Returns the arrays of one column of a table in memory, in the order of their positions.
 fn memory_chunks(memory: &MemorySourceConfig, column: &str) -> Result<Vec<ArrayRef>> {
     let chunk = |batch: &arrow::array::RecordBatch| match batch.column_by_name(column) {
         Some(array) => Ok(Arc::clone(array)),
@@ -237,15 +236,16 @@ fn memory_chunks(memory: &MemorySourceConfig, column: &str) -> Result<Vec<ArrayR
     memory.partitions().iter().flatten().map(chunk).collect()
 }
 
-/// Columns in memory, each in chunks.
+/// Columns in memory, each as a sequence of arrays.
 #[derive(Debug)]
 pub(crate) struct Loaded {
     columns: HashMap<String, Vec<ArrayRef>>,
-    /// Registers what was read while it is held; `None` for a table in memory, which is not copied.
+    /// Reserves the memory of the columns; `None` for a table in memory, which is not copied.
     memory: Option<MemoryReservation>,
 }
 
 impl Loaded {
+    /// The arrays of a column.
     pub(crate) fn chunks(&self, column: &str) -> Result<Chunks> {
         match self.columns.get(column) {
             Some(arrays) => Ok(Chunks {
@@ -260,7 +260,7 @@ impl Loaded {
 /// Reads columns from a scan, partition after partition. A table in memory is not copied.
 ///
 /// # Errors
-/// What reading comes to; "Resources exhausted" where the columns do not fit the limit or the session's memory pool.
+/// Those of the scan; "Resources exhausted" if the columns exceed the limit or the session's memory pool.
 pub(crate) async fn load_columns(
     relation: &str,
     scan: &Arc<dyn ExecutionPlan>,
@@ -339,11 +339,11 @@ mod tests {
         };
         let file = FileVersion::new("s3://b/", meta, None);
         let seen = |seconds| {
-            let asked = changed + Duration::from_secs(seconds);
-            ScanVersion::of_files(&provider, vec![file.clone()], asked)
+            let requested = changed + Duration::from_secs(seconds);
+            ScanVersion::from_files(&provider, vec![file.clone()], requested)
         };
         assert!(!seen(30).is_settled_since(&seen(1)));
         assert!(seen(30).is_settled_since(&seen(3)));
-        assert!(!seen(30).is_settled_since(&ScanVersion::of_files(&provider, vec![], changed)));
+        assert!(!seen(30).is_settled_since(&ScanVersion::from_files(&provider, vec![], changed)));
     }
 }

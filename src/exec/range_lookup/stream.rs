@@ -1,4 +1,4 @@
-//! The stream of one partition: evaluates the bounds of each batch, asks the indexes, adds the answers.
+//! The stream of one partition: evaluates the bounds of each batch, queries the indexes, appends the results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,44 +15,35 @@ use futures::{StreamExt, TryStreamExt};
 
 use crate::common::ranges::Ranges;
 use crate::exec::common::device_batcher::{AnswerBatches, Gathering};
-use crate::exec::range_lookup::exec::PhysicalCall;
+use crate::exec::range_lookup::call::Search;
+use crate::exec::range_lookup::index_builder::PreparedIndex;
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
-use crate::exec::range_lookup::relation::PreparedIndex;
 
-/// Calls that one search of one index answers.
+/// The state of one partition.
 #[derive(Debug)]
-pub(crate) struct Search {
-    /// The first of them, which stands for the bounds and the index of all.
-    pub(crate) call: PhysicalCall,
-    /// Of each call: its place among the operator's calls, and whether it asks for the position.
-    pub(crate) places: Vec<(usize, bool)>,
-}
-
-/// What one partition needs to answer its batches.
-#[derive(Debug)]
-pub(crate) struct Answering {
+pub(crate) struct LookupStream {
     pub(crate) schema: SchemaRef,
     pub(crate) searches: Vec<Search>,
     pub(crate) metrics: RangeLookupMetrics,
     pub(crate) context: Arc<TaskContext>,
-    /// Whether another partition has put the indexes into the metrics.
-    pub(crate) noted: Arc<AtomicBool>,
-    /// The indexes that the searches ask, in their order; empty until the first row arrives.
+    /// Whether a partition has recorded the indexes in the metrics.
+    pub(crate) recorded: Arc<AtomicBool>,
+    /// The index of each search; empty until the first row arrives.
     pub(crate) prepared: Vec<PreparedIndex>,
 }
 
 type Batches = BoxStream<'static, Result<RecordBatch>>;
 
-impl Answering {
-    /// The input with the answers, batch by batch.
-    pub(crate) fn stream(self, input: SendableRecordBatchStream) -> SendableRecordBatchStream {
+impl LookupStream {
+    /// Returns the stream of the input with the results.
+    pub(crate) fn start(self, input: SendableRecordBatchStream) -> SendableRecordBatchStream {
         let schema = Arc::clone(&self.schema);
-        let batches = futures::stream::once(self.start(input)).try_flatten();
+        let batches = futures::stream::once(self.answer_input(input)).try_flatten();
         Box::pin(RecordBatchStreamAdapter::new(schema, batches.fuse()))
     }
 
-    /// Waits for the first row, and for the indexes.
-    async fn start(mut self, mut input: SendableRecordBatchStream) -> Result<Batches> {
+    /// Waits for the first row, then for the indexes, then answers batches.
+    async fn answer_input(mut self, mut input: SendableRecordBatchStream) -> Result<Batches> {
         let first = loop {
             match input.try_next().await? {
                 None => return Ok(futures::stream::empty().boxed()),
@@ -62,11 +53,11 @@ impl Answering {
         };
         self.prepare().await?;
         let input = futures::stream::iter([Ok(first)]).chain(input).boxed();
-        let on_devices = |one: &PreparedIndex| one.ready.held.index.is_on_devices();
+        let on_devices = |one: &PreparedIndex| one.ready.reserved.index.is_on_devices();
         if self.prepared.iter().any(on_devices) {
             return Ok(Gathering::new(Arc::new(self), input).boxed());
         }
-        // The engine answers faster than a thread wakes up: here and now.
+        // The CPU engine answers a batch faster than another thread wakes up.
         let answers = input.map(move |batch| {
             let answered = self.answer(std::slice::from_ref(&batch?))?.pop();
             let answered =
@@ -77,11 +68,11 @@ impl Answering {
     }
 }
 
-impl AnswerBatches for Answering {
+impl AnswerBatches for LookupStream {
     fn answer(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
         let compute = self.metrics.baseline.elapsed_compute().clone();
         let _timer = compute.timer();
-        let calls = self.searches.iter().map(|s| s.places.len()).sum();
+        let calls = self.searches.iter().map(|s| s.outputs.len()).sum();
         let mut answers: Vec<Option<ArrayRef>> = vec![None; calls];
         for (search, prepared) in self.searches.iter().zip(&self.prepared) {
             let ranges = batches.iter().map(|batch| {
@@ -91,20 +82,25 @@ impl AnswerBatches for Answering {
                 Ranges::try_new(&left, &right)
             });
             let ranges = ranges.collect::<Result<Vec<_>>>()?;
-            let wants = |position| search.places.iter().any(|(_, p)| *p == position);
+            let wants = |position| {
+                search
+                    .outputs
+                    .iter()
+                    .any(|output| output.position == position)
+            };
             let query_timer = self.metrics.query_time.timer();
             let answer = prepared.ready.answer(&ranges, wants(false), wants(true))?;
             query_timer.done();
-            self.metrics.note_answer(prepared, &answer);
-            for (place, position) in &search.places {
-                answers[*place] = if *position {
+            self.metrics.record_answer(prepared, &answer);
+            for output in &search.outputs {
+                answers[output.call] = if output.position {
                     answer.positions.clone()
                 } else {
                     answer.values.clone()
                 };
             }
         }
-        let mut from = 0;
+        let mut first = 0;
         let answered = batches.iter().map(|batch| {
             let rows = batch.num_rows();
             let mut columns = batch.columns().to_vec();
@@ -115,10 +111,10 @@ impl AnswerBatches for Answering {
                 columns.push(if batches.len() == 1 {
                     Arc::clone(answer)
                 } else {
-                    answer.slice(from, rows)
+                    answer.slice(first, rows)
                 });
             }
-            from += rows;
+            first += rows;
             let options = RecordBatchOptions::new().with_row_count(Some(rows));
             let schema = Arc::clone(&self.schema);
             Ok(RecordBatch::try_new_with_options(
@@ -141,7 +137,11 @@ impl AnswerBatches for Answering {
     }
 }
 
-impl Answering {
+impl LookupStream {
+    /// Prepares the index of each search.
+    ///
+    /// # Errors
+    /// Those of the preparation; an execution error if the type of a column changed since the query was planned.
     async fn prepare(&mut self) -> Result<()> {
         let mut prepared = vec![];
         for Search { call, .. } in &self.searches {
@@ -152,7 +152,7 @@ impl Answering {
                 .await?;
             let found = call
                 .function
-                .result_type(index.ready.held.index.value_type());
+                .result_type(index.ready.reserved.index.value_type());
             if found != call.data_type {
                 return exec_err!(
                     "{call}: the column was a {} when the query was planned and now is a {found}; run the query again",
@@ -161,9 +161,9 @@ impl Answering {
             }
             prepared.push(index);
         }
-        if !self.noted.swap(true, Ordering::Relaxed) {
+        if !self.recorded.swap(true, Ordering::Relaxed) {
             for index in &prepared {
-                self.metrics.note_index(index);
+                self.metrics.record_index(index);
             }
         }
         self.prepared = prepared;

@@ -33,9 +33,9 @@ use datafusion::optimizer::OptimizerConfig;
 use datafusion::physical_expr::create_physical_expr;
 
 use crate::common::dictionaries::has_few_keys;
+use crate::common::ordered_type::{is_ordered, value_type};
 use crate::expr::decimal_average::DecimalAverageUdf;
 use crate::expr::total_order::TotalOrderUdaf;
-use crate::index::sort_keys::{is_ordered, value_type};
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::range_agg::prefix_sums::Sums;
 use crate::rewrite::common::infallible::is_infallible;

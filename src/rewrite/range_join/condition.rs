@@ -18,7 +18,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::scalar::ScalarValue;
 
-use crate::index::sort_keys::{is_ordered, value_type};
+use crate::common::ordered_type::{is_ordered, value_type};
 use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};

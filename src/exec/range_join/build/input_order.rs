@@ -10,7 +10,7 @@ use arrow::compute::{cast, concat};
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 
-use crate::index::sort_keys::value_type;
+use crate::common::ordered_type::value_type;
 
 /// Orders the batches by the first of `keys`, each a range of columns, by which no two of them overlap. Without such a key the batches stay in
 /// their order. Empty batches are dropped; rows within a batch are not looked at.

@@ -1,0 +1,380 @@
+//! Prepares the indexes of a relation for one run: finds them in the session's catalog, or reads the columns and builds them.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::datatypes::DataType;
+use datafusion::common::Result;
+use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::execution_plan::reset_plan_states;
+
+use crate::common::errors::engine_error;
+use crate::common::options::RmqOptions;
+use crate::common::ordered_type::value_type;
+use crate::exec::common::blocking::{Waiting, blocking};
+use crate::exec::common::engine_choice::Decision;
+use crate::exec::range_lookup::required::{Demand, IndexId, RequiredIndexes};
+use crate::exec::range_lookup::scan::{ScanVersion, load_columns, read_version};
+use crate::exec::range_lookup::source::{RelationSource, column_type};
+use crate::index::catalog::ReservedIndex;
+use crate::index::column_index::ColumnIndex;
+use crate::index::cpu_fallback::{device_failure, is_out_of_device_memory};
+use crate::index::devices::{DeviceEngine, Target};
+use crate::index::ready_index::ReadyIndex;
+use crate::index::sort_keys::Chunks;
+
+/// An index that is ready to be queried.
+#[derive(Debug, Clone)]
+pub(crate) struct PreparedIndex {
+    pub(crate) id: IndexId,
+    pub(crate) ready: ReadyIndex,
+    /// How long reading the column took, if this run built the index; `None` for a cached index.
+    pub(crate) built: Option<Duration>,
+    /// Whether it is on the CPU although devices were chosen.
+    pub(crate) fell_back: bool,
+}
+
+impl PreparedIndex {
+    fn new(
+        id: IndexId,
+        reserved: Arc<ReservedIndex>,
+        decision: &Decision,
+        built: Option<Duration>,
+    ) -> Self {
+        Self {
+            id,
+            ready: ReadyIndex {
+                reserved,
+                allow_cpu_fallback: !decision.demanded,
+            },
+            built,
+            fell_back: false,
+        }
+    }
+}
+
+/// Prepares the indexes of one relation in one run.
+pub(crate) struct IndexBuilder<'a> {
+    required: &'a RequiredIndexes,
+    context: &'a Arc<TaskContext>,
+    options: RmqOptions,
+    partitions: usize,
+}
+
+/// An index that is not cached.
+struct MissingIndex {
+    id: IndexId,
+    data_type: DataType,
+    index_use: Demand,
+    decision: Option<Decision>,
+}
+
+/// What the builds of a run share.
+struct Loaded {
+    /// The version of the data that was read, if the table reveals it.
+    version: Option<ScanVersion>,
+    load_time: Duration,
+}
+
+impl<'a> IndexBuilder<'a> {
+    pub(crate) fn new(required: &'a RequiredIndexes, context: &'a Arc<TaskContext>) -> Self {
+        let config = context.session_config();
+        Self {
+            required,
+            context,
+            options: RmqOptions::of(config.options()),
+            partitions: config.target_partitions(),
+        }
+    }
+
+    /// Finds or builds all required indexes. `scan` is the plan of the required columns.
+    ///
+    /// # Errors
+    /// Those of reading the table, and of the engines that the option forces; "Resources exhausted" for columns or indexes that do not
+    /// fit in memory.
+    pub(crate) async fn prepare(
+        &self,
+        scan: &Arc<dyn ExecutionPlan>,
+    ) -> Result<Vec<PreparedIndex>> {
+        let (required, options) = (self.required, &self.options);
+        let (label, source) = (&required.label, &required.source);
+        // Operators keep the state of a run. An earlier run, or one that was dropped, may have left its own.
+        let scan = &match source {
+            RelationSource::Table { .. } => Arc::clone(scan),
+            RelationSource::Query(_) => reset_plan_states(Arc::clone(scan))?,
+        };
+        let version = match source {
+            RelationSource::Table { provider, .. } => {
+                read_version(label, scan, provider, self.context).await?
+            }
+            RelationSource::Query(_) => None,
+        };
+
+        let mut prepared = vec![];
+        let mut missing = vec![];
+        for (id, index) in required.all() {
+            let data_type = column_type(&scan.schema(), &id.column)?;
+            let cached = self.cached(&id, version.as_ref(), &data_type);
+            let mut decision = index.decision;
+            if decision.is_none()
+                && let Some(rows) = cached.rows()
+            {
+                decision = self.decide(&id, index.index_use, rows, &data_type).await?;
+            }
+            if let Some(decision) = &decision {
+                required.record(&id, decision.clone());
+                if let Some(found) = cached.find(&decision.target) {
+                    prepared.push(PreparedIndex::new(id, found, decision, None));
+                    continue;
+                }
+            }
+            missing.push(MissingIndex {
+                id,
+                data_type,
+                index_use: index.index_use,
+                decision,
+            });
+        }
+        // The limits may have been lowered since the cached indexes were built.
+        required.catalog.shrink_to(options.index_memory_limit);
+        if let Some(limit) = options.device_memory_limit {
+            required.catalog.shrink_devices_to(limit);
+        }
+        if missing.is_empty() {
+            return Ok(prepared);
+        }
+
+        let started = Instant::now();
+        let columns: BTreeSet<&str> = missing.iter().map(|m| m.id.column.as_str()).collect();
+        let limit = options.index_memory_limit;
+        let columns = load_columns(label, scan, &columns, self.context, limit).await?;
+        let load_time = started.elapsed();
+        // The version is read again: an index is cached only if the data was the same before and after.
+        let version = match (version, source) {
+            (Some(before), RelationSource::Table { provider, .. }) => {
+                let after = read_version(label, scan, provider, self.context).await?;
+                after.filter(|after| after.is_settled_since(&before))
+            }
+            _ => None,
+        };
+        let loaded = Loaded { version, load_time };
+        for missing in missing {
+            let chunks = columns.chunks(&missing.id.column)?;
+            prepared.push(self.build_missing(missing, chunks, &loaded).await?);
+        }
+        Ok(prepared)
+    }
+
+    /// Builds an index on the engine that is chosen for it, or else on the CPU.
+    async fn build_missing(
+        &self,
+        missing: MissingIndex,
+        chunks: Chunks,
+        loaded: &Loaded,
+    ) -> Result<PreparedIndex> {
+        let MissingIndex {
+            id,
+            data_type,
+            index_use,
+            decision,
+        } = missing;
+        let decision = match decision {
+            Some(decision) => decision,
+            None => self
+                .decide(&id, index_use, chunks.rows(), &data_type)
+                .await?
+                .unwrap_or_else(|| Decision::cpu("")),
+        };
+        self.required.record(&id, decision.clone());
+        let build = BuildInput {
+            label: self.required.column_label(&id.column),
+            id: id.clone(),
+            data_type,
+            chunks,
+            threads: self.options.threads(),
+        };
+        let mut built = Some(loaded.load_time);
+        let Target::Devices(engine) = &decision.target else {
+            let index = self.build_on_cpu(&build).await?;
+            self.cache(&id, &Target::Cpu, &index, loaded);
+            return Ok(PreparedIndex::new(id, index, &decision, built));
+        };
+        let why = match self.build_on_devices(engine, &build).await {
+            Ok(index) => {
+                self.cache(&id, &decision.target, &index, loaded);
+                return Ok(PreparedIndex::new(id, index, &decision, built));
+            }
+            Err(error) if decision.demanded => {
+                let label = build.label;
+                return Err(error.context(format!("rmq.engine = 'cuda': the index of {label}")));
+            }
+            Err(error) => device_failure(&error).ok_or(error)?,
+        };
+        log::warn!("the CPU answers ranges of {}: {why}", build.label);
+        self.required.record(&id, Decision::cpu(why));
+        let cached = self.cached(&id, loaded.version.as_ref(), &build.data_type);
+        let index = match cached.find(&Target::Cpu) {
+            Some(index) => {
+                built = None;
+                index
+            }
+            None => {
+                let index = self.build_on_cpu(&build).await?;
+                self.cache(&id, &Target::Cpu, &index, loaded);
+                index
+            }
+        };
+        Ok(PreparedIndex {
+            fell_back: true,
+            ..PreparedIndex::new(id, index, &decision, built)
+        })
+    }
+
+    async fn decide(
+        &self,
+        id: &IndexId,
+        index_use: Demand,
+        rows: usize,
+        data_type: &DataType,
+    ) -> Result<Option<Decision>> {
+        let (partitions, options) = (self.partitions, &self.options);
+        self.required
+            .decide(id, index_use, Some(rows), data_type, partitions, options)
+            .await
+    }
+
+    /// Caches an index for later queries, if the table can tell that nothing changed.
+    fn cache(&self, id: &IndexId, target: &Target, index: &Arc<ReservedIndex>, loaded: &Loaded) {
+        if let (Some(key), Some(version)) = (self.required.cache_key(id, target), &loaded.version)
+            && self.options.keep_indexes
+        {
+            let version = version.of_column(&id.column);
+            self.required.catalog.keep(key, version, index);
+        }
+    }
+
+    /// The cached indexes of a column in this version.
+    fn cached<'b>(
+        &'b self,
+        id: &'b IndexId,
+        version: Option<&'b ScanVersion>,
+        data_type: &DataType,
+    ) -> CachedIndexes<'b> {
+        CachedIndexes {
+            required: self.required,
+            id,
+            version: version.filter(|_| self.options.keep_indexes),
+            value_type: value_type(data_type),
+        }
+    }
+
+    /// Builds the CPU engine's index.
+    async fn build_on_cpu(&self, input: &BuildInput) -> Result<Arc<ReservedIndex>> {
+        let bytes = ColumnIndex::estimate_on_cpu(&input.chunks, &input.data_type);
+        let limit = self.options.index_memory_limit;
+        let pool = self.context.memory_pool();
+        let catalog = &self.required.catalog;
+        let memory = catalog.reserve(&input.label, bytes, limit, pool)?;
+        // The closure owns the reservation: a build that has begun can't be stopped and uses the memory to its end.
+        input
+            .spawn(move |b, _| {
+                let extreme = b.id.extreme;
+                let index = ColumnIndex::on_cpu(&b.chunks, &b.data_type, extreme, b.threads)?;
+                Ok(ReservedIndex::new(index, memory, None))
+            })
+            .await
+    }
+
+    /// Builds an index in the memory of devices. Evicts cached indexes there until it fits.
+    ///
+    /// # Errors
+    /// One that [`device_failure`] recognizes if the CPU engine may take over.
+    async fn build_on_devices(
+        &self,
+        engine: &Arc<dyn DeviceEngine>,
+        input: &BuildInput,
+    ) -> Result<Arc<ReservedIndex>> {
+        let (chunks, data_type) = (&input.chunks, &input.data_type);
+        let (catalog, options) = (&self.required.catalog, &self.options);
+        let device_bytes = ColumnIndex::estimate_on_devices(&**engine, chunks, data_type);
+        let bytes = ColumnIndex::estimate(&**engine, chunks, data_type);
+        loop {
+            let limit = options.device_memory_limit;
+            let on_device = catalog
+                .reserve_on_devices(&**engine, device_bytes, limit)
+                .map_err(engine_error)?;
+            let limit = options.index_memory_limit;
+            let pool = self.context.memory_pool();
+            let memory = catalog.reserve(&input.label, bytes, limit, pool)?;
+            let engine = Arc::clone(engine);
+            let built = input
+                .spawn(move |b, waiting| {
+                    let engine = engine.until(Arc::clone(waiting.stop()));
+                    let (chunks, data_type) = (&b.chunks, &b.data_type);
+                    let extreme = b.id.extreme;
+                    let index =
+                        ColumnIndex::on_devices(&*engine, chunks, data_type, extreme, b.threads)?;
+                    Ok(ReservedIndex::new(index, memory, Some(on_device)))
+                })
+                .await;
+            match built {
+                // Other processes use device memory as well.
+                Err(error) if is_out_of_device_memory(&error) && catalog.evict_from_device() => {}
+                built => return built,
+            }
+        }
+    }
+}
+
+/// The indexes of a column in one version that the session's catalog caches.
+struct CachedIndexes<'a> {
+    required: &'a RequiredIndexes,
+    id: &'a IndexId,
+    /// `None` if no cached index may be used.
+    version: Option<&'a ScanVersion>,
+    value_type: DataType,
+}
+
+impl CachedIndexes<'_> {
+    /// The cached index on this engine.
+    fn find(&self, target: &Target) -> Option<Arc<ReservedIndex>> {
+        let version = self.version?.of_column(&self.id.column);
+        let key = self.required.cache_key(self.id, target)?;
+        self.required.catalog.find(&key, &version, &self.value_type)
+    }
+
+    /// The column's number of rows, if an index is cached on any engine.
+    fn rows(&self) -> Option<usize> {
+        let version = self.version?.of_column(&self.id.column);
+        let devices = self.required.catalog.devices().in_use();
+        let targets = [Some(Target::Cpu), devices.map(Target::Devices)];
+        targets.into_iter().flatten().find_map(|target| {
+            let key = self.required.cache_key(self.id, &target)?;
+            self.required.catalog.rows(&key, &version)
+        })
+    }
+}
+
+/// The input of a build.
+#[derive(Clone)]
+struct BuildInput {
+    label: String,
+    id: IndexId,
+    data_type: DataType,
+    chunks: Chunks,
+    threads: usize,
+}
+
+impl BuildInput {
+    /// Builds on a thread that may block.
+    async fn spawn(
+        &self,
+        build: impl FnOnce(&Self, &Waiting) -> Result<ReservedIndex> + Send + 'static,
+    ) -> Result<Arc<ReservedIndex>> {
+        let this = self.clone();
+        let index = blocking(move |waiting| build(&this, &waiting)).await?;
+        Ok(Arc::new(index))
+    }
+}

@@ -1,0 +1,180 @@
+//! The indexes of a relation that a query needs, and the engine of each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrow::datatypes::DataType;
+use datafusion::common::Result;
+
+use crate::common::column_ref::ColumnRef;
+use crate::common::options::{EngineChoice, RmqOptions};
+use crate::common::ordered_type::key_bytes;
+use crate::exec::common::engine_choice::{Case, Decision, decide};
+use crate::exec::range_lookup::source::RelationSource;
+use crate::index::catalog::{IndexCatalog, IndexKey};
+use crate::index::devices::Target;
+use crate::logical_plan::range_lookup::Source;
+use rmq_engine::Extreme;
+
+/// An index of a relation: its column and direction.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct IndexId {
+    pub(crate) column: String,
+    pub(crate) extreme: Extreme,
+}
+
+/// How a query is expected to use an index.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Demand {
+    /// Estimated number of ranges, if known.
+    pub(crate) ranges: Option<usize>,
+    /// Whether an expression queries the index.
+    pub(crate) in_expression: bool,
+}
+
+/// An index that calls need.
+#[derive(Debug, Clone)]
+pub(crate) struct RequiredIndex {
+    pub(crate) index_use: Demand,
+    /// The option `rmq.engine` when the query was planned.
+    option: EngineChoice,
+    /// The engine, once it is chosen.
+    pub(crate) decision: Option<Decision>,
+}
+
+/// The required indexes of one relation; complete once the query is planned.
+#[derive(Debug)]
+pub(crate) struct RequiredIndexes {
+    pub(crate) label: String,
+    is_subquery: bool,
+    pub(crate) source: RelationSource,
+    pub(crate) catalog: Arc<IndexCatalog>,
+    indexes: Mutex<BTreeMap<IndexId, RequiredIndex>>,
+}
+
+impl RequiredIndexes {
+    /// No indexes yet of the relation `named`, whose rows come from `source`.
+    pub(crate) fn new(named: &Source, source: RelationSource, catalog: &Arc<IndexCatalog>) -> Self {
+        let (label, is_subquery) = match named {
+            Source::Table(column) => (column.0.table.to_string(), false),
+            Source::Query(_) => (named.to_string(), true),
+        };
+        Self {
+            label,
+            is_subquery,
+            source,
+            catalog: Arc::clone(catalog),
+            indexes: Mutex::default(),
+        }
+    }
+
+    /// The name of a column in `EXPLAIN`.
+    pub(crate) fn column_label(&self, column: &str) -> String {
+        if self.is_subquery {
+            // The label contains the column's name.
+            self.label.clone()
+        } else {
+            format!("{}.{column}", self.label)
+        }
+    }
+
+    /// Adds a use of an index. Returns the sum of its uses so far.
+    pub(crate) fn add(&self, id: &IndexId, index_use: Demand, option: EngineChoice) -> Demand {
+        let mut indexes = self.lock();
+        let required = indexes.entry(id.clone()).and_modify(|required| {
+            let known = &mut required.index_use;
+            let ranges = known.ranges.zip(index_use.ranges);
+            known.ranges = ranges.map(|(a, b)| a.saturating_add(b));
+            known.in_expression |= index_use.in_expression;
+        });
+        let required = required.or_insert(RequiredIndex {
+            index_use,
+            option,
+            decision: None,
+        });
+        required.index_use
+    }
+
+    /// Chooses the engine of an index of `rows` rows; `None` if the choice depends on the number of rows, which is not known yet.
+    ///
+    /// # Errors
+    /// A planning error if the option forces an engine that is not available.
+    pub(crate) async fn decide(
+        &self,
+        id: &IndexId,
+        index_use: Demand,
+        rows: Option<usize>,
+        data_type: &DataType,
+        partitions: usize,
+        options: &RmqOptions,
+    ) -> Result<Option<Decision>> {
+        let is_held = |target: &Target| {
+            let key = self.cache_key(id, target);
+            key.is_some_and(|key| self.catalog.has(&key))
+        };
+        let case = Case {
+            rows,
+            key_bytes: key_bytes(data_type),
+            search_key_bytes: 0,
+            ranges: index_use.ranges,
+            in_expression: index_use.in_expression,
+            partitions,
+            is_held: &is_held,
+        };
+        decide(&self.catalog, options, &case).await
+    }
+
+    /// Records the engine of an index.
+    pub(crate) fn record(&self, id: &IndexId, decision: Decision) {
+        if let Some(required) = self.lock().get_mut(id) {
+            required.decision = Some(decision);
+        }
+    }
+
+    /// The required indexes as of now.
+    pub(crate) fn all(&self) -> BTreeMap<IndexId, RequiredIndex> {
+        self.lock().clone()
+    }
+
+    /// The columns to be indexed.
+    pub(crate) fn columns(&self) -> BTreeSet<String> {
+        self.lock().keys().map(|id| id.column.clone()).collect()
+    }
+
+    /// The engine of an index in `EXPLAIN`.
+    pub(crate) fn engine_label(&self, id: &IndexId) -> String {
+        match self.lock().get(id) {
+            Some(RequiredIndex {
+                decision: Some(decision),
+                ..
+            }) => decision.to_string(),
+            Some(RequiredIndex {
+                option: option @ (EngineChoice::Cpu | EngineChoice::Cuda),
+                ..
+            }) => option.to_string(),
+            _ => "auto (chosen when the rows are read)".to_string(),
+        }
+    }
+
+    /// The key of an index in the session's catalog; `None` for a subquery, whose indexes are not cached.
+    pub(crate) fn cache_key(&self, id: &IndexId, target: &Target) -> Option<IndexKey> {
+        match &self.source {
+            RelationSource::Table { name, .. } => {
+                let column = ColumnRef {
+                    column: id.column.clone(),
+                    ..name.clone()
+                };
+                Some(IndexKey {
+                    column,
+                    extreme: id.extreme,
+                    target: target.clone(),
+                })
+            }
+            RelationSource::Query(_) => None,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<IndexId, RequiredIndex>> {
+        self.indexes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,121 @@
+//! Arrow's values of the keys that an engine returns.
+
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "keys are cut into the parts they are made of"
+)]
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayDataBuilder, ArrayRef, BooleanArray, make_array, new_null_array};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
+use arrow::compute::take;
+use arrow::datatypes::DataType;
+use bytes::Bytes;
+use datafusion::common::{Result, exec_datafusion_err};
+
+use crate::common::ordered_type::KeyLayout;
+use crate::index::key_bits::{SIGN_32, day_time, fold_16, month_day_nano};
+use rmq_engine::{Memory, Plain};
+
+/// Converts the keys that an engine returns back to Arrow's values.
+#[derive(Debug, Clone)]
+pub(crate) struct Decoder {
+    value_type: DataType,
+    layout: KeyLayout,
+    /// The distinct values in ascending order, where keys are ranks.
+    distinct: Option<ArrayRef>,
+}
+
+impl Decoder {
+    /// A decoder for keys of this layout; `distinct` are the values by rank, where keys are ranks.
+    pub(crate) fn new(value_type: DataType, layout: KeyLayout, distinct: Option<ArrayRef>) -> Self {
+        Self {
+            value_type,
+            layout,
+            distinct,
+        }
+    }
+
+    /// Bytes of the distinct values, where keys are ranks.
+    pub(crate) fn bytes(&self) -> usize {
+        self.distinct
+            .as_ref()
+            .map_or(0, Array::get_array_memory_size)
+    }
+
+    /// The type of the decoded values.
+    pub(crate) fn value_type(&self) -> &DataType {
+        &self.value_type
+    }
+
+    /// Decodes 32-bit keys; NULL where `valid` is not set.
+    pub(crate) fn decode_32(&self, keys: Memory<u32>, valid: NullBuffer) -> Result<ArrayRef> {
+        match self.layout {
+            KeyLayout::Native(..) => self.native(buffer(keys), valid),
+            KeyLayout::Narrow => self.narrow(&keys, valid),
+            KeyLayout::AllNull => Ok(new_null_array(&self.value_type, keys.len())),
+            _ => {
+                let ranks = ScalarBuffer::new(buffer(keys), 0, valid.len());
+                let ranks = arrow::array::UInt32Array::new(ranks, Some(valid));
+                let distinct = self
+                    .distinct
+                    .as_ref()
+                    .ok_or_else(|| exec_datafusion_err!("ranks without their values"))?;
+                Ok(take(distinct, &ranks, None)?)
+            }
+        }
+    }
+
+    /// Decodes 64-bit keys; NULL where `valid` is not set.
+    pub(crate) fn decode_64(&self, keys: Memory<u64>, valid: NullBuffer) -> Result<ArrayRef> {
+        match self.layout {
+            KeyLayout::Native(..) => self.native(buffer(keys), valid),
+            _ => {
+                let values: Vec<_> = keys.iter().map(|key| day_time(*key)).collect();
+                self.native(Buffer::from_vec(values), valid)
+            }
+        }
+    }
+
+    /// Decodes 128-bit keys; NULL where `valid` is not set.
+    pub(crate) fn decode_128(&self, keys: Memory<u128>, valid: NullBuffer) -> Result<ArrayRef> {
+        if self.layout == KeyLayout::MonthDayNano {
+            let values: Vec<_> = keys.iter().map(|key| month_day_nano(*key)).collect();
+            return self.native(Buffer::from_vec(values), valid);
+        }
+        self.native(buffer(keys), valid)
+    }
+
+    fn native(&self, values: Buffer, valid: NullBuffer) -> Result<ArrayRef> {
+        let data = ArrayDataBuilder::new(self.value_type.clone())
+            .len(valid.len())
+            .nulls(Some(valid))
+            .add_buffer(values)
+            .build()?;
+        Ok(make_array(data))
+    }
+
+    fn narrow(&self, keys: &[u32], valid: NullBuffer) -> Result<ArrayRef> {
+        let signed = |key: &u32| (key ^ SIGN_32).cast_signed();
+        // The key of a NULL may not fit the narrow type, so every conversion truncates.
+        let values = match self.value_type {
+            DataType::Boolean => {
+                let values = BooleanBuffer::collect_bool(keys.len(), |i| keys[i] == 1);
+                return Ok(Arc::new(BooleanArray::new(values, Some(valid))));
+            }
+            DataType::Int8 => Buffer::from_vec(keys.iter().map(|k| signed(k) as i8).collect()),
+            DataType::UInt8 => Buffer::from_vec(keys.iter().map(|k| *k as u8).collect()),
+            DataType::Int16 => Buffer::from_vec(keys.iter().map(|k| signed(k) as i16).collect()),
+            DataType::UInt16 => Buffer::from_vec(keys.iter().map(|k| *k as u16).collect()),
+            // The only other narrow type is the 16-bit float.
+            _ => Buffer::from_vec(keys.iter().map(|k| fold_16(signed(k) as i16)).collect()),
+        };
+        self.native(values, valid)
+    }
+}
+
+/// Wraps an engine's memory in an Arrow buffer, without a copy.
+pub(crate) fn buffer<T: Plain + Send + Sync + 'static>(numbers: Memory<T>) -> Buffer {
+    Buffer::from(Bytes::from_owner(numbers))
+}

@@ -1,0 +1,209 @@
+//! An engine's index of a column's keys, for any key width.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array};
+use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
+
+use crate::common::errors::engine_error;
+use crate::common::ranges::Ranges;
+use crate::index::decoder::{Decoder, buffer};
+use crate::index::sort_keys::{Encoded, KeyColumn};
+use rmq_engine::cpu::{Late, late_u32, late_u64, late_u128};
+use rmq_engine::{BuildOptions, Column, Engine, EngineError, Key, Memory, Outputs, RangeIndex};
+
+/// An engine's index, and the decoder of its keys.
+#[derive(Debug)]
+pub(crate) struct KeyIndex {
+    index: AnyWidth,
+    decoder: Decoder,
+}
+
+#[derive(Debug)]
+enum AnyWidth {
+    W32(Arc<dyn RangeIndex<u32>>),
+    W64(Arc<dyn RangeIndex<u64>>),
+    W128(Arc<dyn RangeIndex<u128>>),
+}
+
+/// Runs `$body` with `$index` bound to the index, whatever its key width.
+macro_rules! with_index {
+    ($any:expr, $index:ident => $body:expr) => {
+        match $any {
+            AnyWidth::W32($index) => $body,
+            AnyWidth::W64($index) => $body,
+            AnyWidth::W128($index) => $body,
+        }
+    };
+}
+
+/// The results of a batch of ranges, one entry per range: NULL where the range has no value.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) values: Option<ArrayRef>,
+    pub(crate) positions: Option<ArrayRef>,
+    /// Whether the CPU engine computed it because the devices failed.
+    pub(crate) used_cpu_fallback: bool,
+}
+
+impl KeyIndex {
+    /// Builds the index of an encoded column.
+    ///
+    /// # Errors
+    /// The engine's, such as memory that is not available.
+    pub(crate) fn build(
+        engine: &dyn Engine,
+        column: KeyColumn,
+        decoder: Decoder,
+        options: &BuildOptions,
+    ) -> Result<Self> {
+        let index = match column {
+            KeyColumn::W32(column) => engine.build_u32(column, options).map(AnyWidth::W32),
+            KeyColumn::W64(column) => engine.build_u64(column, options).map(AnyWidth::W64),
+            KeyColumn::W128(column) => engine.build_u128(column, options).map(AnyWidth::W128),
+        };
+        let index = index.map_err(engine_error)?;
+        Ok(Self { index, decoder })
+    }
+
+    /// The CPU engine's index of a column in encoded chunks, built on demand, and the handle that builds it.
+    ///
+    /// # Errors
+    /// An execution error without a chunk, or for chunks of different key widths.
+    pub(crate) fn lazy(
+        chunks: Vec<Encoded>,
+        options: BuildOptions,
+    ) -> Result<(Self, Arc<dyn Late>)> {
+        fn columns<K>(
+            chunks: Vec<Encoded>,
+            of_width: impl Fn(KeyColumn) -> Option<Column<K>>,
+        ) -> Result<Vec<Column<K>>> {
+            let columns = chunks.into_iter().map(|chunk| of_width(chunk.column));
+            let columns: Option<_> = columns.collect();
+            columns.ok_or_else(|| exec_datafusion_err!("a column has keys of different widths"))
+        }
+        let Some(first) = chunks.first() else {
+            return exec_err!("a column to be indexed has no piece");
+        };
+        let decoder = first.decoder.clone();
+        let (index, lazy): (_, Arc<dyn Late>) = match &first.column {
+            KeyColumn::W32(_) => {
+                let lazy = late_u32(columns(chunks, KeyColumn::into_32)?, options);
+                (AnyWidth::W32(Arc::clone(&lazy) as _), lazy)
+            }
+            KeyColumn::W64(_) => {
+                let lazy = late_u64(columns(chunks, KeyColumn::into_64)?, options);
+                (AnyWidth::W64(Arc::clone(&lazy) as _), lazy)
+            }
+            KeyColumn::W128(_) => {
+                let lazy = late_u128(columns(chunks, KeyColumn::into_128)?, options);
+                (AnyWidth::W128(Arc::clone(&lazy) as _), lazy)
+            }
+        };
+        Ok((Self { index, decoder }, lazy))
+    }
+
+    /// Answers a batch of ranges, which may consist of several record batches' ranges: their extreme values if `values`, and the
+    /// positions of these if `positions`.
+    ///
+    /// # Errors
+    /// The outer error is the engine's, for which another engine may take over; the inner one occurs while keys are decoded.
+    pub(crate) fn answer(
+        &self,
+        ranges: &[Ranges],
+        values: bool,
+        positions: bool,
+    ) -> Result<Result<Answer>, EngineError> {
+        let decoder = &self.decoder;
+        match &self.index {
+            AnyWidth::W32(index) => search(index.as_ref(), ranges, values, positions)
+                .map(|found| found.decode(|keys, valid| decoder.decode_32(keys, valid))),
+            AnyWidth::W64(index) => search(index.as_ref(), ranges, values, positions)
+                .map(|found| found.decode(|keys, valid| decoder.decode_64(keys, valid))),
+            AnyWidth::W128(index) => search(index.as_ref(), ranges, values, positions)
+                .map(|found| found.decode(|keys, valid| decoder.decode_128(keys, valid))),
+        }
+    }
+
+    /// Number of rows, NULLs included.
+    pub(crate) fn rows(&self) -> usize {
+        with_index!(&self.index, index => index.len())
+    }
+
+    /// Bytes of the index without the column.
+    pub(crate) fn index_bytes(&self) -> usize {
+        with_index!(&self.index, index => index.index_bytes())
+    }
+
+    /// Bytes of host memory: of the index, and of the column if the engine copied it.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        with_index!(&self.index, index => index.memory_bytes())
+    }
+
+    /// Bytes of each device that stores the index.
+    pub(crate) fn device_bytes(&self) -> usize {
+        with_index!(&self.index, index => index.device_bytes())
+    }
+
+    pub(crate) fn decoder(&self) -> &Decoder {
+        &self.decoder
+    }
+}
+
+/// An engine's results before they are decoded.
+struct Found<K> {
+    values: Option<Memory<K>>,
+    positions: Option<Memory<i64>>,
+    valid: NullBuffer,
+}
+
+fn search<K: Key>(
+    index: &dyn RangeIndex<K>,
+    ranges: &[Ranges],
+    values: bool,
+    positions: bool,
+) -> Result<Found<K>, EngineError> {
+    let n = ranges.iter().map(Ranges::len).sum();
+    let mut outputs = index.outputs(n, values, positions);
+    match ranges {
+        [one] => index.answer(one.left(), one.right(), outputs.answers())?,
+        many => {
+            let bounds: Vec<_> = many.iter().map(|r| (r.left(), r.right())).collect();
+            index.answer_gathered(&bounds, outputs.answers())?;
+        }
+    }
+    let Outputs {
+        values,
+        positions,
+        valid,
+    } = outputs;
+    Ok(Found {
+        values,
+        positions,
+        valid: NullBuffer::new(BooleanBuffer::new(buffer(valid), 0, n)),
+    })
+}
+
+impl<K> Found<K> {
+    fn decode(
+        self,
+        decode: impl FnOnce(Memory<K>, NullBuffer) -> Result<ArrayRef>,
+    ) -> Result<Answer> {
+        let Self {
+            values,
+            positions,
+            valid,
+        } = self;
+        let n = valid.len();
+        let positions = positions.map(|p| {
+            let positions = ScalarBuffer::new(buffer(p), 0, n);
+            Arc::new(Int64Array::new(positions, Some(valid.clone()))) as ArrayRef
+        });
+        Ok(Answer {
+            values: values.map(|keys| decode(keys, valid)).transpose()?,
+            positions,
+            used_cpu_fallback: false,
+        })
+    }
+}

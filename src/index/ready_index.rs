@@ -1,0 +1,32 @@
+//! An index that a query can use.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+
+use crate::common::ranges::Ranges;
+use crate::index::catalog::ReservedIndex;
+use crate::index::key_index::Answer;
+
+/// An index, and whether the CPU engine may answer if its devices fail.
+#[derive(Debug, Clone)]
+pub(crate) struct ReadyIndex {
+    pub(crate) reserved: Arc<ReservedIndex>,
+    pub(crate) allow_cpu_fallback: bool,
+}
+
+impl ReadyIndex {
+    /// Answers a batch of ranges: see [`ColumnIndex::answer`](crate::index::column_index::ColumnIndex::answer).
+    ///
+    /// # Errors
+    /// The engine's, if no fallback is allowed or the fallback fails as well.
+    pub(crate) fn answer(
+        &self,
+        ranges: &[Ranges],
+        values: bool,
+        positions: bool,
+    ) -> Result<Answer> {
+        let index = &self.reserved.index;
+        index.answer(ranges, values, positions, self.allow_cpu_fallback)
+    }
+}

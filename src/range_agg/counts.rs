@@ -1,0 +1,101 @@
+//! Counts of non-NULL values of ranges, as differences of prefix counts.
+
+use arrow::array::{Array, ArrayRef, Int64Array};
+use datafusion::common::Result;
+
+use crate::common::errors::engine_error;
+use crate::common::ranges::Ranges;
+use crate::sorted::permutation::RowPermutation;
+use rmq_engine::cpu::Numbers;
+
+/// Prefix counts: the number of non-NULL values before each position.
+#[derive(Debug)]
+pub(crate) struct Counts(
+    /// One count per position, and the total; `None` for a column without NULLs.
+    Option<Numbers<u32>>,
+);
+
+impl Counts {
+    /// Counts the column `chunks`, of fewer than 2^32 rows, which are permuted by `permutation`.
+    ///
+    /// # Errors
+    /// If the memory is not available.
+    pub(crate) fn of(chunks: &[ArrayRef], permutation: &RowPermutation) -> Result<Self> {
+        if chunks.iter().all(|chunk| chunk.logical_null_count() == 0) {
+            return Ok(Self(None));
+        }
+        let mut counts = Numbers::zeroed(permutation.len() + 1).map_err(engine_error)?;
+        let mut first = 0;
+        for chunk in chunks {
+            let nulls = chunk.logical_nulls();
+            for (row, position) in permutation.of_rows(first, chunk.len()).enumerate() {
+                if let Some(position) = position {
+                    let valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+                    counts[position + 1] = u32::from(valid);
+                }
+            }
+            first += chunk.len();
+        }
+        let mut sum = 0_u32;
+        for count in counts.iter_mut() {
+            sum = sum.wrapping_add(*count);
+            *count = sum;
+        }
+        Ok(Self(Some(counts)))
+    }
+
+    /// Estimates the bytes that the counts of a column take.
+    pub(crate) fn estimate(chunks: &[ArrayRef], permutation: &RowPermutation) -> usize {
+        if chunks.iter().all(|chunk| chunk.logical_null_count() == 0) {
+            return 0;
+        }
+        (permutation.len() + 1) * size_of::<u32>()
+    }
+
+    /// The number of non-NULL values of a range within the column.
+    pub(crate) fn count(&self, (left, right): (i64, i64)) -> i64 {
+        if left > right {
+            return 0;
+        }
+        match &self.0 {
+            None => right - left + 1,
+            Some(counts) => {
+                i64::from(counts[to_index(right + 1)]) - i64::from(counts[to_index(left)])
+            }
+        }
+    }
+
+    /// The first position with a NULL in a range within the column.
+    pub(crate) fn first_null(&self, (left, right): (i64, i64)) -> Option<i64> {
+        let counts = self.0.as_ref()?;
+        if left > right || self.count((left, right)) == right - left + 1 {
+            return None;
+        }
+        // Binary search: up to the first NULL the counts grow by one per position.
+        let (mut low, mut high) = (to_index(left), to_index(right));
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if (counts[middle + 1] - counts[low]) as usize == middle + 1 - low {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        i64::try_from(low).ok()
+    }
+
+    /// Counts the non-NULL values of each range.
+    pub(crate) fn answer(&self, ranges: &Ranges) -> Int64Array {
+        ranges.iter().map(|range| self.count(range)).collect()
+    }
+}
+
+/// Converts a position within the column, or its end, to an index.
+#[expect(
+    clippy::cast_sign_loss,
+    clippy::cast_possible_truncation,
+    reason = "ranges within a column have no negative positions"
+)]
+pub(crate) fn to_index(position: i64) -> usize {
+    position as usize
+}

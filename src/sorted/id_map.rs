@@ -1,0 +1,118 @@
+//! Consecutive ids of integer keys.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use datafusion::common::hash_utils::RandomState;
+
+/// The group of a row without a group: one with a NULL key, or with keys that no added row has.
+pub(crate) const NO_GROUP: u32 = u32::MAX;
+
+/// Consecutive ids of distinct keys of fixed width, in the order in which the keys are added.
+#[derive(Debug)]
+pub(crate) struct IdMap<K> {
+    ids: HashMap<K, u32, RandomState>,
+    /// A direct-mapped cache of recent keys and their ids: with few distinct keys most look-ups hit it, which is faster than the table.
+    recent: Vec<(K, u32)>,
+    /// The number of look-ups before the cache was allocated.
+    lookups: usize,
+}
+
+/// The entries of the cache, a power of two. It is allocated after this many look-ups, and used up to this many distinct keys.
+const RECENT: usize = 1 << 12;
+
+/// An integer key.
+pub(crate) trait IntKey: Copy + Default + Hash + Eq {
+    /// Hashes the key to 64 bits.
+    fn fold(self) -> u64;
+}
+
+impl IntKey for u64 {
+    #[inline]
+    fn fold(self) -> u64 {
+        self
+    }
+}
+
+impl IntKey for u128 {
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "both halves count")]
+    fn fold(self) -> u64 {
+        self as u64 ^ ((self >> 64) as u64).rotate_left(23)
+    }
+}
+
+impl<K> Default for IdMap<K> {
+    fn default() -> Self {
+        Self {
+            ids: HashMap::default(),
+            recent: vec![],
+            lookups: 0,
+        }
+    }
+}
+
+impl<K: IntKey> IdMap<K> {
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Estimates the bytes that the map takes.
+    pub(crate) fn bytes(&self) -> usize {
+        // A hash table keeps at least an eighth of its slots free, and a control byte per slot.
+        let table = self.ids.capacity() * (size_of::<(K, u32)>() + 1) * 8 / 7;
+        table + size_of_val(self.recent.as_slice())
+    }
+
+    /// Returns the id of a key; a new key gets the next id.
+    #[inline]
+    pub(crate) fn add(&mut self, key: K) -> u32 {
+        let next = number(self.len());
+        self.add_as(key, next)
+    }
+
+    /// Returns the id of a key; a new key gets the id `next`.
+    #[inline]
+    pub(crate) fn add_as(&mut self, key: K, next: u32) -> u32 {
+        if self.recent.is_empty() || self.ids.len() > RECENT {
+            self.lookups += 1;
+            if self.lookups == RECENT {
+                self.recent = vec![(K::default(), NO_GROUP); RECENT];
+            }
+            return *self.ids.entry(key).or_insert(next);
+        }
+        let recent = &mut self.recent[slot(key)];
+        if recent.0 != key || recent.1 == NO_GROUP {
+            *recent = (key, *self.ids.entry(key).or_insert(next));
+        }
+        recent.1
+    }
+
+    /// Returns the id of a key, [`NO_GROUP`] if it was never added.
+    #[inline]
+    pub(crate) fn find(&self, key: &K) -> u32 {
+        match self.recent.get(slot(*key)) {
+            Some((recent, id)) if recent == key && *id != NO_GROUP => return *id,
+            _ => {}
+        }
+        self.ids.get(key).copied().unwrap_or(NO_GROUP)
+    }
+}
+
+/// The slot of a key in the cache.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the shift leaves few bits")]
+fn slot<K: IntKey>(key: K) -> usize {
+    // Fibonacci hashing: the upper bits of the product with 2^64 divided by the golden ratio.
+    let product = key.fold().wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (product >> (64 - RECENT.ilog2())) as usize
+}
+
+/// Converts a number of keys or rows, of which there are fewer than 2^32.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a build side has fewer than 2^32 rows"
+)]
+pub(crate) fn number(keys: usize) -> u32 {
+    keys as u32
+}
