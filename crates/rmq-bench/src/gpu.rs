@@ -3,13 +3,14 @@
 use crate::lab::{self, Contestant, DeviceAnswers, DeviceBounds, DeviceColumn, Lab, Paper};
 use rmq_engine::EngineError;
 
-use crate::args::{Kernel, Measure, Wanted, Width};
-use crate::cpu::Built;
-use crate::data::{self, Data};
+use rmq_bench::data::{self, Data};
+use rmq_bench::workload::Workload;
+
+use crate::args::{Kernel, Measure, ResultKind as Wanted, Width};
+use crate::index::IndexableKey;
 use crate::record::{Case, Record, Section, Setting};
 use crate::report::{LIMIT, on_gpu};
-use crate::run::{Run, case};
-use crate::workload::Workload;
+use crate::run::Run;
 
 /// CL in the shape that the paper found best.
 const CL: (u32, u32) = (16, 32);
@@ -141,7 +142,12 @@ fn on_column(run: &mut Run, lab: &Lab, key: Width, n: u32, data: Data) -> Result
 }
 
 /// Makes a column on the host and copies it, part by part.
-fn fill<K: Built>(lab: &Lab, column: &DeviceColumn, data: Data, n: u32) -> Result<(), EngineError> {
+fn fill<K: IndexableKey>(
+    lab: &Lab,
+    column: &DeviceColumn,
+    data: Data,
+    n: u32,
+) -> Result<(), EngineError> {
     const PART: usize = 1 << 25;
     let mut values = vec![K::ZERO; PART.min(1 << n)];
     for first in (0..1_usize << n).step_by(PART) {
@@ -167,7 +173,7 @@ impl Bench<'_> {
     }
 
     fn case(&self, wanted: Wanted, workload: Workload) -> Case {
-        case(self.key, self.data, wanted, workload, self.n)
+        Case::new(self.key, self.data, wanted, workload, self.n)
     }
 
     fn bounds(&self, workload: Workload) -> Result<DeviceBounds, EngineError> {
@@ -256,7 +262,7 @@ impl Bench<'_> {
             (count, rounds) = (fewer, rounds.min(3));
         }
         let seconds = (self.lab).search(&entry.kernel, bounds, &self.answers, count, rounds)?;
-        let wrong = self.differ(case.wanted, count)?;
+        let wrong = self.differ(case.result, count)?;
         self.found(section, case, entry, count, seconds, wrong);
         Ok(())
     }
@@ -404,4 +410,15 @@ fn scanned(workload: Workload, n: usize, most: u32) -> Option<u32> {
     };
     let count = (SCANNED / mean).max(1024.0);
     (longest <= LONGEST_SCANNED).then_some(most.min(count as u32))
+}
+
+impl From<Workload> for lab::Ranges {
+    fn from(workload: Workload) -> Self {
+        match workload {
+            Workload::Small => Self::Small,
+            Workload::Medium => Self::Medium,
+            Workload::Large => Self::Large,
+            Workload::Mixed => Self::Mixed,
+        }
+    }
 }
