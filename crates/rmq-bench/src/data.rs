@@ -183,3 +183,30 @@ fn walk_offset(first: usize) -> f64 {
     let root = (STRIDE as f64).sqrt();
     (0..strides).map(jump).sum::<f64>() * root
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_those_of_the_whole_column() {
+        let n = 3 * STRIDE + 77;
+        for data in Data::ALL {
+            let whole = column::<u32>(data, n);
+            for first in [STRIDE, 2 * STRIDE] {
+                let mut values = vec![0; n - first];
+                part(data, n, first, &mut values);
+                assert!(values == whole[first..], "{data:?} from {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_have_the_order_of_the_data() {
+        let n = 100_000;
+        assert!(column::<f32>(Data::Increasing, n).is_sorted_by(|a, b| a < b));
+        assert!(column::<i64>(Data::Decreasing, n).is_sorted_by(|a, b| a > b));
+        let uniform = column::<f32>(Data::Uniform, n);
+        assert!(uniform.iter().all(|value| (0.0..1.0).contains(value)));
+    }
+}

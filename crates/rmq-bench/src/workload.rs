@@ -154,3 +154,36 @@ pub fn position_pairs(n: usize, count: usize) -> (Vec<i64>, Vec<i64>) {
         .map(|i| (position(2 * i), position(2 * i + 1)))
         .unzip()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_inside_the_column() {
+        for workload in Workload::ALL {
+            for n in [1, 2, 1000, 1 << 20] {
+                let bounds = workload.bounds(n, 1000);
+                for (l, r) in bounds.left.iter().zip(&bounds.right) {
+                    assert!(0 <= *l && l <= r && *r < n as i64, "{workload:?} {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn mean_lengths_are_about_right() {
+        let n = 1 << 20;
+        for workload in Workload::ALL {
+            let bounds = workload.bounds(n, 100_000);
+            let lengths = bounds
+                .left
+                .iter()
+                .zip(&bounds.right)
+                .map(|(l, r)| r - l + 1);
+            let mean = lengths.sum::<i64>() as f64 / 1e5;
+            let ratio = mean / workload.mean_length(n);
+            assert!((0.8..1.2).contains(&ratio), "{workload:?}: {ratio}");
+        }
+    }
+}
