@@ -1,15 +1,15 @@
-//! Plain SQL as a range join: whole queries, beside DataFusion's own plan where that ends in time.
+//! Plain SQL as a range join: whole queries, beside DataFusion's own plan where that ends in reasonable time.
 //!
 //! `cargo bench --profile quick --bench range_join`; names as arguments run only those parts: `positions`, `trades`, `plan`,
-//! `few`, `scale`, `memory`. With `RMQ_BENCH_DATA` the tables of the first two are written there as Parquet, from where
-//! `benches/range_join_peers.py` asks DuckDB and Polars the same.
+//! `few`, `scale`, `memory`, and `devices`, which runs only if named. `RMQ_BENCH_DATA` names a folder to which the tables of the first
+//! two are written as Parquet, for `benches/range_join_peers.py`, which runs the same queries in DuckDB and Polars.
+
+mod common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use datafusion::arrow::array::{
-    Array, ArrayRef, Float32Array, Int64Array, RecordBatch, StringArray,
-};
+use datafusion::arrow::array::{Array, ArrayRef, Float32Array, Int64Array, StringArray};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, TimeUnit};
 use datafusion::arrow::util::display::array_value_to_string;
@@ -17,17 +17,17 @@ use datafusion::datasource::MemTable;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
-use rmq_bench::support::clock::process_time;
-use rmq_bench::support::random::Random;
-use rmq_bench::support::workload::Workload;
+use rmq_bench::clock::process_time;
+use rmq_bench::env::var_or;
+use rmq_bench::memory::release_unused;
+use rmq_bench::random::Random;
+use rmq_bench::workload::{Bounds, Workload};
 
-/// Rows in a batch, as DataFusion's own readers make them.
-const BATCH: usize = 8192;
+use common::{BATCH_SIZE, register_table};
 
-/// How many threads a query has: two, unless `RMQ_BENCH_THREADS` says otherwise.
+/// Returns the number of threads of a query.
 fn threads() -> usize {
-    let threads = std::env::var("RMQ_BENCH_THREADS");
-    threads.map_or(2, |n| n.parse().expect("RMQ_BENCH_THREADS is a number"))
+    var_or("RMQ_BENCH_THREADS", 2)
 }
 
 fn session() -> SessionContext {
@@ -42,18 +42,11 @@ fn session() -> SessionContext {
 }
 
 fn table(ctx: &SessionContext, name: &str, columns: Vec<(&str, ArrayRef)>) {
-    let whole = RecordBatch::try_from_iter(columns).expect("columns of one length");
-    let batches = (0..whole.num_rows())
-        .step_by(BATCH)
-        .map(|at| whole.slice(at, BATCH.min(whole.num_rows() - at)))
-        .collect();
-    let table = MemTable::try_new(whole.schema(), vec![batches]).expect("batches of one schema");
-    ctx.register_table(name, Arc::new(table))
-        .expect("the table is new");
+    register_table(ctx, name, columns, 1, BATCH_SIZE).expect("the table is new");
 }
 
-/// Writes a table where the peers find it, if they want it.
-fn share(ctx: &SessionContext, case: &str, table: &str) {
+/// Writes a table as Parquet for the peers, if `RMQ_BENCH_DATA` is set.
+fn export(ctx: &SessionContext, case: &str, table: &str) {
     let Some(folder) = std::env::var_os("RMQ_BENCH_DATA") else {
         return;
     };
@@ -72,7 +65,7 @@ fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-/// Runs a query once: its CPU time, its wall time and its only value.
+/// Runs a query once; returns its CPU time, its wall time and its only value.
 fn run(ctx: &SessionContext, sql: &str) -> (Duration, Duration, String) {
     let runtime = runtime();
     let (cpu, wall) = (process_time(), Instant::now());
@@ -86,14 +79,13 @@ fn run(ctx: &SessionContext, sql: &str) -> (Duration, Duration, String) {
     (times.0, times.1, value)
 }
 
-/// Runs a query five times, unless `RMQ_BENCH_RUNS` says otherwise, and prints the best CPU time, its wall time and the answer. With
-/// `RMQ_BENCH_ONLY` it runs only those whose names contain that, for a profiler to see nothing else.
+/// Runs a query `RMQ_BENCH_RUNS` times (5) and prints the best CPU time with its wall time and the answer. `RMQ_BENCH_ONLY` skips
+/// queries whose names do not contain it, for use with a profiler.
 fn measure(ctx: &SessionContext, what: &str, sql: &str) {
     if std::env::var("RMQ_BENCH_ONLY").is_ok_and(|only| !what.contains(&only)) {
         return;
     }
-    let runs = std::env::var("RMQ_BENCH_RUNS");
-    let runs = runs.map_or(5, |n| n.parse().expect("RMQ_BENCH_RUNS is a number"));
+    let runs = var_or("RMQ_BENCH_RUNS", 5);
     let runs = (0..runs.max(1)).map(|_| run(ctx, sql));
     let (cpu, wall, value) = runs.min().expect("at least one run");
     println!(
@@ -107,12 +99,12 @@ fn column(values: impl IntoIterator<Item = i64>) -> ArrayRef {
     Arc::new(values.into_iter().collect::<Int64Array>())
 }
 
-/// Rows by position, and ranges of positions.
+/// Creates a table of rows by position and one of ranges of positions.
 fn position_tables(n: usize, ranges: usize) -> SessionContext {
     let ctx = session();
-    let mut random = Random(1);
+    let mut random = Random::from_seed(1);
     let values: Float32Array = (0..n).map(|_| Some(random.unit() as f32)).collect();
-    let (left, right) = Workload::Mixed.queries(n, ranges);
+    let Bounds { left, right } = Workload::Mixed.bounds(n, ranges);
     table(
         &ctx,
         "vals",
@@ -131,8 +123,8 @@ fn positions(n: usize, ranges: usize) {
     let case = format!("positions-{n}");
     println!("{case}: {n} f32, {ranges} mixed ranges");
     let ctx = position_tables(n, ranges);
-    share(&ctx, &case, "vals");
-    share(&ctx, &case, "q");
+    export(&ctx, &case, "vals");
+    export(&ctx, &case, "q");
     measure(
         &ctx,
         "range_min('vals.v', l, r)",
@@ -145,9 +137,9 @@ fn positions(n: usize, ranges: usize) {
 const POSITIONS_SUBQUERY: &str = "SELECT sum(m) FROM (SELECT id, (SELECT min(v) FROM vals WHERE pos BETWEEN q.l AND q.r) AS m FROM q)";
 const POSITIONS_JOIN: &str = "SELECT sum(m) FROM (SELECT q.id, min(v) AS m FROM q LEFT JOIN vals ON pos BETWEEN q.l AND q.r GROUP BY q.id)";
 
-/// Quotes by time and trades by time, and how many bytes the columns take.
+/// Creates tables of quotes by time and trades by time; returns the session and the bytes of the columns.
 fn trade_tables(quotes: usize, trades: usize, spread: i64) -> (SessionContext, usize) {
-    let mut random = Random(2);
+    let mut random = Random::from_seed(2);
     let mut below = |n: u64| (random.unit() * n as f64) as i64;
     let time = |values: Vec<i64>| {
         let micros = DataType::Timestamp(TimeUnit::Microsecond, None);
@@ -162,10 +154,14 @@ fn trade_tables(quotes: usize, trades: usize, spread: i64) -> (SessionContext, u
     let symbol = symbols(quotes, &mut below);
     let prices = column((0..quotes).map(|_| below(1_000_000)));
     let ids = column(0..trades as i64);
-    let mut asked: Vec<i64> = (0..trades).map(|_| below(span as u64)).collect();
-    asked.sort_unstable();
-    let asked_symbols = symbols(trades, &mut below);
-    let trade_columns = vec![("id", ids), ("sym", asked_symbols), ("ts", time(asked))];
+    let mut trade_times: Vec<i64> = (0..trades).map(|_| below(span as u64)).collect();
+    trade_times.sort_unstable();
+    let trade_symbols = symbols(trades, &mut below);
+    let trade_columns = vec![
+        ("id", ids),
+        ("sym", trade_symbols),
+        ("ts", time(trade_times)),
+    ];
     let quote_columns = vec![("sym", symbol), ("ts", time(times)), ("price", prices)];
     let columns = trade_columns.iter().chain(&quote_columns);
     let bytes = columns.map(|(_, column)| column.get_buffer_memory_size());
@@ -176,7 +172,7 @@ fn trade_tables(quotes: usize, trades: usize, spread: i64) -> (SessionContext, u
     (ctx, bytes)
 }
 
-/// The lowest price around each trade, as a subquery and as a join. The trades may be in another table.
+/// Returns SQL for the lowest price around each trade, as a subquery and as a join. `trades` names the table of trades.
 fn trade_queries(trades: &str) -> (String, String) {
     let condition =
         "p.sym = q.sym AND p.ts BETWEEN q.ts - INTERVAL '1 second' AND q.ts + INTERVAL '1 second'";
@@ -189,7 +185,7 @@ fn trade_queries(trades: &str) -> (String, String) {
     (subquery, join)
 }
 
-/// A table of what a query gives, its batches no larger than others.
+/// Registers the result of a query as a table.
 fn keep(from: &SessionContext, to: &SessionContext, name: &str, sql: &str) {
     let batches = runtime().block_on(async {
         let frame = from.sql(sql).await.expect(sql);
@@ -203,8 +199,8 @@ fn keep(from: &SessionContext, to: &SessionContext, name: &str, sql: &str) {
 fn trades(quotes: usize, trades: usize, spread: i64, name: &str) {
     println!("trades-{name}: {quotes} quotes, {trades} trades, 1000 symbols");
     let (by_time, _) = trade_tables(quotes, trades, spread);
-    share(&by_time, &format!("trades-{name}"), "quotes");
-    share(&by_time, &format!("trades-{name}"), "trades");
+    export(&by_time, &format!("trades-{name}"), "quotes");
+    export(&by_time, &format!("trades-{name}"), "trades");
     let (subquery, join) = trade_queries("trades");
     measure(&by_time, "quotes by time, subquery", &subquery);
     measure(&by_time, "quotes by time, LEFT JOIN … GROUP BY q.id", &join);
@@ -234,7 +230,7 @@ fn trades(quotes: usize, trades: usize, spread: i64, name: &str) {
     measure(&by_symbol, what, &in_no_order);
 }
 
-/// How time grows: rows in no order, which are sorted, and ranges in no order.
+/// Time by number of rows, which come unsorted, and by number of ranges.
 fn scale() {
     const STEPS: [usize; 5] = [10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
     println!("scale: time per N log N + Q log N");
@@ -242,10 +238,10 @@ fn scale() {
     let by_ranges = STEPS.map(|q| (100_000, q));
     for (n, q) in by_rows.into_iter().chain(by_ranges) {
         let ctx = session();
-        let mut random = Random(4);
+        let mut random = Random::from_seed(4);
         let keys = column((0..n).map(|_| (random.unit() * n as f64) as i64));
         let values: Float32Array = (0..n).map(|_| Some(random.unit() as f32)).collect();
-        let (left, right) = Workload::Mixed.queries(n, q);
+        let Bounds { left, right } = Workload::Mixed.bounds(n, q);
         table(&ctx, "vals", vec![("pos", keys), ("v", Arc::new(values))]);
         table(&ctx, "q", vec![("l", column(left)), ("r", column(right))]);
         let sql = "SELECT sum(m) FROM (SELECT (SELECT min(v) FROM vals WHERE pos BETWEEN q.l AND q.r) AS m FROM q)";
@@ -260,10 +256,10 @@ fn scale() {
     }
 }
 
-/// The most memory that a query takes beside the tables, with these as a multiple of the columns used.
+/// Prints the peak memory of a query: that beside the tables, and all as a multiple of the columns used.
 fn peak(ctx: &SessionContext, what: &str, columns: usize, sql: &str) {
-    // What earlier queries left must not serve this one unseen.
-    rmq_bench::support::clock::release_unused_memory();
+    // Memory that earlier queries freed would otherwise be reused uncounted.
+    release_unused();
     let status = |field: &str| -> usize {
         let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
         let line = status.lines().find(|line| line.starts_with(field));
@@ -283,7 +279,7 @@ fn peak(ctx: &SessionContext, what: &str, columns: usize, sql: &str) {
 }
 
 fn memory() {
-    println!("memory: the columns used and the most that a query takes beside them");
+    println!("memory: the columns used and the peak of a query beside them");
     let (n, ranges) = (1 << 24, 100_000);
     let ctx = position_tables(n, ranges);
     let bytes = n * 12 + ranges * 24;
@@ -322,14 +318,14 @@ fn memory() {
     );
 }
 
-/// DataFusion's own plan beside ours: a range, and few ranges over a large table that is not sorted.
+/// DataFusion's own plan beside ours, over an unsorted table.
 fn own_plan(n: usize, ranges: usize) {
     println!("DataFusion's own plan: {n} rows in no order, {ranges} ranges");
     let ctx = session();
-    let mut random = Random(3);
+    let mut random = Random::from_seed(3);
     let keys = column((0..n).map(|_| (random.unit() * n as f64) as i64));
     let values = column((0..n).map(|_| (random.unit() * 1e6) as i64));
-    let (left, right) = Workload::Mixed.queries(n, ranges);
+    let Bounds { left, right } = Workload::Mixed.bounds(n, ranges);
     table(&ctx, "vals", vec![("pos", keys), ("v", values)]);
     let ids = column(0..ranges as i64);
     table(
@@ -339,7 +335,7 @@ fn own_plan(n: usize, ranges: usize) {
     );
     let join = "SELECT sum(m) FROM (SELECT q.id, min(v) AS m FROM q JOIN vals ON pos BETWEEN q.l AND q.r GROUP BY q.id)";
     measure(&ctx, "JOIN … GROUP BY q.id", join);
-    // Known to be few, rows of a join are left to DataFusion: not those of a subquery.
+    // A join whose probe side is known to be small is left to DataFusion, a subquery is not.
     let subquery = POSITIONS_SUBQUERY;
     measure(&ctx, "a subquery", subquery);
     let some = "SELECT sum(m) FROM (SELECT id, (SELECT min(v) FROM vals WHERE pos BETWEEN q.l AND q.l + 1000) AS m FROM q)";
@@ -350,21 +346,21 @@ fn own_plan(n: usize, ranges: usize) {
 }
 
 fn main() {
-    let asked: Vec<String> = std::env::args()
+    let names: Vec<String> = std::env::args()
         .skip(1)
         .filter(|a| !a.starts_with('-'))
         .collect();
-    let wants = |name: &str| asked.is_empty() || asked.iter().any(|a| a == name);
+    let wants = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
     if wants("positions") {
         positions(1 << 20, 1_000_000);
         positions(1 << 24, 100_000);
     }
-    if asked.iter().any(|a| a == "devices") {
+    if names.iter().any(|n| n == "devices") {
         // Enough for a GPU: RMQ_BENCH_ENGINE=cuda RMQ_BENCH_THREADS=16.
         positions(1 << 26, 1 << 24);
     }
     if wants("trades") {
-        // About one quote of the symbol in two seconds, and two hundred.
+        // Per window of two seconds, about one quote of a symbol, and two hundred.
         trades(10_000_000, 1_000_000, 2_000, "sparse");
         trades(10_000_000, 1_000_000, 10, "dense");
     }

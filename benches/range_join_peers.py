@@ -4,9 +4,9 @@
     python3 -m venv peers && peers/bin/pip install duckdb polars pyarrow
     peers/bin/python benches/range_join_peers.py
 
-Builds and runs the benchmark, which writes its tables as Parquet, reads these into DuckDB and Polars, asks them in their best forms, and
-checks that all give the same sum. Names as arguments run only those parts: positions, trades. RMQ_BENCH_BINARY names a benchmark that is
-built already.
+Builds and runs the benchmark, which writes its tables as Parquet, runs the same queries in DuckDB and Polars in their fastest forms, and
+checks that all return the same sum. Names as arguments run only those parts: positions, trades. RMQ_BENCH_BINARY names a benchmark that
+is already built.
 """
 
 import math
@@ -28,7 +28,7 @@ RUNS = 5
 
 
 def ours(parts, folder):
-    """Runs the benchmark: for each case its forms with their CPU seconds and sums, in order."""
+    """Runs the benchmark; returns for each case its forms with their CPU seconds and sums, in order."""
     binary = os.environ.get("RMQ_BENCH_BINARY")
     command = [binary] if binary else "cargo bench --profile quick --bench range_join --".split()
     run = subprocess.Popen(
@@ -51,7 +51,7 @@ def ours(parts, folder):
 
 
 def measure(what, run):
-    """The best CPU time of a few runs, and the answer."""
+    """Returns the best CPU time of a few runs, and the answer."""
     times = []
     for _ in range(RUNS):
         start = time.process_time()
@@ -70,7 +70,7 @@ def database(folder, tables):
 
 
 def positions(folder):
-    """DuckDB's best form: a window over rows and ranges together, whose frame reaches back to the rows."""
+    """DuckDB's fastest form: a window over the union of rows and ranges, whose frame covers the rows of a range."""
     db = database(folder, ["vals", "q"])
     (n,) = db.execute("SELECT count(*) FROM q").fetchone()
     best = f"""WITH w AS (SELECT id - {n} AS o, l + {n} - id AS a, r + {n} - id AS b, NULL::FLOAT AS v, id FROM q
@@ -82,7 +82,7 @@ def positions(folder):
 
 def trades(folder):
     db = database(folder, ["quotes", "trades"])
-    # A trade's window touches one or two buckets of its length.
+    # With buckets as long as a window, a window overlaps one or two of them.
     bucketed = """WITH b AS (SELECT id, sym, ts, unnest([epoch_us(ts - INTERVAL 1 SECOND) // 2000000, epoch_us(ts + INTERVAL 1 SECOND) // 2000000]) AS k FROM trades)
                   SELECT sum(m) FROM (SELECT b.id, min(price) AS m FROM (SELECT DISTINCT * FROM b) b
                     JOIN quotes q ON q.sym = b.sym AND epoch_us(q.ts) // 2000000 = b.k
@@ -92,7 +92,7 @@ def trades(folder):
     q, t = (pl.read_parquet(folder / f"{table}.parquet") for table in ("quotes", "trades"))
 
     def rolling():
-        # A window that ends at ts + 1 s: the trades are moved there.
+        # Polars' windows end at the row, so trades are moved to ts + 1 s.
         moved = t.select("sym", ts=pl.col("ts") + timedelta(seconds=1), price=pl.lit(None, pl.Int64), id="id")
         both = pl.concat([q.with_columns(id=pl.lit(None, pl.Int64)), moved], how="diagonal")
         low = pl.col("price").rolling_min_by("ts", window_size=timedelta(seconds=2), closed="both", min_samples=1)

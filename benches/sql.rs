@@ -1,58 +1,39 @@
-//! SQL around the engine: how much the whole query takes beside the engine's own time for the same ranges.
+//! SQL around the engine: the time of whole queries beside the engine's own time for the same ranges.
 //!
 //! `cargo bench --profile quick --bench sql`; `RMQ_BENCH_ROWS` and `RMQ_BENCH_RANGES` change the sizes (2^24 and 10^7).
+
+mod common;
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use datafusion::arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
-use datafusion::datasource::MemTable;
+use datafusion::arrow::array::{ArrayRef, Float32Array, Int64Array};
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 use rmq_engine::alone::Index;
 
-use rmq_bench::support::clock::timed;
-use rmq_bench::support::random::Random;
-use rmq_bench::support::workload::Workload;
+use rmq_bench::clock::{self, timed};
+use rmq_bench::env::var_or;
+use rmq_bench::random::Random;
+use rmq_bench::workload::{Bounds, Workload};
 
-/// Rows in a batch of the table of ranges, as DataFusion's own readers make them.
-const BATCH: usize = 8192;
+use common::{BATCH_SIZE, register_table};
 
-fn size(name: &str, default: usize) -> usize {
-    std::env::var(name)
-        .ok()
-        .and_then(|s| s.parse().ok())
-        .unwrap_or(default)
-}
-
-fn table(ctx: &SessionContext, name: &str, columns: Vec<(&str, ArrayRef)>, batch: usize) {
-    let whole = RecordBatch::try_from_iter(columns).expect("columns of one length");
-    let batches = (0..whole.num_rows())
-        .step_by(batch)
-        .map(|at| whole.slice(at, batch.min(whole.num_rows() - at)))
-        .collect();
-    let table = MemTable::try_new(whole.schema(), vec![batches]).expect("batches of one schema");
-    ctx.register_table(name, Arc::new(table))
-        .expect("the table is new");
-}
-
-/// The median CPU time of five runs on this thread.
+/// Returns the median CPU time of five runs on this thread.
 fn median(mut run: impl FnMut()) -> Duration {
-    let mut times: Vec<_> = (0..5).map(|_| timed(&mut run)).collect();
-    times.sort_unstable();
-    times[2]
+    clock::median((0..5).map(|_| timed(&mut run)).collect())
 }
 
 fn benches(criterion: &mut Criterion) {
     let (n, ranges) = (
-        size("RMQ_BENCH_ROWS", 1 << 24),
-        size("RMQ_BENCH_RANGES", 10_000_000),
+        var_or("RMQ_BENCH_ROWS", 1 << 24),
+        var_or("RMQ_BENCH_RANGES", 10_000_000),
     );
-    let mut random = Random(1);
+    let mut random = Random::from_seed(1);
     let values: Vec<f32> = (0..n).map(|_| random.unit() as f32).collect();
-    let (left, right) = Workload::Mixed.queries(n, ranges);
+    let Bounds { left, right } = Workload::Mixed.bounds(n, ranges);
 
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -60,10 +41,11 @@ fn benches(criterion: &mut Criterion) {
     let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     datafusion_rmq::register(&ctx);
     let v: ArrayRef = Arc::new(Float32Array::from(values.clone()));
-    table(&ctx, "vals", vec![("v", v)], n);
+    register_table(&ctx, "vals", vec![("v", v)], 1, n).expect("the table is new");
     let l: ArrayRef = Arc::new(Int64Array::from(left.clone()));
     let r: ArrayRef = Arc::new(Int64Array::from(right.clone()));
-    table(&ctx, "queries", vec![("l", l), ("r", r)], BATCH);
+    let bounds = vec![("l", l), ("r", r)];
+    register_table(&ctx, "queries", bounds, 1, BATCH_SIZE).expect("the table is new");
 
     let run = |sql: &str| {
         runtime.block_on(async {
@@ -80,9 +62,9 @@ fn benches(criterion: &mut Criterion) {
     println!("first query, index built: {:.0?}", started.elapsed());
 
     let index = Index::min(&values[..]).expect("memory for an index");
-    let mut out = vec![0.0_f32; BATCH];
+    let mut out = vec![0.0_f32; BATCH_SIZE];
     let engine = median(|| {
-        for (l, r) in left.chunks(BATCH).zip(right.chunks(BATCH)) {
+        for (l, r) in left.chunks(BATCH_SIZE).zip(right.chunks(BATCH_SIZE)) {
             index
                 .values(l, r, &mut out[..l.len()])
                 .expect("slices of one length");
@@ -104,7 +86,7 @@ fn benches(criterion: &mut Criterion) {
     print("SQL, scalar form", median(|| run(scalar)));
     print("SQL, table form, with position", median(|| run(table_form)));
 
-    // The window form builds an index a partition: its time is that of a sort and of these.
+    // The window form sorts, and builds an index per partition. `row_number()` only sorts.
     let symbols = "SELECT sum(m) FROM (SELECT frame_min(v, i - 100, i) OVER (PARTITION BY s ORDER BY i) AS m \
                    FROM (SELECT value % 1000 AS s, value / 1000 AS i, (value * 7919) % 10007 AS v FROM range(0, 1000000)))";
     let ranked = symbols.replace("frame_min(v, i - 100, i)", "row_number()");

@@ -178,7 +178,6 @@ mod tests {
 
     use super::*;
     use crate::range_agg::outliers::HUGE;
-    use rmq_testing::random;
 
     /// An exact sum of finite floats: digits of 32 bits, the lowest of weight 2^-1088, with deferred carries.
     #[derive(Clone)]
@@ -270,24 +269,24 @@ mod tests {
         FloatSums::from_chunks(&[array], &RowPermutation::as_they_came(values.len()))
     }
 
-    /// Values whose magnitudes depend on `kind`; some cancel others out.
-    fn values(state: &mut u64, rows: usize, kind: u64) -> Vec<f64> {
+    /// Values of many magnitudes, `kind` telling which; some cancel others out.
+    fn values(random: &mut fastrand::Rng, rows: usize, kind: u64) -> Vec<f64> {
         let mut values: Vec<f64> = vec![];
         for _ in 0..rows {
-            let sign = if random(state, 2) == 0 { 1.0 } else { -1.0 };
-            let fraction = 1.0 + random(state, 1 << 52) as f64 / (1_u64 << 52) as f64;
+            let sign = if random.u64(..2) == 0 { 1.0 } else { -1.0 };
+            let fraction = 1.0 + random.u64(..1 << 52) as f64 / (1_u64 << 52) as f64;
             let power = match kind {
-                0 => random(state, 2000) as i32 - 1000,
-                1 => random(state, 120) as i32 - 60,
-                2 => random(state, 4) as i32,
-                3 => -1060 + random(state, 60) as i32,
-                _ => 950 + random(state, 74) as i32,
+                0 => random.u64(..2000) as i32 - 1000,
+                1 => random.u64(..120) as i32 - 60,
+                2 => random.u64(..4) as i32,
+                3 => -1060 + random.u64(..60) as i32,
+                _ => 950 + random.u64(..74) as i32,
             };
             let half = 2_f64.powi(power / 2);
             let value = sign * fraction * half * 2_f64.powi(power - power / 2);
-            let earlier = random(state, rows as u64) as usize;
+            let earlier = random.usize(..rows);
             values.push(match values.get(earlier) {
-                Some(earlier) if random(state, 2) == 0 => -earlier,
+                Some(earlier) if random.u64(..2) == 0 => -earlier,
                 _ => value,
             });
         }
@@ -335,11 +334,11 @@ mod tests {
 
     #[test]
     fn float_sums_are_rounded_once() {
-        let state = &mut 0x9E37_79B9_7F4A_7C15;
+        let random = &mut fastrand::Rng::with_seed(0x9E37_79B9_7F4A_7C15);
         let (mut ranges, mut worst, mut no_better) = (0, 0.0_f64, 0);
         for kind in 0..5 {
             for rows in [0, 1, 2, 15, 16, 17, 31, 33, 48, 255, 256, 257, 300, 5000] {
-                let values = values(state, rows, kind);
+                let values = values(random, rows, kind);
                 let sums = whole(&values);
                 let mut check = |from, to| {
                     let (error, no_worse) = check(&sums, &values, from, to);
@@ -354,10 +353,10 @@ mod tests {
                     continue;
                 }
                 for _ in 0..600 {
-                    let from = random(state, rows as u64) as usize;
+                    let from = random.usize(..rows);
                     let rest = (rows - from) as u64;
-                    let longest = [rest, rest.min(40), rest.min(400)][random(state, 3) as usize];
-                    check(from, from + random(state, longest + 1) as usize);
+                    let longest = [rest, rest.min(40), rest.min(400)][random.usize(..3)];
+                    check(from, from + random.u64(..longest + 1) as usize);
                 }
             }
         }
@@ -414,20 +413,20 @@ mod tests {
     /// NaN, infinities and NULLs anywhere, in several arrays, permuted or not.
     #[test]
     fn float_sums_follow_ieee_for_nan_and_infinity_and_skip_nulls() {
-        let state = &mut 77;
+        let random = &mut fastrand::Rng::with_seed(77);
         let specials = [f64::NAN, -f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e308];
         for round in 0..60 {
-            let rows = 1 + random(state, 600) as usize;
-            let every = 2 + random(state, 200);
+            let rows = 1 + random.usize(..600);
+            let every = 2 + random.u64(..200);
             let column: Vec<Option<f64>> = (0..rows)
-                .map(|_| match random(state, every) {
-                    0 => Some(specials[random(state, 5) as usize]),
+                .map(|_| match random.u64(..every) {
+                    0 => Some(specials[random.usize(..5)]),
                     1 => None,
-                    _ => Some(random(state, 1000) as f64 / 8.0 - 50.0),
+                    _ => Some(random.u64(..1000) as f64 / 8.0 - 50.0),
                 })
                 .collect();
             let array: ArrayRef = Arc::new(Float64Array::from(column.clone()));
-            let cut = random(state, rows as u64 + 1) as usize;
+            let cut = random.usize(..rows + 1);
             let chunks = [array.slice(0, cut), array.slice(cut, rows - cut)];
             let chunks = if round % 3 == 0 {
                 vec![array]
@@ -452,8 +451,8 @@ mod tests {
             let sums = FloatSums::from_chunks(&chunks, &permutation);
             let counts = Counts::of(&chunks, &permutation).unwrap();
             let ranges = (0..200).map(|_| {
-                let from = random(state, column.len() as u64);
-                let length = random(state, column.len() as u64 - from + 1);
+                let from = random.u64(..column.len() as u64);
+                let length = random.u64(..column.len() as u64 - from + 1);
                 (from.cast_signed(), (from + length).cast_signed() - 1)
             });
             let ranges: Ranges = ranges.collect();
@@ -498,9 +497,9 @@ mod tests {
     /// The added sums of two parts are the sums of the whole.
     #[test]
     fn float_sums_of_parts_add_up() {
-        let state = &mut 5;
+        let random = &mut fastrand::Rng::with_seed(5);
         for kind in 0..5 {
-            let column = values(state, 300, kind);
+            let column = values(random, 300, kind);
             let sums = whole(&column);
             let counts = Counts::of(&[], &RowPermutation::as_they_came(300)).unwrap();
             let part = |left: i64, right: i64| {
@@ -508,7 +507,7 @@ mod tests {
                 [sums.sums(&range, &counts), sums.sums_low(&range, &counts)]
             };
             for _ in 0..300 {
-                let mut cuts = [0; 4].map(|_| i64::try_from(random(state, 300)).unwrap());
+                let mut cuts = [0; 4].map(|_| i64::try_from(random.u64(..300)).unwrap());
                 cuts.sort_unstable();
                 let [a, b, c, d] = cuts;
                 let [one, two, three] = [part(a, b), part(b + 1, c), part(c + 1, d)];
@@ -550,13 +549,13 @@ mod tests {
     /// Permuted rows have the same sums, bit for bit.
     #[test]
     fn float_sums_do_not_depend_on_the_order() {
-        let state = &mut 9;
+        let random = &mut fastrand::Rng::with_seed(9);
         let column: Vec<f64> = (0..3000)
-            .map(|_| random(state, 1 << 40) as f64 * 0.1)
+            .map(|_| random.u64(..1 << 40) as f64 * 0.1)
             .collect();
         let mut order: Vec<u32> = (0..3000).collect();
         for i in (1..3000).rev() {
-            order.swap(i, random(state, i as u64 + 1) as usize);
+            order.swap(i, random.usize(..i + 1));
         }
         let array: ArrayRef = Arc::new(Float64Array::from(column.clone()));
         let moved = take(&array, &UInt32Array::from(order), None).unwrap();

@@ -137,7 +137,6 @@ mod tests {
     use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
 
     use super::*;
-    use rmq_testing::random;
 
     #[test]
     fn items_are_sorted_as_by_a_stable_sort() {
@@ -147,33 +146,33 @@ mod tests {
             memory: &memory,
             check: &|| Ok(()),
         };
-        let state = &mut 88_172_645_463_325_252;
-        // Distinct keys, few keys, one dominant key, ascending, descending, periodic, one outlier, all equal.
-        let kinds: [fn(&mut u64, u64) -> u64; 8] = [
-            |state, _| random(state, u64::MAX),
-            |state, _| random(state, 5),
-            |state, _| {
-                if random(state, 4) > 0 {
+        let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
+        // Different keys, few keys, one key that most have, sorted, backwards, steps of 256, one far away.
+        let kinds: [fn(&mut fastrand::Rng, u64) -> u64; 8] = [
+            |random, _| random.u64(..u64::MAX),
+            |random, _| random.u64(..5),
+            |random, _| {
+                if random.u64(..4) > 0 {
                     7
                 } else {
-                    random(state, 1 << 40)
+                    random.u64(..1 << 40)
                 }
             },
             |_, i| i,
             |_, i| u64::MAX - i,
             |_, i| i % 256,
-            |state, i| {
+            |random, i| {
                 if i == 999 {
                     u64::MAX
                 } else {
-                    random(state, 1 << 20)
+                    random.u64(..1 << 20)
                 }
             },
             |_, _| 3,
         ];
         for (kind, key) in kinds.iter().enumerate() {
             for len in [0, 1, 1000, 2 * STEP, 2 * STEP + 1, 12 * STEP + 77] {
-                let keys: Vec<u64> = (0..len as u64).map(|i| key(state, i)).collect();
+                let keys: Vec<u64> = (0..len as u64).map(|i| key(random, i)).collect();
                 let items = keys.iter().copied().zip(0_u32..);
                 let mut expected: Vec<(u64, u32)> = items.clone().collect();
                 expected.sort_by_key(|(key, _)| *key);
@@ -191,9 +190,9 @@ mod tests {
 
     #[test]
     fn buckets_are_about_as_large_as_a_step() {
-        let state = &mut 88_172_645_463_325_252;
-        // Most keys are close to each other, as times of one day among times of other years.
-        let keys = (0..40 * STEP).map(|i| random(state, 1 << 30) << (i % 3 * 16));
+        let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
+        // Most keys are close to each other, as times of day beside a few of another year.
+        let keys = (0..40 * STEP).map(|i| random.u64(..1 << 30) << (i % 3 * 16));
         let keys: Vec<u64> = keys.collect();
         let splitters = splitters(&keys, &Ord::cmp);
         let mut counts = vec![0; 2 * splitters.len() + 1];
@@ -207,8 +206,8 @@ mod tests {
     fn a_sort_ends_soon_after_it_is_cancelled() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 30));
         let memory = MemoryConsumer::new("test").register(&pool);
-        let state = &mut 88_172_645_463_325_252;
-        let keys: Vec<u64> = (0..20 * STEP).map(|_| random(state, u64::MAX)).collect();
+        let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
+        let keys: Vec<u64> = (0..20 * STEP).map(|_| random.u64(..u64::MAX)).collect();
         let checks = Cell::new(0_usize);
         let count = || {
             checks.set(checks.get() + 1);

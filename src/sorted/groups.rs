@@ -127,29 +127,24 @@ mod tests {
     use datafusion::common::ScalarValue;
 
     use super::*;
-    use rmq_testing::random;
 
     fn dictionary(keys: T, values: T) -> T {
         T::Dictionary(Box::new(keys), Box::new(values))
     }
 
-    /// Values of a type: few distinct ones, some NULLs.
-    fn values(state: &mut u64, rows: usize, data_type: &T) -> ArrayRef {
+    /// Values of a type, few of them distinct, some NULL.
+    fn values(random: &mut fastrand::Rng, rows: usize, data_type: &T) -> ArrayRef {
         let numbers: Int64Array = (0..rows)
-            .map(|_| (random(state, 6) > 0).then(|| random(state, 7).cast_signed()))
+            .map(|_| (random.u64(..6) > 0).then(|| random.u64(..7).cast_signed()))
             .collect();
-        let texts = |state: &mut u64| {
-            // Around the lengths at which the representations of views and byte keys change.
+        let texts = |random: &mut fastrand::Rng| {
+            // Around the lengths at which views and packed texts change.
             let long = "0123456789abcdefghij";
-            let text = |state: &mut u64| {
-                let len = [0, 1, 4, 5, 12, 13, 15, 16, 20][random(state, 9) as usize];
-                format!(
-                    "{}{}",
-                    &long[..len],
-                    ["", "\0", "x"][random(state, 3) as usize]
-                )
+            let text = |random: &mut fastrand::Rng| {
+                let len = [0, 1, 4, 5, 12, 13, 15, 16, 20][random.usize(..9)];
+                format!("{}{}", &long[..len], ["", "\0", "x"][random.usize(..3)])
             };
-            let texts = (0..rows).map(|_| (random(state, 6) > 0).then(|| text(state)));
+            let texts = (0..rows).map(|_| (random.u64(..6) > 0).then(|| text(random)));
             Arc::new(texts.collect::<StringArray>()) as ArrayRef
         };
         let plain: ArrayRef = Arc::new(numbers.clone());
@@ -179,27 +174,27 @@ mod tests {
                     arrow::array::FixedSizeBinaryArray::try_from_sparse_iter_with_size(values, *n);
                 Arc::new(array.unwrap())
             }
-            T::Utf8 => texts(state),
+            T::Utf8 => texts(random),
             T::LargeUtf8 | T::Utf8View | T::Binary | T::LargeBinary | T::BinaryView => {
-                cast(&texts(state), data_type).unwrap()
+                cast(&texts(random), data_type).unwrap()
             }
             T::Dictionary(_, value) if value.is_integer() => cast(&plain, data_type).unwrap(),
-            T::Dictionary(..) => cast(&texts(state), data_type).unwrap(),
+            T::Dictionary(..) => cast(&texts(random), data_type).unwrap(),
             _ => cast(&plain, data_type).unwrap(),
         }
     }
 
-    /// Some of these values without NULLs, in runs of which some are long.
-    fn in_runs(state: &mut u64, values: &ArrayRef, rows: usize) -> ArrayRef {
+    /// Some of these values, not NULL, in runs that are long now and then.
+    fn in_runs(random: &mut fastrand::Rng, values: &ArrayRef, rows: usize) -> ArrayRef {
         let valid = (0..values.len()).filter(|i| values.is_valid(*i));
         let valid: Vec<u64> = valid.map(|i| i as u64).collect();
         if valid.is_empty() {
             return values.slice(0, 0);
         }
-        let (mut at, often) = (0, 2 + random(state, 200));
+        let (mut at, often) = (0, 2 + random.u64(..200));
         let places = (0..rows).map(|_| {
-            if random(state, often) == 0 {
-                at = random(state, valid.len() as u64) as usize;
+            if random.u64(..often) == 0 {
+                at = random.usize(..valid.len());
             }
             valid[at]
         });
@@ -252,7 +247,7 @@ mod tests {
             dictionary(T::UInt32, T::LargeUtf8),
             dictionary(T::Int16, T::Int64),
         ];
-        let state = &mut 1_442_695_040_888_963_407;
+        let random = &mut fastrand::Rng::with_seed(1_442_695_040_888_963_407);
         for round in 0..300 {
             let columns = 1 + round % 3;
             let types: Vec<T> = (0..columns)
@@ -262,13 +257,13 @@ mod tests {
             let mut groups = Groups::try_new(&types).unwrap();
             let mut known: HashMap<Vec<String>, u32> = HashMap::new();
             for batch in 0..3 {
-                let in_some_runs = random(state, 2) == 0;
-                let rows = random(state, if in_some_runs { 600 } else { 60 }) as usize;
-                let (from, to) = (random(state, 5) as usize, random(state, 5) as usize);
+                let in_some_runs = random.u64(..2) == 0;
+                let rows = random.u64(..if in_some_runs { 600 } else { 60 }) as usize;
+                let (from, to) = (random.usize(..5), random.usize(..5));
                 let keys = types.iter().map(|t| {
-                    let mut values = values(state, 40 + from + rows + to, t);
+                    let mut values = values(random, 40 + from + rows + to, t);
                     if in_some_runs {
-                        values = in_runs(state, &values, from + rows + to);
+                        values = in_runs(random, &values, from + rows + to);
                     }
                     values.slice(from, rows)
                 });

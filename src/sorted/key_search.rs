@@ -645,21 +645,20 @@ mod tests {
 
     use super::*;
     use crate::sorted::sorted_rows::Comparison;
-    use rmq_testing::random;
 
     fn shared<T: Send + Sync + 'static>(values: Vec<T>) -> SharedSlice<T> {
         Arc::new(values)
     }
 
     /// Sorted keys, spread evenly or not at all, as signed numbers.
-    fn keys(state: &mut u64, rows: usize, round: u64) -> Vec<i64> {
+    fn keys(random: &mut fastrand::Rng, rows: usize, round: u64) -> Vec<i64> {
         let mut keys: Vec<i64> = (0..rows)
             .map(|_| {
                 let value = match round % 4 {
-                    0 => random(state, 1_000_000),
-                    1 => random(state, 8),
-                    2 => 1 << random(state, 62),
-                    _ => u64::MAX - random(state, 3),
+                    0 => random.u64(..1_000_000),
+                    1 => random.u64(..8),
+                    2 => 1 << random.u64(..62),
+                    _ => u64::MAX - random.u64(..3),
                 };
                 value.cast_signed() - 1000
             })
@@ -669,14 +668,14 @@ mod tests {
     }
 
     /// Bounds below, among and above these keys, in order or not.
-    fn bounds(state: &mut u64, keys: &[i64], count: usize, ordered: bool) -> Vec<i64> {
+    fn bounds(random: &mut fastrand::Rng, keys: &[i64], count: usize, ordered: bool) -> Vec<i64> {
         let mut bounds: Vec<i64> = (0..count)
-            .map(|_| match random(state, 10) {
+            .map(|_| match random.u64(..10) {
                 0 => i64::MIN,
                 1 => i64::MAX,
                 _ => {
-                    let place = random(state, keys.len() as u64) as usize;
-                    keys[place].wrapping_add(random(state, 3).cast_signed() - 1)
+                    let place = random.usize(..keys.len());
+                    keys[place].wrapping_add(random.u64(..3).cast_signed() - 1)
                 }
             })
             .collect();
@@ -719,16 +718,16 @@ mod tests {
 
     #[test]
     fn pieces_are_searched_as_one_would_be() {
-        let state = &mut 1_442_695_040_888_963_407;
+        let random = &mut fastrand::Rng::with_seed(1_442_695_040_888_963_407);
         for round in 0..200 {
-            let rows = 1 + random(state, 300) as usize;
-            let keys = keys(state, rows, round);
+            let rows = 1 + random.usize(..300);
+            let keys = keys(random, rows, round);
             let mut chunks = vec![];
             let mut from = 0;
             while from < rows {
                 // Some are empty, some of one key.
-                let most = 1 + random(state, 100);
-                let to = rows.min(from + random(state, most) as usize);
+                let most = 1 + random.u64(..100);
+                let to = rows.min(from + random.u64(..most) as usize);
                 let part = keys[from..to].iter().map(|v| v.cast_unsigned());
                 chunks.push(shared(part.collect::<Vec<_>>()));
                 from = to;
@@ -740,7 +739,7 @@ mod tests {
                 let key = Encoding::<u64>::signed().encode(key.cast_unsigned());
                 assert_eq!(sorted.key(place), key);
             }
-            let asked = bounds(state, &keys, 100, round % 2 == 0);
+            let asked = bounds(random, &keys, 100, round % 2 == 0);
             for comparison in COMPARISONS {
                 let mut segments = CandidateRanges::of_all(asked.len(), rows);
                 let mut found = LastFound::default();
@@ -759,14 +758,14 @@ mod tests {
 
     #[test]
     fn groups_are_searched_from_the_last_place_as_from_none() {
-        let state = &mut 88_172_645_463_325_252;
+        let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
         for round in 0..60 {
             // Large enough that places are remembered.
             let mut all = vec![];
             let mut starts = vec![0];
             for group in 0..3 {
-                let rows = MANY + random(state, 200) as usize;
-                all.append(&mut keys(state, rows, round + group));
+                let rows = MANY + random.usize(..200);
+                all.append(&mut keys(random, rows, round + group));
                 starts.push(all.len());
             }
             let bits = all.iter().map(|v| v.cast_unsigned()).collect::<Vec<_>>();
@@ -775,8 +774,8 @@ mod tests {
                 let mut found = LastFound::default();
                 // The places of one batch serve the next.
                 for batch in 0..4 {
-                    let asked = bounds(state, &all, 150, batch != 2);
-                    let groups: Vec<u32> = asked.iter().map(|_| random(state, 3) as u32).collect();
+                    let asked = bounds(random, &all, 150, batch != 2);
+                    let groups: Vec<u32> = asked.iter().map(|_| random.u64(..3) as u32).collect();
                     let mut segments = CandidateRanges::of_groups(groups.clone(), &starts);
                     let hints = found.of_bound(1, 3);
                     sorted.narrow(&mut segments, comparison, &[column(&asked)], hints);

@@ -512,11 +512,10 @@ mod tests {
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 
     use super::*;
-    use rmq_testing::random;
 
     #[test]
     fn bounds_are_found_as_by_counting() {
-        let state = &mut 88_172_645_463_325_252;
+        let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let memory = MemoryConsumer::new("test").register(&pool);
         let context = SortContext {
@@ -526,15 +525,21 @@ mod tests {
         // Hints of other rows must do no harm.
         let mut last_found = LastFound::default();
         for round in 0..200 {
-            let rows = usize::try_from(random(state, 60)).expect("a small number");
+            let rows = usize::try_from(random.u64(..60)).expect("a small number");
             let spread = [3, 20, 1_000_000][round % 3];
-            let maybe = |state: &mut u64, spread| {
-                (random(state, 8) > 0).then(|| random(state, spread).cast_signed() - 2)
+            let maybe = |random: &mut fastrand::Rng, spread| {
+                (random.u64(..8) > 0).then(|| random.u64(..spread).cast_signed() - 2)
             };
-            let keys: Vec<Option<i64>> = (0..rows).map(|_| maybe(state, spread)).collect();
-            let equal: Vec<Option<i64>> = (0..rows).map(|_| maybe(state, 4)).collect();
+            let keys: Vec<Option<i64>> = (0..rows).map(|_| maybe(random, spread)).collect();
+            let equal: Vec<Option<i64>> = (0..rows).map(|_| maybe(random, 4)).collect();
             let asked: Vec<[Option<i64>; 3]> = (0..40)
-                .map(|_| [maybe(state, 4), maybe(state, spread), maybe(state, spread)])
+                .map(|_| {
+                    [
+                        maybe(random, 4),
+                        maybe(random, spread),
+                        maybe(random, spread),
+                    ]
+                })
                 .collect();
             let column =
                 |c: usize| Arc::new(asked.iter().map(|a| a[c]).collect::<Int64Array>()) as ArrayRef;

@@ -1,14 +1,14 @@
-//! What is to be measured.
+//! The command line.
 
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
 
-use crate::data::Data;
-use crate::workload::Workload;
+use rmq_bench::data::Data;
+use rmq_bench::workload::Workload;
 
-/// Range-minimum queries: our engines beside the kernels of the GPU-RMQ paper (Kreis et al., 2026), in one run with what the
-/// hardware can do. Every answer is compared bit by bit; a difference makes the exit code 1.
+/// Range-minimum queries: our engines beside the kernels of the GPU-RMQ paper (Kreis et al., 2026) and beside the limits of the
+/// hardware, in one run. Every answer is compared bit by bit; a difference makes the exit code 1.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "rmq-bench", version, max_term_width = 110)]
 pub struct Args {
@@ -16,23 +16,23 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "search")]
     pub measure: Vec<Measure>,
 
-    /// Rows of the column, as powers of two [default: 20,24,28,30,33; the CPU stops at 28]
+    /// Values of the column, as powers of two [default: 20,24,28,30,33; the CPU stops at 28]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=36))]
     pub n: Vec<u32>,
 
-    /// How long the ranges are
+    /// Lengths of the ranges
     #[arg(long, value_enum, value_delimiter = ',', default_value = "mixed")]
     pub workload: Vec<Workload>,
 
-    /// What the column looks like; only uniform values let a search stop early nearly always
+    /// Values of the column; a search nearly always stops early only in uniform ones and walks
     #[arg(long, value_enum, value_delimiter = ',', default_value = "uniform")]
     pub data: Vec<Data>,
 
-    /// Which engines
+    /// Engines to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "cpu,cuda")]
     pub engine: Vec<EngineKind>,
 
-    /// Which kernels, of the engine for GPUs
+    /// Kernels to measure on the GPU
     #[arg(
         long,
         value_enum,
@@ -41,11 +41,11 @@ pub struct Args {
     )]
     pub kernel: Vec<Kernel>,
 
-    /// What is asked for: the value alone, or the leftmost position alone
+    /// Result of a query: the value alone, or the leftmost position alone
     #[arg(long, value_enum, value_delimiter = ',', default_value = "value")]
-    pub result: Vec<Wanted>,
+    pub result: Vec<ResultKind>,
 
-    /// Width of values: u32 stands for f32, u64 for f64
+    /// Width of values: u32 for f32, u64 for f64
     #[arg(long, value_enum, value_delimiter = ',', default_value = "u32")]
     pub key: Vec<Width>,
 
@@ -57,11 +57,11 @@ pub struct Args {
     #[arg(long, default_value_t = 22, value_parser = clap::value_parser!(u32).range(6..=30))]
     pub cpu_batch: u32,
 
-    /// Threads of the CPU, and of those that ask the GPU in whole trips [default: 1, 2, 4 and so on to all]
+    /// Threads of the CPU engine, and threads that send queries to the GPU from host to host [default: 1, 2, 4 and so on to all]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Vec<u32>,
 
-    /// Measurements of which the median counts, after one that does not
+    /// Measurements, of which the median counts, after one that does not
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
@@ -69,31 +69,31 @@ pub struct Args {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
     pub cutoff: u64,
 
-    /// Which CUDA device
+    /// Ordinal of the CUDA device
     #[arg(long, default_value_t = 0)]
     pub device: usize,
 
-    /// Where results go: results.csv, report.md and a plot of each kind as SVG and PNG
+    /// Folder for results.csv and report.md
     #[arg(long, default_value = "rmq-bench-results")]
     pub out: PathBuf,
 
-    /// Small sizes and few rounds, to see that it works
+    /// Use small sizes and few rounds, to see that it works
     #[arg(long)]
     pub quick: bool,
 
-    /// Print the report as Markdown, to be pasted into a document
+    /// Print the report as Markdown
     #[arg(long)]
     pub markdown: bool,
 
-    /// The longest columns in memory of the host.
+    /// The longest column in host memory, as a power of two.
     #[arg(skip)]
-    pub host_most: u32,
+    pub max_host_n: u32,
 }
 
 /// A section of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
-    /// Nanoseconds a query of each kernel and engine, with build time and memory
+    /// Nanoseconds per query of each kernel and engine, with build time and memory
     Search,
     /// GPU-RMQ (CL) over group sizes and chunk sizes
     Heat,
@@ -101,22 +101,22 @@ pub enum Measure {
     Queuing,
     /// From host memory to host memory, by number of threads
     Trip,
-    /// From how many rows and queries on the GPU is faster than the CPU
+    /// Rows and queries from which on the GPU is faster than the CPU
     Crossover,
-    /// From ranges of keys to positions in sorted keys, as range joins do: host memory to host memory
+    /// From ranges of keys to positions in sorted keys, as in range joins, from host memory to host memory
     Keys,
 }
 
-/// Who answers.
+/// An engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum EngineKind {
-    /// The engine for CPUs
+    /// The CPU engine
     Cpu,
-    /// The engine for NVIDIA GPUs
+    /// The CUDA engine, and kernels alone
     Cuda,
 }
 
-/// A kernel, or the two random reads a query that no search can do without.
+/// A kernel for range-minimum queries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
 pub enum Kernel {
     /// Our own search
@@ -125,7 +125,7 @@ pub enum Kernel {
     Cl,
     /// GPU-RMQ (VL): vector loads
     Vl,
-    /// No index: each range is read from end to end
+    /// No index: reads each range from end to end
     FullScan,
 }
 
@@ -140,16 +140,16 @@ impl Kernel {
     }
 }
 
-/// What is asked for.
+/// The result of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
-pub enum Wanted {
+pub enum ResultKind {
     /// The smallest value
     Value,
-    /// The leftmost position of it
+    /// Its leftmost position
     Position,
 }
 
-impl Wanted {
+impl ResultKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Value => "value",
@@ -184,8 +184,8 @@ impl Width {
 }
 
 impl Args {
-    /// With what was not said filled in.
-    pub fn complete(mut self) -> Self {
+    /// Fills in what depends on other arguments or on the machine.
+    pub fn with_defaults(mut self) -> Self {
         if self.quick {
             if self.n.is_empty() {
                 self.n = vec![14, 16, 18];
@@ -194,10 +194,10 @@ impl Args {
             self.cpu_batch = self.cpu_batch.min(16);
             self.rounds = self.rounds.min(3);
         }
-        self.host_most = 36;
+        self.max_host_n = 36;
         if self.n.is_empty() {
             self.n = vec![20, 24, 28, 30, 33];
-            self.host_most = 28;
+            self.max_host_n = 28;
         }
         if self.threads.is_empty() {
             let all = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);

@@ -1,25 +1,59 @@
-//! How measurements become one number.
+//! Clocks, and how several measurements become one number.
+//!
+//! CPU time is for single-threaded work: on a machine that is also loaded by others, wall time says little.
 
 use std::time::{Duration, Instant};
 
-/// The middle one. There is at least one.
-pub fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+/// Returns the middle one of some measurements, the upper one of an even number.
+///
+/// # Panics
+/// Where there are none, or one is not a number.
+pub fn median<T: Copy + PartialOrd>(mut measured: Vec<T>) -> T {
+    measured.sort_by(|a, b| a.partial_cmp(b).expect("measurements are numbers"));
+    measured[measured.len() / 2]
 }
 
-/// Seconds that `work` takes: the median of `rounds`, after one that does not count.
+/// Measures the wall time of `work` in seconds: the median of `rounds`, after one round that does not count.
+///
+/// # Errors
+/// The first error of `work`.
 pub fn measure<E>(rounds: u32, mut work: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
     work()?;
     let mut times = Vec::new();
-    for _ in 0..rounds {
+    for _ in 0..rounds.max(1) {
         let started = Instant::now();
         work()?;
-        times.push(seconds(started.elapsed()));
+        times.push(started.elapsed().as_secs_f64());
     }
     Ok(median(times))
 }
 
-pub fn seconds(time: Duration) -> f64 {
-    time.as_secs_f64()
+/// Measures the CPU time that `work` takes on this thread.
+pub fn timed(work: impl FnOnce()) -> Duration {
+    let start = thread_time();
+    work();
+    thread_time() - start
+}
+
+/// Returns the CPU time that this thread has used so far.
+#[must_use]
+pub fn thread_time() -> Duration {
+    cpu_time(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
+/// Returns the CPU time that all threads of this process have used so far.
+#[must_use]
+pub fn process_time() -> Duration {
+    cpu_time(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+fn cpu_time(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is valid for writes.
+    let result = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    assert_eq!(result, 0, "the system has no clock of CPU time");
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

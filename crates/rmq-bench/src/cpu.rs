@@ -1,110 +1,103 @@
-//! The engine for CPUs.
+//! The CPU engine's search, on one thread and on all.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use rmq_engine::cpu::CpuEngine;
-use rmq_engine::{BuildOptions, Column, Engine, EngineError, RangeIndex};
+use rmq_engine::{Encoding, EngineError};
 
-use crate::args::Wanted;
-use crate::ask::{self, Way};
-use crate::clock::measure;
-use crate::data::Cell;
+use rmq_bench::clock;
+use rmq_bench::data::{self, Data};
+use rmq_bench::workload::BoundsRef;
+
+use crate::args::Width;
+use crate::batches::{self, BatchOptions, CPU_BATCH_SIZE};
+use crate::index::{self, IndexableKey, TimedIndex};
 use crate::record::{Case, Record, Section, Setting};
-use crate::workload::Bounds;
+use crate::run::Run;
 
-/// A width of keys that engines build indexes of.
-pub trait Built: Cell {
-    fn build(
-        engine: &dyn Engine,
-        column: Column<Self>,
-        options: &BuildOptions,
-    ) -> Result<Arc<dyn RangeIndex<Self>>, EngineError>;
-}
-
-impl Built for u32 {
-    fn build(
-        engine: &dyn Engine,
-        column: Column<Self>,
-        options: &BuildOptions,
-    ) -> Result<Arc<dyn RangeIndex<Self>>, EngineError> {
-        engine.build_u32(column, options)
+/// Measures all columns that fit in host memory.
+pub fn measure(run: &mut Run) -> Result<(), Box<dyn Error>> {
+    for key in run.args.key.clone() {
+        let sizes = run.host_sizes(key);
+        let left_out = run.args.n.iter().filter(|n| !sizes.contains(n));
+        let left_out: Vec<_> = left_out.map(|n| format!("2^{n}")).collect();
+        if !left_out.is_empty() {
+            let left_out = left_out.join(", ");
+            run.progress
+                .say(&format!("not measured on the CPU: n = {left_out}"));
+        }
+        for n in sizes {
+            for data in run.args.data.clone() {
+                match key {
+                    Width::U32 => measure_column::<u32>(run, key, n, data)?,
+                    Width::U64 => measure_column::<u64>(run, key, n, data)?,
+                }
+            }
+        }
     }
+    Ok(())
 }
 
-impl Built for u64 {
-    fn build(
-        engine: &dyn Engine,
-        column: Column<Self>,
-        options: &BuildOptions,
-    ) -> Result<Arc<dyn RangeIndex<Self>>, EngineError> {
-        engine.build_u64(column, options)
+fn measure_column<K: IndexableKey>(
+    run: &mut Run,
+    key: Width,
+    n: u32,
+    data: Data,
+) -> Result<(), EngineError> {
+    let (results, workloads) = (run.args.result.clone(), run.args.workload.clone());
+    let (threads, rounds) = (run.threads(), run.args.rounds);
+    run.progress.expect(results.len() * workloads.len());
+    run.progress
+        .now(&format!("CPU: a column of 2^{n} {} values", data.name()));
+    let values = Arc::new(data::column::<K>(data, 1 << n));
+    let column = index::float_column(&values);
+    for result in results {
+        let built = index::build(&CpuEngine::new(), &column, result, threads, rounds)?;
+        for workload in &workloads {
+            let case = Case::new(key, data, result, *workload, n);
+            run.progress
+                .now(&format!("CPU: {}, n = 2^{n}", case.title()));
+            let bounds = workload.bounds(1 << n, 1 << run.args.cpu_batch);
+            for record in search(case, &values, &built, bounds.all(), threads, rounds)? {
+                run.found(record);
+            }
+            run.progress.done();
+        }
     }
+    Ok(())
 }
 
-/// How an index is built for such answers on that many threads.
-pub fn options(wanted: Wanted, threads: u32) -> BuildOptions {
-    BuildOptions {
-        positions: wanted == Wanted::Position,
-        threads: threads as usize,
-    }
-}
-
-/// An index with the seconds that it took.
-pub struct Timed<K> {
-    pub index: Arc<dyn RangeIndex<K>>,
-    pub seconds: f64,
-}
-
-/// Builds an index some times.
-pub fn build<K: Built>(
-    engine: &dyn Engine,
-    column: &Column<K>,
-    options: &BuildOptions,
-    rounds: u32,
-) -> Result<Timed<K>, EngineError> {
-    let mut index = None;
-    let seconds = measure(rounds, || {
-        index = None;
-        index = Some(K::build(engine, column.clone(), options)?);
-        Ok::<_, EngineError>(())
-    })?;
-    Ok(Timed {
-        index: index.expect("built at least once"),
-        seconds,
-    })
-}
-
-/// Measures the search on one thread and on all, and compares answers with a scan of their ranges.
-pub fn search<K: Built>(
+/// Measures the search and compares its answers with a scan of their ranges.
+fn search<K: IndexableKey>(
     case: Case,
     values: &[K],
-    built: &Timed<K>,
-    bounds: Bounds<'_>,
+    built: &TimedIndex<K>,
+    bounds: BoundsRef<'_>,
     threads: u32,
     rounds: u32,
 ) -> Result<Vec<Record>, EngineError> {
-    let way = |threads: u32| Way {
-        wanted: case.wanted,
+    let options = |threads: u32| BatchOptions {
+        result: case.result,
         threads: threads as usize,
-        batch: ask::ON_CPU,
+        batch_size: CPU_BATCH_SIZE,
     };
-    let encode = |bits| rmq_engine::Encoding::float().encode(bits);
+    let encode = |bits| Encoding::float().encode(bits);
     let index = &*built.index;
-    let wrong = ask::collect(index, bounds, way(1))?.differ(&ask::scan(
-        values,
-        encode,
-        bounds,
-        case.wanted,
-    ));
-    let mut counts = vec![1, threads];
-    counts.dedup();
+    let scanned = batches::scan(values, encode, bounds, case.result);
+    let wrong = batches::collect(index, bounds, options(1))?.count_differences(&scanned);
+    let mut thread_counts = vec![1, threads];
+    thread_counts.dedup();
     let mut records = Vec::new();
-    for threads in counts {
-        let seconds = measure(rounds, || ask::ask(index, bounds, way(threads)))?;
+    for threads in thread_counts {
+        let seconds = clock::measure(rounds, || batches::run(index, bounds, options(threads)))?;
         records.push(Record {
             section: Section::Search,
             case,
-            contender: name(threads),
+            contender: match threads {
+                1 => "CPU, 1 thread".to_owned(),
+                _ => format!("CPU, {threads} threads"),
+            },
             setting: Setting::default(),
             queries: bounds.len() as u64,
             threads,
@@ -115,17 +108,4 @@ pub fn search<K: Built>(
         });
     }
     Ok(records)
-}
-
-/// The engine for CPUs as a contender.
-pub fn name(threads: u32) -> String {
-    match threads {
-        1 => "CPU, 1 thread".to_owned(),
-        _ => format!("CPU, {threads} threads"),
-    }
-}
-
-/// The engine for CPUs.
-pub fn engine() -> CpuEngine {
-    CpuEngine::new()
 }

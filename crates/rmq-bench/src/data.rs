@@ -1,9 +1,8 @@
-//! Columns: what they look like decides how far a search goes down that stops where nothing smaller can come.
+//! Columns. What a column looks like decides how far down a search goes that stops where nothing smaller can come.
 
-use std::sync::Arc;
+use std::thread;
 
 use clap::ValueEnum;
-use rmq_engine::{Column, Encoding, Key};
 
 use crate::random::{mix, unit};
 
@@ -23,6 +22,17 @@ pub enum Data {
 }
 
 impl Data {
+    /// All of them, in the order of reports.
+    pub const ALL: [Self; 5] = [
+        Self::Uniform,
+        Self::Increasing,
+        Self::Decreasing,
+        Self::Walk,
+        Self::Constant,
+    ];
+
+    /// Returns the name for flags and reports.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",
@@ -34,62 +44,107 @@ impl Data {
     }
 }
 
-/// The bits of a value.
-pub trait Cell: Key {
-    /// The bits of a float near `value`.
-    fn of(value: f64) -> Self;
+/// A type of values. `u32` is the bits of an `f32` and `u64` those of an `f64`; none of the floats is negative, so that bits have the
+/// floats' order.
+pub trait Value: Copy + Default + Send + Sync {
+    /// Returns value `i` of uniform data: of floats in [0, 1), of integers among all.
+    fn uniform(i: u64) -> Self;
 
-    /// The bits of the float that is `rank`th of those whose order is asked for.
-    fn ranked(rank: u64) -> Self;
+    /// Returns the value near `value`; of integers, near its millionfold.
+    fn from_f64(value: f64) -> Self;
 
-    /// As the device has them in memory.
-    fn bytes(self) -> impl Iterator<Item = u8>;
+    /// Returns a value that grows with `rank`, for ranks below 2^31.
+    fn from_rank(rank: u64) -> Self;
 }
 
-impl Cell for u32 {
-    fn of(value: f64) -> Self {
-        (value as f32).to_bits()
+impl Value for f32 {
+    fn uniform(i: u64) -> Self {
+        // 24 bits, so that no float is rounded to 1.
+        Self::from_f64((mix(i) >> 40) as f64 / f64::from(1 << 24))
     }
 
-    fn ranked(rank: u64) -> Self {
-        rank as Self
+    fn from_f64(value: f64) -> Self {
+        value as Self
     }
 
-    fn bytes(self) -> impl Iterator<Item = u8> {
-        self.to_le_bytes().into_iter()
-    }
-}
-
-impl Cell for u64 {
-    fn of(value: f64) -> Self {
-        value.to_bits()
-    }
-
-    fn ranked(rank: u64) -> Self {
-        rank << 29
-    }
-
-    fn bytes(self) -> impl Iterator<Item = u8> {
-        self.to_le_bytes().into_iter()
+    fn from_rank(rank: u64) -> Self {
+        // Neighbouring floats: beyond 2^24 whole numbers would repeat.
+        Self::from_bits(rank as u32)
     }
 }
 
-/// Steps of a walk between places that a thread can begin at.
+impl Value for f64 {
+    fn uniform(i: u64) -> Self {
+        f32::uniform(i).into()
+    }
+
+    fn from_f64(value: f64) -> Self {
+        value
+    }
+
+    fn from_rank(rank: u64) -> Self {
+        Self::from_bits(rank << 29)
+    }
+}
+
+impl Value for i64 {
+    fn uniform(i: u64) -> Self {
+        mix(i).cast_signed()
+    }
+
+    fn from_f64(value: f64) -> Self {
+        (value * 1e6) as Self
+    }
+
+    fn from_rank(rank: u64) -> Self {
+        rank.cast_signed()
+    }
+}
+
+macro_rules! bits {
+    ($bits:ty, $float:ty) => {
+        impl Value for $bits {
+            fn uniform(i: u64) -> Self {
+                <$float>::uniform(i).to_bits()
+            }
+
+            fn from_f64(value: f64) -> Self {
+                <$float>::from_f64(value).to_bits()
+            }
+
+            fn from_rank(rank: u64) -> Self {
+                <$float>::from_rank(rank).to_bits()
+            }
+        }
+    };
+}
+bits!(u32, f32);
+bits!(u64, f64);
+
+/// Values of a column that are filled one after another. A random walk starts anew at each multiple.
 const STRIDE: usize = 1 << 16;
 
-/// A column of `n` values, filled on all cores.
-pub fn column<K: Cell>(data: Data, n: usize) -> Arc<Vec<K>> {
-    let mut values = vec![K::ZERO; n];
+/// Creates a column of `n` values, filled on all cores.
+#[must_use]
+pub fn column<V: Value>(data: Data, n: usize) -> Vec<V> {
+    let mut values = vec![V::default(); n];
     part(data, n, 0, &mut values);
-    Arc::new(values)
+    values
 }
 
-/// Values `first..` of a column of `n`, filled on all cores; `first` is a multiple of [`STRIDE`].
-pub fn part<K: Cell>(data: Data, n: usize, first: usize, values: &mut [K]) {
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+/// Fills `values` with those from position `first` on of a column of `n`, on all cores.
+///
+/// # Panics
+/// Where `first` is no multiple of 2^16.
+pub fn part<V: Value>(data: Data, n: usize, first: usize, values: &mut [V]) {
+    assert!(
+        first.is_multiple_of(STRIDE),
+        "parts begin at multiples of {STRIDE}"
+    );
+    let threads = thread::available_parallelism().map_or(1, usize::from);
     let strides = values.len().div_ceil(STRIDE);
-    let share = strides.div_ceil(threads) * STRIDE;
-    std::thread::scope(|scope| {
+    let share = strides.div_ceil(threads).max(1) * STRIDE;
+    thread::scope(|scope| {
         for (part, values) in values.chunks_mut(share).enumerate() {
             scope.spawn(move || {
                 for (stride, values) in values.chunks_mut(STRIDE).enumerate() {
@@ -100,36 +155,58 @@ pub fn part<K: Cell>(data: Data, n: usize, first: usize, values: &mut [K]) {
     });
 }
 
-/// Values `first..` of a column of `n`.
-fn fill<K: Cell>(data: Data, n: usize, first: usize, values: &mut [K]) {
-    // Floats have 2^30 patterns between these; a longer column repeats each some times.
+/// Fills at most a stride, from position `first` on.
+fn fill<V: Value>(data: Data, n: usize, first: usize, values: &mut [V]) {
+    // There are 2^29 ranks; a longer column repeats each several times.
     let shift = n.next_power_of_two().trailing_zeros().saturating_sub(29);
-    // Far above 0: bits of floats that are not negative have the floats' order.
-    let mut walk = 1e6 + far(first);
+    // Far above 0, so that no value is negative.
+    let mut walk = 1e6 + walk_offset(first);
     for (i, value) in (first..).zip(values) {
         *value = match data {
-            // Cut to 24 bits, so that no float is rounded to 1.
-            Data::Uniform => K::of((mix(i as u64) >> 40) as f64 / f64::from(1 << 24)),
-            Data::Increasing => K::ranked(0x2000_0000 + (i >> shift) as u64),
-            Data::Decreasing => K::ranked(0x4000_0000 - (i >> shift) as u64),
-            Data::Constant => K::of(0.5),
+            Data::Uniform => V::uniform(i as u64),
+            Data::Increasing => V::from_rank(0x2000_0000 + (i >> shift) as u64),
+            Data::Decreasing => V::from_rank(0x4000_0000 - (i >> shift) as u64),
+            Data::Constant => V::from_f64(0.5),
             Data::Walk => {
                 walk += unit(i as u64) - 0.5;
-                K::of(walk)
+                V::from_f64(walk)
             }
         };
     }
 }
 
-/// About where a walk stands at a place that is a whole number of strides away. It jumps there, by what a stride's steps add up to.
-fn far(first: usize) -> f64 {
+/// How far a walk has come at the start of a stride. It jumps there, by about what the steps of a stride add up to, so that each
+/// stride is computed by itself.
+fn walk_offset(first: usize) -> f64 {
     let strides = first / STRIDE;
-    let step = |i: usize| unit(i as u64 ^ 1 << 60) - 0.5;
+    let jump = |i: usize| unit(i as u64 ^ 1 << 60) - 0.5;
     let root = (STRIDE as f64).sqrt();
-    (0..strides).map(step).sum::<f64>() * root
+    (0..strides).map(jump).sum::<f64>() * root
 }
 
-/// The values as an engine takes them.
-pub fn shared<K: Cell>(values: &Arc<Vec<K>>) -> Column<K> {
-    Column::new(Arc::<Vec<K>>::clone(values), Encoding::float())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_those_of_the_whole_column() {
+        let n = 3 * STRIDE + 77;
+        for data in Data::ALL {
+            let whole = column::<u32>(data, n);
+            for first in [STRIDE, 2 * STRIDE] {
+                let mut values = vec![0; n - first];
+                part(data, n, first, &mut values);
+                assert!(values == whole[first..], "{data:?} from {first}");
+            }
+        }
+    }
+
+    #[test]
+    fn values_have_the_order_of_the_data() {
+        let n = 100_000;
+        assert!(column::<f32>(Data::Increasing, n).is_sorted_by(|a, b| a < b));
+        assert!(column::<i64>(Data::Decreasing, n).is_sorted_by(|a, b| a > b));
+        let uniform = column::<f32>(Data::Uniform, n);
+        assert!(uniform.iter().all(|value| (0.0..1.0).contains(value)));
+    }
 }

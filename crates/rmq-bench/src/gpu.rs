@@ -7,13 +7,14 @@ use crate::lab::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
 use crate::lab::kernel::KernelUnderTest;
 use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, PaperKernel};
 
-use crate::args::{Kernel, Measure, Wanted, Width};
-use crate::cpu::Built;
-use crate::data::{self, Data};
+use rmq_bench::data::{self, Data};
+use rmq_bench::workload::Workload;
+
+use crate::args::{Kernel, Measure, ResultKind as Wanted, Width};
+use crate::index::IndexableKey;
 use crate::record::{Case, Record, Section, Setting};
 use crate::report::{LIMIT, on_gpu};
-use crate::run::{Run, case};
-use crate::workload::Workload;
+use crate::run::Run;
 
 /// Threads of a group and entries of a chunk in the heat map. There are kernels for the pairs whose chunk is not smaller than the group.
 const GROUPS: [u32; 6] = [1, 2, 4, 8, 16, 32];
@@ -141,8 +142,13 @@ fn on_column(run: &mut Run, lab: &Lab, key: Width, n: u32, data: Data) -> Result
     Ok(())
 }
 
-/// Generates a column on the host and copies it, part by part.
-fn fill<K: Built>(lab: &Lab, column: &DeviceColumn, data: Data, n: u32) -> Result<(), EngineError> {
+/// Makes a column on the host and copies it, part by part.
+fn fill<K: IndexableKey>(
+    lab: &Lab,
+    column: &DeviceColumn,
+    data: Data,
+    n: u32,
+) -> Result<(), EngineError> {
     const PART: usize = 1 << 25;
     let mut values = vec![K::ZERO; PART.min(1 << n)];
     for first in (0..1_usize << n).step_by(PART) {
@@ -168,7 +174,7 @@ impl Bench<'_> {
     }
 
     fn case(&self, wanted: Wanted, workload: Workload) -> Case {
-        case(self.key, self.data, wanted, workload, self.n)
+        Case::new(self.key, self.data, wanted, workload, self.n)
     }
 
     fn bounds(&self, workload: Workload) -> Result<DeviceBounds, EngineError> {
@@ -256,7 +262,7 @@ impl Bench<'_> {
             (count, rounds) = (fewer, rounds.min(3));
         }
         let seconds = (self.lab).answer(&entry.kernel, bounds, &self.answers, count, rounds)?;
-        let wrong = self.differ(case.wanted, count)?;
+        let wrong = self.differ(case.result, count)?;
         self.record(section, case, entry, count, seconds, wrong);
         Ok(())
     }
@@ -404,4 +410,15 @@ fn scanned(workload: Workload, n: usize, most: u32) -> Option<u32> {
     };
     let count = (SCANNED / mean).max(1024.0);
     (longest <= LONGEST_SCANNED).then_some(most.min(count as u32))
+}
+
+impl From<Workload> for lab::Ranges {
+    fn from(workload: Workload) -> Self {
+        match workload {
+            Workload::Small => Self::Small,
+            Workload::Medium => Self::Medium,
+            Workload::Large => Self::Large,
+            Workload::Mixed => Self::Mixed,
+        }
+    }
 }

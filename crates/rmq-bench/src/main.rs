@@ -1,36 +1,21 @@
 //! `rmq-bench`: the comparison of the GPU-RMQ paper (Kreis et al., 2026) as one command, with our engines in it.
 //!
-//! `docs/benchmarks.md` says how to run it and shows what it found.
-
-#![warn(clippy::pedantic)]
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    clippy::many_single_char_names,
-    clippy::single_match_else,
-    reason = "measurements are no place for checked conversions; `n`, `l` and `r` are the paper's names; two arms read as what they are"
-)]
+//! `docs/benchmarks.md` describes how to run it and shows results.
 
 mod args;
-mod ask;
-mod clock;
+mod batches;
 mod cpu;
 mod crossover;
-mod data;
 mod gpu;
-mod keys;
+mod index;
+mod key_search;
 mod lab;
-mod plots;
 mod progress;
-mod random;
 mod record;
 mod report;
 mod run;
-mod table;
+mod sections;
 mod trip;
-mod workload;
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -39,11 +24,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::Args;
-use run::Run;
+use crate::args::Args;
 
 fn main() -> ExitCode {
-    match measure(Args::parse().complete()) {
+    match compare(Args::parse().with_defaults()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -53,13 +37,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures, reports, and tells whether all answers were right.
-fn measure(args: Args) -> Result<bool, Box<dyn Error>> {
-    fs::create_dir_all(&args.out)
-        .map_err(|error| format!("{} can't be made: {error}", args.out.display()))?;
-    plots::prepare()?;
+/// Measures and writes the results; returns whether all answers were right.
+fn compare(args: Args) -> Result<bool, Box<dyn Error>> {
     let (out, markdown) = (args.out.clone(), args.markdown);
-    let run = Run::of(args)?;
+    fs::create_dir_all(&out).map_err(|error| format!("can't create {}: {error}", out.display()))?;
+    let run = sections::measure(args)?;
 
     let mut tables = report::tables(&run.records);
     tables.extend(run.tables);
@@ -69,9 +51,6 @@ fn measure(args: Args) -> Result<bool, Box<dyn Error>> {
     }
     fs::write(out.join("report.md"), &text)?;
     record::write_csv(&run.records, &out.join("results.csv"))?;
-    for (name, plot) in report::plots(&run.records) {
-        plots::write(&plot, &out, &name)?;
-    }
     if markdown {
         print!("{text}");
     } else {
@@ -90,6 +69,9 @@ fn measure(args: Args) -> Result<bool, Box<dyn Error>> {
             record.case.n
         );
     }
-    eprintln!("results.csv, report.md and plots are in {}", out.display());
+    let out = out.display();
+    eprintln!(
+        "results.csv and report.md are in {out}; `python3 crates/rmq-bench/plot.py {out}` draws the figures"
+    );
     Ok(wrong == 0)
 }

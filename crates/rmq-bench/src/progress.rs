@@ -1,8 +1,8 @@
-//! A bar of what is done, and lines above it.
+//! A progress bar, and lines above it.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// How far the run is.
+/// The progress of a run.
 pub struct Progress {
     bar: ProgressBar,
 }
@@ -16,27 +16,28 @@ impl Progress {
         }
     }
 
-    /// That many steps will follow, too.
+    /// Adds steps to those that are to be done.
     pub fn expect(&self, steps: usize) {
         self.bar.inc_length(steps as u64);
     }
 
-    /// What is being done now.
+    /// Shows what is being done now.
     pub fn now(&self, what: &str) {
         self.bar.set_message(what.to_owned());
         self.bar.tick();
     }
 
-    /// A step is done.
+    /// Counts a step as done.
     pub fn done(&self) {
         self.bar.inc(1);
     }
 
-    /// A line that stays.
+    /// Prints a line above the bar.
     pub fn say(&self, line: &str) {
         self.bar.suspend(|| eprintln!("{line}"));
     }
 
+    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

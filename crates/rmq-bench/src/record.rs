@@ -1,25 +1,36 @@
-//! What was measured, and its table for other programs.
+//! Measurements, and their CSV file for other programs.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use crate::args::{Wanted, Width};
-use crate::data::Data;
-use crate::workload::Workload;
+use rmq_bench::data::Data;
+use rmq_bench::workload::Workload;
 
-/// What a question was: columns, ranges, answers.
+use crate::args::{ResultKind, Width};
+
+/// What was measured: column, ranges and result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Case {
     pub key: Width,
     pub data: Data,
-    pub wanted: Wanted,
+    pub result: ResultKind,
     pub workload: Workload,
-    /// Values of the column are 2 to this.
+    /// The length of the column, as a power of two.
     pub n: u32,
 }
 
 impl Case {
+    pub fn new(key: Width, data: Data, result: ResultKind, workload: Workload, n: u32) -> Self {
+        Self {
+            key,
+            data,
+            result,
+            workload,
+            n,
+        }
+    }
+
     pub fn rows(self) -> usize {
         1 << self.n
     }
@@ -28,11 +39,11 @@ impl Case {
         self.rows() * self.key.bytes()
     }
 
-    /// All but the length of the column.
+    /// Describes all but the length of the column.
     pub fn title(self) -> String {
         format!(
             "{} of {} {} values, {} ranges",
-            self.wanted.name(),
+            self.result.name(),
             self.data.name(),
             self.key.name(),
             self.workload.name()
@@ -40,11 +51,11 @@ impl Case {
     }
 }
 
-/// Which part of the report a measurement belongs to.
+/// The part of the report that a measurement belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Section {
     Search,
-    /// Two random reads a query: what no search can beat.
+    /// Two random reads per query, a lower bound for searches that read both ends of a range.
     Limit,
     Heat,
     Queuing,
@@ -70,28 +81,27 @@ impl Section {
 pub struct Record {
     pub section: Section,
     pub case: Case,
-    /// Who answered: a kernel or an engine.
+    /// The kernel or engine.
     pub contender: String,
-    /// How it was set, such as `g=16 c=32`.
     pub setting: Setting,
     pub queries: u64,
-    /// Of the CPU; 0 where a kernel alone was measured.
+    /// Threads of the CPU; 0 where a kernel alone was measured.
     pub threads: u32,
-    /// For all queries.
+    /// The time for all queries.
     pub seconds: f64,
     pub build_seconds: Option<f64>,
-    /// Without the column.
+    /// The size of the index without the column.
     pub index_bytes: Option<u64>,
-    /// Answers that differ from those of the reference.
+    /// The number of answers that differ from the reference.
     pub wrong: u64,
 }
 
 /// The parameters of a kernel of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Setting {
-    /// Threads of a group; 0 where there are none.
+    /// Threads per group; 0 for kernels without groups.
     pub group: u32,
-    /// Entries of a chunk; 0 where there are none.
+    /// Entries per chunk; 0 for kernels without chunks.
     pub chunk: u32,
 }
 
@@ -100,13 +110,13 @@ impl Record {
         self.seconds * 1e9 / self.queries as f64
     }
 
-    /// Index bytes over column bytes.
+    /// Returns the size of the index divided by that of the column.
     pub fn overhead(&self) -> Option<f64> {
         Some(self.index_bytes? as f64 / self.case.column_bytes() as f64)
     }
 }
 
-/// Writes all of them as comma-separated values.
+/// Writes all records as comma-separated values. `plot.py` draws them.
 pub fn write_csv(records: &[Record], path: &Path) -> io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     writeln!(
@@ -126,7 +136,7 @@ pub fn write_csv(records: &[Record], path: &Path) -> io::Result<()> {
             record.setting.chunk,
             case.key.name(),
             case.data.name(),
-            case.wanted.name(),
+            case.result.name(),
             case.workload.name(),
             case.n,
             record.queries,

@@ -1,34 +1,36 @@
-//! Tables and plots out of what was measured.
+//! Tables of the measurements.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::args::{Kernel, Wanted, Width};
-use crate::plots::{self, Heat, Line, Lines, Plot};
+use rmq_bench::data::Data;
+use rmq_bench::table::{Table, power_of_two, three_digits};
+use rmq_bench::workload::Workload;
+
+use crate::args::{Kernel, ResultKind, Width};
 use crate::record::{Case, Record, Section};
-use crate::table::{Table, power, short};
-use crate::workload::Workload;
 
 /// The name of the limit among contenders.
 pub const LIMIT: &str = "limit: two 128-byte reads";
 
-/// What to call a kernel of the GPU.
+/// Names a kernel among contenders.
 pub fn on_gpu(kernel: Kernel) -> String {
     format!("GPU, {}", kernel.name())
 }
 
 /// A case without the length of the column.
-type Question = (Width, crate::data::Data, Wanted, Workload);
+type GroupKey = (Width, Data, ResultKind, Workload);
 
-fn question(case: Case) -> Question {
-    (case.key, case.data, case.wanted, case.workload)
+fn group_key(case: Case) -> GroupKey {
+    (case.key, case.data, case.result, case.workload)
 }
 
-/// Records of a section by question; of each the lengths of columns and the contenders, as they came.
+/// The records of one or two sections whose cases differ only in the length of the column.
 struct Group<'a> {
     title: String,
-    name: String,
-    question: Question,
+    key: GroupKey,
+    /// Lengths of the column, as powers of two.
     sizes: BTreeSet<u32>,
+    /// In the order of their first records.
     contenders: Vec<&'a str>,
     records: Vec<&'a Record>,
 }
@@ -45,35 +47,28 @@ impl Group<'_> {
         self.find(contender, n).map(Record::ns_per_query)
     }
 
-    /// A line of a number of each record of a contender.
-    fn line(&self, contender: &str, number: impl Fn(&Record) -> Option<f64>) -> Line {
-        let points = self.sizes.iter();
-        let points = points.filter_map(|n| Some((*n, number(self.find(contender, *n)?)?)));
-        Line {
-            name: contender.to_owned(),
-            points: points.collect(),
-            dashed: contender == LIMIT,
+    /// A table of all contenders' nanoseconds per query.
+    fn ns_table(&self, title: &str) -> Table {
+        let title = format!("{title}: {}", self.title);
+        let mut table = Table::new(title, header("", &self.sizes));
+        for contender in &self.contenders {
+            let cells = self.sizes.iter();
+            table.row(*contender, cells.map(|n| or_dash(self.ns(contender, *n))));
         }
+        table
     }
 }
 
 fn groups<'a>(records: &'a [Record], sections: &[Section]) -> Vec<Group<'a>> {
-    let mut groups: BTreeMap<Question, Group<'_>> = BTreeMap::new();
+    let mut groups: BTreeMap<GroupKey, Group<'_>> = BTreeMap::new();
     for record in records
         .iter()
         .filter(|record| sections.contains(&record.section))
     {
         let case = &record.case;
-        let group = groups.entry(question(*case)).or_insert_with(|| Group {
+        let group = groups.entry(group_key(*case)).or_insert_with(|| Group {
             title: case.title(),
-            name: format!(
-                "{}-{}-{}-{}",
-                case.wanted.name(),
-                case.workload.name(),
-                case.key.name(),
-                case.data.name()
-            ),
-            question: question(*case),
+            key: group_key(*case),
             sizes: BTreeSet::new(),
             contenders: Vec::new(),
             records: Vec::new(),
@@ -87,81 +82,47 @@ fn groups<'a>(records: &'a [Record], sections: &[Section]) -> Vec<Group<'a>> {
     groups.into_values().collect()
 }
 
-fn head(first: &str, sizes: &BTreeSet<u32>) -> Vec<String> {
+fn header(first: &str, sizes: &BTreeSet<u32>) -> Vec<String> {
     std::iter::once(first.to_owned())
-        .chain(sizes.iter().map(|n| power(*n)))
+        .chain(sizes.iter().map(|n| power_of_two(*n)))
         .collect()
 }
 
 fn or_dash(number: Option<f64>) -> String {
-    number.map_or_else(|| "-".to_owned(), short)
+    number.map_or_else(|| "-".to_owned(), three_digits)
 }
 
-/// All tables of what was measured.
+/// Computes all tables.
 pub fn tables(records: &[Record]) -> Vec<Table> {
     let mut tables = Vec::new();
     let searches = groups(records, &[Section::Limit, Section::Search]);
     for group in &searches {
-        tables.push(speed(group));
+        tables.push(search(group));
     }
     tables.extend(ratios(&searches));
     let mut seen = BTreeSet::new();
     for group in &searches {
-        // Indexes are the same whatever the ranges.
-        let (key, data, wanted, _) = group.question;
-        if seen.insert((key, data, wanted)) {
-            tables.extend(cost(group));
+        // Indexes do not depend on the ranges.
+        let (key, data, result, _) = group.key;
+        if seen.insert((key, data, result)) {
+            tables.extend(build_and_memory(group));
         }
     }
     for group in groups(records, &[Section::Queuing]) {
-        let mut table = Table::new(
-            format!("Warp-local queuing, ns a query: {}", group.title),
-            head("", &group.sizes),
-        );
-        for contender in &group.contenders {
-            table.row(
-                *contender,
-                group.sizes.iter().map(|n| or_dash(group.ns(contender, *n))),
-            );
-        }
-        tables.push(table);
+        tables.push(group.ns_table("Warp-local queuing, ns a query"));
     }
-    for heat in heats(records) {
-        let mut table = Table::new(
-            heat.title.clone(),
-            std::iter::once("group \\ chunk".to_owned())
-                .chain(heat.columns.iter().map(u32::to_string)),
-        );
-        for (row, group) in heat.rows.iter().enumerate() {
-            let cell = |column: usize| {
-                let mut cells = heat.cells.iter();
-                let found = cells.find(|cell| (cell.0, cell.1) == (column, row));
-                or_dash(found.map(|cell| cell.2))
-            };
-            table.row(group.to_string(), (0..heat.columns.len()).map(cell));
-        }
-        tables.push(table);
+    for group in groups(records, &[Section::Heat]) {
+        tables.extend(group.sizes.iter().map(|n| heat(&group, *n)));
     }
     for group in groups(records, &[Section::Trip]) {
-        for n in &group.sizes {
-            tables.push(trip(&group, *n));
-        }
+        tables.extend(group.sizes.iter().map(|n| trip(&group, *n)));
     }
     tables
 }
 
-/// Nanoseconds of each contender, and how ours stands to the others.
-fn speed(group: &Group<'_>) -> Table {
-    let mut table = Table::new(
-        format!("ns a query: {}", group.title),
-        head("", &group.sizes),
-    );
-    for contender in &group.contenders {
-        table.row(
-            *contender,
-            group.sizes.iter().map(|n| or_dash(group.ns(contender, *n))),
-        );
-    }
+/// Nanoseconds per query of each contender, and ratios of our kernel to the others.
+fn search(group: &Group<'_>) -> Table {
+    let mut table = group.ns_table("ns a query");
     let ours = on_gpu(Kernel::Ours);
     let by_limit = |n: &u32| Some(group.ns(&ours, *n)? / group.ns(LIMIT, *n)?);
     let by_paper = |n: &u32| {
@@ -172,8 +133,8 @@ fn speed(group: &Group<'_>) -> Table {
         let better = cl.into_iter().chain(vl).reduce(f64::min)?;
         Some(better / group.ns(&ours, *n)?)
     };
-    let mut ratio = |name: &str, of: &dyn Fn(&u32) -> Option<f64>| {
-        let cells: Vec<_> = group.sizes.iter().map(of).collect();
+    let mut ratio = |name: &str, ratio: &dyn Fn(&u32) -> Option<f64>| {
+        let cells: Vec<_> = group.sizes.iter().map(ratio).collect();
         if cells.iter().any(Option::is_some) {
             table.row(name, cells.into_iter().map(or_dash));
         }
@@ -183,7 +144,7 @@ fn speed(group: &Group<'_>) -> Table {
     table
 }
 
-/// How our kernel's times for other questions stand to those of the value of f32, mixed.
+/// Ratios of our kernel's times to its time for the value of f32 and mixed ranges; none where that was not measured.
 fn ratios(groups: &[Group<'_>]) -> Option<Table> {
     let ours = on_gpu(Kernel::Ours);
     let sizes: BTreeSet<u32> = groups
@@ -192,23 +153,23 @@ fn ratios(groups: &[Group<'_>]) -> Option<Table> {
         .collect();
     let mut table = Table::new(
         "Ours on the GPU: times the time for the value of f32, mixed ranges, same data",
-        head("", &sizes),
+        header("", &sizes),
     );
     for group in groups {
-        let (key, data, wanted, workload) = group.question;
-        let base = (Width::U32, data, Wanted::Value, Workload::Mixed);
-        if group.question == base {
+        let (key, data, result, workload) = group.key;
+        let base = (Width::U32, data, ResultKind::Value, Workload::Mixed);
+        if group.key == base {
             continue;
         }
-        let Some(base) = groups.iter().find(|group| group.question == base) else {
+        let Some(base) = groups.iter().find(|group| group.key == base) else {
             continue;
         };
-        let of = |n: &u32| Some(group.ns(&ours, *n)? / base.ns(&ours, *n)?);
-        let cells: Vec<_> = sizes.iter().map(of).collect();
+        let ratio = |n: &u32| Some(group.ns(&ours, *n)? / base.ns(&ours, *n)?);
+        let cells: Vec<_> = sizes.iter().map(ratio).collect();
         if cells.iter().any(Option::is_some) {
             let name = format!(
                 "{}, {}, {}, {}",
-                wanted.name(),
+                result.name(),
                 key.name(),
                 workload.name(),
                 data.name()
@@ -216,47 +177,47 @@ fn ratios(groups: &[Group<'_>]) -> Option<Table> {
             table.row(name, cells.into_iter().map(or_dash));
         }
     }
-    (!table.rows.is_empty()).then_some(table)
+    (!table.is_empty()).then_some(table)
 }
 
-/// What indexes take to build and to keep.
-fn cost(group: &Group<'_>) -> Vec<Table> {
-    let (key, data, wanted, _) = group.question;
-    let of = format!(
+/// Build times and sizes of indexes.
+fn build_and_memory(group: &Group<'_>) -> Vec<Table> {
+    let (key, data, result, _) = group.key;
+    let purpose = format!(
         "for the {} of {} {} values",
-        wanted.name(),
+        result.name(),
         data.name(),
         key.name()
     );
-    let mut build = Table::new(format!("Build, ms, {of}"), head("", &group.sizes));
+    let mut build = Table::new(format!("Build, ms, {purpose}"), header("", &group.sizes));
     let mut index = Table::new(
-        format!("Index, percent of the column, {of}"),
-        head("", &group.sizes),
+        format!("Index, percent of the column, {purpose}"),
+        header("", &group.sizes),
     );
     for contender in &group.contenders {
-        let taken = |n: &u32| Some(group.find(contender, *n)?.build_seconds? * 1e3);
-        let kept = |n: &u32| Some(group.find(contender, *n)?.overhead()? * 100.0);
-        let numbers: Vec<_> = group.sizes.iter().map(taken).collect();
+        let build_ms = |n: &u32| Some(group.find(contender, *n)?.build_seconds? * 1e3);
+        let percent = |n: &u32| Some(group.find(contender, *n)?.overhead()? * 100.0);
+        let numbers: Vec<_> = group.sizes.iter().map(build_ms).collect();
         if numbers.iter().flatten().any(|number| *number > 0.0) {
             build.row(*contender, numbers.into_iter().map(or_dash));
-            index.row(*contender, group.sizes.iter().map(kept).map(or_dash));
+            index.row(*contender, group.sizes.iter().map(percent).map(or_dash));
         }
     }
     let tables = [build, index].into_iter();
-    tables.filter(|table| !table.rows.is_empty()).collect()
+    tables.filter(|table| !table.is_empty()).collect()
 }
 
-/// Queries a second by threads.
+/// Queries per second by number of threads.
 fn trip(group: &Group<'_>, n: u32) -> Table {
     let records = group.records.iter().filter(|record| record.case.n == n);
     let threads: BTreeSet<u32> = records.map(|record| record.threads).collect();
-    let head = std::iter::once("threads".to_owned()).chain(threads.iter().map(u32::to_string));
+    let header = std::iter::once("threads".to_owned()).chain(threads.iter().map(u32::to_string));
     let mut table = Table::new(
         format!(
             "Host to host, million queries a second: {}, n = 2^{n}",
             group.title
         ),
-        head,
+        header,
     );
     for contender in &group.contenders {
         let cell = |threads: &u32| {
@@ -271,187 +232,27 @@ fn trip(group: &Group<'_>, n: u32) -> Table {
     table
 }
 
-/// CL over groups and chunks, for each length of column.
-fn heats(records: &[Record]) -> Vec<Heat> {
-    let mut heats = Vec::new();
-    for group in groups(records, &[Section::Heat]) {
-        for n in &group.sizes {
-            let records = || group.records.iter().filter(|record| record.case.n == *n);
-            let unique = |of: &dyn Fn(&Record) -> u32| {
-                let all: BTreeSet<u32> = records().map(|record| of(record)).collect();
-                all.into_iter().collect::<Vec<_>>()
-            };
-            let columns = unique(&|record| record.setting.chunk);
-            let rows = unique(&|record| record.setting.group);
-            let place = |all: &[u32], one: u32| all.iter().position(|other| *other == one);
-            let cells = records().filter_map(|record| {
-                Some((
-                    place(&columns, record.setting.chunk)?,
-                    place(&rows, record.setting.group)?,
-                    record.ns_per_query(),
-                ))
-            });
-            heats.push(Heat {
-                title: format!(
-                    "GPU-RMQ (CL), ns a query: {}, n = {}",
-                    group.title,
-                    plots::power(*n)
-                ),
-                x: "entries of a chunk".to_owned(),
-                y: "threads of a group".to_owned(),
-                cells: cells.collect(),
-                columns,
-                rows,
-            });
-        }
-    }
-    heats
-}
-
-/// All plots, each with the name of its files.
-pub fn plots(records: &[Record]) -> Vec<(String, Plot)> {
-    let mut plots = Vec::new();
-    let x = || "values of the column".to_owned();
-    let searches = groups(records, &[Section::Limit, Section::Search]);
-    let mut seen = BTreeSet::new();
-    for group in &searches {
-        let lines = |number: &dyn Fn(&Record) -> Option<f64>| {
-            let lines = group.contenders.iter();
-            let lines = lines.map(|contender| group.line(contender, number));
-            let lines: Vec<_> = lines.filter(|line| !line.points.is_empty()).collect();
-            lines
+/// Nanoseconds per query of CL over sizes of groups and chunks.
+fn heat(group: &Group<'_>, n: u32) -> Table {
+    let records = || group.records.iter().filter(|record| record.case.n == n);
+    let group_sizes: BTreeSet<u32> = records().map(|record| record.setting.group).collect();
+    let chunk_sizes: BTreeSet<u32> = records().map(|record| record.setting.chunk).collect();
+    let title = format!(
+        "GPU-RMQ (CL), ns a query: {}, n = {}",
+        group.title,
+        power_of_two(n)
+    );
+    let header = std::iter::once("group \\ chunk".to_owned());
+    let mut table = Table::new(title, header.chain(chunk_sizes.iter().map(u32::to_string)));
+    for group in &group_sizes {
+        let cell = |chunk: &u32| {
+            let mut records = records();
+            let setting = (*group, *chunk);
+            let found =
+                records.find(|record| (record.setting.group, record.setting.chunk) == setting);
+            or_dash(found.map(|record| record.ns_per_query()))
         };
-        let plot = Lines {
-            title: capital(&group.title),
-            x: x(),
-            y: "ns a query".to_owned(),
-            log: true,
-            lines: lines(&|record| Some(record.ns_per_query())),
-            ..Lines::default()
-        };
-        plots.push((format!("search-{}", group.name), Plot::Lines(plot)));
-
-        let (key, data, wanted, _) = group.question;
-        if !seen.insert((key, data, wanted)) {
-            continue;
-        }
-        let of = format!("{} of {} {} values", wanted.name(), data.name(), key.name());
-        let file = format!("{}-{}-{}", wanted.name(), key.name(), data.name());
-        let taken = |record: &Record| {
-            let seconds = record.build_seconds?;
-            (seconds > 0.0).then_some(seconds * 1e3)
-        };
-        let build = Lines {
-            title: format!("Build an index for the {of}"),
-            x: x(),
-            y: "ms".to_owned(),
-            log: true,
-            lines: lines(&taken),
-            ..Lines::default()
-        };
-        plots.push((format!("build-{file}"), Plot::Lines(build)));
-        let kept = |record: &Record| {
-            record
-                .overhead()
-                .filter(|part| *part > 0.0)
-                .map(|part| part * 100.0)
-        };
-        let memory = Lines {
-            title: format!("Memory of an index for the {of}"),
-            x: x(),
-            y: "percent of the column".to_owned(),
-            lines: lines(&kept),
-            ..Lines::default()
-        };
-        plots.push((format!("memory-{file}"), Plot::Lines(memory)));
+        table.row(group.to_string(), chunk_sizes.iter().map(cell));
     }
-    for group in groups(records, &[Section::Queuing]) {
-        let lines = group.contenders.iter();
-        let lines =
-            lines.map(|contender| group.line(contender, |record| Some(record.ns_per_query())));
-        let plot = Lines {
-            title: format!("GPU-RMQ (CL): {}", group.title),
-            x: x(),
-            y: "ns a query".to_owned(),
-            lines: lines.collect(),
-            ..Lines::default()
-        };
-        plots.push((format!("queuing-{}", group.name), Plot::Lines(plot)));
-    }
-    for (i, heat) in heats(records).into_iter().enumerate() {
-        plots.push((format!("heat-{}", i + 1), Plot::Heat(heat)));
-    }
-    for group in groups(records, &[Section::Trip]) {
-        for n in &group.sizes {
-            plots.push((
-                format!("trip-{}-2^{n}", group.name).replace('^', "p"),
-                Plot::Lines(trip_plot(&group, *n)),
-            ));
-        }
-    }
-    for group in groups(records, &[Section::Crossover]) {
-        for n in &group.sizes {
-            plots.push((
-                format!("crossover-{}-2^{n}", group.name).replace('^', "p"),
-                Plot::Lines(crossover_plot(&group, *n)),
-            ));
-        }
-    }
-    plots.retain(|(_, plot)| match plot {
-        Plot::Lines(lines) => lines.lines.iter().any(|line| !line.points.is_empty()),
-        Plot::Heat(heat) => !heat.cells.is_empty(),
-    });
-    plots
-}
-
-fn trip_plot(group: &Group<'_>, n: u32) -> Lines {
-    let line = |contender: &&str| {
-        let records = group.records.iter();
-        let records = records.filter(|record| record.case.n == n && record.contender == *contender);
-        let point = |record: &&Record| {
-            let two_to = record.threads.is_power_of_two();
-            two_to.then(|| (record.threads.ilog2(), 1.0 / record.ns_per_query()))
-        };
-        Line {
-            name: (*contender).to_owned(),
-            points: records.filter_map(point).collect(),
-            dashed: false,
-        }
-    };
-    Lines {
-        title: format!("Host to host: {}, n = {}", group.title, plots::power(n)),
-        x: "threads that ask".to_owned(),
-        y: "billion queries a second".to_owned(),
-        plain_x: true,
-        lines: group.contenders.iter().map(line).collect(),
-        ..Lines::default()
-    }
-}
-
-fn crossover_plot(group: &Group<'_>, n: u32) -> Lines {
-    let line = |contender: &&str| {
-        let records = group.records.iter();
-        let records = records.filter(|record| record.case.n == n && record.contender == *contender);
-        let points = records.map(|record| (record.queries.ilog2(), record.seconds * 1e6));
-        Line {
-            name: (*contender).to_owned(),
-            points: points.collect(),
-            dashed: false,
-        }
-    };
-    Lines {
-        title: format!("Time of a batch: {}, n = {}", group.title, plots::power(n)),
-        x: "queries".to_owned(),
-        y: "microseconds".to_owned(),
-        log: true,
-        lines: group.contenders.iter().map(line).collect(),
-        ..Lines::default()
-    }
-}
-
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters.next().map_or_else(String::new, |first| {
-        first.to_uppercase().collect::<String>() + letters.as_str()
-    })
+    table
 }

@@ -1,115 +1,117 @@
-//! From memory of the host to memory of the host: what a query of a database sees.
+//! Queries from host memory to host memory, as a database runs them.
 
 use std::error::Error;
+use std::sync::Arc;
 
+use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::CudaEngine;
 use rmq_engine::{Engine, EngineError};
 
-use crate::args::{EngineKind, Width};
-use crate::ask::{self, Found, Way};
-use crate::clock;
-use crate::cpu::{self, Built};
-use crate::data;
-use crate::record::{Record, Section, Setting};
-use crate::run::{Run, case};
-use crate::table::{Table, short};
+use rmq_bench::clock;
+use rmq_bench::data;
+use rmq_bench::table::{Table, three_digits};
 
-/// The engines that take part, each with its name and the queries of a batch.
+use crate::args::{EngineKind, Width};
+use crate::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers, GPU_BATCH_SIZE};
+use crate::index::{self, IndexableKey};
+use crate::record::{Case, Record, Section, Setting};
+use crate::run::Run;
+
+/// Returns the engines to measure, each with its name and the size of its batches.
 pub fn engines<'a>(
     run: &Run,
-    on_cpu: &'a dyn Engine,
+    cpu: &'a dyn Engine,
     cuda: Option<&'a CudaEngine>,
 ) -> Vec<(&'static str, &'a dyn Engine, usize)> {
     let mut engines: Vec<(_, &dyn Engine, _)> = Vec::new();
     if run.args.uses(EngineKind::Cpu) {
-        engines.push(("CPU", on_cpu, ask::ON_CPU));
+        engines.push(("CPU", cpu, CPU_BATCH_SIZE));
     }
     if let Some(cuda) = cuda {
-        engines.push(("GPU", cuda, ask::ON_GPU));
+        engines.push(("GPU", cuda, GPU_BATCH_SIZE));
     }
     engines
 }
 
-/// Measures both engines with more and more threads, and what the first query costs.
+/// Measures each engine with increasing numbers of threads, and the time to build an index.
 pub fn measure(run: &mut Run, cuda: Option<&CudaEngine>) -> Result<(), Box<dyn Error>> {
-    let mut first = Table::new(
+    let mut builds = Table::new(
         "Host to host: an index on all threads, the column in host memory",
         ["", "ms", "GB/s of the column"].map(str::to_owned),
     );
     for key in run.args.key.clone() {
         for n in run.host_sizes(key) {
             let built = match key {
-                Width::U32 => column::<u32>(run, cuda, key, n)?,
-                Width::U64 => column::<u64>(run, cuda, key, n)?,
+                Width::U32 => measure_column::<u32>(run, cuda, key, n)?,
+                Width::U64 => measure_column::<u64>(run, cuda, key, n)?,
             };
             for (engine, seconds) in built {
                 let bytes = ((key.bytes() as u64) << n) as f64;
-                first.row(
+                builds.row(
                     format!("{engine}, 2^{n} {}", key.name()),
-                    [short(seconds * 1e3), short(bytes / seconds / 1e9)],
+                    [
+                        three_digits(seconds * 1e3),
+                        three_digits(bytes / seconds / 1e9),
+                    ],
                 );
             }
         }
     }
-    run.tables.push(first);
+    run.tables.push(builds);
     Ok(())
 }
 
-/// One column: what was measured goes to the run, what building took comes back.
-fn column<K: Built>(
+/// Measures one column; returns each engine's name and the seconds that building its index takes.
+fn measure_column<K: IndexableKey>(
     run: &mut Run,
     cuda: Option<&CudaEngine>,
     key: Width,
     n: u32,
 ) -> Result<Vec<(&'static str, f64)>, EngineError> {
-    let (data, wanted, workload) = (run.args.data[0], run.args.result[0], run.args.workload[0]);
-    let case = case(key, data, wanted, workload, n);
+    let (data, result, workload) = (run.args.data[0], run.args.result[0], run.args.workload[0]);
+    let case = Case::new(key, data, result, workload, n);
     run.progress
         .now(&format!("host to host: a column of 2^{n} values"));
-    let values = data::column::<K>(data, 1 << n);
-    let column = data::shared(&values);
+    let values = Arc::new(data::column::<K>(data, 1 << n));
+    let column = index::float_column(&values);
     let all = workload.bounds(1 << n, 1 << run.args.batch);
-    let on_cpu = cpu::engine();
-    let engines = engines(run, &on_cpu, cuda);
-    let mut reference: Option<Found<K>> = None;
+    let cpu = CpuEngine::new();
+    let engines = engines(run, &cpu, cuda);
+    let mut reference: Option<CollectedAnswers<K>> = None;
     let mut builds = Vec::new();
-    for (name, engine, batch) in engines {
-        // The CPU is measured with fewer: it is slower, and needs not so many to be at full speed.
-        let queries = if batch == ask::ON_CPU {
+    for (name, engine, batch_size) in engines {
+        // The CPU is slower, and reaches its full speed with fewer queries.
+        let queries = if batch_size == CPU_BATCH_SIZE {
             run.args.cpu_batch
         } else {
             run.args.batch
         };
         let bounds = all.first(1 << queries);
-        let options = cpu::options(wanted, run.threads());
-        let built = cpu::build(engine, &column, &options, run.args.rounds.min(3))?;
+        let threads = run.threads();
+        let built = index::build(engine, &column, result, threads, run.args.rounds.min(3))?;
         builds.push((name, built.seconds));
         let index = &*built.index;
-        let way = |threads: u32| Way {
-            wanted,
+        let options = |threads: u32| BatchOptions {
+            result,
             threads: threads as usize,
-            batch,
+            batch_size,
         };
-        let found = ask::collect(index, bounds, way(run.threads()))?;
+        let collected = batches::collect(index, bounds, options(threads))?;
         let wrong = match &reference {
-            Some(reference) => found.differ(reference),
+            Some(reference) => collected.count_differences(reference),
             None => {
-                let scanned = ask::scan(
-                    &values,
-                    |bits| column.encoding().encode(bits),
-                    bounds,
-                    wanted,
-                );
-                found.differ(&scanned)
+                let encode = |bits| column.encoding().encode(bits);
+                let scanned = batches::scan(&values, encode, bounds, result);
+                collected.count_differences(&scanned)
             }
         };
-        reference.get_or_insert(found);
+        reference.get_or_insert(collected);
         run.progress.expect(run.args.threads.len());
         for threads in run.args.threads.clone() {
             run.progress
                 .now(&format!("host to host: {name}, {threads} threads"));
-            let seconds =
-                clock::measure(run.args.rounds, || ask::ask(index, bounds, way(threads)))?;
+            let rounds = run.args.rounds;
+            let seconds = clock::measure(rounds, || batches::run(index, bounds, options(threads)))?;
             run.found(Record {
                 section: Section::Trip,
                 case,

@@ -1,11 +1,13 @@
 //! The four distributions of ranges of the GPU-RMQ paper (Kreis et al., 2026).
 
-use crate::lab::limit::Ranges;
+use std::f64::consts::TAU;
+use std::thread;
+
 use clap::ValueEnum;
 
 use crate::random::{mix, unit};
 
-/// How long ranges are; the left bound is uniform over where the length fits.
+/// A distribution of lengths of ranges. The left bound is uniform among the positions where the length fits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
 pub enum Workload {
     /// Lengths log-normal around n^0.3
@@ -19,6 +21,11 @@ pub enum Workload {
 }
 
 impl Workload {
+    /// All of them, in the order of reports.
+    pub const ALL: [Self; 4] = [Self::Small, Self::Medium, Self::Large, Self::Mixed];
+
+    /// Returns the name for flags and reports.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Small => "small",
@@ -28,16 +35,28 @@ impl Workload {
         }
     }
 
+    /// Returns the mean length of ranges in a column of `n` values, roughly.
+    #[must_use]
+    pub fn mean_length(self, n: usize) -> f64 {
+        let n = n as f64;
+        match self {
+            Self::Small => n.powf(0.3),
+            Self::Medium => n.powf(0.6),
+            Self::Large => n / 2.0,
+            Self::Mixed => n / 6.0,
+        }
+    }
+
     fn length(self, n: usize, i: u64) -> usize {
-        let around = |power: f64| {
-            let normal = (-2.0 * unit(i * 4 + 1).ln()).sqrt()
-                * (std::f64::consts::TAU * unit(i * 4 + 2)).cos();
+        let log_normal = |power: f64| {
+            let radius = (-2.0 * unit(i * 4 + 1).ln()).sqrt();
+            let normal = radius * (TAU * unit(i * 4 + 2)).cos();
             ((n as f64).ln() * power + 0.3 * normal).exp() as usize
         };
         let length = match self {
             Self::Large => 1 + (unit(i * 4) * n as f64) as usize,
-            Self::Medium => around(0.6),
-            Self::Small => around(0.3),
+            Self::Medium => log_normal(0.6),
+            Self::Small => log_normal(0.3),
             Self::Mixed => {
                 let kinds = [Self::Large, Self::Medium, Self::Small];
                 kinds[(mix(i * 31 + (5 << 40)) % 3) as usize].length(n, i)
@@ -46,74 +65,125 @@ impl Workload {
         length.clamp(1, n)
     }
 
-    /// Inclusive bounds of `count` ranges.
-    pub fn bounds(self, n: usize, count: usize) -> AllBounds {
+    /// Computes the bounds of `count` ranges in a column of `n` values, on all cores. They are the same in every run.
+    ///
+    /// # Panics
+    /// Where `n` is 0.
+    #[must_use]
+    pub fn bounds(self, n: usize, count: usize) -> Bounds {
         let seed = mix(n as u64) >> 8;
         let (mut left, mut right) = (vec![0; count], vec![0; count]);
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = thread::available_parallelism().map_or(1, usize::from);
         let share = count.div_ceil(threads).max(1);
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let parts = left.chunks_mut(share).zip(right.chunks_mut(share));
             for (part, (left, right)) in parts.enumerate() {
                 scope.spawn(move || {
                     for (j, (l, r)) in left.iter_mut().zip(right).enumerate() {
                         let i = seed + (part * share + j) as u64;
                         let length = self.length(n, i);
-                        let room = n - length + 1;
-                        let start = ((unit(i * 4 + 3) * room as f64) as usize).min(room - 1);
+                        let starts = n - length + 1;
+                        let start = ((unit(i * 4 + 3) * starts as f64) as usize).min(starts - 1);
                         *l = start as i64;
                         *r = (start + length - 1) as i64;
                     }
                 });
             }
         });
-        AllBounds { left, right }
+        Bounds { left, right }
     }
 }
 
-impl From<Workload> for Ranges {
-    fn from(workload: Workload) -> Self {
-        match workload {
-            Workload::Small => Self::Small,
-            Workload::Medium => Self::Medium,
-            Workload::Large => Self::Large,
-            Workload::Mixed => Self::Mixed,
-        }
-    }
+/// Inclusive bounds of ranges, one of each for every range.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bounds {
+    /// The first position of each range.
+    pub left: Vec<i64>,
+    /// The last position of each range.
+    pub right: Vec<i64>,
 }
 
-/// Inclusive bounds of ranges.
-#[derive(Debug)]
-pub struct AllBounds {
-    left: Vec<i64>,
-    right: Vec<i64>,
-}
-
-/// Some of them.
+/// Borrowed [`Bounds`].
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds<'a> {
+pub struct BoundsRef<'a> {
+    /// The first position of each range.
     pub left: &'a [i64],
+    /// The last position of each range.
     pub right: &'a [i64],
 }
 
-impl AllBounds {
-    /// All of them.
-    pub fn all(&self) -> Bounds<'_> {
+impl Bounds {
+    /// Borrows all of them.
+    #[must_use]
+    pub fn all(&self) -> BoundsRef<'_> {
         self.first(self.left.len())
     }
 
-    /// The first `count`, or all where there are fewer.
-    pub fn first(&self, count: usize) -> Bounds<'_> {
+    /// Borrows the first `count`, or all where there are fewer.
+    #[must_use]
+    pub fn first(&self, count: usize) -> BoundsRef<'_> {
         let count = count.min(self.left.len());
-        Bounds {
+        BoundsRef {
             left: &self.left[..count],
             right: &self.right[..count],
         }
     }
 }
 
-impl Bounds<'_> {
+impl BoundsRef<'_> {
+    /// Returns the number of ranges.
+    #[must_use]
     pub fn len(self) -> usize {
         self.left.len()
+    }
+
+    /// Whether there are no ranges.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.left.is_empty()
+    }
+}
+
+/// Computes `count` pairs of independent positions, uniform in `0..n`.
+#[must_use]
+pub fn position_pairs(n: usize, count: usize) -> (Vec<i64>, Vec<i64>) {
+    let position = |key: u64| ((unit(key) * n as f64) as usize).min(n - 1) as i64;
+    let seed = mix(!(n as u64)) >> 8;
+    (seed..)
+        .take(count)
+        .map(|i| (position(2 * i), position(2 * i + 1)))
+        .unzip()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_inside_the_column() {
+        for workload in Workload::ALL {
+            for n in [1, 2, 1000, 1 << 20] {
+                let bounds = workload.bounds(n, 1000);
+                for (l, r) in bounds.left.iter().zip(&bounds.right) {
+                    assert!(0 <= *l && l <= r && *r < n as i64, "{workload:?} {n}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn mean_lengths_are_about_right() {
+        let n = 1 << 20;
+        for workload in Workload::ALL {
+            let bounds = workload.bounds(n, 100_000);
+            let lengths = bounds
+                .left
+                .iter()
+                .zip(&bounds.right)
+                .map(|(l, r)| r - l + 1);
+            let mean = lengths.sum::<i64>() as f64 / 1e5;
+            let ratio = mean / workload.mean_length(n);
+            assert!((0.8..1.2).contains(&ratio), "{workload:?}: {ratio}");
+        }
     }
 }

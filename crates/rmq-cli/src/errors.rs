@@ -1,4 +1,4 @@
-//! Errors as the shell shows them, and the exit status that they give.
+//! Errors as the shell reports them, and their exit statuses.
 
 use std::any::Any;
 use std::io::{self, Write};
@@ -10,24 +10,24 @@ use datafusion::common::DataFusionError;
 /// The exit status of an error.
 pub const FAILURE: u8 = 1;
 
-/// The exit status where standard output was closed before all was written: that of a process which SIGPIPE ends.
+/// The exit status when standard output is closed before everything is written: that of a process killed by SIGPIPE.
 pub const CLOSED_STDOUT: u8 = 128 + 13;
 
-/// Shows an error. There may be nobody who reads it.
+/// Prints an error. A closed standard error is ignored.
 pub fn report(error: &DataFusionError) {
     let _ = writeln!(io::stderr(), "Error: {error}");
 }
 
-/// Whether this error means that nobody reads standard output any more, which is no error to report.
+/// Whether the error is a closed standard output, which is not reported.
 pub fn is_closed_stdout(error: &DataFusionError) -> bool {
-    // Errors of a network, which have this kind too, come as other variants.
+    // Network errors, which may have this kind too, are other variants.
     let error = match error {
         DataFusionError::Context(_, error) => return is_closed_stdout(error),
         DataFusionError::IoError(error) => error,
         DataFusionError::ArrowError(error, _) => match &**error {
             ArrowError::IoError(_, error) => error,
             ArrowError::CsvError(text) => {
-                return *text == closed_pipe();
+                return *text == closed_pipe_message();
             }
             _ => return false,
         },
@@ -36,14 +36,13 @@ pub fn is_closed_stdout(error: &DataFusionError) -> bool {
     error.kind() == io::ErrorKind::BrokenPipe
 }
 
-/// What an error of this kind says.
-fn closed_pipe() -> String {
+/// Returns the message of a write to a closed pipe.
+fn closed_pipe_message() -> String {
     const EPIPE: i32 = 32;
     io::Error::from_raw_os_error(EPIPE).to_string()
 }
 
-/// `println!`, by which DataFusion's shell answers backslash commands, panics where nobody reads standard output any more.
-/// Such a panic is not shown.
+/// Hides the panic of `println!` on a closed standard output. DataFusion's shell prints the results of backslash commands with it.
 pub fn hide_closed_stdout() {
     let show = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -53,8 +52,9 @@ pub fn hide_closed_stdout() {
     }));
 }
 
+/// Whether a panic is that of `println!` on a closed standard output.
 pub fn is_closed_stdout_panic(payload: &(dyn Any + Send)) -> bool {
     payload.downcast_ref::<String>().is_some_and(|text| {
-        text.starts_with("failed printing to stdout") && text.ends_with(&closed_pipe())
+        text.starts_with("failed printing to stdout") && text.ends_with(&closed_pipe_message())
     })
 }

@@ -1,4 +1,4 @@
-//! `rmq`: DataFusion's command line with range queries registered.
+//! `rmq`: DataFusion's command line with range-minimum queries and range joins.
 
 mod errors;
 mod script;
@@ -29,14 +29,14 @@ use crate::script::{Runner, Script};
 static ALLOCATOR: MiMalloc = MiMalloc;
 
 static VERSION: LazyLock<String> = LazyLock::new(|| {
-    let ours = env!("CARGO_PKG_VERSION");
-    format!("{ours} on DataFusion {DATAFUSION_CLI_VERSION}")
+    let version = env!("CARGO_PKG_VERSION");
+    format!("{version} on DataFusion {DATAFUSION_CLI_VERSION}")
 });
 
 const EXIT_STATUS: &str = "Exit status: 0; 1 if a statement failed, which also ends the shell unless --keep-going is given; \
                            2 for wrong arguments; 128 + n after signal n.";
 
-/// SQL with range-minimum queries: DataFusion's shell with `range_min`, `frame_min` and their like.
+/// SQL with range-minimum queries: DataFusion's shell with `range_min`, `frame_min` and related functions.
 ///
 /// Without -c and -f it reads SQL from the terminal or from a pipe. Lines that begin with a backslash are commands: \? lists
 /// them.
@@ -55,7 +55,7 @@ struct Args {
     #[arg(short, long)]
     keep_going: bool,
 
-    /// How results are printed
+    /// Format of results
     #[arg(long, value_enum, default_value_t = PrintFormat::Automatic)]
     format: PrintFormat,
 
@@ -67,7 +67,7 @@ struct Args {
     #[arg(long, value_name = "ROWS", default_value = "40")]
     maxrows: MaxRows,
 
-    /// Colour the SQL that is typed
+    /// Colour the SQL at the prompt
     #[arg(long)]
     color: bool,
 
@@ -101,7 +101,7 @@ fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Does what the arguments say, and returns the exit status.
+/// Runs the shell and returns the exit status.
 fn run(args: Args) -> Result<u8> {
     if let Some(directory) = &args.data_path {
         std::env::set_current_dir(directory).map_err(|e| {
@@ -137,7 +137,7 @@ fn run(args: Args) -> Result<u8> {
         instrumented_registry: stores,
     };
 
-    // Weak, so that the session can be dropped. SET may have replaced what manages spill files.
+    // Weak, so that the session can be dropped. Looked up late, because SET may replace the disk manager.
     let state = ctx.state_weak_ref();
     let disk = move || {
         Some(Arc::clone(

@@ -17,13 +17,13 @@ use tokio::sync::mpsc;
 use crate::errors;
 use crate::statements::Splitter;
 
-/// Where SQL comes from.
+/// A source of SQL.
 pub enum Script {
     /// The argument of -c.
     Argument(String),
     /// A file, or '-' for standard input.
     File(PathBuf),
-    /// Standard input where there is neither -c nor -f.
+    /// Standard input, when there is neither -c nor -f.
     Pipe,
 }
 
@@ -36,7 +36,7 @@ impl Script {
         }
     }
 
-    /// Says where an error is.
+    /// Adds the position of a statement to its error.
     fn locate(&self, line: u64, error: DataFusionError) -> DataFusionError {
         match self {
             Self::Argument(_) => error,
@@ -45,7 +45,7 @@ impl Script {
         }
     }
 
-    /// Reads the lines on a thread of its own: reading may wait for ever, and a signal must not wait for it.
+    /// Reads lines on a separate thread: a read may block forever, and a signal must not wait for it.
     fn lines(&self) -> Result<mpsc::Receiver<io::Result<String>>> {
         let mut reader: Box<dyn BufRead + Send> = match self {
             Self::Argument(text) => Box::new(Cursor::new(text.clone())),
@@ -95,7 +95,7 @@ pub struct Runner<'a> {
     print: PrintOptions,
     /// The most rows that a table shows.
     maxrows: MaxRows,
-    /// Whether an error is reported and the next statement runs.
+    /// Whether the next statement runs after an error.
     keep_going: bool,
     failed: bool,
 }
@@ -114,20 +114,20 @@ impl<'a> Runner<'a> {
         runner
     }
 
-    /// Runs scripts, and returns whether all their statements succeeded.
+    /// Runs scripts; returns whether all statements succeeded.
     ///
     /// # Errors
-    /// The first error, unless the runner keeps going. A closed standard output always ends it.
+    /// The first error; with `keep_going`, only that of a closed standard output.
     pub async fn run_all(mut self, scripts: &[Script]) -> Result<bool> {
         for script in scripts {
             let echo = matches!(script, Script::File(_)) && !self.print.quiet;
-            let done = self.run(script, echo).await;
-            self.settle(done)?;
+            let result = self.run(script, echo).await;
+            self.settle(result)?;
         }
         Ok(!self.failed)
     }
 
-    /// Runs a script up to its end or `\q`. `echo` shows each statement before its result.
+    /// Runs a script up to its end or `\q`. With `echo`, prints each statement before its result.
     async fn run(&mut self, script: &Script, echo: bool) -> Result<()> {
         let mut lines = script.lines()?;
         let mut splitter = Splitter::default();
@@ -142,8 +142,8 @@ impl<'a> Runner<'a> {
                 if command == "\\q" {
                     return Ok(());
                 }
-                let done = self.command(&command, echo).await;
-                self.settle(done.map_err(|e| script.locate(number, e)))?;
+                let result = self.command(&command, echo).await;
+                self.settle(result.map_err(|e| script.locate(number, e)))?;
                 continue;
             }
             for (number, statement) in splitter.push(&line, &*dialect) {
@@ -167,8 +167,8 @@ impl<'a> Runner<'a> {
         if echo {
             writeln!(io::stdout(), "\n{sql}")?;
         }
-        let done = exec::exec_from_commands(self.ctx, vec![sql], &self.print).await;
-        self.settle(done.map_err(|e| script.locate(line, e)))
+        let result = exec::exec_from_commands(self.ctx, vec![sql], &self.print).await;
+        self.settle(result.map_err(|e| script.locate(line, e)))
     }
 
     async fn command(&mut self, command: &str, echo: bool) -> Result<()> {
@@ -198,7 +198,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Only tables leave rows out, as they say so. DataFusion's shell would do it in other formats without a word.
+    /// Limits rows in tables only, which print a note. DataFusion's shell would drop rows of other formats silently.
     fn limit_rows(&mut self) {
         self.print.maxrows = match self.print.format {
             PrintFormat::Table | PrintFormat::Automatic => self.maxrows,
@@ -206,14 +206,15 @@ impl<'a> Runner<'a> {
         };
     }
 
-    fn settle(&mut self, done: Result<()>) -> Result<()> {
-        match done {
+    /// Reports an error if the runner keeps going, and returns it otherwise.
+    fn settle(&mut self, result: Result<()>) -> Result<()> {
+        match result {
             Err(error) if self.keep_going && !errors::is_closed_stdout(&error) => {
                 errors::report(&error);
                 self.failed = true;
                 Ok(())
             }
-            done => done,
+            result => result,
         }
     }
 

@@ -15,8 +15,11 @@ use datafusion_rmq::ByteSize;
 
 use crate::Args;
 
-/// A session as DataFusion's own shell has it (files as tables, cloud stores, NULL shown), with range queries.
-/// `sql_on_stdin` keeps statements from reading standard input as a table.
+/// Creates a session like that of DataFusion's own shell (files as tables, object stores, NULL printed), with `datafusion-rmq`
+/// registered. With `sql_on_stdin`, statements cannot read standard input as a table.
+///
+/// # Errors
+/// For invalid options in the environment or in `args`.
 pub async fn new(
     args: &Args,
     sql_on_stdin: bool,
@@ -49,7 +52,7 @@ pub async fn new(
         ctx.state_weak_ref(),
     )));
     ctx.register_udtf("parquet_metadata", Arc::new(ParquetMetadataFunc {}));
-    // Last: it looks names up in the catalog list as it stands now.
+    // Last: it keeps the catalog list that is registered now.
     datafusion_rmq::register(&ctx);
     Ok(ctx)
 }

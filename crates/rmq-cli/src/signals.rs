@@ -1,4 +1,4 @@
-//! Signals that end the shell: the session is dropped and its spill files are removed, then it exits with 128 and the signal's
+//! Signals that end the shell: the session is dropped, its spill files are removed, and the exit status is 128 plus the signal's
 //! number.
 
 use std::io::ErrorKind;
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use datafusion::execution::DiskManager;
 use tokio::runtime::Runtime;
 
-/// How long work that can't be dropped, such as a batch that is being sorted, may take to end once its query is dropped.
-/// Then the spill files are removed without waiting for it.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// The time after which spill files are removed although work still runs. Some work, such as sorting a batch, continues for a while
+/// after its query is dropped.
+const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Waits for what still runs after the session is dropped, and removes the spill files. `interrupted` says that queries may
+/// Waits for work that still runs after the session is dropped, and removes the spill files. `interrupted` means that queries may
 /// have been dropped.
 pub fn wind_down(runtime: Runtime, disk: &DiskManager, interrupted: bool) {
-    let end = Instant::now() + PATIENCE;
-    // Tasks that write a file remove it when they are dropped, by a task that a runtime which shuts down would not run.
+    let end = Instant::now() + GRACE_PERIOD;
+    // A task that writes a file spawns another one to remove it when it is dropped, which a runtime that shuts down does not run.
     while interrupted && runtime.metrics().num_alive_tasks() > 0 && Instant::now() < end {
         sleep(Duration::from_millis(1));
     }
@@ -25,10 +25,10 @@ pub fn wind_down(runtime: Runtime, disk: &DiskManager, interrupted: bool) {
     remove_spill_files(disk);
 }
 
-/// Removes the directories of spill files. Work that still runs can't make files in them afterwards.
+/// Removes the directories of spill files, so that work that still runs can't create files in them.
 fn remove_spill_files(disk: &DiskManager) {
     for directory in disk.temp_dir_paths() {
-        // Removing it fails if a file is made in it meanwhile.
+        // Removal fails if a file is created in it meanwhile.
         for _ in 0..100 {
             match std::fs::remove_dir_all(&directory) {
                 Err(e) if e.kind() != ErrorKind::NotFound => sleep(Duration::from_millis(1)),
@@ -55,14 +55,14 @@ mod unix {
 
     use super::*;
 
-    /// Returns a channel that gives the exit status when a signal asks the shell to end. A second signal ends the process at
-    /// once. `disk` returns what manages the session's spill files.
+    /// Returns a channel that receives the exit status when a signal ends the shell. A second signal ends the process at once.
+    /// `disk` returns the disk manager of the session.
     ///
-    /// At a terminal only SIGHUP counts: Ctrl-C ends a query there, which DataFusion's shell sees to, and SIGTERM keeps its
-    /// default, as only a process that dies of a signal gets its terminal reset.
+    /// At a terminal only SIGHUP is handled: Ctrl-C cancels a query there, which DataFusion's shell does, and SIGTERM keeps its
+    /// default action, because the terminal is only reset for a process killed by a signal.
     ///
     /// # Errors
-    /// If there is no thread to be had, or no handler.
+    /// If a thread or a handler cannot be created.
     pub fn listen(
         terminal: bool,
         disk: impl FnOnce() -> Option<Arc<DiskManager>> + Send + 'static,
@@ -77,12 +77,12 @@ mod unix {
             ]
         };
 
-        // A runtime of its own: a query may keep all threads of the other busy.
+        // A separate runtime: a query may block all threads of the other.
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let mut signals = {
             let _runtime = runtime.enter();
-            let heeded = kinds.iter().filter(|kind| !is_ignored(**kind));
-            heeded
+            let handled = kinds.iter().filter(|kind| !is_ignored(**kind));
+            handled
                 .map(|kind| Ok((*kind, signal(*kind)?)))
                 .collect::<io::Result<Vec<_>>>()?
         };
@@ -93,8 +93,8 @@ mod unix {
             let disk = disk();
             // The main thread drops the session and exits.
             let _ = stop.send(code);
-            // It can't while it writes to a pipe that nobody reads, or computes for long.
-            let code = timeout(2 * PATIENCE, next(&mut signals))
+            // It can't while it is blocked on a full pipe or in a long computation.
+            let code = timeout(2 * GRACE_PERIOD, next(&mut signals))
                 .await
                 .unwrap_or_else(|_| {
                     if let Some(disk) = disk {
@@ -112,7 +112,7 @@ mod unix {
         Ok(stopped)
     }
 
-    /// Waits for a signal, and returns the exit status that it gives.
+    /// Waits for a signal and returns its exit status.
     async fn next(signals: &mut [(SignalKind, Signal)]) -> u8 {
         poll_fn(|context| {
             for (kind, signal) in &mut *signals {
@@ -125,8 +125,8 @@ mod unix {
         .await
     }
 
-    /// Whether the process was started with this signal ignored, as `nohup` does. A handler would end that. Systems without
-    /// /proc don't tell.
+    /// Whether the process was started with this signal ignored, as by `nohup`, which a handler would undo. False on systems without
+    /// /proc.
     fn is_ignored(kind: SignalKind) -> bool {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
@@ -136,7 +136,7 @@ mod unix {
     }
 }
 
-/// Returns a channel that never gives anything: there are no such signals here.
+/// Returns a channel that receives nothing: the system has no such signals.
 #[cfg(not(unix))]
 pub fn listen(
     _: bool,

@@ -1,29 +1,28 @@
-//! Cuts SQL into statements.
+//! Splits SQL into statements.
 
 use datafusion::common::{DataFusionError, Result};
 use datafusion::sql::sqlparser::dialect::Dialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, TokenizerError};
 
-/// SQL that arrives line by line and is cut after each semicolon that ends a statement. Comments belong to the statement
-/// that follows.
+/// Splits SQL that arrives line by line after each semicolon that ends a statement. Comments belong to the statement that follows.
 #[derive(Default)]
 pub struct Splitter {
-    /// The lines that no complete statement has used.
+    /// The text after the last complete statement.
     text: String,
-    /// The length of a prefix of `text` that consists of whole tokens and has no semicolon. It isn't read again, so that
-    /// the time for a long statement is linear.
+    /// The length of a prefix of `text` that consists of whole tokens and has no semicolon. It is not tokenized again, so that a long
+    /// statement takes linear time.
     scanned: usize,
-    /// How many lines come before the end of that prefix.
+    /// The number of lines that end before the end of that prefix.
     scanned_lines: u64,
-    /// The line on which the statement of `text` begins, where the prefix shows it.
+    /// The line on which the statement in `text` begins, if the prefix contains its first token.
     begin: Option<u64>,
 }
 
-/// A statement, or the error of reading it, and the line it begins on.
+/// A statement or its error, with the line on which it begins.
 pub type Numbered<T> = (u64, T);
 
 impl Splitter {
-    /// Adds a line, and returns the statements that are complete now.
+    /// Adds a line and returns the statements that it completes.
     pub fn push(&mut self, line: &str, dialect: &dyn Dialect) -> Vec<Numbered<String>> {
         self.text.push_str(line);
         if line.contains(';') {
@@ -41,7 +40,7 @@ impl Splitter {
         (error.is_none() && self.begin.is_none()).then_some(self.scanned_lines + 1)
     }
 
-    /// Counts a line that is no SQL.
+    /// Skips a line that is not SQL.
     pub fn skip_line(&mut self) {
         self.scanned_lines += 1;
     }
@@ -49,7 +48,7 @@ impl Splitter {
     /// Returns the last statement, which may lack its semicolon.
     ///
     /// # Errors
-    /// For text that has no tokens, such as a string that does not end.
+    /// For text that cannot be tokenized, such as an unterminated string.
     pub fn finish(
         mut self,
         dialect: &dyn Dialect,
@@ -62,6 +61,7 @@ impl Splitter {
         Ok(self.begin.map(|line| (line, self.text.trim().to_string())))
     }
 
+    /// Tokenizes the text after the prefix; returns complete statements, and the error where tokenizing stopped.
     fn scan(&mut self, dialect: &dyn Dialect) -> (Vec<Numbered<String>>, Option<TokenizerError>) {
         let fresh = &self.text[self.scanned..];
         let mut tokens = vec![];

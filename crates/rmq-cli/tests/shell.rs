@@ -9,23 +9,24 @@ use std::time::{Duration, Instant};
 
 use tempfile::{TempDir, tempdir};
 
-/// A range join that spills within 2 MB at once, and runs for many seconds.
+/// A range join that spills at once with a memory limit of 2 MB, and runs for many seconds.
 const SPILLING: &str = "SELECT count(*), sum(lowest) FROM (
     SELECT (SELECT min(p.value) FROM generate_series(1, 1000000) AS p
             WHERE p.value BETWEEN (q.value * 7919) % 1000000 AND (q.value * 7919) % 1000000 + 100) AS lowest
     FROM generate_series(1, 100000000) AS q) AS t;\n";
 
-/// More than a pipe holds.
+/// A result larger than the buffer of a pipe.
 const LONG: &str = "SELECT value, repeat('x', 100) AS text FROM generate_series(1, 100000)";
 
-/// How long a test waits for what must happen.
+/// The longest time that a test waits for an event.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// The root of the workspace, in which the shell is started.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 fn rmq(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rmq"));
-    command
-        .args(args)
-        .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    command.args(args).current_dir(ROOT);
     command
         .env_remove("RUST_LOG")
         .stdin(Stdio::null())
@@ -41,13 +42,13 @@ struct Output {
     err: String,
 }
 
-/// Runs a command to its end with this input.
+/// Runs a command with this input and waits for its end.
 fn run(mut command: Command, input: &str) -> Output {
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_string();
     let writing = thread::spawn(move || {
-        // The shell may end before it has read all.
+        // The shell may exit before it has read everything.
         let _ = stdin.write_all(input.as_bytes());
     });
     let output = child.wait_with_output().unwrap();
@@ -68,7 +69,7 @@ fn piped(args: &[&str], input: &str) -> Output {
 }
 
 impl Output {
-    /// The output of a run without errors.
+    /// Returns the output of a run without errors.
     #[track_caller]
     fn ok(self) -> String {
         assert_eq!(
@@ -80,7 +81,7 @@ impl Output {
         self.out
     }
 
-    /// The output of a run that ends with this status, and an error with these texts.
+    /// Returns the output of a run with this exit status and an error that contains these texts.
     #[track_caller]
     fn fails(self, code: i32, texts: &[&str]) -> String {
         assert_eq!(self.code, Some(code), "{self:?}");
@@ -91,7 +92,7 @@ impl Output {
     }
 }
 
-/// A file with this text.
+/// Creates a file with this text; returns its path.
 fn file(directory: &TempDir, name: &str, text: &str) -> String {
     let path = directory.path().join(name);
     fs::write(&path, text).unwrap();
@@ -120,7 +121,7 @@ fn send(signal: &str, child: &Child) {
     assert!(sent.unwrap().success());
 }
 
-/// What lies in a directory, and in those in it.
+/// Lists files and directories, recursively.
 fn files(directory: &Path) -> Vec<String> {
     let mut found = vec![];
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -595,7 +596,7 @@ fn backslash_commands_work_on_a_pipe() {
 }
 
 #[test]
-fn a_closed_pipe_ends_the_shell_without_a_word() {
+fn a_closed_pipe_ends_the_shell_silently() {
     for format in ["csv", "tsv", "json", "nd-json", "table"] {
         for going in ["-q", "-qk"] {
             let flags = [
@@ -676,29 +677,29 @@ fn a_closed_stderr_does_not_matter() {
 
 // Signals
 
-/// How SQL reaches the shell.
+/// The source of the shell's SQL.
 #[derive(Clone, Copy, Debug)]
-enum Way {
+enum Source {
     Command,
     File,
     Pipe,
 }
 
-/// A shell in a query that spills to `temp`.
-fn spilling(way: Way, temp: &TempDir, sql: &TempDir) -> Child {
+/// Starts a shell and waits until its query spills to `temp`.
+fn spilling(source: Source, temp: &TempDir, sql: &TempDir) -> Child {
     let path = file(sql, "spilling.sql", SPILLING);
-    let mut command = match way {
-        Way::Command => rmq(&["-q", "-m", "2M", "-c", SPILLING]),
-        Way::File => rmq(&["-q", "-m", "2M", "-f", &path]),
-        Way::Pipe => rmq(&["-q", "-m", "2M"]),
+    let mut command = match source {
+        Source::Command => rmq(&["-q", "-m", "2M", "-c", SPILLING]),
+        Source::File => rmq(&["-q", "-m", "2M", "-f", &path]),
+        Source::Pipe => rmq(&["-q", "-m", "2M"]),
     };
     let mut child = command
         .env("TMPDIR", temp.path())
         .stdin(Stdio::piped())
         .spawn()
         .unwrap();
-    if let Way::Pipe = way {
-        // It stays open: the shell must not wait for its end.
+    if let Source::Pipe = source {
+        // The pipe stays open: the shell must not wait for its end.
         child
             .stdin
             .as_mut()
@@ -712,14 +713,14 @@ fn spilling(way: Way, temp: &TempDir, sql: &TempDir) -> Child {
 
 fn a_signal_leaves_no_files(signal: &str, code: i32) {
     let sql = tempdir().unwrap();
-    for way in [Way::Command, Way::File, Way::Pipe] {
+    for source in [Source::Command, Source::File, Source::Pipe] {
         let temp = tempdir().unwrap();
-        let mut child = spilling(way, &temp, &sql);
+        let mut child = spilling(source, &temp, &sql);
         send(signal, &child);
-        assert_eq!(wait(&mut child).code(), Some(code), "{way:?}");
-        assert_eq!(files(temp.path()), [""; 0], "{way:?}");
-        assert_eq!(read(child.stdout.take().unwrap()), "", "{way:?}");
-        assert_eq!(read(child.stderr.take().unwrap()), "", "{way:?}");
+        assert_eq!(wait(&mut child).code(), Some(code), "{source:?}");
+        assert_eq!(files(temp.path()), [""; 0], "{source:?}");
+        assert_eq!(read(child.stdout.take().unwrap()), "", "{source:?}");
+        assert_eq!(read(child.stderr.take().unwrap()), "", "{source:?}");
     }
 }
 
@@ -784,7 +785,7 @@ fn a_signal_ends_a_shell_that_waits_for_sql() {
     assert_eq!(wait(&mut child).code(), Some(143));
 }
 
-/// A shell that has spilled to `temp` and waits for somebody to read its output, so that it can't drop its session.
+/// Starts a shell that has spilled to `temp` and blocks on a full pipe, so that it can't drop its session.
 fn stuck(temp: &TempDir) -> Child {
     let spilled = SPILLING
         .replace("100000000", "1000")
@@ -809,7 +810,7 @@ fn stuck(temp: &TempDir) -> Child {
 }
 
 #[test]
-fn a_signal_ends_a_shell_whose_output_nobody_reads() {
+fn a_signal_ends_a_shell_whose_output_is_not_read() {
     let temp = tempdir().unwrap();
     let mut child = stuck(&temp);
     send("TERM", &child);
@@ -859,7 +860,7 @@ fn a_signal_that_was_ignored_stays_so() {
 
 // Documentation
 
-/// The tables in a text.
+/// Returns the tables in a text.
 fn tables(text: &str) -> Vec<String> {
     let mut tables = vec![];
     let mut table = String::new();
@@ -876,8 +877,7 @@ fn tables(text: &str) -> Vec<String> {
 
 #[test]
 fn the_readme_shows_what_its_first_command_prints() {
-    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let readme = fs::read_to_string(root.join("README.md")).unwrap();
+    let readme = fs::read_to_string(Path::new(ROOT).join("README.md")).unwrap();
     let first = readme
         .split("```sh\n")
         .nth(1)
@@ -896,6 +896,6 @@ fn the_readme_shows_what_its_first_command_prints() {
 }
 
 #[test]
-fn the_scripts_of_examples_run() {
+fn an_example_script_runs() {
     args(&["-q", "-f", "examples/plain_sql.sql"]).ok();
 }

@@ -1,15 +1,17 @@
-//! Random numbers for tests: seeded, so that a failure can be repeated.
+//! Seeded random numbers for tests, so that a failure can be repeated.
 //!
-//! A random test runs with a fixed seed, with which it fails only where something changed, and with one from the clock, which finds
-//! what nobody thought of. Before these come the seeds with which it once failed, listed beside the test. The seeds of runs are written
-//! to the log, also where the test passes.
+//! A random test runs once with a fixed seed, which fails only after a change, and once with a seed from the clock, which finds new
+//! failures. Before these it runs the seeds that failed in the past, listed beside the test. Every seed is written to the log, also
+//! when the test passes.
+//!
+//! Unit tests with small random inputs use `fastrand` with a fixed seed instead.
 
 use std::io::Write;
 
-/// The seed of runs that are the same each time.
+/// The seed of the run that is the same each time.
 const FIXED: u64 = 20_260_901;
 
-/// The number that a variable of the environment has.
+/// Reads a number from an environment variable.
 fn variable(name: &str) -> Option<u64> {
     let value = std::env::var(name).ok()?;
     match value.parse() {
@@ -18,34 +20,36 @@ fn variable(name: &str) -> Option<u64> {
     }
 }
 
-/// Whether the cases are as many as usual, so that all kinds of them came.
+/// Whether the number of cases is the default one, which is enough for every kind of case to occur.
 pub fn is_usual() -> bool {
     let variables = ["RMQ_TEST_SEED", "RMQ_TEST_CASE", "RMQ_CASES"];
     variables.iter().all(|name| variable(name).is_none())
 }
 
-/// The runs of a random test: with each seed with which it once failed, with the fixed one, and with one from the clock; or with
-/// that of `RMQ_TEST_SEED` alone. Each writes its seed to the log as it begins.
+/// Returns the generator of each run of a random test: one for each seed in `failed`, one for the fixed seed, and one for a seed from
+/// the clock; or only the one that `RMQ_TEST_SEED` seeds. Each run writes its seed to the log when it begins.
 pub fn runs(name: &str, failed: &[u64]) -> impl Iterator<Item = Random> {
     let seeds = match variable("RMQ_TEST_SEED") {
         Some(seed) => vec![seed],
         None => failed.iter().copied().chain([FIXED, clock()]).collect(),
     };
     seeds.into_iter().map(move |seed| {
-        // Not by a macro: what these print is shown of tests that fail alone.
+        // Not with `eprintln!`, whose output the test harness hides when a test passes.
         let line = format!("{name}: RMQ_TEST_SEED={seed}\n");
         let _ = std::io::stderr().write_all(line.as_bytes());
         Random(seed)
     })
 }
 
-/// The seeds of the cases of a random test: those of cases that once failed, and so many drawn in its runs, half of them in each; or
-/// that of `RMQ_TEST_CASE` alone. `RMQ_CASES` says how many each run has instead; one that is repeated has as many as both.
+/// Returns the seeds of a random test's cases: those in `failed`, and `default` new ones, half of them from each of the two
+/// [`runs`]; or only `RMQ_TEST_CASE`. `RMQ_CASES` replaces the number of cases per run. A run repeated by `RMQ_TEST_SEED` draws all
+/// `default` cases.
 pub fn cases(name: &str, failed: &[u64], default: usize) -> Vec<u64> {
     cases_with_queries(name, failed, default, 1)
 }
 
-/// The same for cases that ask so many queries each. There it is queries that are counted.
+/// Returns the seeds of a random test's cases, like [`cases`], where each case runs `each` queries; `default` and `RMQ_CASES` count
+/// queries.
 pub fn cases_with_queries(name: &str, failed: &[u64], default: usize, each: usize) -> Vec<u64> {
     if let Some(case) = variable("RMQ_TEST_CASE") {
         return vec![case];
@@ -71,30 +75,32 @@ fn clock() -> u64 {
     since.map_or(1, |since| since.as_nanos() as u64)
 }
 
-/// SplitMix64: its sequence never changes, so the seeds in the lists of failed cases keep their meaning.
+/// SplitMix64. The sequence of a seed must never change: the lists of failed seeds beside the tests depend on it, so it is neither
+/// replaced by a library nor extended by other ways to draw a number.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// Seeded by `RMQ_TEST_SEED`, or by the clock; prints the seed. For tests on a device, of which one run takes long.
+    /// Creates a generator seeded by `RMQ_TEST_SEED`, or else by the clock, and prints the seed. For tests on a device, where one run
+    /// takes long.
     pub fn new(name: &str) -> Self {
         let seed = variable("RMQ_TEST_SEED").unwrap_or_else(clock);
         println!("{name}: RMQ_TEST_SEED={seed}");
         Self(seed)
     }
 
-    /// Seeded by `seed`.
+    /// Creates a generator with this seed.
     pub fn from_seed(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// Seeded by that of a case, which is shown where the test fails.
+    /// Creates the generator of a case and prints the seed, which the test harness shows when the test fails.
     pub fn of_case(seed: u64) -> Self {
         println!("RMQ_TEST_CASE={seed}");
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     #[expect(
         clippy::should_implement_trait,
         reason = "an endless source, not an iterator"
@@ -107,16 +113,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// In `0..limit`.
+    /// Returns a number in `0..limit`.
     pub fn below(&mut self, limit: usize) -> usize {
         ((u128::from(self.next()) * limit as u128) >> 64) as usize
     }
-}
-
-/// A number in `0..below` for unit tests, from a state that it advances.
-pub fn random(state: &mut u64, below: u64) -> u64 {
-    let mut random = Random(*state);
-    let number = random.next();
-    *state = random.0;
-    number % below
 }

@@ -1,60 +1,64 @@
-//! What the engine is measured against: small, honest implementations of the usual ways, and one crate.
+//! What the engine is compared with: plain implementations of the usual ways, and one crate.
 
-use super::data::Cell;
+use crate::index::ColumnValue;
 
-/// The reference, `ref2`: what two random cache lines of the column cost a query, asked for well ahead, with the bounds
-/// and the results streamed. No index that looks at the column at both ends of a range can do with less.
-pub fn two_lines<T: Cell>(column: &[T], a: &[i64], b: &[i64], out: &mut [T]) {
-    /// From 16 to 64 it makes no difference that could be measured.
+/// The reference, `ref2`: reads two random cache lines of the column per query, prefetched well ahead, with bounds and results
+/// streamed. No index that reads the column at both ends of a range is faster.
+pub fn two_lines<T: ColumnValue>(column: &[T], a: &[i64], b: &[i64], out: &mut [T]) {
+    /// Queries between a prefetch and its read. From 16 to 64 makes no difference that can be measured.
     const AHEAD: usize = 32;
-    let ask = |at: i64| {
+    let prefetch = |position: i64| {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a hint.
+        // SAFETY: a prefetch is a hint and does not fault.
         unsafe {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            _mm_prefetch::<_MM_HINT_T0>(column.as_ptr().wrapping_add(at as usize).cast());
+            _mm_prefetch::<_MM_HINT_T0>(column.as_ptr().wrapping_add(position as usize).cast());
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+        let _ = position;
     };
     let last = a.len() - 1;
     for i in 0..a.len() {
         let next = (i + AHEAD).min(last);
-        ask(a[next]);
-        ask(b[next]);
+        prefetch(a[next]);
+        prefetch(b[next]);
         let (x, y) = (column[a[i] as usize], column[b[i] as usize]);
         out[i] = if y < x { y } else { x };
     }
 }
 
-/// No index: reads each range.
-pub fn scan<T: Cell>(column: &[T], left: &[i64], right: &[i64], out: &mut [T]) {
+/// Reads each range, without an index.
+pub fn scan<T: ColumnValue>(column: &[T], left: &[i64], right: &[i64], out: &mut [T]) {
     for ((l, r), out) in left.iter().zip(right).zip(out) {
         let range = &column[*l as usize..=*r as usize];
-        // Eight minima at a time, so that the compiler makes vectors of them.
-        let mut least = [range[0]; 8];
+        // Eight minima, which the compiler keeps in vectors.
+        let mut minima = [range[0]; 8];
         let chunks = range.chunks_exact(8);
         for value in chunks.remainder() {
-            least[0] = if *value < least[0] { *value } else { least[0] };
+            minima[0] = if *value < minima[0] {
+                *value
+            } else {
+                minima[0]
+            };
         }
         for chunk in chunks {
-            for (least, value) in least.iter_mut().zip(chunk) {
-                *least = if *value < *least { *value } else { *least };
+            for (min, value) in minima.iter_mut().zip(chunk) {
+                *min = if *value < *min { *value } else { *min };
             }
         }
-        *out = least
+        *out = minima
             .into_iter()
             .fold(range[0], |a, b| if b < a { b } else { a });
     }
 }
 
-/// The sparse table: row `j` holds the minima of `2^j` neighbours. Two loads a query, `n log n` memory.
+/// A sparse table: row `j` holds the minima of `2^j` neighbours. Two loads per query, `n log n` memory.
 pub struct SparseTable<T> {
     rows: Vec<Vec<T>>,
 }
 
-impl<T: Cell> SparseTable<T> {
-    /// Bytes it would take.
+impl<T: ColumnValue> SparseTable<T> {
+    /// Returns the bytes that a table takes.
     pub fn bytes(n: usize) -> usize {
         n * size_of::<T>() * (n.ilog2() as usize + 1)
     }
@@ -85,12 +89,12 @@ impl<T: Cell> SparseTable<T> {
     }
 }
 
-/// The segment tree in one array, leaves in the upper half, climbed from below.
+/// A segment tree in one array, its leaves in the upper half, searched from below.
 pub struct SegmentTree<T> {
     nodes: Vec<T>,
 }
 
-impl<T: Cell> SegmentTree<T> {
+impl<T: ColumnValue> SegmentTree<T> {
     pub fn new(column: &[T]) -> Self {
         let n = column.len();
         let mut nodes = vec![column[0]; n];
@@ -132,19 +136,19 @@ impl<T: Cell> SegmentTree<T> {
     }
 }
 
-/// The crate `vers-vecs`: constant-time queries that give the position, over `u64`.
-pub struct Vers {
+/// The crate `vers-vecs`: positions in constant time, over `u64`.
+pub struct VersVecs {
     index: vers_vecs::FastRmq,
 }
 
-impl Vers {
-    pub fn new<T: Cell>(column: &[T]) -> Self {
+impl VersVecs {
+    pub fn new<T: ColumnValue>(column: &[T]) -> Self {
         Self {
             index: vers_vecs::FastRmq::from_vec(column.iter().map(|value| value.key()).collect()),
         }
     }
 
-    /// Bytes besides its copy of the values.
+    /// Returns the bytes without its copy of the values.
     pub fn bytes(&self) -> usize {
         self.index.heap_size() - self.index.len() * 8
     }

@@ -1,42 +1,36 @@
 //! The CPU engine beside its reference and the usual ways, on the workloads of the GPU-RMQ paper.
 //!
-//! Prints tables of nanoseconds a query and of ratios, then runs criterion on the engine. See `benches/README.md`.
-
-#![allow(
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    clippy::cast_possible_wrap,
-    reason = "measurements are no place for checked conversions"
-)]
+//! Prints tables of nanoseconds per query and of ratios, then runs criterion on the engine. See `benches/README.md` of the workspace.
 
 mod contenders;
-mod data;
-mod memory;
-mod table;
+mod index;
+mod rounds;
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contenders::{SegmentTree, SparseTable, Vers, scan, two_lines};
 use criterion::{BenchmarkId, Criterion, Throughput};
-use data::{Cell, Data};
-use memory::{Pages, Values};
-use rmq_bench::support::QUERIES;
-use rmq_bench::support::clock::{thread_time, timed};
-use rmq_bench::support::workload::{Workload, two_positions};
+use rmq_bench::clock::{median, thread_time, timed};
+use rmq_bench::data::{self, Data};
+use rmq_bench::env::var_or;
+use rmq_bench::memory::{MappedSlice, Pages};
+use rmq_bench::workload::{Bounds, Workload, position_pairs};
 use rmq_engine::BuildOptions;
 use rmq_engine::cpu::{CpuEngine, Simd};
-use table::{Bounds, Contender, Cost, measure, median};
 
-/// A sparse table larger than this is not built.
-const MOST_BYTES: usize = 2 << 30;
+use crate::contenders::{SegmentTree, SparseTable, VersVecs, scan, two_lines};
+use crate::index::ColumnValue;
+use crate::rounds::{Contender, Cost, QUERIES, measure};
+
+/// The size of the largest sparse table that is built.
+const MAX_SPARSE_TABLE_BYTES: usize = 2 << 30;
 
 struct Settings {
+    /// Lengths of columns, as powers of two.
     sizes: Vec<u32>,
-    types: String,
-    data: String,
+    types: Vec<String>,
+    data: Vec<String>,
     rounds: usize,
     /// Only the engine and the reference.
     quick: bool,
@@ -44,38 +38,38 @@ struct Settings {
 
 impl Settings {
     fn new() -> Self {
-        let get =
-            |name: &str, default: &str| std::env::var(name).unwrap_or_else(|_| default.to_owned());
+        let list = |name: &str, default: &str| -> Vec<String> {
+            let names = var_or(name, default.to_owned());
+            names.split(',').map(str::to_owned).collect()
+        };
         Self {
-            sizes: get("RMQ_BENCH_N", "24")
-                .split(',')
+            sizes: list("RMQ_BENCH_N", "24")
+                .iter()
                 .map(|n| n.parse().expect("RMQ_BENCH_N is a list of powers of two"))
                 .collect(),
-            types: get("RMQ_BENCH_TYPES", "f32,i64"),
-            data: get("RMQ_BENCH_DATA", "uniform,increasing,walk,constant"),
-            rounds: get("RMQ_BENCH_ROUNDS", "5")
-                .parse()
-                .expect("RMQ_BENCH_ROUNDS is a number"),
-            quick: get("RMQ_BENCH_QUICK", "0") == "1",
+            types: list("RMQ_BENCH_TYPES", "f32,i64"),
+            data: list("RMQ_BENCH_DATA", "uniform,increasing,walk,constant"),
+            rounds: var_or("RMQ_BENCH_ROUNDS", 5),
+            quick: var_or("RMQ_BENCH_QUICK", 0) == 1,
         }
     }
 }
 
-fn filled<T: Cell>(data: Data, n: usize, pages: Pages) -> Arc<Values<T>> {
-    let mut column = Values::zeroed(n, pages);
-    data.fill(&mut column);
+fn filled<T: ColumnValue>(data: Data, n: usize, pages: Pages) -> Arc<MappedSlice<T>> {
+    let mut column = MappedSlice::zeroed(n, pages);
+    data::part(data, n, 0, &mut column);
     Arc::new(column)
 }
 
 fn workloads(n: usize) -> [Bounds; 4] {
-    Workload::ALL.map(|workload| workload.queries(n, QUERIES))
+    Workload::ALL.map(|workload| workload.bounds(n, QUERIES))
 }
 
 /// All contenders on one column.
-fn table<T: Cell>(settings: &Settings, n: usize, data: Data, csv: &mut String) {
+fn table<T: ColumnValue>(settings: &Settings, n: usize, data: Data, csv: &mut String) {
     let workloads = workloads(n);
     let column = filled::<T>(data, n, Pages::Huge);
-    let (a, b) = two_positions(n, QUERIES);
+    let (a, b) = position_pairs(n, QUERIES);
     let zero = column[0];
     let out = || vec![zero; QUERIES];
     let (mut found, mut at) = (out(), vec![0; QUERIES]);
@@ -97,7 +91,7 @@ fn table<T: Cell>(settings: &Settings, n: usize, data: Data, csv: &mut String) {
     ];
     if !settings.quick {
         let column = &column;
-        if SparseTable::<T>::bytes(n) <= MOST_BYTES {
+        if SparseTable::<T>::bytes(n) <= MAX_SPARSE_TABLE_BYTES {
             let sparse = SparseTable::new(column);
             contenders.push(Contender {
                 name: "sparse table, value".to_owned(),
@@ -117,7 +111,7 @@ fn table<T: Cell>(settings: &Settings, n: usize, data: Data, csv: &mut String) {
             }),
             cost: Cost::Tree,
         });
-        let vers = Vers::new(column);
+        let vers = VersVecs::new(column);
         contenders.push(Contender {
             name: "vers-vecs FastRmq, position".to_owned(),
             run: Box::new(move |left, right| vers.answer(left, right, &mut at)),
@@ -139,10 +133,10 @@ fn table<T: Cell>(settings: &Settings, n: usize, data: Data, csv: &mut String) {
     *csv += &results.csv(T::NAME, n, data.name());
 }
 
-/// What the size of pages does, to the column and to the index.
-fn pages<T: Cell>(settings: &Settings, n: usize) {
+/// The column and the index on huge and on small pages.
+fn pages<T: ColumnValue>(settings: &Settings, n: usize) {
     let workloads = workloads(n);
-    let (a, b) = two_positions(n, QUERIES);
+    let (a, b) = position_pairs(n, QUERIES);
     for (column_pages, index_pages) in [
         (Pages::Huge, Pages::Huge),
         (Pages::Small, Pages::Huge),
@@ -177,10 +171,10 @@ fn pages<T: Cell>(settings: &Settings, n: usize) {
     }
 }
 
-/// The sets of vector instructions beside each other.
-fn instructions<T: Cell>(settings: &Settings, n: usize) {
+/// The engine with each set of vector instructions.
+fn instructions<T: ColumnValue>(settings: &Settings, n: usize) {
     let workloads = workloads(n);
-    let (a, b) = two_positions(n, QUERIES);
+    let (a, b) = position_pairs(n, QUERIES);
     let column = filled::<T>(Data::Uniform, n, Pages::Huge);
     let mut out = vec![column[0]; QUERIES];
     let mut contenders = Vec::new();
@@ -200,23 +194,25 @@ fn instructions<T: Cell>(settings: &Settings, n: usize) {
     results.print(&format!("{} uniform, n = 2^{}", T::NAME, n.ilog2()));
 }
 
-/// How fast an index is built, beside a copy of the column, and how large it is.
-fn build<T: Cell>(settings: &Settings, n: usize) {
+/// The speed of building an index, beside that of a copy of the column, and its size.
+fn build<T: ColumnValue>(settings: &Settings, n: usize) {
     let column = filled::<T>(Data::Uniform, n, Pages::Huge);
     let bytes = n * size_of::<T>();
     let speed = |mut work: Box<dyn FnMut() + '_>| {
-        let mut times: Vec<_> = (0..settings.rounds)
-            .map(|_| bytes as f64 / timed(&mut work).as_nanos() as f64)
-            .collect();
-        median(&mut times)
+        let rounds = 0..settings.rounds.max(1);
+        median(
+            rounds
+                .map(|_| bytes as f64 / timed(&mut work).as_nanos() as f64)
+                .collect(),
+        )
     };
     println!("\n{} n = 2^{}, one thread:", T::NAME, n.ilog2());
-    let mut warm = Values::zeroed(n, Pages::Huge);
+    let mut warm = MappedSlice::zeroed(n, Pages::Huge);
     warm.copy_from_slice(&column);
     println!(
         "  memcpy of the column  {:5.2} GB/s into fresh memory, {:.2} into memory already touched",
         speed(Box::new(|| {
-            let mut copy = Values::zeroed(n, Pages::Huge);
+            let mut copy = MappedSlice::zeroed(n, Pages::Huge);
             copy.copy_from_slice(&column);
             black_box(&copy[n / 2]);
         })),
@@ -241,13 +237,13 @@ fn build<T: Cell>(settings: &Settings, n: usize) {
     if n <= 1 << 24 {
         println!(
             "  vers-vecs FastRmq     {:.4} bytes a value besides its copy of the values",
-            Vers::new(&column).bytes() as f64 / n as f64
+            VersVecs::new(&column).bytes() as f64 / n as f64
         );
     }
 }
 
-/// Criterion's view of the engine, of CPU time as well.
-fn criterion<T: Cell>(criterion: &mut Criterion, n: usize) {
+/// The engine by criterion, in CPU time.
+fn criterion<T: ColumnValue>(criterion: &mut Criterion, n: usize) {
     let column = filled::<T>(Data::Uniform, n, Pages::Huge);
     let mut index = T::index(column, &CpuEngine::new(), &BuildOptions::default());
     let mut group = criterion.benchmark_group(format!("engine/{}/2^{}", T::NAME, n.ilog2()));
@@ -257,7 +253,7 @@ fn criterion<T: Cell>(criterion: &mut Criterion, n: usize) {
         .measurement_time(Duration::from_millis(500))
         .throughput(Throughput::Elements(QUERIES as u64));
     for workload in Workload::ALL {
-        let (left, right) = workload.queries(n, QUERIES);
+        let Bounds { left, right } = workload.bounds(n, QUERIES);
         for positions in [false, true] {
             let what = if positions { "position" } else { "value" };
             group.bench_function(BenchmarkId::new(what, workload.name()), |bencher| {
@@ -278,15 +274,15 @@ fn criterion<T: Cell>(criterion: &mut Criterion, n: usize) {
     group.finish();
 }
 
-fn of_type<T: Cell>(settings: &Settings, c: &mut Criterion, csv: &mut String) {
-    if !settings.types.split(',').any(|name| name == T::NAME) {
+fn measure_type<T: ColumnValue>(settings: &Settings, c: &mut Criterion, csv: &mut String) {
+    if !settings.types.iter().any(|name| name == T::NAME) {
         return;
     }
     for &log in &settings.sizes {
         let n = 1_usize << log;
         build::<T>(settings, n);
         for data in Data::ALL {
-            if settings.data.split(',').any(|name| name == data.name()) {
+            if settings.data.iter().any(|name| name == data.name()) {
                 table::<T>(settings, n, data, csv);
             }
         }
@@ -307,8 +303,8 @@ fn main() {
         settings.rounds,
         CpuEngine::new().simd()
     );
-    of_type::<f32>(&settings, &mut criterion, &mut csv);
-    of_type::<i64>(&settings, &mut criterion, &mut csv);
+    measure_type::<f32>(&settings, &mut criterion, &mut csv);
+    measure_type::<i64>(&settings, &mut criterion, &mut csv);
     if let Ok(path) = std::env::var("RMQ_BENCH_CSV") {
         std::fs::write(&path, csv).expect("RMQ_BENCH_CSV is a file that can be written");
     }
