@@ -5,6 +5,7 @@ use rmq_engine::cuda::rmq::index::KernelOutput;
 
 use crate::lab::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
 use crate::lab::kernel::KernelUnderTest;
+use crate::lab::limit::Ranges;
 use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, PaperKernel};
 
 use rmq_bench::data::{self, Data};
@@ -412,7 +413,7 @@ fn scanned(workload: Workload, n: usize, most: u32) -> Option<u32> {
     (longest <= LONGEST_SCANNED).then_some(most.min(count as u32))
 }
 
-impl From<Workload> for lab::Ranges {
+impl From<Workload> for Ranges {
     fn from(workload: Workload) -> Self {
         match workload {
             Workload::Small => Self::Small,

@@ -12,7 +12,7 @@ use rmq_bench::table::{Table, three_digits};
 use rmq_bench::workload::Bounds;
 
 use crate::batches::GPU_BATCH_SIZE;
-use crate::lab::Lab;
+use crate::lab::device::Lab;
 use crate::run::Run;
 
 /// Inclusive ranges of keys.

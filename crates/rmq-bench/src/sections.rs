@@ -5,7 +5,7 @@ use std::error::Error;
 use rmq_engine::cuda::{CudaEngine, CudaOptions};
 
 use crate::args::{Args, EngineKind, Measure};
-use crate::lab::Lab;
+use crate::lab::device::Lab;
 use crate::run::Run;
 use crate::{cpu, crossover, gpu, key_search, trip};
 
@@ -65,7 +65,6 @@ fn open_lab(run: &mut Run) -> Option<Lab> {
 fn open_cuda(args: &Args) -> Option<CudaEngine> {
     let options = CudaOptions {
         devices: vec![args.device],
-        fallback: false,
         ..CudaOptions::default()
     };
     args.uses(EngineKind::Cuda)
