@@ -206,7 +206,7 @@ impl SortAndIndex {
         permutation: &RowPermutation,
         permutation_memory: &MemoryReservation,
     ) -> Result<Vec<PreparedColumn>> {
-        let preparer = ColumnPreparer {
+        let column_preparer = ColumnPreparer {
             metrics: &self.metrics,
             threads: self.threads,
             devices: self.devices.as_ref(),
@@ -217,7 +217,7 @@ impl SortAndIndex {
         for (i, (column, memory)) in columns.into_iter().enumerate() {
             let needs = ColumnNeeds::of_column(&self.columns.aggregates, i);
             let column =
-                preparer.prepare(column, memory, needs, permutation, permutation_memory)?;
+                column_preparer.prepare(column, memory, needs, permutation, permutation_memory)?;
             prepared.push(column);
         }
         Ok(prepared)

@@ -60,10 +60,10 @@ impl NestedLoop {
         }
         metrics.probe_rows.add(self.batch.num_rows());
         let mut aggregates: Vec<Vec<ArrayRef>> = vec![vec![]; self.columns.aggregates.len()];
-        let mut matched = vec![];
+        let mut is_matched = vec![];
         for matches in &matches {
             let (count, of_row) = self.aggregate_row(matches, waiting)?;
-            matched.push(count > 0);
+            is_matched.push(count > 0);
             for (aggregates, of_row) in aggregates.iter_mut().zip(of_row) {
                 aggregates.push(of_row);
             }
@@ -74,7 +74,7 @@ impl NestedLoop {
         });
         let aggregates = aggregates.collect::<Result<_>>()?;
         self.partition
-            .append_aggregates(&self.batch, &matched, aggregates)
+            .append_aggregates(&self.batch, &is_matched, aggregates)
     }
 
     /// The matches of each probe row.

@@ -194,8 +194,8 @@ impl PartialAggregates {
                     aggregate.columns = add_float_sums(old, new).to_vec();
                 }
                 Merge::Choose { order, deciding } => {
-                    let matched = &self.matched;
-                    let matches = |row: usize| (source_rows.is_valid(row), matched[row]);
+                    let matched_before = &self.matched;
+                    let matches = |row: usize| (source_rows.is_valid(row), matched_before[row]);
                     aggregate.choose(order, deciding, &columns, first_row, matches)?;
                 }
             }

@@ -87,7 +87,7 @@ impl RunLoader {
                 return Ok(None);
             }
             match self.build(&batches, size).await {
-                Ok(side) => return Ok(Some((side, reader.advance(size.rows)))),
+                Ok(build_side) => return Ok(Some((build_side, reader.advance(size.rows)))),
                 Err(error) if is_out_of_memory(&error) => {
                     *build_bytes = size.build_bytes() / 2;
                     match batches.as_slice() {
