@@ -11,7 +11,7 @@ use datafusion::arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
 use datafusion::datasource::MemTable;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use rmq_engine::alone::Index;
+use rmq_engine::Index;
 
 use rmq_bench::support::clock::timed;
 use rmq_bench::support::random::Random;

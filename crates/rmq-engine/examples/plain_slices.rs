@@ -9,7 +9,7 @@
 use std::time::Instant;
 
 use rmq_engine::EngineError;
-use rmq_engine::alone::Index;
+use rmq_engine::Index;
 
 const MINUTES: usize = 365 * 24 * 60;
 const WINDOWS: usize = 1_000_000;

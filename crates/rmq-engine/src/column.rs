@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Encoding, EngineError, Key};
+use crate::error::EngineError;
+use crate::key::{Encoding, Key};
 
 /// Memory that holds a column's bits: Arrow's `ScalarBuffer`, a `Vec`, a boxed slice.
 pub type SharedSlice<T> = Arc<dyn AsRef<[T]> + Send + Sync>;

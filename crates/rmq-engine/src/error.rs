@@ -35,7 +35,7 @@ pub enum EngineError {
         bytes: usize,
     },
     /// Positions were asked of an index that was built without them
-    /// ([`BuildOptions::positions`](super::BuildOptions::positions)).
+    /// ([`BuildOptions::positions`](crate::BuildOptions::positions)).
     NoPositions,
     /// The memory behind a borrowed column moved or changed its length after the index was built.
     ColumnMoved,

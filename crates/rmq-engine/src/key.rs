@@ -3,7 +3,25 @@
 use std::fmt::Debug;
 use std::panic::RefUnwindSafe;
 
-use super::Extreme;
+/// Which end of the order is sought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Extreme {
+    /// The smallest value.
+    Min,
+    /// The greatest value.
+    Max,
+}
+
+impl Extreme {
+    /// `min` or `max`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Min => "min",
+            Self::Max => "max",
+        }
+    }
+}
 
 mod sealed {
     pub trait Sealed {}

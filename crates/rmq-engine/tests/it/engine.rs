@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use rmq_engine::alone::Index;
+use rmq_engine::Index;
 use rmq_engine::cpu::{CpuEngine, Simd};
 use rmq_engine::{
     Answers, BuildOptions, Column, ColumnSize, Encoding, Engine, EngineError, Extreme, RangeIndex,

@@ -1,7 +1,7 @@
 //! The engine for plain Rust slices, without `DataFusion`, Arrow or keys.
 //!
 //! ```
-//! use rmq_engine::alone::Index;
+//! use rmq_engine::Index;
 //!
 //! let temperatures = [21.5_f64, 19.0, 23.5, 18.0, 22.0, 18.0];
 //!
@@ -22,7 +22,11 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
-use super::{Answers, BuildOptions, Encoding, EngineError, Extreme, Key, RangeIndex};
+use crate::cpu::rmq::index::{index_u32, index_u64, index_u128};
+use crate::engine::{BuildOptions, RangeIndex};
+use crate::error::EngineError;
+use crate::key::{Encoding, Extreme, Key};
+use crate::outputs::Answers;
 
 mod sealed {
     use super::{BuildOptions, Encoding, EngineError, Key, RangeIndex};
@@ -71,7 +75,7 @@ macro_rules! value {
                 let bits = unsafe {
                     std::slice::from_raw_parts(values.as_ptr().cast::<$key>(), values.len())
                 };
-                super::cpu::$index(bits, encoding, options)
+                $index(bits, encoding, options)
             }
         }
     };

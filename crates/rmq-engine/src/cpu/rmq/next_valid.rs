@@ -4,14 +4,14 @@
 //! minimum is the greatest key is it open whether a value or only NULLs stand there; then the first position that is
 //! not NULL settles both whether there is a value and which position is the leftmost, for all values are equal.
 
-use super::memory::Memory;
-use crate::EngineError;
+use crate::cpu::huge_page_buf::Memory;
+use crate::error::EngineError;
 
 /// Levels of bitmaps: 64^8 bits are more than there are positions.
 const HEIGHT: usize = 8;
 
 #[derive(Debug)]
-pub(super) struct NextValid {
+pub(crate) struct NextValid {
     memory: Memory,
     /// First word of each bitmap; the bitmaps end at the first that is one word.
     start: [usize; HEIGHT],
@@ -34,12 +34,12 @@ fn words_of(len: usize) -> [usize; HEIGHT] {
 
 impl NextValid {
     /// Bytes for a column of `len` values.
-    pub(super) fn bytes_for(len: usize) -> usize {
+    pub(crate) fn bytes_for(len: usize) -> usize {
         words_of(len).iter().sum::<usize>() * 8
     }
 
     /// No position valid yet.
-    pub(super) fn new(len: usize) -> Result<Self, EngineError> {
+    pub(crate) fn new(len: usize) -> Result<Self, EngineError> {
         let words = words_of(len);
         let mut start = [0; HEIGHT];
         for level in 1..HEIGHT {
@@ -52,7 +52,7 @@ impl NextValid {
         })
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.memory.bytes()
     }
 
@@ -61,12 +61,12 @@ impl NextValid {
     }
 
     /// The bit of each position, to be filled before [`NextValid::finish`].
-    pub(super) fn leaves(&mut self) -> &mut [u64] {
+    pub(crate) fn leaves(&mut self) -> &mut [u64] {
         self.memory.slice_mut(0, self.words[0])
     }
 
     /// Fills the upper bitmaps.
-    pub(super) fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         for level in 1..HEIGHT {
             if self.words[level] == 0 {
                 break;
@@ -86,7 +86,7 @@ impl NextValid {
     }
 
     /// The first valid position from `from` on.
-    pub(super) fn next(&self, from: usize) -> Option<usize> {
+    pub(crate) fn next(&self, from: usize) -> Option<usize> {
         let mut at = from;
         for level in 0..HEIGHT {
             let words = self.level(level);

@@ -5,7 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::panic::RefUnwindSafe;
 use std::ptr::NonNull;
 
-use super::{Answers, Key, Plain};
+use crate::error::EngineError;
+use crate::key::{Key, Plain};
 
 /// Numbers that an engine fills, and whose memory goes back to where it came from when they are dropped.
 ///
@@ -88,7 +89,59 @@ impl<T: fmt::Debug> fmt::Debug for Memory<T> {
     }
 }
 
-/// Where the answers of a batch go, made by [`RangeIndex::outputs`](super::RangeIndex::outputs).
+/// Where a batch of answers goes; what is wanted follows from which outputs are there.
+///
+/// `n` is the number of queries, the length of the bounds.
+#[derive(Debug)]
+pub struct Answers<'a, K> {
+    /// The value with the smallest key of each range, `n` of them, as the bits that the column has for it. Where the range
+    /// holds no value, the bits of [`Key::MAX`].
+    pub values: Option<&'a mut [K]>,
+    /// The leftmost position of that minimum, 0-based, `n` of them; 0 where the range holds no value.
+    pub positions: Option<&'a mut [i64]>,
+    /// A bitmap, least significant bit first, of `n.div_ceil(64)` words: a bit is set where the range holds a value
+    /// that is not NULL. Bits past `n` are cleared.
+    pub valid: &'a mut [u64],
+}
+
+impl<K> Answers<'_, K> {
+    /// That all slices fit `left`.
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`] with the name of the first slice that does not.
+    pub fn check(&self, left: &[i64], right: &[i64]) -> Result<(), EngineError> {
+        self.check_lengths(left.len(), right.len())
+    }
+
+    /// That all slices fit `n` left bounds, of which there are `right` right ones.
+    pub(crate) fn check_lengths(&self, n: usize, right: usize) -> Result<(), EngineError> {
+        let fits = |what, expected, found| {
+            if expected == found {
+                Ok(())
+            } else {
+                Err(EngineError::Lengths {
+                    what,
+                    expected,
+                    found,
+                })
+            }
+        };
+        fits("the slice of right bounds", n, right)?;
+        if let Some(values) = &self.values {
+            fits("the slice for values", n, values.len())?;
+        }
+        if let Some(positions) = &self.positions {
+            fits("the slice for positions", n, positions.len())?;
+        }
+        fits(
+            "the bitmap of valid answers",
+            n.div_ceil(64),
+            self.valid.len(),
+        )
+    }
+}
+
+/// Where the answers of a batch go, made by [`RangeIndex::outputs`](crate::RangeIndex::outputs).
 #[derive(Debug)]
 pub struct Outputs<K> {
     /// See [`Answers::values`].

@@ -1,19 +1,19 @@
 //! A tile: queries that go through the search together, so that their cache misses overlap.
 
-use super::levels::{LEVELS, WINDOW_LINES};
-use crate::Key;
+use crate::cpu::rmq::levels::{LEVELS, WINDOW_LINES};
+use crate::key::Key;
 
 /// Queries in a tile: one for each bit of a word, and few enough that all tiles under way stay in the L1 cache.
-pub(super) const TILE: usize = 64;
+pub(crate) const TILE: usize = 64;
 
 /// A set of queries of a tile. Adding and walking take no branch and no memory, unlike with a list.
 #[derive(Debug)]
-pub(super) struct Set(pub(super) u64);
+pub(crate) struct Set(pub(crate) u64);
 
 impl Set {
     /// This query, if `wanted`.
     #[inline(always)]
-    pub(super) fn one(query: usize, wanted: bool) -> u64 {
+    pub(crate) fn one(query: usize, wanted: bool) -> u64 {
         u64::from(wanted) << (query % TILE)
     }
 }
@@ -36,38 +36,38 @@ impl Iterator for Set {
 /// Where the minimum of a query stands, as far as known: a block, and the level it belongs to (0: a single position).
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct Place(pub(super) u64);
+pub(crate) struct Place(pub(crate) u64);
 
 impl Place {
     /// Block numbers and positions stay below 2^47 (see `Layout::new`), so the level fits above.
-    pub(super) const LEVEL_SHIFT: u32 = 56;
+    pub(crate) const LEVEL_SHIFT: u32 = 56;
 
     #[inline(always)]
-    pub(super) fn new(level: usize, block: usize) -> Self {
+    pub(crate) fn new(level: usize, block: usize) -> Self {
         Self((level as u64) << Self::LEVEL_SHIFT | block as u64)
     }
 
     #[inline(always)]
-    pub(super) fn level(self) -> usize {
+    pub(crate) fn level(self) -> usize {
         (self.0 >> Self::LEVEL_SHIFT) as usize
     }
 
     #[inline(always)]
-    pub(super) fn block(self) -> usize {
+    pub(crate) fn block(self) -> usize {
         (self.0 & ((1 << Self::LEVEL_SHIFT) - 1)) as usize
     }
 }
 
 /// Where the queries of a tile start: what is known before any key is read.
 #[derive(Debug)]
-pub(super) struct Plan<K> {
+pub(crate) struct Plan<K> {
     /// The address of the first and of the last block's key, at the level where a query starts.
-    pub(super) first: [*const K; TILE],
-    pub(super) last: [*const K; TILE],
+    pub(crate) first: [*const K; TILE],
+    pub(crate) last: [*const K; TILE],
 }
 
 impl<K> Plan<K> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             first: [std::ptr::null(); TILE],
             last: [std::ptr::null(); TILE],
@@ -77,29 +77,29 @@ impl<K> Plan<K> {
 
 /// The state of the queries of a tile.
 #[derive(Debug)]
-pub(super) struct Tile<K> {
+pub(crate) struct Tile<K> {
     /// Inclusive bounds, clipped, counted from the origin of blocks. Position 0 to 0 where a range is empty.
-    pub(super) left: [usize; TILE],
-    pub(super) right: [usize; TILE],
+    pub(crate) left: [usize; TILE],
+    pub(crate) right: [usize; TILE],
     /// The smallest key found so far.
-    pub(super) best: [K; TILE],
+    pub(crate) best: [K; TILE],
     /// Where it stands.
-    pub(super) place: [Place; TILE],
+    pub(crate) place: [Place; TILE],
     /// Queries whose range is not empty.
-    pub(super) some: u64,
+    pub(crate) some: u64,
     /// Queries by the level they start at: 1 to 3 with a window, 4 with the sparse table.
-    pub(super) start: [u64; LEVELS],
+    pub(crate) start: [u64; LEVELS],
     /// Queries that go down at their left end into a line of level `k` (0: of the column).
-    pub(super) down_left: [u64; LEVELS],
+    pub(crate) down_left: [u64; LEVELS],
     /// The same at their right end.
-    pub(super) down_right: [u64; LEVELS],
+    pub(crate) down_right: [u64; LEVELS],
     /// The number of the first query in the batch, and how many there are.
-    pub(super) first: usize,
-    pub(super) len: usize,
+    pub(crate) first: usize,
+    pub(crate) len: usize,
 }
 
 impl<K: Key> Tile<K> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             left: [0; TILE],
             right: [0; TILE],
@@ -117,18 +117,18 @@ impl<K: Key> Tile<K> {
 
 /// What a plan is made with.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Planner<K> {
+pub(crate) struct Planner<K> {
     /// The last position of the column, -1 where it is empty.
-    pub(super) last: i64,
-    /// See [`lead`](super::levels::lead).
-    pub(super) lead: usize,
+    pub(crate) last: i64,
+    /// See [`lead`](crate::cpu::rmq::levels::lead).
+    pub(crate) lead: usize,
     /// Each level's keys.
-    pub(super) level: [*const K; LEVELS],
+    pub(crate) level: [*const K; LEVELS],
 }
 
 /// Clips bounds, and decides where each query starts: one query after the other.
 #[inline(always)]
-pub(super) fn plan<K: Key>(
+pub(crate) fn plan<K: Key>(
     planner: &Planner<K>,
     left: &[i64],
     right: &[i64],
@@ -163,7 +163,7 @@ pub(super) fn plan<K: Key>(
 impl<K> Tile<K> {
     /// Sorts the queries by where they start; `wide[k]` has those too wide for a window of level `k + 1`.
     #[inline(always)]
-    pub(super) fn set_starts(&mut self, some: u64, wide: [u64; 3]) {
+    pub(crate) fn set_starts(&mut self, some: u64, wide: [u64; 3]) {
         self.some = some;
         self.start = [
             some & !wide[0],
@@ -179,16 +179,16 @@ impl<K> Tile<K> {
 /// Where the offset of the first minimum of a block lies, by level: `bits` from bit `start * 8 + block * bits` on.
 /// Eight entries, as a vector has; the last ones are not used.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Offsets {
+pub(crate) struct Offsets {
     /// First byte.
-    pub(super) start: [u64; 8],
+    pub(crate) start: [u64; 8],
     /// All bits, but none for level 0, whose places are positions: they read the first entry, and mask it away.
-    pub(super) keep: [u64; 8],
+    pub(crate) keep: [u64; 8],
     /// Bits an entry as a power of two.
-    pub(super) log_bits: [u64; 8],
-    pub(super) mask: [u64; 8],
+    pub(crate) log_bits: [u64; 8],
+    pub(crate) mask: [u64; 8],
     /// Positions a block as a power of two.
-    pub(super) shift: [u64; 8],
+    pub(crate) shift: [u64; 8],
 }
 
 /// Resolves places to positions, counted from the column's first value: one after the other.
@@ -196,7 +196,7 @@ pub(super) struct Offsets {
 /// # Safety
 /// `bytes` is the index that `offsets` and `places` belong to.
 #[inline(always)]
-pub(super) unsafe fn positions(
+pub(crate) unsafe fn positions(
     bytes: *const u8,
     offsets: &Offsets,
     lead: usize,

@@ -7,10 +7,13 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::CpuEngine;
-use super::dispatch::CpuKey;
-use super::pieces::ChunkedColumn;
-use crate::{Answers, BuildOptions, Column, EngineError, RangeIndex};
+use crate::column::Column;
+use crate::cpu::chunked_scan::ChunkedColumn;
+use crate::cpu::engine::CpuEngine;
+use crate::cpu::rmq::cpu_key::CpuKey;
+use crate::engine::{BuildOptions, RangeIndex};
+use crate::error::EngineError;
+use crate::outputs::Answers;
 
 /// Ranges are scanned while they have no more rows, all together, than the column divided by this: what they cost in vain where an index
 /// is built in the end is little beside that.
@@ -190,7 +193,8 @@ fn rows(left: &[i64], right: &[i64]) -> usize {
 #[allow(clippy::cast_precision_loss, reason = "small numbers")]
 mod tests {
     use super::*;
-    use crate::{Encoding, Validity};
+    use crate::column::Validity;
+    use crate::key::Encoding;
     use rmq_testing::random;
 
     /// What a query may find: the value's bits and its position.

@@ -9,25 +9,26 @@
 //! that the stage before asked for while the other tiles were worked on. Within a stage queries are kept in sets by
 //! what is to be done, built without branches, so that each loop is straight code.
 
-use super::levels::{BLOCK, LEVELS, Levels};
-use super::simd::{Kernel, prefetch};
-use super::tile::{Offsets, Place, Plan, Planner, Set, TILE, Tile, plan};
-use super::validity::NextValid;
-use crate::Plain;
-use crate::{Answers, Encoding, Key};
+use crate::cpu::rmq::kernels::kernel::Kernel;
+use crate::cpu::rmq::levels::{BLOCK, LEVELS, Levels};
+use crate::cpu::rmq::next_valid::NextValid;
+use crate::cpu::rmq::tile::{Offsets, Place, Plan, Planner, Set, TILE, Tile, plan};
+use crate::cpu::simd::prefetch::prefetch;
+use crate::key::{Encoding, Key, Plain};
+use crate::outputs::Answers;
 
 /// Tiles under way.
 const STAGES: usize = 5;
 
 /// What a batch is searched in.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Context<'a, K> {
-    pub(super) column: &'a [K],
+pub(crate) struct Context<'a, K> {
+    pub(crate) column: &'a [K],
     /// How many values the first block lacks before the column's first.
-    pub(super) lead: usize,
-    pub(super) encoding: Encoding<K>,
-    pub(super) levels: &'a Levels<K>,
-    pub(super) valid: Option<&'a NextValid>,
+    pub(crate) lead: usize,
+    pub(crate) encoding: Encoding<K>,
+    pub(crate) levels: &'a Levels<K>,
+    pub(crate) valid: Option<&'a NextValid>,
 }
 
 /// The context, unpacked to what the loops need.
@@ -50,7 +51,7 @@ struct Search<'a, K> {
 /// The levels (with positions where `POSITIONS`) were built of this column, or of one of the same length and lead, and
 /// the machine has the instructions of `S`.
 #[inline(always)]
-pub(super) unsafe fn answer<K: Key + Plain, S: Kernel<K>, const POSITIONS: bool>(
+pub(crate) unsafe fn answer<K: Key + Plain, S: Kernel<K>, const POSITIONS: bool>(
     context: Context<'_, K>,
     left: &[i64],
     right: &[i64],

@@ -2,12 +2,12 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, window_lines};
-use crate::Encoding;
-use crate::cpu::levels::WINDOW_LINES;
+use crate::cpu::rmq::kernels::kernel::{Kernel, window_lines};
+use crate::cpu::rmq::levels::WINDOW_LINES;
+use crate::key::Encoding;
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cpu) struct Avx2;
+pub(crate) struct Avx2;
 
 /// Lane masks of eight 32-bit lanes.
 #[inline(always)]

@@ -1,11 +1,11 @@
 //! Plain Rust over arrays of fixed size, which the compiler turns into the vectors of the base instruction set.
 
-use super::{Kernel, NOWHERE, between};
-use crate::cpu::levels::BLOCK;
-use crate::{Encoding, Key};
+use crate::cpu::rmq::kernels::kernel::{Kernel, NOWHERE, between};
+use crate::cpu::rmq::levels::BLOCK;
+use crate::key::{Encoding, Key};
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cpu) struct Portable;
+pub(crate) struct Portable;
 
 /// The smallest of `N` keys under a mask and its first lane.
 #[inline(always)]

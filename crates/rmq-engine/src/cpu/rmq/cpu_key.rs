@@ -3,16 +3,17 @@
 //! The build and the search are generic over a [`Kernel`] and always inlined; each function here carries the
 //! `target_feature`s of one instruction set, so all that is inlined into it is compiled for that set.
 
-use super::build::{self, Source};
-use super::levels::Parts;
-use super::search::{self, Context};
-use super::simd::portable::Portable;
-use super::simd::{Kernel, Simd};
-use crate::Plain;
-use crate::{Answers, Key};
+use crate::cpu::rmq::build::{self, Source};
+use crate::cpu::rmq::kernels::kernel::Kernel;
+use crate::cpu::rmq::kernels::portable::Portable;
+use crate::cpu::rmq::levels::Parts;
+use crate::cpu::rmq::search::{self, Context};
+use crate::cpu::simd::dispatch::Simd;
+use crate::key::{Key, Plain};
+use crate::outputs::Answers;
 
 /// A key with code for each instruction set.
-pub(super) trait CpuKey: Key + Plain {
+pub(crate) trait CpuKey: Key + Plain {
     /// See [`build::fill`].
     ///
     /// # Safety
@@ -23,7 +24,7 @@ pub(super) trait CpuKey: Key + Plain {
     ///
     /// # Safety
     /// `simd` is available; the levels of `context` (with positions where these are asked for) were built of its column, or
-    /// of one of the same length and [`lead`](super::levels::lead).
+    /// of one of the same length and [`lead`](crate::cpu::rmq::levels::lead).
     unsafe fn answer(
         simd: Simd,
         context: Context<'_, Self>,
@@ -55,11 +56,11 @@ unsafe fn answer_with<K: Key + Plain, S: Kernel<K>>(
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Answers, Context, Kernel, Key, Parts, Plain, Source, answer_with, build};
-    use crate::cpu::simd::avx2::Avx2;
-    use crate::cpu::simd::avx512::Avx512;
+    use crate::cpu::rmq::kernels::avx2::Avx2;
+    use crate::cpu::rmq::kernels::avx512::Avx512;
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) unsafe fn fill_avx512<K: Key + Plain>(
+    pub(crate) unsafe fn fill_avx512<K: Key + Plain>(
         source: Source<'_, K>,
         top: usize,
         parts: Parts<'_, K>,
@@ -70,7 +71,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) unsafe fn fill_avx2<K: Key + Plain>(
+    pub(crate) unsafe fn fill_avx2<K: Key + Plain>(
         source: Source<'_, K>,
         top: usize,
         parts: Parts<'_, K>,
@@ -81,7 +82,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) unsafe fn answer_avx512<K: Key + Plain>(
+    pub(crate) unsafe fn answer_avx512<K: Key + Plain>(
         context: Context<'_, K>,
         left: &[i64],
         right: &[i64],
@@ -94,7 +95,7 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2,bmi1,bmi2,lzcnt,popcnt")]
-    pub(super) unsafe fn answer_avx2<K: Key + Plain>(
+    pub(crate) unsafe fn answer_avx2<K: Key + Plain>(
         context: Context<'_, K>,
         left: &[i64],
         right: &[i64],

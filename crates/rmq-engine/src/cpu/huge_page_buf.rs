@@ -6,18 +6,19 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
-use crate::{EngineError, Plain};
+use crate::error::EngineError;
+use crate::key::Plain;
 
 /// What memory is aligned to: a block of 16 keys of the widest kind, four cache lines. A line of keys can so be found
 /// from the address of any key in it.
-pub(super) const ALIGN: usize = 256;
+pub(crate) const ALIGN: usize = 256;
 
 /// A huge page of x86-64 and of aarch64 with 4 KiB base pages.
 const HUGE: usize = 2 << 20;
 
 /// Owned bytes, zero at first, aligned to [`ALIGN`].
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     start: NonNull<u8>,
     bytes: usize,
     source: Source,
@@ -40,7 +41,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     /// `bytes` zeroed bytes, or an error where they cannot be had: nothing aborts.
-    pub(super) fn zeroed(bytes: usize) -> Result<Self, EngineError> {
+    pub(crate) fn zeroed(bytes: usize) -> Result<Self, EngineError> {
         let failed = EngineError::OutOfMemory { bytes };
         #[cfg(unix)]
         if bytes >= HUGE {
@@ -99,12 +100,12 @@ impl Memory {
     }
 
     /// Number of bytes asked for.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// `len` items of `T` from byte `offset` on.
-    pub(super) fn slice<T: Plain>(&self, offset: usize, len: usize) -> &[T] {
+    pub(crate) fn slice<T: Plain>(&self, offset: usize, len: usize) -> &[T] {
         self.check::<T>(offset, len);
         // SAFETY: checked to lie inside and to be aligned; the bytes are initialised (zeroed, then only ever written
         // as `Plain` items), and any bytes are a `Plain` item.
@@ -112,7 +113,7 @@ impl Memory {
     }
 
     /// As [`Memory::slice`], to write.
-    pub(super) fn slice_mut<T: Plain>(&mut self, offset: usize, len: usize) -> &mut [T] {
+    pub(crate) fn slice_mut<T: Plain>(&mut self, offset: usize, len: usize) -> &mut [T] {
         self.check::<T>(offset, len);
         // SAFETY: as in `slice`, and `&mut self` makes it the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset).cast(), len) }

@@ -2,13 +2,13 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, window_lines};
-use crate::cpu::levels::WINDOW_LINES;
-use crate::cpu::tile::{self, Offsets, Place, Plan, Planner, TILE, Tile};
-use crate::{Encoding, Key};
+use crate::cpu::rmq::kernels::kernel::{Kernel, window_lines};
+use crate::cpu::rmq::levels::WINDOW_LINES;
+use crate::cpu::rmq::tile::{self, Offsets, Place, Plan, Planner, TILE, Tile};
+use crate::key::{Encoding, Key};
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cpu) struct Avx512;
+pub(crate) struct Avx512;
 
 impl Kernel<u32> for Avx512 {
     #[inline(always)]

@@ -7,24 +7,24 @@
 //!
 //! Everything lies in one piece of memory, the small and hot parts first.
 
-use super::memory::{ALIGN, Memory};
-use crate::Plain;
-use crate::{EngineError, Key};
+use crate::cpu::huge_page_buf::{ALIGN, Memory};
+use crate::error::EngineError;
+use crate::key::{Key, Plain};
 
 /// Values in a block: of the column at level 0, of level `k` above.
-pub(super) const BLOCK: usize = 16;
+pub(crate) const BLOCK: usize = 16;
 
 /// Levels of minima above the column.
-pub(super) const LEVELS: usize = 4;
+pub(crate) const LEVELS: usize = 4;
 
 /// Lines of [`BLOCK`] keys that a window spans at most: see [`Kernel::window`](super::simd::Kernel::window).
-pub(super) const WINDOW_LINES: usize = 2;
+pub(crate) const WINDOW_LINES: usize = 2;
 
 /// Where the parts of an index lie in its memory, in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     /// Entries of each level, `[0]` is level 1.
-    pub(super) len: [usize; LEVELS],
+    pub(crate) len: [usize; LEVELS],
     level: [usize; LEVELS],
     offset: [usize; LEVELS],
     sparse: usize,
@@ -37,7 +37,7 @@ pub(super) struct Layout {
 
 impl Layout {
     /// The layout for `rows` values, `lead` of the first block missing (see [`lead`]).
-    pub(super) fn new<K: Key>(
+    pub(crate) fn new<K: Key>(
         rows: usize,
         lead: usize,
         positions: bool,
@@ -98,7 +98,7 @@ impl Layout {
     }
 
     /// Bytes of the whole index.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 }
@@ -112,7 +112,7 @@ fn padded_len(len: usize) -> usize {
 ///
 /// Positions are counted from the start of that line within the engine. A column that begins within a line, as a slice
 /// of a larger one does, so costs no second line a block.
-pub(super) fn lead<K: Key>(column: &[K]) -> usize {
+pub(crate) fn lead<K: Key>(column: &[K]) -> usize {
     if size_of::<K>() * BLOCK > 128 {
         return 0; // a block is several lines anyway
     }
@@ -121,7 +121,7 @@ pub(super) fn lead<K: Key>(column: &[K]) -> usize {
 
 /// The parts of an index that the minima of whole blocks are written to, or read from.
 #[derive(Debug)]
-pub(super) struct Levels<K> {
+pub(crate) struct Levels<K> {
     memory: Memory,
     layout: Layout,
     key: std::marker::PhantomData<K>,
@@ -129,7 +129,7 @@ pub(super) struct Levels<K> {
 
 impl<K: Key + Plain> Levels<K> {
     /// Empty levels.
-    pub(super) fn new(layout: Layout) -> Result<Self, EngineError> {
+    pub(crate) fn new(layout: Layout) -> Result<Self, EngineError> {
         Ok(Self {
             memory: Memory::zeroed(layout.bytes)?,
             layout,
@@ -137,24 +137,24 @@ impl<K: Key + Plain> Levels<K> {
         })
     }
 
-    pub(super) fn layout(&self) -> &Layout {
+    pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
 
     /// Level `k` (0 is level 1) with its padding.
-    pub(super) fn level(&self, k: usize) -> &[K] {
+    pub(crate) fn level(&self, k: usize) -> &[K] {
         self.memory
             .slice(self.layout.level[k], padded_len(self.layout.len[k]))
     }
 
     /// The sparse table over level 4: row `j` begins at `j * len[3]`.
-    pub(super) fn sparse(&self) -> &[K] {
+    pub(crate) fn sparse(&self) -> &[K] {
         let len = self.layout.rows * self.layout.len[LEVELS - 1];
         self.memory.slice(self.layout.sparse, len)
     }
 
     /// The block of level 4 that each entry of the sparse table stems from; empty without positions.
-    pub(super) fn sparse_place(&self) -> &[u32] {
+    pub(crate) fn sparse_place(&self) -> &[u32] {
         let len = if self.layout.positions {
             self.layout.rows * self.layout.len[LEVELS - 1]
         } else {
@@ -164,21 +164,21 @@ impl<K: Key + Plain> Levels<K> {
     }
 
     /// All bytes, for the offsets within blocks, which differ in width (see [`Levels::offset_start`]).
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         self.memory.slice(0, self.memory.bytes())
     }
 
     /// Where the offsets of level `k + 1` begin in [`Levels::bytes`].
-    pub(super) fn offset_start(&self, k: usize) -> usize {
+    pub(crate) fn offset_start(&self, k: usize) -> usize {
         self.layout.offset[k]
     }
 
-    pub(super) fn has_positions(&self) -> bool {
+    pub(crate) fn has_positions(&self) -> bool {
         self.layout.positions
     }
 
     /// The parts that a build fills block by block, all of level 4's blocks at once.
-    pub(super) fn parts(&mut self) -> Parts<'_, K> {
+    pub(crate) fn parts(&mut self) -> Parts<'_, K> {
         let layout = self.layout;
         let memory = &mut self.memory;
         let mut key_part =
@@ -207,7 +207,7 @@ impl<K: Key + Plain> Levels<K> {
     }
 
     /// Fills the sparse table from level 4.
-    pub(super) fn fill_sparse(&mut self) {
+    pub(crate) fn fill_sparse(&mut self) {
         let Layout {
             len,
             rows,
@@ -244,27 +244,27 @@ impl<K: Key + Plain> Levels<K> {
 }
 
 /// Mutable views of a run of level-4 blocks, to be filled by one thread.
-pub(super) struct Parts<'a, K> {
+pub(crate) struct Parts<'a, K> {
     /// Levels 1 to 4 of these blocks.
-    pub(super) level: [&'a mut [K]; LEVELS],
-    pub(super) offset: Option<Offsets<'a>>,
+    pub(crate) level: [&'a mut [K]; LEVELS],
+    pub(crate) offset: Option<Offsets<'a>>,
 }
 
 /// Where, in each block, its first smallest value stands.
-pub(super) struct Offsets<'a> {
+pub(crate) struct Offsets<'a> {
     /// Level 1: two blocks a byte, the even one in the low half.
-    pub(super) nibbles: &'a mut [u8],
+    pub(crate) nibbles: &'a mut [u8],
     /// Level 2.
-    pub(super) bytes: &'a mut [u8],
+    pub(crate) bytes: &'a mut [u8],
     /// Level 3: 12 bits used.
-    pub(super) words: &'a mut [u16],
+    pub(crate) words: &'a mut [u16],
     /// Level 4.
-    pub(super) top: &'a mut [u16],
+    pub(crate) top: &'a mut [u16],
 }
 
 impl<K> Parts<'_, K> {
     /// The first `blocks` level-4 blocks, and the rest.
-    pub(super) fn split(self, blocks: usize) -> (Self, Self) {
+    pub(crate) fn split(self, blocks: usize) -> (Self, Self) {
         fn cut<T>(part: &mut [T], at: usize) -> (&mut [T], &mut [T]) {
             part.split_at_mut(at.min(part.len()))
         }

@@ -1,13 +1,15 @@
 //! Fills the levels: one pass over the column, each level from the lines of the one below while they are in cache.
 
-use super::dispatch::CpuKey;
-use super::levels::{BLOCK, Levels, Parts};
-use super::memory::Memory;
-use super::simd::{Kernel, Simd, prefetch};
-use super::validity::NextValid;
-use crate::Plain;
-use crate::column::word;
-use crate::{Column, Encoding, EngineError, Key, Validity};
+use crate::column::{Column, Validity, word};
+use crate::cpu::huge_page_buf::Memory;
+use crate::cpu::rmq::cpu_key::CpuKey;
+use crate::cpu::rmq::kernels::kernel::Kernel;
+use crate::cpu::rmq::levels::{BLOCK, Levels, Parts};
+use crate::cpu::rmq::next_valid::NextValid;
+use crate::cpu::simd::dispatch::Simd;
+use crate::cpu::simd::prefetch::prefetch;
+use crate::error::EngineError;
+use crate::key::{Encoding, Key, Plain};
 
 /// Values under a block of level 4.
 const TOP: usize = BLOCK * BLOCK * BLOCK * BLOCK;
@@ -20,10 +22,10 @@ const AHEAD: usize = 4096;
 
 /// The values that levels are built of.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Source<'a, K> {
-    pub(super) values: &'a [K],
-    pub(super) lead: usize,
-    pub(super) encoding: Encoding<K>,
+pub(crate) struct Source<'a, K> {
+    pub(crate) values: &'a [K],
+    pub(crate) lead: usize,
+    pub(crate) encoding: Encoding<K>,
 }
 
 /// How many threads are worth starting for `rows` values.
@@ -32,7 +34,7 @@ fn threads(rows: usize, wanted: usize) -> usize {
 }
 
 /// Fills all levels and the sparse table, on up to `wanted` threads. `simd` is available.
-pub(super) fn fill_levels<K: CpuKey>(
+pub(crate) fn fill_levels<K: CpuKey>(
     levels: &mut Levels<K>,
     source: Source<'_, K>,
     simd: Simd,
@@ -66,7 +68,7 @@ pub(super) fn fill_levels<K: CpuKey>(
 
 /// Fills the parts that begin at block `top` of level 4, padding included.
 #[inline(always)]
-pub(super) fn fill<K: Key + Plain, S: Kernel<K>>(
+pub(crate) fn fill<K: Key + Plain, S: Kernel<K>>(
     source: Source<'_, K>,
     top: usize,
     mut parts: Parts<'_, K>,
@@ -162,7 +164,7 @@ fn inside(from: usize, begin: usize, end: usize) -> u32 {
 }
 
 /// A column of keys with [`Key::MAX`] for NULL, and which positions are not NULL.
-pub(super) fn without_nulls<K: CpuKey>(
+pub(crate) fn without_nulls<K: CpuKey>(
     column: &Column<K>,
     validity: &Validity,
     wanted: usize,

@@ -2,9 +2,13 @@
 
 use std::sync::Arc;
 
-use super::dispatch::CpuKey;
-use super::{Numbers, prefetch};
-use crate::{Answers, Column, Encoding, EngineError, Validity};
+use crate::column::{Column, Validity};
+use crate::cpu::huge_page_buf::Numbers;
+use crate::cpu::rmq::cpu_key::CpuKey;
+use crate::cpu::simd::prefetch::prefetch;
+use crate::error::EngineError;
+use crate::key::Encoding;
+use crate::outputs::Answers;
 
 /// Ranges whose rows are asked of memory while those before are looked at.
 const TILE: usize = 64;
@@ -13,7 +17,7 @@ const TILE: usize = 64;
 const SHORT: usize = 4;
 
 /// A column in the pieces it came in. None is empty.
-pub(super) struct ChunkedColumn<K> {
+pub(crate) struct ChunkedColumn<K> {
     columns: Vec<Column<K>>,
     /// Where each begins, and the end of the last.
     starts: Vec<usize>,
@@ -25,7 +29,7 @@ pub(super) struct ChunkedColumn<K> {
 
 impl<K: CpuKey> ChunkedColumn<K> {
     #[expect(clippy::cast_precision_loss, reason = "about")]
-    pub(super) fn new(columns: Vec<Column<K>>) -> Self {
+    pub(crate) fn new(columns: Vec<Column<K>>) -> Self {
         let columns = columns.into_iter().filter(|column| !column.is_empty());
         let columns: Vec<_> = columns.collect();
         let mut starts = vec![0];
@@ -43,12 +47,12 @@ impl<K: CpuKey> ChunkedColumn<K> {
     }
 
     /// How many pieces there are.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.columns.len()
     }
 
     /// How many rows there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }
 
@@ -69,7 +73,7 @@ impl<K: CpuKey> ChunkedColumn<K> {
     }
 
     /// As [`RangeIndex::answer`](crate::RangeIndex::answer), of slices that fit each other.
-    pub(super) fn answer(
+    pub(crate) fn answer(
         &self,
         left: &[i64],
         right: &[i64],
@@ -120,7 +124,7 @@ impl<K: CpuKey> ChunkedColumn<K> {
     }
 
     /// The column in one piece.
-    pub(super) fn put_together(&self) -> Result<Column<K>, EngineError> {
+    pub(crate) fn put_together(&self) -> Result<Column<K>, EngineError> {
         if let [one] = self.columns.as_slice() {
             return Ok(one.clone());
         }

@@ -3,7 +3,8 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use super::{EngineError, Key};
+use crate::error::EngineError;
+use crate::key::Key;
 
 /// Keys that ascend, in one segment or in several, one after another.
 #[derive(Clone, Copy)]

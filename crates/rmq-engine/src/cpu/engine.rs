@@ -1,0 +1,104 @@
+//! The engine for CPUs as an implementation of [`Engine`].
+
+use std::sync::Arc;
+
+use crate::column::Column;
+use crate::cpu::rmq::cpu_key::CpuKey;
+use crate::cpu::rmq::index::CpuIndex;
+use crate::cpu::rmq::levels::{self, Layout};
+use crate::cpu::rmq::next_valid::NextValid;
+use crate::cpu::simd::dispatch::Simd;
+use crate::engine::{BuildOptions, ColumnSize, Engine, RangeIndex};
+use crate::error::EngineError;
+
+/// The engine for CPUs: see the [module](self).
+#[derive(Debug, Clone, Copy)]
+pub struct CpuEngine {
+    simd: Simd,
+}
+
+impl Default for CpuEngine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CpuEngine {
+    /// With the best vector instructions of this machine.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { simd: Simd::best() }
+    }
+
+    /// With these vector instructions: for tests and comparisons.
+    ///
+    /// # Errors
+    /// [`EngineError::Unsupported`] where this machine lacks them.
+    pub fn with_simd(simd: Simd) -> Result<Self, EngineError> {
+        Ok(Self {
+            simd: simd.check()?,
+        })
+    }
+
+    /// The vector instructions it uses.
+    #[must_use]
+    pub fn simd(&self) -> Simd {
+        self.simd
+    }
+
+    pub(crate) fn build<K: CpuKey>(
+        self,
+        column: &Column<K>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<K>>, EngineError> {
+        Ok(Arc::new(CpuIndex::build(column, options, self.simd)?))
+    }
+}
+
+impl Engine for CpuEngine {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn build_u32(
+        &self,
+        column: Column<u32>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<u32>>, EngineError> {
+        self.build(&column, options)
+    }
+
+    fn build_u64(
+        &self,
+        column: Column<u64>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<u64>>, EngineError> {
+        self.build(&column, options)
+    }
+
+    fn build_u128(
+        &self,
+        column: Column<u128>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError> {
+        self.build(&column, options)
+    }
+
+    fn memory_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
+        // A lead adds at most one block a level; the largest is asked for.
+        let lead = levels::BLOCK - 1;
+        let levels = match size.key_bytes {
+            ..=4 => Layout::new::<u32>(size.rows, lead, options.positions),
+            5..=8 => Layout::new::<u64>(size.rows, lead, options.positions),
+            _ => Layout::new::<u128>(size.rows, lead, options.positions),
+        };
+        let index = levels.map_or(usize::MAX, |layout| layout.bytes());
+        if !size.nulls {
+            return index;
+        }
+        let copy = size.rows.saturating_mul(size.key_bytes);
+        index
+            .saturating_add(copy)
+            .saturating_add(NextValid::bytes_for(size.rows))
+    }
+}

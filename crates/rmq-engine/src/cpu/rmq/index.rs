@@ -1,0 +1,207 @@
+//! The index of a column as an implementation of [`RangeIndex`].
+
+use std::fmt;
+
+use crate::column::{Column, SharedSlice};
+use crate::cpu::huge_page_buf::Memory;
+use crate::cpu::rmq::build::{self, Source};
+use crate::cpu::rmq::cpu_key::CpuKey;
+use crate::cpu::rmq::levels::{self, Layout, Levels};
+use crate::cpu::rmq::next_valid::NextValid;
+use crate::cpu::rmq::search::Context;
+use crate::cpu::simd::dispatch::Simd;
+use crate::engine::{BuildOptions, RangeIndex};
+use crate::error::EngineError;
+use crate::key::{Encoding, Key};
+use crate::outputs::Answers;
+
+/// An index over a slice that is borrowed, for [`Index`](crate::index::Index).
+macro_rules! index_slice {
+    ($name:ident, $key:ty) => {
+        pub(crate) fn $name<'a>(
+            values: &'a [$key],
+            encoding: Encoding<$key>,
+            options: &BuildOptions,
+        ) -> Result<Box<dyn RangeIndex<$key> + 'a>, EngineError> {
+            let storage = Storage::Slice(values);
+            let len = values.len();
+            let index = CpuIndex::over(storage, len, encoding, None, options, Simd::best())?;
+            Ok(Box::new(index))
+        }
+    };
+}
+
+index_slice!(index_u32, u32);
+index_slice!(index_u64, u64);
+index_slice!(index_u128, u128);
+
+/// A column with its hierarchy of chunk minima.
+pub(crate) struct CpuIndex<'a, K> {
+    column: Storage<'a, K>,
+    len: usize,
+    lead: usize,
+    /// How the values of `column` become keys.
+    encoding: Encoding<K>,
+    /// How keys become the bits that were handed in.
+    decoding: Encoding<K>,
+    levels: Levels<K>,
+    valid: Option<NextValid>,
+    simd: Simd,
+}
+
+/// Where the values of an indexed column are.
+enum Storage<'a, K> {
+    /// Borrowed, no NULLs.
+    Shared(SharedSlice<K>),
+    /// Borrowed, no NULLs.
+    Slice(&'a [K]),
+    /// A copy of encoded keys, [`Key::MAX`] for NULL.
+    Copy(Memory),
+}
+
+impl<K: CpuKey> CpuIndex<'static, K> {
+    /// Indexes a shared column.
+    pub(crate) fn build(
+        column: &Column<K>,
+        options: &BuildOptions,
+        simd: Simd,
+    ) -> Result<Self, EngineError> {
+        let len = column.len();
+        let nulls = column
+            .validity()
+            .filter(|validity| validity.null_count(len) > 0);
+        let Some(validity) = nulls else {
+            let encoding = column.encoding();
+            let storage = Storage::Shared(column.shared_bits().clone());
+            return Self::over(storage, len, encoding, None, options, simd);
+        };
+        let (keys, valid) = build::without_nulls(column, validity, options.threads)?;
+        let index = Self::over(
+            Storage::Copy(keys),
+            len,
+            Encoding::unsigned(),
+            Some(valid),
+            options,
+            simd,
+        )?;
+        Ok(Self {
+            decoding: column.encoding(),
+            ..index
+        })
+    }
+}
+
+impl<'a, K: CpuKey> CpuIndex<'a, K> {
+    fn over(
+        column: Storage<'a, K>,
+        len: usize,
+        encoding: Encoding<K>,
+        valid: Option<NextValid>,
+        options: &BuildOptions,
+        simd: Simd,
+    ) -> Result<Self, EngineError> {
+        let values = column.values(len);
+        let lead = levels::lead(values);
+        // The slice may have changed since its length was taken.
+        if values.len() != len {
+            return Err(EngineError::ColumnMoved);
+        }
+        let mut levels = Levels::new(Layout::new::<K>(len, lead, options.positions)?)?;
+        let source = Source {
+            values,
+            lead,
+            encoding,
+        };
+        build::fill_levels(&mut levels, source, simd, options.threads)?;
+        Ok(Self {
+            column,
+            len,
+            lead,
+            encoding,
+            decoding: encoding,
+            levels,
+            valid,
+            simd,
+        })
+    }
+}
+
+impl<K: CpuKey> Storage<'_, K> {
+    fn values(&self, len: usize) -> &[K] {
+        match self {
+            Self::Shared(shared) => (**shared).as_ref(),
+            Self::Slice(slice) => slice,
+            Self::Copy(memory) => memory.slice(0, len),
+        }
+    }
+}
+
+impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn has_positions(&self) -> bool {
+        self.levels.has_positions()
+    }
+
+    fn index_bytes(&self) -> usize {
+        self.levels.layout().bytes() + self.valid.as_ref().map_or(0, NextValid::bytes)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let copy = match &self.column {
+            Storage::Copy(memory) => memory.bytes(),
+            Storage::Shared(_) | Storage::Slice(_) => 0,
+        };
+        self.index_bytes() + copy
+    }
+
+    fn answer(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        mut out: Answers<'_, K>,
+    ) -> Result<(), EngineError> {
+        out.check(left, right)?;
+        if out.positions.is_some() && !self.has_positions() {
+            return Err(EngineError::NoPositions);
+        }
+        let column = self.column.values(self.len);
+        // The search reads within `len` values from a given alignment; memory that changed is not searched.
+        if column.len() != self.len || levels::lead(column) != self.lead {
+            return Err(EngineError::ColumnMoved);
+        }
+        let context = Context {
+            column,
+            lead: self.lead,
+            encoding: self.encoding,
+            levels: &self.levels,
+            valid: self.valid.as_ref(),
+        };
+        let keys = Answers {
+            values: out.values.as_deref_mut(),
+            positions: out.positions,
+            valid: out.valid,
+        };
+        // SAFETY: a `CpuEngine` has available instructions only, and length and lead were compared above.
+        unsafe { K::answer(self.simd, context, left, right, keys) };
+        if let Some(values) = out.values.filter(|_| self.decoding != Encoding::unsigned()) {
+            for value in values {
+                *value = self.decoding.decode(*value);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<K: Key> fmt::Debug for CpuIndex<'_, K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CpuIndex")
+            .field("len", &self.len)
+            .field("encoding", &self.encoding)
+            .field("nulls", &self.valid.is_some())
+            .field("simd", &self.simd)
+            .finish_non_exhaustive()
+    }
+}
