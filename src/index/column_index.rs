@@ -17,7 +17,7 @@ use crate::index::sort_keys::{Chunks, Decoder, Encoded, KeyColumn, encode, key_b
 use rmq_engine::Extreme;
 use rmq_engine::cpu::{CpuEngine, Late, late_u32, late_u64, late_u128};
 use rmq_engine::{
-    BuildOptions, Column, ColumnSize, Engine, EngineError, Key, Memory, Outputs, Plain, RangeIndex,
+    BuildOptions, Column, ColumnSize, Engine, EngineError, Key, Memory, Outputs, RangeIndex,
 };
 
 /// A column made ready to be asked for its smallest, or its largest, values and where they stand.
@@ -500,6 +500,6 @@ impl<K> Raw<K> {
 }
 
 /// An engine's numbers as Arrow's memory, without a copy.
-pub(crate) fn buffer<T: Plain + Send + Sync + 'static>(numbers: Memory<T>) -> Buffer {
+pub(crate) fn buffer<T: bytemuck::Pod + Send + Sync + 'static>(numbers: Memory<T>) -> Buffer {
     Buffer::from(Bytes::from_owner(numbers))
 }

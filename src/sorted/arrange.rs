@@ -11,7 +11,7 @@ use crate::index::sort_keys::{
     Chunks, Encoded, KeyColumn, encode, is_borrowed, is_ranked, key_bytes,
 };
 use crate::sorted::permutation::RowPermutation;
-use rmq_engine::Plain;
+use bytemuck::Pod;
 use rmq_engine::cpu::Numbers;
 use rmq_engine::{Column, Extreme, Key, Validity};
 
@@ -110,7 +110,7 @@ pub(crate) fn arranging_bytes(
 }
 
 /// The values of all columns in their places.
-fn moved<K: Key + Plain>(
+fn moved<K: Key + Pod>(
     first: Column<K>,
     rest: impl Iterator<Item = Result<KeyColumn>>,
     places: &RowPermutation,

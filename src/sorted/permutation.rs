@@ -8,7 +8,7 @@ use datafusion::common::Result;
 use crate::sorted::bucket_sort::{STEP, SortContext};
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::groups::NO_GROUP;
-use rmq_engine::Plain;
+use bytemuck::Pod;
 use rmq_engine::cpu::Numbers;
 
 /// What stands for the place of a row that is left out.
@@ -176,7 +176,7 @@ impl RowPermutation {
     }
 
     /// Values of all rows in their places; an error if `check` says that nobody waits for them any more.
-    pub(crate) fn arrange<'a, T: Plain + 'a>(
+    pub(crate) fn arrange<'a, T: Pod + 'a>(
         &self,
         chunks: impl IntoIterator<Item = &'a [T]>,
         check: &dyn Fn() -> Result<()>,

@@ -12,55 +12,16 @@ use datafusion::common::{Result, exec_err};
 
 use crate::index::devices::DeviceEngine;
 use crate::sorted::bucket_sort::{STEP, SortContext, sort_in_steps};
-use crate::sorted::candidates::CandidateRanges;
 use crate::sorted::device_keys::DeviceKeys;
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::groups::Groups;
-use crate::sorted::key_search::{Keys, LastFound, Number, are_sorted, is_sorted};
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::permutation::{RowPermutation, number};
-use rmq_engine::cpu::Numbers;
-use rmq_engine::{Column, Encoding, EngineError, SharedSlice, SortedKeys as KeysToSend};
-
-/// How a range key stands to a bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
-pub enum Comparison {
-    /// `key > bound`
-    Above,
-    /// `key >= bound`
-    AtLeast,
-    /// `key < bound`
-    Below,
-    /// `key <= bound`
-    AtMost,
-}
-
-impl Comparison {
-    /// Whether the bound is the lower end of a range.
-    pub(crate) fn is_lower(self) -> bool {
-        matches!(self, Self::Above | Self::AtLeast)
-    }
-
-    /// Whether a key that equals the bound is outside.
-    pub(crate) fn is_strict(self) -> bool {
-        matches!(self, Self::Above | Self::Below)
-    }
-
-    /// Whether a key compares so with a bound.
-    pub(crate) fn holds<K: Ord + ?Sized>(self, key: &K, bound: &K) -> bool {
-        match self {
-            Self::Above => key > bound,
-            Self::AtLeast => key >= bound,
-            Self::Below => key < bound,
-            Self::AtMost => key <= bound,
-        }
-    }
-
-    /// Whether the keys below the bound end before those that equal it, or behind them.
-    pub(crate) fn is_before_equal(self) -> bool {
-        self.is_lower() != self.is_strict()
-    }
-}
+use rmq_engine::cpu::{CpuKeySearch, HugePageBuf, SearchKey};
+use rmq_engine::{
+    BoundHints, CandidateRanges, Column, Comparison, Encoding, EngineError, Key, KeySearch,
+    LastFound, SortedKeys,
+};
 
 /// Rows in the order of their groups of equal keys, within a group in that of the range key. Rows with a NULL among
 /// their keys match nothing and are left out.
@@ -69,15 +30,16 @@ pub(crate) struct SortedRows {
     groups: Option<Groups>,
     /// Where each group begins, and the end of the last.
     starts: Vec<usize>,
-    keys: SortedKeys,
+    keys: RangeKeys,
 }
 
+/// The range keys of all rows, by group.
 #[derive(Debug)]
-enum SortedKeys {
-    W32(Keys<u32>),
-    W64(Keys<u64>),
-    W128(Keys<u128>),
-    /// As the rows came, and which row stands at each position; `None` where they came sorted.
+enum RangeKeys {
+    W32(CpuKeySearch<u32>),
+    W64(CpuKeySearch<u64>),
+    W128(CpuKeySearch<u128>),
+    /// Keys in input order, and the row at each position; `None` if the rows came sorted.
     Bytes(Rows, Option<Arc<Vec<u32>>>),
 }
 
@@ -165,20 +127,20 @@ impl Unsorted {
         let (keys, places) = match self.keys {
             OrderKeys::W32(columns) => {
                 let (keys, places) = sort(columns, &starts, places, context)?;
-                (SortedKeys::W32(keys), places)
+                (RangeKeys::W32(keys), places)
             }
             OrderKeys::W64(columns) => {
                 let (keys, places) = sort(columns, &starts, places, context)?;
-                (SortedKeys::W64(keys), places)
+                (RangeKeys::W64(keys), places)
             }
             OrderKeys::W128(columns) => {
                 let (keys, places) = sort(columns, &starts, places, context)?;
-                (SortedKeys::W128(keys), places)
+                (RangeKeys::W128(keys), places)
             }
             OrderKeys::Bytes(_, keys) => {
                 let places = sort_bytes(&keys, &starts, places, context)?;
                 let order = places.order().cloned();
-                (SortedKeys::Bytes(keys, order), places)
+                (RangeKeys::Bytes(keys, order), places)
             }
         };
         let rows = SortedRows {
@@ -199,10 +161,10 @@ impl SortedRows {
     /// About how many bytes the keys and the groups take, an order that is shared not included.
     pub(crate) fn bytes(&self) -> usize {
         let keys = match &self.keys {
-            SortedKeys::W32(keys) => keys.bytes(),
-            SortedKeys::W64(keys) => keys.bytes(),
-            SortedKeys::W128(keys) => keys.bytes(),
-            SortedKeys::Bytes(rows, _) => rows.size(),
+            RangeKeys::W32(keys) => keys.memory_bytes(),
+            RangeKeys::W64(keys) => keys.memory_bytes(),
+            RangeKeys::W128(keys) => keys.memory_bytes(),
+            RangeKeys::Bytes(rows, _) => rows.size(),
         };
         let groups = self.groups.as_ref().map_or(0, Groups::bytes);
         keys + groups + size_of_val(self.starts.as_slice())
@@ -211,7 +173,7 @@ impl SortedRows {
     /// For each of `rows` rows, the positions of its group: what bounds are found among.
     pub(crate) fn start(&self, rows: usize, equal: &[ArrayRef]) -> Result<CandidateRanges> {
         let Some(groups) = &self.groups else {
-            return Ok(CandidateRanges::of_all(rows, self.len()));
+            return Ok(CandidateRanges::all(rows, self.len()));
         };
         Ok(CandidateRanges::of_groups(
             groups.find(equal)?,
@@ -223,37 +185,37 @@ impl SortedRows {
     /// number what was found for it before.
     pub(crate) fn narrow(
         &self,
-        segments: &mut CandidateRanges,
+        candidates: &mut CandidateRanges,
         (number, comparison): (usize, Comparison),
         bounds: &ArrayRef,
         last_found: &mut LastFound,
     ) -> Result<()> {
         let (targets, nulls) = OrderKeys::of(bounds)?;
         if let Some(nulls) = nulls {
-            segments.leave_out(&nulls);
+            candidates.retain_rows(&nulls);
         }
-        let hints = last_found.of_bound(number, self.starts.len() - 1);
+        let hints = last_found.of_bound(number);
         match (&self.keys, targets) {
-            (SortedKeys::W32(keys), OrderKeys::W32(bounds)) => {
-                keys.narrow(segments, comparison, &bounds, hints);
+            (RangeKeys::W32(keys), OrderKeys::W32(bounds)) => {
+                narrow(keys, candidates, comparison, &bounds, hints)?;
             }
-            (SortedKeys::W64(keys), OrderKeys::W64(bounds)) => {
-                keys.narrow(segments, comparison, &bounds, hints);
+            (RangeKeys::W64(keys), OrderKeys::W64(bounds)) => {
+                narrow(keys, candidates, comparison, &bounds, hints)?;
             }
-            (SortedKeys::W128(keys), OrderKeys::W128(bounds)) => {
-                keys.narrow(segments, comparison, &bounds, hints);
+            (RangeKeys::W128(keys), OrderKeys::W128(bounds)) => {
+                narrow(keys, candidates, comparison, &bounds, hints)?;
             }
-            (SortedKeys::Bytes(keys, order), OrderKeys::Bytes(_, targets)) => {
+            (RangeKeys::Bytes(keys, order), OrderKeys::Bytes(_, targets)) => {
                 for row in 0..bounds.len() {
-                    let Some(segment) = segments.of(row) else {
+                    let Some(range) = candidates.get(row) else {
                         continue;
                     };
                     // Rows of two converters of one type: their bytes compare.
                     let target = targets.row(row).data();
-                    let place = split(segment, comparison.is_before_equal(), |place| {
+                    let place = split(range, comparison.is_before_equal(), |place| {
                         keys.row(row_at(order.as_ref(), place)).data().cmp(target)
                     });
-                    segments.cut(row, comparison, place);
+                    candidates.intersect(row, comparison, place);
                 }
             }
             _ => return exec_err!("a bound of a range join has another type than its key"),
@@ -264,10 +226,10 @@ impl SortedRows {
     /// Bytes that the keys take on a device: none where they are too wide for one.
     pub(crate) fn device_bytes(&self) -> usize {
         match &self.keys {
-            SortedKeys::W32(keys) => keys.len() * size_of::<u32>(),
-            SortedKeys::W64(keys) => keys.len() * size_of::<u64>(),
-            SortedKeys::W128(keys) => keys.len() * size_of::<u128>(),
-            SortedKeys::Bytes(..) => 0,
+            RangeKeys::W32(keys) => keys.len() * size_of::<u32>(),
+            RangeKeys::W64(keys) => keys.len() * size_of::<u64>(),
+            RangeKeys::W128(keys) => keys.len() * size_of::<u128>(),
+            RangeKeys::Bytes(..) => 0,
         }
     }
 
@@ -280,33 +242,33 @@ impl SortedRows {
         engine: &dyn DeviceEngine,
         threads: usize,
     ) -> Result<Option<DeviceKeys>, EngineError> {
-        fn keys_of<K>(len: usize, fill: &(dyn Fn(usize, &mut [K]) + Sync)) -> KeysToSend<'_, K> {
-            KeysToSend { len, fill }
+        fn keys_of<K>(len: usize, fill: &(dyn Fn(usize, &mut [K]) + Sync)) -> SortedKeys<'_, K> {
+            SortedKeys { len, fill }
         }
         Ok(Some(match &self.keys {
-            SortedKeys::W32(keys) => {
-                let fill = |from: usize, to: &mut [u32]| keys.write_from(from, to);
+            RangeKeys::W32(keys) => {
+                let fill = |from: usize, to: &mut [u32]| keys.copy_to(from, to);
                 DeviceKeys::W32(engine.sorted_u32(keys_of(keys.len(), &fill), threads)?)
             }
-            SortedKeys::W64(keys) => {
-                let fill = |from: usize, to: &mut [u64]| keys.write_from(from, to);
+            RangeKeys::W64(keys) => {
+                let fill = |from: usize, to: &mut [u64]| keys.copy_to(from, to);
                 DeviceKeys::W64(engine.sorted_u64(keys_of(keys.len(), &fill), threads)?)
             }
-            SortedKeys::W128(keys) => {
-                let fill = |from: usize, to: &mut [u128]| keys.write_from(from, to);
+            RangeKeys::W128(keys) => {
+                let fill = |from: usize, to: &mut [u128]| keys.copy_to(from, to);
                 DeviceKeys::W128(engine.sorted_u128(keys_of(keys.len(), &fill), threads)?)
             }
-            SortedKeys::Bytes(..) => return Ok(None),
+            RangeKeys::Bytes(..) => return Ok(None),
         }))
     }
 
     /// The first position in `from..=at` whose key is that at `at`.
     pub(crate) fn first_equal(&self, from: usize, at: usize) -> usize {
         match &self.keys {
-            SortedKeys::W32(keys) => first_equal(from, at, |place| keys.key(place)),
-            SortedKeys::W64(keys) => first_equal(from, at, |place| keys.key(place)),
-            SortedKeys::W128(keys) => first_equal(from, at, |place| keys.key(place)),
-            SortedKeys::Bytes(keys, order) => {
+            RangeKeys::W32(keys) => first_equal(from, at, |place| keys.key(place)),
+            RangeKeys::W64(keys) => first_equal(from, at, |place| keys.key(place)),
+            RangeKeys::W128(keys) => first_equal(from, at, |place| keys.key(place)),
+            RangeKeys::Bytes(keys, order) => {
                 first_equal(from, at, |place| keys.row(row_at(order.as_ref(), place)))
             }
         }
@@ -318,57 +280,73 @@ fn row_at(order: Option<&Arc<Vec<u32>>>, position: usize) -> usize {
     order.map_or(position, |order| order[position] as usize)
 }
 
-/// The keys in their order, sorted within each group, and where the rows go then. Equal keys stay as they came.
-fn sort<K: Number>(
+/// Intersects candidates with the rows whose key compares so with a bound. The bounds of a batch are one column.
+fn narrow<K: Key>(
+    keys: &impl KeySearch<K>,
+    candidates: &mut CandidateRanges,
+    comparison: Comparison,
+    bounds: &[Column<K>],
+    hints: &mut BoundHints,
+) -> Result<()> {
+    let Some(bounds) = bounds.first() else {
+        return Ok(());
+    };
+    let narrowed = keys.narrow(candidates, comparison, bounds, hints);
+    Ok(narrowed.map_err(engine_error)?)
+}
+
+/// Sorts keys within each group. Returns them, and where the rows go then. The sort is stable.
+fn sort<K: SearchKey>(
     columns: Vec<Column<K>>,
     starts: &[usize],
-    places: RowPermutation,
+    permutation: RowPermutation,
     context: SortContext,
-) -> Result<(Keys<K>, RowPermutation)> {
+) -> Result<(CpuKeySearch<K>, RowPermutation)> {
     let Some(encoding) = columns.first().map(Column::encoding) else {
-        let none = Encoding::unsigned();
-        return Ok((Keys::new(vec![], none, starts), places));
+        return Ok((K::search_over(&[], starts), permutation));
     };
     let one_group = starts.len() == 2;
-    if places.are_as_they_came() && (one_group || columns.len() == 1) {
+    if permutation.are_as_they_came() && (one_group || columns.len() == 1) {
         let sorted = if one_group {
-            are_sorted(columns.iter().map(Column::bits), encoding)
+            K::are_sorted(&columns)
         } else {
             let keys = columns[0].bits();
             let mut groups = starts.windows(2).map(|ends| &keys[ends[0]..ends[1]]);
-            groups.all(|keys| is_sorted(keys, encoding))
+            groups.all(|keys| K::is_sorted(keys, encoding))
         };
         if sorted {
-            let shared = columns.iter().map(|c| Arc::clone(c.shared_bits()));
-            return Ok((Keys::new(shared.collect(), encoding, starts), places));
+            return Ok((K::search_over(&columns, starts), permutation));
         }
     }
-    context.memory.try_grow(places.len() * size_of::<K>())?;
-    let (mut keys, sorted) = if places.are_as_they_came() {
-        put_together(&columns, encoding, starts, context)?
+    context
+        .memory
+        .try_grow(permutation.len() * size_of::<K>())?;
+    let (mut keys, sorted) = if permutation.are_as_they_came() {
+        concatenate(&columns, encoding, starts, context)?
     } else {
         let chunks = columns.iter().map(Column::bits);
-        (places.arrange(chunks, context.check)?, false)
+        (permutation.arrange(chunks, context.check)?, false)
     };
     drop(columns);
-    let places = if sorted {
-        places
+    let permutation = if sorted {
+        permutation
     } else {
-        sort_groups(&mut keys, encoding, starts, places, context)?
+        sort_groups(&mut keys, encoding, starts, permutation, context)?
     };
-    let keys: SharedSlice<K> = Arc::new(keys);
-    Ok((Keys::new(vec![keys], encoding, starts), places))
+    let keys = Column::new(Arc::new(keys), encoding);
+    Ok((K::search_over(&[keys], starts), permutation))
 }
 
-/// The keys in one piece, as they came, and whether they are sorted within each group, which is seen of each chunk while it is in the
-/// cache.
-fn put_together<K: Number>(
+/// Copies keys in input order into one buffer. Returns also whether they ascend within each group, which is checked for each chunk while
+/// it is in cache.
+fn concatenate<K: SearchKey>(
     columns: &[Column<K>],
     encoding: Encoding<K>,
     starts: &[usize],
     context: SortContext,
-) -> Result<(Numbers<K>, bool)> {
-    let mut keys = Numbers::zeroed(starts.last().copied().unwrap_or(0)).map_err(engine_error)?;
+) -> Result<(HugePageBuf<K>, bool)> {
+    let mut keys =
+        HugePageBuf::zeroed(starts.last().copied().unwrap_or(0)).map_err(engine_error)?;
     let (mut first, mut group, mut sorted) = (0, 0, true);
     for column in columns {
         (context.check)()?;
@@ -378,7 +356,7 @@ fn put_together<K: Number>(
         // The last key before this chunk may be of the same group.
         let mut from = first.saturating_sub(1).max(starts[group]);
         while let Some(stop) = starts.get(group + 1) {
-            sorted = sorted && is_sorted(&keys[from..end.min(*stop).max(from)], encoding);
+            sorted = sorted && K::is_sorted(&keys[from..end.min(*stop).max(from)], encoding);
             if *stop > end {
                 break;
             }
@@ -391,7 +369,7 @@ fn put_together<K: Number>(
 }
 
 /// Sorts keys, which lie by group, within each group, and says where the rows go then.
-fn sort_groups<K: Number>(
+fn sort_groups<K: SearchKey>(
     keys: &mut [K],
     encoding: Encoding<K>,
     starts: &[usize],
@@ -399,7 +377,7 @@ fn sort_groups<K: Number>(
     context: SortContext,
 ) -> Result<RowPermutation> {
     let rows = keys.len();
-    let mut onward: Option<Numbers<u32>> = None;
+    let mut onward: Option<HugePageBuf<u32>> = None;
     let mut pairs: Vec<(K, u32)> = vec![];
     let mut checked = 0;
     for ends in starts.windows(2) {
@@ -408,14 +386,14 @@ fn sort_groups<K: Number>(
             checked = ends[1];
         }
         let group = &mut keys[ends[0]..ends[1]];
-        if is_sorted(group, encoding) {
+        if K::is_sorted(group, encoding) {
             continue;
         }
         let onward = match &mut onward {
             Some(onward) => onward,
             none => {
                 context.memory.try_grow(rows * size_of::<u32>())?;
-                let mut same = Numbers::zeroed(rows).map_err(engine_error)?;
+                let mut same = HugePageBuf::zeroed(rows).map_err(engine_error)?;
                 for (place, slot) in same.iter_mut().enumerate() {
                     *slot = number(place);
                 }
@@ -512,6 +490,7 @@ mod tests {
     use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, UnboundedMemoryPool};
 
     use super::*;
+    use crate::common::ranges::Ranges;
     use rmq_testing::random;
 
     #[test]
@@ -575,14 +554,14 @@ mod tests {
                         } else {
                             vec![]
                         };
-                        let mut segments = sorted.start(40, &asked_groups).unwrap();
+                        let mut candidates = sorted.start(40, &asked_groups).unwrap();
                         for (i, (comparison, bound)) in bounds.iter().enumerate() {
                             let number = (i, *comparison);
                             sorted
-                                .narrow(&mut segments, number, bound, &mut last_found)
+                                .narrow(&mut candidates, number, bound, &mut last_found)
                                 .unwrap();
                         }
-                        let ranges = segments.ranges();
+                        let ranges = Ranges::from(candidates);
                         for (i, [group, low, high]) in asked.iter().enumerate() {
                             let within = |row: &usize| {
                                 let (Some(k), Some(low), Some(high)) = (keys[*row], low, high)

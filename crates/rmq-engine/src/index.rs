@@ -69,13 +69,7 @@ macro_rules! value {
                 encoding: Encoding<$key>,
                 options: &BuildOptions,
             ) -> Result<Box<dyn RangeIndex<$key> + 'a>, EngineError> {
-                const { assert!(size_of::<$value>() == size_of::<$key>()) };
-                const { assert!(align_of::<$value>() == align_of::<$key>()) };
-                // SAFETY: both are plain numbers of the same size and alignment, all bits of either are values.
-                let bits = unsafe {
-                    std::slice::from_raw_parts(values.as_ptr().cast::<$key>(), values.len())
-                };
-                $index(bits, encoding, options)
+                $index(bytemuck::cast_slice(values), encoding, options)
             }
         }
     };

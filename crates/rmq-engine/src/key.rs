@@ -182,26 +182,6 @@ impl<K: Key> Encoding<K> {
     }
 }
 
-/// Types of which any bytes are a value.
-///
-/// # Safety
-/// Only for integers.
-pub unsafe trait Plain: Copy {}
-// SAFETY: an unsigned integer.
-unsafe impl Plain for u8 {}
-// SAFETY: an unsigned integer.
-unsafe impl Plain for u16 {}
-// SAFETY: an unsigned integer.
-unsafe impl Plain for u32 {}
-// SAFETY: an unsigned integer.
-unsafe impl Plain for u64 {}
-// SAFETY: an unsigned integer.
-unsafe impl Plain for u128 {}
-// SAFETY: an integer.
-unsafe impl Plain for i64 {}
-// SAFETY: an integer.
-unsafe impl Plain for i128 {}
-
 #[cfg(test)]
 mod tests {
     use super::*;

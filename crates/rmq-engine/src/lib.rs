@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
+mod candidates;
 mod column;
+mod comparison;
 #[doc(hidden)]
 #[cfg(feature = "cuda")]
 pub mod cost_model;
@@ -11,15 +13,17 @@ mod engine;
 mod error;
 mod index;
 mod key;
-#[cfg(feature = "cuda")]
 mod key_search;
 mod outputs;
 
+pub use candidates::CandidateRanges;
 pub use column::{Column, SharedSlice, Validity};
+pub use comparison::Comparison;
 pub use engine::{BuildOptions, ColumnSize, Engine, RangeIndex};
 pub use error::EngineError;
 pub use index::{Index, Value};
-pub use key::{Encoding, Extreme, Key, Plain};
-#[cfg(feature = "cuda")]
-pub use key_search::{KeyBound, KeyRanges, KeySearch, SortedKeys};
-pub use outputs::{Answers, Memory, Outputs};
+pub use key::{Encoding, Extreme, Key};
+pub use key_search::{BoundHints, KeyBound, KeyRanges, KeySearch, LastFound, SortedKeys};
+#[doc(hidden)]
+pub use outputs::OutputBuffer as Memory;
+pub use outputs::{Answers, OutputBuffer, Outputs};

@@ -5,14 +5,16 @@ use std::ops::{Deref, DerefMut};
 use std::panic::RefUnwindSafe;
 use std::ptr::NonNull;
 
+use bytemuck::Pod;
+
 use crate::error::EngineError;
-use crate::key::{Key, Plain};
+use crate::key::Key;
 
 /// Numbers that an engine fills, and whose memory goes back to where it came from when they are dropped.
 ///
 /// From the CPU engine it is a `Vec`'s; from an engine for GPUs it may be memory that its device writes to. It can live
 /// as long as it is needed, also without the index, and become the memory of an Arrow array without a copy.
-pub struct Memory<T> {
+pub struct OutputBuffer<T> {
     start: NonNull<T>,
     len: usize,
     /// What keeps the memory and takes it back.
@@ -23,12 +25,12 @@ pub struct Memory<T> {
 trait Owner: Send + Sync + RefUnwindSafe {}
 impl<O: Send + Sync + RefUnwindSafe> Owner for O {}
 
-// SAFETY: `Memory` is the only way to its numbers, as a `Vec<T>` would be; its owner can be sent and shared.
-unsafe impl<T: Send> Send for Memory<T> {}
+// SAFETY: `OutputBuffer` is the only way to its numbers, as a `Vec<T>` would be; its owner can be sent and shared.
+unsafe impl<T: Send> Send for OutputBuffer<T> {}
 // SAFETY: as above.
-unsafe impl<T: Sync> Sync for Memory<T> {}
+unsafe impl<T: Sync> Sync for OutputBuffer<T> {}
 
-impl<T> Memory<T> {
+impl<T> OutputBuffer<T> {
     /// `len` numbers from `start` on, which `owner` keeps.
     ///
     /// # Safety
@@ -48,7 +50,7 @@ impl<T> Memory<T> {
     }
 }
 
-impl<T: Send + Sync + RefUnwindSafe + 'static> From<Vec<T>> for Memory<T> {
+impl<T: Send + Sync + RefUnwindSafe + 'static> From<Vec<T>> for OutputBuffer<T> {
     fn from(mut numbers: Vec<T>) -> Self {
         Self {
             start: NonNull::from(numbers.as_mut_slice()).cast(),
@@ -58,7 +60,7 @@ impl<T: Send + Sync + RefUnwindSafe + 'static> From<Vec<T>> for Memory<T> {
     }
 }
 
-impl<T> Deref for Memory<T> {
+impl<T> Deref for OutputBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -67,7 +69,7 @@ impl<T> Deref for Memory<T> {
     }
 }
 
-impl<T> DerefMut for Memory<T> {
+impl<T> DerefMut for OutputBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         // SAFETY: the owner lives, so these are `len` values; `&mut self` is the only way to them.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
@@ -75,15 +77,13 @@ impl<T> DerefMut for Memory<T> {
 }
 
 /// The numbers' bytes, as `bytes::Bytes::from_owner` takes them: so they become an Arrow buffer without a copy.
-impl<T: Plain> AsRef<[u8]> for Memory<T> {
+impl<T: Pod> AsRef<[u8]> for OutputBuffer<T> {
     fn as_ref(&self) -> &[u8] {
-        let numbers: &[T] = self;
-        // SAFETY: `T` is an integer, so all its bytes are initialised; they live as long as `self`.
-        unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+        bytemuck::cast_slice(self)
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Memory<T> {
+impl<T: fmt::Debug> fmt::Debug for OutputBuffer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(&**self).finish()
     }
@@ -145,11 +145,11 @@ impl<K> Answers<'_, K> {
 #[derive(Debug)]
 pub struct Outputs<K> {
     /// See [`Answers::values`].
-    pub values: Option<Memory<K>>,
+    pub values: Option<OutputBuffer<K>>,
     /// See [`Answers::positions`].
-    pub positions: Option<Memory<i64>>,
+    pub positions: Option<OutputBuffer<i64>>,
     /// See [`Answers::valid`].
-    pub valid: Memory<u64>,
+    pub valid: OutputBuffer<u64>,
 }
 
 impl<K: Key> Outputs<K> {

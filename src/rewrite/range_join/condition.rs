@@ -16,7 +16,7 @@ use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::range_call::calls::has_range_call;
 use crate::rewrite::range_join::rejection::{Recognised, no};
 use crate::sorted::groups::Groups;
-use crate::sorted::sorted_rows::Comparison;
+use rmq_engine::Comparison;
 
 /// A condition between a probe side and a build side.
 #[derive(Debug)]

@@ -1,34 +1,34 @@
-//! A column in the pieces it came in: ranges are scanned, row by row, where their rows lie.
+//! Scans of ranges over a column in chunks, without an index.
 
 use std::sync::Arc;
 
 use crate::column::{Column, Validity};
-use crate::cpu::huge_page_buf::Numbers;
+use crate::cpu::huge_page_buf::HugePageBuf;
 use crate::cpu::rmq::cpu_key::CpuKey;
 use crate::cpu::simd::prefetch::prefetch;
 use crate::error::EngineError;
 use crate::key::Encoding;
 use crate::outputs::Answers;
 
-/// Ranges whose rows are asked of memory while those before are looked at.
+/// Ranges whose first rows are prefetched while the tile before is scanned.
 const TILE: usize = 64;
 
-/// Ranges of so many rows take all the same time.
+/// Ranges of at most this many rows are scanned without branches.
 const SHORT: usize = 4;
 
-/// A column in the pieces it came in. None is empty.
+/// A column in chunks, of which none is empty.
 pub(crate) struct ChunkedColumn<K> {
     columns: Vec<Column<K>>,
-    /// Where each begins, and the end of the last.
+    /// The first row of each chunk, and the end of the last.
     starts: Vec<usize>,
-    /// About how many pieces there are to a row.
+    /// Average chunks per row.
     slope: f64,
-    /// Whether nothing is NULL.
-    is_plain: bool,
+    /// Whether no chunk has a validity bitmap.
+    no_nulls: bool,
 }
 
 impl<K: CpuKey> ChunkedColumn<K> {
-    #[expect(clippy::cast_precision_loss, reason = "about")]
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     pub(crate) fn new(columns: Vec<Column<K>>) -> Self {
         let columns = columns.into_iter().filter(|column| !column.is_empty());
         let columns: Vec<_> = columns.collect();
@@ -40,39 +40,39 @@ impl<K: CpuKey> ChunkedColumn<K> {
         }
         Self {
             slope: columns.len() as f64 / end.max(1) as f64,
-            is_plain: columns.iter().all(|c| c.validity().is_none()),
+            no_nulls: columns.iter().all(|c| c.validity().is_none()),
             columns,
             starts,
         }
     }
 
-    /// How many pieces there are.
+    /// Number of chunks.
     pub(crate) fn count(&self) -> usize {
         self.columns.len()
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub(crate) fn len(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// The piece that has a row.
+    /// Returns the chunk that has a row.
     #[inline(always)]
-    #[expect(clippy::cast_precision_loss, reason = "a guess")]
-    fn piece_of(&self, row: usize) -> usize {
-        // Most are of one length, so that the guess is right or one off.
-        let guess = ((row as f64 * self.slope) as usize).min(self.columns.len() - 1);
-        let holds = |piece: usize| self.starts[piece] <= row && row < self.starts[piece + 1];
-        if holds(guess) {
-            guess
-        } else if guess > 0 && holds(guess - 1) {
-            guess - 1
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    fn chunk_of(&self, row: usize) -> usize {
+        // Most chunks have one length, so that the estimate is right or one too high.
+        let estimate = ((row as f64 * self.slope) as usize).min(self.columns.len() - 1);
+        let holds = |chunk: usize| self.starts[chunk] <= row && row < self.starts[chunk + 1];
+        if holds(estimate) {
+            estimate
+        } else if estimate > 0 && holds(estimate - 1) {
+            estimate - 1
         } else {
             self.starts.partition_point(|start| *start <= row) - 1
         }
     }
 
-    /// As [`RangeIndex::answer`](crate::RangeIndex::answer), of slices that fit each other.
+    /// Answers a batch as [`RangeIndex::answer`](crate::RangeIndex::answer) does; the slices have been checked.
     pub(crate) fn answer(
         &self,
         left: &[i64],
@@ -85,26 +85,26 @@ impl<K: CpuKey> ChunkedColumn<K> {
             return Err(EngineError::ColumnMoved);
         }
         let scan = Scan {
-            pieces: self,
+            chunks: self,
             encoding: self.encoding(),
             bits,
         };
         let tiles = left.chunks(TILE).zip(right.chunks(TILE));
         let mut next = tiles.clone();
-        let mut asked = [Begin::NOWHERE; TILE];
-        let mut ask = |asked: &mut [Begin; TILE]| {
+        let mut prefetched = [RangeStart::EMPTY; TILE];
+        let mut prefetch_next = |starts: &mut [RangeStart; TILE]| {
             let (left, right) = next.next().unwrap_or_default();
-            for ((slot, left), right) in asked.iter_mut().zip(left).zip(right) {
-                *slot = scan.ask(*left, *right);
+            for ((slot, left), right) in starts.iter_mut().zip(left).zip(right) {
+                *slot = scan.start(*left, *right);
             }
         };
-        ask(&mut asked);
+        prefetch_next(&mut prefetched);
         out.valid.fill(0);
         for (tile, (left, _)) in tiles.enumerate() {
-            let begins = asked;
-            ask(&mut asked);
-            for (begin, query) in begins[..left.len()].iter().zip(tile * TILE..) {
-                let (key, at) = scan.least(*begin);
+            let starts = prefetched;
+            prefetch_next(&mut prefetched);
+            for (start, query) in starts[..left.len()].iter().zip(tile * TILE..) {
+                let (key, at) = scan.minimum(*start);
                 if let Some(values) = &mut out.values {
                     values[query] = scan.encoding.decode(key);
                 }
@@ -117,18 +117,21 @@ impl<K: CpuKey> ChunkedColumn<K> {
         Ok(())
     }
 
-    /// How bits become keys, in all pieces alike.
+    /// The encoding of all chunks.
     fn encoding(&self) -> Encoding<K> {
         let first = self.columns.first();
         first.map_or_else(Encoding::unsigned, Column::encoding)
     }
 
-    /// The column in one piece.
-    pub(crate) fn put_together(&self) -> Result<Column<K>, EngineError> {
+    /// Copies the chunks into one column; a single chunk is not copied.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`], or [`EngineError::ColumnMoved`] if a chunk has become shorter.
+    pub(crate) fn concatenate(&self) -> Result<Column<K>, EngineError> {
         if let [one] = self.columns.as_slice() {
             return Ok(one.clone());
         }
-        let mut bits = Numbers::zeroed(self.len())?;
+        let mut bits = HugePageBuf::zeroed(self.len())?;
         let mut valid: Option<Vec<u8>> = None;
         for (column, ends) in self.columns.iter().zip(self.starts.windows(2)) {
             let Some(from) = column.bits().get(..ends[1] - ends[0]) else {
@@ -139,8 +142,8 @@ impl<K: CpuKey> ChunkedColumn<K> {
                 continue;
             };
             let valid = valid.get_or_insert_with(|| vec![u8::MAX; self.len().div_ceil(8)]);
-            for (row, place) in (ends[0]..ends[1]).enumerate() {
-                valid[place / 8] &= !(u8::from(!validity.is_valid(row)) << (place % 8));
+            for (row, position) in (ends[0]..ends[1]).enumerate() {
+                valid[position / 8] &= !(u8::from(!validity.is_valid(row)) << (position % 8));
             }
         }
         let column = Column::new(Arc::new(bits), self.encoding());
@@ -151,53 +154,53 @@ impl<K: CpuKey> ChunkedColumn<K> {
     }
 }
 
-/// Where a range begins: in which piece, at which of its rows; and how many rows it has, none if it is empty.
+/// The chunk and the row in it where a range begins, and the number of its rows: 0 if it is empty.
 #[derive(Clone, Copy)]
-struct Begin {
-    piece: usize,
+struct RangeStart {
+    chunk: usize,
     at: usize,
     rows: usize,
 }
 
-impl Begin {
-    const NOWHERE: Self = Self {
-        piece: 0,
+impl RangeStart {
+    const EMPTY: Self = Self {
+        chunk: 0,
         at: 0,
         rows: 0,
     };
 }
 
-/// A scan of ranges.
+/// A batch of ranges that are scanned.
 struct Scan<'a, K> {
-    pieces: &'a ChunkedColumn<K>,
+    chunks: &'a ChunkedColumn<K>,
     bits: Vec<&'a [K]>,
     encoding: Encoding<K>,
 }
 
 impl<K: CpuKey> Scan<'_, K> {
-    /// Where a range begins, whose first row is asked of memory.
+    /// Returns where a range begins, and prefetches its first row.
     #[inline(always)]
-    fn ask(&self, left: i64, right: i64) -> Begin {
-        let Some((row, rows)) = clipped(left, right, self.pieces.len()) else {
-            return Begin::NOWHERE;
+    fn start(&self, left: i64, right: i64) -> RangeStart {
+        let Some((row, rows)) = clipped(left, right, self.chunks.len()) else {
+            return RangeStart::EMPTY;
         };
-        let piece = self.pieces.piece_of(row);
-        let at = row - self.pieces.starts[piece];
-        prefetch(&raw const self.bits[piece][at]);
-        Begin { piece, at, rows }
+        let chunk = self.chunks.chunk_of(row);
+        let at = row - self.chunks.starts[chunk];
+        prefetch(&raw const self.bits[chunk][at]);
+        RangeStart { chunk, at, rows }
     }
 
-    /// The smallest key of a range, and where the first stands that has it, if any has.
+    /// Returns the smallest key of a range and its first position; `None` if the range has no valid row.
     #[inline(always)]
-    fn least(&self, begin: Begin) -> (K, Option<usize>) {
-        let Begin { piece, at, rows } = begin;
-        let Some(bits) = self.bits.get(piece).and_then(|bits| bits.get(at..)) else {
+    fn minimum(&self, start: RangeStart) -> (K, Option<usize>) {
+        let RangeStart { chunk, at, rows } = start;
+        let Some(bits) = self.bits.get(chunk).and_then(|bits| bits.get(at..)) else {
             return (K::MAX, None);
         };
-        if rows > SHORT || rows > bits.len() || !self.pieces.is_plain {
-            return self.least_of_many(begin);
+        if rows > SHORT || rows > bits.len() || !self.chunks.no_nulls {
+            return self.minimum_of_long(start);
         }
-        // Always so many, of which the last may be looked at again: nobody can foresee how many there are.
+        // A fixed number of rows, where the last may be repeated: a branch on the number would be mispredicted.
         let last = rows.saturating_sub(1);
         let mut least = (self.encoding.encode(bits[0]), 0);
         for row in 1..SHORT {
@@ -208,20 +211,20 @@ impl<K: CpuKey> Scan<'_, K> {
         if rows == 0 {
             return (K::MAX, None);
         }
-        (least.0, Some(self.pieces.starts[piece] + at + least.1))
+        (least.0, Some(self.chunks.starts[chunk] + at + least.1))
     }
 
-    /// The same of any range.
-    fn least_of_many(&self, begin: Begin) -> (K, Option<usize>) {
-        let Begin {
-            mut piece,
+    /// Returns the same for ranges of any length, with NULLs and across chunks.
+    fn minimum_of_long(&self, start: RangeStart) -> (K, Option<usize>) {
+        let RangeStart {
+            mut chunk,
             mut at,
             mut rows,
-        } = begin;
+        } = start;
         let mut least = (K::MAX, None);
         while rows > 0 {
-            let (bits, start) = (self.bits[piece], self.pieces.starts[piece]);
-            let validity = self.pieces.columns[piece].validity();
+            let (bits, start) = (self.bits[chunk], self.chunks.starts[chunk]);
+            let validity = self.chunks.columns[chunk].validity();
             let here = rows.min(bits.len() - at);
             for (row, bits) in (at..).zip(&bits[at..at + here]) {
                 let key = self.encoding.encode(*bits);
@@ -231,13 +234,13 @@ impl<K: CpuKey> Scan<'_, K> {
                     least = (key, Some(start + row));
                 }
             }
-            (piece, at, rows) = (piece + 1, 0, rows - here);
+            (chunk, at, rows) = (chunk + 1, 0, rows - here);
         }
         least
     }
 }
 
-/// Where a range begins and how many rows it has, of those that there are.
+/// Clips a range to the column. Returns its first row and the number of rows; `None` if it is empty.
 #[inline(always)]
 fn clipped(left: i64, right: i64, len: usize) -> Option<(usize, usize)> {
     let (left, right) = (left.max(0), right.min(len as i64 - 1));

@@ -7,14 +7,14 @@ use crate::cpu::rmq::cpu_key::CpuKey;
 use crate::cpu::rmq::index::CpuIndex;
 use crate::cpu::rmq::levels::{self, Layout};
 use crate::cpu::rmq::next_valid::NextValid;
-use crate::cpu::simd::dispatch::Simd;
+use crate::cpu::simd::dispatch::{Simd, SupportedSimd};
 use crate::engine::{BuildOptions, ColumnSize, Engine, RangeIndex};
 use crate::error::EngineError;
 
 /// The engine for CPUs: see the [module](self).
 #[derive(Debug, Clone, Copy)]
 pub struct CpuEngine {
-    simd: Simd,
+    simd: SupportedSimd,
 }
 
 impl Default for CpuEngine {
@@ -27,7 +27,9 @@ impl CpuEngine {
     /// With the best vector instructions of this machine.
     #[must_use]
     pub fn new() -> Self {
-        Self { simd: Simd::best() }
+        Self {
+            simd: SupportedSimd::best(),
+        }
     }
 
     /// With these vector instructions: for tests and comparisons.
@@ -36,14 +38,14 @@ impl CpuEngine {
     /// [`EngineError::Unsupported`] where this machine lacks them.
     pub fn with_simd(simd: Simd) -> Result<Self, EngineError> {
         Ok(Self {
-            simd: simd.check()?,
+            simd: SupportedSimd::try_new(simd)?,
         })
     }
 
     /// The vector instructions it uses.
     #[must_use]
     pub fn simd(&self) -> Simd {
-        self.simd
+        self.simd.get()
     }
 
     pub(crate) fn build<K: CpuKey>(
@@ -85,12 +87,12 @@ impl Engine for CpuEngine {
     }
 
     fn memory_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
-        // A lead adds at most one block a level; the largest is asked for.
-        let lead = levels::BLOCK - 1;
+        // An alignment offset adds at most one block per level; this is the largest.
+        let offset = levels::BLOCK - 1;
         let levels = match size.key_bytes {
-            ..=4 => Layout::new::<u32>(size.rows, lead, options.positions),
-            5..=8 => Layout::new::<u64>(size.rows, lead, options.positions),
-            _ => Layout::new::<u128>(size.rows, lead, options.positions),
+            ..=4 => Layout::new::<u32>(size.rows, offset, options.positions),
+            5..=8 => Layout::new::<u64>(size.rows, offset, options.positions),
+            _ => Layout::new::<u128>(size.rows, offset, options.positions),
         };
         let index = levels.map_or(usize::MAX, |layout| layout.bytes());
         if !size.nulls {

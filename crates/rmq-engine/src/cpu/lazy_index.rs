@@ -1,7 +1,7 @@
-//! A column that is indexed once that pays.
+//! An index that is built once enough rows are queried.
 //!
-//! Where windows match a row or two, an index costs more than it saves, and so does the copy to build it of, where the column came in
-//! pieces. So ranges are scanned where their rows lie, until all of them together have as many rows as a good part of the column.
+//! Where ranges have a row or two each, an index costs more than it saves, and so does the copy that it is built of where the column is
+//! in chunks. So ranges are scanned in place until all of them together have as many rows as a good part of the column.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,91 +15,75 @@ use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::outputs::Answers;
 
-/// Ranges are scanned while they have no more rows, all together, than the column divided by this: what they cost in vain where an index
-/// is built in the end is little beside that.
-const SHARE: usize = 4;
+/// Ranges are scanned while all together have at most this part of the column's rows (one in `SCANNED_SHARE`). If an index is built
+/// after all, the time spent on scans is small beside it.
+const SCANNED_SHARE: usize = 4;
 
-/// So many rows are scanned sooner than that anything is built.
-const FEW: usize = 256;
+/// Columns with fewer rows than [`SCANNED_SHARE`] times this are scanned for this many rows anyway.
+const MIN_SCANNED_ROWS: usize = 256;
 
-/// But not so many at once, which take some 40 ms: who asks may be a thread that others wait for.
-const AT_ONCE: usize = 1 << 25;
+/// The most rows that one batch scans, about 40 ms of work: the calling thread may be one that others wait for.
+const MAX_BATCH_ROWS: usize = 1 << 25;
 
-/// What is known of an index that may not be there yet, whatever its keys.
+/// The part of a lazily built index that does not depend on the width of keys.
 pub trait Late: Send + Sync + fmt::Debug {
-    /// Counts the rows of ranges that are to be asked, and says whether the index is better built first. Whoever does not want to know may
-    /// ask as well: then they are scanned.
+    /// Counts the rows of ranges that are about to be queried, and returns whether the index should be built first. Callers may
+    /// ignore the result, or not call this: the ranges are scanned then.
     fn should_build(&self, left: &[i64], right: &[i64]) -> bool;
 
-    /// Builds the index, unless it is there, and says whether it was not.
+    /// Builds the index unless it is built, and returns whether this call built it. Other callers wait meanwhile.
     ///
     /// # Errors
-    /// As [`Engine::build_u32`](crate::Engine::build_u32).
+    /// As [`Engine::build_u32`](crate::Engine::build_u32); the same error at each further call.
     fn build(&self) -> Result<bool, EngineError>;
 
-    /// Whether the index is there.
+    /// Returns whether the index is built.
     fn is_built(&self) -> bool;
 }
 
-/// The index of a column in pieces that follow one another, their bits keys in the same way, with the best instructions of this machine.
-macro_rules! late {
-    ($name:ident, $key:ty) => {
-        pub fn $name(
-            pieces: Vec<Column<$key>>,
-            options: BuildOptions,
-        ) -> Arc<impl RangeIndex<$key> + Late> {
-            Arc::new(LazyIndex::new(pieces, CpuEngine::new(), options))
-        }
-    };
-}
-
-late!(late_u32, u32);
-late!(late_u64, u64);
-late!(late_u128, u128);
-
-/// A column in pieces, and its index once one is built: until then it scans whatever it is asked.
+/// A column in chunks and its index. Queries scan the chunks until the index is built.
 struct LazyIndex<K> {
-    /// Until they are indexed.
-    pieces: Mutex<Option<Arc<ChunkedColumn<K>>>>,
+    /// `None` once they are indexed.
+    chunks: Mutex<Option<Arc<ChunkedColumn<K>>>>,
     index: OnceLock<Result<Arc<dyn RangeIndex<K>>, EngineError>>,
     len: usize,
-    /// How many pieces there are, or were.
-    count: usize,
+    /// Number of chunks at first.
+    chunk_count: usize,
     engine: CpuEngine,
     options: BuildOptions,
-    /// How many rows all ranges had that were counted, and pieces all batches.
-    counted: AtomicUsize,
+    /// Rows of all ranges counted so far, plus the chunks once per batch.
+    counted_rows: AtomicUsize,
 }
 
 impl<K: CpuKey> LazyIndex<K> {
-    fn new(pieces: Vec<Column<K>>, engine: CpuEngine, options: BuildOptions) -> Self {
-        let pieces = ChunkedColumn::new(pieces);
+    fn new(chunks: Vec<Column<K>>, engine: CpuEngine, options: BuildOptions) -> Self {
+        let chunks = ChunkedColumn::new(chunks);
         Self {
-            len: pieces.len(),
-            count: pieces.count(),
-            pieces: Mutex::new(Some(Arc::new(pieces))),
+            len: chunks.len(),
+            chunk_count: chunks.count(),
+            chunks: Mutex::new(Some(Arc::new(chunks))),
             index: OnceLock::new(),
             engine,
             options,
-            counted: AtomicUsize::new(0),
+            counted_rows: AtomicUsize::new(0),
         }
     }
 
-    fn pieces(&self) -> MutexGuard<'_, Option<Arc<ChunkedColumn<K>>>> {
-        // Nothing is left half done: they are there or not.
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+    fn chunks(&self) -> MutexGuard<'_, Option<Arc<ChunkedColumn<K>>>> {
+        // A panic leaves them unchanged: they are replaced in one step.
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The index, and whether it was not there.
+    /// Returns the index, built if necessary, and whether this call built it.
     fn index(&self) -> Result<(&dyn RangeIndex<K>, bool), EngineError> {
         let mut is_new = false;
         let index = self.index.get_or_init(|| {
             is_new = true;
-            let pieces = self.pieces().clone();
-            let pieces = pieces.expect("the pieces stay until there is an index of them");
-            let column = pieces.put_together()?;
+            let chunks = self.chunks().clone();
+            let chunks = chunks.expect("chunks are kept until they are indexed");
+            let column = chunks.concatenate()?;
             let index = self.engine.build(&column, &self.options)?;
-            *self.pieces() = None;
+            *self.chunks() = None;
             Ok(index)
         });
         match index {
@@ -111,63 +95,104 @@ impl<K: CpuKey> LazyIndex<K> {
     fn built(&self) -> Option<&dyn RangeIndex<K>> {
         self.index.get()?.as_ref().ok().map(|index| &**index)
     }
-}
 
-impl<K: CpuKey> Late for LazyIndex<K> {
-    fn should_build(&self, left: &[i64], right: &[i64]) -> bool {
-        if self.is_built() {
+    fn count_rows(&self, left: &[i64], right: &[i64]) -> bool {
+        if self.built().is_some() {
             return false;
         }
-        // Every batch looks at all pieces.
-        let rows = rows(left, right).saturating_add(self.count);
-        let before = self.counted.fetch_add(rows, Ordering::Relaxed);
-        rows > AT_ONCE || before.saturating_add(rows) > FEW.max(self.len / SHARE)
+        // Each batch looks up all chunks.
+        let rows = total_rows(left, right).saturating_add(self.chunk_count);
+        let before = self.counted_rows.fetch_add(rows, Ordering::Relaxed);
+        let most = MIN_SCANNED_ROWS.max(self.len / SCANNED_SHARE);
+        rows > MAX_BATCH_ROWS || before.saturating_add(rows) > most
     }
 
-    fn build(&self) -> Result<bool, EngineError> {
-        self.index().map(|(_, is_new)| is_new)
-    }
-
-    fn is_built(&self) -> bool {
-        self.built().is_some()
-    }
-}
-
-impl<K: CpuKey> RangeIndex<K> for LazyIndex<K> {
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn has_positions(&self) -> bool {
-        self.options.positions
-    }
-
-    fn index_bytes(&self) -> usize {
-        self.built().map_or(0, RangeIndex::index_bytes)
-    }
-
-    fn memory_bytes(&self) -> usize {
+    fn owned_bytes(&self) -> usize {
         let Some(index) = self.built() else {
             return 0;
         };
         let (index_bytes, bytes) = (index.index_bytes(), index.memory_bytes());
-        // One without a copy of its own keeps what was put together for it.
-        let copied = self.count > 1 && bytes == index_bytes;
+        // An index without a copy of its own keeps the concatenated column.
+        let copied = self.chunk_count > 1 && bytes == index_bytes;
         bytes + if copied { self.len * size_of::<K>() } else { 0 }
     }
 
-    fn answer(&self, left: &[i64], right: &[i64], out: Answers<'_, K>) -> Result<(), EngineError> {
+    fn answer_batch(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        out: Answers<'_, K>,
+    ) -> Result<(), EngineError> {
         out.check(left, right)?;
-        if out.positions.is_some() && !self.has_positions() {
+        if out.positions.is_some() && !self.options.positions {
             return Err(EngineError::NoPositions);
         }
-        let pieces = self.pieces().clone();
-        match pieces {
-            Some(pieces) => pieces.answer(left, right, out),
+        let chunks = self.chunks().clone();
+        match chunks {
+            Some(chunks) => chunks.answer(left, right, out),
             None => self.index()?.0.answer(left, right, out),
         }
     }
 }
+
+/// Implementations that are not generic, so that they are compiled with this crate's optimisation level.
+macro_rules! lazy_index {
+    ($name:ident, $key:ty) => {
+        /// Returns the lazily built index of a column whose chunks follow one another, all with the same encoding. It uses the best
+        /// instruction set of this machine.
+        pub fn $name(
+            chunks: Vec<Column<$key>>,
+            options: BuildOptions,
+        ) -> Arc<impl RangeIndex<$key> + Late> {
+            Arc::new(LazyIndex::new(chunks, CpuEngine::new(), options))
+        }
+
+        impl Late for LazyIndex<$key> {
+            fn should_build(&self, left: &[i64], right: &[i64]) -> bool {
+                self.count_rows(left, right)
+            }
+
+            fn build(&self) -> Result<bool, EngineError> {
+                self.index().map(|(_, is_new)| is_new)
+            }
+
+            fn is_built(&self) -> bool {
+                self.built().is_some()
+            }
+        }
+
+        impl RangeIndex<$key> for LazyIndex<$key> {
+            fn len(&self) -> usize {
+                self.len
+            }
+
+            fn has_positions(&self) -> bool {
+                self.options.positions
+            }
+
+            fn index_bytes(&self) -> usize {
+                self.built().map_or(0, RangeIndex::index_bytes)
+            }
+
+            fn memory_bytes(&self) -> usize {
+                self.owned_bytes()
+            }
+
+            fn answer(
+                &self,
+                left: &[i64],
+                right: &[i64],
+                out: Answers<'_, $key>,
+            ) -> Result<(), EngineError> {
+                self.answer_batch(left, right, out)
+            }
+        }
+    };
+}
+
+lazy_index!(late_u32, u32);
+lazy_index!(late_u64, u64);
+lazy_index!(late_u128, u128);
 
 impl<K> fmt::Debug for LazyIndex<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -178,12 +203,12 @@ impl<K> fmt::Debug for LazyIndex<K> {
     }
 }
 
-/// How many rows ranges have together, those counted twice that lie in two. Of ranges that lie in the column; of others it says little, which
-/// makes an index be built sooner or later, and nothing else.
-fn rows(left: &[i64], right: &[i64]) -> usize {
+/// Returns the number of rows of all ranges; rows in two ranges count twice. For ranges outside of the column the number is arbitrary,
+/// which only changes when the index is built.
+fn total_rows(left: &[i64], right: &[i64]) -> usize {
     let rows = left.iter().zip(right).map(|(left, right)| {
         let rows = right.wrapping_sub(*left).wrapping_add(1);
-        // None for an empty one, without the comparison that not all vectors have.
+        // The maximum with 0, without the comparison of 64-bit lanes that SSE2 lacks.
         (rows & !(rows >> (i64::BITS - 1))) as usize
     });
     rows.fold(0, usize::wrapping_add)
@@ -197,29 +222,29 @@ mod tests {
     use crate::key::Encoding;
     use rmq_testing::random;
 
-    /// What a query may find: the value's bits and its position.
+    /// The result of a query: the bits of the value, and its position.
     type Found<K> = Option<(K, i64)>;
 
-    fn asked<K: CpuKey>(
+    fn answers<K: CpuKey>(
         index: &dyn RangeIndex<K>,
         left: &[i64],
         right: &[i64],
         positions: bool,
     ) -> Vec<Found<K>> {
         let n = left.len();
-        // What was there before must not shine through.
-        let (mut values, mut places) = (vec![K::SIGN; n], vec![-7; n]);
+        // Earlier contents of the outputs must not be visible.
+        let (mut values, mut positions_out) = (vec![K::SIGN; n], vec![-7; n]);
         let mut valid = vec![u64::MAX; n.div_ceil(64)];
         let out = Answers {
             values: Some(&mut values),
-            positions: positions.then_some(&mut places[..]),
+            positions: positions.then_some(&mut positions_out[..]),
             valid: &mut valid,
         };
         index.answer(left, right, out).expect("the slices fit");
         let found = (0..n).map(|i| {
             let is_valid = valid[i / 64] >> (i % 64) & 1 == 1;
-            let place = if positions { places[i] } else { 0 };
-            is_valid.then_some((values[i], place))
+            let position = if positions { positions_out[i] } else { 0 };
+            is_valid.then_some((values[i], position))
         });
         let past = valid.last().map_or(0, |word| match n % 64 {
             0 => 0,
@@ -229,7 +254,10 @@ mod tests {
         found.collect()
     }
 
-    fn check<K: CpuKey>(state: &mut u64, encoding: Encoding<K>, of: impl Fn(u64) -> K) {
+    fn check<K: CpuKey>(state: &mut u64, encoding: Encoding<K>, of: impl Fn(u64) -> K)
+    where
+        LazyIndex<K>: RangeIndex<K> + Late,
+    {
         let n = random(state, 700) as usize;
         let few = 1 + random(state, 50);
         let bits: Vec<K> = (0..n).map(|_| of(random(state, few))).collect();
@@ -237,9 +265,9 @@ mod tests {
         let valid: Vec<bool> = (0..n)
             .map(|_| !with_nulls || random(state, 3) > 0)
             .collect();
-        let mut pieces = vec![];
+        let mut chunks = vec![];
         let mut from = 0;
-        // Of one length but the last, or of any, none among them.
+        // Chunks of one length except the last, or of any length including 0.
         let (even, most) = (random(state, 2) == 0, 1 + random(state, 200));
         while from < n {
             let rows = if even { most } else { random(state, most + 1) };
@@ -253,7 +281,7 @@ mod tests {
             }
             let validity = Validity::new(Arc::new(bitmap), offset);
             let some_null = valid[from..to].contains(&false);
-            pieces.push(if some_null {
+            chunks.push(if some_null {
                 column.with_validity(validity).expect("bits for all rows")
             } else {
                 column
@@ -261,7 +289,7 @@ mod tests {
             from = to;
         }
         let options = BuildOptions::default();
-        let index = LazyIndex::new(pieces, CpuEngine::new(), options);
+        let index = LazyIndex::new(chunks, CpuEngine::new(), options);
         assert_eq!(index.len(), n);
         let queries = random(state, 300);
         let bound = |state: &mut u64| match random(state, 20) {
@@ -291,19 +319,19 @@ mod tests {
             found.collect()
         };
         for positions in [true, false] {
-            assert_eq!(asked(&index, &left, &right, positions), naive(positions));
+            assert_eq!(answers(&index, &left, &right, positions), naive(positions));
         }
         assert_eq!(index.index_bytes(), 0);
         assert_eq!(index.build(), Ok(true));
         assert_eq!(index.build(), Ok(false));
-        assert!(index.pieces().is_none());
+        assert!(index.chunks().is_none());
         for positions in [true, false] {
-            assert_eq!(asked(&index, &left, &right, positions), naive(positions));
+            assert_eq!(answers(&index, &left, &right, positions), naive(positions));
         }
     }
 
     #[test]
-    fn pieces_are_scanned_as_an_index_answers() {
+    fn scans_and_the_index_give_the_same_results() {
         let state = &mut 88_172_645_463_325_252;
         for _ in 0..150 {
             check::<u32>(state, Encoding::float(), |v| (v as f32 - 9.0).to_bits());
@@ -313,10 +341,10 @@ mod tests {
     }
 
     #[test]
-    fn it_pays_once_ranges_have_many_rows() {
+    fn index_should_be_built_once_ranges_have_many_rows() {
         let column = Column::new(Arc::new(vec![1_u64; 4000]), Encoding::unsigned());
         let index = LazyIndex::new(vec![column], CpuEngine::new(), BuildOptions::default());
-        // Empty ones, and 600 rows in two; each batch looks at one piece.
+        // Empty ranges and 300 rows; each batch also counts the one chunk.
         assert!(!index.should_build(&[0, 5, 9], &[299, 304, 3]));
         assert!(!index.should_build(&[7; 398], &[7; 398]));
         assert!(index.should_build(&[7], &[7]));
@@ -331,10 +359,10 @@ mod tests {
     }
 
     #[test]
-    fn it_pays_for_many_batches_of_many_pieces() {
-        let pieces = (0..1000_u64).map(|i| Column::new(Arc::new(vec![i; 8]), Encoding::unsigned()));
-        let index = LazyIndex::new(pieces.collect(), CpuEngine::new(), BuildOptions::default());
-        // No rows at all.
+    fn index_should_be_built_after_many_batches_of_many_chunks() {
+        let chunks = (0..1000_u64).map(|i| Column::new(Arc::new(vec![i; 8]), Encoding::unsigned()));
+        let index = LazyIndex::new(chunks.collect(), CpuEngine::new(), BuildOptions::default());
+        // No rows, only chunks.
         assert!(!index.should_build(&[1], &[0]));
         assert!(!index.should_build(&[1], &[0]));
         assert!(index.should_build(&[1], &[0]));

@@ -25,12 +25,17 @@
 mod chunked_scan;
 mod engine;
 mod huge_page_buf;
+mod key_search;
 mod lazy_index;
 pub(crate) mod rmq;
 pub(crate) mod simd;
 
 pub use engine::CpuEngine;
-pub use huge_page_buf::Numbers;
+pub use huge_page_buf::HugePageBuf;
+#[doc(hidden)]
+pub use huge_page_buf::HugePageBuf as Numbers;
+pub use key_search::interpolation::CpuKeySearch;
+pub use key_search::search_key::SearchKey;
 pub use lazy_index::{Late, late_u32, late_u64, late_u128};
 pub use simd::dispatch::Simd;
 pub use simd::prefetch::prefetch;

@@ -28,8 +28,8 @@ use crate::exec::range_join::probe::stream::{Batches, Probing, evaluate_where_ne
 use crate::exec::range_join::spill::probe::is_exhausted;
 use crate::exec::range_join::spill::write::Spill;
 use crate::sorted::groups::{Groups, NO_GROUP};
-use crate::sorted::key_search::LastFound;
 use crate::sorted::order_keys::OrderKeys;
+use rmq_engine::LastFound;
 
 /// Up to so many rows, those of all partitions together, are compared with all rows of the build side: some 1 ns a pair, where
 /// sorting takes some 50 ns a row.

@@ -25,9 +25,9 @@ use crate::index::devices::DeviceEngine;
 use crate::index::sort_keys::Encoded;
 use crate::logical_plan::range_join::Unmatched;
 use crate::sorted::device_keys::{DeviceKeys, KeysAsked};
-use crate::sorted::key_search::LastFound;
 use crate::sorted::sorted_rows::SortedRows;
 use rmq_engine::BuildOptions;
+use rmq_engine::LastFound;
 
 /// The devices that a build side is to lie on.
 #[derive(Debug, Clone)]

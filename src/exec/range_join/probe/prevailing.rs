@@ -5,10 +5,9 @@ use arrow::array::{Array, ArrayRef};
 use arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, internal_err};
 
-use crate::sorted::candidates::CandidateRanges;
-use crate::sorted::key_search::LastFound;
 use crate::sorted::order_keys::OrderKeys;
-use crate::sorted::sorted_rows::{Comparison, SortedRows};
+use crate::sorted::sorted_rows::SortedRows;
+use rmq_engine::{CandidateRanges, Comparison, LastFound};
 
 /// What tells the prevailing row of each probe row of a batch.
 pub(crate) struct Prevailing {
@@ -61,7 +60,7 @@ impl Prevailing {
         for upper in &self.upper {
             wanted = &wanted & &OrderKeys::are_at_most(&lower, upper)?;
         }
-        windows.begin_with_last(&before, &wanted);
+        windows.begin_with_last(&before, wanted.set_indices());
         Ok(())
     }
 }

@@ -27,8 +27,7 @@ use crate::exec::range_join::probe::prevailing::Prevailing;
 use crate::exec::range_join::probe::side::Side;
 use crate::exec::range_join::spill::probe::{Gathered, SpilledSide};
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
-use crate::sorted::candidates::CandidateRanges;
-use crate::sorted::key_search::LastFound;
+use rmq_engine::{CandidateRanges, LastFound};
 
 /// What one partition needs to answer its batches.
 #[derive(Debug)]
@@ -112,7 +111,7 @@ impl Probing {
             let number = self.spec.bounds.len();
             prevailing.extend(&mut segments, build.rows(), number, last_found)?;
         }
-        Ok(segments.ranges())
+        Ok(segments.into())
     }
 
     /// Among which positions of the build side the matches of each row are.

@@ -26,7 +26,7 @@ use crate::exec::range_join::spill::merge::{Merged, Merging};
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::shared_scan::SharedScan;
 use crate::exec::range_join::spill::write::{Bound, Piece, Spill, SpillRuns};
-use crate::sorted::key_search::LastFound;
+use rmq_engine::LastFound;
 
 /// A build side that lies on disk.
 #[derive(Debug)]

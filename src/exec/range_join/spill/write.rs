@@ -19,7 +19,7 @@ use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::collect::{RowOrder, Size};
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::sort_keys::value_type;
-use crate::sorted::sorted_rows::Comparison;
+use rmq_engine::Comparison;
 
 /// Bytes of a batch in a file: what memory must suffice for at the least.
 const BATCH_BYTES: usize = 128 << 10;

@@ -1,15 +1,15 @@
 //! Fills the levels: one pass over the column, each level from the lines of the one below while they are in cache.
 
+use bytemuck::Pod;
+
 use crate::column::{Column, Validity, word};
-use crate::cpu::huge_page_buf::Memory;
-use crate::cpu::rmq::cpu_key::CpuKey;
+use crate::cpu::huge_page_buf::HugePageBytes;
 use crate::cpu::rmq::kernels::kernel::Kernel;
 use crate::cpu::rmq::levels::{BLOCK, Levels, Parts};
 use crate::cpu::rmq::next_valid::NextValid;
-use crate::cpu::simd::dispatch::Simd;
 use crate::cpu::simd::prefetch::prefetch;
 use crate::error::EngineError;
-use crate::key::{Encoding, Key, Plain};
+use crate::key::{Encoding, Key};
 
 /// Values under a block of level 4.
 const TOP: usize = BLOCK * BLOCK * BLOCK * BLOCK;
@@ -24,7 +24,7 @@ const AHEAD: usize = 4096;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a, K> {
     pub(crate) values: &'a [K],
-    pub(crate) lead: usize,
+    pub(crate) alignment_offset: usize,
     pub(crate) encoding: Encoding<K>,
 }
 
@@ -33,12 +33,16 @@ fn threads(rows: usize, wanted: usize) -> usize {
     wanted.min(rows / MIN_PER_THREAD).max(1)
 }
 
-/// Fills all levels and the sparse table, on up to `wanted` threads. `simd` is available.
-pub(crate) fn fill_levels<K: CpuKey>(
+/// Fills all levels and the sparse table, on up to `wanted` threads. `fill` calls [`fill()`] with a block of level 4 and the parts that
+/// begin there, compiled for an instruction set.
+///
+/// # Errors
+/// [`EngineError::Thread`] if a thread cannot be started.
+pub(crate) fn fill_levels<K: Key + Pod>(
     levels: &mut Levels<K>,
     source: Source<'_, K>,
-    simd: Simd,
     wanted: usize,
+    fill: impl Fn(usize, Parts<'_, K>) + Copy + Send,
 ) -> Result<(), EngineError> {
     let tops = levels.layout().len[3];
     let threads = threads(source.values.len(), wanted);
@@ -51,15 +55,11 @@ pub(crate) fn fill_levels<K: CpuKey>(
             rest = others;
             std::thread::Builder::new()
                 .name("rmq-build".to_owned())
-                .spawn_scoped(scope, move || {
-                    // SAFETY: `simd` is available.
-                    unsafe { K::fill(simd, source, first, part) }
-                })
+                .spawn_scoped(scope, move || fill(first, part))
                 .map_err(|error| EngineError::Thread(error.to_string()))?;
             first += share;
         }
-        // SAFETY: `simd` is available.
-        unsafe { K::fill(simd, source, first, rest) };
+        fill(first, rest);
         Ok(())
     })?;
     levels.fill_sparse();
@@ -68,23 +68,23 @@ pub(crate) fn fill_levels<K: CpuKey>(
 
 /// Fills the parts that begin at block `top` of level 4, padding included.
 #[inline(always)]
-pub(crate) fn fill<K: Key + Plain, S: Kernel<K>>(
+pub(crate) fn fill<K: Key + Pod, S: Kernel<K>>(
     source: Source<'_, K>,
     top: usize,
     mut parts: Parts<'_, K>,
 ) {
-    let total = source.lead + source.values.len();
+    let total = source.alignment_offset + source.values.len();
     let begin = top * TOP;
     let end = (begin + parts.level[3].len() * TOP).min(total);
     // The origin of blocks may lie before the column, hence no `add` (which must stay inside).
-    let origin = source.values.as_ptr().wrapping_sub(source.lead);
+    let origin = source.values.as_ptr().wrapping_sub(source.alignment_offset);
 
     // One line of level 1, 256 values, at a time.
     for line in 0..(end - begin).div_ceil(BLOCK * BLOCK) {
         let from = begin + line * BLOCK * BLOCK;
         let mut lanes = [0_u32; BLOCK];
         let keys = &mut parts.level[0][line * BLOCK..][..BLOCK];
-        if from >= source.lead && from + BLOCK * BLOCK <= end {
+        if from >= source.alignment_offset && from + BLOCK * BLOCK <= end {
             for (i, key) in keys.iter_mut().enumerate() {
                 // The machine's own prefetcher stops at the end of each page.
                 let ahead = origin
@@ -106,7 +106,7 @@ pub(crate) fn fill<K: Key + Plain, S: Kernel<K>>(
         } else {
             for (i, key) in keys.iter_mut().enumerate() {
                 let from = from + i * BLOCK;
-                let mask = inside(from, source.lead, end);
+                let mask = inside(from, source.alignment_offset, end);
                 // SAFETY: the mask leaves only values inside the column.
                 (*key, lanes[i]) =
                     unsafe { S::base(origin.wrapping_add(from), mask, source.encoding) };
@@ -164,15 +164,15 @@ fn inside(from: usize, begin: usize, end: usize) -> u32 {
 }
 
 /// A column of keys with [`Key::MAX`] for NULL, and which positions are not NULL.
-pub(crate) fn without_nulls<K: CpuKey>(
+pub(crate) fn without_nulls<K: Key + Pod>(
     column: &Column<K>,
     validity: &Validity,
     wanted: usize,
-) -> Result<(Memory, NextValid), EngineError> {
+) -> Result<(HugePageBytes, NextValid), EngineError> {
     let bits = column.bits();
     let encoding = column.encoding();
     validity.check(bits.len())?;
-    let mut memory = Memory::zeroed(std::mem::size_of_val(bits))?;
+    let mut memory = HugePageBytes::zeroed(std::mem::size_of_val(bits))?;
     let mut next = NextValid::new(bits.len())?;
     let mut keys = memory.slice_mut::<K>(0, bits.len());
     let mut leaves = next.leaves();

@@ -3,13 +3,13 @@
 use std::fmt;
 
 use crate::column::{Column, SharedSlice};
-use crate::cpu::huge_page_buf::Memory;
+use crate::cpu::huge_page_buf::HugePageBytes;
 use crate::cpu::rmq::build::{self, Source};
 use crate::cpu::rmq::cpu_key::CpuKey;
 use crate::cpu::rmq::levels::{self, Layout, Levels};
 use crate::cpu::rmq::next_valid::NextValid;
 use crate::cpu::rmq::search::Context;
-use crate::cpu::simd::dispatch::Simd;
+use crate::cpu::simd::dispatch::SupportedSimd;
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
@@ -25,7 +25,8 @@ macro_rules! index_slice {
         ) -> Result<Box<dyn RangeIndex<$key> + 'a>, EngineError> {
             let storage = Storage::Slice(values);
             let len = values.len();
-            let index = CpuIndex::over(storage, len, encoding, None, options, Simd::best())?;
+            let index =
+                CpuIndex::over(storage, len, encoding, None, options, SupportedSimd::best())?;
             Ok(Box::new(index))
         }
     };
@@ -39,14 +40,14 @@ index_slice!(index_u128, u128);
 pub(crate) struct CpuIndex<'a, K> {
     column: Storage<'a, K>,
     len: usize,
-    lead: usize,
+    alignment_offset: usize,
     /// How the values of `column` become keys.
     encoding: Encoding<K>,
     /// How keys become the bits that were handed in.
     decoding: Encoding<K>,
     levels: Levels<K>,
     valid: Option<NextValid>,
-    simd: Simd,
+    simd: SupportedSimd,
 }
 
 /// Where the values of an indexed column are.
@@ -56,7 +57,7 @@ enum Storage<'a, K> {
     /// Borrowed, no NULLs.
     Slice(&'a [K]),
     /// A copy of encoded keys, [`Key::MAX`] for NULL.
-    Copy(Memory),
+    Copy(HugePageBytes),
 }
 
 impl<K: CpuKey> CpuIndex<'static, K> {
@@ -64,7 +65,7 @@ impl<K: CpuKey> CpuIndex<'static, K> {
     pub(crate) fn build(
         column: &Column<K>,
         options: &BuildOptions,
-        simd: Simd,
+        simd: SupportedSimd,
     ) -> Result<Self, EngineError> {
         let len = column.len();
         let nulls = column
@@ -98,25 +99,27 @@ impl<'a, K: CpuKey> CpuIndex<'a, K> {
         encoding: Encoding<K>,
         valid: Option<NextValid>,
         options: &BuildOptions,
-        simd: Simd,
+        simd: SupportedSimd,
     ) -> Result<Self, EngineError> {
         let values = column.values(len);
-        let lead = levels::lead(values);
+        let alignment_offset = levels::alignment_offset(values);
         // The slice may have changed since its length was taken.
         if values.len() != len {
             return Err(EngineError::ColumnMoved);
         }
-        let mut levels = Levels::new(Layout::new::<K>(len, lead, options.positions)?)?;
+        let mut levels = Levels::new(Layout::new::<K>(len, alignment_offset, options.positions)?)?;
         let source = Source {
             values,
-            lead,
+            alignment_offset,
             encoding,
         };
-        build::fill_levels(&mut levels, source, simd, options.threads)?;
+        build::fill_levels(&mut levels, source, options.threads, |top, parts| {
+            K::fill(simd, source, top, parts);
+        })?;
         Ok(Self {
             column,
             len,
-            lead,
+            alignment_offset,
             encoding,
             decoding: encoding,
             levels,
@@ -169,12 +172,12 @@ impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
         }
         let column = self.column.values(self.len);
         // The search reads within `len` values from a given alignment; memory that changed is not searched.
-        if column.len() != self.len || levels::lead(column) != self.lead {
+        if column.len() != self.len || levels::alignment_offset(column) != self.alignment_offset {
             return Err(EngineError::ColumnMoved);
         }
         let context = Context {
             column,
-            lead: self.lead,
+            alignment_offset: self.alignment_offset,
             encoding: self.encoding,
             levels: &self.levels,
             valid: self.valid.as_ref(),
@@ -184,7 +187,7 @@ impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
             positions: out.positions,
             valid: out.valid,
         };
-        // SAFETY: a `CpuEngine` has available instructions only, and length and lead were compared above.
+        // SAFETY: length and alignment offset were compared above.
         unsafe { K::answer(self.simd, context, left, right, keys) };
         if let Some(values) = out.values.filter(|_| self.decoding != Encoding::unsigned()) {
             for value in values {

@@ -7,9 +7,11 @@
 //!
 //! Everything lies in one piece of memory, the small and hot parts first.
 
-use crate::cpu::huge_page_buf::{ALIGN, Memory};
+use bytemuck::Pod;
+
+use crate::cpu::huge_page_buf::{ALIGN, HugePageBytes};
 use crate::error::EngineError;
-use crate::key::{Key, Plain};
+use crate::key::Key;
 
 /// Values in a block: of the column at level 0, of level `k` above.
 pub(crate) const BLOCK: usize = 16;
@@ -36,16 +38,16 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The layout for `rows` values, `lead` of the first block missing (see [`lead`]).
+    /// The layout for `rows` values, `alignment_offset` of the first block missing (see [`alignment_offset`]).
     pub(crate) fn new<K: Key>(
         rows: usize,
-        lead: usize,
+        alignment_offset: usize,
         positions: bool,
     ) -> Result<Self, EngineError> {
         let too_long = EngineError::TooLong { rows };
         // Positions are `i64`, and level 4's block numbers are kept in 32 bits.
         let total = rows
-            .checked_add(lead)
+            .checked_add(alignment_offset)
             .filter(|&total| (total as u64) < 1 << 47)
             .ok_or(too_long)?;
         let mut len = [0; LEVELS];
@@ -112,7 +114,7 @@ fn padded_len(len: usize) -> usize {
 ///
 /// Positions are counted from the start of that line within the engine. A column that begins within a line, as a slice
 /// of a larger one does, so costs no second line a block.
-pub(crate) fn lead<K: Key>(column: &[K]) -> usize {
+pub(crate) fn alignment_offset<K: Key>(column: &[K]) -> usize {
     if size_of::<K>() * BLOCK > 128 {
         return 0; // a block is several lines anyway
     }
@@ -122,16 +124,16 @@ pub(crate) fn lead<K: Key>(column: &[K]) -> usize {
 /// The parts of an index that the minima of whole blocks are written to, or read from.
 #[derive(Debug)]
 pub(crate) struct Levels<K> {
-    memory: Memory,
+    memory: HugePageBytes,
     layout: Layout,
     key: std::marker::PhantomData<K>,
 }
 
-impl<K: Key + Plain> Levels<K> {
+impl<K: Key + Pod> Levels<K> {
     /// Empty levels.
     pub(crate) fn new(layout: Layout) -> Result<Self, EngineError> {
         Ok(Self {
-            memory: Memory::zeroed(layout.bytes)?,
+            memory: HugePageBytes::zeroed(layout.bytes)?,
             layout,
             key: std::marker::PhantomData,
         })

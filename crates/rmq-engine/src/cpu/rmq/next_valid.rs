@@ -4,7 +4,7 @@
 //! minimum is the greatest key is it open whether a value or only NULLs stand there; then the first position that is
 //! not NULL settles both whether there is a value and which position is the leftmost, for all values are equal.
 
-use crate::cpu::huge_page_buf::Memory;
+use crate::cpu::huge_page_buf::HugePageBytes;
 use crate::error::EngineError;
 
 /// Levels of bitmaps: 64^8 bits are more than there are positions.
@@ -12,7 +12,7 @@ const HEIGHT: usize = 8;
 
 #[derive(Debug)]
 pub(crate) struct NextValid {
-    memory: Memory,
+    memory: HugePageBytes,
     /// First word of each bitmap; the bitmaps end at the first that is one word.
     start: [usize; HEIGHT],
     words: [usize; HEIGHT],
@@ -46,7 +46,7 @@ impl NextValid {
             start[level] = start[level - 1] + words[level - 1];
         }
         Ok(Self {
-            memory: Memory::zeroed(Self::bytes_for(len))?,
+            memory: HugePageBytes::zeroed(Self::bytes_for(len))?,
             start,
             words,
         })

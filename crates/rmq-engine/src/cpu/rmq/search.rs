@@ -9,12 +9,14 @@
 //! that the stage before asked for while the other tiles were worked on. Within a stage queries are kept in sets by
 //! what is to be done, built without branches, so that each loop is straight code.
 
+use bytemuck::Pod;
+
 use crate::cpu::rmq::kernels::kernel::Kernel;
 use crate::cpu::rmq::levels::{BLOCK, LEVELS, Levels};
 use crate::cpu::rmq::next_valid::NextValid;
 use crate::cpu::rmq::tile::{Offsets, Place, Plan, Planner, Set, TILE, Tile, plan};
 use crate::cpu::simd::prefetch::prefetch;
-use crate::key::{Encoding, Key, Plain};
+use crate::key::{Encoding, Key};
 use crate::outputs::Answers;
 
 /// Tiles under way.
@@ -25,7 +27,7 @@ const STAGES: usize = 5;
 pub(crate) struct Context<'a, K> {
     pub(crate) column: &'a [K],
     /// How many values the first block lacks before the column's first.
-    pub(crate) lead: usize,
+    pub(crate) alignment_offset: usize,
     pub(crate) encoding: Encoding<K>,
     pub(crate) levels: &'a Levels<K>,
     pub(crate) valid: Option<&'a NextValid>,
@@ -34,7 +36,7 @@ pub(crate) struct Context<'a, K> {
 /// The context, unpacked to what the loops need.
 struct Search<'a, K> {
     context: Context<'a, K>,
-    /// The column from the origin of its blocks on: `lead` values before its first.
+    /// The column from the origin of its blocks on: `alignment_offset` values before its first.
     base: *const K,
     level: [*const K; LEVELS],
     tops: usize,
@@ -48,10 +50,10 @@ struct Search<'a, K> {
 /// Answers a batch. `POSITIONS` says whether positions are tracked; outputs have been checked.
 ///
 /// # Safety
-/// The levels (with positions where `POSITIONS`) were built of this column, or of one of the same length and lead, and
+/// The levels (with positions where `POSITIONS`) were built of this column, or of one of the same length and alignment_offset, and
 /// the machine has the instructions of `S`.
 #[inline(always)]
-pub(crate) unsafe fn answer<K: Key + Plain, S: Kernel<K>, const POSITIONS: bool>(
+pub(crate) unsafe fn answer<K: Key + Pod, S: Kernel<K>, const POSITIONS: bool>(
     context: Context<'_, K>,
     left: &[i64],
     right: &[i64],
@@ -110,7 +112,7 @@ fn ask<K>(plan: &Plan<K>, i: usize) {
     }
 }
 
-impl<'a, K: Key + Plain> Search<'a, K> {
+impl<'a, K: Key + Pod> Search<'a, K> {
     fn new(context: Context<'a, K>) -> Self {
         let levels = context.levels;
         let mut offsets = Offsets::default();
@@ -126,7 +128,10 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         let level = std::array::from_fn(|k| levels.level(k).as_ptr());
         Self {
             context,
-            base: context.column.as_ptr().wrapping_sub(context.lead),
+            base: context
+                .column
+                .as_ptr()
+                .wrapping_sub(context.alignment_offset),
             level,
             tops: levels.layout().len[LEVELS - 1],
             sparse: levels.sparse().as_ptr(),
@@ -136,7 +141,7 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             planner: Planner {
                 // Lengths of slices fit `i64`.
                 last: context.column.len() as i64 - 1,
-                lead: context.lead,
+                alignment_offset: context.alignment_offset,
                 level,
             },
         }
@@ -396,7 +401,7 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         let none = all & !some;
         for q in Set(none) {
             tile.best[q] = K::MAX;
-            tile.place[q] = Place(self.context.lead as u64);
+            tile.place[q] = Place(self.context.alignment_offset as u64);
         }
         if let Some(values) = &mut out.values {
             values[first..first + len].copy_from_slice(&tile.best[..len]);
@@ -408,7 +413,7 @@ impl<'a, K: Key + Plain> Search<'a, K> {
                 S::positions(
                     self.bytes,
                     &self.offsets,
-                    self.context.lead,
+                    self.context.alignment_offset,
                     &tile.place,
                     positions,
                 );
@@ -417,9 +422,9 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         if let Some(valid) = self.context.valid {
             for q in Set(some) {
                 if tile.best[q] == K::MAX {
-                    let lead = self.context.lead;
-                    let next = valid.next(tile.left[q] - lead);
-                    let found = next.filter(|&at| at <= tile.right[q] - lead);
+                    let alignment_offset = self.context.alignment_offset;
+                    let next = valid.next(tile.left[q] - alignment_offset);
+                    let found = next.filter(|&at| at <= tile.right[q] - alignment_offset);
                     if found.is_none() {
                         some &= !(1 << q);
                     }

@@ -120,8 +120,8 @@ impl<K: Key> Tile<K> {
 pub(crate) struct Planner<K> {
     /// The last position of the column, -1 where it is empty.
     pub(crate) last: i64,
-    /// See [`lead`](crate::cpu::rmq::levels::lead).
-    pub(crate) lead: usize,
+    /// See [`alignment_offset`](crate::cpu::rmq::levels::alignment_offset).
+    pub(crate) alignment_offset: usize,
     /// Each level's keys.
     pub(crate) level: [*const K; LEVELS],
 }
@@ -140,7 +140,10 @@ pub(crate) fn plan<K: Key>(
         let (l, r) = (l.max(0), r.min(planner.last));
         let is_some = l <= r;
         let (l, r) = if is_some { (l, r) } else { (0, 0) };
-        let (l, r) = (l as usize + planner.lead, r as usize + planner.lead);
+        let (l, r) = (
+            l as usize + planner.alignment_offset,
+            r as usize + planner.alignment_offset,
+        );
         tile.left[q] = l;
         tile.right[q] = r;
         some |= Set::one(q, is_some);
@@ -199,7 +202,7 @@ pub(crate) struct Offsets {
 pub(crate) unsafe fn positions(
     bytes: *const u8,
     offsets: &Offsets,
-    lead: usize,
+    alignment_offset: usize,
     places: &[Place; TILE],
     out: &mut [i64],
 ) {
@@ -214,6 +217,6 @@ pub(crate) unsafe fn positions(
                 .read_unaligned()
         };
         let within = (u64::from_le(word) >> (bit % 8)) & offsets.mask[level];
-        *out = ((block << offsets.shift[level]) + within) as i64 - lead as i64;
+        *out = ((block << offsets.shift[level]) + within) as i64 - alignment_offset as i64;
     }
 }

@@ -69,12 +69,12 @@ impl Kernel<u32> for Avx512 {
     unsafe fn positions(
         bytes: *const u8,
         offsets: &Offsets,
-        lead: usize,
+        alignment_offset: usize,
         places: &[Place; TILE],
         out: &mut [i64],
     ) {
         // SAFETY: the caller vouches for memory and instructions.
-        unsafe { positions_eight(bytes, offsets, lead, places, out) }
+        unsafe { positions_eight(bytes, offsets, alignment_offset, places, out) }
     }
 }
 
@@ -161,12 +161,12 @@ impl Kernel<u64> for Avx512 {
     unsafe fn positions(
         bytes: *const u8,
         offsets: &Offsets,
-        lead: usize,
+        alignment_offset: usize,
         places: &[Place; TILE],
         out: &mut [i64],
     ) {
         // SAFETY: the caller vouches for memory and instructions.
-        unsafe { positions_eight(bytes, offsets, lead, places, out) }
+        unsafe { positions_eight(bytes, offsets, alignment_offset, places, out) }
     }
 }
 
@@ -208,15 +208,15 @@ unsafe fn plan_eight<K: Key>(
     unsafe {
         let zero = _mm512_setzero_si512();
         let last = _mm512_set1_epi64(planner.last);
-        let lead = _mm512_set1_epi64(planner.lead as i64);
+        let alignment_offset = _mm512_set1_epi64(planner.alignment_offset as i64);
         let window = _mm512_set1_epi64(WINDOW_LINES as i64);
         let keys = |k: usize| _mm512_set1_epi64(planner.level[k].addr() as i64);
         for q in (0..TILE).step_by(8) {
             let l = _mm512_max_epi64(_mm512_loadu_epi64(left.as_ptr().add(q)), zero);
             let r = _mm512_min_epi64(_mm512_loadu_epi64(right.as_ptr().add(q)), last);
             let is_some = _mm512_cmple_epi64_mask(l, r);
-            let l = _mm512_add_epi64(_mm512_maskz_mov_epi64(is_some, l), lead);
-            let r = _mm512_add_epi64(_mm512_maskz_mov_epi64(is_some, r), lead);
+            let l = _mm512_add_epi64(_mm512_maskz_mov_epi64(is_some, l), alignment_offset);
+            let r = _mm512_add_epi64(_mm512_maskz_mov_epi64(is_some, r), alignment_offset);
             _mm512_storeu_epi64(tile.left.as_mut_ptr().add(q).cast(), l);
             _mm512_storeu_epi64(tile.right.as_mut_ptr().add(q).cast(), r);
             some |= u64::from(is_some) << q;
@@ -246,13 +246,13 @@ unsafe fn plan_eight<K: Key>(
 unsafe fn positions_eight(
     bytes: *const u8,
     offsets: &Offsets,
-    lead: usize,
+    alignment_offset: usize,
     places: &[Place; TILE],
     out: &mut [i64],
 ) {
     let Some(out) = out.first_chunk_mut::<TILE>() else {
         // SAFETY: as the caller vouches.
-        return unsafe { tile::positions(bytes, offsets, lead, places, out) };
+        return unsafe { tile::positions(bytes, offsets, alignment_offset, places, out) };
     };
     // SAFETY: the caller vouches for memory and instructions; the arrays of `offsets` have eight entries.
     unsafe {
@@ -263,7 +263,7 @@ unsafe fn positions_eight(
             load(&offsets.log_bits),
         );
         let (mask, shift) = (load(&offsets.mask), load(&offsets.shift));
-        let lead = _mm512_set1_epi64(lead as i64);
+        let alignment_offset = _mm512_set1_epi64(alignment_offset as i64);
         for q in (0..TILE).step_by(8) {
             let place = _mm512_loadu_epi64(places.as_ptr().add(q).cast());
             let level = _mm512_srli_epi64::<{ Place::LEVEL_SHIFT }>(place);
@@ -276,7 +276,7 @@ unsafe fn positions_eight(
             let odd = _mm512_and_si512(bit, _mm512_set1_epi64(7));
             let within = _mm512_and_si512(_mm512_srlv_epi64(word, odd), of(mask));
             let position = _mm512_add_epi64(_mm512_sllv_epi64(block, of(shift)), within);
-            let position = _mm512_sub_epi64(position, lead);
+            let position = _mm512_sub_epi64(position, alignment_offset);
             _mm512_storeu_epi64(out.as_mut_ptr().add(q), position);
         }
     }

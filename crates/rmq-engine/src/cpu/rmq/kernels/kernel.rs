@@ -53,12 +53,12 @@ pub(crate) trait Kernel<K: Key>: Copy {
     unsafe fn positions(
         bytes: *const u8,
         offsets: &Offsets,
-        lead: usize,
+        alignment_offset: usize,
         places: &[Place; TILE],
         out: &mut [i64],
     ) {
         // SAFETY: as the caller vouches.
-        unsafe { tile::positions(bytes, offsets, lead, places, out) }
+        unsafe { tile::positions(bytes, offsets, alignment_offset, places, out) }
     }
 }
 
