@@ -1,4 +1,4 @@
-//! The seam between SQL and silicon: what makes indexes, and what answers batches of range-minimum queries.
+//! The seam of range minima: engines build indexes, and indexes answer batches of queries.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use crate::error::EngineError;
 use crate::key::Key;
 use crate::outputs::{Answers, Outputs};
 
-/// A column made ready for range-minimum queries. Shared between threads; each answers its own batches.
+/// The index of a column for range-minimum queries. Shared between threads; each answers its own batches.
 pub trait RangeIndex<K: Key>: Send + Sync + Debug {
     /// Number of values in the column, NULLs included.
     fn len(&self) -> usize;
 
-    /// Whether the column has no value.
+    /// Returns whether the column has no values.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether [`Answers::positions`] can be asked for.
+    /// Returns whether [`Answers::positions`] can be requested.
     fn has_positions(&self) -> bool;
 
-    /// Bytes of the index alone: levels, tables, offsets and what skips NULLs.
+    /// Bytes of the index alone: levels, tables, offsets and the bitmaps that skip NULLs.
     fn index_bytes(&self) -> usize;
 
-    /// All bytes of this machine's memory that this object owns: the index, and a copy of the column if it made one. A
-    /// borrowed column is not counted, nor is the memory of a GPU.
+    /// Bytes of main memory that this object owns: the index, and the copy of the column if there is one. A borrowed column is not
+    /// counted, nor is GPU memory.
     fn memory_bytes(&self) -> usize;
 
     /// Bytes of GPU memory that this object owns, on each of its devices.
@@ -33,24 +33,23 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
         0
     }
 
-    /// Memory for the answers of `queries` ranges, from where this index writes them fastest. (Any other serves too.)
+    /// Allocates outputs for `queries` ranges, in memory that this index writes fastest. Any other memory works, too.
     fn outputs(&self, queries: usize, values: bool, positions: bool) -> Outputs<K> {
         Outputs::allocated(queries, values, positions)
     }
 
     /// Answers one batch on the calling thread.
     ///
-    /// `left` and `right` are inclusive positions, clipped to `[0, len)`; where then `left > right`, the range is
-    /// empty. Batches of some thousand queries are best: the engine works on many at once to hide the latency of
-    /// memory.
+    /// `left` and `right` are inclusive positions, one of each per query. They are clipped to `[0, len)`; a range with `left > right`
+    /// is empty. Batches of some thousand queries are fastest, because the engine interleaves queries to hide the latency of memory.
     ///
     /// # Errors
-    /// [`EngineError::Lengths`] where slices do not fit each other, [`EngineError::NoPositions`] where positions are
-    /// asked of an index built without them; engines may add their own.
+    /// [`EngineError::Lengths`] if slices differ in length, [`EngineError::NoPositions`] if positions are requested of an index built
+    /// without them; errors of devices.
     fn answer(&self, left: &[i64], right: &[i64], out: Answers<'_, K>) -> Result<(), EngineError>;
 
-    /// Answers one batch whose bounds lie in several places, left and right of each, as if they lay in one. An engine that copies
-    /// bounds anyway gathers them so.
+    /// Answers one batch whose bounds are in several pairs of slices `(left, right)`, as if these were concatenated. An engine that
+    /// copies bounds anyway gathers them without a further copy.
     ///
     /// # Errors
     /// As [`RangeIndex::answer`].
@@ -67,12 +66,12 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
     }
 }
 
-/// How an index is to be built.
+/// How an index is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BuildOptions {
-    /// Prepare for [`Answers::positions`]: some 0.04 bytes a value more.
+    /// Whether [`Answers::positions`] can be requested: about 0.04 bytes more per value.
     pub positions: bool,
-    /// How many threads may build, the calling one included. Small columns take one whatever this says.
+    /// The most threads that build, the calling one included. Small columns are built on one.
     pub threads: usize,
 }
 
@@ -86,33 +85,33 @@ impl Default for BuildOptions {
     }
 }
 
-/// The size of a column before it is there, to reserve memory for its index.
+/// The size of a column, to reserve memory for its index before it is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ColumnSize {
     /// Number of values.
     pub rows: usize,
-    /// Bytes of a key: 4, 8 or 16.
+    /// Bytes per key: 4, 8 or 16.
     pub key_bytes: usize,
     /// Whether there may be NULLs.
     pub nulls: bool,
 }
 
-/// What makes indexes: the seam between SQL and silicon.
+/// Builds indexes on one kind of hardware.
 pub trait Engine: Send + Sync + Debug {
-    /// A short name, such as `cpu`.
+    /// Returns a short name, such as `cpu`.
     fn name(&self) -> &'static str;
 
-    /// An index over 32-bit keys.
+    /// Builds an index over 32-bit keys.
     ///
     /// # Errors
-    /// [`EngineError::OutOfMemory`] and its like; never panics.
+    /// [`EngineError::OutOfMemory`], [`EngineError::Thread`], [`EngineError::TooLong`], [`EngineError::ColumnMoved`]; errors of devices.
     fn build_u32(
         &self,
         column: Column<u32>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u32>>, EngineError>;
 
-    /// An index over 64-bit keys.
+    /// Builds an index over 64-bit keys.
     ///
     /// # Errors
     /// As [`Engine::build_u32`].
@@ -122,7 +121,7 @@ pub trait Engine: Send + Sync + Debug {
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u64>>, EngineError>;
 
-    /// An index over 128-bit keys.
+    /// Builds an index over 128-bit keys.
     ///
     /// # Errors
     /// As [`Engine::build_u32`].
@@ -132,6 +131,6 @@ pub trait Engine: Send + Sync + Debug {
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError>;
 
-    /// An upper bound of [`RangeIndex::memory_bytes`] for a column of that size, known before anything is built.
+    /// Returns an upper bound of [`RangeIndex::memory_bytes`] for a column of this size.
     fn memory_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize;
 }

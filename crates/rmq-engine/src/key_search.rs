@@ -1,6 +1,7 @@
 //! The seam of key search: from bounds of keys to positions among sorted keys. The CPU and devices implement one trait.
 
 use std::fmt::Debug;
+#[cfg(feature = "cuda")]
 use std::ops::Range;
 
 use crate::candidates::CandidateRanges;
@@ -191,6 +192,7 @@ impl<'a, K: Copy> KeyRanges<'a, K> {
     }
 
     /// Returns some of the queries.
+    #[cfg(feature = "cuda")]
     pub(crate) fn part(&self, queries: Range<usize>) -> Self {
         let bound = |bound: KeyBound<'a, K>| KeyBound {
             keys: &bound.keys[queries.clone()],

@@ -1,4 +1,4 @@
-//! Memory for answers, from where its engine writes them fastest.
+//! Outputs of queries, in memory that the engine writes fastest.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -10,32 +10,32 @@ use bytemuck::Pod;
 use crate::error::EngineError;
 use crate::key::Key;
 
-/// Numbers that an engine fills, and whose memory goes back to where it came from when they are dropped.
+/// A slice that an engine fills. Its memory returns to its owner when it is dropped.
 ///
-/// From the CPU engine it is a `Vec`'s; from an engine for GPUs it may be memory that its device writes to. It can live
-/// as long as it is needed, also without the index, and become the memory of an Arrow array without a copy.
+/// The CPU engine allocates a `Vec`; an engine for GPUs may lend memory that its device writes to. The slice may outlive the index, and
+/// it becomes the buffer of an Arrow array without a copy.
 pub struct OutputBuffer<T> {
     start: NonNull<T>,
     len: usize,
-    /// What keeps the memory and takes it back.
+    /// Keeps the memory, and takes it back when dropped.
     _owner: Box<dyn Owner>,
 }
 
-/// What keeps memory until it is dropped.
+/// Keeps memory until it is dropped.
 trait Owner: Send + Sync + RefUnwindSafe {}
 impl<O: Send + Sync + RefUnwindSafe> Owner for O {}
 
-// SAFETY: `OutputBuffer` is the only way to its numbers, as a `Vec<T>` would be; its owner can be sent and shared.
+// SAFETY: `OutputBuffer` is the only access to its items, as a `Vec<T>` is; its owner is `Send` and `Sync`.
 unsafe impl<T: Send> Send for OutputBuffer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for OutputBuffer<T> {}
 
 impl<T> OutputBuffer<T> {
-    /// `len` numbers from `start` on, which `owner` keeps.
+    /// Wraps `len` items from `start` on, whose memory `owner` keeps.
     ///
     /// # Safety
-    /// Until `owner` is dropped, `start` points to `len` initialised values of `T` that nobody else reads or writes,
-    /// also where `owner` itself moves.
+    /// Until `owner` is dropped, `start` points to `len` initialised values of `T` that nothing else reads or writes,
+    /// also after `owner` itself moves.
     #[cfg(feature = "cuda")]
     pub unsafe fn lent(
         start: NonNull<T>,
@@ -71,12 +71,12 @@ impl<T> Deref for OutputBuffer<T> {
 
 impl<T> DerefMut for OutputBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: the owner lives, so these are `len` values; `&mut self` is the only way to them.
+        // SAFETY: the owner lives, so these are `len` values; `&mut self` is the only reference.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
 
-/// The numbers' bytes, as `bytes::Bytes::from_owner` takes them: so they become an Arrow buffer without a copy.
+/// The bytes of the items, for `bytes::Bytes::from_owner`, which makes them an Arrow buffer without a copy.
 impl<T: Pod> AsRef<[u8]> for OutputBuffer<T> {
     fn as_ref(&self) -> &[u8] {
         bytemuck::cast_slice(self)
@@ -89,23 +89,21 @@ impl<T: fmt::Debug> fmt::Debug for OutputBuffer<T> {
     }
 }
 
-/// Where a batch of answers goes; what is wanted follows from which outputs are there.
-///
-/// `n` is the number of queries, the length of the bounds.
+/// The outputs of a batch of `n` queries. Only the outputs that are present are computed.
 #[derive(Debug)]
 pub struct Answers<'a, K> {
-    /// The value with the smallest key of each range, `n` of them, as the bits that the column has for it. Where the range
-    /// holds no value, the bits of [`Key::MAX`].
+    /// The value with the smallest key of each range, as stored bits: `n` of them. The bits of [`Key::MAX`] if the range has no valid
+    /// value.
     pub values: Option<&'a mut [K]>,
-    /// The leftmost position of that minimum, 0-based, `n` of them; 0 where the range holds no value.
+    /// The leftmost position of that value, 0-based: `n` of them. 0 if the range has no valid value.
     pub positions: Option<&'a mut [i64]>,
-    /// A bitmap, least significant bit first, of `n.div_ceil(64)` words: a bit is set where the range holds a value
-    /// that is not NULL. Bits past `n` are cleared.
+    /// A bitmap of `n.div_ceil(64)` words, least significant bit first: set if the range has a value that is not NULL. Bits from `n`
+    /// on are cleared.
     pub valid: &'a mut [u64],
 }
 
 impl<K> Answers<'_, K> {
-    /// That all slices fit `left`.
+    /// Checks that all slices fit `left`.
     ///
     /// # Errors
     /// [`EngineError::Lengths`] with the name of the first slice that does not.
@@ -113,7 +111,7 @@ impl<K> Answers<'_, K> {
         self.check_lengths(left.len(), right.len())
     }
 
-    /// That all slices fit `n` left bounds, of which there are `right` right ones.
+    /// Checks that the outputs and `right` right bounds fit `n` left bounds.
     pub(crate) fn check_lengths(&self, n: usize, right: usize) -> Result<(), EngineError> {
         let fits = |what, expected, found| {
             if expected == found {
@@ -141,7 +139,7 @@ impl<K> Answers<'_, K> {
     }
 }
 
-/// Where the answers of a batch go, made by [`RangeIndex::outputs`](crate::RangeIndex::outputs).
+/// Owned outputs of a batch, from [`RangeIndex::outputs`](crate::RangeIndex::outputs).
 #[derive(Debug)]
 pub struct Outputs<K> {
     /// See [`Answers::values`].
@@ -153,7 +151,7 @@ pub struct Outputs<K> {
 }
 
 impl<K: Key> Outputs<K> {
-    /// Memory of the allocator for `queries` answers.
+    /// Allocates outputs for `queries` queries on the heap.
     pub fn allocated(queries: usize, values: bool, positions: bool) -> Self {
         Self {
             values: values.then(|| vec![K::ZERO; queries].into()),
@@ -162,7 +160,7 @@ impl<K: Key> Outputs<K> {
         }
     }
 
-    /// The same as the outputs of a batch.
+    /// Borrows the outputs for a batch.
     pub fn answers(&mut self) -> Answers<'_, K> {
         Answers {
             values: self.values.as_deref_mut(),

@@ -11,7 +11,7 @@ use crate::cpu::simd::dispatch::{Simd, SupportedSimd};
 use crate::engine::{BuildOptions, ColumnSize, Engine, RangeIndex};
 use crate::error::EngineError;
 
-/// The engine for CPUs: see the [module](self).
+/// The engine for CPUs: see the [module](crate::cpu).
 #[derive(Debug, Clone, Copy)]
 pub struct CpuEngine {
     simd: SupportedSimd,
@@ -24,7 +24,7 @@ impl Default for CpuEngine {
 }
 
 impl CpuEngine {
-    /// With the best vector instructions of this machine.
+    /// Creates an engine with the best instruction set of this machine.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -32,17 +32,17 @@ impl CpuEngine {
         }
     }
 
-    /// With these vector instructions: for tests and comparisons.
+    /// Creates an engine with the given instruction set, for tests and benchmarks.
     ///
     /// # Errors
-    /// [`EngineError::Unsupported`] where this machine lacks them.
+    /// [`EngineError::Unsupported`] if this machine does not have it.
     pub fn with_simd(simd: Simd) -> Result<Self, EngineError> {
         Ok(Self {
             simd: SupportedSimd::try_new(simd)?,
         })
     }
 
-    /// The vector instructions it uses.
+    /// The instruction set that the engine uses.
     #[must_use]
     pub fn simd(&self) -> Simd {
         self.simd.get()

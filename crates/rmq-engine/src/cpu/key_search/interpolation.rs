@@ -589,8 +589,8 @@ mod tests {
                 0 => i64::MIN,
                 1 => i64::MAX,
                 _ => {
-                    let place = random(state, keys.len() as u64) as usize;
-                    keys[place].wrapping_add(random(state, 3).cast_signed() - 1)
+                    let position = random(state, keys.len() as u64) as usize;
+                    keys[position].wrapping_add(random(state, 3).cast_signed() - 1)
                 }
             })
             .collect();
@@ -635,15 +635,15 @@ mod tests {
         comparison: Comparison,
         bound: i64,
     ) -> (usize, usize) {
-        let place = start
+        let position = start
             + keys[start..end]
                 .iter()
                 .filter(|key| **key < bound || **key == bound && !comparison.is_before_equal())
                 .count();
         if comparison.is_lower() {
-            (place, end)
+            (position, end)
         } else {
-            (start, place)
+            (start, position)
         }
     }
 
@@ -664,23 +664,23 @@ mod tests {
             }
             assert!(are_sorted(&chunks));
             let sorted = CpuKeySearch::from_columns(&chunks, &[0, rows]);
-            for (place, key) in keys.iter().enumerate() {
+            for (position, key) in keys.iter().enumerate() {
                 let key = Encoding::<u64>::signed().encode(key.cast_unsigned());
-                assert_eq!(sorted.key_at(place), key);
+                assert_eq!(sorted.key_at(position), key);
             }
-            let asked = bounds(state, &keys, 100, round % 2 == 0);
+            let queried = bounds(state, &keys, 100, round % 2 == 0);
             for comparison in COMPARISONS {
-                let mut candidates = CandidateRanges::all(asked.len(), rows);
+                let mut candidates = CandidateRanges::all(queried.len(), rows);
                 let mut hints = LastFound::default();
                 narrow(
                     &sorted,
                     &mut candidates,
                     comparison,
-                    &asked,
+                    &queried,
                     hints.of_bound(0),
                 );
                 let (left, right) = candidates.into_inclusive();
-                for (row, bound) in asked.iter().enumerate() {
+                for (row, bound) in queried.iter().enumerate() {
                     let (start, end) = expected_range(&keys, (0, rows), comparison, *bound);
                     let expected = (start as i64, end as i64 - 1);
                     let found = (left[row], right[row]);
@@ -707,17 +707,18 @@ mod tests {
                 let mut found = LastFound::default();
                 // The hints of one batch serve the next.
                 for batch in 0..4 {
-                    let asked = bounds(state, &all, 150, batch != 2);
-                    let groups: Vec<u32> = asked.iter().map(|_| random(state, 3) as u32).collect();
+                    let queried = bounds(state, &all, 150, batch != 2);
+                    let groups: Vec<u32> =
+                        queried.iter().map(|_| random(state, 3) as u32).collect();
                     let mut candidates = CandidateRanges::of_groups(groups.clone(), &starts);
                     let hints = found.of_bound(1);
-                    narrow(&sorted, &mut candidates, comparison, &asked, hints);
+                    narrow(&sorted, &mut candidates, comparison, &queried, hints);
                     assert!(
                         !hints.is_empty() || batch == 2,
                         "round {round}, batch {batch}"
                     );
                     let (left, right) = candidates.into_inclusive();
-                    for (row, (bound, group)) in asked.iter().zip(&groups).enumerate() {
+                    for (row, (bound, group)) in queried.iter().zip(&groups).enumerate() {
                         let group = *group as usize;
                         let whole = (starts[group], starts[group + 1]);
                         let (start, end) = expected_range(&all, whole, comparison, *bound);

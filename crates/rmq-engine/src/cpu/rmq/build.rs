@@ -1,4 +1,4 @@
-//! Fills the levels: one pass over the column, each level from the lines of the one below while they are in cache.
+//! The build: one pass over the column, each level from the lines of the one below while they are in cache.
 
 use bytemuck::Pod;
 
@@ -14,13 +14,13 @@ use crate::key::{Encoding, Key};
 /// Values under a block of level 4.
 const TOP: usize = BLOCK * BLOCK * BLOCK * BLOCK;
 
-/// Below this many values a second thread costs more than it gives.
+/// Values per thread below which a further thread does not make the build faster.
 const MIN_PER_THREAD: usize = 1 << 20;
 
-/// How many bytes ahead of the build the column is asked for.
+/// How many bytes ahead of the build the column is prefetched.
 const AHEAD: usize = 4096;
 
-/// The values that levels are built of.
+/// The values that levels are built from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source<'a, K> {
     pub(crate) values: &'a [K],
@@ -28,12 +28,12 @@ pub(crate) struct Source<'a, K> {
     pub(crate) encoding: Encoding<K>,
 }
 
-/// How many threads are worth starting for `rows` values.
-fn threads(rows: usize, wanted: usize) -> usize {
-    wanted.min(rows / MIN_PER_THREAD).max(1)
+/// Returns the number of threads for `rows` values.
+fn threads(rows: usize, max_threads: usize) -> usize {
+    max_threads.min(rows / MIN_PER_THREAD).max(1)
 }
 
-/// Fills all levels and the sparse table, on up to `wanted` threads. `fill` calls [`fill()`] with a block of level 4 and the parts that
+/// Fills all levels and the sparse table, on up to `max_threads` threads. `fill` calls [`fill()`] with a block of level 4 and the parts that
 /// begin there, compiled for an instruction set.
 ///
 /// # Errors
@@ -41,11 +41,11 @@ fn threads(rows: usize, wanted: usize) -> usize {
 pub(crate) fn fill_levels<K: Key + Pod>(
     levels: &mut Levels<K>,
     source: Source<'_, K>,
-    wanted: usize,
+    max_threads: usize,
     fill: impl Fn(usize, Parts<'_, K>) + Copy + Send,
 ) -> Result<(), EngineError> {
     let tops = levels.layout().len[3];
-    let threads = threads(source.values.len(), wanted);
+    let threads = threads(source.values.len(), max_threads);
     let share = tops.div_ceil(threads).max(1);
     let mut rest = levels.parts();
     std::thread::scope(|scope| {
@@ -76,7 +76,7 @@ pub(crate) fn fill<K: Key + Pod, S: Kernel<K>>(
     let total = source.alignment_offset + source.values.len();
     let begin = top * TOP;
     let end = (begin + parts.level[3].len() * TOP).min(total);
-    // The origin of blocks may lie before the column, hence no `add` (which must stay inside).
+    // The origin of blocks may be before the column, hence `wrapping_sub`.
     let origin = source.values.as_ptr().wrapping_sub(source.alignment_offset);
 
     // One line of level 1, 256 values, at a time.
@@ -86,7 +86,7 @@ pub(crate) fn fill<K: Key + Pod, S: Kernel<K>>(
         let keys = &mut parts.level[0][line * BLOCK..][..BLOCK];
         if from >= source.alignment_offset && from + BLOCK * BLOCK <= end {
             for (i, key) in keys.iter_mut().enumerate() {
-                // The machine's own prefetcher stops at the end of each page.
+                // The hardware prefetcher stops at the end of each page.
                 let ahead = origin
                     .wrapping_add(from + i * BLOCK)
                     .wrapping_byte_add(AHEAD);
@@ -94,7 +94,7 @@ pub(crate) fn fill<K: Key + Pod, S: Kernel<K>>(
                 if size_of::<K>() > 4 {
                     prefetch(ahead.wrapping_byte_add(64));
                 }
-                // SAFETY: all 256 values lie inside the column.
+                // SAFETY: all 256 values are inside the column.
                 (*key, lanes[i]) = unsafe {
                     S::base(
                         origin.wrapping_add(from + i * BLOCK),
@@ -129,7 +129,7 @@ pub(crate) fn fill<K: Key + Pod, S: Kernel<K>>(
         (end - begin).div_ceil(BLOCK * BLOCK * BLOCK),
         (end - begin).div_ceil(TOP),
     ];
-    // Level 1 is complete to the line; the others, and all padding, are not.
+    // Level 1 is complete up to whole lines; the others, and all padding, are filled here.
     let first_open = [lines[1] * BLOCK, lines[1], lines[2], lines[3]];
     for (level, open) in parts.level.iter_mut().zip(first_open) {
         level[open..].fill(K::MAX);
@@ -153,7 +153,7 @@ pub(crate) fn fill<K: Key + Pod, S: Kernel<K>>(
     }
 }
 
-/// Which of the 16 positions from `from` on lie in `begin..end`.
+/// Returns the mask of the 16 positions from `from` on that are in `begin..end`.
 fn inside(from: usize, begin: usize, end: usize) -> u32 {
     let low = begin.saturating_sub(from).min(BLOCK);
     let high = end.saturating_sub(from).min(BLOCK);
@@ -163,11 +163,14 @@ fn inside(from: usize, begin: usize, end: usize) -> u32 {
     ((1 << high) - 1) & !((1 << low) - 1)
 }
 
-/// A column of keys with [`Key::MAX`] for NULL, and which positions are not NULL.
+/// Copies a column as keys, with [`Key::MAX`] for NULL. Returns them and the positions that are not NULL.
+///
+/// # Errors
+/// [`EngineError::OutOfMemory`], [`EngineError::Thread`].
 pub(crate) fn without_nulls<K: Key + Pod>(
     column: &Column<K>,
     validity: &Validity,
-    wanted: usize,
+    max_threads: usize,
 ) -> Result<(HugePageBytes, NextValid), EngineError> {
     let bits = column.bits();
     let encoding = column.encoding();
@@ -179,7 +182,7 @@ pub(crate) fn without_nulls<K: Key + Pod>(
     // A multiple of 64, so that no two threads share a word of the bitmap.
     let share = bits
         .len()
-        .div_ceil(threads(bits.len(), wanted))
+        .div_ceil(threads(bits.len(), max_threads))
         .next_multiple_of(64);
     let bytes = validity.bytes();
     std::thread::scope(|scope| {
@@ -206,7 +209,7 @@ pub(crate) fn without_nulls<K: Key + Pod>(
     Ok((memory, next))
 }
 
-/// Encodes `bits` into `keys`, the greatest key for NULL, and copies their validity from bit `offset` of `bytes` on.
+/// Encodes `bits` into `keys`, with the greatest key for NULL, and copies their validity from bit `offset` of `bytes` on.
 fn copy_valid<K: Key>(
     bits: &[K],
     encoding: Encoding<K>,
@@ -231,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inside_is_a_run_of_bits() {
+    fn inside_has_the_bits_of_positions_in_the_range() {
         for from in [0, 16, 32] {
             for begin in 0..40 {
                 for end in 0..60 {

@@ -15,7 +15,7 @@ use crate::error::EngineError;
 use crate::key::{Encoding, Key};
 use crate::outputs::Answers;
 
-/// An index over a slice that is borrowed, for [`Index`](crate::index::Index).
+/// Functions that build the index of a borrowed slice.
 macro_rules! index_slice {
     ($name:ident, $key:ty) => {
         pub(crate) fn $name<'a>(
@@ -36,32 +36,32 @@ index_slice!(index_u32, u32);
 index_slice!(index_u64, u64);
 index_slice!(index_u128, u128);
 
-/// A column with its hierarchy of chunk minima.
+/// A column with its hierarchy of block minima.
 pub(crate) struct CpuIndex<'a, K> {
     column: Storage<'a, K>,
     len: usize,
     alignment_offset: usize,
-    /// How the values of `column` become keys.
+    /// The encoding of the values in `column`.
     encoding: Encoding<K>,
-    /// How keys become the bits that were handed in.
+    /// The encoding of the original column, to convert keys back.
     decoding: Encoding<K>,
     levels: Levels<K>,
     valid: Option<NextValid>,
     simd: SupportedSimd,
 }
 
-/// Where the values of an indexed column are.
+/// The values of an indexed column.
 enum Storage<'a, K> {
-    /// Borrowed, no NULLs.
+    /// Shared, without NULLs.
     Shared(SharedSlice<K>),
-    /// Borrowed, no NULLs.
+    /// Borrowed, without NULLs.
     Slice(&'a [K]),
     /// A copy of encoded keys, [`Key::MAX`] for NULL.
     Copy(HugePageBytes),
 }
 
 impl<K: CpuKey> CpuIndex<'static, K> {
-    /// Indexes a shared column.
+    /// Builds the index of a shared column.
     pub(crate) fn build(
         column: &Column<K>,
         options: &BuildOptions,
@@ -103,7 +103,7 @@ impl<'a, K: CpuKey> CpuIndex<'a, K> {
     ) -> Result<Self, EngineError> {
         let values = column.values(len);
         let alignment_offset = levels::alignment_offset(values);
-        // The slice may have changed since its length was taken.
+        // The slice may have changed since its length was read.
         if values.len() != len {
             return Err(EngineError::ColumnMoved);
         }
@@ -171,7 +171,7 @@ impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
             return Err(EngineError::NoPositions);
         }
         let column = self.column.values(self.len);
-        // The search reads within `len` values from a given alignment; memory that changed is not searched.
+        // The search relies on the length and the alignment at the time of the build.
         if column.len() != self.len || levels::alignment_offset(column) != self.alignment_offset {
             return Err(EngineError::ColumnMoved);
         }

@@ -1,17 +1,17 @@
-//! A tile: queries that go through the search together, so that their cache misses overlap.
+//! A tile: queries that pass the search together, so that their cache misses overlap.
 
 use crate::cpu::rmq::levels::{LEVELS, WINDOW_LINES};
 use crate::key::Key;
 
-/// Queries in a tile: one for each bit of a word, and few enough that all tiles under way stay in the L1 cache.
+/// Queries in a tile: one per bit of a word, and few enough that all tiles in flight stay in the L1 cache.
 pub(crate) const TILE: usize = 64;
 
-/// A set of queries of a tile. Adding and walking take no branch and no memory, unlike with a list.
+/// A set of queries of a tile. Unlike a list, insertion takes no branch and no memory access.
 #[derive(Debug)]
 pub(crate) struct Set(pub(crate) u64);
 
 impl Set {
-    /// This query, if `wanted`.
+    /// Returns the bit of this query if `wanted`, else 0.
     #[inline(always)]
     pub(crate) fn one(query: usize, wanted: bool) -> u64 {
         u64::from(wanted) << (query % TILE)
@@ -26,19 +26,19 @@ impl Iterator for Set {
         if self.0 == 0 {
             return None;
         }
-        // Below 64 anyway; `% TILE` tells the compiler, which then checks no bounds.
+        // Always below 64; `% TILE` lets the compiler omit bounds checks.
         let query = self.0.trailing_zeros() as usize % TILE;
         self.0 &= self.0 - 1;
         Some(query)
     }
 }
 
-/// Where the minimum of a query stands, as far as known: a block, and the level it belongs to (0: a single position).
+/// The smallest block known to contain the minimum of a query: its number, and its level (0: a single position).
 #[derive(Debug, Clone, Copy)]
 #[repr(transparent)]
-pub(crate) struct Place(pub(crate) u64);
+pub(crate) struct BlockId(pub(crate) u64);
 
-impl Place {
+impl BlockId {
     /// Block numbers and positions stay below 2^47 (see `Layout::new`), so the level fits above.
     pub(crate) const LEVEL_SHIFT: u32 = 56;
 
@@ -58,10 +58,10 @@ impl Place {
     }
 }
 
-/// Where the queries of a tile start: what is known before any key is read.
+/// Where the queries of a tile start.
 #[derive(Debug)]
 pub(crate) struct Plan<K> {
-    /// The address of the first and of the last block's key, at the level where a query starts.
+    /// The addresses of the keys of the first and of the last block, at the level where a query starts.
     pub(crate) first: [*const K; TILE],
     pub(crate) last: [*const K; TILE],
 }
@@ -78,22 +78,22 @@ impl<K> Plan<K> {
 /// The state of the queries of a tile.
 #[derive(Debug)]
 pub(crate) struct Tile<K> {
-    /// Inclusive bounds, clipped, counted from the origin of blocks. Position 0 to 0 where a range is empty.
+    /// Inclusive bounds, clipped, counted from the origin of blocks. Those of position 0 if a range is empty.
     pub(crate) left: [usize; TILE],
     pub(crate) right: [usize; TILE],
     /// The smallest key found so far.
     pub(crate) best: [K; TILE],
-    /// Where it stands.
-    pub(crate) place: [Place; TILE],
+    /// The block that contains it.
+    pub(crate) minimum: [BlockId; TILE],
     /// Queries whose range is not empty.
     pub(crate) some: u64,
     /// Queries by the level they start at: 1 to 3 with a window, 4 with the sparse table.
     pub(crate) start: [u64; LEVELS],
-    /// Queries that go down at their left end into a line of level `k` (0: of the column).
+    /// Queries that descend at their left end into a line of level `k` (0: of the column).
     pub(crate) down_left: [u64; LEVELS],
-    /// The same at their right end.
+    /// Queries that descend at their right end.
     pub(crate) down_right: [u64; LEVELS],
-    /// The number of the first query in the batch, and how many there are.
+    /// The index of the first query in the batch, and the number of queries.
     pub(crate) first: usize,
     pub(crate) len: usize,
 }
@@ -104,7 +104,7 @@ impl<K: Key> Tile<K> {
             left: [0; TILE],
             right: [0; TILE],
             best: [K::MAX; TILE],
-            place: [Place(0); TILE],
+            minimum: [BlockId(0); TILE],
             some: 0,
             start: [0; LEVELS],
             down_left: [0; LEVELS],
@@ -115,18 +115,18 @@ impl<K: Key> Tile<K> {
     }
 }
 
-/// What a plan is made with.
+/// The inputs of [`plan`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Planner<K> {
-    /// The last position of the column, -1 where it is empty.
+    /// The last position of the column; -1 if it is empty.
     pub(crate) last: i64,
     /// See [`alignment_offset`](crate::cpu::rmq::levels::alignment_offset).
     pub(crate) alignment_offset: usize,
-    /// Each level's keys.
+    /// The keys of each level.
     pub(crate) level: [*const K; LEVELS],
 }
 
-/// Clips bounds, and decides where each query starts: one query after the other.
+/// Clips bounds, and computes where each query starts: one query after the other.
 #[inline(always)]
 pub(crate) fn plan<K: Key>(
     planner: &Planner<K>,
@@ -164,7 +164,7 @@ pub(crate) fn plan<K: Key>(
 }
 
 impl<K> Tile<K> {
-    /// Sorts the queries by where they start; `wide[k]` has those too wide for a window of level `k + 1`.
+    /// Partitions the queries by the level where they start; `wide[k]` has those too wide for a window of level `k + 1`.
     #[inline(always)]
     pub(crate) fn set_starts(&mut self, some: u64, wide: [u64; 3]) {
         self.some = some;
@@ -179,35 +179,35 @@ impl<K> Tile<K> {
     }
 }
 
-/// Where the offset of the first minimum of a block lies, by level: `bits` from bit `start * 8 + block * bits` on.
-/// Eight entries, as a vector has; the last ones are not used.
+/// The location of the offset of a block's first minimum, by level: `bits` bits from bit `start * 8 + block * bits` on.
+/// Eight entries, the lanes of a vector; the last ones are not used.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Offsets {
     /// First byte.
     pub(crate) start: [u64; 8],
-    /// All bits, but none for level 0, whose places are positions: they read the first entry, and mask it away.
+    /// All bits; none for level 0, where block numbers are positions: these read the first entry, and mask it out.
     pub(crate) keep: [u64; 8],
-    /// Bits an entry as a power of two.
+    /// Binary logarithm of the bits per entry.
     pub(crate) log_bits: [u64; 8],
     pub(crate) mask: [u64; 8],
-    /// Positions a block as a power of two.
+    /// Binary logarithm of the positions per block.
     pub(crate) shift: [u64; 8],
 }
 
-/// Resolves places to positions, counted from the column's first value: one after the other.
+/// Resolves blocks to the positions of their minima, counted from the column's first value: one after the other.
 ///
 /// # Safety
-/// `bytes` is the index that `offsets` and `places` belong to.
+/// `bytes` is the index that `offsets` and `blocks` belong to.
 #[inline(always)]
 pub(crate) unsafe fn positions(
     bytes: *const u8,
     offsets: &Offsets,
     alignment_offset: usize,
-    places: &[Place; TILE],
+    blocks: &[BlockId; TILE],
     out: &mut [i64],
 ) {
-    for (place, out) in places.iter().zip(out) {
-        let (level, block) = (place.level() % 8, place.block() as u64);
+    for (block_id, out) in blocks.iter().zip(out) {
+        let (level, block) = (block_id.level() % 8, block_id.block() as u64);
         let bit = (block & offsets.keep[level]) << offsets.log_bits[level];
         // SAFETY: `Layout` gives each array of offsets eight bytes more than its entries.
         let word = unsafe {

@@ -15,6 +15,7 @@ pub enum Simd {
 }
 
 /// Detects features by name, or enables them for a function: the lists of features are written here only.
+#[cfg(target_arch = "x86_64")]
 macro_rules! with_features {
     (avx2 => detect) => {
         with_features!(@detect "avx2", "bmi1", "bmi2", "lzcnt", "popcnt")
@@ -34,6 +35,7 @@ macro_rules! with_features {
         $(is_x86_feature_detected!($feature))&&*
     };
 }
+#[cfg(target_arch = "x86_64")]
 pub(crate) use with_features;
 
 impl Simd {

@@ -1,10 +1,10 @@
 //! Prefetching of cache lines.
 
-/// Asks for the cache line of an address. Any address will do: it is a hint.
+/// Prefetches the cache line of an address. It is a hint, so any address is allowed.
 #[inline(always)]
 pub fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing a program can see and never faults.
+    // SAFETY: a prefetch has no visible effect and never faults.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(address.cast());
