@@ -121,7 +121,7 @@ fn place<K: Narrow>(key: K) -> usize {
 /// There are fewer keys than rows, and fewer than 2^32 rows.
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "`Unsorted::add` refuses more rows"
+    reason = "`SortedRowsBuilder::add` refuses more rows"
 )]
 fn number(keys: usize) -> u32 {
     keys as u32

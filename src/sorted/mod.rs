@@ -9,4 +9,5 @@ pub(crate) mod groups;
 pub(crate) mod interner;
 pub(crate) mod order_keys;
 pub(crate) mod permutation;
+pub(crate) mod sort_rows;
 pub(crate) mod sorted_rows;

@@ -1,4 +1,4 @@
-//! Values of one ordered type as plain keys that compare as the values do, for sorting and searching.
+//! Values of one ordered type as keys of fixed width that compare as the values do, for sorting and searching.
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
@@ -17,22 +17,25 @@ use datafusion::common::{Result, exec_err};
 use crate::index::sort_keys::{Chunks, KeyColumn, encode, is_ranked, key_bytes, value_type};
 use rmq_engine::{Column, Comparison, Encoding, Extreme, Key};
 
-/// The keys of values of one type. Zeros of both signs have one key, as they are equal where DataFusion compares them; what
-/// the key of a NULL is means nothing. Keys of fixed width are Arrow's own memory where that can be.
+/// The keys of values of one type, one column per batch. Zeros of both signs have one key, because DataFusion compares them as equal. The
+/// key of a NULL is unspecified. Keys of fixed width borrow Arrow's memory where possible.
 #[derive(Debug)]
 pub(crate) enum OrderKeys {
     /// Types of up to 32 bits.
     W32(Vec<Column<u32>>),
-    /// Of up to 64.
+    /// Types of up to 64 bits.
     W64(Vec<Column<u64>>),
-    /// Wider ones of fixed width.
+    /// Wider types of fixed width.
     W128(Vec<Column<u128>>),
     /// Strings, binaries and 256-bit decimals: Arrow's row format.
     Bytes(RowConverter, Rows),
 }
 
 impl OrderKeys {
-    /// No keys yet, of values of this type.
+    /// Returns an empty list of keys for values of this type.
+    ///
+    /// # Errors
+    /// Arrow's error for a type that has no row format.
     pub(crate) fn try_new(data_type: &DataType) -> Result<Self> {
         if is_ranked(data_type) {
             let field = SortField::new(value_type(data_type));
@@ -47,14 +50,17 @@ impl OrderKeys {
         })
     }
 
-    /// The keys of these values, and which of them are NULL.
+    /// Returns the keys of these values, and their NULLs if there are any.
     pub(crate) fn of(values: &ArrayRef) -> Result<(Self, Option<NullBuffer>)> {
         let mut keys = Self::try_new(values.data_type())?;
         keys.append(values)?;
         Ok((keys, values.logical_nulls().filter(|n| n.null_count() > 0)))
     }
 
-    /// Adds the keys of further values of the type, and says how many bytes they take.
+    /// Adds the keys of further values of the type. Returns their bytes, borrowed memory included.
+    ///
+    /// # Errors
+    /// An execution error for values of another type or of one without an order.
     pub(crate) fn append(&mut self, values: &ArrayRef) -> Result<usize> {
         let data_type = values.data_type();
         if let Self::Bytes(converter, rows) = self {
@@ -107,7 +113,10 @@ impl OrderKeys {
         }
     }
 
-    /// Which values are at most those beside them; not where either is NULL.
+    /// Returns which values are at most the values in the same rows; false if either is NULL.
+    ///
+    /// # Errors
+    /// An execution error if the types differ.
     pub(crate) fn are_at_most(values: &ArrayRef, others: &ArrayRef) -> Result<BooleanBuffer> {
         let ((a, a_nulls), (b, b_nulls)) = (Self::of(values)?, Self::of(others)?);
         let compared = match (&a, &b) {
@@ -126,7 +135,7 @@ impl OrderKeys {
     }
 }
 
-/// The keys of columns, one after another.
+/// Returns the keys of columns, one column after another.
 pub(crate) fn encoded<K: Key>(columns: &[Column<K>]) -> Vec<K> {
     let mut keys = Vec::with_capacity(columns.iter().map(Column::len).sum());
     for column in columns {
@@ -214,7 +223,7 @@ impl<K: Key + Pod> AsRef<[u8]> for ColumnBytes<K> {
     }
 }
 
-/// Which keys are at most those beside them.
+/// Returns which keys are at most the keys in the same rows.
 fn at_most<K: Key>(keys: &[Column<K>], others: &[Column<K>]) -> BooleanBuffer {
     let (keys, others) = (encoded(keys), encoded(others));
     BooleanBuffer::collect_bool(keys.len(), |i| keys[i] <= others[i])

@@ -197,7 +197,7 @@ impl RowPermutation {
 /// Rows, and so places, are fewer than 2^32.
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "`Unsorted::add` refuses more rows"
+    reason = "`SortedRowsBuilder::add` refuses more rows"
 )]
 pub(crate) fn number(row: usize) -> u32 {
     row as u32

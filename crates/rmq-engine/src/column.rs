@@ -116,6 +116,7 @@ impl Validity {
     /// # Panics
     /// If the bitmap does not cover it.
     #[inline]
+    #[must_use]
     pub fn is_valid(&self, i: usize) -> bool {
         let bit = self.offset + i;
         self.bytes()[bit / 8] >> (bit % 8) & 1 == 1

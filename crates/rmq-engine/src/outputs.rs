@@ -152,6 +152,7 @@ pub struct Outputs<K> {
 
 impl<K: Key> Outputs<K> {
     /// Allocates outputs for `queries` queries on the heap.
+    #[must_use]
     pub fn allocated(queries: usize, values: bool, positions: bool) -> Self {
         Self {
             values: values.then(|| vec![K::ZERO; queries].into()),

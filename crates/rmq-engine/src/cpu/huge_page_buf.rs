@@ -174,6 +174,7 @@ impl<T: Pod> HugePageBuf<T> {
     }
 
     /// Bytes of the slice.
+    #[must_use]
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
     }

@@ -26,7 +26,7 @@ use crate::range_agg::values::Values;
 use crate::sorted::arrange::{arrange, arrange_in_pieces, arranging_bytes};
 use crate::sorted::bucket_sort::SortContext;
 use crate::sorted::permutation::RowPermutation;
-use crate::sorted::sorted_rows::Unsorted;
+use crate::sorted::sort_rows::SortedRowsBuilder;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::{BuildOptions, Extreme};
 
@@ -99,7 +99,7 @@ impl Work {
         };
         let count = batches.iter().map(RecordBatch::num_rows).sum();
         let (equal, key) = (self.columns.equal(&types), self.columns.key(&types));
-        let mut rows = Unsorted::try_new(count, equal, key)?;
+        let mut rows = SortedRowsBuilder::try_new(count, equal, key)?;
         let rows_memory = memory.new_empty();
         rows_memory.try_grow(rows.bytes())?;
         let values = self.columns.values(&types).iter();

@@ -309,11 +309,12 @@ impl<K: KeyArithmetic> CpuKeySearch<K> {
         let mut tile: Vec<BoundSearch<K>> = Vec::with_capacity(TILE);
         for first in (0..bits.len()).step_by(TILE) {
             tile.clear();
-            for row in first..bits.len().min(first + TILE) {
+            let end = bits.len().min(first + TILE);
+            for (row, bound) in (first..).zip(&bits[first..end]) {
                 let Some(range) = candidates.get(row) else {
                     continue;
                 };
-                let bound = encoding.encode(bits[row]);
+                let bound = encoding.encode(*bound);
                 if let Some(Some((start, keys))) = arithmetic.get(candidates.group(row)) {
                     let position = start + keys.count_before(bound, comparison.is_before_equal());
                     candidates.intersect(row, comparison, position);
