@@ -274,17 +274,50 @@ impl<K: KeyArithmetic> CpuKeySearch<K> {
         if !chunks.iter().map(|bits| bits.len()).eq(lengths) {
             return Err(EngineError::ColumnMoved);
         }
-        let end = candidates.ends().iter().copied().max().unwrap_or(0);
-        if end > self.key_count() {
+        let keys = self.key_count();
+        let ends = candidates.ends().iter();
+        // Without an early exit, so that it is vectorised.
+        if ends.fold(false, |is_outside, end| is_outside | (*end > keys)) {
             return Err(EngineError::Lengths {
                 what: "the sorted keys, where a range of candidates ends behind them,",
-                expected: end,
-                found: self.key_count(),
+                expected: candidates.ends().iter().copied().max().unwrap_or(0),
+                found: keys,
             });
         }
         let simd = SupportedSimd::best();
         narrow_vectorized(simd, self, &chunks, candidates, comparison, bounds, hints);
         Ok(())
+    }
+
+    // The closures are defined here and not in `multiversion!`, where each would have target features of its own.
+    #[inline(always)]
+    fn narrow_inlined(
+        &self,
+        chunks: &[&[K]],
+        candidates: &mut CandidateRanges,
+        comparison: Comparison,
+        bounds: Bounds<'_, K>,
+        hints: Option<&mut [GroupHint]>,
+    ) {
+        if comparison.is_before_equal() {
+            self.narrow_where(
+                chunks,
+                candidates,
+                comparison,
+                bounds,
+                hints,
+                |key, bound| key < bound,
+            );
+        } else {
+            self.narrow_where(
+                chunks,
+                candidates,
+                comparison,
+                bounds,
+                hints,
+                |key, bound| key <= bound,
+            );
+        }
     }
 
     #[inline(always)]
@@ -472,11 +505,7 @@ multiversion! {
         bounds: Bounds<'_, K>,
         hints: Option<&mut [GroupHint]>,
     ) {
-        if comparison.is_before_equal() {
-            keys.narrow_where(chunks, candidates, comparison, bounds, hints, |key, bound| key < bound);
-        } else {
-            keys.narrow_where(chunks, candidates, comparison, bounds, hints, |key, bound| key <= bound);
-        }
+        keys.narrow_inlined(chunks, candidates, comparison, bounds, hints);
     }
 }
 
