@@ -3,7 +3,7 @@
 use bytemuck::Pod;
 
 use crate::column::{Column, Validity, word};
-use crate::cpu::huge_page_buf::HugePageBytes;
+use crate::cpu::huge_page_buf::HugePageBuf;
 use crate::cpu::rmq::kernels::kernel::Kernel;
 use crate::cpu::rmq::levels::{BLOCK, Levels, Parts};
 use crate::cpu::rmq::next_valid::NextValid;
@@ -171,13 +171,13 @@ pub(crate) fn without_nulls<K: Key + Pod>(
     column: &Column<K>,
     validity: &Validity,
     max_threads: usize,
-) -> Result<(HugePageBytes, NextValid), EngineError> {
+) -> Result<(HugePageBuf<K>, NextValid), EngineError> {
     let bits = column.bits();
     let encoding = column.encoding();
     validity.check(bits.len())?;
-    let mut memory = HugePageBytes::zeroed(std::mem::size_of_val(bits))?;
+    let mut copy = HugePageBuf::zeroed(bits.len())?;
     let mut next = NextValid::new(bits.len())?;
-    let mut keys = memory.slice_mut::<K>(0, bits.len());
+    let mut keys: &mut [K] = &mut copy;
     let mut leaves = next.leaves();
     // A multiple of 64, so that no two threads share a word of the bitmap.
     let share = bits
@@ -206,7 +206,7 @@ pub(crate) fn without_nulls<K: Key + Pod>(
         Ok(())
     })?;
     next.finish();
-    Ok((memory, next))
+    Ok((copy, next))
 }
 
 /// Encodes `bits` into `keys`, with the greatest key for NULL, and copies their validity from bit `offset` of `bytes` on.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::column::{Column, SharedSlice};
-use crate::cpu::huge_page_buf::HugePageBytes;
+use crate::cpu::huge_page_buf::HugePageBuf;
 use crate::cpu::rmq::build::{self, Source};
 use crate::cpu::rmq::cpu_key::CpuKey;
 use crate::cpu::rmq::levels::{self, Layout, Levels};
@@ -57,7 +57,7 @@ enum Storage<'a, K> {
     /// Borrowed, without NULLs.
     Slice(&'a [K]),
     /// A copy of encoded keys, [`Key::MAX`] for NULL.
-    Copy(HugePageBytes),
+    Copy(HugePageBuf<K>),
 }
 
 impl<K: CpuKey> CpuIndex<'static, K> {
@@ -101,7 +101,7 @@ impl<'a, K: CpuKey> CpuIndex<'a, K> {
         options: &BuildOptions,
         simd: SupportedSimd,
     ) -> Result<Self, EngineError> {
-        let values = column.values(len);
+        let values = column.values();
         let alignment_offset = levels::alignment_offset(values);
         // The slice may have changed since its length was read.
         if values.len() != len {
@@ -130,11 +130,11 @@ impl<'a, K: CpuKey> CpuIndex<'a, K> {
 }
 
 impl<K: CpuKey> Storage<'_, K> {
-    fn values(&self, len: usize) -> &[K] {
+    fn values(&self) -> &[K] {
         match self {
             Self::Shared(shared) => (**shared).as_ref(),
             Self::Slice(slice) => slice,
-            Self::Copy(memory) => memory.slice(0, len),
+            Self::Copy(keys) => keys,
         }
     }
 }
@@ -154,7 +154,7 @@ impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
 
     fn memory_bytes(&self) -> usize {
         let copy = match &self.column {
-            Storage::Copy(memory) => memory.bytes(),
+            Storage::Copy(keys) => keys.bytes(),
             Storage::Shared(_) | Storage::Slice(_) => 0,
         };
         self.index_bytes() + copy
@@ -170,7 +170,7 @@ impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
         if out.positions.is_some() && !self.has_positions() {
             return Err(EngineError::NoPositions);
         }
-        let column = self.column.values(self.len);
+        let column = self.column.values();
         // The search relies on the length and the alignment at the time of the build.
         if column.len() != self.len || levels::alignment_offset(column) != self.alignment_offset {
             return Err(EngineError::ColumnMoved);
