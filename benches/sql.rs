@@ -12,7 +12,7 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use datafusion::arrow::array::{ArrayRef, Float32Array, Int64Array};
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
-use rmq_engine::alone::Index;
+use rmq_engine::Index;
 
 use rmq_bench::clock::{self, timed};
 use rmq_bench::env::var_or;

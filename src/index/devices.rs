@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rmq_engine::choice::Costs;
+use rmq_engine::cost_model::Costs;
 use rmq_engine::cuda::{self, CudaEngine, CudaOptions, DeviceInfo, DeviceUse};
 use rmq_engine::{BuildOptions, ColumnSize, Engine, EngineError, KeySearch, SortedKeys};
 

@@ -20,7 +20,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, DFSchemaRef, Result, TableReference, internal_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
-use crate::sorted::sorted_rows::Comparison;
+use rmq_engine::Comparison;
 use rmq_engine::Extreme;
 
 /// For each row of the probe side, aggregates the rows of the build side whose equality keys are equal and whose range key is within the bounds.

@@ -1,4 +1,4 @@
-//! Sorted keys of a build side on devices, and the ranges of keys that are found there.
+//! Searches on devices among the sorted keys of a build side.
 
 use std::sync::Arc;
 
@@ -7,12 +7,13 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
 use crate::common::ranges::Ranges;
-use crate::sorted::candidates::CandidateRanges;
 use crate::sorted::order_keys::{OrderKeys, encoded};
-use crate::sorted::sorted_rows::Comparison;
-use rmq_engine::{Column, EngineError, Key, KeyBound, KeyRanges, KeySearch};
+use crate::sorted::permutation::number;
+use rmq_engine::{
+    CandidateRanges, Column, Comparison, EngineError, Key, KeyBound, KeyRanges, KeySearch,
+};
 
-/// Sorted keys on devices.
+/// Sorted keys on devices, by key width.
 #[derive(Debug)]
 pub(crate) enum DeviceKeys {
     W32(Arc<dyn KeySearch<u32>>),
@@ -20,20 +21,29 @@ pub(crate) enum DeviceKeys {
     W128(Arc<dyn KeySearch<u128>>),
 }
 
-/// Ranges of keys, gathered from batches, to be found at once: with at most one bound a side.
+/// Ranges of keys, gathered from batches to be searched at once. Each side has at most one bound.
 #[derive(Debug)]
 pub(crate) struct KeysAsked {
-    /// Where the rows of each segment begin and end.
-    begin: Vec<u32>,
-    end: Vec<u32>,
-    /// Whether a segment is other than all rows.
+    /// The first position of each row's segment.
+    starts: Vec<u32>,
+    /// The end of each row's segment, exclusive.
+    ends: Vec<u32>,
+    /// Whether a segment may be other than all positions.
     segmented: bool,
-    low: Option<(OrderKeys, bool)>,
-    high: Option<(OrderKeys, bool)>,
+    low: Option<SideBounds>,
+    high: Option<SideBounds>,
+}
+
+/// The bounds of one side, one per row.
+#[derive(Debug)]
+struct SideBounds {
+    keys: OrderKeys,
+    /// Whether a key that equals the bound is in the range.
+    inclusive: bool,
 }
 
 impl KeysAsked {
-    /// None yet, of keys of this type; `None` where a side has several bounds.
+    /// Returns an empty list for keys of this type; `None` if a side has several bounds.
     ///
     /// # Errors
     /// An execution error for a type without an order.
@@ -48,24 +58,30 @@ impl KeysAsked {
             } else {
                 &mut high
             };
-            let keys = OrderKeys::try_new(data_type)?;
-            if side.replace((keys, !comparison.is_strict())).is_some() {
+            let bounds = SideBounds {
+                keys: OrderKeys::try_new(data_type)?,
+                inclusive: !comparison.is_strict(),
+            };
+            if side.replace(bounds).is_some() {
                 return Ok(None);
             }
         }
         Ok(Some(Self {
-            begin: vec![],
-            end: vec![],
+            starts: vec![],
+            ends: vec![],
             segmented: false,
             low,
             high,
         }))
     }
 
-    /// Adds the bounds of a batch, in the order of the comparisons, within these segments.
+    /// Adds the bounds of a batch, in the order of the comparisons, within these candidates. A row with a NULL bound has no range.
+    ///
+    /// # Errors
+    /// An execution error if a bound was not announced to [`KeysAsked::try_new`].
     pub(crate) fn add(
         &mut self,
-        mut segments: CandidateRanges,
+        mut candidates: CandidateRanges,
         bounds: &[(Comparison, ArrayRef)],
     ) -> Result<()> {
         for (comparison, bounds) in bounds {
@@ -74,31 +90,33 @@ impl KeysAsked {
             } else {
                 &mut self.high
             };
-            let Some((keys, _)) = side else {
+            let Some(side) = side else {
                 return exec_err!("a range join has a bound more than it was planned with");
             };
-            keys.append(bounds)?;
+            side.keys.append(bounds)?;
             if let Some(nulls) = bounds.logical_nulls().filter(|n| n.null_count() > 0) {
                 self.segmented = true;
-                segments.leave_out(&nulls);
+                candidates.retain_rows(&nulls);
             }
         }
-        self.segmented |= segments.are_of_groups();
-        segments.append_to(&mut self.begin, &mut self.end);
+        self.segmented |= candidates.has_groups();
+        let positions = |ends: &[usize]| ends.iter().map(|end| number(*end)).collect::<Vec<_>>();
+        self.starts.extend(positions(candidates.starts()));
+        self.ends.extend(positions(candidates.ends()));
         Ok(())
     }
 
-    /// How many ranges there are.
+    /// Number of ranges.
     fn len(&self) -> usize {
-        self.begin.len()
+        self.starts.len()
     }
 }
 
 impl DeviceKeys {
-    /// The positions of the ranges.
+    /// Returns the positions whose keys are in the ranges.
     ///
     /// # Errors
-    /// What devices fail with.
+    /// Errors of devices.
     pub(crate) fn find(&self, asked: &KeysAsked) -> Result<Ranges, EngineError> {
         match self {
             Self::W32(keys) => find(&**keys, asked, |keys| match keys {
@@ -117,25 +135,27 @@ impl DeviceKeys {
     }
 }
 
+/// Searches with bounds of one width; `columns` returns them if they have it.
 fn find<K: Key>(
     search: &dyn KeySearch<K>,
     asked: &KeysAsked,
     columns: impl Fn(&OrderKeys) -> Option<&Vec<Column<K>>>,
 ) -> Result<Ranges, EngineError> {
-    // Of another width there are none: then the lengths differ, which is an error.
-    let keys_of = |side: &Option<(OrderKeys, bool)>| {
-        let keys = side.as_ref().and_then(|(keys, _)| columns(keys));
+    // Bounds of another width give no keys, which is an error because the lengths differ.
+    let keys_of = |side: &Option<SideBounds>| {
+        let keys = side.as_ref().and_then(|side| columns(&side.keys));
         keys.map(|columns| encoded(columns)).unwrap_or_default()
     };
     let (low, high) = (keys_of(&asked.low), keys_of(&asked.high));
-    let inside = |side: &Option<(OrderKeys, bool)>| side.as_ref().map(|(_, inside)| *inside);
+    let bound = |side: &Option<SideBounds>, keys| {
+        let side = side.as_ref()?;
+        let inside = side.inclusive;
+        Some(KeyBound { keys, inside })
+    };
     let ranges = KeyRanges {
-        segments: asked.segmented.then_some((&*asked.begin, &*asked.end)),
-        low: inside(&asked.low).map(|inside| KeyBound { keys: &low, inside }),
-        high: inside(&asked.high).map(|inside| KeyBound {
-            keys: &high,
-            inside,
-        }),
+        segments: asked.segmented.then_some((&*asked.starts, &*asked.ends)),
+        low: bound(&asked.low, &low),
+        high: bound(&asked.high, &high),
     };
     let (mut left, mut right) = (vec![0; asked.len()], vec![0; asked.len()]);
     search.search(ranges, &mut left, &mut right)?;

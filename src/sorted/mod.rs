@@ -4,18 +4,16 @@
 //! - `order_keys`, `compare`, `bucket_sort`, `permutation`, `arrange`: sort rows and permute columns.
 //! - `key_search`, `arithmetic_keys`, `candidates`, `device_keys`, `sorted_rows`: the candidate rows of a probe row.
 
-pub(crate) mod arithmetic_keys;
 pub(crate) mod arrange;
 pub(crate) mod bucket_sort;
 pub(crate) mod byte_interner;
 pub(crate) mod candidates;
-pub(crate) mod compare;
 pub(crate) mod device_keys;
 pub(crate) mod group_ids;
 pub(crate) mod groups;
 pub(crate) mod id_map;
 pub(crate) mod interner;
-pub(crate) mod key_search;
 pub(crate) mod order_keys;
 pub(crate) mod permutation;
+pub(crate) mod sort_rows;
 pub(crate) mod sorted_rows;

@@ -1,35 +1,41 @@
-//! Values of one ordered type as plain keys that compare as the values do, for sorting and searching.
+//! Values of one ordered type as keys of fixed width that compare as the values do, for sorting and searching.
 
-use arrow::array::{Array, ArrayRef};
-use arrow::buffer::{BooleanBuffer, NullBuffer};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow::compute::cast;
-use arrow::datatypes::DataType;
+use arrow::compute::kernels::cmp;
+use arrow::datatypes::{
+    DataType, Decimal128Type, Float32Type, Float64Type, Int32Type, Int64Type, UInt32Type,
+    UInt64Type,
+};
 use arrow::row::{RowConverter, Rows, SortField};
+use bytemuck::Pod;
+use bytes::Bytes;
 use datafusion::common::utils::normalize_float_zero;
 use datafusion::common::{Result, exec_err};
 
-use crate::common::ordered_type::{is_ranked, key_bytes, value_type};
-use crate::index::sort_keys::{Chunks, KeyColumn, encode};
-use crate::sorted::compare::compared;
-use crate::sorted::sorted_rows::Comparison;
-use rmq_engine::{Column, Extreme, Key};
+use crate::index::sort_keys::{Chunks, KeyColumn, encode, is_ranked, key_bytes, value_type};
+use rmq_engine::{Column, Comparison, Encoding, Extreme, Key};
 
-/// The keys of values of one type. Zeros of both signs have one key, as they are equal where DataFusion compares them; what
-/// the key of a NULL is means nothing. Keys of fixed width are Arrow's own memory where that can be.
+/// The keys of values of one type, one column per batch. Zeros of both signs have one key, because DataFusion compares them as equal. The
+/// key of a NULL is unspecified. Keys of fixed width borrow Arrow's memory where possible.
 #[derive(Debug)]
 pub(crate) enum OrderKeys {
     /// Types of up to 32 bits.
     W32(Vec<Column<u32>>),
-    /// Of up to 64.
+    /// Types of up to 64 bits.
     W64(Vec<Column<u64>>),
-    /// Wider ones of fixed width.
+    /// Wider types of fixed width.
     W128(Vec<Column<u128>>),
     /// Strings, binaries and 256-bit decimals: Arrow's row format.
     Bytes(RowConverter, Rows),
 }
 
 impl OrderKeys {
-    /// No keys yet, of values of this type.
+    /// Returns an empty list of keys for values of this type.
+    ///
+    /// # Errors
+    /// Arrow's error for a type that has no row format.
     pub(crate) fn try_new(data_type: &DataType) -> Result<Self> {
         if is_ranked(data_type) {
             let field = SortField::new(value_type(data_type));
@@ -44,14 +50,17 @@ impl OrderKeys {
         })
     }
 
-    /// The keys of these values, and which of them are NULL.
+    /// Returns the keys of these values, and their NULLs if there are any.
     pub(crate) fn of(values: &ArrayRef) -> Result<(Self, Option<NullBuffer>)> {
         let mut keys = Self::try_new(values.data_type())?;
         keys.append(values)?;
         Ok((keys, values.logical_nulls().filter(|n| n.null_count() > 0)))
     }
 
-    /// Adds the keys of further values of the type, and says how many bytes they take.
+    /// Adds the keys of further values of the type. Returns their bytes, borrowed memory included.
+    ///
+    /// # Errors
+    /// An execution error for values of another type or of one without an order.
     pub(crate) fn append(&mut self, values: &ArrayRef) -> Result<usize> {
         let data_type = values.data_type();
         if let Self::Bytes(converter, rows) = self {
@@ -75,31 +84,39 @@ impl OrderKeys {
         Ok(bytes)
     }
 
-    /// Which keys compare so with one of some bounds of the same type; what is said of NULLs means nothing.
+    /// Returns which keys compare so with one of some bounds of the same type. The result for NULLs is unspecified.
+    ///
+    /// # Errors
+    /// An execution error if the types differ.
     pub(crate) fn compared(
         &self,
         comparison: Comparison,
         bounds: &Self,
         bound: usize,
     ) -> Result<BooleanBuffer> {
-        Ok(match (self, bounds) {
-            (Self::W32(keys), Self::W32(bounds)) => compared_with(keys, comparison, bounds, bound),
-            (Self::W64(keys), Self::W64(bounds)) => compared_with(keys, comparison, bounds, bound),
-            (Self::W128(keys), Self::W128(bounds)) => {
-                compared_with(keys, comparison, bounds, bound)
+        match (self, bounds) {
+            (Self::W32(keys), Self::W32(bounds)) => {
+                compare::<u32, UInt32Type, Int32Type, Float32Type>(keys, comparison, bounds, bound)
             }
+            (Self::W64(keys), Self::W64(bounds)) => {
+                compare::<u64, UInt64Type, Int64Type, Float64Type>(keys, comparison, bounds, bound)
+            }
+            (Self::W128(keys), Self::W128(bounds)) => compare_128(keys, comparison, bounds, bound),
             // Rows of two converters of one type: their bytes compare.
             (Self::Bytes(_, keys), Self::Bytes(_, bounds)) => {
                 let bound = bounds.row(bound).data();
-                BooleanBuffer::collect_bool(keys.num_rows(), |i| {
+                Ok(BooleanBuffer::collect_bool(keys.num_rows(), |i| {
                     comparison.holds(keys.row(i).data(), bound)
-                })
+                }))
             }
-            _ => return exec_err!("a bound of a range join has another type than its key"),
-        })
+            _ => exec_err!("a bound of a range join has another type than its key"),
+        }
     }
 
-    /// Which values are at most those beside them; not where either is NULL.
+    /// Returns which values are at most the values in the same rows; false if either is NULL.
+    ///
+    /// # Errors
+    /// An execution error if the types differ.
     pub(crate) fn are_at_most(values: &ArrayRef, others: &ArrayRef) -> Result<BooleanBuffer> {
         let ((a, a_nulls), (b, b_nulls)) = (Self::of(values)?, Self::of(others)?);
         let compared = match (&a, &b) {
@@ -118,7 +135,7 @@ impl OrderKeys {
     }
 }
 
-/// The keys of columns, one after another.
+/// Returns the keys of columns, one column after another.
 pub(crate) fn encoded<K: Key>(columns: &[Column<K>]) -> Vec<K> {
     let mut keys = Vec::with_capacity(columns.iter().map(Column::len).sum());
     for column in columns {
@@ -128,22 +145,197 @@ pub(crate) fn encoded<K: Key>(columns: &[Column<K>]) -> Vec<K> {
     keys
 }
 
-/// Which keys of the one column compare so with one of the bounds.
-fn compared_with<K: Key>(
+/// Compares the keys of one column with one of the bounds, as values of the Arrow type that their encoding belongs to.
+fn compare<K, U, S, F>(
     keys: &[Column<K>],
     comparison: Comparison,
     bounds: &[Column<K>],
     bound: usize,
-) -> BooleanBuffer {
+) -> Result<BooleanBuffer>
+where
+    K: Key + Pod,
+    U: ArrowPrimitiveType<Native: Pod>,
+    S: ArrowPrimitiveType<Native: Pod>,
+    F: ArrowPrimitiveType<Native: Pod>,
+{
     let ([keys], [bounds]) = (keys, bounds) else {
-        return BooleanBuffer::new_unset(0);
+        return Ok(BooleanBuffer::new_unset(0));
     };
-    let bound = bounds.encoding().encode(bounds.bits()[bound]);
-    compared(keys, comparison, bound)
+    let bound = bounds.bits()[bound];
+    if keys.encoding() == Encoding::unsigned() {
+        compare_as::<K, U>(keys, comparison, bound)
+    } else if keys.encoding() == Encoding::signed() {
+        compare_as::<K, S>(keys, comparison, bound)
+    } else {
+        compare_as::<K, F>(keys, comparison, bound)
+    }
 }
 
-/// Which keys are at most those beside them.
+/// As [`compare`]. Arrow has no unsigned integers of 128 bits.
+fn compare_128(
+    keys: &[Column<u128>],
+    comparison: Comparison,
+    bounds: &[Column<u128>],
+    bound: usize,
+) -> Result<BooleanBuffer> {
+    let ([keys], [bounds]) = (keys, bounds) else {
+        return Ok(BooleanBuffer::new_unset(0));
+    };
+    let (bits, bound) = (keys.bits(), bounds.bits()[bound]);
+    if keys.encoding() == Encoding::signed() {
+        return compare_as::<u128, Decimal128Type>(keys, comparison, bound);
+    }
+    let encoding = keys.encoding();
+    let bound = encoding.encode(bound);
+    let compare = |i: usize| comparison.holds(&encoding.encode(bits[i]), &bound);
+    Ok(BooleanBuffer::collect_bool(bits.len(), compare))
+}
+
+/// Compares bits as values of an Arrow type, without a copy of them. Floats are in IEEE total order, as their keys are.
+fn compare_as<K, T>(keys: &Column<K>, comparison: Comparison, bound: K) -> Result<BooleanBuffer>
+where
+    K: Key + Pod,
+    T: ArrowPrimitiveType<Native: Pod>,
+{
+    let len = keys.len();
+    if len == 0 {
+        return Ok(BooleanBuffer::new_unset(0));
+    }
+    let bytes = Bytes::from_owner(ColumnBytes(keys.clone()));
+    let values = ScalarBuffer::<T::Native>::new(Buffer::from(bytes), 0, len);
+    let values = PrimitiveArray::<T>::new(values, None);
+    let bound = PrimitiveArray::<T>::new_scalar(bytemuck::cast(bound));
+    let compared = match comparison {
+        Comparison::Above => cmp::gt(&values, &bound),
+        Comparison::AtLeast => cmp::gt_eq(&values, &bound),
+        Comparison::Below => cmp::lt(&values, &bound),
+        Comparison::AtMost => cmp::lt_eq(&values, &bound),
+    };
+    Ok(compared?.values().clone())
+}
+
+/// The bits of a column as bytes.
+struct ColumnBytes<K>(Column<K>);
+
+impl<K: Key + Pod> AsRef<[u8]> for ColumnBytes<K> {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice(self.0.bits())
+    }
+}
+
+/// Returns which keys are at most the keys in the same rows.
 fn at_most<K: Key>(keys: &[Column<K>], others: &[Column<K>]) -> BooleanBuffer {
     let (keys, others) = (encoded(keys), encoded(others));
     BooleanBuffer::collect_bool(keys.len(), |i| keys[i] <= others[i])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{
+        Decimal128Array, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array,
+        IntervalMonthDayNanoArray, StringArray, UInt32Array,
+    };
+    use arrow::datatypes::IntervalMonthDayNano;
+
+    use super::*;
+
+    /// Compares each value with each, given ascending ranks of which equal values have one.
+    fn check(values: &ArrayRef, ranks: &[u32]) {
+        let (keys, _) = OrderKeys::of(values).expect("an ordered type");
+        let (bounds, _) = OrderKeys::of(values).expect("an ordered type");
+        for comparison in [
+            Comparison::Above,
+            Comparison::AtLeast,
+            Comparison::Below,
+            Comparison::AtMost,
+        ] {
+            for (bound, bound_rank) in ranks.iter().enumerate() {
+                let found = keys.compared(comparison, &bounds, bound).expect("one type");
+                assert_eq!(found.len(), ranks.len());
+                for (row, rank) in ranks.iter().enumerate() {
+                    let expected = comparison.holds(rank, bound_rank);
+                    let context = (values.data_type(), row, comparison, bound);
+                    assert_eq!(found.value(row), expected, "{context:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_compare_as_their_values_do() {
+        let many: Vec<i32> = (0..200).map(|i| (i * 37) % 11 - 5).collect();
+        let ranks: Vec<u32> = many.iter().map(|v| (v + 5).cast_unsigned()).collect();
+        check(
+            &(Arc::new(Int32Array::from(many.clone())) as ArrayRef),
+            &ranks,
+        );
+        let wide = many.iter().map(|v| i64::from(*v) << 40);
+        check(
+            &(Arc::new(wide.collect::<Int64Array>()) as ArrayRef),
+            &ranks,
+        );
+        let decimals = many.iter().map(|v| Some(i128::from(*v) << 70));
+        check(
+            &(Arc::new(decimals.collect::<Decimal128Array>()) as ArrayRef),
+            &ranks,
+        );
+        let intervals = many.iter().map(|v| IntervalMonthDayNano::new(*v, 0, 0));
+        let intervals: Vec<_> = intervals.collect();
+        check(
+            &(Arc::new(IntervalMonthDayNanoArray::from(intervals)) as ArrayRef),
+            &ranks,
+        );
+        check(
+            &(Arc::new(UInt32Array::from(vec![0, 7, u32::MAX])) as ArrayRef),
+            &[0, 1, 2],
+        );
+        check(
+            &(Arc::new(Int8Array::from(vec![i8::MIN, -1, 0, i8::MAX])) as ArrayRef),
+            &[0, 1, 2, 3],
+        );
+        check(
+            &(Arc::new(StringArray::from(vec!["", "a", "ab", "b"])) as ArrayRef),
+            &[0, 1, 2, 3],
+        );
+        check(
+            &(Arc::new(Int32Array::from(Vec::<i32>::new())) as ArrayRef),
+            &[],
+        );
+    }
+
+    #[test]
+    fn zeros_of_both_signs_are_equal_and_nan_is_above_infinity() {
+        let values = [
+            f64::NEG_INFINITY,
+            -1.0,
+            -0.0,
+            0.0,
+            1.0,
+            f64::INFINITY,
+            f64::NAN,
+        ];
+        let ranks = [0, 1, 2, 2, 3, 4, 5];
+        check(
+            &(Arc::new(Float64Array::from(values.to_vec())) as ArrayRef),
+            &ranks,
+        );
+        let narrow = [
+            f32::NEG_INFINITY,
+            -1.0,
+            -0.0,
+            0.0,
+            1.0,
+            f32::INFINITY,
+            f32::NAN,
+        ];
+        check(
+            &(Arc::new(Float32Array::from(narrow.to_vec())) as ArrayRef),
+            &ranks,
+        );
+        // A slice begins within its buffer.
+        let slice = Arc::new(Float64Array::from(values.to_vec()).slice(2, 4)) as ArrayRef;
+        check(&slice, &ranks[2..6]);
+    }
 }

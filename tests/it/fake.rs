@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_rmq::{DeviceEngine, DeviceSource, register_with_devices};
-use rmq_engine::choice::Costs;
+use rmq_engine::cost_model::Costs;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::{CudaOptions, CudaVersion, DeviceInfo, DeviceUse};
 use rmq_engine::{

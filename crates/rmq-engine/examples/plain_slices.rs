@@ -1,15 +1,13 @@
-//! The engine alone, on plain Rust slices: no `DataFusion`, no Arrow.
-//!
-//! Lowest and highest price of a year of minutes, over a million windows of any length:
+//! Range minima over plain Rust slices, without `DataFusion` and Arrow: the lowest and highest price of a year of minutes, in a million
+//! windows of any length.
 //!
 //! ```sh
-//! cargo run --release --no-default-features --example engine_alone
+//! cargo run --release -p rmq-engine --no-default-features --example plain_slices
 //! ```
 
 use std::time::Instant;
 
-use rmq_engine::EngineError;
-use rmq_engine::alone::Index;
+use rmq_engine::{EngineError, Index};
 
 const MINUTES: usize = 365 * 24 * 60;
 const WINDOWS: usize = 1_000_000;
@@ -33,7 +31,7 @@ fn main() -> Result<(), EngineError> {
         lows.index_bytes() as f64 / MINUTES as f64
     );
 
-    // One question. Positions are minutes since the new year.
+    // One query. Positions are minutes since the start of the year.
     let june = 151 * 24 * 60..181 * 24 * 60;
     if let (Some(low), Some(at), Some(high)) = (
         lows.value(june.clone()),
@@ -44,7 +42,7 @@ fn main() -> Result<(), EngineError> {
         println!("June: between {low:.2} (on the {day}. at {hour:02}:{minute:02}) and {high:.2}.");
     }
 
-    // A million questions at once: this is what the engine is made for.
+    // A million queries at once, which is what the engine is built for.
     let (left, right): (Vec<i64>, Vec<i64>) = (0..WINDOWS)
         .map(|_| {
             let (a, b) = (dice.below(MINUTES) as i64, dice.below(MINUTES) as i64);

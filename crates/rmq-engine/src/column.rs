@@ -1,17 +1,17 @@
-//! A column as the engines see it: stored bits, how they become keys, and which of them count.
+//! A column as the engines see it: stored bits, their encoding as keys, and their validity.
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Encoding, EngineError, Key};
+use crate::error::EngineError;
+use crate::key::{Encoding, Key};
 
 /// Memory that holds a column's bits: Arrow's `ScalarBuffer`, a `Vec`, a boxed slice.
 pub type SharedSlice<T> = Arc<dyn AsRef<[T]> + Send + Sync>;
 
 /// The values of one column, shared and not copied.
 ///
-/// `as_ref()` of the memory must give the same slice each time; where it does not, an index refuses to answer
-/// ([`EngineError::ColumnMoved`]).
+/// `as_ref()` of the memory must return the same slice each time; otherwise queries fail with [`EngineError::ColumnMoved`].
 #[derive(Clone)]
 pub struct Column<K> {
     bits: SharedSlice<K>,
@@ -20,7 +20,7 @@ pub struct Column<K> {
 }
 
 impl<K: Key> Column<K> {
-    /// A column without NULLs.
+    /// Creates a column without NULLs.
     pub fn new(bits: SharedSlice<K>, encoding: Encoding<K>) -> Self {
         Self {
             bits,
@@ -29,10 +29,10 @@ impl<K: Key> Column<K> {
         }
     }
 
-    /// The same column, its NULLs named by a bitmap.
+    /// Adds a validity bitmap.
     ///
     /// # Errors
-    /// [`EngineError::Validity`] where the bitmap is shorter than the column.
+    /// [`EngineError::Validity`] if the bitmap is shorter than the column.
     pub fn with_validity(mut self, validity: Validity) -> Result<Self, EngineError> {
         validity.check(self.len())?;
         self.validity = Some(validity);
@@ -45,13 +45,13 @@ impl<K: Key> Column<K> {
         self.bits().len()
     }
 
-    /// Whether there is no value at all.
+    /// Returns whether the column has no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The stored bits, one a value; what stands where a value is NULL is unspecified.
+    /// The stored bits, one item per value; unspecified for NULL.
     #[must_use]
     pub fn bits(&self) -> &[K] {
         (*self.bits).as_ref()
@@ -63,13 +63,13 @@ impl<K: Key> Column<K> {
         &self.bits
     }
 
-    /// How the bits become keys.
+    /// The encoding of the bits as keys.
     #[must_use]
     pub fn encoding(&self) -> Encoding<K> {
         self.encoding
     }
 
-    /// Which values are not NULL; `None` where none is NULL.
+    /// The validity bitmap; `None` if no value is NULL.
     #[must_use]
     pub fn validity(&self) -> Option<&Validity> {
         self.validity.as_ref()
@@ -94,31 +94,35 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// A bitmap of shared bytes, its first bit `offset` bits from the start.
+    /// Creates a bitmap whose first bit is `offset` bits from the start of the bytes.
     pub fn new(bytes: SharedSlice<u8>, offset: usize) -> Self {
         Self { bytes, offset }
     }
 
-    /// The bytes from the start, offset not applied.
+    /// All bytes; the offset is not applied.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         (*self.bytes).as_ref()
     }
 
-    /// How many bits precede that of the first value.
+    /// Number of bits before that of the first value.
     #[must_use]
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// Whether value `i`, which the bitmap covers, is not NULL.
+    /// Returns whether value `i` is not NULL.
+    ///
+    /// # Panics
+    /// If the bitmap does not cover it.
     #[inline]
+    #[must_use]
     pub fn is_valid(&self, i: usize) -> bool {
         let bit = self.offset + i;
         self.bytes()[bit / 8] >> (bit % 8) & 1 == 1
     }
 
-    /// That the bitmap covers `len` values.
+    /// Checks that the bitmap covers `len` values.
     pub(crate) fn check(&self, len: usize) -> Result<(), EngineError> {
         let bytes = self.bytes().len();
         let bits = self.offset.saturating_add(len);
@@ -128,7 +132,7 @@ impl Validity {
         Ok(())
     }
 
-    /// How many of `len` values, which the bitmap covers, are NULL.
+    /// Returns how many of `len` values, which the bitmap covers, are NULL.
     pub(crate) fn null_count(&self, len: usize) -> usize {
         let mut valid = 0;
         for from in (0..len).step_by(64) {
@@ -139,14 +143,14 @@ impl Validity {
     }
 }
 
-/// `len <= 64` bits from bit `offset` of `bytes` on.
+/// Returns `len <= 64` bits from bit `offset` of `bytes` on.
 pub(super) fn word(bytes: &[u8], offset: usize, len: usize) -> u64 {
     let (first, shift) = (offset / 8, offset % 8);
     let mut wide = [0_u8; 16];
     let have = bytes.len().min(first + 9) - first;
     wide[..have].copy_from_slice(&bytes[first..first + have]);
     let bits = u128::from_le_bytes(wide) >> shift;
-    #[expect(clippy::cast_possible_truncation, reason = "cut on purpose")]
+    #[expect(clippy::cast_possible_truncation, reason = "truncates on purpose")]
     let bits = bits as u64;
     if len == 64 {
         bits

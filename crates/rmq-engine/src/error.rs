@@ -1,28 +1,28 @@
-//! What can go wrong in an engine.
+//! Errors of engines.
 
 use std::fmt;
 
-/// Why an index could not be built or a batch not be answered.
+/// An error while an index is built or a batch is answered.
 ///
-/// An engine never panics on bad input: it returns one of these.
+/// Engines do not panic on invalid input: they return one of these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The slices of one batch (bounds and outputs) differ in length.
+    /// The slices of one batch (bounds and outputs) differ in length, or refer to positions that do not exist.
     Lengths {
-        /// Which slice does not fit.
+        /// The slice that does not fit.
         what: &'static str,
-        /// The length it should have: that of the left bounds, or what follows from it.
+        /// The required length: that of the left bounds, or one that follows from it.
         expected: usize,
-        /// The length it has.
+        /// Its length.
         found: usize,
     },
-    /// The memory for an index, or for a copy of a column, could not be had.
+    /// The memory for an index, or for a copy of a column, could not be allocated.
     OutOfMemory {
-        /// Bytes asked for in one piece.
+        /// Bytes of the allocation.
         bytes: usize,
     },
-    /// A column has more values than this machine, or this engine, can address.
+    /// A column has more values than the machine or the engine can address.
     TooLong {
         /// Values in the column.
         rows: usize,
@@ -31,49 +31,49 @@ pub enum EngineError {
     Validity {
         /// Bits needed: the bit offset plus the length of the column.
         bits: usize,
-        /// Bytes the bitmap has.
+        /// Bytes of the bitmap.
         bytes: usize,
     },
-    /// Positions were asked of an index that was built without them
-    /// ([`BuildOptions::positions`](super::BuildOptions::positions)).
+    /// Positions were requested of an index that was built without them
+    /// ([`BuildOptions::positions`](crate::BuildOptions::positions)).
     NoPositions,
     /// The memory behind a borrowed column moved or changed its length after the index was built.
     ColumnMoved,
-    /// A thread that helped to build an index could not be started.
+    /// A thread for building an index could not be started.
     Thread(String),
-    /// An engine was asked for instructions that this machine does not have.
+    /// The requested instruction set is not available on this machine.
     Unsupported(&'static str),
-    /// A build was stopped, as nobody wanted the index any more.
+    /// A build was cancelled.
     Stopped,
-    /// There is no GPU to use.
+    /// There is no usable GPU.
     NoDevice {
-        /// Why, in one line: no driver, one that is too old, no device, one that does not serve.
+        /// The reason in one line: no driver, a driver that is too old, no device, or a device that is not supported.
         why: String,
     },
-    /// The memory of a GPU that the engine may use does not suffice.
+    /// A GPU has too little memory within the engine's limit.
     DeviceMemory {
-        /// Which device.
+        /// Ordinal of the device.
         ordinal: usize,
-        /// Bytes asked for.
+        /// Bytes requested.
         needed: usize,
-        /// Bytes that could be had.
+        /// Bytes that are free.
         free: usize,
-        /// Bytes that may be used in all.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// A GPU failed. The engine does not use it again, unless its driver lacked memory.
+    /// A GPU failed. The engine does not use it again, unless its driver ran out of memory.
     Device {
-        /// Which device.
+        /// Ordinal of the device.
         ordinal: usize,
-        /// What it was asked to do.
+        /// The operation that failed.
         what: &'static str,
-        /// What the driver says.
+        /// The driver's message.
         why: String,
     },
 }
 
 impl EngineError {
-    /// Whether a GPU is the reason, so that the CPU engine would have an answer.
+    /// Returns whether a GPU caused the error, so that the CPU engine can be used instead.
     #[must_use]
     pub fn of_device(&self) -> bool {
         matches!(

@@ -1,9 +1,27 @@
-//! Order-preserving unsigned keys: one kernel a width serves every type and both directions.
+//! Order-preserving unsigned keys: one kernel per width serves every type and both extremes.
 
 use std::fmt::Debug;
 use std::panic::RefUnwindSafe;
 
-use super::Extreme;
+/// The end of the order that a query returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Extreme {
+    /// The smallest value.
+    Min,
+    /// The greatest value.
+    Max,
+}
+
+impl Extreme {
+    /// Returns `min` or `max`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Min => "min",
+            Self::Max => "max",
+        }
+    }
+}
 
 mod sealed {
     pub trait Sealed {}
@@ -12,31 +30,31 @@ mod sealed {
     impl Sealed for u128 {}
 }
 
-/// An unsigned key of 32, 64 or 128 bits whose order is the order of the values it stands for.
+/// An unsigned key of 32, 64 or 128 bits that orders as the value that it encodes.
 ///
 /// Sealed: implemented for `u32`, `u64` and `u128`.
 pub trait Key:
     Copy + Ord + Default + Debug + Send + Sync + RefUnwindSafe + 'static + sealed::Sealed
 {
-    /// The greatest key: the neutral element of the minimum, and what stands for NULL.
+    /// The greatest key: the neutral element of the minimum, and the key of NULL.
     const MAX: Self;
 
     /// The smallest key.
     const ZERO: Self;
 
-    /// `self ^ ((self >>arith (W - 1)) & fold) ^ flip`, see [`Encoding`].
+    /// Returns `self ^ ((self >>arith (W - 1)) & fold) ^ flip`, see [`Encoding`].
     #[must_use]
     fn encode_with(self, fold: Self, flip: Self) -> Self;
 
-    /// The bits whose key this is: the inverse of [`Key::encode_with`].
+    /// Returns the bits that have this key: the inverse of [`Key::encode_with`].
     #[must_use]
     fn decode_with(self, fold: Self, flip: Self) -> Self;
 
-    /// All bits turned: the order reversed.
+    /// Returns the key with all bits inverted, which reverses the order.
     #[must_use]
     fn complement(self) -> Self;
 
-    /// Only the topmost bit.
+    /// The key with only the most significant bit set.
     const SIGN: Self;
 }
 
@@ -55,7 +73,7 @@ macro_rules! key {
 
             #[inline(always)]
             fn decode_with(self, fold: Self, flip: Self) -> Self {
-                // `fold` leaves the sign bit alone, so folding a second time undoes the first.
+                // `fold` does not change the sign bit, so folding twice is the identity.
                 (self ^ flip).encode_with(fold, 0)
             }
 
@@ -74,8 +92,8 @@ key!(u128, i128);
 /// How the stored bits of a column become order-preserving keys:
 /// `key = x ^ ((x >>arith (W - 1)) & fold) ^ flip`.
 ///
-/// It is a bijection, so that a key gives its value back, and cheap enough (three vector operations) to be applied
-/// in registers to borrowed memory.
+/// It is a bijection, so the value can be recovered from its key. It takes three vector operations, so it is applied in registers to
+/// borrowed memory.
 ///
 /// | stored type | `fold` | `flip` |
 /// |---|---|---|
@@ -90,7 +108,7 @@ pub struct Encoding<K> {
 }
 
 impl<K: Key> Encoding<K> {
-    /// Unsigned integers: the bits are the key.
+    /// Returns the encoding of unsigned integers: the bits are the key.
     #[must_use]
     pub fn unsigned() -> Self {
         Self {
@@ -99,7 +117,7 @@ impl<K: Key> Encoding<K> {
         }
     }
 
-    /// Signed integers in two's complement.
+    /// Returns the encoding of signed integers in two's complement.
     #[must_use]
     pub fn signed() -> Self {
         Self {
@@ -108,7 +126,7 @@ impl<K: Key> Encoding<K> {
         }
     }
 
-    /// IEEE 754 floats in their total order: -NaN, -inf, …, -0.0, 0.0, …, inf, NaN.
+    /// Returns the encoding of IEEE 754 floats in total order: -NaN, -inf, …, -0.0, 0.0, …, inf, NaN.
     #[must_use]
     pub fn float() -> Self {
         Self {
@@ -117,7 +135,7 @@ impl<K: Key> Encoding<K> {
         }
     }
 
-    /// The encoding under which the extreme sought has the smallest key.
+    /// Returns the encoding in which the requested extreme has the smallest key.
     #[must_use]
     pub fn directed(self, extreme: Extreme) -> Self {
         match extreme {
@@ -126,7 +144,7 @@ impl<K: Key> Encoding<K> {
         }
     }
 
-    /// The same values in the opposite order: with it the minimum of the keys stands for the maximum of the values.
+    /// Returns the encoding of the same values in reverse order, in which the maximum has the smallest key.
     #[must_use]
     pub fn reversed(self) -> Self {
         Self {
@@ -135,54 +153,34 @@ impl<K: Key> Encoding<K> {
         }
     }
 
-    /// The key of stored bits.
+    /// Returns the key of stored bits.
     #[inline]
     #[must_use]
     pub fn encode(self, bits: K) -> K {
         bits.encode_with(self.fold, self.flip)
     }
 
-    /// The stored bits of a key.
+    /// Returns the stored bits of a key.
     #[inline]
     #[must_use]
     pub fn decode(self, key: K) -> K {
         key.decode_with(self.fold, self.flip)
     }
 
-    /// The bits that are turned where the sign bit is set. Never holds the sign bit.
+    /// Returns the bits that are inverted if the sign bit is set. The sign bit is never among them.
     #[inline]
     #[must_use]
     pub fn fold(self) -> K {
         self.fold
     }
 
-    /// The bits that are turned always.
+    /// Returns the bits that are always inverted.
     #[inline]
     #[must_use]
     pub fn flip(self) -> K {
         self.flip
     }
 }
-
-/// Types of which any bytes are a value.
-///
-/// # Safety
-/// Only for integers.
-pub unsafe trait Plain: Copy {}
-// SAFETY: an unsigned integer.
-unsafe impl Plain for u8 {}
-// SAFETY: an unsigned integer.
-unsafe impl Plain for u16 {}
-// SAFETY: an unsigned integer.
-unsafe impl Plain for u32 {}
-// SAFETY: an unsigned integer.
-unsafe impl Plain for u64 {}
-// SAFETY: an unsigned integer.
-unsafe impl Plain for u128 {}
-// SAFETY: an integer.
-unsafe impl Plain for i64 {}
-// SAFETY: an integer.
-unsafe impl Plain for i128 {}
 
 #[cfg(test)]
 mod tests {

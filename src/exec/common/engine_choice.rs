@@ -9,7 +9,7 @@ use datafusion::common::{Result, plan_datafusion_err};
 use crate::common::options::{EngineChoice, RmqOptions};
 use crate::index::catalog::IndexCatalog;
 use crate::index::devices::{DeviceEngine, Target};
-use rmq_engine::choice::{self, Choice, Work};
+use rmq_engine::cost_model::{self, Choice, Work};
 use rmq_engine::{BuildOptions, ColumnSize, EngineError};
 
 /// The chosen engine, and the reason.
@@ -116,7 +116,7 @@ pub(crate) async fn decide(
         open: known.is_some(),
     };
     let costs = catalog.devices().source().costs();
-    if choice::choose(&work, &costs) == Choice::Cpu {
+    if cost_model::choose(&work, &costs) == Choice::Cpu {
         return Ok(Some(Decision::cpu(why)));
     }
     let Ok(engine) = open(catalog, options).await else {

@@ -25,7 +25,7 @@ use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
 use crate::rewrite::common::range_functions::calls_range_function;
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
-use crate::sorted::sorted_rows::Comparison;
+use rmq_engine::Comparison;
 
 /// A condition between a probe side and a build side.
 #[derive(Debug)]

@@ -1,11 +1,11 @@
 //! The CPU engine against a naive scan.
 //!
 //! Every run writes its seed to the log; `RMQ_TEST_SEED=<seed>` repeats it. `RMQ_TEST_SMALL=1` keeps columns small, for memory
-//! checkers that make everything fifty times slower.
+//! checkers, which are about fifty times slower.
 
 use std::sync::Arc;
 
-use rmq_engine::alone::Index;
+use rmq_engine::Index;
 use rmq_engine::cpu::{CpuEngine, Simd};
 use rmq_engine::{
     Answers, BuildOptions, Column, ColumnSize, Encoding, Engine, EngineError, Extreme, RangeIndex,
@@ -22,11 +22,11 @@ fn engines() -> Vec<CpuEngine> {
         .into_iter()
         .filter_map(|simd| CpuEngine::with_simd(simd).ok())
         .collect();
-    assert!(!engines.is_empty(), "portable code runs everywhere");
+    assert!(!engines.is_empty(), "portable code is always available");
     engines
 }
 
-/// One column through every instruction set, with and without positions.
+/// Checks one column with every instruction set, with and without positions.
 fn check<K: Width>(
     data: Data,
     nulls: Nulls,
@@ -71,7 +71,7 @@ fn sizes() -> Vec<usize> {
 }
 
 #[test]
-fn every_width_look_and_null_pattern_at_small_sizes() {
+fn every_width_distribution_and_null_pattern_at_small_sizes() {
     for mut random in runs("small sizes", &[]) {
         for n in sizes() {
             for data in DATA {
@@ -98,7 +98,7 @@ fn sizes_around_the_edges_of_levels() {
             for n in [edge - 1, *edge, edge + 1] {
                 for nulls in [Nulls::Absent, Nulls::Some, Nulls::Runs] {
                     let data = DATA[random.below(DATA.len())];
-                    // One of the widths: the other run has another, as often as not.
+                    // One width per run; the other run often has the other.
                     if random.below(2) == 0 {
                         check::<u32>(data, nulls, n, 5_000, 2, &mut random);
                     } else {
@@ -111,7 +111,7 @@ fn sizes_around_the_edges_of_levels() {
 }
 
 #[test]
-fn every_look_where_the_sparse_table_is_used() {
+fn every_distribution_where_the_sparse_table_is_used() {
     for mut random in runs("sparse table", &[]) {
         let n = if small() { 70_000 } else { 3_000_001 };
         for data in DATA {
@@ -251,7 +251,7 @@ fn a_column_that_moves_is_refused() {
 }
 
 #[test]
-fn alone_orders_floats_totally_in_both_directions() {
+fn index_uses_the_total_order_of_floats_for_both_extremes() {
     let values = [0.0_f32, -0.0, f32::NAN, 1.0, f32::INFINITY, -0.0];
     let min = Index::min(&values).expect("small");
     let max = Index::max(&values).expect("small");
@@ -284,8 +284,8 @@ fn alone_orders_floats_totally_in_both_directions() {
 }
 
 #[test]
-fn alone_in_batches() {
-    for mut random in runs("alone", &[]) {
+fn index_answers_batches() {
+    for mut random in runs("index of a slice", &[]) {
         let n = if small() { 3_000 } else { 50_000 };
         let values: Vec<i64> = (0..n).map(|_| random.next().cast_signed() >> 50).collect();
         let (left, right) = ranges(n, 1_500, &mut random);

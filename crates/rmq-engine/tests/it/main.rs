@@ -5,4 +5,5 @@ mod cuda;
 #[cfg(feature = "cuda")]
 mod cuda_search;
 mod engine;
+mod key_search;
 mod oracle;

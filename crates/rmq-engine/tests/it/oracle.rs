@@ -1,4 +1,4 @@
-//! Columns of every look, ranges of every kind, and the answers by a naive scan.
+//! Columns of all distributions, ranges of all kinds, and the expected results by a naive scan.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use rmq_engine::{
 
 use rmq_testing::Random;
 
-/// Whether columns are to be small, for memory checkers that make everything fifty times slower.
+/// Returns whether columns are to be small, for memory checkers, which are about fifty times slower.
 pub fn small() -> bool {
     std::env::var_os("RMQ_TEST_SMALL").is_some()
 }
 
-/// A key width: how it is made of random bits, and the engine's method for it.
+/// A key width: how a key is made from random bits, and the engine's method for it.
 pub trait Width: Key {
     fn of(bits: u64) -> Self;
     fn index(
@@ -62,7 +62,7 @@ impl Width for u128 {
     }
 }
 
-/// What a column looks like.
+/// The distribution of a column.
 #[derive(Debug, Clone, Copy)]
 pub enum Data {
     Uniform,
@@ -70,9 +70,9 @@ pub enum Data {
     Decreasing,
     Walk,
     Constant,
-    /// A handful of different values, so that ties are everywhere.
+    /// A few distinct values, so that ties are frequent.
     Ties,
-    /// The greatest key almost everywhere: what the engine also takes for NULL.
+    /// Mostly the greatest key, which is also the key of NULL.
     Greatest,
 }
 
@@ -86,7 +86,7 @@ pub const DATA: [Data; 7] = [
     Data::Greatest,
 ];
 
-/// Keys of that look; the stored bits follow by decoding, so that each encoding sees the same order.
+/// Returns keys of a distribution. The stored bits are decoded from them, so that each encoding has the same order.
 pub fn keys<K: Width>(data: Data, n: usize, random: &mut Random) -> Vec<K> {
     let mut walk = 1_u64 << 40;
     let constant = random.next();
@@ -203,8 +203,8 @@ pub fn ranges(n: usize, count: usize, random: &mut Random) -> (Vec<i64>, Vec<i64
     (left, right)
 }
 
-/// The leftmost position of the smallest valid key of a range: by a scan up to some thousand values, by a sparse table
-/// (another algorithm than the engine's) for longer ranges.
+/// Finds the leftmost position of the smallest valid key of a range: by a scan in short ranges, by a sparse table (another algorithm than
+/// the engine's) in longer ones.
 pub struct Naive<'a, K> {
     keys: &'a [K],
     valid: &'a [bool],
@@ -256,7 +256,7 @@ impl<'a, K: Width> Naive<'a, K> {
     }
 }
 
-/// What one column is: what engines are given, and what is known of it.
+/// A column for engines, with its keys and validity for the naive scan.
 pub struct Case<K> {
     pub keys: Vec<K>,
     pub valid: Vec<bool>,
@@ -267,7 +267,7 @@ pub struct Case<K> {
 }
 
 impl<K: Width> Case<K> {
-    /// A column of that look, in any encoding, beginning anywhere in its memory.
+    /// Creates a column with a random encoding and a random alignment offset.
     pub fn new(data: Data, nulls: Nulls, n: usize, random: &mut Random) -> Self {
         let keys = keys::<K>(data, n, random);
         let valid = valid(nulls, n, random);
@@ -312,7 +312,7 @@ impl<K: Width> Case<K> {
     }
 }
 
-/// Compares all that an index can be asked for with the naive answers, in memory of its own and in that of `Vec`s.
+/// Compares all outputs of an index with the naive results, in memory of the index and in `Vec`s.
 pub fn compare<K: Width>(
     index: &dyn RangeIndex<K>,
     naive: &Naive<'_, K>,
@@ -326,7 +326,7 @@ pub fn compare<K: Width>(
     }
 }
 
-/// As [`compare`], but one mode: bit 0 says that there are no values, bit 1 that there are positions, bit 2 that memory is the index's.
+/// Compares one mode: bit 0 omits values, bit 1 requests positions, bit 2 uses memory of the index.
 pub fn compare_mode<K: Width>(
     index: &dyn RangeIndex<K>,
     naive: &Naive<'_, K>,
@@ -357,19 +357,19 @@ pub fn compare_mode<K: Width>(
     out.valid.fill(!0);
     index
         .answer(left, right, out.answers())
-        .expect("it answers");
+        .expect("slices fit");
     for i in 0..m {
         let expected = naive.answer(left[i], right[i]);
         let found = out.valid[i / 64] >> (i % 64) & 1 == 1;
-        let place = || format!("{what}, mode {mode}, query {i}: {}..={}", left[i], right[i]);
-        assert_eq!(found, expected.is_some(), "valid of {}", place());
+        let context = || format!("{what}, mode {mode}, query {i}: {}..={}", left[i], right[i]);
+        assert_eq!(found, expected.is_some(), "valid of {}", context());
         if let Some(values) = &out.values {
             let expected = encoding.decode(expected.map_or(K::MAX, |(key, _)| key));
-            assert_eq!(values[i], expected, "value of {}", place());
+            assert_eq!(values[i], expected, "value of {}", context());
         }
         if let Some(positions) = &out.positions {
             let expected = expected.map_or(0, |(_, at)| at);
-            assert_eq!(positions[i], expected, "position of {}", place());
+            assert_eq!(positions[i], expected, "position of {}", context());
         }
     }
     if !m.is_multiple_of(64) {

@@ -26,8 +26,8 @@ use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::bounds::evaluate_bound;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::sorted::groups::{Groups, NO_GROUP};
-use crate::sorted::key_search::LastFound;
 use crate::sorted::order_keys::OrderKeys;
+use rmq_engine::LastFound;
 
 /// The build rows that match one probe row: a bitmap per batch of the build side.
 type MatchBitmaps = Vec<BooleanBuffer>;

@@ -2,17 +2,18 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, window_lines};
-use crate::Encoding;
-use crate::cpu::levels::WINDOW_LINES;
+use crate::cpu::rmq::kernels::kernel::{Kernel, window_lines};
+use crate::cpu::rmq::levels::WINDOW_LINES;
+use crate::key::Encoding;
 
+/// The kernels in AVX2 instructions.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cpu) struct Avx2;
+pub(crate) struct Avx2;
 
 /// Lane masks of eight 32-bit lanes.
 #[inline(always)]
 unsafe fn lanes_u32(mask: u32) -> __m256i {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
         let mask = _mm256_set1_epi32(mask.cast_signed());
@@ -23,7 +24,7 @@ unsafe fn lanes_u32(mask: u32) -> __m256i {
 /// Lane masks of four 64-bit lanes.
 #[inline(always)]
 unsafe fn lanes_u64(mask: u32) -> __m256i {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let bit = _mm256_setr_epi64x(1, 2, 4, 8);
         let mask = _mm256_set1_epi64x(i64::from(mask));
@@ -34,13 +35,13 @@ unsafe fn lanes_u64(mask: u32) -> __m256i {
 /// Keys where `lanes` is set, the greatest key elsewhere.
 #[inline(always)]
 unsafe fn keep(keys: __m256i, lanes: __m256i) -> __m256i {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe { _mm256_or_si256(keys, _mm256_andnot_si256(lanes, _mm256_set1_epi32(-1))) }
 }
 
 #[inline(always)]
 unsafe fn load_u32(keys: *const u32, mask: u32) -> __m256i {
-    // SAFETY: the caller vouches for memory under the mask, and for instructions.
+    // SAFETY: the caller guarantees readable memory under the mask, and the instructions.
     unsafe {
         let lanes = lanes_u32(mask);
         keep(_mm256_maskload_epi32(keys.cast(), lanes), lanes)
@@ -49,7 +50,7 @@ unsafe fn load_u32(keys: *const u32, mask: u32) -> __m256i {
 
 #[inline(always)]
 unsafe fn load_u64(keys: *const u64, mask: u32) -> __m256i {
-    // SAFETY: the caller vouches for memory under the mask, and for instructions.
+    // SAFETY: the caller guarantees readable memory under the mask, and the instructions.
     unsafe {
         let lanes = lanes_u64(mask);
         keep(_mm256_maskload_epi64(keys.cast(), lanes), lanes)
@@ -58,7 +59,7 @@ unsafe fn load_u64(keys: *const u64, mask: u32) -> __m256i {
 
 #[inline(always)]
 unsafe fn reduce_u32(v: __m256i) -> u32 {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let v = _mm_min_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256::<1>(v));
         let v = _mm_min_epu32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
@@ -69,17 +70,17 @@ unsafe fn reduce_u32(v: __m256i) -> u32 {
 
 #[inline(always)]
 unsafe fn equal_u32(v: __m256i, key: u32) -> u64 {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let equal = _mm256_cmpeq_epi32(v, _mm256_set1_epi32(key.cast_signed()));
         u64::from(_mm256_movemask_ps(_mm256_castsi256_ps(equal)).cast_unsigned())
     }
 }
 
-/// AVX2 compares signed 64-bit lanes only, hence the turned sign bits.
+/// AVX2 compares signed 64-bit lanes only, hence the inverted sign bits.
 #[inline(always)]
 unsafe fn min_u64(a: __m256i, b: __m256i) -> __m256i {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let sign = _mm256_set1_epi64x(i64::MIN);
         let greater = _mm256_cmpgt_epi64(_mm256_xor_si256(a, sign), _mm256_xor_si256(b, sign));
@@ -89,7 +90,7 @@ unsafe fn min_u64(a: __m256i, b: __m256i) -> __m256i {
 
 #[inline(always)]
 unsafe fn reduce_u64(v: __m256i) -> u64 {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let v = min_u64(v, _mm256_permute4x64_epi64::<0b01_00_11_10>(v));
         let v = min_u64(v, _mm256_permute4x64_epi64::<0b10_11_00_01>(v));
@@ -99,7 +100,7 @@ unsafe fn reduce_u64(v: __m256i) -> u64 {
 
 #[inline(always)]
 unsafe fn equal_u64(v: __m256i, key: u64) -> u64 {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let equal = _mm256_cmpeq_epi64(v, _mm256_set1_epi64x(key.cast_signed()));
         u64::from(_mm256_movemask_pd(_mm256_castsi256_pd(equal)).cast_unsigned())
@@ -108,7 +109,7 @@ unsafe fn equal_u64(v: __m256i, key: u64) -> u64 {
 
 #[inline(always)]
 unsafe fn least_u32<const N: usize>(parts: [__m256i; N], mask: u64) -> (u32, u32) {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let mut least = parts[0];
         for part in parts {
@@ -125,7 +126,7 @@ unsafe fn least_u32<const N: usize>(parts: [__m256i; N], mask: u64) -> (u32, u32
 
 #[inline(always)]
 unsafe fn least_u64<const N: usize>(parts: [__m256i; N], mask: u64) -> (u64, u32) {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let mut least = parts[0];
         for part in parts {
@@ -143,7 +144,7 @@ unsafe fn least_u64<const N: usize>(parts: [__m256i; N], mask: u64) -> (u64, u32
 impl Kernel<u32> for Avx2 {
     #[inline(always)]
     unsafe fn line(keys: *const u32, mask: u32) -> (u32, u32) {
-        // SAFETY: the caller vouches for memory and instructions.
+        // SAFETY: the caller guarantees readable memory and the instructions.
         unsafe {
             let parts = [load_u32(keys, mask), load_u32(keys.add(8), mask >> 8)];
             least_u32(parts, u64::from(mask))
@@ -152,7 +153,7 @@ impl Kernel<u32> for Avx2 {
 
     #[inline(always)]
     unsafe fn window(first: *const u32, last: *const u32) -> (u32, u32) {
-        // SAFETY: the caller vouches for memory and instructions.
+        // SAFETY: the caller guarantees readable memory and the instructions.
         unsafe {
             let (lines, mask) = window_lines::<_, WINDOW_LINES>(first, last);
             let mut parts = [_mm256_set1_epi32(-1); 2 * WINDOW_LINES];
@@ -165,7 +166,7 @@ impl Kernel<u32> for Avx2 {
 
     #[inline(always)]
     unsafe fn base(values: *const u32, mask: u32, encoding: Encoding<u32>) -> (u32, u32) {
-        // SAFETY: the caller vouches for memory under the mask, and for instructions.
+        // SAFETY: the caller guarantees readable memory under the mask, and the instructions.
         unsafe {
             let fold = _mm256_set1_epi32(encoding.fold().cast_signed());
             let flip = _mm256_set1_epi32(encoding.flip().cast_signed());
@@ -187,7 +188,7 @@ impl Kernel<u32> for Avx2 {
 impl Kernel<u64> for Avx2 {
     #[inline(always)]
     unsafe fn line(keys: *const u64, mask: u32) -> (u64, u32) {
-        // SAFETY: the caller vouches for memory and instructions.
+        // SAFETY: the caller guarantees readable memory and the instructions.
         unsafe {
             let mut parts = [_mm256_set1_epi32(-1); 4];
             for (i, part) in parts.iter_mut().enumerate() {
@@ -199,7 +200,7 @@ impl Kernel<u64> for Avx2 {
 
     #[inline(always)]
     unsafe fn window(first: *const u64, last: *const u64) -> (u64, u32) {
-        // SAFETY: the caller vouches for memory and instructions.
+        // SAFETY: the caller guarantees readable memory and the instructions.
         unsafe {
             let (lines, mask) = window_lines::<_, { 2 * WINDOW_LINES }>(first, last);
             let mut parts = [_mm256_set1_epi32(-1); 4 * WINDOW_LINES];
@@ -212,7 +213,7 @@ impl Kernel<u64> for Avx2 {
 
     #[inline(always)]
     unsafe fn base(values: *const u64, mask: u32, encoding: Encoding<u64>) -> (u64, u32) {
-        // SAFETY: the caller vouches for memory under the mask, and for instructions.
+        // SAFETY: the caller guarantees readable memory under the mask, and the instructions.
         unsafe {
             let fold = _mm256_set1_epi64x(encoding.fold().cast_signed());
             let flip = _mm256_set1_epi64x(encoding.flip().cast_signed());
@@ -220,7 +221,7 @@ impl Kernel<u64> for Avx2 {
             for (i, part) in parts.iter_mut().enumerate() {
                 let lanes = lanes_u64(mask >> (4 * i));
                 let bits = _mm256_maskload_epi64(values.wrapping_add(4 * i).cast(), lanes);
-                // No arithmetic shift of 64-bit lanes here: a comparison with zero gives the same.
+                // AVX2 has no arithmetic shift of 64-bit lanes; a comparison with zero is equivalent.
                 let sign = _mm256_cmpgt_epi64(_mm256_setzero_si256(), bits);
                 let folded = _mm256_and_si256(sign, fold);
                 *part = keep(

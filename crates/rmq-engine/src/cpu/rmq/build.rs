@@ -1,45 +1,51 @@
-//! Fills the levels: one pass over the column, each level from the lines of the one below while they are in cache.
+//! The build: one pass over the column, each level from the lines of the one below while they are in cache.
 
-use super::dispatch::CpuKey;
-use super::levels::{BLOCK, Levels, Parts};
-use super::memory::Memory;
-use super::simd::{Kernel, Simd, prefetch};
-use super::validity::NextValid;
-use crate::Plain;
-use crate::column::word;
-use crate::{Column, Encoding, EngineError, Key, Validity};
+use bytemuck::Pod;
+
+use crate::column::{Column, Validity, word};
+use crate::cpu::huge_page_buf::HugePageBuf;
+use crate::cpu::rmq::kernels::kernel::Kernel;
+use crate::cpu::rmq::levels::{BLOCK, Levels, Parts};
+use crate::cpu::rmq::next_valid::NextValid;
+use crate::cpu::simd::prefetch::prefetch;
+use crate::error::EngineError;
+use crate::key::{Encoding, Key};
 
 /// Values under a block of level 4.
 const TOP: usize = BLOCK * BLOCK * BLOCK * BLOCK;
 
-/// Below this many values a second thread costs more than it gives.
+/// Values per thread below which a further thread does not make the build faster.
 const MIN_PER_THREAD: usize = 1 << 20;
 
-/// How many bytes ahead of the build the column is asked for.
+/// How many bytes ahead of the build the column is prefetched.
 const AHEAD: usize = 4096;
 
-/// The values that levels are built of.
+/// The values that levels are built from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Source<'a, K> {
-    pub(super) values: &'a [K],
-    pub(super) lead: usize,
-    pub(super) encoding: Encoding<K>,
+pub(crate) struct Source<'a, K> {
+    pub(crate) values: &'a [K],
+    pub(crate) alignment_offset: usize,
+    pub(crate) encoding: Encoding<K>,
 }
 
-/// How many threads are worth starting for `rows` values.
-fn threads(rows: usize, wanted: usize) -> usize {
-    wanted.min(rows / MIN_PER_THREAD).max(1)
+/// Returns the number of threads for `rows` values.
+fn threads(rows: usize, max_threads: usize) -> usize {
+    max_threads.min(rows / MIN_PER_THREAD).max(1)
 }
 
-/// Fills all levels and the sparse table, on up to `wanted` threads. `simd` is available.
-pub(super) fn fill_levels<K: CpuKey>(
+/// Fills all levels and the sparse table, on up to `max_threads` threads. `fill` calls [`fill()`] with a block of level 4 and the parts that
+/// begin there, compiled for an instruction set.
+///
+/// # Errors
+/// [`EngineError::Thread`] if a thread cannot be started.
+pub(crate) fn fill_levels<K: Key + Pod>(
     levels: &mut Levels<K>,
     source: Source<'_, K>,
-    simd: Simd,
-    wanted: usize,
+    max_threads: usize,
+    fill: impl Fn(usize, Parts<'_, K>) + Copy + Send,
 ) -> Result<(), EngineError> {
     let tops = levels.layout().len[3];
-    let threads = threads(source.values.len(), wanted);
+    let threads = threads(source.values.len(), max_threads);
     let share = tops.div_ceil(threads).max(1);
     let mut rest = levels.parts();
     std::thread::scope(|scope| {
@@ -49,15 +55,11 @@ pub(super) fn fill_levels<K: CpuKey>(
             rest = others;
             std::thread::Builder::new()
                 .name("rmq-build".to_owned())
-                .spawn_scoped(scope, move || {
-                    // SAFETY: `simd` is available.
-                    unsafe { K::fill(simd, source, first, part) }
-                })
+                .spawn_scoped(scope, move || fill(first, part))
                 .map_err(|error| EngineError::Thread(error.to_string()))?;
             first += share;
         }
-        // SAFETY: `simd` is available.
-        unsafe { K::fill(simd, source, first, rest) };
+        fill(first, rest);
         Ok(())
     })?;
     levels.fill_sparse();
@@ -66,25 +68,25 @@ pub(super) fn fill_levels<K: CpuKey>(
 
 /// Fills the parts that begin at block `top` of level 4, padding included.
 #[inline(always)]
-pub(super) fn fill<K: Key + Plain, S: Kernel<K>>(
+pub(crate) fn fill<K: Key + Pod, S: Kernel<K>>(
     source: Source<'_, K>,
     top: usize,
     mut parts: Parts<'_, K>,
 ) {
-    let total = source.lead + source.values.len();
+    let total = source.alignment_offset + source.values.len();
     let begin = top * TOP;
     let end = (begin + parts.level[3].len() * TOP).min(total);
-    // The origin of blocks may lie before the column, hence no `add` (which must stay inside).
-    let origin = source.values.as_ptr().wrapping_sub(source.lead);
+    // The origin of blocks may be before the column, hence `wrapping_sub`.
+    let origin = source.values.as_ptr().wrapping_sub(source.alignment_offset);
 
     // One line of level 1, 256 values, at a time.
     for line in 0..(end - begin).div_ceil(BLOCK * BLOCK) {
         let from = begin + line * BLOCK * BLOCK;
         let mut lanes = [0_u32; BLOCK];
         let keys = &mut parts.level[0][line * BLOCK..][..BLOCK];
-        if from >= source.lead && from + BLOCK * BLOCK <= end {
+        if from >= source.alignment_offset && from + BLOCK * BLOCK <= end {
             for (i, key) in keys.iter_mut().enumerate() {
-                // The machine's own prefetcher stops at the end of each page.
+                // The hardware prefetcher stops at the end of each page.
                 let ahead = origin
                     .wrapping_add(from + i * BLOCK)
                     .wrapping_byte_add(AHEAD);
@@ -92,7 +94,7 @@ pub(super) fn fill<K: Key + Plain, S: Kernel<K>>(
                 if size_of::<K>() > 4 {
                     prefetch(ahead.wrapping_byte_add(64));
                 }
-                // SAFETY: all 256 values lie inside the column.
+                // SAFETY: all 256 values are inside the column.
                 (*key, lanes[i]) = unsafe {
                     S::base(
                         origin.wrapping_add(from + i * BLOCK),
@@ -104,7 +106,7 @@ pub(super) fn fill<K: Key + Plain, S: Kernel<K>>(
         } else {
             for (i, key) in keys.iter_mut().enumerate() {
                 let from = from + i * BLOCK;
-                let mask = inside(from, source.lead, end);
+                let mask = inside(from, source.alignment_offset, end);
                 // SAFETY: the mask leaves only values inside the column.
                 (*key, lanes[i]) =
                     unsafe { S::base(origin.wrapping_add(from), mask, source.encoding) };
@@ -127,7 +129,7 @@ pub(super) fn fill<K: Key + Plain, S: Kernel<K>>(
         (end - begin).div_ceil(BLOCK * BLOCK * BLOCK),
         (end - begin).div_ceil(TOP),
     ];
-    // Level 1 is complete to the line; the others, and all padding, are not.
+    // Level 1 is complete up to whole lines; the others, and all padding, are filled here.
     let first_open = [lines[1] * BLOCK, lines[1], lines[2], lines[3]];
     for (level, open) in parts.level.iter_mut().zip(first_open) {
         level[open..].fill(K::MAX);
@@ -151,7 +153,7 @@ pub(super) fn fill<K: Key + Plain, S: Kernel<K>>(
     }
 }
 
-/// Which of the 16 positions from `from` on lie in `begin..end`.
+/// Returns the mask of the 16 positions from `from` on that are in `begin..end`.
 fn inside(from: usize, begin: usize, end: usize) -> u32 {
     let low = begin.saturating_sub(from).min(BLOCK);
     let high = end.saturating_sub(from).min(BLOCK);
@@ -161,23 +163,26 @@ fn inside(from: usize, begin: usize, end: usize) -> u32 {
     ((1 << high) - 1) & !((1 << low) - 1)
 }
 
-/// A column of keys with [`Key::MAX`] for NULL, and which positions are not NULL.
-pub(super) fn without_nulls<K: CpuKey>(
+/// Copies a column as keys, with [`Key::MAX`] for NULL. Returns them and the positions that are not NULL.
+///
+/// # Errors
+/// [`EngineError::OutOfMemory`], [`EngineError::Thread`].
+pub(crate) fn without_nulls<K: Key + Pod>(
     column: &Column<K>,
     validity: &Validity,
-    wanted: usize,
-) -> Result<(Memory, NextValid), EngineError> {
+    max_threads: usize,
+) -> Result<(HugePageBuf<K>, NextValid), EngineError> {
     let bits = column.bits();
     let encoding = column.encoding();
     validity.check(bits.len())?;
-    let mut memory = Memory::zeroed(std::mem::size_of_val(bits))?;
+    let mut copy = HugePageBuf::zeroed(bits.len())?;
     let mut next = NextValid::new(bits.len())?;
-    let mut keys = memory.slice_mut::<K>(0, bits.len());
+    let mut keys: &mut [K] = &mut copy;
     let mut leaves = next.leaves();
     // A multiple of 64, so that no two threads share a word of the bitmap.
     let share = bits
         .len()
-        .div_ceil(threads(bits.len(), wanted))
+        .div_ceil(threads(bits.len(), max_threads))
         .next_multiple_of(64);
     let bytes = validity.bytes();
     std::thread::scope(|scope| {
@@ -201,10 +206,10 @@ pub(super) fn without_nulls<K: CpuKey>(
         Ok(())
     })?;
     next.finish();
-    Ok((memory, next))
+    Ok((copy, next))
 }
 
-/// Encodes `bits` into `keys`, the greatest key for NULL, and copies their validity from bit `offset` of `bytes` on.
+/// Encodes `bits` into `keys`, with the greatest key for NULL, and copies their validity from bit `offset` of `bytes` on.
 fn copy_valid<K: Key>(
     bits: &[K],
     encoding: Encoding<K>,
@@ -229,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inside_is_a_run_of_bits() {
+    fn inside_has_the_bits_of_positions_in_the_range() {
         for from in [0, 16, 32] {
             for begin in 0..40 {
                 for end in 0..60 {

@@ -2,18 +2,19 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, window_lines};
-use crate::cpu::levels::WINDOW_LINES;
-use crate::cpu::tile::{self, Offsets, Place, Plan, Planner, TILE, Tile};
-use crate::{Encoding, Key};
+use crate::cpu::rmq::kernels::kernel::{Kernel, window_lines};
+use crate::cpu::rmq::levels::WINDOW_LINES;
+use crate::cpu::rmq::tile::{self, BlockId, Offsets, Plan, Planner, TILE, Tile};
+use crate::key::{Encoding, Key};
 
+/// The kernels in AVX-512 instructions.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cpu) struct Avx512;
+pub(crate) struct Avx512;
 
 impl Kernel<u32> for Avx512 {
     #[inline(always)]
     unsafe fn line(keys: *const u32, mask: u32) -> (u32, u32) {
-        // SAFETY: the caller vouches for memory and instructions.
+        // SAFETY: the caller guarantees readable memory and the instructions.
         unsafe {
             let mask = mask as __mmask16;
             let none = _mm512_set1_epi32(-1);
@@ -23,7 +24,7 @@ impl Kernel<u32> for Avx512 {
 
     #[inline(always)]
     unsafe fn window(first: *const u32, last: *const u32) -> (u32, u32) {
-        // SAFETY: the caller vouches for memory and instructions.
+        // SAFETY: the caller guarantees readable memory and the instructions.
         unsafe {
             let (lines, mask) = window_lines::<_, WINDOW_LINES>(first, last);
             let none = _mm512_set1_epi32(-1);
@@ -31,16 +32,16 @@ impl Kernel<u32> for Avx512 {
                 |i: usize| _mm512_mask_load_epi32(none, (mask >> (16 * i)) as u16, lines[i].cast());
             let (a, b) = (load(0), load(1));
             let best = _mm512_reduce_min_epu32(_mm512_min_epu32(a, b));
-            let wanted = _mm512_set1_epi32(best.cast_signed());
-            let equal = u64::from(_mm512_cmpeq_epi32_mask(a, wanted))
-                | u64::from(_mm512_cmpeq_epi32_mask(b, wanted)) << 16;
+            let broadcast = _mm512_set1_epi32(best.cast_signed());
+            let equal = u64::from(_mm512_cmpeq_epi32_mask(a, broadcast))
+                | u64::from(_mm512_cmpeq_epi32_mask(b, broadcast)) << 16;
             (best, (equal & mask).trailing_zeros())
         }
     }
 
     #[inline(always)]
     unsafe fn base(values: *const u32, mask: u32, encoding: Encoding<u32>) -> (u32, u32) {
-        // SAFETY: the caller vouches for memory under the mask, and for instructions; other lanes are not read.
+        // SAFETY: the caller guarantees readable memory under the mask, and the instructions; other lanes are not read.
         unsafe {
             let mask = mask as __mmask16;
             let bits = _mm512_maskz_loadu_epi32(mask, values.cast());
@@ -61,7 +62,7 @@ impl Kernel<u32> for Avx512 {
         tile: &mut Tile<u32>,
         plan: &mut Plan<u32>,
     ) {
-        // SAFETY: the caller vouches for instructions.
+        // SAFETY: the caller guarantees the instructions.
         unsafe { plan_eight(planner, left, right, tile, plan) }
     }
 
@@ -69,23 +70,23 @@ impl Kernel<u32> for Avx512 {
     unsafe fn positions(
         bytes: *const u8,
         offsets: &Offsets,
-        lead: usize,
-        places: &[Place; TILE],
+        alignment_offset: usize,
+        blocks: &[BlockId; TILE],
         out: &mut [i64],
     ) {
-        // SAFETY: the caller vouches for memory and instructions.
-        unsafe { positions_eight(bytes, offsets, lead, places, out) }
+        // SAFETY: the caller guarantees readable memory and the instructions.
+        unsafe { positions_eight(bytes, offsets, alignment_offset, blocks, out) }
     }
 }
 
-/// Of keys that are the greatest where masked out.
+/// Returns the minimum of 16 keys, which are the greatest key where masked out.
 #[inline(always)]
 unsafe fn least_u32(keys: __m512i, mask: __mmask16) -> (u32, u32) {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let best = _mm512_reduce_min_epu32(keys);
-        let wanted = _mm512_set1_epi32(best.cast_signed());
-        let equal = _mm512_mask_cmpeq_epi32_mask(mask, keys, wanted);
+        let broadcast = _mm512_set1_epi32(best.cast_signed());
+        let equal = _mm512_mask_cmpeq_epi32_mask(mask, keys, broadcast);
         (best, u64::from(equal).trailing_zeros())
     }
 }
@@ -93,7 +94,7 @@ unsafe fn least_u32(keys: __m512i, mask: __mmask16) -> (u32, u32) {
 impl Kernel<u64> for Avx512 {
     #[inline(always)]
     unsafe fn line(keys: *const u64, mask: u32) -> (u64, u32) {
-        // SAFETY: the caller vouches for memory and instructions.
+        // SAFETY: the caller guarantees readable memory and the instructions.
         unsafe {
             let none = _mm512_set1_epi64(-1);
             let (low, high) = halves(keys, mask);
@@ -105,7 +106,7 @@ impl Kernel<u64> for Avx512 {
 
     #[inline(always)]
     unsafe fn window(first: *const u64, last: *const u64) -> (u64, u32) {
-        // SAFETY: the caller vouches for memory and instructions.
+        // SAFETY: the caller guarantees readable memory and the instructions.
         unsafe {
             let (lines, mask) = window_lines::<_, { 2 * WINDOW_LINES }>(first, last);
             let none = _mm512_set1_epi64(-1);
@@ -116,10 +117,10 @@ impl Kernel<u64> for Avx512 {
                 least = _mm512_min_epu64(least, *part);
             }
             let best = _mm512_reduce_min_epu64(least);
-            let wanted = _mm512_set1_epi64(best.cast_signed());
+            let broadcast = _mm512_set1_epi64(best.cast_signed());
             let mut equal = 0_u64;
             for (i, part) in parts.into_iter().enumerate() {
-                equal |= u64::from(_mm512_cmpeq_epi64_mask(part, wanted)) << (8 * i);
+                equal |= u64::from(_mm512_cmpeq_epi64_mask(part, broadcast)) << (8 * i);
             }
             (best, (equal & mask).trailing_zeros())
         }
@@ -127,7 +128,7 @@ impl Kernel<u64> for Avx512 {
 
     #[inline(always)]
     unsafe fn base(values: *const u64, mask: u32, encoding: Encoding<u64>) -> (u64, u32) {
-        // SAFETY: the caller vouches for memory under the mask, and for instructions; other lanes are not read.
+        // SAFETY: the caller guarantees readable memory under the mask, and the instructions; other lanes are not read.
         unsafe {
             let none = _mm512_set1_epi64(-1);
             let fold = _mm512_set1_epi64(encoding.fold().cast_signed());
@@ -153,7 +154,7 @@ impl Kernel<u64> for Avx512 {
         tile: &mut Tile<u64>,
         plan: &mut Plan<u64>,
     ) {
-        // SAFETY: the caller vouches for instructions.
+        // SAFETY: the caller guarantees the instructions.
         unsafe { plan_eight(planner, left, right, tile, plan) }
     }
 
@@ -161,17 +162,17 @@ impl Kernel<u64> for Avx512 {
     unsafe fn positions(
         bytes: *const u8,
         offsets: &Offsets,
-        lead: usize,
-        places: &[Place; TILE],
+        alignment_offset: usize,
+        blocks: &[BlockId; TILE],
         out: &mut [i64],
     ) {
-        // SAFETY: the caller vouches for memory and instructions.
-        unsafe { positions_eight(bytes, offsets, lead, places, out) }
+        // SAFETY: the caller guarantees readable memory and the instructions.
+        unsafe { positions_eight(bytes, offsets, alignment_offset, blocks, out) }
     }
 }
 
-/// The two lines of a block; the one that is masked out altogether is replaced by the other, for a load brings its line
-/// in whatever the mask.
+/// Returns the two cache lines of a block. One that is masked out entirely is replaced by the other, because a load reads its line
+/// for any mask.
 #[inline(always)]
 fn halves(block: *const u64, mask: u32) -> (*const u64, *const u64) {
     let (low, high) = (block, block.wrapping_add(8));
@@ -181,20 +182,20 @@ fn halves(block: *const u64, mask: u32) -> (*const u64, *const u64) {
     )
 }
 
-/// Of 16 keys that are the greatest where masked out.
+/// Returns the minimum of 16 keys, which are the greatest key where masked out.
 #[inline(always)]
 unsafe fn least_u64(a: __m512i, b: __m512i, mask: u32) -> (u64, u32) {
-    // SAFETY: the caller vouches for instructions.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let best = _mm512_reduce_min_epu64(_mm512_min_epu64(a, b));
-        let wanted = _mm512_set1_epi64(best.cast_signed());
-        let equal = u32::from(_mm512_cmpeq_epi64_mask(a, wanted))
-            | u32::from(_mm512_cmpeq_epi64_mask(b, wanted)) << 8;
+        let broadcast = _mm512_set1_epi64(best.cast_signed());
+        let equal = u32::from(_mm512_cmpeq_epi64_mask(a, broadcast))
+            | u32::from(_mm512_cmpeq_epi64_mask(b, broadcast)) << 8;
         (best, u64::from(equal & mask).trailing_zeros())
     }
 }
 
-/// [`tile::plan`], eight queries at a time.
+/// Implements [`tile::plan`] for eight queries at a time.
 #[inline(always)]
 unsafe fn plan_eight<K: Key>(
     planner: &Planner<K>,
@@ -204,19 +205,19 @@ unsafe fn plan_eight<K: Key>(
     plan: &mut Plan<K>,
 ) {
     let (mut some, mut wide) = (0_u64, [0_u64; 3]);
-    // SAFETY: all arrays have `TILE` entries of eight bytes; the caller vouches for instructions.
+    // SAFETY: all arrays have `TILE` entries of eight bytes; the caller guarantees the instructions.
     unsafe {
         let zero = _mm512_setzero_si512();
         let last = _mm512_set1_epi64(planner.last);
-        let lead = _mm512_set1_epi64(planner.lead as i64);
+        let alignment_offset = _mm512_set1_epi64(planner.alignment_offset as i64);
         let window = _mm512_set1_epi64(WINDOW_LINES as i64);
         let keys = |k: usize| _mm512_set1_epi64(planner.level[k].addr() as i64);
         for q in (0..TILE).step_by(8) {
             let l = _mm512_max_epi64(_mm512_loadu_epi64(left.as_ptr().add(q)), zero);
             let r = _mm512_min_epi64(_mm512_loadu_epi64(right.as_ptr().add(q)), last);
             let is_some = _mm512_cmple_epi64_mask(l, r);
-            let l = _mm512_add_epi64(_mm512_maskz_mov_epi64(is_some, l), lead);
-            let r = _mm512_add_epi64(_mm512_maskz_mov_epi64(is_some, r), lead);
+            let l = _mm512_add_epi64(_mm512_maskz_mov_epi64(is_some, l), alignment_offset);
+            let r = _mm512_add_epi64(_mm512_maskz_mov_epi64(is_some, r), alignment_offset);
             _mm512_storeu_epi64(tile.left.as_mut_ptr().add(q).cast(), l);
             _mm512_storeu_epi64(tile.right.as_mut_ptr().add(q).cast(), r);
             some |= u64::from(is_some) << q;
@@ -241,20 +242,20 @@ unsafe fn plan_eight<K: Key>(
     tile.set_starts(some, wide);
 }
 
-/// [`tile::positions`], eight at a time.
+/// Implements [`tile::positions`] for eight blocks at a time.
 #[inline(always)]
 unsafe fn positions_eight(
     bytes: *const u8,
     offsets: &Offsets,
-    lead: usize,
-    places: &[Place; TILE],
+    alignment_offset: usize,
+    blocks: &[BlockId; TILE],
     out: &mut [i64],
 ) {
     let Some(out) = out.first_chunk_mut::<TILE>() else {
-        // SAFETY: as the caller vouches.
-        return unsafe { tile::positions(bytes, offsets, lead, places, out) };
+        // SAFETY: guaranteed by the caller.
+        return unsafe { tile::positions(bytes, offsets, alignment_offset, blocks, out) };
     };
-    // SAFETY: the caller vouches for memory and instructions; the arrays of `offsets` have eight entries.
+    // SAFETY: the caller guarantees readable memory and the instructions; the arrays of `offsets` have eight entries.
     unsafe {
         let load = |entries: &[u64; 8]| _mm512_loadu_epi64(entries.as_ptr().cast());
         let (start, keep, log_bits) = (
@@ -263,20 +264,21 @@ unsafe fn positions_eight(
             load(&offsets.log_bits),
         );
         let (mask, shift) = (load(&offsets.mask), load(&offsets.shift));
-        let lead = _mm512_set1_epi64(lead as i64);
+        let alignment_offset = _mm512_set1_epi64(alignment_offset as i64);
         for q in (0..TILE).step_by(8) {
-            let place = _mm512_loadu_epi64(places.as_ptr().add(q).cast());
-            let level = _mm512_srli_epi64::<{ Place::LEVEL_SHIFT }>(place);
-            let low = _mm512_set1_epi64((1 << Place::LEVEL_SHIFT) - 1);
-            let block = _mm512_and_si512(place, low);
-            let of = |table| _mm512_permutexvar_epi64(level, table);
-            let bit = _mm512_sllv_epi64(_mm512_and_si512(block, of(keep)), of(log_bits));
-            let byte = _mm512_add_epi64(of(start), _mm512_srli_epi64::<3>(bit));
+            let block_id = _mm512_loadu_epi64(blocks.as_ptr().add(q).cast());
+            let level = _mm512_srli_epi64::<{ BlockId::LEVEL_SHIFT }>(block_id);
+            let low = _mm512_set1_epi64((1 << BlockId::LEVEL_SHIFT) - 1);
+            let block = _mm512_and_si512(block_id, low);
+            let by_level = |table| _mm512_permutexvar_epi64(level, table);
+            let bit =
+                _mm512_sllv_epi64(_mm512_and_si512(block, by_level(keep)), by_level(log_bits));
+            let byte = _mm512_add_epi64(by_level(start), _mm512_srli_epi64::<3>(bit));
             let word = _mm512_i64gather_epi64::<1>(byte, bytes.cast());
             let odd = _mm512_and_si512(bit, _mm512_set1_epi64(7));
-            let within = _mm512_and_si512(_mm512_srlv_epi64(word, odd), of(mask));
-            let position = _mm512_add_epi64(_mm512_sllv_epi64(block, of(shift)), within);
-            let position = _mm512_sub_epi64(position, lead);
+            let within = _mm512_and_si512(_mm512_srlv_epi64(word, odd), by_level(mask));
+            let position = _mm512_add_epi64(_mm512_sllv_epi64(block, by_level(shift)), within);
+            let position = _mm512_sub_epi64(position, alignment_offset);
             _mm512_storeu_epi64(out.as_mut_ptr().add(q), position);
         }
     }

@@ -1,28 +1,14 @@
-//! The engine for plain Rust slices, without `DataFusion`, Arrow or keys.
-//!
-//! ```
-//! use rmq_engine::alone::Index;
-//!
-//! let temperatures = [21.5_f64, 19.0, 23.5, 18.0, 22.0, 18.0];
-//!
-//! let lows = Index::min(&temperatures)?;
-//! assert_eq!(lows.value(0..=2), Some(19.0));
-//! assert_eq!(lows.position(..), Some(3)); // of several, the leftmost
-//! assert_eq!(lows.value(4..4), None); // an empty range
-//!
-//! let highs = Index::max(&temperatures)?;
-//! let (mut values, mut positions) = ([0.0; 2], [0; 2]);
-//! highs.values(&[0, 3], &[5, 4], &mut values)?;
-//! highs.positions(&[0, 3], &[5, 4], &mut positions)?;
-//! assert_eq!((values, positions), ([23.5, 22.0], [2, 4]));
-//! # Ok::<(), rmq_engine::EngineError>(())
-//! ```
+//! Range minima over one plain Rust slice.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
-use super::{Answers, BuildOptions, Encoding, EngineError, Extreme, Key, RangeIndex};
+use crate::cpu::rmq::index::{index_u32, index_u64, index_u128};
+use crate::engine::{BuildOptions, RangeIndex};
+use crate::error::EngineError;
+use crate::key::{Encoding, Extreme, Key};
+use crate::outputs::Answers;
 
 mod sealed {
     use super::{BuildOptions, Encoding, EngineError, Key, RangeIndex};
@@ -65,13 +51,7 @@ macro_rules! value {
                 encoding: Encoding<$key>,
                 options: &BuildOptions,
             ) -> Result<Box<dyn RangeIndex<$key> + 'a>, EngineError> {
-                const { assert!(size_of::<$value>() == size_of::<$key>()) };
-                const { assert!(align_of::<$value>() == align_of::<$key>()) };
-                // SAFETY: both are plain numbers of the same size and alignment, all bits of either are values.
-                let bits = unsafe {
-                    std::slice::from_raw_parts(values.as_ptr().cast::<$key>(), values.len())
-                };
-                super::cpu::$index(bits, encoding, options)
+                $index(bytemuck::cast_slice(values), encoding, options)
             }
         }
     };
@@ -86,11 +66,23 @@ value!(u128, u128, index_u128, unsigned, std::convert::identity);
 value!(f32, u32, index_u32, float, f32::from_bits);
 value!(f64, u64, index_u64, float, f64::from_bits);
 
-/// A slice made ready for range-minimum, or range-maximum, queries.
+/// The index of a slice for range-minimum or range-maximum queries.
 ///
-/// It borrows the values and adds some 0.3 bytes for each of 4 bytes, 0.6 for each of 8. Many queries are best asked at
-/// once, with [`Index::values`] and [`Index::positions`]: a batch of thousands takes some ten nanoseconds a query,
-/// one query alone about a microsecond.
+/// It borrows the values and adds about 0.3 bytes per value of 4 bytes, and 0.6 per value of 8. Batches ([`Index::values`],
+/// [`Index::positions`]) are much faster than single queries: some ten nanoseconds per query in a batch of thousands, about a
+/// microsecond for one query alone.
+///
+/// ```
+/// use rmq_engine::Index;
+///
+/// let temperatures = [21.5_f64, 19.0, 23.5, 18.0, 22.0, 18.0];
+/// let highs = Index::max(&temperatures)?;
+/// let (mut values, mut positions) = ([0.0; 2], [0; 2]);
+/// highs.values(&[0, 3], &[5, 4], &mut values)?;
+/// highs.positions(&[0, 3], &[5, 4], &mut positions)?;
+/// assert_eq!((values, positions), ([23.5, 22.0], [2, 4]));
+/// # Ok::<(), rmq_engine::EngineError>(())
+/// ```
 #[derive(Debug)]
 pub struct Index<'a, T: Value> {
     inner: Box<dyn RangeIndex<T::Key> + 'a>,
@@ -98,15 +90,15 @@ pub struct Index<'a, T: Value> {
 }
 
 impl<'a, T: Value> Index<'a, T> {
-    /// For the smallest value, on the calling thread.
+    /// Builds an index for the smallest value, on the calling thread.
     ///
     /// # Errors
-    /// [`EngineError::OutOfMemory`] where there is no memory for the index.
+    /// [`EngineError::OutOfMemory`] if there is no memory for the index.
     pub fn min(values: &'a [T]) -> Result<Self, EngineError> {
         Self::build(values, Extreme::Min, &BuildOptions::default())
     }
 
-    /// For the greatest value, on the calling thread.
+    /// Builds an index for the greatest value, on the calling thread.
     ///
     /// # Errors
     /// As [`Index::min`].
@@ -114,10 +106,10 @@ impl<'a, T: Value> Index<'a, T> {
         Self::build(values, Extreme::Max, &BuildOptions::default())
     }
 
-    /// With a choice of threads, and of whether positions can be asked for.
+    /// Builds an index with the given number of threads, with or without positions.
     ///
     /// # Errors
-    /// As [`Index::min`]; [`EngineError::Thread`] where a thread cannot be started.
+    /// As [`Index::min`]; [`EngineError::Thread`] if a thread cannot be started.
     pub fn build(
         values: &'a [T],
         extreme: Extreme,
@@ -136,7 +128,7 @@ impl<'a, T: Value> Index<'a, T> {
         self.inner.len()
     }
 
-    /// Whether there are no values.
+    /// Returns whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.inner.is_empty()
@@ -148,7 +140,7 @@ impl<'a, T: Value> Index<'a, T> {
         self.inner.index_bytes()
     }
 
-    /// The extreme value of one range; `None` where the range is empty. What lies outside the slice is left out.
+    /// Returns the extreme value of one range, clipped to the slice; `None` if it is empty.
     #[must_use]
     pub fn value(&self, range: impl RangeBounds<usize>) -> Option<T> {
         let (left, right) = bounds(&range);
@@ -158,13 +150,13 @@ impl<'a, T: Value> Index<'a, T> {
             positions: None,
             valid: &mut valid,
         };
-        // Fails on slices of the wrong length only.
+        // The only error is a slice of another length.
         self.inner.answer(&[left], &[right], out).ok()?;
         (valid[0] == 1).then(|| T::from_bits(value[0]))
     }
 
-    /// Where the extreme value of one range stands, of several the leftmost; `None` where the range is empty, and
-    /// where the index was built without positions.
+    /// Returns the leftmost position of the extreme value of one range; `None` if it is empty, or if the index was built without
+    /// positions.
     #[must_use]
     pub fn position(&self, range: impl RangeBounds<usize>) -> Option<usize> {
         let (left, right) = bounds(&range);
@@ -178,13 +170,13 @@ impl<'a, T: Value> Index<'a, T> {
         (valid[0] == 1).then(|| usize::try_from(position[0]).ok())?
     }
 
-    /// The extreme values of many ranges: of `left[i]..=right[i]` in `out[i]`.
+    /// Writes the extreme value of `left[i]..=right[i]` to `out[i]`.
     ///
-    /// Bounds are clipped to the slice. Where a range is then empty (`left > right`), `out` has the last value in the
-    /// order sought: the greatest of all `T` (for floats a NaN) for minima, the smallest for maxima.
+    /// Bounds are clipped to the slice. For an empty range (`left > right`), `out` is the neutral value: for minima the greatest `T` (a
+    /// NaN for floats), for maxima the smallest.
     ///
     /// # Errors
-    /// [`EngineError::Lengths`] where the three slices differ in length.
+    /// [`EngineError::Lengths`] if the three slices differ in length.
     pub fn values(&self, left: &[i64], right: &[i64], out: &mut [T]) -> Result<(), EngineError> {
         let mut values = [T::Key::ZERO; BATCH];
         let mut valid = [0; BATCH / 64];
@@ -205,13 +197,13 @@ impl<'a, T: Value> Index<'a, T> {
         Ok(())
     }
 
-    /// Where the extreme values of many ranges stand, of several the leftmost: of `left[i]..=right[i]` in `out[i]`.
+    /// Writes the leftmost position of the extreme value of `left[i]..=right[i]` to `out[i]`.
     ///
-    /// Bounds are clipped to the slice. Where a range is then empty (`left > right`), `out` has -1.
+    /// Bounds are clipped to the slice. For an empty range (`left > right`), `out` is -1.
     ///
     /// # Errors
-    /// [`EngineError::Lengths`] where the three slices differ in length, [`EngineError::NoPositions`] where the index
-    /// was built without positions.
+    /// [`EngineError::Lengths`] if the three slices differ in length, [`EngineError::NoPositions`] if the index was built without
+    /// positions.
     pub fn positions(
         &self,
         left: &[i64],
@@ -239,10 +231,10 @@ impl<'a, T: Value> Index<'a, T> {
     }
 }
 
-/// Queries handed to the engine at once: its answers stay in the L1 cache until they are values.
+/// Queries per call of the engine: its outputs stay in the L1 cache until they are converted.
 const BATCH: usize = 1024;
 
-/// Inclusive bounds. A slice has at most `isize::MAX` bytes, so clipping to `i64` loses nothing.
+/// Returns inclusive bounds. A slice has at most `isize::MAX` bytes, so clipping to `i64` changes no result.
 fn bounds(range: &impl RangeBounds<usize>) -> (i64, i64) {
     let clip = |at: usize| i64::try_from(at).unwrap_or(i64::MAX);
     let left = match range.start_bound() {
@@ -258,6 +250,7 @@ fn bounds(range: &impl RangeBounds<usize>) -> (i64, i64) {
     (left, right)
 }
 
+/// Checks that bounds and outputs have one length.
 fn lengths(left: &[i64], right: &[i64], out: usize) -> Result<(), EngineError> {
     for (what, found) in [
         ("the slice of right bounds", right.len()),

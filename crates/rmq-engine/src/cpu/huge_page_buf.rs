@@ -1,23 +1,26 @@
-//! Zeroed memory for levels and column copies: aligned to cache lines, in huge pages where it is large.
+//! Zeroed memory for levels and copies of columns: aligned to blocks of keys, on huge pages where it is large.
 //!
-//! A random line on 4 KiB pages costs two to four times one on huge pages, as each misses the TLB too; so large pieces
-//! come straight from the kernel, aligned to 2 MiB and advised to be huge.
+//! A random access on 4 KiB pages takes two to four times as long as one on huge pages, because it misses the TLB, too. So large
+//! allocations are mapped directly, aligned to 2 MiB and advised to be huge.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ops::Range;
 use std::ptr::NonNull;
 
-use crate::{EngineError, Plain};
+use bytemuck::Pod;
 
-/// What memory is aligned to: a block of 16 keys of the widest kind, four cache lines. A line of keys can so be found
-/// from the address of any key in it.
-pub(super) const ALIGN: usize = 256;
+use crate::error::EngineError;
+
+/// The alignment of memory: a block of 16 keys of the widest type, four cache lines. So the start of a block follows from the address of
+/// any key in it.
+pub(crate) const ALIGN: usize = 256;
 
 /// A huge page of x86-64 and of aarch64 with 4 KiB base pages.
 const HUGE: usize = 2 << 20;
 
 /// Owned bytes, zero at first, aligned to [`ALIGN`].
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct HugePageBytes {
     start: NonNull<u8>,
     bytes: usize,
     source: Source,
@@ -33,14 +36,17 @@ enum Source {
     },
 }
 
-// SAFETY: `Memory` owns its bytes alone, like a `Box<[u8]>`; shared references only read.
-unsafe impl Send for Memory {}
+// SAFETY: `HugePageBytes` owns its bytes alone, like a `Box<[u8]>`; shared references only read.
+unsafe impl Send for HugePageBytes {}
 // SAFETY: as above.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for HugePageBytes {}
 
-impl Memory {
-    /// `bytes` zeroed bytes, or an error where they cannot be had: nothing aborts.
-    pub(super) fn zeroed(bytes: usize) -> Result<Self, EngineError> {
+impl HugePageBytes {
+    /// Allocates zeroed bytes.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`]; nothing aborts.
+    pub(crate) fn zeroed(bytes: usize) -> Result<Self, EngineError> {
         let failed = EngineError::OutOfMemory { bytes };
         #[cfg(unix)]
         if bytes >= HUGE {
@@ -57,10 +63,10 @@ impl Memory {
         })
     }
 
-    /// Fresh pages of the kernel, the first byte aligned to a huge page.
+    /// Maps fresh pages, the first byte aligned to a huge page.
     #[cfg(unix)]
     fn mapped(bytes: usize) -> Option<Self> {
-        // One huge page more than asked for, to align within; pages that nobody touches cost only addresses.
+        // One huge page more, to align within; pages that are never touched take address space only.
         let whole = bytes.checked_add(HUGE)?;
         if isize::try_from(whole).is_err() {
             return None;
@@ -83,8 +89,8 @@ impl Memory {
         // SAFETY: `skip < HUGE`, so `skip + bytes` stays within the mapping.
         let start = unsafe { address.byte_add(skip) };
         #[cfg(target_os = "linux")]
-        // SAFETY: the range lies within the mapping. This is advice: a kernel without huge pages refuses, and nothing
-        // but speed depends on it.
+        // SAFETY: the range is within the mapping. This is advice: a kernel without huge pages refuses it, and only speed depends
+        // on it.
         unsafe {
             libc::madvise(start, bytes, libc::MADV_HUGEPAGE);
         }
@@ -98,38 +104,41 @@ impl Memory {
         })
     }
 
-    /// Number of bytes asked for.
-    pub(super) fn bytes(&self) -> usize {
+    /// Number of bytes.
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// `len` items of `T` from byte `offset` on.
-    pub(super) fn slice<T: Plain>(&self, offset: usize, len: usize) -> &[T] {
-        self.check::<T>(offset, len);
-        // SAFETY: checked to lie inside and to be aligned; the bytes are initialised (zeroed, then only ever written
-        // as `Plain` items), and any bytes are a `Plain` item.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(offset).cast(), len) }
+    /// Returns `len` items of `T` from byte `offset` on.
+    ///
+    /// # Panics
+    /// If they are outside, or not aligned.
+    pub(crate) fn slice<T: Pod>(&self, offset: usize, len: usize) -> &[T] {
+        bytemuck::cast_slice(&self.as_bytes()[byte_range::<T>(offset, len)])
     }
 
-    /// As [`Memory::slice`], to write.
-    pub(super) fn slice_mut<T: Plain>(&mut self, offset: usize, len: usize) -> &mut [T] {
-        self.check::<T>(offset, len);
-        // SAFETY: as in `slice`, and `&mut self` makes it the only reference.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(offset).cast(), len) }
+    /// Returns the same to write.
+    ///
+    /// # Panics
+    /// As [`HugePageBytes::slice`].
+    pub(crate) fn slice_mut<T: Pod>(&mut self, offset: usize, len: usize) -> &mut [T] {
+        // SAFETY: all bytes are initialised, zeroed at first, and `&mut self` is the only reference.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) };
+        bytemuck::cast_slice_mut(&mut bytes[byte_range::<T>(offset, len)])
     }
 
-    fn check<T>(&self, offset: usize, len: usize) {
-        let end = len
-            .checked_mul(size_of::<T>())
-            .and_then(|bytes| bytes.checked_add(offset));
-        assert!(
-            offset.is_multiple_of(align_of::<T>()) && end.is_some_and(|end| end <= self.bytes),
-            "a part of an index lies outside its memory"
-        );
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: all bytes are initialised, zeroed at first, and `&self` keeps others from writing.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
 
-impl Drop for Memory {
+/// The bytes of `len` items of `T` from byte `offset` on; saturated, which is outside of any memory.
+fn byte_range<T>(offset: usize, len: usize) -> Range<usize> {
+    offset..offset.saturating_add(len.saturating_mul(size_of::<T>()))
+}
+
+impl Drop for HugePageBytes {
     fn drop(&mut self) {
         match self.source {
             // SAFETY: `start` came from `alloc_zeroed` with this layout and is freed once.
@@ -143,34 +152,35 @@ impl Drop for Memory {
     }
 }
 
-/// Numbers of one kind in such memory.
+/// A slice of integers in zeroed memory, on huge pages where it is large.
 #[derive(Debug)]
-pub struct Numbers<T> {
-    memory: Memory,
+pub struct HugePageBuf<T> {
+    memory: HugePageBytes,
     len: usize,
     kind: std::marker::PhantomData<T>,
 }
 
-impl<T: Plain> Numbers<T> {
-    /// `len` zeros.
+impl<T: Pod> HugePageBuf<T> {
+    /// Allocates `len` zeros.
     ///
     /// # Errors
     /// [`EngineError::OutOfMemory`].
     pub fn zeroed(len: usize) -> Result<Self, EngineError> {
         Ok(Self {
-            memory: Memory::zeroed(len.saturating_mul(size_of::<T>()))?,
+            memory: HugePageBytes::zeroed(len.saturating_mul(size_of::<T>()))?,
             len,
             kind: std::marker::PhantomData,
         })
     }
 
-    /// Bytes that they take.
+    /// Bytes of the slice.
+    #[must_use]
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
     }
 }
 
-impl<T: Plain> std::ops::Deref for Numbers<T> {
+impl<T: Pod> std::ops::Deref for HugePageBuf<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -178,13 +188,13 @@ impl<T: Plain> std::ops::Deref for Numbers<T> {
     }
 }
 
-impl<T: Plain> std::ops::DerefMut for Numbers<T> {
+impl<T: Pod> std::ops::DerefMut for HugePageBuf<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         self.memory.slice_mut(0, self.len)
     }
 }
 
-impl<T: Plain> AsRef<[T]> for Numbers<T> {
+impl<T: Pod> AsRef<[T]> for HugePageBuf<T> {
     fn as_ref(&self) -> &[T] {
         self
     }
@@ -197,7 +207,7 @@ mod tests {
     #[test]
     fn memory_is_zeroed_aligned_and_writable() {
         for bytes in [0, 1, 64, 4096, HUGE, HUGE + 12_345] {
-            let mut memory = Memory::zeroed(bytes).expect("a few MiB are there");
+            let mut memory = HugePageBytes::zeroed(bytes).expect("a few MiB are there");
             assert_eq!(memory.start.as_ptr().addr() % ALIGN, 0);
             assert!(memory.slice::<u8>(0, bytes).iter().all(|&b| b == 0));
             memory.slice_mut::<u8>(0, bytes).fill(7);
@@ -209,7 +219,7 @@ mod tests {
     fn too_much_memory_is_an_error() {
         for bytes in [usize::MAX, isize::MAX.cast_unsigned(), 1 << 60] {
             assert_eq!(
-                Memory::zeroed(bytes).err(),
+                HugePageBytes::zeroed(bytes).err(),
                 Some(EngineError::OutOfMemory { bytes })
             );
         }

@@ -1,24 +1,25 @@
-//! Which value is the next that is not NULL: a tree of bitmaps, 64 children a node.
+//! The next value that is not NULL: a tree of bitmaps with 64 children per node.
 //!
-//! NULLs stand in the levels as the greatest key, so they never win against a smaller one. Only where a range's
-//! minimum is the greatest key is it open whether a value or only NULLs stand there; then the first position that is
-//! not NULL settles both whether there is a value and which position is the leftmost, for all values are equal.
+//! NULL has the greatest key, so it never replaces a smaller one. If a range's minimum is the greatest key, the range may have only NULLs.
+//! The first position that is not NULL then decides whether there is a value, and is the leftmost position of the minimum, because all
+//! values of the range are equal.
 
-use super::memory::Memory;
-use crate::EngineError;
+use crate::cpu::huge_page_buf::HugePageBytes;
+use crate::error::EngineError;
 
-/// Levels of bitmaps: 64^8 bits are more than there are positions.
+/// The most levels of bitmaps: 64^8 bits exceed the number of positions.
 const HEIGHT: usize = 8;
 
+/// The valid positions of a column.
 #[derive(Debug)]
-pub(super) struct NextValid {
-    memory: Memory,
-    /// First word of each bitmap; the bitmaps end at the first that is one word.
+pub(crate) struct NextValid {
+    memory: HugePageBytes,
+    /// The first word of each bitmap. The last bitmap has one word.
     start: [usize; HEIGHT],
     words: [usize; HEIGHT],
 }
 
-/// Words of each bitmap for `len` positions.
+/// Returns the number of words of each bitmap for `len` positions.
 fn words_of(len: usize) -> [usize; HEIGHT] {
     let mut words = [0; HEIGHT];
     let mut below = len;
@@ -33,26 +34,29 @@ fn words_of(len: usize) -> [usize; HEIGHT] {
 }
 
 impl NextValid {
-    /// Bytes for a column of `len` values.
-    pub(super) fn bytes_for(len: usize) -> usize {
+    /// Returns the bytes for a column of `len` values.
+    pub(crate) fn bytes_for(len: usize) -> usize {
         words_of(len).iter().sum::<usize>() * 8
     }
 
-    /// No position valid yet.
-    pub(super) fn new(len: usize) -> Result<Self, EngineError> {
+    /// Allocates bitmaps in which no position is valid.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`].
+    pub(crate) fn new(len: usize) -> Result<Self, EngineError> {
         let words = words_of(len);
         let mut start = [0; HEIGHT];
         for level in 1..HEIGHT {
             start[level] = start[level - 1] + words[level - 1];
         }
         Ok(Self {
-            memory: Memory::zeroed(Self::bytes_for(len))?,
+            memory: HugePageBytes::zeroed(Self::bytes_for(len))?,
             start,
             words,
         })
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.memory.bytes()
     }
 
@@ -60,13 +64,13 @@ impl NextValid {
         self.memory.slice(self.start[level] * 8, self.words[level])
     }
 
-    /// The bit of each position, to be filled before [`NextValid::finish`].
-    pub(super) fn leaves(&mut self) -> &mut [u64] {
+    /// The bits of all positions, which are set before [`NextValid::finish`].
+    pub(crate) fn leaves(&mut self) -> &mut [u64] {
         self.memory.slice_mut(0, self.words[0])
     }
 
-    /// Fills the upper bitmaps.
-    pub(super) fn finish(&mut self) {
+    /// Computes the upper bitmaps.
+    pub(crate) fn finish(&mut self) {
         for level in 1..HEIGHT {
             if self.words[level] == 0 {
                 break;
@@ -85,8 +89,8 @@ impl NextValid {
         }
     }
 
-    /// The first valid position from `from` on.
-    pub(super) fn next(&self, from: usize) -> Option<usize> {
+    /// Returns the first valid position from `from` on.
+    pub(crate) fn next(&self, from: usize) -> Option<usize> {
         let mut at = from;
         for level in 0..HEIGHT {
             let words = self.level(level);
@@ -94,7 +98,7 @@ impl NextValid {
             if bits != 0 {
                 at = at / 64 * 64 + bits.trailing_zeros() as usize;
                 for below in (0..level).rev() {
-                    // A set bit says that the word below is not zero.
+                    // A set bit means that the word below is not zero.
                     at = at * 64 + self.level(below)[at].trailing_zeros() as usize;
                 }
                 return Some(at);

@@ -1,34 +1,36 @@
-//! The index of a column: chunk minima at four levels, a sparse table on the last, and where each minimum stands.
+//! The index of a column: block minima at four levels, a sparse table on the last, and the offset of each minimum in its block.
 //!
 //! Level `k` (1 to 4) holds the smallest key of each aligned run of `16^k` values; padding holds [`Key::MAX`]. The sparse
-//! table over level 4 (row `j` holds the minima of `2^j` neighbours) makes the top two loads whatever the range. For
-//! positions, each run also has the offset of its first smallest value: 4, 8, 12 and 16 bits at the four levels. So
-//! a run that is known to hold the answer gives its position with one load, and no line of the column is read for it.
+//! table over level 4 (row `j` holds the minima of `2^j` neighbours) takes two loads for a range of any length. For
+//! positions, each run also has the offset of its first smallest value: 4, 8, 12 and 16 bits at the four levels. So one load resolves
+//! a run to the position of its minimum, without reading the column.
 //!
-//! Everything lies in one piece of memory, the small and hot parts first.
+//! All parts are in one allocation, the small and frequently used ones first.
 
-use super::memory::{ALIGN, Memory};
-use crate::Plain;
-use crate::{EngineError, Key};
+use bytemuck::Pod;
 
-/// Values in a block: of the column at level 0, of level `k` above.
-pub(super) const BLOCK: usize = 16;
+use crate::cpu::huge_page_buf::{ALIGN, HugePageBytes};
+use crate::error::EngineError;
+use crate::key::Key;
+
+/// Values in a block: of the column below level 1, of level `k` below level `k + 1`.
+pub(crate) const BLOCK: usize = 16;
 
 /// Levels of minima above the column.
-pub(super) const LEVELS: usize = 4;
+pub(crate) const LEVELS: usize = 4;
 
-/// Lines of [`BLOCK`] keys that a window spans at most: see [`Kernel::window`](super::simd::Kernel::window).
-pub(super) const WINDOW_LINES: usize = 2;
+/// The most lines of [`BLOCK`] keys that a window spans: see [`Kernel::window`](super::simd::Kernel::window).
+pub(crate) const WINDOW_LINES: usize = 2;
 
-/// Where the parts of an index lie in its memory, in bytes.
+/// Offsets of the parts of an index in its memory, in bytes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     /// Entries of each level, `[0]` is level 1.
-    pub(super) len: [usize; LEVELS],
+    pub(crate) len: [usize; LEVELS],
     level: [usize; LEVELS],
     offset: [usize; LEVELS],
     sparse: usize,
-    sparse_place: usize,
+    sparse_blocks: usize,
     /// Rows of the sparse table; row 0 is level 4 again.
     rows: usize,
     positions: bool,
@@ -36,16 +38,19 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// The layout for `rows` values, `lead` of the first block missing (see [`lead`]).
-    pub(super) fn new<K: Key>(
+    /// Computes the layout for `rows` values that begin `alignment_offset` values after the start of a block.
+    ///
+    /// # Errors
+    /// [`EngineError::TooLong`] from 2^47 values on.
+    pub(crate) fn new<K: Key>(
         rows: usize,
-        lead: usize,
+        alignment_offset: usize,
         positions: bool,
     ) -> Result<Self, EngineError> {
         let too_long = EngineError::TooLong { rows };
-        // Positions are `i64`, and level 4's block numbers are kept in 32 bits.
+        // Positions are `i64`, and block numbers of level 4 are stored in 32 bits.
         let total = rows
-            .checked_add(lead)
+            .checked_add(alignment_offset)
             .filter(|&total| (total as u64) < 1 << 47)
             .ok_or(too_long)?;
         let mut len = [0; LEVELS];
@@ -63,13 +68,13 @@ impl Layout {
             end = (end + bytes).next_multiple_of(ALIGN);
             start
         };
-        // Hot parts first; of the lower levels each is sixteen times the one above.
+        // Frequently used parts first; each level is sixteen times the size of the one above.
         let padded = |len: usize| padded_len(len) * size_of::<K>();
         let mut level = [0; LEVELS];
         let mut offset = [0; LEVELS];
         level[3] = part(padded(len[3]));
         let sparse = part(sparse_rows * top * size_of::<K>());
-        let sparse_place = part(if positions {
+        let sparse_blocks = part(if positions {
             sparse_rows * top * size_of::<u32>()
         } else {
             0
@@ -90,7 +95,7 @@ impl Layout {
             level,
             offset,
             sparse,
-            sparse_place,
+            sparse_blocks,
             rows: sparse_rows,
             positions,
             bytes: end,
@@ -98,87 +103,90 @@ impl Layout {
     }
 
     /// Bytes of the whole index.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 }
 
-/// Keys of a level in whole lines, one at least.
+/// Rounds the keys of a level up to whole lines, at least one.
 fn padded_len(len: usize) -> usize {
     len.next_multiple_of(BLOCK).max(BLOCK)
 }
 
-/// How many values of the first block are missing so that blocks of the column begin at cache lines.
+/// Returns the distance of the column's first value from the start of its cache line, in values.
 ///
-/// Positions are counted from the start of that line within the engine. A column that begins within a line, as a slice
-/// of a larger one does, so costs no second line a block.
-pub(super) fn lead<K: Key>(column: &[K]) -> usize {
+/// Positions within the engine are counted from the start of that line, so that blocks of the column begin at cache lines. A column that
+/// begins within a line, as a slice of a larger one does, then takes no second line per block.
+pub(crate) fn alignment_offset<K: Key>(column: &[K]) -> usize {
     if size_of::<K>() * BLOCK > 128 {
         return 0; // a block is several lines anyway
     }
     column.as_ptr().addr() % 64 / size_of::<K>()
 }
 
-/// The parts of an index that the minima of whole blocks are written to, or read from.
+/// The memory of an index and its layout.
 #[derive(Debug)]
-pub(super) struct Levels<K> {
-    memory: Memory,
+pub(crate) struct Levels<K> {
+    memory: HugePageBytes,
     layout: Layout,
     key: std::marker::PhantomData<K>,
 }
 
-impl<K: Key + Plain> Levels<K> {
-    /// Empty levels.
-    pub(super) fn new(layout: Layout) -> Result<Self, EngineError> {
+impl<K: Key + Pod> Levels<K> {
+    /// Allocates zeroed levels.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`].
+    pub(crate) fn new(layout: Layout) -> Result<Self, EngineError> {
         Ok(Self {
-            memory: Memory::zeroed(layout.bytes)?,
+            memory: HugePageBytes::zeroed(layout.bytes)?,
             layout,
             key: std::marker::PhantomData,
         })
     }
 
-    pub(super) fn layout(&self) -> &Layout {
+    pub(crate) fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// Level `k` (0 is level 1) with its padding.
-    pub(super) fn level(&self, k: usize) -> &[K] {
+    /// The keys of level `k + 1`, padding included.
+    pub(crate) fn level(&self, k: usize) -> &[K] {
         self.memory
             .slice(self.layout.level[k], padded_len(self.layout.len[k]))
     }
 
     /// The sparse table over level 4: row `j` begins at `j * len[3]`.
-    pub(super) fn sparse(&self) -> &[K] {
+    pub(crate) fn sparse(&self) -> &[K] {
         let len = self.layout.rows * self.layout.len[LEVELS - 1];
         self.memory.slice(self.layout.sparse, len)
     }
 
-    /// The block of level 4 that each entry of the sparse table stems from; empty without positions.
-    pub(super) fn sparse_place(&self) -> &[u32] {
+    /// The block of level 4 that each entry of the sparse table is the minimum of; empty without positions.
+    pub(crate) fn sparse_blocks(&self) -> &[u32] {
         let len = if self.layout.positions {
             self.layout.rows * self.layout.len[LEVELS - 1]
         } else {
             0
         };
-        self.memory.slice(self.layout.sparse_place, len)
+        self.memory.slice(self.layout.sparse_blocks, len)
     }
 
     /// All bytes, for the offsets within blocks, which differ in width (see [`Levels::offset_start`]).
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         self.memory.slice(0, self.memory.bytes())
     }
 
-    /// Where the offsets of level `k + 1` begin in [`Levels::bytes`].
-    pub(super) fn offset_start(&self, k: usize) -> usize {
+    /// The first byte of the offsets of level `k + 1` in [`Levels::bytes`].
+    pub(crate) fn offset_start(&self, k: usize) -> usize {
         self.layout.offset[k]
     }
 
-    pub(super) fn has_positions(&self) -> bool {
+    pub(crate) fn has_positions(&self) -> bool {
         self.layout.positions
     }
 
-    /// The parts that a build fills block by block, all of level 4's blocks at once.
-    pub(super) fn parts(&mut self) -> Parts<'_, K> {
+    /// The parts that a build fills block by block, for all blocks of level 4.
+    pub(crate) fn parts(&mut self) -> Parts<'_, K> {
         let layout = self.layout;
         let memory = &mut self.memory;
         let mut key_part =
@@ -191,8 +199,7 @@ impl<K: Key + Plain> Levels<K> {
             let top: *mut [u16] = memory.slice_mut(layout.offset[3], layout.len[3]);
             (nibbles, bytes, words, top)
         });
-        // SAFETY: `Layout::new` gives every part bytes of its own, so these references do not overlap, and all borrow
-        // `self` for as long as they live.
+        // SAFETY: `Layout::new` assigns distinct bytes to every part, so these references do not overlap, and all borrow `self`.
         unsafe {
             Parts {
                 level: level.map(|part| &mut *part),
@@ -207,7 +214,7 @@ impl<K: Key + Plain> Levels<K> {
     }
 
     /// Fills the sparse table from level 4.
-    pub(super) fn fill_sparse(&mut self) {
+    pub(crate) fn fill_sparse(&mut self) {
         let Layout {
             len,
             rows,
@@ -217,7 +224,7 @@ impl<K: Key + Plain> Levels<K> {
         let top = len[LEVELS - 1];
         for row in 0..rows {
             for i in 0..=top - (1 << row) {
-                let (key, place) = if row == 0 {
+                let (key, block) = if row == 0 {
                     // `Layout::new` keeps block numbers of level 4 within 32 bits.
                     (self.level(LEVELS - 1)[i], i as u32)
                 } else {
@@ -229,42 +236,42 @@ impl<K: Key + Plain> Levels<K> {
                     } else {
                         left
                     };
-                    let place = self.sparse_place().get(better).copied();
-                    (keys[better], place.unwrap_or(0))
+                    let block = self.sparse_blocks().get(better).copied();
+                    (keys[better], block.unwrap_or(0))
                 };
                 let at = row * top + i;
                 self.memory.slice_mut::<K>(self.layout.sparse, rows * top)[at] = key;
                 if positions {
-                    let start = self.layout.sparse_place;
-                    self.memory.slice_mut::<u32>(start, rows * top)[at] = place;
+                    let start = self.layout.sparse_blocks;
+                    self.memory.slice_mut::<u32>(start, rows * top)[at] = block;
                 }
             }
         }
     }
 }
 
-/// Mutable views of a run of level-4 blocks, to be filled by one thread.
-pub(super) struct Parts<'a, K> {
+/// Mutable parts of a run of level-4 blocks, which one thread fills.
+pub(crate) struct Parts<'a, K> {
     /// Levels 1 to 4 of these blocks.
-    pub(super) level: [&'a mut [K]; LEVELS],
-    pub(super) offset: Option<Offsets<'a>>,
+    pub(crate) level: [&'a mut [K]; LEVELS],
+    pub(crate) offset: Option<Offsets<'a>>,
 }
 
-/// Where, in each block, its first smallest value stands.
-pub(super) struct Offsets<'a> {
-    /// Level 1: two blocks a byte, the even one in the low half.
-    pub(super) nibbles: &'a mut [u8],
+/// The offset of the first smallest value in each block.
+pub(crate) struct Offsets<'a> {
+    /// Level 1: two blocks per byte, the even one in the low half.
+    pub(crate) nibbles: &'a mut [u8],
     /// Level 2.
-    pub(super) bytes: &'a mut [u8],
+    pub(crate) bytes: &'a mut [u8],
     /// Level 3: 12 bits used.
-    pub(super) words: &'a mut [u16],
+    pub(crate) words: &'a mut [u16],
     /// Level 4.
-    pub(super) top: &'a mut [u16],
+    pub(crate) top: &'a mut [u16],
 }
 
 impl<K> Parts<'_, K> {
-    /// The first `blocks` level-4 blocks, and the rest.
-    pub(super) fn split(self, blocks: usize) -> (Self, Self) {
+    /// Splits off the first `blocks` level-4 blocks.
+    pub(crate) fn split(self, blocks: usize) -> (Self, Self) {
         fn cut<T>(part: &mut [T], at: usize) -> (&mut [T], &mut [T]) {
             part.split_at_mut(at.min(part.len()))
         }

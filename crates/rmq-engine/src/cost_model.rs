@@ -1,39 +1,39 @@
-//! Which engine is to answer: the one that should be done first, by a few measured figures.
+//! The cost model that chooses between engines: the one with the smaller estimated time, from a few measured constants.
 
-/// What work costs, in nanoseconds. The figures are those of one NVIDIA H200 with the 16 cores beside it; on other
-/// machines both sides differ, and what tips the balance by more than a little does so there as well.
+/// Costs in nanoseconds, measured on one NVIDIA H200 with 16 CPU cores. On other machines both engines differ, but a choice that is not
+/// close stays the same.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
-    /// The CPU engine on one core, a range of a small column.
+    /// The CPU engine on one core: a range of a small column.
     pub cpu_range_small: f64,
-    /// The same, of a column that its caches do not hold.
+    /// The CPU engine on one core: a range of a column that does not fit its caches.
     pub cpu_range: f64,
-    /// The column is small up to so many bytes.
+    /// The greatest size of a small column, in bytes.
     pub small_bytes: f64,
-    /// By how much the CPU engine slows down when keys are twice as wide.
+    /// The factor by which a range on the CPU takes longer if keys are twice as wide.
     pub cpu_width: f64,
-    /// The CPU engine on one core, building: a byte of the column.
+    /// The CPU engine on one core: building the index, per byte of the column.
     pub cpu_build_byte: f64,
-    /// More cores than these do not build faster.
+    /// The number of cores beyond which a build is not faster.
     pub cpu_build_cores: f64,
-    /// One core, finding the positions of a range of keys.
+    /// One core: searching the positions of a range of keys.
     pub cpu_search: f64,
-    /// A device and its bus, a range's whole trip.
+    /// A device and its bus: a range, transfers included.
     pub cuda_range: f64,
-    /// What one core does for a range on its way: the device answers no faster than cores can ask.
+    /// One core: preparing a range for a device. The device is not faster than the cores that feed it.
     pub cuda_range_core: f64,
-    /// A device and its bus, finding the positions of a range of keys.
+    /// A device and its bus: searching the positions of a range of keys.
     pub cuda_search: f64,
-    /// A byte of a column that is uploaded and indexed.
+    /// A device and its bus: uploading and indexing, per byte of the column.
     pub cuda_build_byte: f64,
-    /// What a query takes at the least, and each build, however small: copies, launches, threads that hand over.
+    /// The fixed cost of each query and of each build on a device: copies, launches, hand-over between threads.
     pub cuda_query: f64,
-    /// Opening the devices. A tenth of what it takes, as it is done once a session.
+    /// Opening the devices: a tenth of the time it takes, because it happens once per session.
     pub cuda_open: f64,
 }
 
 impl Costs {
-    /// As measured.
+    /// The measured costs.
     pub const MEASURED: Self = Self {
         cpu_range_small: 12.0,
         cpu_range: 16.5,
@@ -57,37 +57,37 @@ impl Default for Costs {
     }
 }
 
-/// What is known of some work before it is done.
+/// The known parameters of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     /// Values in the column.
     pub rows: usize,
     /// Bytes of a key: 4, 8 or 16.
     pub key_bytes: usize,
-    /// Bytes of the keys that ranges are of, where their positions must be found first; else 0.
+    /// Bytes of a range key, if positions must be searched first; 0 otherwise.
     pub search_key_bytes: usize,
-    /// About how many ranges will be asked. Where that is not known, as many as the column has rows.
+    /// Estimated number of ranges; if unknown, the number of rows is used.
     pub ranges: Option<usize>,
-    /// How many threads ask at a time, at most.
+    /// The most threads that query at a time.
     pub cores: usize,
-    /// Whether the CPU engine has its index of the column.
+    /// Whether the CPU engine has an index of the column already.
     pub ready_on_cpu: bool,
-    /// Whether the devices have theirs.
+    /// Whether the devices have an index of the column already.
     pub ready_on_cuda: bool,
     /// Whether the devices are open.
     pub open: bool,
 }
 
-/// An engine.
+/// The engine that is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// The CPU engine.
     Cpu,
-    /// That for NVIDIA GPUs.
+    /// The engine for NVIDIA GPUs.
     Cuda,
 }
 
-/// The engine that should be done with the work first.
+/// Returns the engine with the smaller estimated time; the CPU if both are equal.
 #[must_use]
 pub fn choose(work: &Work, costs: &Costs) -> Choice {
     if on_cuda(work, costs) < on_cpu(work, costs) {
@@ -97,7 +97,7 @@ pub fn choose(work: &Work, costs: &Costs) -> Choice {
     }
 }
 
-/// Nanoseconds that the CPU engine should take.
+/// Returns the estimated time on the CPU in nanoseconds.
 #[must_use]
 pub fn on_cpu(work: &Work, costs: &Costs) -> f64 {
     let bytes = bytes(work);
@@ -113,7 +113,7 @@ pub fn on_cpu(work: &Work, costs: &Costs) -> f64 {
     } else {
         bytes * costs.cpu_build_byte / cores(work).min(costs.cpu_build_cores)
     };
-    // What sorts keys holds them here anyway.
+    // The sorted keys are in main memory anyway.
     let search = if work.search_key_bytes > 0 {
         costs.cpu_search
     } else {
@@ -122,7 +122,7 @@ pub fn on_cpu(work: &Work, costs: &Costs) -> f64 {
     build + ranges(work) * (range + search) / cores(work)
 }
 
-/// Nanoseconds that devices should take.
+/// Returns the estimated time on devices in nanoseconds.
 #[must_use]
 pub fn on_cuda(work: &Work, costs: &Costs) -> f64 {
     let open = if work.open { 0.0 } else { costs.cuda_open };
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ranges_go_to_the_device_and_few_stay() {
+    fn many_ranges_go_to_the_device_and_few_do_not() {
         assert_eq!(chosen(LARGE), Choice::Cuda);
         let few = Work {
             rows: 1000,
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ready_index_draws_work_to_it_and_no_more() {
+    fn an_existing_index_is_preferred_unless_there_are_many_ranges() {
         let some = Work {
             ranges: Some(100_000),
             ready_on_cpu: true,
@@ -220,13 +220,13 @@ mod tests {
             ..some
         };
         assert_eq!(chosen(on_device), Choice::Cuda);
-        // A column that the CPU has indexed moves when there is enough to ask.
+        // With enough ranges, a column that is indexed on the CPU moves.
         let many = Work {
             ranges: Some(1 << 27),
             ..some
         };
         assert_eq!(chosen(many), Choice::Cuda);
-        // One range is not worth a trip, wherever the index lies.
+        // One range is not worth the fixed cost of a device.
         let one = Work {
             rows: 1 << 12,
             ranges: Some(1),
@@ -264,27 +264,27 @@ mod tests {
     }
 
     #[test]
-    fn a_search_for_keys_pays_sooner() {
+    fn key_search_lowers_the_number_of_ranges_for_a_device() {
         let ranges = |search_key_bytes| {
             let power = (0..40).find(|power| {
-                let asked = Work {
+                let work = Work {
                     search_key_bytes,
                     ranges: Some(1 << power),
                     ..LARGE
                 };
-                chosen(asked) == Choice::Cuda
+                chosen(work) == Choice::Cuda
             });
-            power.expect("many ranges pay")
+            power.expect("a device is chosen for many ranges")
         };
         assert!(ranges(8) < ranges(0));
     }
 
     #[test]
-    fn what_costs_more_changes_the_choice() {
-        let dear = Costs {
+    fn the_choice_depends_on_the_costs() {
+        let expensive = Costs {
             cuda_range: 1000.0,
             ..Costs::MEASURED
         };
-        assert_eq!(choose(&LARGE, &dear), Choice::Cpu);
+        assert_eq!(choose(&LARGE, &expensive), Choice::Cpu);
     }
 }

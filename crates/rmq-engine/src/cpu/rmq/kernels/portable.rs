@@ -1,13 +1,14 @@
 //! Plain Rust over arrays of fixed size, which the compiler turns into the vectors of the base instruction set.
 
-use super::{Kernel, NOWHERE, between};
-use crate::cpu::levels::BLOCK;
-use crate::{Encoding, Key};
+use crate::cpu::rmq::kernels::kernel::{Kernel, NO_LANE, between};
+use crate::cpu::rmq::levels::BLOCK;
+use crate::key::{Encoding, Key};
 
+/// The kernels in plain Rust.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cpu) struct Portable;
+pub(crate) struct Portable;
 
-/// The smallest of `N` keys under a mask and its first lane.
+/// Returns the smallest of `N` keys under a mask and its first lane.
 #[inline(always)]
 fn least<K: Key, const N: usize>(keys: &[K; N], mask: u64) -> (K, u32) {
     let mut masked = [K::MAX; N];
@@ -28,7 +29,7 @@ fn least<K: Key, const N: usize>(keys: &[K; N], mask: u64) -> (K, u32) {
 impl<K: Key> Kernel<K> for Portable {
     #[inline(always)]
     unsafe fn line(keys: *const K, mask: u32) -> (K, u32) {
-        // SAFETY: the caller lets us read 16 keys.
+        // SAFETY: the caller guarantees that 16 keys can be read.
         let keys = unsafe { &*keys.cast::<[K; BLOCK]>() };
         least(keys, u64::from(mask))
     }
@@ -37,9 +38,9 @@ impl<K: Key> Kernel<K> for Portable {
     unsafe fn window(first: *const K, last: *const K) -> (K, u32) {
         let mask = between(first, last);
         if mask == 0 {
-            return (K::MAX, NOWHERE);
+            return (K::MAX, NO_LANE);
         }
-        // SAFETY: the caller lets us read from `first` to `last`.
+        // SAFETY: the caller guarantees that the keys from `first` to `last` can be read.
         let keys = unsafe { std::slice::from_raw_parts(first.add(1), mask.count_ones() as usize) };
         let mut best = K::MAX;
         for key in keys {
@@ -51,13 +52,13 @@ impl<K: Key> Kernel<K> for Portable {
 
     #[inline(always)]
     unsafe fn base(values: *const K, mask: u32, encoding: Encoding<K>) -> (K, u32) {
-        let (mut best, mut lane) = (K::MAX, NOWHERE);
+        let (mut best, mut lane) = (K::MAX, NO_LANE);
         if mask == 0 {
             return (best, lane);
         }
         let first = mask.trailing_zeros();
         let len = (mask >> first).trailing_ones();
-        // SAFETY: the caller lets us read the values under the mask, which has no holes. `values` itself may lie outside
+        // SAFETY: the caller guarantees that the values under the mask, which is contiguous, can be read. `values` itself may be outside
         // the column, hence `wrapping_add`.
         let values = unsafe {
             std::slice::from_raw_parts(values.wrapping_add(first as usize), len as usize)

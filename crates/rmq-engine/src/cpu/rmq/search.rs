@@ -1,69 +1,72 @@
 //! The pruned search, many queries at a time.
 //!
 //! A range starts at the lowest level where it spans at most two lines of blocks (above level 3: at the sparse table
-//! on level 4). The blocks inside the range give a first minimum. The two blocks at its ends reach beyond it, so
-//! their minima are only lower bounds: a range goes down into an end block only where that bound beats what it
-//! holds (for leftmost positions: on the left, where it equals it too). On most data most ranges never see the column.
+//! on level 4). The blocks inside the range give a first minimum. The two blocks at its ends extend beyond it, so
+//! their minima are only lower bounds: a query descends into an end block only if that bound is smaller than its current
+//! minimum (for leftmost positions, on the left, also if it is equal). On most data most queries never read the column.
 //!
-//! Queries go through in tiles, and several tiles are under way at once, each a stage apart: a stage works on lines
-//! that the stage before asked for while the other tiles were worked on. Within a stage queries are kept in sets by
-//! what is to be done, built without branches, so that each loop is straight code.
+//! Queries are processed in tiles, and several tiles are in flight at once, each one stage apart: a stage works on cache lines
+//! that the stage before prefetched while the other tiles were processed. Within a stage, queries are in sets by the
+//! step to do. Sets are built without branches, so that each loop is straight-line code.
 
-use super::levels::{BLOCK, LEVELS, Levels};
-use super::simd::{Kernel, prefetch};
-use super::tile::{Offsets, Place, Plan, Planner, Set, TILE, Tile, plan};
-use super::validity::NextValid;
-use crate::Plain;
-use crate::{Answers, Encoding, Key};
+use bytemuck::Pod;
 
-/// Tiles under way.
+use crate::cpu::rmq::kernels::kernel::Kernel;
+use crate::cpu::rmq::levels::{BLOCK, LEVELS, Levels};
+use crate::cpu::rmq::next_valid::NextValid;
+use crate::cpu::rmq::tile::{BlockId, Offsets, Plan, Planner, Set, TILE, Tile, plan};
+use crate::cpu::simd::prefetch::prefetch;
+use crate::key::{Encoding, Key};
+use crate::outputs::Answers;
+
+/// Tiles in flight.
 const STAGES: usize = 5;
 
-/// What a batch is searched in.
+/// The indexed column that a batch is searched in.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Context<'a, K> {
-    pub(super) column: &'a [K],
-    /// How many values the first block lacks before the column's first.
-    pub(super) lead: usize,
-    pub(super) encoding: Encoding<K>,
-    pub(super) levels: &'a Levels<K>,
-    pub(super) valid: Option<&'a NextValid>,
+pub(crate) struct Context<'a, K> {
+    pub(crate) column: &'a [K],
+    /// See [`alignment_offset`](crate::cpu::rmq::levels::alignment_offset).
+    pub(crate) alignment_offset: usize,
+    pub(crate) encoding: Encoding<K>,
+    pub(crate) levels: &'a Levels<K>,
+    pub(crate) valid: Option<&'a NextValid>,
 }
 
-/// The context, unpacked to what the loops need.
-struct Search<'a, K> {
+/// The context as addresses, for the inner loops.
+struct BatchSearch<'a, K> {
     context: Context<'a, K>,
-    /// The column from the origin of its blocks on: `lead` values before its first.
+    /// The origin of the column's blocks: `alignment_offset` values before its first.
     base: *const K,
     level: [*const K; LEVELS],
     tops: usize,
     sparse: *const K,
-    sparse_place: *const u32,
+    sparse_blocks: *const u32,
     bytes: *const u8,
     offsets: Offsets,
     planner: Planner<K>,
 }
 
-/// Answers a batch. `POSITIONS` says whether positions are tracked; outputs have been checked.
+/// Answers a batch. `POSITIONS` states whether positions are tracked. The outputs have been checked.
 ///
 /// # Safety
-/// The levels (with positions where `POSITIONS`) were built of this column, or of one of the same length and lead, and
+/// The levels (with positions where `POSITIONS`) were built of this column, or of one of the same length and alignment offset, and
 /// the machine has the instructions of `S`.
 #[inline(always)]
-pub(super) unsafe fn answer<K: Key + Plain, S: Kernel<K>, const POSITIONS: bool>(
+pub(crate) unsafe fn answer<K: Key + Pod, S: Kernel<K>, const POSITIONS: bool>(
     context: Context<'_, K>,
     left: &[i64],
     right: &[i64],
     mut out: Answers<'_, K>,
 ) {
-    let search = Search::new(context);
+    let search = BatchSearch::new(context);
     let mut tiles: [Tile<K>; STAGES] = std::array::from_fn(|_| Tile::new());
     let mut plans: [Plan<K>; 2] = std::array::from_fn(|_| Plan::new());
     let count = left.len().div_ceil(TILE);
     for step in 0..count + STAGES - 1 {
-        // Tile `t` of the batch lives in `tiles[t % STAGES]`; at this step it is at stage `step - t`.
+        // Tile `t` of the batch is in `tiles[t % STAGES]`; at this step it is at stage `step - t`.
         let stage = |stage: usize| step.checked_sub(stage).filter(|&t| t < count);
-        // SAFETY: as the caller vouches.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             if let Some(t) = stage(4) {
                 let tile = &mut tiles[t % STAGES];
@@ -89,27 +92,27 @@ pub(super) unsafe fn answer<K: Key + Plain, S: Kernel<K>, const POSITIONS: bool>
             if let Some(t) = stage(1) {
                 search.start::<S, POSITIONS>(&mut tiles[t % STAGES], now, next);
             } else {
-                (0..TILE).for_each(|i| ask(next, i));
+                (0..TILE).for_each(|i| prefetch_start(next, i));
             }
         }
     }
 }
 
-/// Asks for the cache lines that query `i` of a plan starts with.
+/// Prefetches the cache lines that query `i` of a plan starts with.
 #[inline(always)]
-fn ask<K>(plan: &Plan<K>, i: usize) {
+fn prefetch_start<K>(plan: &Plan<K>, i: usize) {
     let (first, last) = (plan.first[i % TILE], plan.last[i % TILE]);
     prefetch(first);
     prefetch(last);
-    // Two lines of keys are two cache lines of 32-bit keys, but four of 64-bit ones. (Of 128-bit keys they are eight, read
-    // one after the other, which the machine foresees.)
+    // Two lines of keys are two cache lines of 32-bit keys, four of 64-bit keys, and eight of 128-bit keys. The eight are read
+    // sequentially, so the hardware prefetches the rest.
     if size_of::<K>() > 4 {
         prefetch(first.wrapping_byte_add(64).min(last));
         prefetch(first.wrapping_byte_add(128).min(last));
     }
 }
 
-impl<'a, K: Key + Plain> Search<'a, K> {
+impl<'a, K: Key + Pod> BatchSearch<'a, K> {
     fn new(context: Context<'a, K>) -> Self {
         let levels = context.levels;
         let mut offsets = Offsets::default();
@@ -125,23 +128,26 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         let level = std::array::from_fn(|k| levels.level(k).as_ptr());
         Self {
             context,
-            base: context.column.as_ptr().wrapping_sub(context.lead),
+            base: context
+                .column
+                .as_ptr()
+                .wrapping_sub(context.alignment_offset),
             level,
             tops: levels.layout().len[LEVELS - 1],
             sparse: levels.sparse().as_ptr(),
-            sparse_place: levels.sparse_place().as_ptr(),
+            sparse_blocks: levels.sparse_blocks().as_ptr(),
             bytes: levels.bytes().as_ptr(),
             offsets,
             planner: Planner {
                 // Lengths of slices fit `i64`.
                 last: context.column.len() as i64 - 1,
-                lead: context.lead,
+                alignment_offset: context.alignment_offset,
                 level,
             },
         }
     }
 
-    /// Stage 0: takes queries into a tile, and plans where they start.
+    /// Stage 0: loads queries into a tile, and plans where they start.
     #[inline(always)]
     unsafe fn plan<S: Kernel<K>>(
         &self,
@@ -154,21 +160,21 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         let (left, right) = (&left[first..], &right[first..]);
         tile.first = first;
         tile.len = left.len().min(TILE);
-        // The bounds come in order, but the machine's own prefetcher stops at the end of each page.
+        // The bounds are read sequentially, but the hardware prefetcher stops at the end of each page.
         for line in (0..TILE).step_by(8) {
             prefetch(left.as_ptr().wrapping_add(4 * TILE + line));
             prefetch(right.as_ptr().wrapping_add(4 * TILE + line));
         }
         if let (Some(left), Some(right)) = (left.first_chunk(), right.first_chunk()) {
-            // SAFETY: as the caller vouches.
+            // SAFETY: guaranteed by the caller.
             unsafe { S::plan(&self.planner, left, right, tile, next) };
         } else {
             plan(&self.planner, left, right, tile, next);
         }
     }
 
-    /// Stage 1: the blocks inside the range, at the level where it starts. Meanwhile asks for the lines of the tile that
-    /// is a stage behind, a query each time, so that their way from memory overlaps with the work here.
+    /// Stage 1: the blocks inside the range, at the level where it starts. After each query it prefetches the lines of one query of
+    /// the next tile, so that their latency overlaps with this work.
     #[inline(always)]
     unsafe fn start<S: Kernel<K>, const POSITIONS: bool>(
         &self,
@@ -176,7 +182,7 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         now: &Plan<K>,
         next: &Plan<K>,
     ) {
-        let mut asked = 0;
+        let mut prefetched = 0;
         let (mut go_left, mut go_right) = (0, 0);
         for q in Set(tile.start[0] | tile.start[1] | tile.start[2]) {
             let (first, last) = (now.first[q], now.last[q]);
@@ -185,21 +191,21 @@ impl<'a, K: Key + Plain> Search<'a, K> {
                 unsafe { (S::window(first, last), *first, *last) };
             tile.best[q] = best;
             if POSITIONS {
-                // Relative to nothing yet; see below.
-                tile.place[q] = Place(lane.into());
+                // The lane for now; replaced by the block below.
+                tile.minimum[q] = BlockId(lane.into());
             }
             go_left |= Set::one(q, beats_left::<K, POSITIONS>(at_left, best));
             go_right |= Set::one(q, (first != last) & (at_right < best));
-            ask(next, asked);
-            asked += 1;
+            prefetch_start(next, prefetched);
+            prefetched += 1;
         }
         if POSITIONS {
             for level in 1..LEVELS {
                 for q in Set(tile.start[level - 1]) {
-                    // Over no block this is a place that the left end is about to replace.
+                    // Without a block inside the range this id is replaced by that of the left end.
                     let line = (tile.left[q] >> (4 * level)) & !(64 / size_of::<K>() - 1);
-                    let block = line + tile.place[q].block();
-                    tile.place[q] = Place::new(level, block);
+                    let block = line + tile.minimum[q].block();
+                    tile.minimum[q] = BlockId::new(level, block);
                     if level == 1 {
                         prefetch(
                             self.bytes
@@ -216,20 +222,20 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         }
         let (mut go_left, mut go_right) = (0, 0);
         for q in Set(tile.start[3]) {
-            // SAFETY: as the caller vouches.
+            // SAFETY: guaranteed by the caller.
             let (left, right) = unsafe { self.start_sparse::<POSITIONS>(tile, q) };
             go_left |= left;
             go_right |= right;
-            ask(next, asked);
-            asked += 1;
+            prefetch_start(next, prefetched);
+            prefetched += 1;
         }
-        for i in asked..TILE {
-            ask(next, i);
+        for i in prefetched..TILE {
+            prefetch_start(next, i);
         }
         tile.down_left[3] = go_left;
         tile.down_right[3] = go_right;
-        // Lines of level 3 are hot, so they need no stage of their own.
-        // SAFETY: as the caller vouches.
+        // Lines of level 3 are in cache, so they need no stage of their own.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.descend::<S, POSITIONS>(tile, 3) };
         for below in 0..3 {
             let line = self.lines(below);
@@ -243,7 +249,7 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         }
     }
 
-    /// Starts a query with the sparse table on level 4: whether it goes down on the left and on the right.
+    /// Starts a query with the sparse table on level 4. Returns the sets of those that descend on the left and on the right.
     #[inline(always)]
     unsafe fn start_sparse<const POSITIONS: bool>(
         &self,
@@ -252,7 +258,7 @@ impl<'a, K: Key + Plain> Search<'a, K> {
     ) -> (u64, u64) {
         let (l, r) = (tile.left[q], tile.right[q]);
         let (first, last) = (l >> 16, r >> 16);
-        // At least one block lies between, as the range spans more than a window of level 3.
+        // At least one block is inside, because the range spans more than a window of level 3.
         let inner = last - first - 1;
         let row = (inner | 1).ilog2() as usize;
         let (i, j) = (first + 1, last - (1 << row));
@@ -265,8 +271,8 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             tile.best[q] = best;
             if POSITIONS {
                 let from = if b < a { j } else { i };
-                let block = *self.sparse_place.add(row * self.tops + from) as usize;
-                tile.place[q] = Place::new(4, block);
+                let block = *self.sparse_blocks.add(row * self.tops + from) as usize;
+                tile.minimum[q] = BlockId::new(4, block);
             }
             let (at_left, at_right) = (*self.level[3].add(first), *self.level[3].add(last));
             (
@@ -276,7 +282,7 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         }
     }
 
-    /// The lines of level `level`, 0 for the column.
+    /// Returns the keys of level `level`, 0 for the column.
     #[inline(always)]
     fn lines(&self, level: usize) -> *const K {
         if level == 0 {
@@ -286,7 +292,7 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         }
     }
 
-    /// Goes down into the lines of level `level` (1 to 3) below the end blocks that promised more.
+    /// Descends into the lines of level `level` (1 to 3) below end blocks whose bound is smaller than the current minimum.
     #[inline(always)]
     unsafe fn descend<S: Kernel<K>, const POSITIONS: bool>(
         &self,
@@ -308,8 +314,8 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             let best = tile.best[q];
             if POSITIONS {
                 let better = (key <= best) & (mask != 0);
-                let place = Place::new(level, first + lane as usize % BLOCK);
-                tile.place[q] = if better { place } else { tile.place[q] };
+                let block = BlockId::new(level, first + lane as usize % BLOCK);
+                tile.minimum[q] = if better { block } else { tile.minimum[q] };
             }
             let best = best.min(key);
             tile.best[q] = best;
@@ -325,13 +331,13 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             let first = child & !(BLOCK - 1);
             // The children left of the one that the range ends in.
             let mask = (1 << (child % BLOCK)) - 1;
-            // SAFETY: as above.
+            // SAFETY: lines of a level are complete, padding included.
             let ((key, lane), at_right) =
                 unsafe { (S::line(keys.add(first), mask), *keys.add(child)) };
             let best = tile.best[q];
             if POSITIONS {
-                let place = Place::new(level, first + lane as usize % BLOCK);
-                tile.place[q] = if key < best { place } else { tile.place[q] };
+                let block = BlockId::new(level, first + lane as usize % BLOCK);
+                tile.minimum[q] = if key < best { block } else { tile.minimum[q] };
             }
             let best = best.min(key);
             tile.best[q] = best;
@@ -352,14 +358,14 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             let above = (0xFFFF << (l % BLOCK)) & 0xFFFF;
             let below = 0xFFFF >> (BLOCK - 1 - r % BLOCK);
             let mask = if l ^ r < BLOCK { above & below } else { above };
-            // SAFETY: the mask leaves only values of the range, which lie in the column.
+            // SAFETY: the mask leaves only values of the range, which are in the column.
             unsafe {
                 let (key, lane) =
                     S::base(self.base.wrapping_add(first), mask, self.context.encoding);
                 let best = tile.best[q];
                 if POSITIONS {
-                    let place = Place::new(0, first + lane as usize);
-                    tile.place[q] = if key <= best { place } else { tile.place[q] };
+                    let block = BlockId::new(0, first + lane as usize);
+                    tile.minimum[q] = if key <= best { block } else { tile.minimum[q] };
                 }
                 tile.best[q] = best.min(key);
             }
@@ -368,21 +374,21 @@ impl<'a, K: Key + Plain> Search<'a, K> {
             let r = tile.right[q];
             let first = r & !(BLOCK - 1);
             let mask = 0xFFFF >> (BLOCK - 1 - r % BLOCK);
-            // SAFETY: as above: this block is not the range's first, so all of its values up to `r` are in the range.
+            // SAFETY: this block is not the range's first, so all of its values up to `r` are in the range.
             unsafe {
                 let (key, lane) =
                     S::base(self.base.wrapping_add(first), mask, self.context.encoding);
                 let best = tile.best[q];
                 if POSITIONS {
-                    let place = Place::new(0, first + lane as usize);
-                    tile.place[q] = if key < best { place } else { tile.place[q] };
+                    let block = BlockId::new(0, first + lane as usize);
+                    tile.minimum[q] = if key < best { block } else { tile.minimum[q] };
                 }
                 tile.best[q] = best.min(key);
             }
         }
     }
 
-    /// Writes the answers of a tile.
+    /// Writes the outputs of a tile.
     #[inline(always)]
     unsafe fn write<S: Kernel<K>, const POSITIONS: bool>(
         &self,
@@ -395,20 +401,20 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         let none = all & !some;
         for q in Set(none) {
             tile.best[q] = K::MAX;
-            tile.place[q] = Place(self.context.lead as u64);
+            tile.minimum[q] = BlockId(self.context.alignment_offset as u64);
         }
         if let Some(values) = &mut out.values {
             values[first..first + len].copy_from_slice(&tile.best[..len]);
         }
         if POSITIONS && let Some(positions) = &mut out.positions {
             let positions = &mut positions[first..first + len];
-            // SAFETY: as the caller vouches.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 S::positions(
                     self.bytes,
                     &self.offsets,
-                    self.context.lead,
-                    &tile.place,
+                    self.context.alignment_offset,
+                    &tile.minimum,
                     positions,
                 );
             }
@@ -416,9 +422,9 @@ impl<'a, K: Key + Plain> Search<'a, K> {
         if let Some(valid) = self.context.valid {
             for q in Set(some) {
                 if tile.best[q] == K::MAX {
-                    let lead = self.context.lead;
-                    let next = valid.next(tile.left[q] - lead);
-                    let found = next.filter(|&at| at <= tile.right[q] - lead);
+                    let alignment_offset = self.context.alignment_offset;
+                    let next = valid.next(tile.left[q] - alignment_offset);
+                    let found = next.filter(|&at| at <= tile.right[q] - alignment_offset);
                     if found.is_none() {
                         some &= !(1 << q);
                     }
@@ -432,9 +438,9 @@ impl<'a, K: Key + Plain> Search<'a, K> {
     }
 }
 
-/// Asks for what is read of a block when going down at a left end: from `key` to the end of its block.
+/// Prefetches what a descent at a left end reads: from `key` to the end of its block.
 ///
-/// Where nothing is wanted callers ask for a line that is hot anyway: a branch would often be mispredicted.
+/// Callers without a descent prefetch a line that is in cache: a branch would often be mispredicted.
 #[inline(always)]
 fn prefetch_from<K>(key: *const K) {
     prefetch(key);
@@ -444,7 +450,7 @@ fn prefetch_from<K>(key: *const K) {
     }
 }
 
-/// The same at a right end: from the start of the block to `key`.
+/// Prefetches what a descent at a right end reads: from the start of the block to `key`.
 #[inline(always)]
 fn prefetch_to<K>(key: *const K) {
     prefetch(key);
@@ -454,9 +460,9 @@ fn prefetch_to<K>(key: *const K) {
     }
 }
 
-/// Whether the block at a range's left end, whose minimum is `key`, is worth going into when `best` is held.
+/// Returns whether a query with the current minimum `best` descends into the block at its left end, whose minimum is `key`.
 ///
-/// For the leftmost position an equal key is: its first place may lie in the range.
+/// For the leftmost position it does so also if they are equal: the first such key may be in the range.
 #[inline(always)]
 fn beats_left<K: Key, const POSITIONS: bool>(key: K, best: K) -> bool {
     if POSITIONS { key <= best } else { key < best }

@@ -1,0 +1,248 @@
+//! Scans of ranges over a column in chunks, without an index.
+
+use std::sync::Arc;
+
+use crate::column::{Column, Validity};
+use crate::cpu::huge_page_buf::HugePageBuf;
+use crate::cpu::rmq::cpu_key::CpuKey;
+use crate::cpu::simd::prefetch::prefetch;
+use crate::error::EngineError;
+use crate::key::Encoding;
+use crate::outputs::Answers;
+
+/// Ranges whose first rows are prefetched while the tile before is scanned.
+const TILE: usize = 64;
+
+/// Ranges of at most this many rows are scanned without branches.
+const SHORT: usize = 4;
+
+/// A column in chunks, of which none is empty.
+pub(crate) struct ChunkedColumn<K> {
+    columns: Vec<Column<K>>,
+    /// The first row of each chunk, and the end of the last.
+    starts: Vec<usize>,
+    /// Average chunks per row.
+    slope: f64,
+    /// Whether no chunk has a validity bitmap.
+    no_nulls: bool,
+}
+
+impl<K: CpuKey> ChunkedColumn<K> {
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    pub(crate) fn new(columns: Vec<Column<K>>) -> Self {
+        let columns = columns.into_iter().filter(|column| !column.is_empty());
+        let columns: Vec<_> = columns.collect();
+        let mut starts = vec![0];
+        let mut end = 0;
+        for column in &columns {
+            end += column.len();
+            starts.push(end);
+        }
+        Self {
+            slope: columns.len() as f64 / end.max(1) as f64,
+            no_nulls: columns.iter().all(|c| c.validity().is_none()),
+            columns,
+            starts,
+        }
+    }
+
+    /// Number of chunks.
+    pub(crate) fn count(&self) -> usize {
+        self.columns.len()
+    }
+
+    /// Number of rows.
+    pub(crate) fn len(&self) -> usize {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// Returns the chunk that has a row.
+    #[inline(always)]
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    fn chunk_of(&self, row: usize) -> usize {
+        // Most chunks have one length, so that the estimate is right or one too high.
+        let estimate = ((row as f64 * self.slope) as usize).min(self.columns.len() - 1);
+        let holds = |chunk: usize| self.starts[chunk] <= row && row < self.starts[chunk + 1];
+        if holds(estimate) {
+            estimate
+        } else if estimate > 0 && holds(estimate - 1) {
+            estimate - 1
+        } else {
+            self.starts.partition_point(|start| *start <= row) - 1
+        }
+    }
+
+    /// Answers a batch as [`RangeIndex::answer`](crate::RangeIndex::answer) does; the slices have been checked.
+    pub(crate) fn answer(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        mut out: Answers<'_, K>,
+    ) -> Result<(), EngineError> {
+        let bits: Vec<&[K]> = self.columns.iter().map(Column::bits).collect();
+        let lengths = self.starts.windows(2).map(|ends| ends[1] - ends[0]);
+        if !bits.iter().map(|bits| bits.len()).eq(lengths) {
+            return Err(EngineError::ColumnMoved);
+        }
+        let scan = Scan {
+            chunks: self,
+            encoding: self.encoding(),
+            bits,
+        };
+        let tiles = left.chunks(TILE).zip(right.chunks(TILE));
+        let mut next = tiles.clone();
+        let mut prefetched = [RangeStart::EMPTY; TILE];
+        let mut prefetch_next = |starts: &mut [RangeStart; TILE]| {
+            let (left, right) = next.next().unwrap_or_default();
+            for ((slot, left), right) in starts.iter_mut().zip(left).zip(right) {
+                *slot = scan.start(*left, *right);
+            }
+        };
+        prefetch_next(&mut prefetched);
+        out.valid.fill(0);
+        for (tile, (left, _)) in tiles.enumerate() {
+            let starts = prefetched;
+            prefetch_next(&mut prefetched);
+            for (start, query) in starts[..left.len()].iter().zip(tile * TILE..) {
+                let (key, at) = scan.minimum(*start);
+                if let Some(values) = &mut out.values {
+                    values[query] = scan.encoding.decode(key);
+                }
+                if let Some(positions) = &mut out.positions {
+                    positions[query] = at.map_or(0, |at| at as i64);
+                }
+                out.valid[query / 64] |= u64::from(at.is_some()) << (query % 64);
+            }
+        }
+        Ok(())
+    }
+
+    /// The encoding of all chunks.
+    fn encoding(&self) -> Encoding<K> {
+        let first = self.columns.first();
+        first.map_or_else(Encoding::unsigned, Column::encoding)
+    }
+
+    /// Copies the chunks into one column; a single chunk is not copied.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`], or [`EngineError::ColumnMoved`] if a chunk has become shorter.
+    pub(crate) fn concatenate(&self) -> Result<Column<K>, EngineError> {
+        if let [one] = self.columns.as_slice() {
+            return Ok(one.clone());
+        }
+        let mut bits = HugePageBuf::zeroed(self.len())?;
+        let mut valid: Option<Vec<u8>> = None;
+        for (column, ends) in self.columns.iter().zip(self.starts.windows(2)) {
+            let Some(from) = column.bits().get(..ends[1] - ends[0]) else {
+                return Err(EngineError::ColumnMoved);
+            };
+            bits[ends[0]..ends[1]].copy_from_slice(from);
+            let Some(validity) = column.validity() else {
+                continue;
+            };
+            let valid = valid.get_or_insert_with(|| vec![u8::MAX; self.len().div_ceil(8)]);
+            for (row, position) in (ends[0]..ends[1]).enumerate() {
+                valid[position / 8] &= !(u8::from(!validity.is_valid(row)) << (position % 8));
+            }
+        }
+        let column = Column::new(Arc::new(bits), self.encoding());
+        match valid {
+            Some(valid) => column.with_validity(Validity::new(Arc::new(valid), 0)),
+            None => Ok(column),
+        }
+    }
+}
+
+/// The chunk and the row in it where a range begins, and the number of its rows: 0 if it is empty.
+#[derive(Clone, Copy)]
+struct RangeStart {
+    chunk: usize,
+    at: usize,
+    rows: usize,
+}
+
+impl RangeStart {
+    const EMPTY: Self = Self {
+        chunk: 0,
+        at: 0,
+        rows: 0,
+    };
+}
+
+/// A batch of ranges that are scanned.
+struct Scan<'a, K> {
+    chunks: &'a ChunkedColumn<K>,
+    bits: Vec<&'a [K]>,
+    encoding: Encoding<K>,
+}
+
+impl<K: CpuKey> Scan<'_, K> {
+    /// Returns where a range begins, and prefetches its first row.
+    #[inline(always)]
+    fn start(&self, left: i64, right: i64) -> RangeStart {
+        let Some((row, rows)) = clipped(left, right, self.chunks.len()) else {
+            return RangeStart::EMPTY;
+        };
+        let chunk = self.chunks.chunk_of(row);
+        let at = row - self.chunks.starts[chunk];
+        prefetch(&raw const self.bits[chunk][at]);
+        RangeStart { chunk, at, rows }
+    }
+
+    /// Returns the smallest key of a range and its first position; `None` if the range has no valid row.
+    #[inline(always)]
+    fn minimum(&self, start: RangeStart) -> (K, Option<usize>) {
+        let RangeStart { chunk, at, rows } = start;
+        let Some(bits) = self.bits.get(chunk).and_then(|bits| bits.get(at..)) else {
+            return (K::MAX, None);
+        };
+        if rows > SHORT || rows > bits.len() || !self.chunks.no_nulls {
+            return self.minimum_of_long(start);
+        }
+        // A fixed number of rows, where the last may be repeated: a branch on the number would be mispredicted.
+        let last = rows.saturating_sub(1);
+        let mut least = (self.encoding.encode(bits[0]), 0);
+        for row in 1..SHORT {
+            let row = row.min(last);
+            let key = self.encoding.encode(bits[row]);
+            least = if key < least.0 { (key, row) } else { least };
+        }
+        if rows == 0 {
+            return (K::MAX, None);
+        }
+        (least.0, Some(self.chunks.starts[chunk] + at + least.1))
+    }
+
+    /// Returns the same for ranges of any length, with NULLs and across chunks.
+    fn minimum_of_long(&self, start: RangeStart) -> (K, Option<usize>) {
+        let RangeStart {
+            mut chunk,
+            mut at,
+            mut rows,
+        } = start;
+        let mut least = (K::MAX, None);
+        while rows > 0 {
+            let (bits, start) = (self.bits[chunk], self.chunks.starts[chunk]);
+            let validity = self.chunks.columns[chunk].validity();
+            let here = rows.min(bits.len() - at);
+            for (row, bits) in (at..).zip(&bits[at..at + here]) {
+                let key = self.encoding.encode(*bits);
+                if (key < least.0 || least.1.is_none())
+                    && validity.is_none_or(|validity| validity.is_valid(row))
+                {
+                    least = (key, Some(start + row));
+                }
+            }
+            (chunk, at, rows) = (chunk + 1, 0, rows - here);
+        }
+        least
+    }
+}
+
+/// Clips a range to the column. Returns its first row and the number of rows; `None` if it is empty.
+#[inline(always)]
+fn clipped(left: i64, right: i64, len: usize) -> Option<(usize, usize)> {
+    let (left, right) = (left.max(0), right.min(len as i64 - 1));
+    (left <= right).then(|| (left as usize, (right - left + 1) as usize))
+}

@@ -1,0 +1,111 @@
+//! Entry points of key search, one per key width.
+//!
+//! They are not generic, so that they are compiled with this crate's optimisation level and not with that of the crate that calls them.
+
+use bytemuck::Pod;
+
+use crate::candidates::CandidateRanges;
+use crate::column::Column;
+use crate::comparison::Comparison;
+use crate::cpu::key_search::interpolation::{Bounds, CpuKeySearch};
+use crate::cpu::key_search::order;
+use crate::error::EngineError;
+use crate::key::{Encoding, Key};
+use crate::key_search::{BoundHints, KeyRanges, KeySearch};
+
+/// A key that the CPU can search for: `u32`, `u64` or `u128`.
+pub trait SearchKey: Key + Pod {
+    /// Returns whether keys, given as the bits of a column, ascend.
+    fn is_sorted(bits: &[Self], encoding: Encoding<Self>) -> bool;
+
+    /// Returns whether the keys of columns, one column after another, ascend.
+    fn are_sorted(columns: &[Column<Self>]) -> bool;
+
+    /// Prepares keys for searches. They are the columns one after another, all with the same encoding; their validity is ignored.
+    ///
+    /// `group_starts` holds the first position of each group of keys, then the end of the last. Keys ascend within each group. Keys
+    /// in several groups are in one column.
+    fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self>;
+}
+
+macro_rules! search_key {
+    ($($key:ty),*) => {$(
+        impl SearchKey for $key {
+            fn is_sorted(bits: &[Self], encoding: Encoding<Self>) -> bool {
+                order::is_sorted(bits, encoding)
+            }
+
+            fn are_sorted(columns: &[Column<Self>]) -> bool {
+                order::are_sorted(columns)
+            }
+
+            fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self> {
+                CpuKeySearch::from_columns(columns, group_starts)
+            }
+        }
+
+        impl CpuKeySearch<$key> {
+            /// Number of keys.
+            #[must_use]
+            pub fn len(&self) -> usize {
+                self.key_count()
+            }
+
+            /// Returns whether there are no keys.
+            #[must_use]
+            pub fn is_empty(&self) -> bool {
+                self.key_count() == 0
+            }
+
+            /// Approximate bytes of the keys and of what describes them, borrowed memory included.
+            #[must_use]
+            pub fn memory_bytes(&self) -> usize {
+                self.total_bytes()
+            }
+
+            /// Returns the key at a position.
+            ///
+            /// # Panics
+            /// If there are not that many keys.
+            #[must_use]
+            pub fn key(&self, position: usize) -> $key {
+                self.key_at(position)
+            }
+
+            /// Writes the keys from a position on into the whole slice.
+            ///
+            /// # Panics
+            /// If there are not that many keys.
+            pub fn copy_to(&self, position: usize, to: &mut [$key]) {
+                self.copy_keys(position, to);
+            }
+        }
+
+        impl KeySearch<$key> for CpuKeySearch<$key> {
+            fn search(
+                &self,
+                ranges: KeyRanges<'_, $key>,
+                left: &mut [i64],
+                right: &mut [i64],
+            ) -> Result<(), EngineError> {
+                self.search_ranges(ranges, left, right)
+            }
+
+            fn narrow(
+                &self,
+                candidates: &mut CandidateRanges,
+                comparison: Comparison,
+                bounds: &Column<$key>,
+                hints: &mut BoundHints,
+            ) -> Result<(), EngineError> {
+                let bounds = Bounds {
+                    bits: bounds.bits(),
+                    encoding: bounds.encoding(),
+                };
+                self.narrow_candidates(candidates, comparison, bounds, hints)
+            }
+        }
+    )*};
+}
+
+search_key!(u32, u64, u128);

@@ -1,0 +1,97 @@
+//! Keys with a build and a search compiled for each instruction set.
+//!
+//! The build and the search are generic over a [`Kernel`] and always inlined; `multiversion!` compiles them once per instruction set.
+
+use bytemuck::Pod;
+
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::rmq::kernels::{avx2::Avx2, avx512::Avx512};
+
+use crate::cpu::rmq::build::{self, Source};
+use crate::cpu::rmq::kernels::kernel::Kernel;
+use crate::cpu::rmq::kernels::portable::Portable;
+use crate::cpu::rmq::levels::Parts;
+use crate::cpu::rmq::search::{self, Context};
+use crate::cpu::simd::dispatch::{SupportedSimd, multiversion};
+use crate::key::Key;
+use crate::outputs::Answers;
+
+/// A key with code for each instruction set.
+pub(crate) trait CpuKey: Key + Pod {
+    /// See [`build::fill`].
+    fn fill(simd: SupportedSimd, source: Source<'_, Self>, top: usize, parts: Parts<'_, Self>);
+
+    /// See [`search::answer`]; positions are tracked where they are requested.
+    ///
+    /// # Safety
+    /// The levels of `context` (with positions where these are requested) were built of its column, or of one of the same length and
+    /// [`alignment_offset`](crate::cpu::rmq::levels::alignment_offset).
+    unsafe fn answer(
+        simd: SupportedSimd,
+        context: Context<'_, Self>,
+        left: &[i64],
+        right: &[i64],
+        out: Answers<'_, Self>,
+    );
+}
+
+/// # Safety
+/// As [`search::answer`].
+#[inline(always)]
+unsafe fn answer_with<K: Key + Pod, S: Kernel<K>>(
+    context: Context<'_, K>,
+    left: &[i64],
+    right: &[i64],
+    out: Answers<'_, K>,
+) {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        if out.positions.is_some() {
+            search::answer::<K, S, true>(context, left, right, out);
+        } else {
+            search::answer::<K, S, false>(context, left, right, out);
+        }
+    }
+}
+
+macro_rules! cpu_key {
+    ($key:ty) => {
+        impl CpuKey for $key {
+            multiversion! {
+                fn fill[](source: Source<'_, $key>, top: usize, parts: Parts<'_, $key>)
+                where S in [Avx512, Avx2, Portable] {
+                    build::fill::<$key, S>(source, top, parts);
+                }
+            }
+
+            multiversion! {
+                unsafe fn answer[](context: Context<'_, $key>, left: &[i64], right: &[i64], out: Answers<'_, $key>)
+                where S in [Avx512, Avx2, Portable] {
+                    // SAFETY: guaranteed by the caller.
+                    unsafe { answer_with::<$key, S>(context, left, right, out) }
+                }
+            }
+        }
+    };
+}
+
+cpu_key!(u32);
+cpu_key!(u64);
+
+/// No instruction set has a vector minimum of 128-bit keys. A block of them is four cache lines, read in order.
+impl CpuKey for u128 {
+    fn fill(_: SupportedSimd, source: Source<'_, Self>, top: usize, parts: Parts<'_, Self>) {
+        build::fill::<Self, Portable>(source, top, parts);
+    }
+
+    unsafe fn answer(
+        _: SupportedSimd,
+        context: Context<'_, Self>,
+        left: &[i64],
+        right: &[i64],
+        out: Answers<'_, Self>,
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { answer_with::<Self, Portable>(context, left, right, out) }
+    }
+}

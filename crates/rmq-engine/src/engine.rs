@@ -1,0 +1,136 @@
+//! The seam of range minima: engines build indexes, and indexes answer batches of queries.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use crate::column::Column;
+use crate::error::EngineError;
+use crate::key::Key;
+use crate::outputs::{Answers, Outputs};
+
+/// The index of a column for range-minimum queries. Shared between threads; each answers its own batches.
+pub trait RangeIndex<K: Key>: Send + Sync + Debug {
+    /// Number of values in the column, NULLs included.
+    fn len(&self) -> usize;
+
+    /// Returns whether the column has no values.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns whether [`Answers::positions`] can be requested.
+    fn has_positions(&self) -> bool;
+
+    /// Bytes of the index alone: levels, tables, offsets and the bitmaps that skip NULLs.
+    fn index_bytes(&self) -> usize;
+
+    /// Bytes of main memory that this object owns: the index, and the copy of the column if there is one. A borrowed column is not
+    /// counted, nor is GPU memory.
+    fn memory_bytes(&self) -> usize;
+
+    /// Bytes of GPU memory that this object owns, on each of its devices.
+    fn device_bytes(&self) -> usize {
+        0
+    }
+
+    /// Allocates outputs for `queries` ranges, in memory that this index writes fastest. Any other memory works, too.
+    fn outputs(&self, queries: usize, values: bool, positions: bool) -> Outputs<K> {
+        Outputs::allocated(queries, values, positions)
+    }
+
+    /// Answers one batch on the calling thread.
+    ///
+    /// `left` and `right` are inclusive positions, one of each per query. They are clipped to `[0, len)`; a range with `left > right`
+    /// is empty. Batches of some thousand queries are fastest, because the engine interleaves queries to hide the latency of memory.
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`] if slices differ in length, [`EngineError::NoPositions`] if positions are requested of an index built
+    /// without them; errors of devices.
+    fn answer(&self, left: &[i64], right: &[i64], out: Answers<'_, K>) -> Result<(), EngineError>;
+
+    /// Answers one batch whose bounds are in several pairs of slices `(left, right)`, as if these were concatenated. An engine that
+    /// copies bounds anyway gathers them without a further copy.
+    ///
+    /// # Errors
+    /// As [`RangeIndex::answer`].
+    fn answer_gathered(
+        &self,
+        parts: &[(&[i64], &[i64])],
+        out: Answers<'_, K>,
+    ) -> Result<(), EngineError> {
+        if let [(left, right)] = parts {
+            return self.answer(left, right, out);
+        }
+        let (left, right): (Vec<_>, Vec<_>) = parts.iter().copied().unzip();
+        self.answer(&left.concat(), &right.concat(), out)
+    }
+}
+
+/// How an index is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BuildOptions {
+    /// Whether [`Answers::positions`] can be requested: about 0.04 bytes more per value.
+    pub positions: bool,
+    /// The most threads that build, the calling one included. Small columns are built on one.
+    pub threads: usize,
+}
+
+impl Default for BuildOptions {
+    /// With positions, on one thread.
+    fn default() -> Self {
+        Self {
+            positions: true,
+            threads: 1,
+        }
+    }
+}
+
+/// The size of a column, to reserve memory for its index before it is built.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ColumnSize {
+    /// Number of values.
+    pub rows: usize,
+    /// Bytes per key: 4, 8 or 16.
+    pub key_bytes: usize,
+    /// Whether there may be NULLs.
+    pub nulls: bool,
+}
+
+/// Builds indexes on one kind of hardware.
+pub trait Engine: Send + Sync + Debug {
+    /// Returns a short name, such as `cpu`.
+    fn name(&self) -> &'static str;
+
+    /// Builds an index over 32-bit keys.
+    ///
+    /// # Errors
+    /// [`EngineError::OutOfMemory`], [`EngineError::Thread`], [`EngineError::TooLong`], [`EngineError::ColumnMoved`]; errors of devices.
+    fn build_u32(
+        &self,
+        column: Column<u32>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<u32>>, EngineError>;
+
+    /// Builds an index over 64-bit keys.
+    ///
+    /// # Errors
+    /// As [`Engine::build_u32`].
+    fn build_u64(
+        &self,
+        column: Column<u64>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<u64>>, EngineError>;
+
+    /// Builds an index over 128-bit keys.
+    ///
+    /// # Errors
+    /// As [`Engine::build_u32`].
+    fn build_u128(
+        &self,
+        column: Column<u128>,
+        options: &BuildOptions,
+    ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError>;
+
+    /// Returns an upper bound of [`RangeIndex::memory_bytes`] for a column of this size.
+    fn memory_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize;
+}

@@ -1,0 +1,338 @@
+//! Key search through its trait, against a naive scan: on the CPU, and by the default implementation that devices use.
+
+use std::sync::Arc;
+
+use rmq_engine::cpu::{CpuKeySearch, SearchKey};
+use rmq_engine::{
+    CandidateRanges, Column, Comparison, Encoding, EngineError, KeyBound, KeyRanges, KeySearch,
+    LastFound,
+};
+use rmq_testing::{Random, runs};
+
+use crate::oracle::{Width, small};
+
+const COMPARISONS: [Comparison; 4] = [
+    Comparison::Above,
+    Comparison::AtLeast,
+    Comparison::Below,
+    Comparison::AtMost,
+];
+
+/// How keys are distributed.
+#[derive(Debug, Clone, Copy)]
+enum Spread {
+    /// A few distinct keys, so that many are equal.
+    Equal,
+    Uniform,
+    Skewed,
+    Arithmetic,
+}
+
+const SPREADS: [Spread; 4] = [
+    Spread::Equal,
+    Spread::Uniform,
+    Spread::Skewed,
+    Spread::Arithmetic,
+];
+
+/// Keys that ascend within groups, as the columns they are in.
+struct Case<K> {
+    keys: Vec<K>,
+    group_starts: Vec<usize>,
+    encoding: Encoding<K>,
+    columns: Vec<Column<K>>,
+    what: String,
+}
+
+impl<K: Width> Case<K> {
+    fn new(n: usize, groups: usize, random: &mut Random) -> Self {
+        let spread = SPREADS[random.below(SPREADS.len())];
+        let mut group_starts = vec![0];
+        group_starts.extend((1..groups).map(|_| random.below(n + 1)));
+        group_starts.push(n);
+        group_starts.sort_unstable();
+        let mut keys = vec![];
+        for ends in group_starts.windows(2) {
+            let (first, step) = (random.below(1000), 1 + random.below(5));
+            let mut group: Vec<K> = (0..ends[1] - ends[0])
+                .map(|i| match spread {
+                    Spread::Arithmetic => K::of((first + i * step) as u64),
+                    _ if random.below(50) == 0 => [K::ZERO, K::MAX][random.below(2)],
+                    Spread::Equal => K::of(random.below(4) as u64),
+                    Spread::Uniform => K::of(random.next()),
+                    Spread::Skewed => K::of(1 << random.below(63)),
+                })
+                .collect();
+            group.sort_unstable();
+            keys.append(&mut group);
+        }
+        let encoding = [
+            Encoding::unsigned(),
+            Encoding::signed(),
+            Encoding::float().reversed(),
+        ][random.below(3)];
+        // Keys in several groups are in one column.
+        let longest = if groups == 1 && random.below(2) == 0 {
+            1 + random.below(100)
+        } else {
+            n.max(1)
+        };
+        let column = |keys: &[K]| {
+            let bits: Vec<K> = keys.iter().map(|key| encoding.decode(*key)).collect();
+            Column::new(Arc::new(bits), encoding)
+        };
+        Self {
+            columns: keys.chunks(longest).map(column).collect(),
+            what: format!("{spread:?}, {n} keys in {groups} groups, columns of {longest}"),
+            keys,
+            group_starts,
+            encoding,
+        }
+    }
+
+    /// A bound below, among or above the keys.
+    fn bound(&self, random: &mut Random) -> K {
+        match random.below(4) {
+            0 => K::of(random.next()),
+            1 => [K::ZERO, K::MAX][random.below(2)],
+            _ if self.keys.is_empty() => K::of(7),
+            _ => self.keys[random.below(self.keys.len())],
+        }
+    }
+
+    fn bounds(&self, rows: usize, ascend: bool, random: &mut Random) -> Vec<K> {
+        let mut bounds: Vec<K> = (0..rows).map(|_| self.bound(random)).collect();
+        if ascend {
+            bounds.sort_unstable();
+        }
+        bounds
+    }
+
+    /// The positions of `from..to` whose keys compare so with all bounds, inclusive; `None` if there are none.
+    fn expected(
+        &self,
+        (from, to): (usize, usize),
+        bounds: &[(Comparison, K)],
+    ) -> Option<(i64, i64)> {
+        let matches = |at: &usize| {
+            let mut bounds = bounds.iter();
+            bounds.all(|(comparison, bound)| comparison.holds(&self.keys[*at], bound))
+        };
+        let found: Vec<usize> = (from..to).filter(matches).collect();
+        Some((*found.first()? as i64, *found.last()? as i64))
+    }
+
+    /// Searches with every combination of bounds.
+    fn check_search(&self, search: &dyn KeySearch<K>, queries: usize, random: &mut Random) {
+        let (low, high) = (
+            self.bounds(queries, false, random),
+            self.bounds(queries, false, random),
+        );
+        let groups: Vec<usize> = (0..queries)
+            .map(|_| random.below(self.group_starts.len() - 1))
+            .collect();
+        let starts = groups.iter().map(|group| self.group_starts[*group] as u32);
+        let ends = groups
+            .iter()
+            .map(|group| self.group_starts[*group + 1] as u32);
+        let (starts, ends): (Vec<u32>, Vec<u32>) = (starts.collect(), ends.collect());
+        let segmented = self.group_starts.len() > 2 || random.below(2) == 0;
+        let ways = [None, Some(true), Some(false)];
+        for (low_inside, high_inside) in ways.iter().flat_map(|low| ways.map(|high| (*low, high))) {
+            let ranges = KeyRanges {
+                segments: segmented.then_some((&*starts, &*ends)),
+                low: low_inside.map(|inside| KeyBound { keys: &low, inside }),
+                high: high_inside.map(|inside| KeyBound {
+                    keys: &high,
+                    inside,
+                }),
+            };
+            let (mut left, mut right) = (vec![7; queries], vec![7; queries]);
+            search
+                .search(ranges, &mut left, &mut right)
+                .expect("slices fit");
+            for query in 0..queries {
+                let mut bounds = vec![];
+                if let Some(inside) = low_inside {
+                    let comparison = [Comparison::Above, Comparison::AtLeast][usize::from(inside)];
+                    bounds.push((comparison, low[query]));
+                }
+                if let Some(inside) = high_inside {
+                    let comparison = [Comparison::Below, Comparison::AtMost][usize::from(inside)];
+                    bounds.push((comparison, high[query]));
+                }
+                let segment = (starts[query] as usize, ends[query] as usize);
+                assert_eq!(
+                    (left[query], right[query]),
+                    self.expected(segment, &bounds).unwrap_or((1, 0)),
+                    "{}, query {query}: {bounds:?}",
+                    self.what
+                );
+            }
+        }
+    }
+
+    /// Narrows candidates by several bounds, in several batches with the hints of those before.
+    fn check_narrow(&self, search: &dyn KeySearch<K>, rows: usize, random: &mut Random) {
+        let mut hints = LastFound::default();
+        let comparisons: Vec<Comparison> = (0..1 + random.below(4))
+            .map(|_| COMPARISONS[random.below(4)])
+            .collect();
+        for batch in 0..3 {
+            let count = self.group_starts.len() - 1;
+            let groups: Vec<u32> = (0..rows)
+                .map(|_| match random.below(10) {
+                    0 if count > 1 => CandidateRanges::NO_GROUP,
+                    _ => random.below(count) as u32,
+                })
+                .collect();
+            let mut candidates = if count > 1 {
+                CandidateRanges::of_groups(groups.clone(), &self.group_starts)
+            } else {
+                CandidateRanges::all(rows, self.keys.len())
+            };
+            let mut rows_bounds = vec![vec![]; rows];
+            for (number, comparison) in comparisons.iter().enumerate() {
+                let bounds = self.bounds(rows, batch != 1, random);
+                let bits: Vec<K> = bounds.iter().map(|b| self.encoding.decode(*b)).collect();
+                let column = Column::new(Arc::new(bits), self.encoding);
+                search
+                    .narrow(
+                        &mut candidates,
+                        *comparison,
+                        &column,
+                        hints.of_bound(number),
+                    )
+                    .expect("one bound per row");
+                for (row_bounds, bound) in rows_bounds.iter_mut().zip(bounds) {
+                    row_bounds.push((*comparison, bound));
+                }
+            }
+            let (left, right) = candidates.into_inclusive();
+            for (row, bounds) in rows_bounds.iter().enumerate() {
+                let range = match groups[row] {
+                    CandidateRanges::NO_GROUP => (0, 0),
+                    group => {
+                        let group = group as usize;
+                        (self.group_starts[group], self.group_starts[group + 1])
+                    }
+                };
+                let found = (left[row] <= right[row]).then_some((left[row], right[row]));
+                assert_eq!(
+                    found,
+                    self.expected(range, bounds),
+                    "{}, batch {batch}, row {row}: {bounds:?}",
+                    self.what
+                );
+            }
+        }
+    }
+}
+
+/// A search that has only the methods that a device must have.
+#[derive(Debug)]
+struct Device<K>(CpuKeySearch<K>);
+
+impl<K: Width> KeySearch<K> for Device<K>
+where
+    CpuKeySearch<K>: KeySearch<K>,
+{
+    fn search(
+        &self,
+        ranges: KeyRanges<'_, K>,
+        left: &mut [i64],
+        right: &mut [i64],
+    ) -> Result<(), EngineError> {
+        self.0.search(ranges, left, right)
+    }
+}
+
+fn check<K: Width + SearchKey>(random: &mut Random)
+where
+    CpuKeySearch<K>: KeySearch<K>,
+{
+    let large = if small() { 200 } else { 3000 };
+    for n in [0, 1, 2, 3, 7, 8, 9, 100, 500, large] {
+        for groups in [1, 1, 2, 5] {
+            let case = Case::<K>::new(n, groups, random);
+            let rows = random.below(if small() { 10 } else { 100 });
+            let cpu = K::search_over(&case.columns, &case.group_starts);
+            case.check_search(&cpu, rows, random);
+            case.check_narrow(&cpu, rows, random);
+            case.check_narrow(&Device(cpu), rows, random);
+        }
+    }
+}
+
+#[test]
+fn every_width_and_distribution() {
+    for mut random in runs("key search", &[]) {
+        check::<u32>(&mut random);
+        check::<u64>(&mut random);
+        check::<u128>(&mut random);
+    }
+}
+
+#[test]
+fn keys_are_read_across_columns() {
+    let column = |keys: &[u64]| Column::new(Arc::new(keys.to_vec()), Encoding::unsigned());
+    let columns = [column(&[1, 2]), column(&[]), column(&[5]), column(&[5, 9])];
+    assert!(u64::are_sorted(&columns));
+    let search = u64::search_over(&columns, &[0, 5]);
+    assert_eq!(search.len(), 5);
+    assert!(!search.is_empty());
+    assert_eq!((search.key(0), search.key(2), search.key(4)), (1, 5, 9));
+    let mut keys = [0; 4];
+    search.copy_to(1, &mut keys);
+    assert_eq!(keys, [2, 5, 5, 9]);
+    assert!(search.memory_bytes() >= 40);
+    assert_eq!(search.device_bytes(), 0);
+    assert!(!u64::is_sorted(&[1, 3, 2], Encoding::unsigned()));
+}
+
+#[test]
+fn slices_that_do_not_fit_are_an_error() {
+    let keys = Column::new(
+        Arc::new((0..10).collect::<Vec<u32>>()),
+        Encoding::unsigned(),
+    );
+    let search = u32::search_over(&[keys], &[0, 10]);
+    let ranges = KeyRanges {
+        segments: Some((&[0, 0], &[10, 11])),
+        low: None,
+        high: None,
+    };
+    let (mut left, mut right) = ([0; 2], [0; 2]);
+    let is_lengths = |result: Result<(), EngineError>| {
+        assert!(
+            matches!(result, Err(EngineError::Lengths { .. })),
+            "{result:?}"
+        );
+    };
+    is_lengths(search.search(ranges, &mut left, &mut right));
+    let short = KeyRanges {
+        segments: Some((&[0], &[10])),
+        ..ranges
+    };
+    is_lengths(search.search(short, &mut left, &mut right));
+    let all = KeyRanges {
+        segments: None,
+        ..ranges
+    };
+    is_lengths(search.search(all, &mut left, &mut right[..1]));
+    assert_eq!(search.search(all, &mut left, &mut right), Ok(()));
+    assert_eq!((left, right), ([0; 2], [9; 2]));
+    let bounds = Column::new(Arc::new(vec![3_u32]), Encoding::unsigned());
+    let mut hints = LastFound::default();
+    let mut narrow = |mut candidates: CandidateRanges| {
+        search.narrow(
+            &mut candidates,
+            Comparison::Above,
+            &bounds,
+            hints.of_bound(0),
+        )
+    };
+    is_lengths(narrow(CandidateRanges::all(2, 10)));
+    is_lengths(narrow(CandidateRanges::all(1, 11)));
+    assert_eq!(narrow(CandidateRanges::all(1, 10)), Ok(()));
+}
