@@ -1,10 +1,10 @@
 //! Random numbers by counting: number `i` is a hash of `i`, so that any part of a sequence is computed by itself, in parallel, and is
 //! the same on the host and on the device (`limit.cu`).
 
-/// What SplitMix64 adds to its state for each number.
+/// What `SplitMix64` adds to its state for each number.
 const INCREMENT: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Hashes `key` to 64 bits: the number that SplitMix64 returns in this state.
+/// Hashes `key` to 64 bits: the number that `SplitMix64` returns in this state.
 #[must_use]
 pub fn mix(key: u64) -> u64 {
     let mut z = key.wrapping_add(INCREMENT);
@@ -19,7 +19,7 @@ pub fn unit(key: u64) -> f64 {
     ((mix(key) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
 }
 
-/// SplitMix64 with a seed, for tables whose values are drawn one after another.
+/// `SplitMix64` with a seed, for tables whose values are drawn one after another.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
