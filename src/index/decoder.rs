@@ -116,6 +116,6 @@ impl Decoder {
 }
 
 /// Wraps an engine's memory in an Arrow buffer, without a copy.
-pub(crate) fn buffer<T: Plain + Send + Sync + 'static>(numbers: Memory<T>) -> Buffer {
+pub(crate) fn buffer<T: Pod + Send + Sync + 'static>(numbers: Memory<T>) -> Buffer {
     Buffer::from(Bytes::from_owner(numbers))
 }

@@ -10,7 +10,7 @@ use crate::common::errors::engine_error;
 use crate::common::ordered_type::{is_borrowed, is_ranked, key_bytes};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
 use crate::sorted::permutation::RowPermutation;
-use rmq_engine::Plain;
+use bytemuck::Pod;
 use rmq_engine::cpu::Numbers;
 use rmq_engine::{Column, Extreme, Key, Validity};
 
@@ -120,7 +120,7 @@ pub(crate) fn arranging_bytes(
 }
 
 /// Scatters the keys of all columns to their positions.
-fn scatter<K: Key + Plain>(
+fn scatter<K: Key + Pod>(
     first: Column<K>,
     rest: impl Iterator<Item = Result<KeyColumn>>,
     permutation: &RowPermutation,

@@ -8,7 +8,7 @@ use crate::common::errors::engine_error;
 use crate::sorted::bucket_sort::{STEP, SortContext};
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::id_map::NO_GROUP;
-use rmq_engine::Plain;
+use bytemuck::Pod;
 use rmq_engine::cpu::Numbers;
 
 /// The position of a row that is left out.
@@ -190,7 +190,7 @@ impl RowPermutation {
     ///
     /// # Errors
     /// If the memory is not available, and that of `check`, which is called at each step.
-    pub(crate) fn arrange<'a, T: Plain + 'a>(
+    pub(crate) fn arrange<'a, T: Pod + 'a>(
         &self,
         chunks: impl IntoIterator<Item = &'a [T]>,
         check: &dyn Fn() -> Result<()>,

@@ -101,7 +101,7 @@ impl SortAndIndex {
         };
         let count = batches.iter().map(RecordBatch::num_rows).sum();
         let equality_keys = self.columns.equality_keys(types);
-        let mut rows = Unsorted::try_new(count, equality_keys, self.columns.range_key(types))?;
+        let mut rows = SortedRowsBuilder::try_new(count, equality_keys, self.columns.range_key(types))?;
         let rows_memory = memory.new_empty();
         rows_memory.try_grow(rows.bytes())?;
         let columns = self.columns.values(types).iter();

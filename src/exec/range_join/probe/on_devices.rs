@@ -18,7 +18,7 @@ use crate::exec::range_join::probe::bounds::evaluate_bound;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::logical_plan::range_join::Unmatched;
 use crate::sorted::device_keys::KeysAsked;
-use crate::sorted::key_search::LastFound;
+use rmq_engine::LastFound;
 
 /// A partition of the probe side, and a build side with a device-resident part.
 struct DevicePartition {

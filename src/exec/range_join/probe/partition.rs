@@ -16,8 +16,8 @@ use crate::exec::range_join::metrics::ProbeMetrics;
 use crate::exec::range_join::probe::bounds::evaluate_bound;
 use crate::exec::range_join::probe::prevailing::PrevailingRows;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
-use crate::sorted::candidates::CandidateRanges;
-use crate::sorted::key_search::LastFound;
+use rmq_engine::CandidateRanges;
+use rmq_engine::LastFound;
 
 /// One partition of the probe side, without its input.
 #[derive(Debug)]

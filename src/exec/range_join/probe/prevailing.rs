@@ -5,10 +5,11 @@ use arrow::array::{Array, ArrayRef};
 use arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, internal_err};
 
-use crate::sorted::candidates::CandidateRanges;
-use crate::sorted::key_search::LastFound;
+use rmq_engine::CandidateRanges;
+use rmq_engine::LastFound;
 use crate::sorted::order_keys::OrderKeys;
-use crate::sorted::sorted_rows::{Comparison, SortedRows};
+use crate::sorted::sorted_rows::SortedRows;
+use rmq_engine::Comparison;
 
 /// Finds the prevailing row of each probe row of a batch.
 pub(crate) struct PrevailingRows {

@@ -19,7 +19,7 @@ use crate::exec::range_join::probe::prepared::PreparedBuild;
 use crate::exec::range_join::probe::searchable::SearchableBuild;
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
-use crate::sorted::key_search::LastFound;
+use rmq_engine::LastFound;
 
 /// Batches of one partition.
 type BatchStream = BoxStream<'static, Result<RecordBatch>>;

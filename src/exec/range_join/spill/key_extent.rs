@@ -9,7 +9,7 @@ use datafusion::common::Result;
 use datafusion::common::utils::normalize_float_zero;
 
 use crate::index::sort_keys::value_type;
-use crate::sorted::sorted_rows::Comparison;
+use rmq_engine::Comparison;
 
 /// The order of range keys of one type, as Arrow's row format encodes it.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::SpillRun;
-use crate::sorted::key_search::LastFound;
+use rmq_engine::LastFound;
 
 /// The buffered batches of one partition.
 pub(crate) struct ProbeRequest {
