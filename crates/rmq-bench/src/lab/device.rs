@@ -146,9 +146,11 @@ impl Lab {
         self.stream.wait()?;
         let mut times = Vec::new();
         for _ in 0..rounds.max(1) {
-            self.stream.record(self.begin.handle)?;
+            // SAFETY: the event is of this device and lives as long as the lab.
+            unsafe { self.stream.record(self.begin.handle)? };
             work()?;
-            self.stream.record(self.end.handle)?;
+            // SAFETY: as above.
+            unsafe { self.stream.record(self.end.handle)? };
             self.stream.wait()?;
             times.push(self.end.seconds_since(&self.begin)?);
         }

@@ -40,6 +40,7 @@ impl BatchBuffers {
 }
 
 /// The number of queries that buffers are allocated for: a power of two, so that batches of similar sizes share them.
+#[must_use]
 pub fn capacity(queries: usize) -> usize {
     queries.next_power_of_two().max(1 << 12)
 }

@@ -170,8 +170,11 @@ impl Stream {
     ///
     /// # Errors
     /// Those of [`Device::call`].
-    pub fn record(&self, event: CUevent) -> Result<(), EngineError> {
-        // SAFETY: the event and the stream are of this context.
+    ///
+    /// # Safety
+    /// The event belongs to the context of the stream's device and is not destroyed.
+    pub unsafe fn record(&self, event: CUevent) -> Result<(), EngineError> {
+        // SAFETY: guaranteed by the caller.
         self.device.call("mark its queue", || unsafe {
             sys::cuEventRecord(event, self.handle)
         })

@@ -16,6 +16,7 @@ pub struct Budget {
 }
 
 impl Budget {
+    #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -126,10 +127,12 @@ impl DeviceMemory {
         })
     }
 
+    #[must_use]
     pub fn address(&self) -> CUdeviceptr {
         self.address
     }
 
+    #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }

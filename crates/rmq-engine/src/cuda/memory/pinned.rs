@@ -180,10 +180,12 @@ unsafe impl Send for PinnedBlock {}
 unsafe impl Sync for PinnedBlock {}
 
 impl PinnedBlock {
+    #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
+    #[must_use]
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }

@@ -62,6 +62,7 @@ pub enum KernelOutput {
 
 impl KernelOutput {
     /// The output as it appears in the names of kernels.
+    #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Value => "value",

@@ -48,6 +48,7 @@ pub struct Region {
 
 impl Region {
     /// Returns its address in memory that begins at `base`; null if it is empty.
+    #[must_use]
     pub fn address(self, base: CUdeviceptr) -> CUdeviceptr {
         if self.bytes == 0 {
             0
@@ -155,11 +156,13 @@ impl Layout {
     }
 
     /// The number of entries of a chunk.
+    #[must_use]
     pub fn chunk(&self) -> u64 {
         1 << self.shift
     }
 
     /// Returns the index in memory that begins at `base`, as kernels get it. `fold` and `flip` are those of the column's encoding.
+    #[must_use]
     pub fn index(&self, base: CUdeviceptr, fold: [u64; 2], flip: [u64; 2]) -> DeviceIndex {
         let at = |region: Region| region.address(base);
         DeviceIndex {

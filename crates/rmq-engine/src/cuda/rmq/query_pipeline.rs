@@ -28,6 +28,7 @@ pub struct QueryChunk<'a> {
 
 impl<'a> QueryChunk<'a> {
     /// Splits a batch into chunks of [`BATCH`] queries. The two slices of a part have the same length.
+    #[must_use]
     pub fn split(parts: &[(&'a [i64], &'a [i64])]) -> Vec<Self> {
         let mut chunks = vec![Self::default()];
         for &(mut left, mut right) in parts {

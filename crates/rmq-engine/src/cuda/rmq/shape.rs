@@ -20,6 +20,7 @@ impl Shape {
     ///
     /// A table over a low level answers most ranges with four loads. A table that is too long misses the L2 cache and costs more memory
     /// than it saves time.
+    #[must_use]
     pub fn best(rows: u64, key_bytes: usize) -> Self {
         let small = key_bytes == 4 && rows < WIDE_CHUNKS_FROM;
         Self {

@@ -42,7 +42,7 @@ impl ValidityLayout {
                 address,
                 1,
                 |_, _| Ok(()),
-            )?
+            )?;
         };
         let arguments = [
             argument(&address),
