@@ -251,7 +251,7 @@ fn column<K: rmq_engine::Key>(
     let offset = nulls.offset();
     let bytes = ScalarBuffer::<u8>::from(nulls.into_inner().into_inner());
     let validity = Validity::new(Arc::new(bytes), offset);
-    Ok(column.with_validity(validity).map_err(engine_error)?)
+    column.with_validity(validity).map_err(engine_error)
 }
 
 fn encoding_32(order: NativeOrder) -> Encoding<u32> {

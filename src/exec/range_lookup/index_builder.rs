@@ -188,7 +188,7 @@ impl<'a> IndexBuilder<'a> {
                 .unwrap_or_else(|| Decision::cpu("")),
         };
         self.required.record(&id, decision.clone());
-        let build = BuildInput {
+        let input = BuildInput {
             label: self.required.column_label(&id.column),
             id: id.clone(),
             data_type,
@@ -197,31 +197,31 @@ impl<'a> IndexBuilder<'a> {
         };
         let mut built = Some(loaded.load_time);
         let Target::Devices(engine) = &decision.target else {
-            let index = self.build_on_cpu(&build).await?;
+            let index = self.build_on_cpu(&input).await?;
             self.cache(&id, &Target::Cpu, &index, loaded);
             return Ok(PreparedIndex::new(id, index, &decision, built));
         };
-        let why = match self.build_on_devices(engine, &build).await {
+        let why = match self.build_on_devices(engine, &input).await {
             Ok(index) => {
                 self.cache(&id, &decision.target, &index, loaded);
                 return Ok(PreparedIndex::new(id, index, &decision, built));
             }
             Err(error) if decision.demanded => {
-                let label = build.label;
+                let label = input.label;
                 return Err(error.context(format!("rmq.engine = 'cuda': the index of {label}")));
             }
             Err(error) => device_failure(&error).ok_or(error)?,
         };
-        log::warn!("the CPU answers ranges of {}: {why}", build.label);
+        log::warn!("the CPU answers ranges of {}: {why}", input.label);
         self.required.record(&id, Decision::cpu(why));
-        let cached = self.cached(&id, loaded.version.as_ref(), &build.data_type);
+        let cached = self.cached(&id, loaded.version.as_ref(), &input.data_type);
         let index = match cached.find(&Target::Cpu) {
             Some(index) => {
                 built = None;
                 index
             }
             None => {
-                let index = self.build_on_cpu(&build).await?;
+                let index = self.build_on_cpu(&input).await?;
                 self.cache(&id, &Target::Cpu, &index, loaded);
                 index
             }
