@@ -70,9 +70,9 @@ pub use common::options::{ByteSize, DeviceList, EngineChoice, RmqOptions};
 pub use common::range_function::RangeFunction;
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
 pub use planner::query_planning::QueryPlanning;
+pub use rmq_engine::Comparison;
 pub use rmq_engine::Extreme;
 pub use session::{SessionStateBuilderExt, register, register_keeping_query_planner};
-pub use sorted::sorted_rows::Comparison;
 
 /// The physical operators.
 ///
@@ -83,7 +83,8 @@ pub use sorted::sorted_rows::Comparison;
 /// nodes instead and plan them where they run.
 pub mod physical_plan {
     pub use crate::exec::range_join::exec::RangeJoinExec;
-    pub use crate::exec::range_lookup::exec::{PhysicalCall, RangeLookupExec};
+    pub use crate::exec::range_lookup::call::PhysicalCall;
+    pub use crate::exec::range_lookup::exec::RangeLookupExec;
     pub use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
     pub use crate::exec::unique_groups::exec::UniqueGroupsExec;
     pub use crate::exec::unique_groups::replay::ReplayExec;

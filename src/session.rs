@@ -51,7 +51,7 @@ pub trait SessionStateBuilderExt {
     fn with_rmq_and_planners(self, planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>) -> Self;
 
     /// As [`Self::with_rmq`], but keeps the session's query planner, which must plan the nodes of this crate with a
-    /// [`QueryPlanning`](crate::QueryPlanning) for each query.
+    /// [`QueryPlanning`](crate::planner::query_planning::QueryPlanning) for each query.
     #[must_use]
     fn with_rmq_keeping_query_planner(self) -> Self;
 }
@@ -212,7 +212,7 @@ pub fn register(ctx: &SessionContext) {
 }
 
 /// Registers range queries with an existing session, but keeps its query planner, which must plan the nodes of this crate with a
-/// [`QueryPlanning`](crate::QueryPlanning) for each query.
+/// [`QueryPlanning`](crate::planner::query_planning::QueryPlanning) for each query.
 pub fn register_keeping_query_planner(ctx: &SessionContext) {
     register_with(ctx, Planner::Keep, IndexCatalog::default());
 }

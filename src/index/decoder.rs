@@ -16,7 +16,8 @@ use datafusion::common::{Result, exec_datafusion_err};
 
 use crate::common::ordered_type::KeyLayout;
 use crate::index::key_bits::{SIGN_32, day_time, fold_16, month_day_nano};
-use rmq_engine::{Memory, Plain};
+use bytemuck::Pod;
+use rmq_engine::Memory;
 
 /// Converts the keys that an engine returns back to Arrow's values.
 #[derive(Debug, Clone)]

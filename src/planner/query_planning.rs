@@ -16,10 +16,10 @@ use crate::planner::registration::Registration;
 
 /// Plans the nodes of this crate in one query, for a session with a query planner of its own.
 ///
-/// [`with_rmq`](crate::SessionStateBuilderExt::with_rmq) and [`register`](crate::register) install a query planner that does this. A session that
+/// [`with_rmq`](crate::session::SessionStateBuilderExt::with_rmq) and [`register`](crate::session::register) install a query planner that does this. A session that
 /// keeps its own planner registers with
-/// [`with_rmq_keeping_query_planner`](crate::SessionStateBuilderExt::with_rmq_keeping_query_planner) or
-/// [`register_keeping_query_planner`](crate::register_keeping_query_planner), and its planner takes three steps for each query:
+/// [`with_rmq_keeping_query_planner`](crate::session::SessionStateBuilderExt::with_rmq_keeping_query_planner) or
+/// [`register_keeping_query_planner`](crate::session::register_keeping_query_planner), and its planner takes three steps for each query:
 ///
 /// 1. [`begin`](Self::begin) checks and prepares the optimized logical plan. It refuses DELETE and UPDATE statements of which DataFusion would
 ///    drop conditions, and gives a prepared statement that is planned again indexes of its own.

@@ -14,9 +14,13 @@ use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use crate::common::column_ref::{ColumnRef, Names};
 use crate::common::range_function::RangeFunction;
-use crate::exec::range_lookup::exec::{PhysicalCall, RangeLookupExec};
+use crate::exec::common::statistics::expected_rows;
+use crate::exec::range_lookup::call::PhysicalCall;
+use crate::exec::range_lookup::exec::RangeLookupExec;
 use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
-use crate::exec::range_lookup::relation::{Demand, Relation, RelationSource, expected_rows};
+use crate::exec::range_lookup::relation::Relation;
+use crate::exec::range_lookup::required::Demand;
+use crate::exec::range_lookup::source::RelationSource;
 use crate::index::catalog::IndexCatalog;
 use crate::logical_plan::prepare_indexes::{IndexLookup, PrepareIndexes, with_fresh_slots};
 use crate::logical_plan::range_lookup::{RangeLookup, Source, TableColumn};

@@ -14,7 +14,8 @@ use bytes::Bytes;
 use datafusion::common::utils::normalize_float_zero;
 use datafusion::common::{Result, exec_err};
 
-use crate::index::sort_keys::{Chunks, KeyColumn, encode, is_ranked, key_bytes, value_type};
+use crate::common::ordered_type::{is_ranked, key_bytes, value_type};
+use crate::index::sort_keys::{Chunks, KeyColumn, encode};
 use rmq_engine::{Column, Comparison, Encoding, Extreme, Key};
 
 /// The keys of values of one type, one column per batch. Zeros of both signs have one key, because DataFusion compares them as equal. The

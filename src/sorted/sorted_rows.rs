@@ -235,11 +235,10 @@ mod tests {
     use crate::common::ranges::Ranges;
     use crate::sorted::bucket_sort::SortContext;
     use crate::sorted::sort_rows::SortedRowsBuilder;
-    use rmq_testing::random;
 
     #[test]
     fn search_finds_the_rows_that_a_scan_finds() {
-        let state = &mut 88_172_645_463_325_252;
+        let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let memory = MemoryConsumer::new("test").register(&pool);
         let context = SortContext {
@@ -249,15 +248,21 @@ mod tests {
         // Hints from other rows must not change results.
         let mut last_found = LastFound::default();
         for round in 0..200 {
-            let rows = usize::try_from(random(state, 60)).expect("a small number");
+            let rows = usize::try_from(random.u64(..60)).expect("a small number");
             let spread = [3, 20, 1_000_000][round % 3];
-            let maybe = |state: &mut u64, spread| {
-                (random(state, 8) > 0).then(|| random(state, spread).cast_signed() - 2)
+            let maybe = |random: &mut fastrand::Rng, spread| {
+                (random.u64(..8) > 0).then(|| random.u64(..spread).cast_signed() - 2)
             };
-            let keys: Vec<Option<i64>> = (0..rows).map(|_| maybe(state, spread)).collect();
-            let equal: Vec<Option<i64>> = (0..rows).map(|_| maybe(state, 4)).collect();
+            let keys: Vec<Option<i64>> = (0..rows).map(|_| maybe(random, spread)).collect();
+            let equal: Vec<Option<i64>> = (0..rows).map(|_| maybe(random, 4)).collect();
             let rows_queried: Vec<[Option<i64>; 3]> = (0..40)
-                .map(|_| [maybe(state, 4), maybe(state, spread), maybe(state, spread)])
+                .map(|_| {
+                    [
+                        maybe(random, 4),
+                        maybe(random, spread),
+                        maybe(random, spread),
+                    ]
+                })
                 .collect();
             let column = |c: usize| {
                 Arc::new(rows_queried.iter().map(|a| a[c]).collect::<Int64Array>()) as ArrayRef

@@ -7,8 +7,8 @@ use datafusion::common::Result;
 use crate::common::errors::engine_error;
 use crate::common::options::ByteSize;
 use crate::exec::common::blocking::Waiting;
-use crate::exec::range_lookup::relation::of_devices;
 use crate::index::catalog::{DeviceBytes, IndexCatalog};
+use crate::index::cpu_fallback::device_failure;
 use crate::index::devices::DeviceEngine;
 
 /// The devices that the engine choice selected for a build side.
@@ -60,7 +60,7 @@ impl JoinDevices {
         if self.forced {
             return Err(error.context("rmq.engine = 'cuda': a range join"));
         }
-        let reason = of_devices(&error).ok_or(error)?;
+        let reason = device_failure(&error).ok_or(error)?;
         log::warn!("the CPU answers a range join: {reason}");
         record_fallback();
         Ok(None)

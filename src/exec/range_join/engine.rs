@@ -10,12 +10,12 @@ use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::RmqOptions;
+use crate::common::ordered_type::key_bytes;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
+use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::devices::JoinDevices;
-use crate::exec::range_lookup::relation::expected_rows;
 use crate::index::catalog::IndexCatalog;
 use crate::index::devices::Target;
-use crate::index::sort_keys::key_bytes;
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 
 /// The engine choice of one join, made as soon as the number of build rows is known: at planning, or when they have been collected.

@@ -27,7 +27,7 @@ const NAME: &str = "rmq unique groups";
 pub(crate) enum Grouping {
     /// Each row is a group. The rows of each output partition.
     Singletons(Vec<Mutex<VecDeque<ReservedBatch>>>),
-    /// Groups may have several rows. The context has the rows that were read, for [`ReplayExec`](super::replay::ReplayExec).
+    /// Groups may have several rows. The context has the rows that were read, for [`ReplayExec`](crate::exec::unique_groups::replay::ReplayExec).
     Any(Arc<TaskContext>),
 }
 

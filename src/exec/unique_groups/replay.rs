@@ -1,4 +1,4 @@
-//! Replays rows that [`UniqueGroupsExec`](super::exec::UniqueGroupsExec) read before it ran the aggregate.
+//! Replays rows that [`UniqueGroupsExec`](crate::exec::unique_groups::exec::UniqueGroupsExec) read before it ran the aggregate.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -93,7 +93,7 @@ impl Replay {
     }
 }
 
-/// Returns its input's rows. Below a [`UniqueGroupsExec`](super::exec::UniqueGroupsExec) these are the rows that it has read already, and then
+/// Returns its input's rows. Below a [`UniqueGroupsExec`](crate::exec::unique_groups::exec::UniqueGroupsExec) these are the rows that it has read already, and then
 /// the rest of the input; in any other task context, the input itself.
 #[derive(Debug)]
 pub struct ReplayExec {

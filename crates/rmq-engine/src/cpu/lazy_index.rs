@@ -220,7 +220,6 @@ mod tests {
     use super::*;
     use crate::column::Validity;
     use crate::key::Encoding;
-    use rmq_testing::random;
 
     /// The result of a query: the bits of the value, and its position.
     type Found<K> = Option<(K, i64)>;
@@ -254,26 +253,24 @@ mod tests {
         found.collect()
     }
 
-    fn check<K: CpuKey>(state: &mut u64, encoding: Encoding<K>, of: impl Fn(u64) -> K)
+    fn check<K: CpuKey>(random: &mut fastrand::Rng, encoding: Encoding<K>, of: impl Fn(u64) -> K)
     where
         LazyIndex<K>: RangeIndex<K> + Late,
     {
-        let n = random(state, 700) as usize;
-        let few = 1 + random(state, 50);
-        let bits: Vec<K> = (0..n).map(|_| of(random(state, few))).collect();
-        let with_nulls = random(state, 2) == 0;
-        let valid: Vec<bool> = (0..n)
-            .map(|_| !with_nulls || random(state, 3) > 0)
-            .collect();
+        let n = random.usize(..700);
+        let few = 1 + random.u64(..50);
+        let bits: Vec<K> = (0..n).map(|_| of(random.u64(..few))).collect();
+        let with_nulls = random.u64(..2) == 0;
+        let valid: Vec<bool> = (0..n).map(|_| !with_nulls || random.u64(..3) > 0).collect();
         let mut chunks = vec![];
         let mut from = 0;
         // Chunks of one length except the last, or of any length including 0.
-        let (even, most) = (random(state, 2) == 0, 1 + random(state, 200));
+        let (even, most) = (random.u64(..2) == 0, 1 + random.u64(..200));
         while from < n {
-            let rows = if even { most } else { random(state, most + 1) };
+            let rows = if even { most } else { random.u64(..most + 1) };
             let to = n.min(from + rows as usize);
             let column = Column::new(Arc::new(bits[from..to].to_vec()), encoding);
-            let offset = random(state, 20) as usize;
+            let offset = random.usize(..20);
             let mut bitmap = vec![0x5A_u8; (offset + to - from).div_ceil(8)];
             for (bit, valid) in (offset..).zip(&valid[from..to]) {
                 bitmap[bit / 8] &= !(1 << (bit % 8));
@@ -291,20 +288,20 @@ mod tests {
         let options = BuildOptions::default();
         let index = LazyIndex::new(chunks, CpuEngine::new(), options);
         assert_eq!(index.len(), n);
-        let queries = random(state, 300);
-        let bound = |state: &mut u64| match random(state, 20) {
+        let queries = random.u64(..300);
+        let bound = |random: &mut fastrand::Rng| match random.u64(..20) {
             0 => i64::MIN,
             1 => i64::MAX,
-            _ => random(state, n as u64 + 20) as i64 - 10,
+            _ => random.u64(..n as u64 + 20) as i64 - 10,
         };
         let (left, right): (Vec<_>, Vec<_>) = (0..queries)
             .map(|_| {
-                let left = bound(state);
-                let near = left.saturating_add(random(state, 8) as i64 - 2);
-                let right = if random(state, 2) == 0 {
+                let left = bound(random);
+                let near = left.saturating_add(random.u64(..8) as i64 - 2);
+                let right = if random.u64(..2) == 0 {
                     near
                 } else {
-                    bound(state)
+                    bound(random)
                 };
                 (left, right)
             })
@@ -332,11 +329,11 @@ mod tests {
 
     #[test]
     fn scans_and_the_index_give_the_same_results() {
-        let state = &mut 88_172_645_463_325_252;
+        let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
         for _ in 0..150 {
-            check::<u32>(state, Encoding::float(), |v| (v as f32 - 9.0).to_bits());
-            check::<u64>(state, Encoding::signed().reversed(), |v| v.wrapping_sub(7));
-            check::<u128>(state, Encoding::unsigned(), |v| u128::MAX - u128::from(v));
+            check::<u32>(random, Encoding::float(), |v| (v as f32 - 9.0).to_bits());
+            check::<u64>(random, Encoding::signed().reversed(), |v| v.wrapping_sub(7));
+            check::<u128>(random, Encoding::unsigned(), |v| u128::MAX - u128::from(v));
         }
     }
 

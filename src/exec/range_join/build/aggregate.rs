@@ -10,7 +10,8 @@ use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::column::PreparedColumn;
 use crate::exec::range_join::build::value_index::ValueIndex;
 use crate::logical_plan::range_join::AggregateKind;
-use crate::range_agg::prefix_sums::{Counts, Sums};
+use crate::range_agg::counts::Counts;
+use crate::range_agg::prefix_sums::Sums;
 use crate::range_agg::values::Values;
 use crate::sorted::sorted_rows::SortedRows;
 

@@ -23,7 +23,8 @@ use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::sorted::bucket_sort::SortContext;
 use crate::sorted::permutation::RowPermutation;
-use crate::sorted::sorted_rows::{SortedRows, Unsorted};
+use crate::sorted::sort_rows::SortedRowsBuilder;
+use crate::sorted::sorted_rows::SortedRows;
 
 /// Sorts and indexes collected rows on a blocking thread.
 pub(crate) async fn sort_and_index(
@@ -101,7 +102,8 @@ impl SortAndIndex {
         };
         let count = batches.iter().map(RecordBatch::num_rows).sum();
         let equality_keys = self.columns.equality_keys(types);
-        let mut rows = SortedRowsBuilder::try_new(count, equality_keys, self.columns.range_key(types))?;
+        let mut rows =
+            SortedRowsBuilder::try_new(count, equality_keys, self.columns.range_key(types))?;
         let rows_memory = memory.new_empty();
         rows_memory.try_grow(rows.bytes())?;
         let columns = self.columns.values(types).iter();

@@ -14,7 +14,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::dictionaries::has_few_keys;
 use crate::exec::common::blocking::blocking;
-use crate::exec::common::once_per_run::Run;
+use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::build::collect::CollectedRows;
 use crate::exec::range_join::build_columns::BuildColumns;
@@ -35,7 +35,7 @@ const MAX_EAGERLY_SORTED_ROWS: usize = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct DeferredBuild {
     unsorted: Arc<UnsortedBuild>,
-    sorted: Run<SearchableBuild>,
+    sorted: SharedWork<SearchableBuild>,
 }
 
 /// The rows of the build side, and what sorting them needs.
@@ -90,7 +90,7 @@ impl DeferredBuild {
                     memory: Some(rows.memory),
                 })),
             }),
-            sorted: Run::default(),
+            sorted: SharedWork::default(),
         }
     }
 

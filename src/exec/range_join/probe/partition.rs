@@ -105,7 +105,7 @@ impl ProbePartition {
             let bound_index = self.spec.bounds.len();
             prevailing.extend_windows(&mut candidates, rows, bound_index, last_found)?;
         }
-        Ok(candidates.ranges())
+        Ok(candidates.into())
     }
 
     /// The positions of the build side with the equality keys of each row of a batch.

@@ -5,11 +5,11 @@ use arrow::array::{Array, ArrayRef};
 use arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, internal_err};
 
-use rmq_engine::CandidateRanges;
-use rmq_engine::LastFound;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::sorted_rows::SortedRows;
+use rmq_engine::CandidateRanges;
 use rmq_engine::Comparison;
+use rmq_engine::LastFound;
 
 /// Finds the prevailing row of each probe row of a batch.
 pub(crate) struct PrevailingRows {
@@ -63,7 +63,7 @@ impl PrevailingRows {
         for upper in &self.upper {
             is_valid = &is_valid & &OrderKeys::are_at_most(&lower, upper)?;
         }
-        windows.begin_with_last(&up_to_lower, &is_valid);
+        windows.begin_with_last(&up_to_lower, is_valid.set_indices());
         Ok(())
     }
 }

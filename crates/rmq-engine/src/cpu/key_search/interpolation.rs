@@ -593,17 +593,16 @@ mod tests {
     use super::*;
     use crate::cpu::key_search::order::are_sorted;
     use crate::key_search::LastFound;
-    use rmq_testing::random;
 
     /// Sorted keys, spread evenly or not at all, as signed numbers.
-    fn keys(state: &mut u64, rows: usize, round: u64) -> Vec<i64> {
+    fn keys(random: &mut fastrand::Rng, rows: usize, round: u64) -> Vec<i64> {
         let mut keys: Vec<i64> = (0..rows)
             .map(|_| {
                 let value = match round % 4 {
-                    0 => random(state, 1_000_000),
-                    1 => random(state, 8),
-                    2 => 1 << random(state, 62),
-                    _ => u64::MAX - random(state, 3),
+                    0 => random.u64(..1_000_000),
+                    1 => random.u64(..8),
+                    2 => 1 << random.u64(..62),
+                    _ => u64::MAX - random.u64(..3),
                 };
                 value.cast_signed() - 1000
             })
@@ -613,14 +612,14 @@ mod tests {
     }
 
     /// Bounds below, among and above these keys, in order or not.
-    fn bounds(state: &mut u64, keys: &[i64], count: usize, ordered: bool) -> Vec<i64> {
+    fn bounds(random: &mut fastrand::Rng, keys: &[i64], count: usize, ordered: bool) -> Vec<i64> {
         let mut bounds: Vec<i64> = (0..count)
-            .map(|_| match random(state, 10) {
+            .map(|_| match random.u64(..10) {
                 0 => i64::MIN,
                 1 => i64::MAX,
                 _ => {
-                    let position = random(state, keys.len() as u64) as usize;
-                    keys[position].wrapping_add(random(state, 3).cast_signed() - 1)
+                    let position = random.usize(..keys.len());
+                    keys[position].wrapping_add(random.u64(..3).cast_signed() - 1)
                 }
             })
             .collect();
@@ -679,16 +678,16 @@ mod tests {
 
     #[test]
     fn chunks_are_searched_like_one_slice() {
-        let state = &mut 1_442_695_040_888_963_407;
+        let random = &mut fastrand::Rng::with_seed(1_442_695_040_888_963_407);
         for round in 0..200 {
-            let rows = 1 + random(state, 300) as usize;
-            let keys = keys(state, rows, round);
+            let rows = 1 + random.usize(..300);
+            let keys = keys(random, rows, round);
             let mut chunks = vec![];
             let mut from = 0;
             while from < rows {
                 // Some are empty, some of one key.
-                let most = 1 + random(state, 100);
-                let to = rows.min(from + random(state, most) as usize);
+                let most = 1 + random.u64(..100);
+                let to = rows.min(from + random.u64(..most) as usize);
                 chunks.push(column(&keys[from..to]));
                 from = to;
             }
@@ -698,7 +697,7 @@ mod tests {
                 let key = Encoding::<u64>::signed().encode(key.cast_unsigned());
                 assert_eq!(sorted.key_at(position), key);
             }
-            let queried = bounds(state, &keys, 100, round % 2 == 0);
+            let queried = bounds(random, &keys, 100, round % 2 == 0);
             for comparison in COMPARISONS {
                 let mut candidates = CandidateRanges::all(queried.len(), rows);
                 let mut hints = LastFound::default();
@@ -722,14 +721,14 @@ mod tests {
 
     #[test]
     fn hints_do_not_change_results() {
-        let state = &mut 88_172_645_463_325_252;
+        let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
         for round in 0..60 {
             // Large enough for hints.
             let mut all = vec![];
             let mut starts = vec![0];
             for group in 0..3 {
-                let rows = MIN_GROUP_KEYS + random(state, 200) as usize;
-                all.append(&mut keys(state, rows, round + group));
+                let rows = MIN_GROUP_KEYS + random.usize(..200);
+                all.append(&mut keys(random, rows, round + group));
                 starts.push(all.len());
             }
             let sorted = CpuKeySearch::from_columns(&[column(&all)], &starts);
@@ -737,9 +736,8 @@ mod tests {
                 let mut found = LastFound::default();
                 // The hints of one batch serve the next.
                 for batch in 0..4 {
-                    let queried = bounds(state, &all, 150, batch != 2);
-                    let groups: Vec<u32> =
-                        queried.iter().map(|_| random(state, 3) as u32).collect();
+                    let queried = bounds(random, &all, 150, batch != 2);
+                    let groups: Vec<u32> = queried.iter().map(|_| random.u64(..3) as u32).collect();
                     let mut candidates = CandidateRanges::of_groups(groups.clone(), &starts);
                     let hints = found.of_bound(1);
                     narrow(&sorted, &mut candidates, comparison, &queried, hints);

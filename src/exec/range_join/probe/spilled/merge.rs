@@ -12,11 +12,11 @@ use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::array_bytes::arrays_bytes;
 use crate::common::dictionaries::select;
+use crate::common::ordered_type::value_type;
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::spill::key_extent::comparable;
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::index::sort_keys::value_type;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate};
 use crate::range_agg::float_sums::add_float_sums;
 use crate::range_agg::prefix_sums::Sums;
