@@ -129,7 +129,7 @@ impl PartitionEvaluator for FrameEvaluator {
         // DataFusion's tasks use all cores already, so each index is built on one thread.
         let chunks = Chunks {
             arrays: vec![Arc::clone(value)],
-            held_by_table: true,
+            owned_elsewhere: true,
         };
         let RangeFunction { extreme, position } = self.function;
         let index = ColumnIndex::on_cpu(&chunks, value.data_type(), extreme, 1)?;

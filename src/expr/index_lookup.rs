@@ -24,9 +24,9 @@ use crate::index::ready_index::ReadyIndex;
 /// The unique id of a run of a plan, as a column. The rows of the run share its memory, whose reference count tells whether the run has
 /// ended.
 #[derive(Debug, Clone)]
-pub(crate) struct RunNumber(UInt64Array);
+pub(crate) struct RunId(UInt64Array);
 
-impl Default for RunNumber {
+impl Default for RunId {
     /// A new id.
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -34,7 +34,7 @@ impl Default for RunNumber {
     }
 }
 
-impl RunNumber {
+impl RunId {
     /// The type of a column of run ids: a dictionary, whose values are shared when rows are copied.
     pub(crate) fn data_type() -> DataType {
         DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::UInt64))
@@ -55,11 +55,11 @@ impl RunNumber {
 
 /// Where an operator stores the index of each run, and an expression finds it. Two slots are equal if they are the same object.
 #[derive(Debug, Clone, Default)]
-pub struct IndexSlot(Arc<Mutex<Vec<(RunNumber, ReadyIndex)>>>);
+pub struct IndexSlot(Arc<Mutex<Vec<(RunId, ReadyIndex)>>>);
 
 impl IndexSlot {
     /// Stores the index of a run. Drops the indexes of ended runs: those whose id only the operator's slots, `slots` in number, refer to.
-    pub(crate) fn put(&self, run: &RunNumber, index: ReadyIndex, slots: usize) {
+    pub(crate) fn put(&self, run: &RunId, index: ReadyIndex, slots: usize) {
         let mut indexes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         indexes.retain(|(run, _)| run.references() > slots);
         // Each partition stores the same index.

@@ -161,7 +161,7 @@ impl Default for IndexCatalog {
 
 /// A description of a cached index: a row of `rmq_indexes()`.
 #[derive(Debug, Clone)]
-pub struct HeldIndexInfo {
+pub struct CachedIndexInfo {
     /// The table, with its catalog and schema.
     pub table: String,
     /// The column.
@@ -397,13 +397,13 @@ impl IndexCatalog {
     }
 
     /// Lists the cached indexes, ordered by table, column, direction and engine.
-    pub fn list(&self) -> Vec<HeldIndexInfo> {
+    pub fn list(&self) -> Vec<CachedIndexInfo> {
         let mut entries = self.lock();
         entries.by_key.retain(|_, e| e.version.is_alive());
         let mut list: Vec<_> = entries
             .by_key
             .iter()
-            .map(|(key, entry)| HeldIndexInfo {
+            .map(|(key, entry)| CachedIndexInfo {
                 table: key.column.table_reference().to_string(),
                 column: key.column.column.clone(),
                 extreme: key.extreme,

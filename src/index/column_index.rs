@@ -15,7 +15,7 @@ use crate::index::devices::DeviceEngine;
 use crate::index::key_index::{Answer, KeyIndex};
 use crate::index::sort_keys::{Chunks, Encoded, encode};
 use rmq_engine::Extreme;
-use rmq_engine::cpu::{CpuEngine, Late};
+use rmq_engine::cpu::{CpuEngine, LazyBuild};
 use rmq_engine::{BuildOptions, ColumnSize, Engine, EngineError};
 
 /// An index that finds the smallest, or the largest, values of ranges of a column, and their positions.
@@ -27,7 +27,7 @@ pub(crate) struct ColumnIndex {
     /// Of an index on devices: answers when these fail.
     cpu_fallback: Option<CpuFallback>,
     /// Of an index that is built on demand: builds it.
-    lazy: Option<Arc<dyn Late>>,
+    lazy: Option<Arc<dyn LazyBuild>>,
 }
 
 impl ColumnIndex {
@@ -60,9 +60,9 @@ impl ColumnIndex {
         let arrays = chunks.arrays.iter().map(|a| make_array(a.to_data()));
         let chunks = Chunks {
             arrays: arrays.collect(),
-            held_by_table: chunks.held_by_table,
+            owned_elsewhere: chunks.owned_elsewhere,
         };
-        index.copied_bytes = if chunks.held_by_table {
+        index.copied_bytes = if chunks.owned_elsewhere {
             0
         } else {
             chunks.bytes()
@@ -76,7 +76,7 @@ impl ColumnIndex {
     ///
     /// # Errors
     /// The engine's.
-    pub(crate) fn of_on_devices(
+    pub(crate) fn from_encoded_on_devices(
         engine: &dyn DeviceEngine,
         encoded: Encoded,
         options: &BuildOptions,
@@ -143,7 +143,7 @@ impl ColumnIndex {
     ///
     /// # Errors
     /// The engine's.
-    pub(crate) fn build_late(&self) -> Result<bool, EngineError> {
+    pub(crate) fn build_lazy(&self) -> Result<bool, EngineError> {
         self.lazy.as_ref().map_or(Ok(false), |lazy| lazy.build())
     }
 
@@ -159,7 +159,7 @@ impl ColumnIndex {
     }
 
     /// Estimates the host memory that the index of a column takes beside the column, in bytes.
-    pub(crate) fn estimate_of(
+    pub(crate) fn estimate_index(
         engine: &dyn Engine,
         chunks: &Chunks,
         data_type: &DataType,

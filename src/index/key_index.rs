@@ -10,7 +10,7 @@ use crate::common::errors::engine_error;
 use crate::common::ranges::Ranges;
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Encoded, KeyColumn};
-use rmq_engine::cpu::{Late, late_u32, late_u64, late_u128};
+use rmq_engine::cpu::{LazyBuild, lazy_index_u32, lazy_index_u64, lazy_index_u128};
 use rmq_engine::{BuildOptions, Column, Engine, EngineError, Key, Memory, Outputs, RangeIndex};
 
 /// An engine's index, and the decoder of its keys.
@@ -74,7 +74,7 @@ impl KeyIndex {
     pub(crate) fn lazy(
         chunks: Vec<Encoded>,
         options: BuildOptions,
-    ) -> Result<(Self, Arc<dyn Late>)> {
+    ) -> Result<(Self, Arc<dyn LazyBuild>)> {
         fn columns<K>(
             chunks: Vec<Encoded>,
             of_width: impl Fn(KeyColumn) -> Option<Column<K>>,
@@ -87,17 +87,17 @@ impl KeyIndex {
             return exec_err!("a column to be indexed has no piece");
         };
         let decoder = first.decoder.clone();
-        let (index, lazy): (_, Arc<dyn Late>) = match &first.column {
+        let (index, lazy): (_, Arc<dyn LazyBuild>) = match &first.column {
             KeyColumn::W32(_) => {
-                let lazy = late_u32(columns(chunks, KeyColumn::into_32)?, options);
+                let lazy = lazy_index_u32(columns(chunks, KeyColumn::into_32)?, options);
                 (AnyWidth::W32(Arc::clone(&lazy) as _), lazy)
             }
             KeyColumn::W64(_) => {
-                let lazy = late_u64(columns(chunks, KeyColumn::into_64)?, options);
+                let lazy = lazy_index_u64(columns(chunks, KeyColumn::into_64)?, options);
                 (AnyWidth::W64(Arc::clone(&lazy) as _), lazy)
             }
             KeyColumn::W128(_) => {
-                let lazy = late_u128(columns(chunks, KeyColumn::into_128)?, options);
+                let lazy = lazy_index_u128(columns(chunks, KeyColumn::into_128)?, options);
                 (AnyWidth::W128(Arc::clone(&lazy) as _), lazy)
             }
         };

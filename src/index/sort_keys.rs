@@ -29,7 +29,7 @@ pub(crate) struct Chunks {
     pub(crate) arrays: Vec<ArrayRef>,
     /// Whether the memory of the arrays is accounted for elsewhere, such as by a table in memory: an index that borrows from them
     /// then takes no memory of its own.
-    pub(crate) held_by_table: bool,
+    pub(crate) owned_elsewhere: bool,
 }
 
 impl Chunks {
@@ -51,7 +51,7 @@ impl Chunks {
             // The concatenated values, their sort order, their ranks and the distinct values.
             Some(KeyLayout::Rank) => 2 * bytes() + 2 * size_of::<u32>() * rows,
             Some(KeyLayout::Native(..)) if self.arrays.len() == 1 => {
-                if self.held_by_table {
+                if self.owned_elsewhere {
                     0
                 } else {
                     bytes()
@@ -230,7 +230,7 @@ fn concatenate(
             })?
         }
     };
-    let borrowed = plain && chunks.arrays.len() == 1 && chunks.held_by_table;
+    let borrowed = plain && chunks.arrays.len() == 1 && chunks.owned_elsewhere;
     let copied = if borrowed {
         0
     } else {

@@ -25,7 +25,7 @@ use datafusion::logical_expr::{
 };
 
 use crate::common::range_function::RangeFunction;
-use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot, RunNumber};
+use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot, RunId};
 use crate::logical_plan::range_lookup::Source;
 
 /// An index, and the expression that queries it.
@@ -57,7 +57,7 @@ impl PrepareIndexes {
     /// A schema error if the input has an unqualified column of this name.
     pub fn try_new(input: LogicalPlan, lookups: Vec<IndexLookup>, run: String) -> Result<Self> {
         let old = input.schema();
-        let field = Arc::new(Field::new(&run, RunNumber::data_type(), false));
+        let field = Arc::new(Field::new(&run, RunId::data_type(), false));
         let fields = old.iter().map(|(q, f)| (q.cloned(), Arc::clone(f)));
         let fields = fields.chain([(None, field)]).collect();
         let dependencies = old.functional_dependencies().clone();

@@ -19,7 +19,7 @@ use crate::exec::range_lookup::call::PhysicalCall;
 use crate::exec::range_lookup::exec::RangeLookupExec;
 use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
 use crate::exec::range_lookup::relation::Relation;
-use crate::exec::range_lookup::required::Demand;
+use crate::exec::range_lookup::required::IndexUse;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::index::catalog::IndexCatalog;
 use crate::logical_plan::prepare_indexes::{IndexLookup, PrepareIndexes, with_fresh_slots};
@@ -178,7 +178,7 @@ impl ExtensionPlanner for RangeLookupPlanner {
         };
         let ranges = expected_rows(input);
         if let Some(node) = node.as_any().downcast_ref::<PrepareIndexes>() {
-            let demand = Demand {
+            let demand = IndexUse {
                 ranges,
                 in_expression: true,
             };
@@ -213,7 +213,7 @@ impl ExtensionPlanner for RangeLookupPlanner {
         let physical = |bound: &Expr| {
             planner.create_physical_expr(bound, logical.schema(), session, planning_ctx)
         };
-        let demand = Demand {
+        let demand = IndexUse {
             ranges,
             in_expression: false,
         };

@@ -156,7 +156,7 @@ fn borrow_values(chunks: &[ArrayRef], permutation: &RowPermutation) -> Option<Sc
     let [chunk] = chunks else {
         return None;
     };
-    if !permutation.are_as_they_came() || chunk.null_count() > 0 {
+    if !permutation.is_identity() || chunk.null_count() > 0 {
         return None;
     }
     let values = chunk.as_primitive::<Float64Type>().values();
@@ -266,7 +266,7 @@ mod tests {
 
     fn whole(values: &[f64]) -> FloatSums {
         let array: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
-        FloatSums::from_chunks(&[array], &RowPermutation::as_they_came(values.len()))
+        FloatSums::from_chunks(&[array], &RowPermutation::identity(values.len()))
     }
 
     /// Values of many magnitudes, `kind` telling which; some cancel others out.
@@ -436,14 +436,14 @@ mod tests {
             // All rows in order, or most rows in reverse order.
             let (permutation, order) = if round % 2 == 0 {
                 let order = (0..u32::try_from(rows).unwrap()).collect::<Vec<_>>();
-                (RowPermutation::as_they_came(rows), order)
+                (RowPermutation::identity(rows), order)
             } else {
                 let order: Vec<u32> = (0..u32::try_from(rows).unwrap())
                     .rev()
                     .filter(|row| row % 7 != 3)
                     .collect();
                 (
-                    RowPermutation::of_order(order.clone(), rows).unwrap(),
+                    RowPermutation::from_order(order.clone(), rows).unwrap(),
                     order,
                 )
             };
@@ -501,7 +501,7 @@ mod tests {
         for kind in 0..5 {
             let column = values(random, 300, kind);
             let sums = whole(&column);
-            let counts = Counts::of(&[], &RowPermutation::as_they_came(300)).unwrap();
+            let counts = Counts::of(&[], &RowPermutation::identity(300)).unwrap();
             let part = |left: i64, right: i64| {
                 let range = Ranges::new(vec![left], vec![right]);
                 [sums.sums(&range, &counts), sums.sums_low(&range, &counts)]
@@ -559,7 +559,7 @@ mod tests {
         }
         let array: ArrayRef = Arc::new(Float64Array::from(column.clone()));
         let moved = take(&array, &UInt32Array::from(order), None).unwrap();
-        let moved = FloatSums::from_chunks(&[moved], &RowPermutation::as_they_came(3000));
+        let moved = FloatSums::from_chunks(&[moved], &RowPermutation::identity(3000));
         let bits = moved.sum(0, 3000).hi.to_bits();
         assert_eq!(bits, whole(&column).sum(0, 3000).hi.to_bits());
     }
@@ -567,7 +567,7 @@ mod tests {
     #[test]
     fn plain_floats_in_order_are_not_copied() {
         let plain: ArrayRef = Arc::new(Float64Array::from(vec![1.5; 160]));
-        let permutation = RowPermutation::as_they_came(160);
+        let permutation = RowPermutation::identity(160);
         let sums = FloatSums::from_chunks(std::slice::from_ref(&plain), &permutation);
         assert!(sums.borrows_column());
         assert_eq!(FloatSums::estimate(&[plain], &permutation), 10 * 16);

@@ -63,11 +63,11 @@ impl Sums {
                 true
             };
         }
-        with_exact_type!(data_type, yes, Self::are_rounded(data_type))
+        with_exact_type!(data_type, yes, Self::is_rounded(data_type))
     }
 
     /// Whether sums of values of this type are rounded, and so have rounding errors.
-    pub(crate) fn are_rounded(data_type: &DataType) -> bool {
+    pub(crate) fn is_rounded(data_type: &DataType) -> bool {
         data_type == &DataType::Float64
     }
 
@@ -86,7 +86,7 @@ impl Sums {
                 Box::new(PrefixSums::<$type>::new(chunks, data_type, permutation))
             };
         }
-        if Self::are_rounded(data_type) {
+        if Self::is_rounded(data_type) {
             let kind = Kind::Floats(FloatSums::from_chunks(chunks, permutation));
             return Ok(Self { counts, kind });
         }
@@ -105,14 +105,14 @@ impl Sums {
         data_type: &DataType,
         permutation: &RowPermutation,
     ) -> usize {
-        if Self::are_rounded(data_type) {
+        if Self::is_rounded(data_type) {
             return FloatSums::estimate(chunks, permutation);
         }
         (permutation.len() + 1) * data_type.primitive_width().unwrap_or_default()
     }
 
     /// Whether the sums refer to the memory of the column that they were built of.
-    pub(crate) fn borrow_column(&self) -> bool {
+    pub(crate) fn borrows_column(&self) -> bool {
         matches!(&self.kind, Kind::Floats(sums) if sums.borrows_column())
     }
 
@@ -146,7 +146,7 @@ impl Sums {
     ///
     /// # Errors
     /// An internal error for types whose sums are exact.
-    pub(crate) fn rests(&self, ranges: &Ranges) -> Result<ArrayRef> {
+    pub(crate) fn sums_low(&self, ranges: &Ranges) -> Result<ArrayRef> {
         match &self.kind {
             Kind::Exact(_) => internal_err!("exact sums have no rest"),
             Kind::Floats(sums) => Ok(sums.sums_low(ranges, &self.counts)),

@@ -124,8 +124,8 @@ mod tests {
             .collect();
         // All rows except two, in reverse order.
         let order = (0..12).rev().filter(|row| ![3, 8].contains(row));
-        let reordered = RowPermutation::of_order(order.collect(), 12).unwrap();
-        for permutation in [RowPermutation::as_they_came(12), reordered] {
+        let reordered = RowPermutation::from_order(order.collect(), 12).unwrap();
+        for permutation in [RowPermutation::identity(12), reordered] {
             let whole = Values::of(&chunks, &DataType::Utf8, &permutation).unwrap();
             assert_eq!(whole.parts.len(), 1);
             let parts = Values::new(chunks.clone(), &permutation);

@@ -26,7 +26,7 @@ pub(crate) fn arrange(
     check: &dyn Fn() -> Result<()>,
 ) -> Result<Encoded> {
     // Values must be ranked all together.
-    if is_encoded_whole(chunks, data_type) && permutation.are_as_they_came() {
+    if is_encoded_whole(chunks, data_type) && permutation.is_identity() {
         return encode(chunks, data_type, extreme);
     }
     let mut parts = encode_chunks(chunks, data_type, extreme);
@@ -59,14 +59,14 @@ pub(crate) fn arrange(
 ///
 /// # Errors
 /// Those of [`arrange`].
-pub(crate) fn arrange_in_pieces(
+pub(crate) fn arrange_chunks(
     chunks: &Chunks,
     data_type: &DataType,
     extreme: Extreme,
     permutation: &RowPermutation,
     check: &dyn Fn() -> Result<()>,
 ) -> Result<Vec<Encoded>> {
-    if permutation.are_as_they_came() && is_borrowed(data_type) {
+    if permutation.is_identity() && is_borrowed(data_type) {
         encode_chunks(chunks, data_type, extreme).collect()
     } else {
         let arranged = arrange(chunks, data_type, extreme, permutation, check)?;
@@ -93,19 +93,19 @@ fn encode_chunks(
     parts.into_iter().map(move |arrays| {
         let chunks = Chunks {
             arrays: arrays.to_vec(),
-            held_by_table: true,
+            owned_elsewhere: true,
         };
         encode(&chunks, data_type, extreme)
     })
 }
 
-/// Estimates the peak number of bytes that [`arrange`] takes, or the concatenation of what [`arrange_in_pieces`] returns.
-pub(crate) fn arranging_bytes(
+/// Estimates the peak number of bytes that [`arrange`] takes, or the concatenation of what [`arrange_chunks`] returns.
+pub(crate) fn estimate_arrange(
     chunks: &Chunks,
     data_type: &DataType,
     permutation: &RowPermutation,
 ) -> usize {
-    let is_identity = chunks.arrays.len() < 2 && permutation.are_as_they_came();
+    let is_identity = chunks.arrays.len() < 2 && permutation.is_identity();
     let ranks = if is_identity || is_ranked(data_type) {
         chunks.copy_bytes(data_type)
     } else {

@@ -23,7 +23,7 @@ pub(crate) enum DeviceKeys {
 
 /// Ranges of keys, gathered from batches to be searched at once. Each side has at most one bound.
 #[derive(Debug)]
-pub(crate) struct KeysAsked {
+pub(crate) struct KeyRangeBatch {
     /// The first position of each row's segment.
     starts: Vec<u32>,
     /// The end of each row's segment, exclusive.
@@ -42,7 +42,7 @@ struct SideBounds {
     inclusive: bool,
 }
 
-impl KeysAsked {
+impl KeyRangeBatch {
     /// Returns an empty list for keys of this type; `None` if a side has several bounds.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl KeysAsked {
     /// Adds the bounds of a batch, in the order of the comparisons, within these candidates. A row with a NULL bound has no range.
     ///
     /// # Errors
-    /// An execution error if a bound was not announced to [`KeysAsked::try_new`].
+    /// An execution error if a bound was not announced to [`KeyRangeBatch::try_new`].
     pub(crate) fn add(
         &mut self,
         mut candidates: CandidateRanges,
@@ -117,7 +117,7 @@ impl DeviceKeys {
     ///
     /// # Errors
     /// Errors of devices.
-    pub(crate) fn find(&self, asked: &KeysAsked) -> Result<Ranges, EngineError> {
+    pub(crate) fn find(&self, asked: &KeyRangeBatch) -> Result<Ranges, EngineError> {
         match self {
             Self::W32(keys) => find(&**keys, asked, |keys| match keys {
                 OrderKeys::W32(columns) => Some(columns),
@@ -138,7 +138,7 @@ impl DeviceKeys {
 /// Searches with bounds of one width; `columns` returns them if they have it.
 fn find<K: Key>(
     search: &dyn KeySearch<K>,
-    asked: &KeysAsked,
+    asked: &KeyRangeBatch,
     columns: impl Fn(&OrderKeys) -> Option<&Vec<Column<K>>>,
 ) -> Result<Ranges, EngineError> {
     // Bounds of another width give no keys, which is an error because the lengths differ.

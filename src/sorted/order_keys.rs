@@ -72,7 +72,7 @@ impl OrderKeys {
         }
         let chunks = Chunks {
             arrays: vec![normalize_float_zero(values)],
-            held_by_table: true,
+            owned_elsewhere: true,
         };
         let column = encode(&chunks, data_type, Extreme::Min)?.column;
         let bytes = column.bytes();

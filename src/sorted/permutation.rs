@@ -35,7 +35,7 @@ impl RowPermutation {
     }
 
     /// The identity of `len` rows.
-    pub(crate) fn as_they_came(len: usize) -> Self {
+    pub(crate) fn identity(len: usize) -> Self {
         Self::new(None, len)
     }
 
@@ -43,7 +43,7 @@ impl RowPermutation {
     ///
     /// # Errors
     /// If the memory is not available.
-    pub(crate) fn of_valid(valid: impl ExactSizeIterator<Item = bool>) -> Result<Self> {
+    pub(crate) fn from_valid(valid: impl ExactSizeIterator<Item = bool>) -> Result<Self> {
         let mut positions = Numbers::zeroed(valid.len()).map_err(engine_error)?;
         let mut len = 0;
         for (position, valid) in positions.iter_mut().zip(valid) {
@@ -71,7 +71,7 @@ impl RowPermutation {
         }
         starts.push(sum);
         if ordered {
-            return Ok((Self::as_they_came(sum), starts));
+            return Ok((Self::identity(sum), starts));
         }
         let mut positions = ids.into_plain(context.memory)?;
         let mut next: Vec<u32> = starts.iter().map(|start| number(*start)).collect();
@@ -105,7 +105,7 @@ impl RowPermutation {
     ///
     /// # Errors
     /// If the memory is not available.
-    pub(crate) fn of_order(order: Vec<u32>, rows: usize) -> Result<Self> {
+    pub(crate) fn from_order(order: Vec<u32>, rows: usize) -> Result<Self> {
         let mut positions = Numbers::zeroed(rows).map_err(engine_error)?;
         positions.fill(LEFT_OUT);
         for (position, row) in order.iter().enumerate() {
@@ -124,7 +124,7 @@ impl RowPermutation {
     }
 
     /// Whether this is the identity.
-    pub(crate) fn are_as_they_came(&self) -> bool {
+    pub(crate) fn is_identity(&self) -> bool {
         self.positions.is_none()
     }
 
@@ -135,7 +135,7 @@ impl RowPermutation {
     }
 
     /// Bytes that remain allocated when this is dropped, because others share the order.
-    pub(crate) fn order_kept(&self) -> usize {
+    pub(crate) fn shared_order_bytes(&self) -> usize {
         let shared = self.order.get().filter(|o| Arc::strong_count(o) > 1);
         shared.map_or(0, |order| size_of_val(order.as_slice()))
     }

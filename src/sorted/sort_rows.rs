@@ -95,10 +95,10 @@ impl SortedRowsBuilder {
         let rows = self.len();
         let nulls = self.nulls.finish().filter(|n| n.null_count() > 0);
         let (permutation, starts) = match (&self.groups, nulls) {
-            (None, None) => (RowPermutation::as_they_came(rows), vec![0, rows]),
+            (None, None) => (RowPermutation::identity(rows), vec![0, rows]),
             (None, Some(nulls)) => {
                 memory.try_grow(rows * size_of::<u32>())?;
-                let permutation = RowPermutation::of_valid(nulls.iter())?;
+                let permutation = RowPermutation::from_valid(nulls.iter())?;
                 let starts = vec![0, permutation.len()];
                 (permutation, starts)
             }
@@ -144,7 +144,7 @@ fn sort<K: SearchKey>(
         return Ok((K::search_over(&[], starts), permutation));
     };
     let one_group = starts.len() == 2;
-    if permutation.are_as_they_came() && (one_group || columns.len() == 1) {
+    if permutation.is_identity() && (one_group || columns.len() == 1) {
         let sorted = if one_group {
             K::are_sorted(&columns)
         } else {
@@ -159,7 +159,7 @@ fn sort<K: SearchKey>(
     context
         .memory
         .try_grow(permutation.len() * size_of::<K>())?;
-    let (mut keys, sorted) = if permutation.are_as_they_came() {
+    let (mut keys, sorted) = if permutation.is_identity() {
         concatenate(&columns, encoding, starts, context)?
     } else {
         let chunks = columns.iter().map(Column::bits);
@@ -287,5 +287,5 @@ fn sort_bytes(
         sort_in_steps(group.iter().copied(), &mut sorted, compare, context)?;
         group.copy_from_slice(&sorted);
     }
-    RowPermutation::of_order(order, keys.num_rows())
+    RowPermutation::from_order(order, keys.num_rows())
 }

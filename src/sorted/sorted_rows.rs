@@ -14,7 +14,7 @@ use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
 use rmq_engine::cpu::CpuKeySearch;
 use rmq_engine::{
-    BoundHints, CandidateRanges, Column, Comparison, EngineError, Key, KeySearch, LastFound,
+    BoundHints, CandidateRanges, Column, Comparison, EngineError, Key, KeySearch, SearchHints,
     SortedKeys,
 };
 
@@ -85,7 +85,7 @@ impl SortedRows {
         candidates: &mut CandidateRanges,
         (number, comparison): (usize, Comparison),
         bounds: &ArrayRef,
-        last_found: &mut LastFound,
+        last_found: &mut SearchHints,
     ) -> Result<()> {
         let (targets, nulls) = OrderKeys::of(bounds)?;
         if let Some(nulls) = nulls {
@@ -246,7 +246,7 @@ mod tests {
             check: &|| Ok(()),
         };
         // Hints from other rows must not change results.
-        let mut last_found = LastFound::default();
+        let mut last_found = SearchHints::default();
         for round in 0..200 {
             let rows = usize::try_from(random.u64(..60)).expect("a small number");
             let spread = [3, 20, 1_000_000][round % 3];

@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, DurationMillisecondArray, RecordBatch, StringArray,
 use datafusion::catalog::{MemTable, TableFunctionArgs, TableFunctionImpl, TableProvider};
 use datafusion::common::{Result, plan_err};
 
-use crate::index::catalog::{HeldIndexInfo, IndexCatalog};
+use crate::index::catalog::{CachedIndexInfo, IndexCatalog};
 
 /// The table function `rmq_indexes`.
 #[derive(Debug)]
@@ -32,13 +32,13 @@ impl TableFunctionImpl for IndexesFunction {
             );
         }
         let held = self.catalog.list();
-        let strings = |f: &dyn Fn(&HeldIndexInfo) -> String| -> ArrayRef {
+        let strings = |f: &dyn Fn(&CachedIndexInfo) -> String| -> ArrayRef {
             Arc::new(StringArray::from_iter_values(held.iter().map(f)))
         };
-        let numbers = |f: &dyn Fn(&HeldIndexInfo) -> u64| -> ArrayRef {
+        let numbers = |f: &dyn Fn(&CachedIndexInfo) -> u64| -> ArrayRef {
             Arc::new(UInt64Array::from_iter_values(held.iter().map(f)))
         };
-        let age = |h: &HeldIndexInfo| i64::try_from(h.age.as_millis()).unwrap_or(i64::MAX);
+        let age = |h: &CachedIndexInfo| i64::try_from(h.age.as_millis()).unwrap_or(i64::MAX);
         let age: ArrayRef = Arc::new(DurationMillisecondArray::from_iter_values(
             held.iter().map(age),
         ));

@@ -113,9 +113,9 @@ fn segment_ends(positions: &[usize]) -> Result<Vec<u32>, EngineError> {
 
 /// Where the searches of one stream ended, for each of its bounds: searches of the next batch begin there. Empty at first.
 #[derive(Debug, Default)]
-pub struct LastFound(Vec<BoundHints>);
+pub struct SearchHints(Vec<BoundHints>);
 
-impl LastFound {
+impl SearchHints {
     /// Returns the hints of the bound with this number.
     pub fn of_bound(&mut self, bound: usize) -> &mut BoundHints {
         if self.0.len() <= bound {

@@ -23,7 +23,7 @@ pub use engine::{BuildOptions, ColumnSize, Engine, RangeIndex};
 pub use error::EngineError;
 pub use index::{Index, Value};
 pub use key::{Encoding, Extreme, Key};
-pub use key_search::{BoundHints, KeyBound, KeyRanges, KeySearch, LastFound, SortedKeys};
+pub use key_search::{BoundHints, KeyBound, KeyRanges, KeySearch, SearchHints, SortedKeys};
 #[doc(hidden)]
 pub use outputs::OutputBuffer as Memory;
 pub use outputs::{Answers, OutputBuffer, Outputs};

@@ -41,7 +41,7 @@ pub(crate) trait AnswerBatches: Send + Sync + 'static {
 /// gathered so far, so that rows of a slow input don't wait.
 ///
 /// Dropping the stream frees its memory once the batches in flight are answered, within milliseconds.
-pub(crate) struct Gathering {
+pub(crate) struct DeviceBatcher {
     answering: Arc<dyn AnswerBatches>,
     /// `None` after the end of the input.
     input: Option<BoxStream<'static, Result<RecordBatch>>>,
@@ -61,7 +61,7 @@ struct Answered {
     memory: MemoryReservation,
 }
 
-impl Gathering {
+impl DeviceBatcher {
     pub(crate) fn new(
         answering: Arc<dyn AnswerBatches>,
         input: BoxStream<'static, Result<RecordBatch>>,
@@ -121,7 +121,7 @@ impl Gathering {
     }
 }
 
-impl Stream for Gathering {
+impl Stream for DeviceBatcher {
     type Item = Result<RecordBatch>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {

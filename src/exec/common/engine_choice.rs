@@ -17,7 +17,7 @@ use rmq_engine::{BuildOptions, ColumnSize, EngineError};
 pub(crate) struct Decision {
     pub(crate) target: Target,
     /// Whether the option `rmq.engine` forces this engine, so that there is no fallback.
-    pub(crate) demanded: bool,
+    pub(crate) forced: bool,
     why: String,
 }
 
@@ -26,7 +26,7 @@ impl Decision {
     pub(crate) fn cpu(why: impl Into<String>) -> Self {
         Self {
             target: Target::Cpu,
-            demanded: false,
+            forced: false,
             why: why.into(),
         }
     }
@@ -34,7 +34,7 @@ impl Decision {
     fn forced(target: Target) -> Self {
         Self {
             target,
-            demanded: true,
+            forced: true,
             why: String::new(),
         }
     }
@@ -65,7 +65,7 @@ pub(crate) struct Case<'a> {
     /// The number of partitions that query the index at the same time.
     pub(crate) partitions: usize,
     /// Whether the session caches the index on this engine.
-    pub(crate) is_held: &'a (dyn Fn(&Target) -> bool + Sync),
+    pub(crate) is_cached: &'a (dyn Fn(&Target) -> bool + Sync),
 }
 
 /// Chooses the engine for one index; `None` if the choice depends on the number of rows, which is not known yet.
@@ -111,8 +111,8 @@ pub(crate) async fn decide(
         search_key_bytes: case.search_key_bytes,
         ranges: case.ranges,
         cores: case.partitions,
-        ready_on_cpu: (case.is_held)(&Target::Cpu),
-        ready_on_cuda: on_cuda.is_some_and(|target| (case.is_held)(&target)),
+        ready_on_cpu: (case.is_cached)(&Target::Cpu),
+        ready_on_cuda: on_cuda.is_some_and(|target| (case.is_cached)(&target)),
         open: known.is_some(),
     };
     let costs = catalog.devices().source().costs();
@@ -144,7 +144,7 @@ pub(crate) async fn decide(
     }
     Ok(Some(Decision {
         target: Target::Devices(engine),
-        demanded: false,
+        forced: false,
         why,
     }))
 }

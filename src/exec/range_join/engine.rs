@@ -81,7 +81,7 @@ impl RangeJoinEngine {
                 engine,
                 catalog: Arc::clone(&self.catalog),
                 memory_limit: options.device_memory_limit,
-                forced: decision.demanded,
+                forced: decision.forced,
             }),
         });
         Ok(devices.filter(|_| rows > 0))
@@ -112,7 +112,7 @@ impl RangeJoinEngine {
             ranges: self.probe_rows,
             in_expression: false,
             partitions: self.partitions,
-            is_held: &never,
+            is_cached: &never,
         };
         decide(&self.catalog, options, &case).await
     }

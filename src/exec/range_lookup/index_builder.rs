@@ -15,7 +15,7 @@ use crate::common::options::RmqOptions;
 use crate::common::ordered_type::value_type;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::Decision;
-use crate::exec::range_lookup::required::{Demand, IndexId, RequiredIndexes};
+use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
 use crate::exec::range_lookup::scan::{ScanVersion, load_columns, read_version};
 use crate::exec::range_lookup::source::{RelationSource, column_type};
 use crate::index::catalog::ReservedIndex;
@@ -47,7 +47,7 @@ impl PreparedIndex {
             id,
             ready: ReadyIndex {
                 reserved,
-                allow_cpu_fallback: !decision.demanded,
+                allow_cpu_fallback: !decision.forced,
             },
             built,
             fell_back: false,
@@ -67,7 +67,7 @@ pub(crate) struct IndexBuilder<'a> {
 struct MissingIndex {
     id: IndexId,
     data_type: DataType,
-    index_use: Demand,
+    index_use: IndexUse,
     decision: Option<Decision>,
 }
 
@@ -206,7 +206,7 @@ impl<'a> IndexBuilder<'a> {
                 self.cache(&id, &decision.target, &index, loaded);
                 return Ok(PreparedIndex::new(id, index, &decision, built));
             }
-            Err(error) if decision.demanded => {
+            Err(error) if decision.forced => {
                 let label = input.label;
                 return Err(error.context(format!("rmq.engine = 'cuda': the index of {label}")));
             }
@@ -235,7 +235,7 @@ impl<'a> IndexBuilder<'a> {
     async fn decide(
         &self,
         id: &IndexId,
-        index_use: Demand,
+        index_use: IndexUse,
         rows: usize,
         data_type: &DataType,
     ) -> Result<Option<Decision>> {

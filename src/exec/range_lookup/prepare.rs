@@ -30,7 +30,7 @@ use crate::exec::common::engine_choice::engines;
 use crate::exec::common::once_per_run::PerContext;
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::relation::Relation;
-use crate::expr::index_lookup::{IndexSlot, RunNumber};
+use crate::expr::index_lookup::{IndexSlot, RunId};
 
 /// An index, and the slot in which an expression finds it.
 #[derive(Debug, Clone)]
@@ -55,7 +55,7 @@ pub struct PrepareIndexesExec {
     metrics: ExecutionPlanMetricsSet,
     /// Whether the indexes are recorded in the metrics.
     recorded: Arc<AtomicBool>,
-    runs: PerContext<RunNumber>,
+    runs: PerContext<RunId>,
 }
 
 impl PrepareIndexesExec {
@@ -82,7 +82,7 @@ impl PrepareIndexesExec {
         lookups: Vec<PhysicalLookup>,
         run: &str,
     ) -> Result<Self> {
-        let added = [Field::new(run, RunNumber::data_type(), false)];
+        let added = [Field::new(run, RunId::data_type(), false)];
         let metadata = input.schema().metadata().clone();
         let properties = properties_with(input.as_ref(), added, metadata)?;
         Ok(Self {
@@ -174,7 +174,7 @@ impl ExecutionPlan for PrepareIndexesExec {
             let slots = lookups.len();
             // A slot drops the indexes of runs with no more holders than slots. Until each slot has an index of this run, these clones
             // count for the slots that have none.
-            let preparing = vec![RunNumber::clone(&run); slots];
+            let preparing = vec![RunId::clone(&run); slots];
             let first = !recorded.swap(true, Ordering::Relaxed);
             for PhysicalLookup {
                 function,

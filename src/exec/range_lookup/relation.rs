@@ -10,7 +10,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::common::options::RmqOptions;
 use crate::exec::common::once_per_run::{PerContext, SharedWork};
 use crate::exec::range_lookup::index_builder::{IndexBuilder, PreparedIndex};
-use crate::exec::range_lookup::required::{Demand, IndexId, RequiredIndexes};
+use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
 use crate::exec::range_lookup::source::RelationSource;
 use crate::index::catalog::IndexCatalog;
 use crate::logical_plan::range_lookup::Source;
@@ -58,7 +58,7 @@ impl Relation {
         &self,
         column: &str,
         extreme: Extreme,
-        index_use: Demand,
+        index_use: IndexUse,
         session: &dyn Session,
     ) -> Result<()> {
         let options = RmqOptions::of(session.config_options());

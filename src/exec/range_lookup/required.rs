@@ -25,7 +25,7 @@ pub(crate) struct IndexId {
 
 /// How a query is expected to use an index.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Demand {
+pub(crate) struct IndexUse {
     /// Estimated number of ranges, if known.
     pub(crate) ranges: Option<usize>,
     /// Whether an expression queries the index.
@@ -35,7 +35,7 @@ pub(crate) struct Demand {
 /// An index that calls need.
 #[derive(Debug, Clone)]
 pub(crate) struct RequiredIndex {
-    pub(crate) index_use: Demand,
+    pub(crate) index_use: IndexUse,
     /// The option `rmq.engine` when the query was planned.
     option: EngineChoice,
     /// The engine, once it is chosen.
@@ -79,7 +79,7 @@ impl RequiredIndexes {
     }
 
     /// Adds a use of an index. Returns the sum of its uses so far.
-    pub(crate) fn add(&self, id: &IndexId, index_use: Demand, option: EngineChoice) -> Demand {
+    pub(crate) fn add(&self, id: &IndexId, index_use: IndexUse, option: EngineChoice) -> IndexUse {
         let mut indexes = self.lock();
         let required = indexes.entry(id.clone()).and_modify(|required| {
             let known = &mut required.index_use;
@@ -102,13 +102,13 @@ impl RequiredIndexes {
     pub(crate) async fn decide(
         &self,
         id: &IndexId,
-        index_use: Demand,
+        index_use: IndexUse,
         rows: Option<usize>,
         data_type: &DataType,
         partitions: usize,
         options: &RmqOptions,
     ) -> Result<Option<Decision>> {
-        let is_held = |target: &Target| {
+        let is_cached = |target: &Target| {
             let key = self.cache_key(id, target);
             key.is_some_and(|key| self.catalog.has(&key))
         };
@@ -119,7 +119,7 @@ impl RequiredIndexes {
             ranges: index_use.ranges,
             in_expression: index_use.in_expression,
             partitions,
-            is_held: &is_held,
+            is_cached: &is_cached,
         };
         decide(&self.catalog, options, &case).await
     }

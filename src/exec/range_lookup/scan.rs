@@ -250,7 +250,7 @@ impl Loaded {
         match self.columns.get(column) {
             Some(arrays) => Ok(Chunks {
                 arrays: arrays.clone(),
-                held_by_table: self.memory.is_none(),
+                owned_elsewhere: self.memory.is_none(),
             }),
             None => internal_err!("the column {column} was not loaded"),
         }

@@ -14,7 +14,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::common::ranges::Ranges;
-use crate::exec::common::device_batcher::{AnswerBatches, Gathering};
+use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
 use crate::exec::range_lookup::call::Search;
 use crate::exec::range_lookup::index_builder::PreparedIndex;
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
@@ -55,7 +55,7 @@ impl LookupStream {
         let input = futures::stream::iter([Ok(first)]).chain(input).boxed();
         let on_devices = |one: &PreparedIndex| one.ready.reserved.index.is_on_devices();
         if self.prepared.iter().any(on_devices) {
-            return Ok(Gathering::new(Arc::new(self), input).boxed());
+            return Ok(DeviceBatcher::new(Arc::new(self), input).boxed());
         }
         // The CPU engine answers a batch faster than another thread wakes up.
         let answers = input.map(move |batch| {

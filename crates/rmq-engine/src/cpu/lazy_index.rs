@@ -26,7 +26,7 @@ const MIN_SCANNED_ROWS: usize = 256;
 const MAX_BATCH_ROWS: usize = 1 << 25;
 
 /// The part of a lazily built index that does not depend on the width of keys.
-pub trait Late: Send + Sync + fmt::Debug {
+pub trait LazyBuild: Send + Sync + fmt::Debug {
     /// Counts the rows of ranges that are about to be queried, and returns whether the index should be built first. Callers may
     /// ignore the result, or not call this: the ranges are scanned then.
     fn should_build(&self, left: &[i64], right: &[i64]) -> bool;
@@ -143,11 +143,11 @@ macro_rules! lazy_index {
         pub fn $name(
             chunks: Vec<Column<$key>>,
             options: BuildOptions,
-        ) -> Arc<impl RangeIndex<$key> + Late> {
+        ) -> Arc<impl RangeIndex<$key> + LazyBuild> {
             Arc::new(LazyIndex::new(chunks, CpuEngine::new(), options))
         }
 
-        impl Late for LazyIndex<$key> {
+        impl LazyBuild for LazyIndex<$key> {
             fn should_build(&self, left: &[i64], right: &[i64]) -> bool {
                 self.count_rows(left, right)
             }
@@ -190,9 +190,9 @@ macro_rules! lazy_index {
     };
 }
 
-lazy_index!(late_u32, u32);
-lazy_index!(late_u64, u64);
-lazy_index!(late_u128, u128);
+lazy_index!(lazy_index_u32, u32);
+lazy_index!(lazy_index_u64, u64);
+lazy_index!(lazy_index_u128, u128);
 
 impl<K> fmt::Debug for LazyIndex<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -255,7 +255,7 @@ mod tests {
 
     fn check<K: CpuKey>(random: &mut fastrand::Rng, encoding: Encoding<K>, of: impl Fn(u64) -> K)
     where
-        LazyIndex<K>: RangeIndex<K> + Late,
+        LazyIndex<K>: RangeIndex<K> + LazyBuild,
     {
         let n = random.usize(..700);
         let few = 1 + random.u64(..50);

@@ -4,7 +4,7 @@
 //! value of 8; with positions 0.30 and 0.57. The column itself is borrowed; only a column with NULLs is copied, as keys. The search
 //! (`rmq/search.rs`) starts at the level that fits a range, descends only where a block's minimum can improve the result, and
 //! interleaves many queries to hide the latency of memory. Vector instructions are chosen at run time ([`Simd`]). An index can be
-//! built lazily ([`Late`]): once enough rows are queried.
+//! built lazily ([`LazyBuild`]): once enough rows are queried.
 //!
 //! The hierarchy is that of *GPU-RMQ: Accelerating Range Minimum Queries on Modern GPUs* (Kreis et al., 2026); the pruning and the
 //! tiles fit it to the caches and vectors of a CPU core.
@@ -36,6 +36,6 @@ pub use huge_page_buf::HugePageBuf;
 pub use huge_page_buf::HugePageBuf as Numbers;
 pub use key_search::interpolation::CpuKeySearch;
 pub use key_search::search_key::SearchKey;
-pub use lazy_index::{Late, late_u32, late_u64, late_u128};
+pub use lazy_index::{LazyBuild, lazy_index_u32, lazy_index_u64, lazy_index_u128};
 pub use simd::dispatch::Simd;
 pub use simd::prefetch::prefetch;

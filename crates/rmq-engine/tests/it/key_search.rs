@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rmq_engine::cpu::{CpuKeySearch, SearchKey};
 use rmq_engine::{
     CandidateRanges, Column, Comparison, Encoding, EngineError, KeyBound, KeyRanges, KeySearch,
-    LastFound,
+    SearchHints,
 };
 use rmq_testing::{Random, runs};
 
@@ -174,7 +174,7 @@ impl<K: Width> Case<K> {
 
     /// Narrows candidates by several bounds, in several batches with the hints of those before.
     fn check_narrow(&self, search: &dyn KeySearch<K>, rows: usize, random: &mut Random) {
-        let mut hints = LastFound::default();
+        let mut hints = SearchHints::default();
         let comparisons: Vec<Comparison> = (0..1 + random.below(4))
             .map(|_| COMPARISONS[random.below(4)])
             .collect();
@@ -323,7 +323,7 @@ fn slices_that_do_not_fit_are_an_error() {
     assert_eq!(search.search(all, &mut left, &mut right), Ok(()));
     assert_eq!((left, right), ([0; 2], [9; 2]));
     let bounds = Column::new(Arc::new(vec![3_u32]), Encoding::unsigned());
-    let mut hints = LastFound::default();
+    let mut hints = SearchHints::default();
     let mut narrow = |mut candidates: CandidateRanges| {
         search.narrow(
             &mut candidates,

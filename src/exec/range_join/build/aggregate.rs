@@ -105,7 +105,7 @@ impl AggregateEvaluator {
             }
             Self::Count(counts) => Arc::new(counts.answer(ranges)),
             Self::Sum(sums) => sums.answer(ranges),
-            Self::SumLow(sums) => sums.rests(ranges)?,
+            Self::SumLow(sums) => sums.sums_low(ranges)?,
             Self::Extreme(index) => extreme_values(index, ranges, cpu_fallback)?,
             Self::First(values) => values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(l)))?,
             Self::Last(values) => values.at(ranges.iter().map(|range| last_row(rows, range)))?,

@@ -20,7 +20,7 @@ use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::counts::Counts;
 use crate::range_agg::prefix_sums::Sums;
 use crate::range_agg::values::Values;
-use crate::sorted::arrange::{arrange, arrange_in_pieces, arranging_bytes};
+use crate::sorted::arrange::{arrange, arrange_chunks, estimate_arrange};
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::{BuildOptions, Extreme};
@@ -37,7 +37,7 @@ impl CollectedColumn {
         Self {
             chunks: Chunks {
                 arrays: vec![],
-                held_by_table: true,
+                owned_elsewhere: true,
             },
             data_type: data_type.clone(),
         }
@@ -168,7 +168,7 @@ impl ColumnPreparer<'_> {
             let bytes = Sums::estimate(&chunks.arrays, data_type, permutation);
             let memory = self.reserve(&column_memory, bytes)?;
             let sums = Sums::of(&chunks.arrays, data_type, Arc::clone(counts), permutation)?;
-            is_borrowed |= sums.borrow_column();
+            is_borrowed |= sums.borrows_column();
             prepared.sums = Some(Arc::new(sums));
             prepared.memory.push(Arc::new(memory));
         }
@@ -228,7 +228,7 @@ impl ColumnPreparer<'_> {
         };
         let CollectedColumn { chunks, data_type } = column;
         let options = self.build_options(positions);
-        let bytes = arranging_bytes(chunks, data_type, permutation);
+        let bytes = estimate_arrange(chunks, data_type, permutation);
         let memory = self.reserve(column_memory, bytes)?;
         let check = || self.waiting.check();
         let sorted = arrange(chunks, data_type, extreme, permutation, &check)?;
@@ -258,11 +258,11 @@ impl ColumnPreparer<'_> {
         let CollectedColumn { chunks, data_type } = column;
         let options = self.build_options(positions);
         let engine = CpuEngine::default();
-        let index_bytes = ColumnIndex::estimate_of(&engine, chunks, data_type, &options);
-        let sorted_bytes = arranging_bytes(chunks, data_type, permutation);
+        let index_bytes = ColumnIndex::estimate_index(&engine, chunks, data_type, &options);
+        let sorted_bytes = estimate_arrange(chunks, data_type, permutation);
         let memory = self.reserve(column_memory, sorted_bytes + index_bytes)?;
         let check = || self.waiting.check();
-        let sorted = arrange_in_pieces(chunks, data_type, extreme, permutation, &check)?;
+        let sorted = arrange_chunks(chunks, data_type, extreme, permutation, &check)?;
         let index = ColumnIndex::late(sorted, options)?;
         if !index.borrows_column() {
             // The sorted copy is the only one.

@@ -9,7 +9,7 @@ use crate::exec::range_join::devices::JoinDevices;
 use crate::index::catalog::DeviceBytes;
 use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Encoded;
-use crate::sorted::device_keys::{DeviceKeys, KeysAsked};
+use crate::sorted::device_keys::{DeviceKeys, KeyRangeBatch};
 use crate::sorted::sorted_rows::SortedRows;
 use rmq_engine::BuildOptions;
 
@@ -72,7 +72,7 @@ impl DeviceSide {
     /// A failure of forced devices.
     pub(crate) fn find_ranges(
         &self,
-        key_ranges: &KeysAsked,
+        key_ranges: &KeyRangeBatch,
         record_fallback: impl FnOnce(),
     ) -> Result<Option<Ranges>> {
         let Some(keys) = &self.keys else {
@@ -109,6 +109,6 @@ pub(crate) fn build_index(
 ) -> Result<(ColumnIndex, DeviceBytes)> {
     let reserved = devices.reserve(bytes)?;
     let engine = devices.cancellable_engine(waiting);
-    let index = ColumnIndex::of_on_devices(&*engine, column, options)?;
+    let index = ColumnIndex::from_encoded_on_devices(&*engine, column, options)?;
     Ok((index, reserved))
 }

@@ -137,7 +137,7 @@ impl SortAndIndex {
         // Sorting needs more memory than its result.
         permutation_memory.try_resize(permutation.bytes())?;
         rows_memory.try_resize(rows.bytes())?;
-        let already_sorted = permutation.are_as_they_came();
+        let already_sorted = permutation.is_identity();
         self.metrics.already_sorted.add(usize::from(already_sorted));
         Ok(Sorted {
             rows,
@@ -158,7 +158,7 @@ impl SortAndIndex {
             columns,
         } = sorted;
         let prepared = self.prepare_columns(columns, &permutation, &permutation_memory)?;
-        let kept_bytes = permutation.order_kept();
+        let kept_bytes = permutation.shared_order_bytes();
         drop(permutation);
         permutation_memory.try_resize(kept_bytes)?;
         let mut aggregates = vec![];

@@ -96,7 +96,7 @@ impl ValueIndex {
             return Ok(());
         };
         let started = Instant::now();
-        if self.index.build_late().map_err(engine_error)? {
+        if self.index.build_lazy().map_err(engine_error)? {
             metrics.index_time.add_elapsed(started);
             metrics.index_bytes.add(self.index.index_bytes());
             self.memory.resize(self.index.memory_bytes());

@@ -28,7 +28,7 @@ use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::sorted::groups::Groups;
 use crate::sorted::id_map::NO_GROUP;
 use crate::sorted::order_keys::OrderKeys;
-use rmq_engine::LastFound;
+use rmq_engine::SearchHints;
 
 /// The build rows that match one probe row: a bitmap per batch of the build side.
 type MatchBitmaps = Vec<BooleanBuffer>;
@@ -202,7 +202,7 @@ impl NestedLoop {
         }
         let (columns, schema) = (self.columns.clone(), Arc::clone(&self.schema));
         let side = self.build_side(columns, schema, batches, waiting)?;
-        let mut last_found = LastFound::default();
+        let mut last_found = SearchHints::default();
         self.partition
             .join_blocking(&self.batch, &side, &mut last_found)
     }

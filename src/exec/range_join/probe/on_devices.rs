@@ -10,15 +10,15 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use crate::common::ranges::Ranges;
-use crate::exec::common::device_batcher::{AnswerBatches, Gathering};
+use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
 use crate::exec::range_join::build::device_side::DeviceSide;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::metrics::DeviceMetrics;
 use crate::exec::range_join::probe::bounds::evaluate_bound;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::logical_plan::range_join::Unmatched;
-use crate::sorted::device_keys::KeysAsked;
-use rmq_engine::LastFound;
+use crate::sorted::device_keys::KeyRangeBatch;
+use rmq_engine::SearchHints;
 
 /// A partition of the probe side, and a build side with a device-resident part.
 struct DevicePartition {
@@ -40,7 +40,7 @@ pub(crate) fn join_on_devices(
         partition,
         build,
     };
-    Gathering::new(Arc::new(partition), input).boxed()
+    DeviceBatcher::new(Arc::new(partition), input).boxed()
 }
 
 impl DevicePartition {
@@ -56,7 +56,7 @@ impl DevicePartition {
         }
         let (mut left, mut right) = (vec![], vec![]);
         for batch in batches {
-            let last_found = &mut LastFound::default();
+            let last_found = &mut SearchHints::default();
             let ranges = self.partition.find_ranges(batch, &self.build, last_found)?;
             left.extend_from_slice(ranges.left());
             right.extend_from_slice(ranges.right());
@@ -68,7 +68,7 @@ impl DevicePartition {
     fn find_on_devices(
         &self,
         device: &DeviceSide,
-        key_ranges: &KeysAsked,
+        key_ranges: &KeyRangeBatch,
     ) -> Result<Option<Ranges>> {
         let _timer = self.partition.metrics.search_time.timer();
         let record_fallback = || self.metrics.cuda_fallbacks.add(1);
@@ -76,13 +76,13 @@ impl DevicePartition {
     }
 
     /// The range of keys of each row of the batches; `None` if devices can't search them.
-    fn key_ranges(&self, batches: &[RecordBatch]) -> Result<Option<KeysAsked>> {
+    fn key_ranges(&self, batches: &[RecordBatch]) -> Result<Option<KeyRangeBatch>> {
         let spec = &self.partition.spec;
         if spec.prevailing {
             return Ok(None);
         }
         let comparisons = spec.bounds.iter().map(|(comparison, _)| *comparison);
-        let key_ranges = KeysAsked::try_new(self.build.key_type(), comparisons)?;
+        let key_ranges = KeyRangeBatch::try_new(self.build.key_type(), comparisons)?;
         let Some(mut key_ranges) = key_ranges else {
             return Ok(None);
         };

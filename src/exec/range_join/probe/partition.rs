@@ -17,7 +17,7 @@ use crate::exec::range_join::probe::bounds::evaluate_bound;
 use crate::exec::range_join::probe::prevailing::PrevailingRows;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use rmq_engine::CandidateRanges;
-use rmq_engine::LastFound;
+use rmq_engine::SearchHints;
 
 /// One partition of the probe side, without its input.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl ProbePartition {
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
-        last_found: &mut LastFound,
+        last_found: &mut SearchHints,
     ) -> Result<Vec<RecordBatch>> {
         let (batch, ranges) = self.find_matches(batch, build, last_found)?;
         build.build_justified_indexes(&ranges).await?;
@@ -48,7 +48,7 @@ impl ProbePartition {
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
-        last_found: &mut LastFound,
+        last_found: &mut SearchHints,
     ) -> Result<Vec<RecordBatch>> {
         let (batch, ranges) = self.find_matches(batch, build, last_found)?;
         build.build_justified_indexes_blocking(&ranges)?;
@@ -61,7 +61,7 @@ impl ProbePartition {
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
-        last_found: &mut LastFound,
+        last_found: &mut SearchHints,
     ) -> Result<(RecordBatch, Ranges)> {
         self.metrics.probe_rows.add(batch.num_rows());
         if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
@@ -82,7 +82,7 @@ impl ProbePartition {
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
-        last_found: &mut LastFound,
+        last_found: &mut SearchHints,
     ) -> Result<Ranges> {
         let _timer = self.metrics.baseline.elapsed_compute().timer();
         let _timer = self.metrics.search_time.timer();

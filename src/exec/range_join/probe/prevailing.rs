@@ -9,7 +9,7 @@ use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::sorted_rows::SortedRows;
 use rmq_engine::CandidateRanges;
 use rmq_engine::Comparison;
-use rmq_engine::LastFound;
+use rmq_engine::SearchHints;
 
 /// Finds the prevailing row of each probe row of a batch.
 pub(crate) struct PrevailingRows {
@@ -51,7 +51,7 @@ impl PrevailingRows {
         windows: &mut CandidateRanges,
         rows: &SortedRows,
         bound_index: usize,
-        last_found: &mut LastFound,
+        last_found: &mut SearchHints,
     ) -> Result<()> {
         let Some(lower) = self.lower else {
             return internal_err!("a prevailing row needs a lower bound");

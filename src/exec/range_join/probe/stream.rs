@@ -19,7 +19,7 @@ use crate::exec::range_join::probe::prepared::PreparedBuild;
 use crate::exec::range_join::probe::searchable::SearchableBuild;
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
-use rmq_engine::LastFound;
+use rmq_engine::SearchHints;
 
 /// Batches of one partition.
 type BatchStream = BoxStream<'static, Result<RecordBatch>>;
@@ -70,7 +70,7 @@ async fn start(
         build,
         input,
         remainder: None,
-        last_found: LastFound::default(),
+        last_found: SearchHints::default(),
         joined: VecDeque::new(),
         buffer: None,
     };
@@ -117,7 +117,7 @@ struct CpuStream {
     input: BatchStream,
     /// The rows of a batch that did not fit into the last buffer.
     remainder: Option<RecordBatch>,
-    last_found: LastFound,
+    last_found: SearchHints,
     /// Joined batches, in the order of the input.
     joined: VecDeque<RecordBatch>,
     /// Registers the memory of buffered batches and of `joined`, if the build side is spilled.

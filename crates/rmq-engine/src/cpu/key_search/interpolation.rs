@@ -592,7 +592,7 @@ mod tests {
 
     use super::*;
     use crate::cpu::key_search::order::are_sorted;
-    use crate::key_search::LastFound;
+    use crate::key_search::SearchHints;
 
     /// Sorted keys, spread evenly or not at all, as signed numbers.
     fn keys(random: &mut fastrand::Rng, rows: usize, round: u64) -> Vec<i64> {
@@ -700,7 +700,7 @@ mod tests {
             let queried = bounds(random, &keys, 100, round % 2 == 0);
             for comparison in COMPARISONS {
                 let mut candidates = CandidateRanges::all(queried.len(), rows);
-                let mut hints = LastFound::default();
+                let mut hints = SearchHints::default();
                 narrow(
                     &sorted,
                     &mut candidates,
@@ -733,7 +733,7 @@ mod tests {
             }
             let sorted = CpuKeySearch::from_columns(&[column(&all)], &starts);
             for comparison in COMPARISONS {
-                let mut found = LastFound::default();
+                let mut found = SearchHints::default();
                 // The hints of one batch serve the next.
                 for batch in 0..4 {
                     let queried = bounds(random, &all, 150, batch != 2);

@@ -92,7 +92,7 @@ impl MergePlan {
             };
             merges.push(match *function {
                 AggregateKind::CountRows | AggregateKind::Count => Merge::Count,
-                AggregateKind::Sum if Sums::are_rounded(&value_types[arguments[0]]) => {
+                AggregateKind::Sum if Sums::is_rounded(&value_types[arguments[0]]) => {
                     partials.push((AggregateKind::SumLow, arguments.clone()));
                     Merge::FloatSum
                 }

@@ -14,7 +14,7 @@ use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::SpillRun;
-use rmq_engine::LastFound;
+use rmq_engine::SearchHints;
 
 /// The buffered batches of one partition.
 pub(crate) struct ProbeRequest {
@@ -61,7 +61,7 @@ impl ProbeRequest {
                 RowSelection::All => (request.batch.clone(), None),
                 RowSelection::Rows(rows) => (take_record_batch(&request.batch, rows)?, Some(rows)),
             };
-            let last_found = &mut LastFound::default();
+            let last_found = &mut SearchHints::default();
             let ranges = self.partition.find_ranges(&batch, side, last_found)?;
             side.build_justified_indexes(&ranges).await?;
             let (aggregates, _) = self.partition.aggregate(&ranges, side)?;
