@@ -17,7 +17,7 @@ use datafusion::common::{Result, exec_datafusion_err};
 use crate::common::ordered_type::KeyLayout;
 use crate::index::key_bits::{SIGN_32, day_time, fold_16, month_day_nano};
 use bytemuck::Pod;
-use rmq_engine::Memory;
+use rmq_engine::OutputBuffer;
 
 /// Converts the keys that an engine returns back to Arrow's values.
 #[derive(Debug, Clone)]
@@ -51,7 +51,7 @@ impl Decoder {
     }
 
     /// Decodes 32-bit keys; NULL where `valid` is not set.
-    pub(crate) fn decode_32(&self, keys: Memory<u32>, valid: NullBuffer) -> Result<ArrayRef> {
+    pub(crate) fn decode_32(&self, keys: OutputBuffer<u32>, valid: NullBuffer) -> Result<ArrayRef> {
         match self.layout {
             KeyLayout::Native(..) => self.native(buffer(keys), valid),
             KeyLayout::Narrow => self.narrow(&keys, valid),
@@ -69,7 +69,7 @@ impl Decoder {
     }
 
     /// Decodes 64-bit keys; NULL where `valid` is not set.
-    pub(crate) fn decode_64(&self, keys: Memory<u64>, valid: NullBuffer) -> Result<ArrayRef> {
+    pub(crate) fn decode_64(&self, keys: OutputBuffer<u64>, valid: NullBuffer) -> Result<ArrayRef> {
         match self.layout {
             KeyLayout::Native(..) => self.native(buffer(keys), valid),
             _ => {
@@ -80,7 +80,11 @@ impl Decoder {
     }
 
     /// Decodes 128-bit keys; NULL where `valid` is not set.
-    pub(crate) fn decode_128(&self, keys: Memory<u128>, valid: NullBuffer) -> Result<ArrayRef> {
+    pub(crate) fn decode_128(
+        &self,
+        keys: OutputBuffer<u128>,
+        valid: NullBuffer,
+    ) -> Result<ArrayRef> {
         if self.layout == KeyLayout::MonthDayNano {
             let values: Vec<_> = keys.iter().map(|key| month_day_nano(*key)).collect();
             return self.native(Buffer::from_vec(values), valid);
@@ -117,6 +121,6 @@ impl Decoder {
 }
 
 /// Wraps an engine's memory in an Arrow buffer, without a copy.
-pub(crate) fn buffer<T: Pod + Send + Sync + 'static>(numbers: Memory<T>) -> Buffer {
+pub(crate) fn buffer<T: Pod + Send + Sync + 'static>(numbers: OutputBuffer<T>) -> Buffer {
     Buffer::from(Bytes::from_owner(numbers))
 }

@@ -11,7 +11,9 @@ use crate::common::ranges::Ranges;
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Encoded, KeyColumn};
 use rmq_engine::cpu::{LazyBuild, lazy_index_u32, lazy_index_u64, lazy_index_u128};
-use rmq_engine::{BuildOptions, Column, Engine, EngineError, Key, Memory, Outputs, RangeIndex};
+use rmq_engine::{
+    BuildOptions, Column, Engine, EngineError, Key, OutputBuffer, Outputs, RangeIndex,
+};
 
 /// An engine's index, and the decoder of its keys.
 #[derive(Debug)]
@@ -153,8 +155,8 @@ impl KeyIndex {
 
 /// An engine's results before they are decoded.
 struct Found<K> {
-    values: Option<Memory<K>>,
-    positions: Option<Memory<i64>>,
+    values: Option<OutputBuffer<K>>,
+    positions: Option<OutputBuffer<i64>>,
     valid: NullBuffer,
 }
 
@@ -188,7 +190,7 @@ fn search<K: Key>(
 impl<K> Found<K> {
     fn decode(
         self,
-        decode: impl FnOnce(Memory<K>, NullBuffer) -> Result<ArrayRef>,
+        decode: impl FnOnce(OutputBuffer<K>, NullBuffer) -> Result<ArrayRef>,
     ) -> Result<Answer> {
         let Self {
             values,

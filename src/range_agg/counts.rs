@@ -6,13 +6,13 @@ use datafusion::common::Result;
 use crate::common::errors::engine_error;
 use crate::common::ranges::Ranges;
 use crate::sorted::permutation::RowPermutation;
-use rmq_engine::cpu::Numbers;
+use rmq_engine::cpu::HugePageBuf;
 
 /// Prefix counts: the number of non-NULL values before each position.
 #[derive(Debug)]
 pub(crate) struct Counts(
     /// One count per position, and the total; `None` for a column without NULLs.
-    Option<Numbers<u32>>,
+    Option<HugePageBuf<u32>>,
 );
 
 impl Counts {
@@ -24,7 +24,7 @@ impl Counts {
         if chunks.iter().all(|chunk| chunk.logical_null_count() == 0) {
             return Ok(Self(None));
         }
-        let mut counts = Numbers::zeroed(permutation.len() + 1).map_err(engine_error)?;
+        let mut counts = HugePageBuf::zeroed(permutation.len() + 1).map_err(engine_error)?;
         let mut first = 0;
         for chunk in chunks {
             let nulls = chunk.logical_nulls();

@@ -11,7 +11,7 @@ use crate::common::ordered_type::{is_borrowed, is_ranked, key_bytes};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
 use crate::sorted::permutation::RowPermutation;
 use bytemuck::Pod;
-use rmq_engine::cpu::Numbers;
+use rmq_engine::cpu::HugePageBuf;
 use rmq_engine::{Column, Extreme, Key, Validity};
 
 /// Encodes `chunks` as one column of keys, as [`encode`] does, with each row at its position.
@@ -127,7 +127,7 @@ fn scatter<K: Key + Pod>(
     of_width: impl Fn(KeyColumn) -> Option<Column<K>>,
 ) -> Result<Column<K>> {
     let encoding = first.encoding();
-    let mut bits = Numbers::zeroed(permutation.len()).map_err(engine_error)?;
+    let mut bits = HugePageBuf::zeroed(permutation.len()).map_err(engine_error)?;
     let mut valid: Option<Vec<u8>> = None;
     let mut row = 0;
     let rest = rest.map(|column| column.map(&of_width));

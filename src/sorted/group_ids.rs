@@ -6,7 +6,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
 use crate::sorted::id_map::{NO_GROUP, number};
-use rmq_engine::cpu::Numbers;
+use rmq_engine::cpu::HugePageBuf;
 
 /// The group id of each row, [`NO_GROUP`] for a row without a group. Rows sorted by their equality keys form long runs of one group,
 /// which are run-length encoded: one id per row would be most of their memory.
@@ -26,7 +26,7 @@ enum Encoding {
         batch: Vec<u32>,
     },
     /// One id per row, after runs turned out to be short.
-    Plain(Numbers<u32>),
+    Plain(HugePageBuf<u32>),
 }
 
 /// Consecutive rows of one group.
@@ -144,7 +144,7 @@ impl GroupIds {
     ///
     /// # Errors
     /// If the memory is not available.
-    pub(crate) fn into_plain(self, memory: &MemoryReservation) -> Result<Numbers<u32>> {
+    pub(crate) fn into_plain(self, memory: &MemoryReservation) -> Result<HugePageBuf<u32>> {
         match self.ids {
             Encoding::Plain(ids) => Ok(ids),
             Encoding::Runs { runs, .. } => {
@@ -165,8 +165,8 @@ fn push(runs: &mut Vec<GroupRun>, group: u32, rows: usize) {
 }
 
 /// Decodes to one id per row, with room for further rows.
-fn decode(runs: &[GroupRun], rows: usize) -> Result<Numbers<u32>> {
-    let mut ids = Numbers::zeroed(rows).map_err(engine_error)?;
+fn decode(runs: &[GroupRun], rows: usize) -> Result<HugePageBuf<u32>> {
+    let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
     let mut rest = &mut ids[..];
     for run in runs {
         let (here, after) = rest.split_at_mut(run.rows as usize);

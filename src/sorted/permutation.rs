@@ -9,7 +9,7 @@ use crate::sorted::bucket_sort::{STEP, SortContext};
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::id_map::NO_GROUP;
 use bytemuck::Pod;
-use rmq_engine::cpu::Numbers;
+use rmq_engine::cpu::HugePageBuf;
 
 /// The position of a row that is left out.
 const LEFT_OUT: u32 = NO_GROUP;
@@ -18,7 +18,7 @@ const LEFT_OUT: u32 = NO_GROUP;
 #[derive(Debug)]
 pub(crate) struct RowPermutation {
     /// The position of each row; `None` for the identity.
-    positions: Option<Numbers<u32>>,
+    positions: Option<HugePageBuf<u32>>,
     /// Number of positions: of the rows that are not left out.
     len: usize,
     /// The row at each position, computed on demand.
@@ -26,7 +26,7 @@ pub(crate) struct RowPermutation {
 }
 
 impl RowPermutation {
-    fn new(positions: Option<Numbers<u32>>, len: usize) -> Self {
+    fn new(positions: Option<HugePageBuf<u32>>, len: usize) -> Self {
         Self {
             positions,
             len,
@@ -44,7 +44,7 @@ impl RowPermutation {
     /// # Errors
     /// If the memory is not available.
     pub(crate) fn from_valid(valid: impl ExactSizeIterator<Item = bool>) -> Result<Self> {
-        let mut positions = Numbers::zeroed(valid.len()).map_err(engine_error)?;
+        let mut positions = HugePageBuf::zeroed(valid.len()).map_err(engine_error)?;
         let mut len = 0;
         for (position, valid) in positions.iter_mut().zip(valid) {
             *position = if valid { number(len) } else { LEFT_OUT };
@@ -89,7 +89,7 @@ impl RowPermutation {
     }
 
     /// Composes with a permutation of the positions, which is applied second.
-    pub(crate) fn then(self, second: Numbers<u32>) -> Self {
+    pub(crate) fn then(self, second: HugePageBuf<u32>) -> Self {
         let Some(mut positions) = self.positions else {
             return Self::new(Some(second), self.len);
         };
@@ -106,7 +106,7 @@ impl RowPermutation {
     /// # Errors
     /// If the memory is not available.
     pub(crate) fn from_order(order: Vec<u32>, rows: usize) -> Result<Self> {
-        let mut positions = Numbers::zeroed(rows).map_err(engine_error)?;
+        let mut positions = HugePageBuf::zeroed(rows).map_err(engine_error)?;
         positions.fill(LEFT_OUT);
         for (position, row) in order.iter().enumerate() {
             positions[*row as usize] = number(position);
@@ -131,7 +131,7 @@ impl RowPermutation {
     /// Bytes of the maps that exist.
     pub(crate) fn bytes(&self) -> usize {
         let order = self.order.get().map_or(0, |o| size_of_val(o.as_slice()));
-        self.positions.as_ref().map_or(0, Numbers::bytes) + order
+        self.positions.as_ref().map_or(0, HugePageBuf::bytes) + order
     }
 
     /// Bytes that remain allocated when this is dropped, because others share the order.
@@ -194,8 +194,8 @@ impl RowPermutation {
         &self,
         chunks: impl IntoIterator<Item = &'a [T]>,
         check: &dyn Fn() -> Result<()>,
-    ) -> Result<Numbers<T>> {
-        let mut permuted = Numbers::zeroed(self.len).map_err(engine_error)?;
+    ) -> Result<HugePageBuf<T>> {
+        let mut permuted = HugePageBuf::zeroed(self.len).map_err(engine_error)?;
         let mut first = 0;
         for chunk in chunks {
             for step in chunk.chunks(STEP) {

@@ -25,5 +25,4 @@ pub use index::{Index, Value};
 pub use key::{Encoding, Extreme, Key};
 pub use key_search::{BoundHints, KeyBound, KeyRanges, KeySearch, SearchHints, SortedKeys};
 #[doc(hidden)]
-pub use outputs::OutputBuffer as Memory;
 pub use outputs::{Answers, OutputBuffer, Outputs};

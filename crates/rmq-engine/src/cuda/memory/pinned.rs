@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use cudarc::driver::sys::{self, CU_MEMHOSTALLOC_PORTABLE};
 
 use crate::cuda::driver::device::Device;
-use crate::{EngineError, Memory};
+use crate::{EngineError, OutputBuffer};
 
 /// The size of the smallest block.
 const MIN_BLOCK_BYTES: usize = 64 << 10;
@@ -108,14 +108,14 @@ impl PinnedPool {
     ///
     /// # Errors
     /// [`EngineError::OutOfMemory`] if the pool is too large already, else as [`PinnedPool::take`].
-    pub fn allocate<T: Pod>(self: &Arc<Self>, len: usize) -> Result<Memory<T>, EngineError> {
+    pub fn allocate<T: Pod>(self: &Arc<Self>, len: usize) -> Result<OutputBuffer<T>, EngineError> {
         let bytes = len.saturating_mul(size_of::<T>());
         if self.allocated.load(Ordering::Relaxed).saturating_add(bytes) > MAX_BYTES_FOR_ANSWERS {
             return Err(EngineError::OutOfMemory { bytes });
         }
         let block = self.take(bytes)?;
         // SAFETY: the block is initialised, aligned to pages, at least that long, and used by its owner alone until it is dropped.
-        Ok(unsafe { Memory::lent(block.start.cast(), len, block) })
+        Ok(unsafe { OutputBuffer::lent(block.start.cast(), len, block) })
     }
 
     /// Whether a slice is in a block of this pool, so that a device may copy to it directly.

@@ -16,7 +16,8 @@ use crate::cuda::memory::pinned::Pod;
 use crate::cuda::replicas::{Replica, build_on_each, run_on_one};
 use crate::cuda::tuning::BATCH;
 use crate::{
-    Answers, BuildOptions, Column, ColumnSize, Encoding, EngineError, Memory, Outputs, RangeIndex,
+    Answers, BuildOptions, Column, ColumnSize, Encoding, EngineError, OutputBuffer, Outputs,
+    RangeIndex,
 };
 
 /// An index of which each device has a replica.
@@ -236,7 +237,7 @@ impl IndexReplica {
 }
 
 /// Allocates memory for answers, pinned if possible.
-fn output_memory<T: Pod>(replica: Option<&IndexReplica>, len: usize) -> Memory<T> {
+fn output_memory<T: Pod>(replica: Option<&IndexReplica>, len: usize) -> OutputBuffer<T> {
     replica
         .and_then(|replica| replica.gpu.pinned.allocate(len).ok())
         .unwrap_or_else(|| vec![T::default(); len].into())
