@@ -24,5 +24,4 @@ pub use error::EngineError;
 pub use index::{Index, Value};
 pub use key::{Encoding, Extreme, Key};
 pub use key_search::{BoundHints, KeyBound, KeyRanges, KeySearch, SearchHints, SortedKeys};
-#[doc(hidden)]
 pub use outputs::{Answers, OutputBuffer, Outputs};

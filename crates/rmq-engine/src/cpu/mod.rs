@@ -32,7 +32,6 @@ pub(crate) mod simd;
 
 pub use engine::CpuEngine;
 pub use huge_page_buf::HugePageBuf;
-#[doc(hidden)]
 pub use key_search::interpolation::CpuKeySearch;
 pub use key_search::search_key::SearchKey;
 pub use lazy_index::{LazyBuild, lazy_index_u32, lazy_index_u64, lazy_index_u128};
