@@ -54,6 +54,8 @@
 //! - [`QueryPlanning`] plans the nodes in a session's own query planner.
 //! - [`rmq_engine`] computes range minima over plain slices. It depends on neither DataFusion nor Arrow.
 
+#![warn(clippy::pedantic)]
+
 mod common;
 mod exec;
 mod expr;

@@ -3,6 +3,8 @@
 //! The binary `rmq-bench`, the engine's benchmark (`benches/engine`) and the SQL benchmarks (`benches/` of the workspace) are built
 //! on it. It knows neither Arrow nor DataFusion.
 
+#![warn(clippy::pedantic)]
+
 pub mod clock;
 pub mod data;
 pub mod env;

@@ -2,6 +2,8 @@
 //!
 //! `docs/benchmarks.md` describes how to run it and shows results.
 
+#![warn(clippy::pedantic)]
+
 mod args;
 mod batches;
 mod cpu;
