@@ -1,8 +1,8 @@
 //! The sorted build side of a range join: rows grouped by their equality keys and sorted by their order keys, in memory.
 //!
 //! - `groups`, `interner`, `byte_interner`, `id_map`, `group_ids`: the group of each row.
-//! - `order_keys`, `compare`, `bucket_sort`, `permutation`, `arrange`: sort rows and permute columns.
-//! - `key_search`, `arithmetic_keys`, `candidates`, `device_keys`, `sorted_rows`: the candidate rows of a probe row.
+//! - `order_keys`, `sort_rows`, `bucket_sort`, `permutation`, `arrange`: sort rows and permute columns.
+//! - `sorted_rows`, `candidates`, `device_keys`: the candidate rows of a probe row. The search itself is the engine's.
 
 pub(crate) mod arrange;
 pub(crate) mod bucket_sort;
