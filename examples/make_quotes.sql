@@ -3,7 +3,7 @@
 --
 --     cargo run --bin rmq -- -f examples/make_quotes.sql
 --
--- Only integers are computed, so the rows are the same on every machine.
+-- All arithmetic is on integers, so the rows are the same on every machine.
 
 -- Each symbol opens at a price in cents and has a quote every `pace` milliseconds on average.
 CREATE TABLE symbols AS VALUES
@@ -19,14 +19,14 @@ FROM (SELECT column2 AS sym, column3 AS open, column4 AS pace, n,
              column1 * 190027 + n * 7 + 1 AS x, column1 * 55001 + n * 11 + 2 AS y, column1 * 370009 + n * 13 + 3 AS z
       FROM symbols, (SELECT value AS n FROM generate_series(1, 20000)) AS numbers) AS seeds;
 
--- The price walks by up to 4 hundredths of a percent of the opening price; times step by 5 to 195 percent of the pace.
+-- Each quote moves the price by up to 0.04 percent of the opening price and follows the previous one after 5 to 195 percent of the pace.
 CREATE VIEW walk AS
 SELECT sym,
        sum(pace * (5 + a % 191) / 100) OVER so_far AS ms,
        open + sum((b % 9 - 4) * open / 10000) OVER so_far AS cents,
-       -- Now and then a large block.
+       -- Occasional large blocks.
        CASE WHEN c % 97 = 0 THEN 1000 + c % 40 * 100 ELSE 1 + c % 200 END AS size,
-       -- One quote in 150 came without a price.
+       -- One quote in 150 has no price.
        c % 150 = 0 AS lost
 FROM dice
 WINDOW so_far AS (PARTITION BY sym ORDER BY n ROWS UNBOUNDED PRECEDING);

@@ -1,4 +1,4 @@
-//! SQL on a real GPU, where `RMQ_TEST_ENGINE=cuda` asks for it: what devices that are threads can't show.
+//! SQL on a real GPU, enabled by `RMQ_TEST_ENGINE=cuda`: tests that the simulated devices can't cover.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use futures::StreamExt;
 use crate::support::{bigint, engine, register, run, session_of_pool, set, skipped};
 use rmq_testing::Random;
 
-/// A session whose memory is counted, on a GPU; nothing where there is none.
+/// Creates a session on a GPU with a bounded memory pool; `None` if there is no GPU.
 fn session() -> Option<SessionContext> {
     if engine().as_deref() != Some("cuda") || skipped() {
-        println!("skipped: no CUDA device (RMQ_TEST_ENGINE=cuda asks for one)");
+        println!("skipped: no CUDA device (RMQ_TEST_ENGINE=cuda requires one)");
         return None;
     }
     let pool = Arc::new(GreedyMemoryPool::new(16 << 30));
@@ -46,37 +46,37 @@ const KEYS: &str =
     "SELECT q.id, min(v) FROM q JOIN t ON t.ts BETWEEN 10 * q.l AND 10 * q.r GROUP BY q.id";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_query_leaves_nothing_behind() {
+async fn a_cancelled_query_releases_all_memory() {
     let Some(ctx) = session() else { return };
     tables(&ctx, 1 << 24, 1 << 22);
     for sql in [POSITIONS, KEYS] {
-        // Opens the device, which is done once and to its end.
-        run(&ctx, sql).await.expect("it answers");
-        let mut longest = Duration::ZERO;
-        for patience in [0, 1, 3, 10, 20, 30, 50, 80, 120, 200] {
-            let frame = ctx.sql(sql).await.expect("it plans");
-            let mut stream = frame.execute_stream().await.expect("it starts");
-            let next = tokio::time::timeout(Duration::from_millis(patience), stream.next());
+        // Opens the device. This happens once and is not cancelled.
+        run(&ctx, sql).await.expect("query");
+        let mut slowest = Duration::ZERO;
+        for timeout_ms in [0, 1, 3, 10, 20, 30, 50, 80, 120, 200] {
+            let frame = ctx.sql(sql).await.expect("plan");
+            let mut stream = frame.execute_stream().await.expect("start");
+            let next = tokio::time::timeout(Duration::from_millis(timeout_ms), stream.next());
             drop(next.await);
             let dropped = Instant::now();
             drop(stream);
-            let held = || ctx.runtime_env().memory_pool.reserved();
-            while held() > 0 || on_device(&ctx).await > 0 {
+            let reserved = || ctx.runtime_env().memory_pool.reserved();
+            while reserved() > 0 || device_bytes(&ctx).await > 0 {
                 assert!(
                     dropped.elapsed() < Duration::from_secs(2),
-                    "{} held",
-                    held()
+                    "{} bytes reserved",
+                    reserved()
                 );
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            longest = longest.max(dropped.elapsed());
+            slowest = slowest.max(dropped.elapsed());
         }
-        println!("cancelled: all freed after {longest:?} at most: {sql}");
+        println!("cancelled: all freed after {slowest:?} at most: {sql}");
     }
 }
 
-/// Bytes of devices that the session uses.
-async fn on_device(ctx: &SessionContext) -> i64 {
+/// Returns the device memory that the session uses, in bytes.
+async fn device_bytes(ctx: &SessionContext) -> i64 {
     let used = "SELECT CAST(coalesce(sum(index_bytes), 0) AS BIGINT) FROM rmq_devices()";
     bigint(ctx, used).await.expect("a number")
 }

@@ -1,5 +1,5 @@
-//! Range joins that choose values of dictionaries whose batches have more values together than there are keys, against a loop over all
-//! rows.
+//! Range joins that return dictionary values, compared with a loop over all rows. All batches together have more distinct values than
+//! the key type can address.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ const KEYS: [DataType; 8] = [
     DataType::UInt64,
 ];
 
-/// A dictionary of these keys and values.
+/// Builds a dictionary array from keys and values.
 fn dictionary(key: &DataType, keys: Vec<Option<i64>>, values: &ArrayRef) -> ArrayRef {
     let data_type =
         DataType::Dictionary(Box::new(key.clone()), Box::new(values.data_type().clone()));
@@ -39,24 +39,24 @@ fn dictionary(key: &DataType, keys: Vec<Option<i64>>, values: &ArrayRef) -> Arra
     make_array(data.expect("keys of these values"))
 }
 
-/// The rows that are searched.
-struct Searched {
+/// The table `p`, with a dictionary column.
+struct DictionaryTable {
     batches: Vec<RecordBatch>,
     /// The values of the dictionaries, as text.
     values: Vec<String>,
-    /// A number for each row, in no order, each once.
+    /// A unique number for each row, unordered.
     v: Vec<i64>,
 }
 
-impl Searched {
-    /// Of batches whose dictionaries share no array, and few values.
+impl DictionaryTable {
+    /// Creates batches whose dictionaries share no array and few values.
     fn new(key: &DataType, value: &DataType, batches: i64, rows: i64) -> Self {
-        // Those of 16 bits have many values that no row has.
+        // Dictionaries with 16-bit keys have many values that no row uses.
         let distinct = match key.primitive_width() {
             Some(2) => 9_000,
             _ => 100,
         };
-        let mut searched = Self {
+        let mut table = Self {
             batches: vec![],
             values: vec![],
             v: vec![],
@@ -71,12 +71,11 @@ impl Searched {
             let keys = (first..first + rows).map(|i| (i % 23 != 5).then_some(i * 7 % distinct));
             let dictionary = dictionary(key, keys.collect(), &values);
             let format = FormatOptions::default().with_null("NULL");
-            let shown =
-                ArrayFormatter::try_new(&dictionary, &format).expect("a type that is shown");
+            let shown = ArrayFormatter::try_new(&dictionary, &format).expect("a displayable type");
             let shown = (0..dictionary.len()).map(|i| shown.value(i).to_string());
-            searched.values.extend(shown);
+            table.values.extend(shown);
             let v: Vec<i64> = (first..first + rows).map(|i| i * 7919 % 100_003).collect();
-            searched.v.extend(&v);
+            table.v.extend(&v);
             let k = Int64Array::from_iter_values(first..first + rows);
             let columns: [(&str, ArrayRef); 3] = [
                 ("k", Arc::new(k)),
@@ -89,29 +88,30 @@ impl Searched {
             let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
             let columns = columns.map(|(_, array)| array).to_vec();
             let batch = RecordBatch::try_new(schema, columns).expect("columns of one length");
-            searched.batches.push(batch);
+            table.batches.push(batch);
         }
-        searched
+        table
     }
 
     fn register(&self, ctx: &SessionContext) {
         let table = MemTable::try_new(self.batches[0].schema(), vec![self.batches.clone()]);
-        ctx.deregister_table("p").expect("the table of before");
+        ctx.deregister_table("p").expect("deregistered");
         ctx.register_table("p", Arc::new(table.expect("batches of one schema")))
             .expect("a new name");
     }
 
-    /// The first value, the last one, and that of the smallest `v`, of windows of so many rows from `id * step`.
-    fn expected(&self, asking: i64, step: i64) -> Vec<String> {
-        let expected = (0..asking).map(|id| {
+    /// Returns the first value, the last value and the value at the smallest `v` of each window, which starts at row `id * step` and has
+    /// `id % 4 + 1` rows.
+    fn expected(&self, probe_rows: i64, step: i64) -> Vec<String> {
+        let expected = (0..probe_rows).map(|id| {
             let (first, last) = (id * step, id * step + id % 4);
             let last = last.min(self.values.len() as i64 - 1);
-            let least = (first..=last).min_by_key(|row| self.v[*row as usize]);
+            let smallest = (first..=last).min_by_key(|row| self.v[*row as usize]);
             let at = |row: i64| self.values[row as usize].as_str();
-            let Some(least) = least else {
+            let Some(smallest) = smallest else {
                 return format!("{id} | NULL | NULL | NULL");
             };
-            format!("{id} | {} | {} | {}", at(first), at(last), at(least))
+            format!("{id} | {} | {} | {}", at(first), at(last), at(smallest))
         });
         let mut expected: Vec<String> = expected.collect();
         expected.sort_unstable();
@@ -119,16 +119,16 @@ impl Searched {
     }
 }
 
-/// The forms of range joins that choose values.
+/// Returns range joins that select values, in each SQL form.
 fn queries(step: i64) -> [String; 3] {
     let window = format!("p.k BETWEEN q.id * {step} AND q.id * {step} + q.id % 4");
-    let chosen = [
+    let selected = [
         "first_value(p.d ORDER BY p.k)",
         "last_value(p.d ORDER BY p.k)",
         "first_value(p.d ORDER BY p.v)",
     ];
-    let subqueries = chosen.map(|c| format!("(SELECT {c} FROM p WHERE {window})"));
-    let named: Vec<_> = chosen
+    let subqueries = selected.map(|c| format!("(SELECT {c} FROM p WHERE {window})"));
+    let named: Vec<_> = selected
         .iter()
         .enumerate()
         .map(|(i, c)| format!("{c} AS c{i}"))
@@ -146,25 +146,25 @@ fn queries(step: i64) -> [String; 3] {
     ]
 }
 
-/// Rows `q` that ask.
-fn asking(ctx: &SessionContext, rows: i64) {
+/// Registers the probe side `q`.
+fn register_probe(ctx: &SessionContext, rows: i64) {
     let ids = Arc::new(Int64Array::from_iter_values(0..rows)) as ArrayRef;
     register(ctx, "q", &[("id", ids)], &[]);
 }
 
-/// The rows in their order, with what was measured.
-async fn answers(
+/// Returns the result in its order, and a metric of the plan.
+async fn run_with_metric(
     ctx: &SessionContext,
     sql: &str,
-    measured: &str,
+    name: &str,
 ) -> Result<(Vec<RecordBatch>, usize), DataFusionError> {
     let plan = ctx.sql(sql).await?.create_physical_plan().await?;
     let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await?;
-    Ok((batches, metric(&plan, measured)))
+    Ok((batches, metric(&plan, name)))
 }
 
-/// That the answers are these, in the order of the rows that ask, and dictionaries.
-fn check(batches: &[RecordBatch], searched: &Searched, expected: &[String], sql: &str) {
+/// Checks the result, its order by probe row, and its dictionary types.
+fn check(batches: &[RecordBatch], table: &DictionaryTable, expected: &[String], sql: &str) {
     let found = lines(batches);
     let types: Vec<_> = batches[0]
         .schema()
@@ -172,7 +172,7 @@ fn check(batches: &[RecordBatch], searched: &Searched, expected: &[String], sql:
         .iter()
         .map(|f| f.data_type().clone())
         .collect();
-    let dictionary = searched.batches[0].column(2).data_type();
+    let dictionary = table.batches[0].column(2).data_type();
     assert_eq!(types[1..], vec![dictionary.clone(); 3], "{sql}");
     assert_eq!(found, expected, "{dictionary}: {sql}");
     let ids = batches
@@ -182,47 +182,47 @@ fn check(batches: &[RecordBatch], searched: &Searched, expected: &[String], sql:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn values_of_many_dictionaries_are_chosen() {
+async fn values_of_many_dictionaries_are_selected() {
     let config = SessionConfig::new()
         .with_target_partitions(1)
         .with_batch_size(200);
-    let whole = SessionContext::new_with_config(config.clone());
-    datafusion_rmq::register(&whole);
+    let on_cpu = SessionContext::new_with_config(config.clone());
+    datafusion_rmq::register(&on_cpu);
     let on_devices = SessionContext::new_with_config(config.clone());
     let on_devices = Fake::real().register(on_devices, &[("rmq.engine", "cuda")]);
-    asking(&whole, 410);
-    asking(&on_devices, 410);
+    register_probe(&on_cpu, 410);
+    register_probe(&on_devices, 410);
     let is_plain = |t: &DataType| !t.is_null() && !matches!(t, DataType::Dictionary(..));
     for value in types().into_iter().filter(is_plain) {
         for key in &KEYS {
-            let searched = Searched::new(key, &value, 8, 100);
-            let expected = searched.expected(410, 2);
-            let everywhere = matches!(key, DataType::Int8 | DataType::UInt16 | DataType::Int64);
-            for ctx in [Some(&whole), Some(&on_devices).filter(|_| everywhere)] {
+            let table = DictionaryTable::new(key, &value, 8, 100);
+            let expected = table.expected(410, 2);
+            let all_modes = matches!(key, DataType::Int8 | DataType::UInt16 | DataType::Int64);
+            for ctx in [Some(&on_cpu), Some(&on_devices).filter(|_| all_modes)] {
                 let Some(ctx) = ctx else {
                     continue;
                 };
-                searched.register(ctx);
+                table.register(ctx);
                 for sql in queries(2) {
-                    let found = answers(ctx, &sql, "spill_count").await;
+                    let found = run_with_metric(ctx, &sql, "spill_count").await;
                     let (found, _) =
                         found.unwrap_or_else(|e| panic!("{key} of {value}: {sql}: {e}"));
-                    check(&found, &searched, &expected, &sql);
+                    check(&found, &table, &expected, &sql);
                 }
             }
-            if !everywhere {
+            if !all_modes {
                 continue;
             }
-            // Ever more memory, until it is enough.
+            // Doubles the memory limit until it suffices.
             let mut limit = 4 << 10;
             let sql = &queries(2)[1];
             let files = loop {
                 let ctx = session_of_pool(config.clone(), ForRangeJoins::new(limit));
-                asking(&ctx, 410);
-                searched.register(&ctx);
-                match answers(&ctx, sql, "spill_count").await {
+                register_probe(&ctx, 410);
+                table.register(&ctx);
+                match run_with_metric(&ctx, sql, "spill_count").await {
                     Ok((found, files)) => {
-                        check(&found, &searched, &expected, sql);
+                        check(&found, &table, &expected, sql);
                         break files;
                     }
                     Err(error) => {
@@ -238,40 +238,42 @@ async fn values_of_many_dictionaries_are_chosen() {
     }
 }
 
-/// The same where few rows ask, which are compared with all.
+/// A small probe side, which uses a nested-loop comparison.
 #[tokio::test(flavor = "multi_thread")]
-async fn values_of_many_dictionaries_are_picked() {
+async fn values_of_many_dictionaries_are_selected_by_nested_loops() {
     let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     datafusion_rmq::register(&ctx);
-    asking(&ctx, 12);
+    register_probe(&ctx, 12);
     for value in [
         DataType::Utf8View,
         DataType::BinaryView,
         DataType::Boolean,
         DataType::Utf8,
     ] {
-        let mut searched = Searched::new(&DataType::UInt8, &value, 7, 10_000);
-        let expected = searched.expected(12, 6000);
-        // In no order.
-        searched.batches.reverse();
-        for batch in &mut searched.batches {
+        let mut table = DictionaryTable::new(&DataType::UInt8, &value, 7, 10_000);
+        let expected = table.expected(12, 6000);
+        // Unordered rows.
+        table.batches.reverse();
+        for batch in &mut table.batches {
             let rows = (0..batch.num_rows() as u32).map(|i| i * 7919 % 10_000);
             let rows = datafusion::arrow::array::UInt32Array::from_iter_values(rows);
             let moved = datafusion::arrow::compute::take_record_batch(batch, &rows);
             *batch = moved.expect("rows of the batch");
         }
-        searched.register(&ctx);
+        table.register(&ctx);
         for sql in queries(6000) {
-            let (found, picked) = answers(&ctx, &sql, "nested_loop_rows").await.expect(&sql);
-            check(&found, &searched, &expected, &sql);
-            assert!(picked > 0, "{sql}");
+            let (found, nested_loop_rows) = run_with_metric(&ctx, &sql, "nested_loop_rows")
+                .await
+                .expect(&sql);
+            check(&found, &table, &expected, &sql);
+            assert!(nested_loop_rows > 0, "{sql}");
         }
     }
 }
 
-/// Groups of one row each, whose keys are dictionaries that can't be put together.
+/// Singleton groups whose keys are dictionaries that can't be concatenated.
 #[tokio::test(flavor = "multi_thread")]
-async fn groups_by_dictionaries_come_as_they_are() {
+async fn singleton_groups_keep_their_dictionaries() {
     let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     datafusion_rmq::register(&ctx);
     run(
@@ -280,14 +282,14 @@ async fn groups_by_dictionaries_come_as_they_are() {
     )
     .await
     .expect("a table");
-    let asking = Searched::new(&DataType::Int8, &DataType::Utf8View, 4, 60);
-    asking.register(&ctx);
+    let table = DictionaryTable::new(&DataType::Int8, &DataType::Utf8View, 4, 60);
+    table.register(&ctx);
     let sql = "SELECT p.k, p.d, max(t.k) AS m FROM p JOIN t ON t.k BETWEEN p.k AND p.k + 3 GROUP BY p.k, p.d";
-    let (found, _) = answers(&ctx, sql, "nested_loop_rows")
+    let (found, _) = run_with_metric(&ctx, sql, "nested_loop_rows")
         .await
         .expect("an answer");
     let mut expected: Vec<String> = (0..240)
-        .map(|k| format!("{k} | {} | {}", asking.values[k], k + 3))
+        .map(|k| format!("{k} | {} | {}", table.values[k], k + 3))
         .collect();
     expected.sort_unstable();
     assert_eq!(lines(&found), expected);

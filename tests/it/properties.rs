@@ -1,7 +1,7 @@
 //! SQL against a naive scan and against DataFusion's own MIN and MAX: every type, NULLs, special values, ties,
-//! orders, sizes around the edges of chunks and levels, all kinds of ranges.
+//! orders, sizes at chunk and level boundaries, ranges of every kind.
 //!
-//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` one case; `RMQ_CASES` makes it longer.
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` repeats one case; `RMQ_CASES` sets the number of cases.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRu
 use crate::support::{register, run, session, skipped};
 use rmq_testing::{Random, cases, is_usual};
 
-/// Ranges asked in one case.
+/// The number of ranges per case.
 const RANGES: usize = 2500;
 
-/// How many cases a run takes unless `RMQ_CASES` says otherwise.
+/// The default number of cases per run; `RMQ_CASES` overrides it.
 const CASES: usize = 420;
 
-/// Seeds of cases that once failed.
+/// Seeds of cases that failed in the past.
 const FAILED: [u64; 0] = [];
 
 pub fn types() -> Vec<DataType> {
@@ -86,7 +86,7 @@ pub fn types() -> Vec<DataType> {
     ]
 }
 
-/// Numbers with some care for the ends and for what is special.
+/// Maps random bits to an integer; limits and special values are frequent.
 fn number(random: u64, few: bool) -> i64 {
     match random % 16 {
         0 => i64::MAX,
@@ -113,7 +113,7 @@ fn float(random: u64, few: bool) -> f64 {
     }
 }
 
-/// An array of any of `types()`, made of random bits.
+/// Builds an array of any of `types()` from random bits.
 pub fn array(data_type: &DataType, bits: &[Option<u64>], few: bool) -> ArrayRef {
     use DataType as T;
     let numbers = || bits.iter().map(|b| b.map(|b| number(b, few)));
@@ -131,7 +131,7 @@ pub fn array(data_type: &DataType, bits: &[Option<u64>], few: bool) -> ArrayRef 
         T::UInt64 => Arc::new(UInt64Array::from_iter(
             numbers().map(|n| n.map(i64::cast_unsigned)),
         )),
-        // Narrower integers wrap around, so that their own ends occur.
+        // Narrower integers wrap around, so that their own limits occur.
         T::Int8 | T::Int16 | T::Int32 | T::UInt8 | T::UInt16 | T::UInt32 => {
             let width = data_type.primitive_width().expect("an integer") * 8;
             let signed = data_type.is_signed_integer();
@@ -226,7 +226,7 @@ pub fn array(data_type: &DataType, bits: &[Option<u64>], few: bool) -> ArrayRef 
     }
 }
 
-/// Few distinct values, so that they fit a dictionary of any key.
+/// Maps to few distinct values, which fit a dictionary of any key type.
 fn few_bits(bits: &[Option<u64>]) -> Vec<Option<u64>> {
     bits.iter().map(|b| b.map(|b| b % 100)).collect()
 }
@@ -249,7 +249,7 @@ fn exact(array: &ArrayRef, data_type: &DataType) -> ArrayRef {
     cast_with_options(array, data_type, &options).expect("the values fit")
 }
 
-/// How the values of a column follow each other.
+/// The distribution and order of a column's values.
 #[derive(Debug, Clone, Copy)]
 enum Shape {
     Random,
@@ -264,7 +264,7 @@ struct Case {
     data_type: DataType,
     rows: usize,
     shape: Shape,
-    /// NULLs in 256 values.
+    /// The number of NULLs per 256 values.
     nulls: u8,
     seed: u64,
     batches: usize,
@@ -323,7 +323,7 @@ fn column(case: &Case, random: &mut Random) -> ArrayRef {
         Shape::Decreasing => true,
         _ => return values,
     };
-    // Sorted, with the NULLs left where they are.
+    // Sorts the values; NULLs keep their positions.
     let (ranks, _) = ranks(&plain(&values));
     let mut order: Vec<u32> = (0..case.rows as u32)
         .filter(|i| values.is_valid(*i as usize))
@@ -333,17 +333,17 @@ fn column(case: &Case, random: &mut Random) -> ArrayRef {
         order.reverse();
     }
     let mut sorted = order.into_iter();
-    let places = (0..case.rows).map(|i| {
+    let indices = (0..case.rows).map(|i| {
         if values.is_valid(i) {
             sorted.next()
         } else {
             None
         }
     });
-    take(&values, &UInt32Array::from_iter(places), None).expect("rows of the array")
+    take(&values, &UInt32Array::from_iter(indices), None).expect("rows of the array")
 }
 
-/// The array without a dictionary.
+/// Decodes a dictionary array; returns other arrays unchanged.
 fn plain(values: &ArrayRef) -> ArrayRef {
     match values.data_type() {
         DataType::Dictionary(_, value) => cast(values, value).expect("a dictionary's own values"),
@@ -351,7 +351,7 @@ fn plain(values: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// Each value's place in Arrow's order, equal values equal; NULL comes last.
+/// Returns the dense rank of each value in Arrow's order, `u32::MAX` for NULL, and whether the type has an order.
 fn ranks(values: &ArrayRef) -> (Vec<u32>, bool) {
     let n = values.len();
     if *values.data_type() == DataType::Null {
@@ -371,7 +371,7 @@ fn ranks(values: &ArrayRef) -> (Vec<u32>, bool) {
     (ranks, true)
 }
 
-/// A range of some kind: short, long, one row, all, reversed, outside, at the ends of Int64.
+/// Returns a range of a random kind: short, long, one row, all rows, reversed, outside, at the limits of Int64.
 fn range(n: usize, random: &mut Random) -> (Option<i64>, Option<i64>) {
     let n = n as i64;
     let position = |random: &mut Random| random.below(n as usize + 1) as i64;
@@ -396,7 +396,7 @@ fn range(n: usize, random: &mut Random) -> (Option<i64>, Option<i64>) {
     }
 }
 
-/// The leftmost row of the smallest and of the largest value, by looking at each.
+/// Finds the leftmost row of the smallest and of the largest value by a scan.
 fn naive(ranks: &[u32], l: Option<i64>, r: Option<i64>) -> [Option<u32>; 2] {
     let (Some(l), Some(r)) = (l, r) else {
         return [None, None];
@@ -418,7 +418,7 @@ fn naive(ranks: &[u32], l: Option<i64>, r: Option<i64>) -> [Option<u32>; 2] {
     best
 }
 
-/// What DataFusion's ungrouped aggregates make of a slice; `None` for a type they refuse.
+/// Returns the result of DataFusion's ungrouped aggregates over a slice; `None` for an unsupported type.
 fn datafusion_extremes(slice: &ArrayRef) -> Option<[ScalarValue; 2]> {
     let mut min = MinAccumulator::try_new(slice.data_type()).ok()?;
     let mut max = MaxAccumulator::try_new(slice.data_type()).ok()?;
@@ -427,7 +427,7 @@ fn datafusion_extremes(slice: &ArrayRef) -> Option<[ScalarValue; 2]> {
     Some([min.evaluate().ok()?, max.evaluate().ok()?])
 }
 
-/// Asks all ranges of one case; how many answers were also compared with DataFusion's.
+/// Queries all ranges of one case; returns the number of results that were also compared with DataFusion's.
 async fn check(case: &Case) -> Result<usize, TestCaseError> {
     let ctx: SessionContext = session();
     let mut random = Random::from_seed(case.seed);
@@ -481,7 +481,7 @@ async fn check(case: &Case) -> Result<usize, TestCaseError> {
         let value = take(&values, &rows, None).expect("rows of the column");
         let column = got.column(side);
         prop_assert_eq!(column.data_type(), value.data_type());
-        // Arrow compares the bits of floats, so this tells NaNs and zeros apart.
+        // Arrow compares the bits of floats, which distinguishes NaNs and zeros.
         prop_assert!(
             column.to_data() == value.to_data(),
             "{} in {:?}",
@@ -538,7 +538,7 @@ fn sql_agrees_with_a_naive_scan_and_with_datafusion() {
         }
     }
     println!(
-        "{} ranges asked four ways, {} compared with MIN and MAX",
+        "{} ranges queried by four functions, {} compared with MIN and MAX",
         answered.get(),
         compared.get()
     );

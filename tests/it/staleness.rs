@@ -1,4 +1,4 @@
-//! A kept index never answers for data that have changed.
+//! A cached index is never used for data that have changed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ fn numbers(values: impl IntoIterator<Item = i64>) -> ArrayRef {
     Arc::new(Int64Array::from_iter_values(values))
 }
 
-/// How many of the indexes held were found ready, and how often.
+/// Returns the number of cached indexes and the sum of their hits.
 async fn hits(ctx: &SessionContext) -> (i64, i64) {
     let count = bigint(ctx, "SELECT count(*) FROM rmq_indexes()").await;
     let hits = bigint(
@@ -64,7 +64,7 @@ async fn a_dropped_table_leaves_no_index_and_no_answer() {
 
     register(&ctx, "t", &[("v", numbers([7]))], &[]);
     assert_eq!(bigint(&ctx, ALL).await, Some(7));
-    // Another type under the same name.
+    // A different type under the same name.
     run(
         &ctx,
         "CREATE OR REPLACE TABLE t AS SELECT 'b' AS v UNION ALL SELECT 'a'",
@@ -85,7 +85,7 @@ async fn a_dropped_table_leaves_no_index_and_no_answer() {
 }
 
 #[tokio::test]
-async fn a_plan_that_runs_again_reads_what_its_other_scans_read() {
+async fn a_repeated_plan_reads_the_same_version_as_its_other_scans() {
     let ctx = session();
     register(&ctx, "t", &[("v", numbers([5, 3, 8]))], &[]);
     let sql = "SELECT range_min('t.v', 0, 9) - (SELECT min(v) FROM t) AS difference";
@@ -108,7 +108,7 @@ async fn a_plan_that_runs_again_reads_what_its_other_scans_read() {
 }
 
 #[tokio::test]
-async fn a_prepared_statement_sees_the_table_as_it_is() {
+async fn a_prepared_statement_sees_the_current_table() {
     let ctx = session();
     register(&ctx, "t", &[("v", numbers([5, 3, 8]))], &[]);
     run(
@@ -122,9 +122,9 @@ async fn a_prepared_statement_sees_the_table_as_it_is() {
     assert_eq!(bigint(&ctx, "EXECUTE p(0, 1)").await, Some(4));
 }
 
-/// Writers insert ever smaller values while readers ask: an answer is never larger than what was inserted before the query began.
+/// A writer inserts decreasing values while readers query. A result is never larger than the value inserted before the query started.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn inserts_show_while_other_queries_run() {
+async fn inserts_are_visible_to_concurrent_queries() {
     let ctx = session();
     register(
         &ctx,
@@ -159,8 +159,12 @@ async fn inserts_show_while_other_queries_run() {
                         .as_primitive::<datafusion::arrow::datatypes::Int64Type>()
                         .value(0)
                 };
-                assert!(cell(0) <= before, "{} after {before} was there", cell(0));
-                // Value and position come from one version: the newest value stands last.
+                assert!(
+                    cell(0) <= before,
+                    "{} after the insert of {before}",
+                    cell(0)
+                );
+                // Value and position belong to one version: the newest value is the last row.
                 assert!(cell(0) >= 1_000_000 || cell(1) == 50_000 + 59 - cell(0));
             }
         })
@@ -176,7 +180,7 @@ async fn inserts_show_while_other_queries_run() {
 async fn write(path: &Path, values: impl IntoIterator<Item = i64>, age: Duration) {
     let ctx = SessionContext::new();
     register(&ctx, "new", &[("v", numbers(values))], &[]);
-    // A file of its own name first: a reader of the old one keeps what it has open.
+    // Creates a new file, so that a reader of the old one keeps its open file.
     let _ = std::fs::remove_file(path);
     let sql = format!("COPY new TO '{}' STORED AS PARQUET", path.display());
     run(&ctx, &sql).await.unwrap();
@@ -186,7 +190,7 @@ async fn write(path: &Path, values: impl IntoIterator<Item = i64>, age: Duration
 
 const OLD: Duration = Duration::from_secs(3600);
 
-/// Waits until files that were written just now count as unchanged since: their change times can't be set.
+/// Waits until recent change times are old enough to be trusted, as they can't be set.
 fn settle() {
     std::thread::sleep(Duration::from_millis(2100));
 }
@@ -208,24 +212,28 @@ async fn files_are_indexed_once_until_they_change() {
     external(&ctx, &file).await;
     assert_eq!(bigint(&ctx, ALL).await, Some(3));
     #[cfg(unix)]
-    assert_eq!(hits(&ctx).await, (0, 0), "its time was set just now");
+    assert_eq!(hits(&ctx).await, (0, 0), "its change time is too recent");
     settle();
     assert_eq!(bigint(&ctx, ALL).await, Some(3));
     assert_eq!(bigint(&ctx, ALL).await, Some(3));
-    assert_eq!(hits(&ctx).await.0, 1, "a settled file's index is kept");
+    assert_eq!(
+        hits(&ctx).await.0,
+        1,
+        "the index of an older file is cached"
+    );
     assert!(hits(&ctx).await.1 >= 1);
-    // The same size, another time.
+    // The same size, a different time.
     write(&file, [5, 2, 8], OLD / 2).await;
     assert_eq!(bigint(&ctx, ALL).await, Some(2));
-    // Another size.
+    // A different size.
     write(&file, [5, 2, 8, 1], OLD / 2).await;
     assert_eq!(bigint(&ctx, ALL).await, Some(1));
 }
 
-/// What `cp -p`, archives and `touch -d` leave: other contents of one size, with the old time.
+/// New contents of the same size with the old modification time, as by `cp -p`, archives and `touch -d`.
 #[cfg(unix)]
 #[tokio::test]
-async fn a_time_that_is_set_back_hides_no_change() {
+async fn a_restored_modification_time_hides_no_change() {
     let folder = tempfile::tempdir().unwrap();
     let (file, other) = (
         folder.path().join("a.parquet"),
@@ -243,7 +251,7 @@ async fn a_time_that_is_set_back_hides_no_change() {
     let before = std::fs::metadata(&file).unwrap();
     let contents = std::fs::read(&other).unwrap();
     assert_eq!(contents.len() as u64, before.len());
-    // Into the same file, whose inode stays.
+    // Overwrites the file in place, which keeps the inode.
     let mut writer = std::fs::File::options().write(true).open(&file).unwrap();
     std::io::Write::write_all(&mut writer, &contents).unwrap();
     writer.set_modified(before.modified().unwrap()).unwrap();
@@ -254,7 +262,7 @@ async fn a_time_that_is_set_back_hides_no_change() {
     assert_eq!(bigint(&ctx, ALL).await, Some(2));
     assert_eq!(hits(&ctx).await, (1, 1));
 
-    // Another file in its place, as old and as large.
+    // Replaces it by another file of the same time and size.
     write(&other, [5, 1, 8], OLD).await;
     let writer = std::fs::File::options().write(true).open(&other).unwrap();
     writer.set_modified(before.modified().unwrap()).unwrap();
@@ -263,7 +271,7 @@ async fn a_time_that_is_set_back_hides_no_change() {
 }
 
 #[tokio::test]
-async fn a_file_that_changed_just_now_is_not_trusted() {
+async fn a_recently_changed_file_is_not_cached() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.parquet");
     let ctx = session();
@@ -274,7 +282,7 @@ async fn a_file_that_changed_just_now_is_not_trusted() {
         assert_eq!(bigint(&ctx, ALL).await, Some(value));
         assert_eq!(hits(&ctx).await, (0, 0));
     }
-    // Nor is one from the future, by another clock.
+    // Neither is a file with a modification time in the future, from another clock.
     let later = std::fs::File::options().write(true).open(&file).unwrap();
     later.set_modified(SystemTime::now() + OLD).unwrap();
     assert_eq!(bigint(&ctx, ALL).await, Some(0));
@@ -282,7 +290,7 @@ async fn a_file_that_changed_just_now_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn files_come_and_go_in_a_folder() {
+async fn added_and_removed_files_of_a_directory_are_seen() {
     let folder = tempfile::tempdir().unwrap();
     for (name, value) in [("b", 20), ("a", 10), ("d", 40)] {
         write(
@@ -319,7 +327,7 @@ async fn files_come_and_go_in_a_folder() {
 }
 
 #[tokio::test]
-async fn a_file_gone_or_cut_between_plan_and_run_is_an_error() {
+async fn a_file_removed_or_truncated_between_planning_and_execution_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("a.parquet");
     write(&file, 0..1000, OLD).await;
@@ -368,7 +376,7 @@ async fn one_query_sees_one_version_of_a_table() {
         &[("v", numbers([5, 3, 8])), ("w", numbers([1, 2, 3]))],
         &[],
     );
-    // Three calls, two columns, both directions, in different nodes of the plan.
+    // Three calls, two columns, minimum and maximum, in different plan nodes.
     let sql = "SELECT range_min('t.v', 0, 2) + range_max('t.w', 0, 2) FROM (VALUES (1)) \
                WHERE range_argmin('t.v', 0, 2) = 1";
     assert_eq!(bigint(&ctx, sql).await, Some(6));
@@ -376,7 +384,7 @@ async fn one_query_sees_one_version_of_a_table() {
 }
 
 #[tokio::test]
-async fn keeping_can_be_switched_off() {
+async fn index_caching_can_be_disabled() {
     let ctx = session();
     register(&ctx, "t", &[("v", numbers([5, 3, 8]))], &[]);
     run(&ctx, "SET rmq.keep_indexes = false").await.unwrap();
@@ -385,7 +393,7 @@ async fn keeping_can_be_switched_off() {
 }
 
 #[tokio::test]
-async fn memory_of_a_replaced_table_is_given_back() {
+async fn memory_of_a_replaced_table_is_released() {
     let ctx = cpu_session();
     let pool = Arc::clone(&ctx.runtime_env().memory_pool);
     assert_eq!(pool.reserved(), 0);

@@ -36,7 +36,7 @@ fn open_shaped(shape: Option<Shape>) -> Option<CudaEngine> {
     })
 }
 
-/// The best shape, and flat and deep shapes whose edges small columns reach.
+/// The best shape, and flat and deep shapes whose boundaries small columns reach.
 fn shapes(key_bytes: usize) -> Vec<Option<Shape>> {
     let mut shapes = vec![None];
     for chunk_bytes in [64, 128] {
@@ -60,7 +60,7 @@ fn options(positions: bool) -> BuildOptions {
     }
 }
 
-/// Tests every pattern of values and NULLs at sizes around chunk edges, in every shape.
+/// Tests every pattern of values and NULLs at sizes around chunk boundaries, in every shape.
 fn small_sizes<K: Width>() {
     let mut random = Random::new("small sizes");
     let edges: &[usize] = if small() {
@@ -147,7 +147,7 @@ fn pattern<K: Width>(engine: &CudaEngine, data: Data, nulls: Nulls, random: &mut
 }
 
 #[test]
-fn a_batch_of_any_length() {
+fn batches_of_any_length() {
     let mut random = Random::new("batch lengths");
     let Some(engine) = open_shaped(None) else {
         return;
@@ -157,7 +157,7 @@ fn a_batch_of_any_length() {
     let index = u32::index(&engine, case.column.clone(), &options(true)).expect("it fits");
     let mut lengths: Vec<usize> = (0..400).step_by(if small() { 31 } else { 1 }).collect();
     if !small() {
-        // Around the chunks into which a batch is split.
+        // At the boundaries of the chunks into which a batch is split.
         let chunk = 1 << 18;
         lengths.extend([
             chunk - 1,
@@ -177,7 +177,7 @@ fn a_batch_of_any_length() {
     }
 }
 
-/// The number of queries of a random run.
+/// Returns the number of queries of a random run.
 pub fn queries() -> u64 {
     let default = if small() { 5_000 } else { 4_000_000 };
     std::env::var("RMQ_TEST_QUERIES").map_or(default, |queries| {
@@ -185,7 +185,7 @@ pub fn queries() -> u64 {
     })
 }
 
-/// Tests columns of random length, pattern and width concurrently, each one queried by several threads.
+/// Tests columns of random length, pattern and width concurrently; several threads query each column.
 #[test]
 fn many_random_queries() {
     let Some(engine) = open_shaped(None) else {
@@ -254,8 +254,8 @@ fn random_column<K: Width>(engine: &CudaEngine, random: &mut Random) -> u64 {
     answered.into_inner()
 }
 
-/// Generates a long column of random bits with several threads.
-fn many_floats<K: Width>(n: usize, threads: usize, random: &mut Random) -> Column<K> {
+/// Generates a long float column of random bits with several threads.
+fn float_column<K: Width>(n: usize, threads: usize, random: &mut Random) -> Column<K> {
     let seed = random.next();
     let mut bits = vec![K::ZERO; n];
     let share = n.div_ceil(threads).max(1);
@@ -263,7 +263,7 @@ fn many_floats<K: Width>(n: usize, threads: usize, random: &mut Random) -> Colum
         for (i, part) in bits.chunks_mut(share).enumerate() {
             scope.spawn(move || {
                 let mut random = Random::from_seed(seed.wrapping_add(i as u64));
-                part.fill_with(|| K::of(random.next()));
+                part.fill_with(|| K::from_bits(random.next()));
             });
         }
     });
@@ -273,7 +273,7 @@ fn many_floats<K: Width>(n: usize, threads: usize, random: &mut Random) -> Colum
 /// Compares with the CPU engine: a naive scan of such columns takes too long.
 fn against_cpu<K: Width>(engine: &CudaEngine, n: usize, count: usize, random: &mut Random) {
     let threads = std::thread::available_parallelism().map_or(2, |n| n.get());
-    let column = many_floats::<K>(n, threads, random);
+    let column = float_column::<K>(n, threads, random);
     let options = BuildOptions {
         positions: true,
         threads,
@@ -284,12 +284,12 @@ fn against_cpu<K: Width>(engine: &CudaEngine, n: usize, count: usize, random: &m
         for _ in 0..threads {
             let (expected, found) = (&expected, &found);
             let (left, right) = ranges(n, count / threads, random);
-            scope.spawn(move || same(&**expected, &**found, &left, &right));
+            scope.spawn(move || compare_indexes(&**expected, &**found, &left, &right));
         }
     });
 }
 
-fn same<K: Width>(
+fn compare_indexes<K: Width>(
     expected: &dyn RangeIndex<K>,
     found: &dyn RangeIndex<K>,
     left: &[i64],
@@ -303,7 +303,7 @@ fn same<K: Width>(
             let mut out = index.outputs(left.len(), values, positions);
             index
                 .answer(left, right, out.answers())
-                .expect("it answers");
+                .expect("slices fit");
             out
         });
         let [expected, found] = &mut outs;
@@ -390,7 +390,7 @@ fn memory_is_limited_and_released() {
 }
 
 #[test]
-fn any_fault_ends_in_an_error() {
+fn any_fault_is_an_error() {
     let mut random = Random::new("faults");
     // Keeps the device's context while engines are opened and dropped.
     let Some(_open) = open_shaped(None) else {
@@ -424,7 +424,7 @@ fn fails(
     left: &[i64],
     right: &[i64],
 ) -> bool {
-    // A fault retires the device, so each one has an engine of its own.
+    // A fault retires the device, so each fault has its own engine.
     let engine = CudaEngine::open(&CudaOptions::default()).expect("it was opened before");
     if during_build {
         engine.inject(fault, nth);
@@ -462,7 +462,7 @@ fn fails(
     assert_eq!(retired, failed && fault != Fault::Allocation);
     let reached = !engine.inject(fault, 0);
     if !retired {
-        // What a refused allocation leaves behind does not affect later batches.
+        // A failed allocation does not affect later batches.
         for mode in 0..8 {
             compare_mode(&*index, naive, case.encoding, left, right, "faults", mode);
         }
@@ -470,9 +470,9 @@ fn fails(
     reached
 }
 
-/// Answers outlive their index and engine; an index is dropped with its last user.
+/// Outputs outlive their index and engine; the last user of an index drops it.
 #[test]
-fn dropping_while_other_threads_answer() {
+fn indexes_are_dropped_while_other_threads_query() {
     let mut random = Random::new("dropping");
     let Some(engine) = open_shaped(None) else {
         return;
@@ -500,7 +500,7 @@ fn dropping_while_other_threads_answer() {
             let mut out = index.outputs(left.len(), true, false);
             index
                 .answer(&left, &right, out.answers())
-                .expect("it answers");
+                .expect("slices fit");
             outputs.push(out);
             drop(index);
         });
@@ -508,13 +508,13 @@ fn dropping_while_other_threads_answer() {
     }
     drop(engine);
     for out in &outputs {
-        let values = out.values.as_deref().expect("asked for");
-        assert_eq!(values, outputs[0].values.as_deref().expect("asked for"));
+        let values = out.values.as_deref().expect("requested");
+        assert_eq!(values, outputs[0].values.as_deref().expect("requested"));
     }
 }
 
 #[test]
-fn all_devices_answer_together() {
+fn one_index_on_all_devices() {
     let mut random = Random::new("all devices");
     let Ok(all) = devices() else {
         println!("skipped: no CUDA device");

@@ -59,12 +59,12 @@ struct Case<K> {
 
 impl<K: Sorted> Case<K> {
     fn new(n: usize, queries: usize, random: &mut Random) -> Self {
-        // Few distinct keys, so that many are equal, or many.
+        // Few or many distinct keys; few distinct keys give many equal keys.
         let distinct = [3, 1000, usize::MAX][random.below(3)];
         let key = |random: &mut Random| match random.below(50) {
             0 => K::MAX,
             1 => K::ZERO,
-            _ => K::of(random.below(distinct) as u64),
+            _ => K::from_bits(random.below(distinct) as u64),
         };
         let mut keys: Vec<K> = (0..n).map(|_| key(random)).collect();
         let segmented = random.below(3) > 0;
@@ -96,7 +96,7 @@ impl<K: Sorted> Case<K> {
         }
     }
 
-    /// The queries with some of the bounds; `Some(true)` for an inclusive one.
+    /// Returns the queries with the given bounds; `Some(true)` is an inclusive bound.
     fn ranges(&self, low: Option<bool>, high: Option<bool>) -> KeyRanges<'_, K> {
         let bound = |inside: Option<bool>, keys| inside.map(|inside| KeyBound { keys, inside });
         KeyRanges {
@@ -106,7 +106,7 @@ impl<K: Sorted> Case<K> {
         }
     }
 
-    /// The result of a query by binary search.
+    /// Computes the result of a query by binary search.
     fn expected(&self, low: Option<bool>, high: Option<bool>, query: usize) -> (i64, i64) {
         let (begin, end) = (self.begin[query] as usize, self.end[query] as usize);
         let segment = &self.keys[begin..end];
@@ -133,7 +133,7 @@ impl<K: Sorted> Case<K> {
                 let (mut left, mut right) = (vec![7; queries], vec![7; queries]);
                 search
                     .search(self.ranges(low, high), &mut left, &mut right)
-                    .expect("it answers");
+                    .expect("slices fit");
                 for query in 0..queries {
                     let found = (left[query], right[query]);
                     assert_eq!(
@@ -227,8 +227,8 @@ fn mismatched_lengths_are_errors() {
         high: None,
     };
     let (mut left, mut right) = ([0; 2], [0; 2]);
-    let behind = search.search(ranges, &mut left, &mut right);
-    assert!(matches!(behind, Err(EngineError::Lengths { .. })));
+    let out_of_range = search.search(ranges, &mut left, &mut right);
+    assert!(matches!(out_of_range, Err(EngineError::Lengths { .. })));
     let ranges = KeyRanges {
         segments: Some((&[0], &[10])),
         ..ranges
@@ -247,7 +247,7 @@ fn mismatched_lengths_are_errors() {
 }
 
 #[test]
-fn any_fault_ends_in_an_error() {
+fn any_fault_is_an_error() {
     let mut random = Random::new("faults of searches");
     // Keeps the device's context while engines are opened and dropped.
     let Some(_open) = open_default() else { return };

@@ -87,7 +87,7 @@ fn every_width_distribution_and_null_pattern_at_small_sizes() {
 }
 
 #[test]
-fn sizes_around_the_edges_of_levels() {
+fn sizes_at_level_boundaries() {
     for mut random in runs("edges of levels", &[]) {
         let edges: &[usize] = if small() {
             &[4096]
@@ -98,7 +98,7 @@ fn sizes_around_the_edges_of_levels() {
             for n in [edge - 1, *edge, edge + 1] {
                 for nulls in [Nulls::Absent, Nulls::Some, Nulls::Runs] {
                     let data = DATA[random.below(DATA.len())];
-                    // One width per run; the other run often has the other.
+                    // Tests one random width per case, to save time.
                     if random.below(2) == 0 {
                         check::<u32>(data, nulls, n, 5_000, 2, &mut random);
                     } else {
@@ -111,7 +111,7 @@ fn sizes_around_the_edges_of_levels() {
 }
 
 #[test]
-fn every_distribution_where_the_sparse_table_is_used() {
+fn every_distribution_with_the_sparse_table() {
     for mut random in runs("sparse table", &[]) {
         let n = if small() { 70_000 } else { 3_000_001 };
         for data in DATA {
@@ -128,7 +128,7 @@ fn every_distribution_where_the_sparse_table_is_used() {
 }
 
 #[test]
-fn a_batch_of_any_length() {
+fn batches_of_any_length() {
     for mut random in runs("batch lengths", &[]) {
         let keys = keys::<u32>(Data::Uniform, 5000, &mut random);
         let valid = vec![true; keys.len()];
@@ -222,9 +222,9 @@ fn bad_input_is_an_error() {
     assert_eq!((values, valid), ([1, 1], [3]));
 }
 
-/// A column whose memory changes under the index is refused, not searched.
+/// A column whose memory changes after the build is rejected, not searched.
 #[test]
-fn a_column_that_moves_is_refused() {
+fn a_changed_column_is_rejected() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     struct Shrinks(Vec<u32>, AtomicUsize);
     impl AsRef<[u32]> for Shrinks {
@@ -265,7 +265,10 @@ fn index_uses_the_total_order_of_floats_for_both_extremes() {
     assert_eq!(min.position(2..3), Some(2));
     assert_eq!(min.value(6..), None);
     assert_eq!(min.value(3..=usize::MAX), Some(-0.0));
-    #[expect(clippy::reversed_empty_ranges, reason = "that is what is tested")]
+    #[expect(
+        clippy::reversed_empty_ranges,
+        reason = "the test needs an empty range"
+    )]
     {
         assert_eq!(min.value(3..2), None);
     }

@@ -1,4 +1,4 @@
-//! Key search through its trait, against a naive scan: on the CPU, and by the default implementation that devices use.
+//! Key search through its trait, compared with a naive scan: on the CPU, and with the default methods that devices use.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ const COMPARISONS: [Comparison; 4] = [
     Comparison::AtMost,
 ];
 
-/// How keys are distributed.
+/// A distribution of keys.
 #[derive(Debug, Clone, Copy)]
 enum Spread {
-    /// A few distinct keys, so that many are equal.
+    /// A few distinct keys, many of them equal.
     Equal,
     Uniform,
     Skewed,
@@ -35,7 +35,7 @@ const SPREADS: [Spread; 4] = [
     Spread::Arithmetic,
 ];
 
-/// Keys that ascend within groups, as the columns they are in.
+/// Columns of keys, sorted within each group.
 struct Case<K> {
     keys: Vec<K>,
     group_starts: Vec<usize>,
@@ -56,11 +56,11 @@ impl<K: Width> Case<K> {
             let (first, step) = (random.below(1000), 1 + random.below(5));
             let mut group: Vec<K> = (0..ends[1] - ends[0])
                 .map(|i| match spread {
-                    Spread::Arithmetic => K::of((first + i * step) as u64),
+                    Spread::Arithmetic => K::from_bits((first + i * step) as u64),
                     _ if random.below(50) == 0 => [K::ZERO, K::MAX][random.below(2)],
-                    Spread::Equal => K::of(random.below(4) as u64),
-                    Spread::Uniform => K::of(random.next()),
-                    Spread::Skewed => K::of(1 << random.below(63)),
+                    Spread::Equal => K::from_bits(random.below(4) as u64),
+                    Spread::Uniform => K::from_bits(random.next()),
+                    Spread::Skewed => K::from_bits(1 << random.below(63)),
                 })
                 .collect();
             group.sort_unstable();
@@ -71,7 +71,7 @@ impl<K: Width> Case<K> {
             Encoding::signed(),
             Encoding::float().reversed(),
         ][random.below(3)];
-        // Keys in several groups are in one column.
+        // Keys of several groups share one column.
         let longest = if groups == 1 && random.below(2) == 0 {
             1 + random.below(100)
         } else {
@@ -90,12 +90,12 @@ impl<K: Width> Case<K> {
         }
     }
 
-    /// A bound below, among or above the keys.
+    /// Returns a bound below, among or above the keys.
     fn bound(&self, random: &mut Random) -> K {
         match random.below(4) {
-            0 => K::of(random.next()),
+            0 => K::from_bits(random.next()),
             1 => [K::ZERO, K::MAX][random.below(2)],
-            _ if self.keys.is_empty() => K::of(7),
+            _ if self.keys.is_empty() => K::from_bits(7),
             _ => self.keys[random.below(self.keys.len())],
         }
     }
@@ -108,7 +108,7 @@ impl<K: Width> Case<K> {
         bounds
     }
 
-    /// The positions of `from..to` whose keys compare so with all bounds, inclusive; `None` if there are none.
+    /// Returns the first and the last position in `from..to` whose keys satisfy all bounds; `None` if there is none.
     fn expected(
         &self,
         (from, to): (usize, usize),
@@ -172,7 +172,7 @@ impl<K: Width> Case<K> {
         }
     }
 
-    /// Narrows candidates by several bounds, in several batches with the hints of those before.
+    /// Narrows candidates by several bounds, in several batches, with the hints of the previous batches.
     fn check_narrow(&self, search: &dyn KeySearch<K>, rows: usize, random: &mut Random) {
         let mut hints = SearchHints::default();
         let comparisons: Vec<Comparison> = (0..1 + random.below(4))
@@ -229,7 +229,7 @@ impl<K: Width> Case<K> {
     }
 }
 
-/// A search that has only the methods that a device must have.
+/// A search with only the required methods, as on devices.
 #[derive(Debug)]
 struct Device<K>(CpuKeySearch<K>);
 
@@ -291,7 +291,7 @@ fn keys_are_read_across_columns() {
 }
 
 #[test]
-fn slices_that_do_not_fit_are_an_error() {
+fn mismatched_lengths_are_errors() {
     let keys = Column::new(
         Arc::new((0..10).collect::<Vec<u32>>()),
         Encoding::unsigned(),

@@ -1,4 +1,4 @@
-//! All integration tests in one binary, to be carried to a machine with a GPU.
+//! All integration tests in one binary, which can be copied to a machine with a GPU.
 
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -8,14 +8,14 @@ use rmq_engine::{
 
 use rmq_testing::Random;
 
-/// Returns whether columns are to be small, for memory checkers, which are about fifty times slower.
+/// Returns whether columns must be small, for memory checkers, which are about fifty times slower.
 pub fn small() -> bool {
     std::env::var_os("RMQ_TEST_SMALL").is_some()
 }
 
-/// A key width: how a key is made from random bits, and the engine's method for it.
+/// A key width: conversion from random bits, and the engine's build method.
 pub trait Width: Key {
-    fn of(bits: u64) -> Self;
+    fn from_bits(bits: u64) -> Self;
     fn index(
         engine: &dyn Engine,
         column: Column<Self>,
@@ -24,7 +24,7 @@ pub trait Width: Key {
 }
 
 impl Width for u32 {
-    fn of(bits: u64) -> Self {
+    fn from_bits(bits: u64) -> Self {
         bits as Self
     }
     fn index(
@@ -37,7 +37,7 @@ impl Width for u32 {
 }
 
 impl Width for u64 {
-    fn of(bits: u64) -> Self {
+    fn from_bits(bits: u64) -> Self {
         bits
     }
     fn index(
@@ -50,7 +50,7 @@ impl Width for u64 {
 }
 
 impl Width for u128 {
-    fn of(bits: u64) -> Self {
+    fn from_bits(bits: u64) -> Self {
         Self::from(bits) << 64 | Self::from(bits.rotate_left(17))
     }
     fn index(
@@ -92,18 +92,18 @@ pub fn keys<K: Width>(data: Data, n: usize, random: &mut Random) -> Vec<K> {
     let constant = random.next();
     (0..n)
         .map(|i| match data {
-            Data::Uniform => K::of(random.next()),
-            Data::Increasing => K::of(i as u64),
-            Data::Decreasing => K::of((n - i) as u64),
+            Data::Uniform => K::from_bits(random.next()),
+            Data::Increasing => K::from_bits(i as u64),
+            Data::Decreasing => K::from_bits((n - i) as u64),
             Data::Walk => {
                 walk = walk.wrapping_add(random.next() % 201).wrapping_sub(100);
-                K::of(walk)
+                K::from_bits(walk)
             }
-            Data::Constant => K::of(constant),
-            Data::Ties => K::of(random.next() % 4),
+            Data::Constant => K::from_bits(constant),
+            Data::Ties => K::from_bits(random.next() % 4),
             Data::Greatest => {
                 if random.below(50) == 0 {
-                    K::of(random.next())
+                    K::from_bits(random.next())
                 } else {
                     K::MAX
                 }
@@ -192,7 +192,7 @@ pub fn ranges(n: usize, count: usize, random: &mut Random) -> (Vec<i64>, Vec<i64
             1 => (l + len as i64, l),
             2 => (l - len as i64, l),
             3 => (l, l + 2 * len as i64),
-            // On the edges of blocks.
+            // At block boundaries.
             4 => (l / 16 * 16, (l + len as i64) / 16 * 16 - 1),
             5 => (l / 256 * 256, (l + len as i64) / 256 * 256),
             _ => (l, l + len as i64 - 1),
@@ -203,8 +203,8 @@ pub fn ranges(n: usize, count: usize, random: &mut Random) -> (Vec<i64>, Vec<i64
     (left, right)
 }
 
-/// Finds the leftmost position of the smallest valid key of a range: by a scan in short ranges, by a sparse table (another algorithm than
-/// the engine's) in longer ones.
+/// Finds the leftmost position of the smallest valid key of a range: by a scan in short ranges, by a sparse table (a different algorithm
+/// from the engine's) in longer ones.
 pub struct Naive<'a, K> {
     keys: &'a [K],
     valid: &'a [bool],
@@ -282,7 +282,7 @@ impl<K: Width> Case<K> {
         } else {
             encoding.reversed()
         };
-        // As a slice of an Arrow array does.
+        // The column starts at an offset, like a slice of an Arrow array.
         let skip = random.below(40);
         let mut bits = vec![K::ZERO; skip];
         bits.extend(keys.iter().map(|key| encoding.decode(*key)));
@@ -312,7 +312,7 @@ impl<K: Width> Case<K> {
     }
 }
 
-/// Compares all outputs of an index with the naive results, in memory of the index and in `Vec`s.
+/// Compares all outputs of an index with the naive results, in memory provided by the index and in `Vec`s.
 pub fn compare<K: Width>(
     index: &dyn RangeIndex<K>,
     naive: &Naive<'_, K>,
@@ -349,7 +349,7 @@ pub fn compare_mode<K: Width>(
         }
     };
     if let Some(values) = &mut out.values {
-        values.fill(K::of(0xDEAD_BEEF_DEAD_BEEF));
+        values.fill(K::from_bits(0xDEAD_BEEF_DEAD_BEEF));
     }
     if let Some(positions) = &mut out.positions {
         positions.fill(-7);
@@ -381,7 +381,7 @@ pub fn compare_mode<K: Width>(
     }
 }
 
-/// Memory whose column begins `skip` values in.
+/// Memory whose column starts at value `skip`.
 struct Skip<K> {
     bits: Vec<K>,
     skip: usize,
