@@ -9,6 +9,8 @@ pub struct CandidateRanges {
     groups: Option<Vec<u32>>,
     starts: Vec<usize>,
     ends: Vec<usize>,
+    /// No end is above it, so that a search compares one number with its keys and not every end.
+    limit: usize,
 }
 
 impl CandidateRanges {
@@ -22,6 +24,7 @@ impl CandidateRanges {
             groups: None,
             starts: vec![0; rows],
             ends: vec![positions; rows],
+            limit: positions,
         }
     }
 
@@ -43,6 +46,7 @@ impl CandidateRanges {
             groups: Some(groups),
             starts,
             ends,
+            limit: group_starts.iter().copied().max().unwrap_or(0),
         }
     }
 
@@ -52,6 +56,7 @@ impl CandidateRanges {
             groups: None,
             starts: starts.iter().map(|start| *start as usize).collect(),
             ends: ends.iter().map(|end| *end as usize).collect(),
+            limit: ends.iter().max().map_or(0, |end| *end as usize),
         }
     }
 
@@ -102,6 +107,11 @@ impl CandidateRanges {
         &self.ends
     }
 
+    /// A number that no end is above.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Empties the ranges of rows whose flag is false, such as those with a NULL bound. Rows past the last flag keep theirs.
     pub fn retain_rows(&mut self, keep: impl IntoIterator<Item = bool>) {
         let ranges = self.starts.iter().zip(&mut self.ends);
@@ -125,6 +135,7 @@ impl CandidateRanges {
     /// Extends the ranges of `rows` downward to the last position of the row's range in `before`. An empty range becomes that
     /// position; a row whose range in `before` is empty keeps its own.
     pub fn begin_with_last(&mut self, before: &Self, rows: impl IntoIterator<Item = usize>) {
+        self.limit = self.limit.max(before.limit);
         for row in rows {
             let Some((_, end)) = before.get(row) else {
                 continue;
@@ -142,7 +153,10 @@ impl CandidateRanges {
         let ranges = self.starts.iter_mut().zip(&mut self.ends);
         for ((start, end), (left, right)) in ranges.zip(left.iter().zip(right)) {
             match (usize::try_from(*left), usize::try_from(*right)) {
-                (Ok(left), Ok(right)) if left <= right => (*start, *end) = (left, right + 1),
+                (Ok(left), Ok(right)) if left <= right => {
+                    (*start, *end) = (left, right + 1);
+                    self.limit = self.limit.max(right + 1);
+                }
                 _ => *end = *start,
             }
         }

@@ -122,9 +122,14 @@ impl HugePageBytes {
     /// # Panics
     /// As [`HugePageBytes::slice`].
     pub(crate) fn slice_mut<T: Pod>(&mut self, offset: usize, len: usize) -> &mut [T] {
-        // SAFETY: all bytes are initialised, zeroed at first, and `&mut self` is the only reference.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) };
-        bytemuck::cast_slice_mut(&mut bytes[byte_range::<T>(offset, len)])
+        let range = byte_range::<T>(offset, len);
+        assert!(range.end <= self.bytes, "items outside the memory");
+        // SAFETY: within the memory, whose bytes are all initialised. The reference covers these bytes alone, so that pointers to other parts
+        // stay valid.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(self.start.as_ptr().add(range.start), range.len())
+        };
+        bytemuck::cast_slice_mut(bytes)
     }
 
     fn as_bytes(&self) -> &[u8] {

@@ -2,11 +2,11 @@
 
 use super::driver::module::Module;
 use super::kernels;
-use super::memory::pinned::Pod;
+use super::memory::pinned::DeviceValue;
 use crate::Key;
 
 /// A key width that has kernels.
-pub trait CudaKey: Key + Pod {
+pub trait CudaKey: Key + DeviceValue {
     /// The width as it appears in the names of kernels.
     const NAME: &'static str;
 

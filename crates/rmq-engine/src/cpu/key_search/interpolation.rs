@@ -269,18 +269,19 @@ impl<K: KeyArithmetic> CpuKeySearch<K> {
                 found: bounds.bits.len(),
             });
         }
-        let chunks = self.slices();
-        let lengths = self.starts.windows(2).map(|ends| ends[1] - ends[0]);
-        if !chunks.iter().map(|bits| bits.len()).eq(lengths) {
-            return Err(EngineError::ColumnMoved);
+        let mut chunks = Vec::with_capacity(self.chunks.len());
+        for (chunk, ends) in self.chunks.iter().zip(self.starts.windows(2)) {
+            let bits: &[K] = (**chunk).as_ref();
+            if bits.len() != ends[1] - ends[0] {
+                return Err(EngineError::ColumnMoved);
+            }
+            chunks.push(bits);
         }
         let keys = self.key_count();
-        let ends = candidates.ends().iter();
-        // Without an early exit, so that it is vectorised.
-        if ends.fold(false, |is_outside, end| is_outside | (*end > keys)) {
+        if candidates.limit() > keys {
             return Err(EngineError::Lengths {
                 what: "the sorted keys, where a range of candidates ends behind them,",
-                expected: candidates.ends().iter().copied().max().unwrap_or(0),
+                expected: candidates.limit(),
                 found: keys,
             });
         }

@@ -108,7 +108,10 @@ impl PinnedPool {
     ///
     /// # Errors
     /// [`EngineError::OutOfMemory`] if the pool is too large already, else as [`PinnedPool::take`].
-    pub fn allocate<T: Pod>(self: &Arc<Self>, len: usize) -> Result<OutputBuffer<T>, EngineError> {
+    pub fn allocate<T: DeviceValue>(
+        self: &Arc<Self>,
+        len: usize,
+    ) -> Result<OutputBuffer<T>, EngineError> {
         let bytes = len.saturating_mul(size_of::<T>());
         if self.allocated.load(Ordering::Relaxed).saturating_add(bytes) > MAX_BYTES_FOR_ANSWERS {
             return Err(EngineError::OutOfMemory { bytes });
@@ -194,7 +197,7 @@ impl PinnedBlock {
     ///
     /// # Panics
     /// If they are not aligned or not within the block.
-    pub fn slice_mut<T: Pod>(&mut self, offset: usize, len: usize) -> &mut [T] {
+    pub fn slice_mut<T: DeviceValue>(&mut self, offset: usize, len: usize) -> &mut [T] {
         let end = len
             .checked_mul(size_of::<T>())
             .and_then(|bytes| bytes.checked_add(offset));
@@ -213,21 +216,6 @@ impl Drop for PinnedBlock {
     }
 }
 
-/// Types for which all bytes are valid values.
-///
-/// # Safety
-/// Only for integers.
-pub unsafe trait Pod:
-    Copy + Default + Send + Sync + std::panic::RefUnwindSafe + 'static
-{
-}
-// SAFETY: an integer.
-unsafe impl Pod for u8 {}
-// SAFETY: an integer.
-unsafe impl Pod for u32 {}
-// SAFETY: an integer.
-unsafe impl Pod for u64 {}
-// SAFETY: an integer.
-unsafe impl Pod for u128 {}
-// SAFETY: an integer.
-unsafe impl Pod for i64 {}
+/// Values that are copied to and from devices.
+pub trait DeviceValue: bytemuck::Pod + Default + Send + Sync + std::panic::RefUnwindSafe {}
+impl<T: bytemuck::Pod + Default + Send + Sync + std::panic::RefUnwindSafe> DeviceValue for T {}

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::pinned::{PinnedBlock, PinnedPool, Pod};
+use super::pinned::{DeviceValue, PinnedBlock, PinnedPool};
 use crate::EngineError;
 use crate::cuda::driver::stream::Stream;
 use crate::cuda::tuning::{MAX_UPLOAD_THREADS, SLICE_BYTES};
@@ -28,7 +28,7 @@ use crate::cuda::tuning::{MAX_UPLOAD_THREADS, SLICE_BYTES};
 /// # Safety
 /// The device's memory from `to` on is that long, and nothing else uses it meanwhile. The work that `then` enqueues meets the requirements
 /// of [`Stream`], given that the slice is in place and the stream is waited for.
-pub unsafe fn upload<T: Pod>(
+pub unsafe fn upload<T: DeviceValue>(
     pinned: &Arc<PinnedPool>,
     len: usize,
     fill: impl Fn(usize, &mut [T]) + Sync,
@@ -74,7 +74,7 @@ struct Uploader(Vec<(Stream, PinnedBlock)>);
 
 impl Uploader {
     /// Sends slices until none is left.
-    fn send<T: Pod>(
+    fn send<T: DeviceValue>(
         &mut self,
         pinned: &Arc<PinnedPool>,
         bytes: usize,

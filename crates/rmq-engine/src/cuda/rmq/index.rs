@@ -12,7 +12,7 @@ use crate::cuda::driver::module::Function;
 use crate::cuda::gpu::Gpu;
 use crate::cuda::key::CudaKey;
 use crate::cuda::memory::device_memory::DeviceMemory;
-use crate::cuda::memory::pinned::Pod;
+use crate::cuda::memory::pinned::DeviceValue;
 use crate::cuda::replicas::{Replica, build_on_each, run_on_one};
 use crate::cuda::tuning::BATCH;
 use crate::{
@@ -237,7 +237,7 @@ impl IndexReplica {
 }
 
 /// Allocates memory for answers, pinned if possible.
-fn output_memory<T: Pod>(replica: Option<&IndexReplica>, len: usize) -> OutputBuffer<T> {
+fn output_memory<T: DeviceValue>(replica: Option<&IndexReplica>, len: usize) -> OutputBuffer<T> {
     replica
         .and_then(|replica| replica.gpu.pinned.allocate(len).ok())
         .unwrap_or_else(|| vec![T::default(); len].into())
