@@ -93,11 +93,11 @@ fn register_in(
         .clone();
     let names = Names::new(&catalogs, config.options());
     let indexes = Arc::new(indexes);
-    let registration = Arc::new(Registration {
+    let registration = Registration {
         names: names.clone(),
         indexes: Arc::clone(&indexes),
-    });
-    let config = config.with_extension(Arc::clone(&registration));
+    };
+    let config = registration.add_to(config);
 
     let ranges = RangeFunction::ALL.map(|f| RangeUdf::new(f, names.clone()));
     let scalars = builder.scalar_functions().get_or_insert_default();

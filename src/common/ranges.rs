@@ -5,6 +5,7 @@ use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, UInt64Type};
 use datafusion::common::{Result, plan_err};
+use rmq_engine::CandidateRanges;
 
 /// Returns the type that argument `name` of `function` is coerced to: its own for an integer, Int64 for a bare NULL or an untyped
 /// parameter.
@@ -42,6 +43,13 @@ pub(crate) fn check_argument_count(function: &str, given: usize, what: &str) -> 
 pub(crate) struct Ranges {
     left: Int64Array,
     right: Int64Array,
+}
+
+impl From<CandidateRanges> for Ranges {
+    fn from(candidates: CandidateRanges) -> Self {
+        let (left, right) = candidates.into_inclusive();
+        Self::new(left, right)
+    }
 }
 
 impl Ranges {

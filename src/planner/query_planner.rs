@@ -15,14 +15,14 @@ use crate::planner::registration::Registration;
 
 /// DataFusion's query planner with the extension planners of this crate, and those of the session.
 pub(crate) struct RmqQueryPlanner {
-    registration: Arc<Registration>,
+    registration: Registration,
     others: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
 }
 
 impl RmqQueryPlanner {
     /// A planner that tries the extension planners in `others` first.
     pub(crate) fn new(
-        registration: Arc<Registration>,
+        registration: Registration,
         others: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>,
     ) -> Self {
         Self {
@@ -47,7 +47,10 @@ impl QueryPlanner for RmqQueryPlanner {
         logical_plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let planning = QueryPlanning::with(&self.registration, logical_plan, session)?;
+        // A later registration that kept this planner is in the configuration.
+        let registered = Registration::find(session);
+        let registration = registered.as_ref().unwrap_or(&self.registration);
+        let planning = QueryPlanning::with(registration, logical_plan, session)?;
         let mut planners = self.others.clone();
         planners.extend(planning.extension_planners());
         let planner = DefaultPhysicalPlanner::with_extension_planners(planners);

@@ -87,7 +87,7 @@ impl<'a> QueryPlanning<'a> {
     /// A planning error if this crate is not registered with the session, if a DELETE or UPDATE has a condition that DataFusion would drop,
     /// or if such a statement needs an operator of this crate.
     pub fn begin(logical_plan: &'a LogicalPlan, session: &dyn Session) -> Result<Self> {
-        Self::with(&*Registration::of(session)?, logical_plan, session)
+        Self::with(&Registration::of(session)?, logical_plan, session)
     }
 
     /// As [`Self::begin`], with a registration that need not be the session's.

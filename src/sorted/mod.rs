@@ -2,12 +2,11 @@
 //!
 //! - `groups`, `interner`, `byte_interner`, `id_map`, `group_ids`: the group of each row.
 //! - `order_keys`, `sort_rows`, `bucket_sort`, `permutation`, `arrange`: sort rows and permute columns.
-//! - `sorted_rows`, `candidates`, `device_keys`: the candidate rows of a probe row. The search itself is the engine's.
+//! - `sorted_rows`, `device_keys`: the candidate rows of a probe row. The search itself is the engine's.
 
 pub(crate) mod arrange;
 pub(crate) mod bucket_sort;
 pub(crate) mod byte_interner;
-pub(crate) mod candidates;
 pub(crate) mod device_keys;
 pub(crate) mod group_ids;
 pub(crate) mod groups;

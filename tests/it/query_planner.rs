@@ -8,11 +8,14 @@ use datafusion::catalog::Session;
 use datafusion::error::Result;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::context::QueryPlanner;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_rmq::{QueryPlanning, SessionStateBuilderExt, register_keeping_query_planner};
+use datafusion_rmq::{
+    QueryPlanning, SessionStateBuilderExt, register, register_keeping_query_planner,
+};
 
 use crate::support::{bigint, error, run};
 
@@ -98,4 +101,36 @@ async fn planning_needs_a_registration() {
     let ctx = SessionContext::new_with_state(builder(&Arc::default()).build());
     let missing = error(&ctx, "SELECT 1").await;
     assert!(missing.contains("datafusion_rmq::register"), "{missing}");
+}
+
+/// The kept planner is this crate's own, from the first registration. It uses the indexes of the second, which `rmq_indexes()` lists.
+#[tokio::test]
+async fn a_second_registration_replaces_the_indexes_of_the_first() {
+    let ctx = SessionContext::new();
+    register(&ctx);
+    register_keeping_query_planner(&ctx);
+    run(&ctx, "CREATE TABLE t AS VALUES (5), (3), (8), (1)")
+        .await
+        .expect("a table");
+    let minimum = "SELECT range_min('t.column1', 1, 2)";
+    assert_eq!(bigint(&ctx, minimum).await, Some(3));
+    let indexes = "SELECT count(*) FROM rmq_indexes()";
+    assert_eq!(bigint(&ctx, indexes).await, Some(1));
+}
+
+#[tokio::test]
+async fn a_copy_of_the_configuration_does_not_keep_indexes() {
+    let runtime = Arc::new(RuntimeEnv::default());
+    let ctx = SessionContext::new_with_config_rt(SessionConfig::new(), Arc::clone(&runtime));
+    register(&ctx);
+    run(&ctx, "CREATE TABLE t AS VALUES (5), (3), (8), (1)")
+        .await
+        .expect("a table");
+    let minimum = "SELECT range_min('t.column1', 1, 2)";
+    assert_eq!(bigint(&ctx, minimum).await, Some(3));
+    assert!(runtime.memory_pool.reserved() > 0);
+    let copy = ctx.copied_config();
+    drop(ctx);
+    assert_eq!(runtime.memory_pool.reserved(), 0);
+    drop(copy);
 }

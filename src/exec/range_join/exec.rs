@@ -69,12 +69,12 @@ use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::engine::RangeJoinEngine;
+use crate::exec::range_join::engine_choice::RangeJoinEngine;
+use crate::exec::range_join::interval_bounds::with_durations;
 use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::prepared::{PreparedBuild, ProbeShape};
 use crate::exec::range_join::probe::stream::join_stream;
-use crate::exec::range_join::time_bounds::with_durations;
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 
 /// Returns the rows of the probe side with aggregates over the build rows that match each, see the [module](self). Keeps the order and the

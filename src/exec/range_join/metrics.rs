@@ -41,12 +41,12 @@ impl BuildMetrics {
             build_time: summary(metrics).subset_time("build_time", 0),
             sort_time: builder().subset_time("sort_time", 0),
             index_time: builder().subset_time("index_time", 0),
-            index_bytes: bytes(builder()).gauge("index_bytes", 0),
+            index_bytes: bytes(summary(metrics)).gauge("index_bytes", 0),
             build_rows: rows(summary(metrics)).counter("build_rows", 0),
             build_mem_used: bytes(summary(metrics)).gauge("build_mem_used", 0),
-            already_sorted: rows(builder()).counter("already_sorted", 0),
+            already_sorted: builder().counter("already_sorted", 0),
             spill,
-            spill_runs_read: rows(builder()).counter("spill_runs_read", 0),
+            spill_runs_read: summary(metrics).counter("spill_runs_read", 0),
             set: metrics.clone(),
         }
     }
@@ -60,7 +60,7 @@ impl BuildMetrics {
 
     /// Records that the CPU builds an index that was planned for devices.
     pub(crate) fn record_cpu_fallback(&self) {
-        rows(summary(&self.set)).counter("cuda_fallbacks", 0).add(1);
+        summary(&self.set).counter("cuda_fallbacks", 0).add(1);
     }
 
     /// The metrics for building one spill run. A run may be built several times; its rows are counted when it is written.
@@ -119,7 +119,7 @@ impl ProbeMetrics {
 
     /// The additional metrics of a partition whose rows are sent to devices.
     pub(crate) fn for_devices(&self) -> DeviceMetrics {
-        let counter = |name| rows(summary(&self.set)).counter(name, self.partition);
+        let counter = |name| summary(&self.set).counter(name, self.partition);
         DeviceMetrics {
             device_batches: counter("device_batches"),
             cuda_fallbacks: counter("cuda_fallbacks"),

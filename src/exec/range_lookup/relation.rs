@@ -123,7 +123,7 @@ impl Relation {
                 builder.prepare(scan).await
             }
             None => internal_err!(
-                "the relation {} was not planned by RmqQueryPlanner",
+                "the relation {} was not planned: the query planner did not call QueryPlanning::finish",
                 self.required.label
             ),
         }

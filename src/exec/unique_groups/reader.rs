@@ -11,7 +11,9 @@ use datafusion::common::{
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlanProperties;
-use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, Time};
+use datafusion::physical_plan::metrics::{
+    Count, ExecutionPlanMetricsSet, MetricBuilder, MetricType, Time,
+};
 use futures::channel::oneshot;
 use futures::future::{BoxFuture, Either, Shared, select, try_join_all};
 use futures::{FutureExt, StreamExt};
@@ -96,7 +98,9 @@ impl ReadTask {
         metrics: &ExecutionPlanMetricsSet,
     ) -> Self {
         let builder = || MetricBuilder::new(metrics);
-        let unique_groups = builder().counter("unique_groups", 0);
+        let unique_groups = builder()
+            .with_type(MetricType::Summary)
+            .counter("unique_groups", 0);
         let time = builder().elapsed_compute(0);
         let reading = SpawnedTask::spawn(async move {
             read(

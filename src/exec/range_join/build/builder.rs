@@ -15,7 +15,7 @@ use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::devices::JoinDevices;
-use crate::exec::range_join::engine::RangeJoinEngine;
+use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
 use crate::exec::range_join::spill::row_position::RowPosition;
