@@ -1,22 +1,17 @@
 //! Values of one ordered type as keys of fixed width that compare as the values do, for sorting and searching.
 
-use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, PrimitiveArray};
-use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
+use arrow::array::{Array, ArrayRef};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::compute::cast;
-use arrow::compute::kernels::cmp;
-use arrow::datatypes::{
-    DataType, Decimal128Type, Float32Type, Float64Type, Int32Type, Int64Type, UInt32Type,
-    UInt64Type,
-};
+use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, Rows, SortField};
-use bytemuck::Pod;
-use bytes::Bytes;
 use datafusion::common::utils::normalize_float_zero;
 use datafusion::common::{Result, exec_err};
 
 use crate::common::ordered_type::{is_ranked, key_bytes, value_type};
 use crate::index::sort_keys::{Chunks, KeyColumn, encode};
-use rmq_engine::{Column, Comparison, Encoding, Extreme, Key};
+use rmq_engine::cpu::SearchKey;
+use rmq_engine::{Column, Comparison, Extreme, Key};
 
 /// The keys of values of one type, one column per batch. Zeros of both signs have one key, because DataFusion compares them as equal. The
 /// key of a NULL is unspecified. Keys of fixed width borrow Arrow's memory where possible.
@@ -96,13 +91,9 @@ impl OrderKeys {
         bound: usize,
     ) -> Result<BooleanBuffer> {
         match (self, bounds) {
-            (Self::W32(keys), Self::W32(bounds)) => {
-                compare::<u32, UInt32Type, Int32Type, Float32Type>(keys, comparison, bounds, bound)
-            }
-            (Self::W64(keys), Self::W64(bounds)) => {
-                compare::<u64, UInt64Type, Int64Type, Float64Type>(keys, comparison, bounds, bound)
-            }
-            (Self::W128(keys), Self::W128(bounds)) => compare_128(keys, comparison, bounds, bound),
+            (Self::W32(keys), Self::W32(bounds)) => Ok(compare(keys, comparison, bounds, bound)),
+            (Self::W64(keys), Self::W64(bounds)) => Ok(compare(keys, comparison, bounds, bound)),
+            (Self::W128(keys), Self::W128(bounds)) => Ok(compare(keys, comparison, bounds, bound)),
             // Rows of two converters of one type: their bytes compare.
             (Self::Bytes(_, keys), Self::Bytes(_, bounds)) => {
                 let bound = bounds.row(bound).data();
@@ -146,82 +137,19 @@ pub(crate) fn encoded<K: Key>(columns: &[Column<K>]) -> Vec<K> {
     keys
 }
 
-/// Compares the keys of one column with one of the bounds, as values of the Arrow type that their encoding belongs to.
-fn compare<K, U, S, F>(
+/// Compares the keys of one column with one of the bounds.
+fn compare<K: SearchKey>(
     keys: &[Column<K>],
     comparison: Comparison,
     bounds: &[Column<K>],
     bound: usize,
-) -> Result<BooleanBuffer>
-where
-    K: Key + Pod,
-    U: ArrowPrimitiveType<Native: Pod>,
-    S: ArrowPrimitiveType<Native: Pod>,
-    F: ArrowPrimitiveType<Native: Pod>,
-{
+) -> BooleanBuffer {
     let ([keys], [bounds]) = (keys, bounds) else {
-        return Ok(BooleanBuffer::new_unset(0));
+        return BooleanBuffer::new_unset(0);
     };
-    let bound = bounds.bits()[bound];
-    if keys.encoding() == Encoding::unsigned() {
-        compare_as::<K, U>(keys, comparison, bound)
-    } else if keys.encoding() == Encoding::signed() {
-        compare_as::<K, S>(keys, comparison, bound)
-    } else {
-        compare_as::<K, F>(keys, comparison, bound)
-    }
-}
-
-/// As [`compare`]. Arrow has no unsigned integers of 128 bits.
-fn compare_128(
-    keys: &[Column<u128>],
-    comparison: Comparison,
-    bounds: &[Column<u128>],
-    bound: usize,
-) -> Result<BooleanBuffer> {
-    let ([keys], [bounds]) = (keys, bounds) else {
-        return Ok(BooleanBuffer::new_unset(0));
-    };
-    let (bits, bound) = (keys.bits(), bounds.bits()[bound]);
-    if keys.encoding() == Encoding::signed() {
-        return compare_as::<u128, Decimal128Type>(keys, comparison, bound);
-    }
-    let encoding = keys.encoding();
-    let bound = encoding.encode(bound);
-    let compare = |i: usize| comparison.holds(&encoding.encode(bits[i]), &bound);
-    Ok(BooleanBuffer::collect_bool(bits.len(), compare))
-}
-
-/// Compares bits as values of an Arrow type, without a copy of them. Floats are in IEEE total order, as their keys are.
-fn compare_as<K, T>(keys: &Column<K>, comparison: Comparison, bound: K) -> Result<BooleanBuffer>
-where
-    K: Key + Pod,
-    T: ArrowPrimitiveType<Native: Pod>,
-{
-    let len = keys.len();
-    if len == 0 {
-        return Ok(BooleanBuffer::new_unset(0));
-    }
-    let bytes = Bytes::from_owner(ColumnBytes(keys.clone()));
-    let values = ScalarBuffer::<T::Native>::new(Buffer::from(bytes), 0, len);
-    let values = PrimitiveArray::<T>::new(values, None);
-    let bound = PrimitiveArray::<T>::new_scalar(bytemuck::cast(bound));
-    let compared = match comparison {
-        Comparison::Above => cmp::gt(&values, &bound),
-        Comparison::AtLeast => cmp::gt_eq(&values, &bound),
-        Comparison::Below => cmp::lt(&values, &bound),
-        Comparison::AtMost => cmp::lt_eq(&values, &bound),
-    };
-    Ok(compared?.values().clone())
-}
-
-/// The bits of a column as bytes.
-struct ColumnBytes<K>(Column<K>);
-
-impl<K: Key + Pod> AsRef<[u8]> for ColumnBytes<K> {
-    fn as_ref(&self) -> &[u8] {
-        bytemuck::cast_slice(self.0.bits())
-    }
+    let bound = bounds.encoding().encode(bounds.bits()[bound]);
+    let words = K::compare(keys, comparison, bound);
+    BooleanBuffer::new(Buffer::from_vec(words), 0, keys.len())
 }
 
 /// Returns which keys are at most the keys in the same rows.

@@ -7,6 +7,7 @@ use bytemuck::Pod;
 use crate::candidates::CandidateRanges;
 use crate::column::Column;
 use crate::comparison::Comparison;
+use crate::cpu::key_search::compare;
 use crate::cpu::key_search::interpolation::{Bounds, CpuKeySearch};
 use crate::cpu::key_search::order;
 use crate::error::EngineError;
@@ -20,6 +21,10 @@ pub trait SearchKey: Key + Pod {
 
     /// Returns whether the keys of columns, one column after another, ascend.
     fn are_sorted(columns: &[Column<Self>]) -> bool;
+
+    /// Returns a bitmap, least significant bit first, of the keys of a column that compare so with `bound`, itself a key. It has a word for each
+    /// 64 keys, bits past the last key are 0, and the column's validity is ignored.
+    fn compare(keys: &Column<Self>, comparison: Comparison, bound: Self) -> Vec<u64>;
 
     /// Prepares keys for searches. They are the columns one after another, all with the same encoding; their validity is ignored.
     ///
@@ -37,6 +42,10 @@ macro_rules! search_key {
 
             fn are_sorted(columns: &[Column<Self>]) -> bool {
                 order::are_sorted(columns)
+            }
+
+            fn compare(keys: &Column<Self>, comparison: Comparison, bound: Self) -> Vec<u64> {
+                compare::compare(keys, comparison, bound)
             }
 
             fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self> {
