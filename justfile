@@ -20,7 +20,7 @@ ci:
 
 # Run a benchmark of benches/: sql, range_join or whole_trip
 bench name="range_join" *args:
-    cargo bench --profile quick --bench {{ name }} -- {{ args }}
+    cargo bench -p datafusion-rmq --profile quick --bench {{ name }} -- {{ args }}
 
 # Pack the engine's tests and benchmarks for a machine with a GPU
 bundle *file:

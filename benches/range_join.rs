@@ -1,6 +1,6 @@
 //! Plain SQL as a range join: whole queries, beside DataFusion's own plan where that ends in reasonable time.
 //!
-//! `cargo bench --profile quick --bench range_join`; names as arguments run only those parts: `positions`, `trades`, `plan`,
+//! `cargo bench -p datafusion-rmq --profile quick --bench range_join`; names as arguments run only those parts: `positions`, `trades`, `plan`,
 //! `few`, `scale`, `memory`, and `devices`, which runs only if named. `RMQ_BENCH_DATA` names a folder to which the tables of the first
 //! two are written as Parquet, for `benches/range_join_peers.py`, which runs the same queries in DuckDB and Polars.
 

@@ -30,7 +30,7 @@ RUNS = 5
 def ours(parts, folder):
     """Runs the benchmark; returns for each case its forms with their CPU seconds and sums, in order."""
     binary = os.environ.get("RMQ_BENCH_BINARY")
-    command = [binary] if binary else "cargo bench --profile quick --bench range_join --".split()
+    command = [binary] if binary else "cargo bench -p datafusion-rmq --profile quick --bench range_join --".split()
     run = subprocess.Popen(
         command + parts,
         cwd=Path(__file__).parent.parent,
