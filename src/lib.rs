@@ -55,6 +55,10 @@
 //! - [`rmq_engine`] computes range minima over plain slices. It depends on neither DataFusion nor Arrow.
 
 #![warn(clippy::pedantic)]
+#![allow(
+    clippy::single_match_else,
+    reason = "two arms beside each other show both cases"
+)]
 
 mod common;
 mod exec;

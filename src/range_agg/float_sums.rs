@@ -356,7 +356,7 @@ mod tests {
                     let from = random.usize(..rows);
                     let rest = (rows - from) as u64;
                     let longest = [rest, rest.min(40), rest.min(400)][random.usize(..3)];
-                    check(from, from + random.u64(..longest + 1) as usize);
+                    check(from, from + random.u64(..=longest) as usize);
                 }
             }
         }
@@ -426,7 +426,7 @@ mod tests {
                 })
                 .collect();
             let array: ArrayRef = Arc::new(Float64Array::from(column.clone()));
-            let cut = random.usize(..rows + 1);
+            let cut = random.usize(..=rows);
             let chunks = [array.slice(0, cut), array.slice(cut, rows - cut)];
             let chunks = if round % 3 == 0 {
                 vec![array]
@@ -452,7 +452,7 @@ mod tests {
             let counts = Counts::of(&chunks, &permutation).unwrap();
             let ranges = (0..200).map(|_| {
                 let from = random.u64(..column.len() as u64);
-                let length = random.u64(..column.len() as u64 - from + 1);
+                let length = random.u64(..=column.len() as u64 - from);
                 (from.cast_signed(), (from + length).cast_signed() - 1)
             });
             let ranges: Ranges = ranges.collect();
@@ -555,7 +555,7 @@ mod tests {
             .collect();
         let mut order: Vec<u32> = (0..3000).collect();
         for i in (1..3000).rev() {
-            order.swap(i, random.usize(..i + 1));
+            order.swap(i, random.usize(..=i));
         }
         let array: ArrayRef = Arc::new(Float64Array::from(column.clone()));
         let moved = take(&array, &UInt32Array::from(order), None).unwrap();

@@ -237,6 +237,7 @@ mod tests {
     use crate::sorted::sort_rows::SortedRowsBuilder;
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "one loop over all kinds of keys")]
     fn search_finds_the_rows_that_a_scan_finds() {
         let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());

@@ -4,6 +4,17 @@
 //! on it. It knows neither Arrow nor DataFusion.
 
 #![warn(clippy::pedantic)]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::many_single_char_names,
+    clippy::must_use_candidate,
+    clippy::single_match_else,
+    clippy::unchecked_time_subtraction,
+    reason = "sizes and times are far from every limit; `n`, `l` and `r` are the paper's names"
+)]
 
 pub mod clock;
 pub mod data;

@@ -159,7 +159,7 @@ impl GroupHint {
     };
 }
 
-impl<'a, K: Copy> KeyRanges<'a, K> {
+impl<K: Copy> KeyRanges<'_, K> {
     /// Checks that all slices have `n` entries and segments end within `keys` keys.
     ///
     /// # Errors
@@ -190,9 +190,11 @@ impl<'a, K: Copy> KeyRanges<'a, K> {
             None => Ok(()),
         }
     }
+}
 
+#[cfg(feature = "cuda")]
+impl<'a, K: Copy> KeyRanges<'a, K> {
     /// Returns some of the queries.
-    #[cfg(feature = "cuda")]
     pub(crate) fn part(&self, queries: Range<usize>) -> Self {
         let bound = |bound: KeyBound<'a, K>| KeyBound {
             keys: &bound.keys[queries.clone()],

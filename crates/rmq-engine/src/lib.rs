@@ -1,5 +1,9 @@
 #![doc = include_str!("../README.md")]
 #![warn(clippy::pedantic)]
+#![allow(
+    clippy::single_match_else,
+    reason = "two arms beside each other show both cases"
+)]
 
 mod candidates;
 mod column;

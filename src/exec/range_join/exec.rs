@@ -77,8 +77,9 @@ use crate::exec::range_join::probe::prepared::{PreparedBuild, ProbeShape};
 use crate::exec::range_join::probe::stream::join_stream;
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 
-/// Returns the rows of the probe side with aggregates over the build rows that match each, see the [module](self). Keeps the order and the
-/// partitions of the probe side.
+/// Returns the rows of the probe side, each with aggregates over the build rows that match it. Keeps the order and the partitions of the probe
+/// side. The build side is collected, sorted and indexed once, on disk if it exceeds the memory: O((N + Q) log N) for N build rows and Q probe
+/// rows.
 #[derive(Debug)]
 pub struct RangeJoinExec {
     probe: Arc<dyn ExecutionPlan>,

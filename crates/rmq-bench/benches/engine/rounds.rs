@@ -10,11 +10,13 @@ use rmq_bench::workload::{Bounds, Workload};
 /// Queries in a batch.
 pub const QUERIES: usize = 1 << 20;
 
+/// Answers a batch of bounds, of any length.
+pub type Run<'a> = Box<dyn FnMut(&[i64], &[i64]) + 'a>;
+
 /// A way to answer queries.
 pub struct Contender<'a> {
     pub name: String,
-    /// Answers a batch of bounds, of any length.
-    pub run: Box<dyn FnMut(&[i64], &[i64]) + 'a>,
+    pub run: Run<'a>,
     /// The cost of a query, by which batches are shortened so that a round ends soon.
     pub cost: Cost,
 }

@@ -267,7 +267,7 @@ mod tests {
         // Chunks of one length except the last, or of any length including 0.
         let (even, most) = (random.u64(..2) == 0, 1 + random.u64(..200));
         while from < n {
-            let rows = if even { most } else { random.u64(..most + 1) };
+            let rows = if even { most } else { random.u64(..=most) };
             let to = n.min(from + rows as usize);
             let column = Column::new(Arc::new(bits[from..to].to_vec()), encoding);
             let offset = random.usize(..20);
