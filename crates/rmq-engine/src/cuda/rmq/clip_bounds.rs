@@ -1,6 +1,6 @@
 //! Clips bounds to the column, and truncates them to 32 bits if the column is short enough.
 
-use crate::cpu::Simd;
+use crate::cpu::simd::dispatch::{SupportedSimd, multiversion};
 
 /// The integer type of a kernel's bounds.
 pub trait Bound: Copy {
@@ -30,32 +30,18 @@ pub fn clip<B: Bound>(
 ) {
     // No column has more than `i64::MAX` values.
     let last = rows.cast_signed() - 1;
-    match Simd::best() {
-        // SAFETY: `Simd::best` returns instructions that the machine has.
-        #[cfg(target_arch = "x86_64")]
-        Simd::Avx512 => unsafe { clip_avx512(left, right, last, to_left, to_right) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Simd::Avx2 => unsafe { clip_avx2(left, right, last, to_left, to_right) },
-        _ => clip_with(left, right, last, to_left, to_right),
+    let simd = SupportedSimd::best();
+    clip_vectorized(simd, left, right, last, to_left, to_right);
+}
+
+multiversion! {
+    fn clip_vectorized[B: Bound](l: &[i64], r: &[i64], last: i64, to_l: &mut [B], to_r: &mut [B]) {
+        clip_inlined(l, r, last, to_l, to_r);
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
-fn clip_avx512<B: Bound>(l: &[i64], r: &[i64], last: i64, to_l: &mut [B], to_r: &mut [B]) {
-    clip_with(l, r, last, to_l, to_r);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn clip_avx2<B: Bound>(l: &[i64], r: &[i64], last: i64, to_l: &mut [B], to_r: &mut [B]) {
-    clip_with(l, r, last, to_l, to_r);
-}
-
-/// Inlined into a function for each instruction set, which vectorises it.
 #[inline(always)]
-fn clip_with<B: Bound>(l: &[i64], r: &[i64], last: i64, to_l: &mut [B], to_r: &mut [B]) {
+fn clip_inlined<B: Bound>(l: &[i64], r: &[i64], last: i64, to_l: &mut [B], to_r: &mut [B]) {
     for (((l, r), to_l), to_r) in l.iter().zip(r).zip(to_l).zip(to_r) {
         let (l, r) = ((*l).max(0), (*r).min(last));
         let nonempty = l <= r;
