@@ -11,7 +11,7 @@ use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, PaperKernel};
 use rmq_bench::data::{self, Data};
 use rmq_bench::workload::Workload;
 
-use crate::args::{Kernel, Measure, ResultKind as Wanted, Width};
+use crate::args::{Kernel, Measure, ResultKind, Width};
 use crate::index::IndexableKey;
 use crate::record::{Case, Record, Section, Setting};
 use crate::report::{LIMIT, on_gpu};
@@ -60,11 +60,11 @@ fn setting((group, chunk): (u32, u32)) -> Setting {
     Setting { group, chunk }
 }
 
-impl From<Wanted> for KernelOutput {
-    fn from(wanted: Wanted) -> Self {
-        match wanted {
-            Wanted::Value => Self::Value,
-            Wanted::Position => Self::Position,
+impl From<ResultKind> for KernelOutput {
+    fn from(result: ResultKind) -> Self {
+        match result {
+            ResultKind::Value => Self::Value,
+            ResultKind::Position => Self::Position,
         }
     }
 }
@@ -128,16 +128,16 @@ fn on_column(run: &mut Run, lab: &Lab, key: Width, n: u32, data: Data) -> Result
         answers: lab.answers(most)?,
         run,
     };
-    for wanted in bench.run.args.result.clone() {
+    for result in bench.run.args.result.clone() {
         if bench.run.args.measures(Measure::Search) {
-            bench.search(wanted)?;
+            bench.search(result)?;
         }
         if bench.run.args.measures(Measure::Queuing) {
-            bench.queuing(wanted)?;
+            bench.queuing(result)?;
         }
-        let in_heat_map = key == Width::U32 && wanted == Wanted::Value && n < 32;
+        let in_heat_map = key == Width::U32 && result == ResultKind::Value && n < 32;
         if bench.run.args.measures(Measure::Heat) && in_heat_map {
-            bench.heat(wanted)?;
+            bench.heat(result)?;
         }
     }
     Ok(())
@@ -174,8 +174,8 @@ impl Bench<'_> {
         self.run.args.rounds
     }
 
-    fn case(&self, wanted: Wanted, workload: Workload) -> Case {
-        Case::new(self.key, self.data, wanted, workload, self.n)
+    fn case(&self, result: ResultKind, workload: Workload) -> Case {
+        Case::new(self.key, self.data, result, workload, self.n)
     }
 
     fn bounds(&self, workload: Workload) -> Result<DeviceBounds, EngineError> {
@@ -183,26 +183,30 @@ impl Bench<'_> {
             .bounds(workload.into(), &self.column, 1 << self.run.args.batch)
     }
 
-    fn paper(&self, paper: PaperKernel, wanted: Wanted) -> Result<KernelUnderTest, EngineError> {
+    fn paper(
+        &self,
+        paper: PaperKernel,
+        result: ResultKind,
+    ) -> Result<KernelUnderTest, EngineError> {
         self.lab.paper(
             &self.column,
             paper,
-            wanted.into(),
+            result.into(),
             self.run.args.cutoff,
             self.rounds(),
         )
     }
 
-    fn ours(&self, wanted: Wanted) -> Result<KernelUnderTest, EngineError> {
-        self.lab.ours(&self.column, wanted.into(), self.rounds())
+    fn ours(&self, result: ResultKind) -> Result<KernelUnderTest, EngineError> {
+        self.lab.ours(&self.column, result.into(), self.rounds())
     }
 
     /// Measures the requested kernels on each workload, and the limit of the hardware.
-    fn search(&mut self, wanted: Wanted) -> Result<(), EngineError> {
+    fn search(&mut self, result: ResultKind) -> Result<(), EngineError> {
         let ours = Entry {
             contender: on_gpu(Kernel::Ours),
             setting: Setting::default(),
-            kernel: self.ours(wanted)?,
+            kernel: self.ours(result)?,
             scans: false,
         };
         let kernels = self.run.args.kernel.clone();
@@ -214,7 +218,7 @@ impl Bench<'_> {
             entries.push(Entry {
                 contender: on_gpu(*kernel),
                 setting: kernel.setting(),
-                kernel: self.paper(paper, wanted)?,
+                kernel: self.paper(paper, result)?,
                 scans: *kernel == Kernel::FullScan,
             });
         }
@@ -223,10 +227,10 @@ impl Bench<'_> {
             .progress
             .expect(workloads.len() * (entries.len() + 2));
         for workload in workloads {
-            let case = self.case(wanted, workload);
+            let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
             self.limit(case, &bounds)?;
-            let wrong = self.check(&ours.kernel, wanted, workload)?;
+            let wrong = self.check(&ours.kernel, result, workload)?;
             self.run
                 .progress
                 .now(&format!("{}: {}", ours.contender, case.title()));
@@ -268,16 +272,16 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn differ(&self, wanted: Wanted, count: u32) -> Result<u64, EngineError> {
+    fn differ(&self, result: ResultKind, count: u32) -> Result<u64, EngineError> {
         let width = self.key.bytes();
-        (self.lab).differ(&self.reference, &self.answers, wanted.into(), width, count)
+        (self.lab).differ(&self.reference, &self.answers, result.into(), width, count)
     }
 
     /// Counts the answers of our kernel that differ from those of a full scan, on a sample.
     fn check(
         &mut self,
         ours: &KernelUnderTest,
-        wanted: Wanted,
+        result: ResultKind,
         workload: Workload,
     ) -> Result<u64, EngineError> {
         let most = (1 << self.run.args.batch).min(1 << 20);
@@ -290,10 +294,10 @@ impl Bench<'_> {
             }
         };
         let bounds = self.bounds(workload)?;
-        let scan = self.paper(PaperKernel::FullScan, wanted)?;
+        let scan = self.paper(PaperKernel::FullScan, result)?;
         self.lab.answer(ours, &bounds, &self.reference, count, 1)?;
         self.lab.answer(&scan, &bounds, &self.answers, count, 1)?;
-        self.differ(wanted, count)
+        self.differ(result, count)
     }
 
     fn limit(&mut self, case: Case, bounds: &DeviceBounds) -> Result<(), EngineError> {
@@ -346,26 +350,26 @@ impl Bench<'_> {
     }
 
     /// Makes our kernel's answers the reference.
-    fn set_reference(&self, wanted: Wanted, bounds: &DeviceBounds) -> Result<(), EngineError> {
-        let ours = self.ours(wanted)?;
+    fn set_reference(&self, result: ResultKind, bounds: &DeviceBounds) -> Result<(), EngineError> {
+        let ours = self.ours(result)?;
         let count = 1 << self.run.args.batch;
         self.lab.answer(&ours, bounds, &self.reference, count, 1)?;
         Ok(())
     }
 
     /// Measures CL with and without warp-local queuing.
-    fn queuing(&mut self, wanted: Wanted) -> Result<(), EngineError> {
+    fn queuing(&mut self, result: ResultKind) -> Result<(), EngineError> {
         let workloads = self.run.args.workload.clone();
         self.run.progress.expect(workloads.len() * 2);
         for workload in workloads {
-            let case = self.case(wanted, workload);
+            let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
-            self.set_reference(wanted, &bounds)?;
+            self.set_reference(result, &bounds)?;
             for (queue, name) in [(true, "warp-local queuing"), (false, "multi-load")] {
                 let entry = Entry {
                     contender: format!("CL, {name}"),
                     setting: setting(BEST_COALESCED),
-                    kernel: self.paper(coalesced(BEST_COALESCED, queue, false), wanted)?,
+                    kernel: self.paper(coalesced(BEST_COALESCED, queue, false), result)?,
                     scans: false,
                 };
                 self.compare(Section::Queuing, case, &bounds, &entry)?;
@@ -375,12 +379,12 @@ impl Bench<'_> {
     }
 
     /// Measures CL over sizes of groups and chunks.
-    fn heat(&mut self, wanted: Wanted) -> Result<(), EngineError> {
+    fn heat(&mut self, result: ResultKind) -> Result<(), EngineError> {
         let workloads = self.run.args.workload.clone();
         for workload in workloads {
-            let case = self.case(wanted, workload);
+            let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
-            self.set_reference(wanted, &bounds)?;
+            self.set_reference(result, &bounds)?;
             let pairs = GROUPS
                 .iter()
                 .flat_map(|group| CHUNKS.map(|chunk| (*group, chunk)));
@@ -390,7 +394,7 @@ impl Bench<'_> {
                 let entry = Entry {
                     contender: "CL".to_owned(),
                     setting: setting(pair),
-                    kernel: self.paper(coalesced(pair, true, true), wanted)?,
+                    kernel: self.paper(coalesced(pair, true, true), result)?,
                     scans: false,
                 };
                 self.compare(Section::Heat, case, &bounds, &entry)?;

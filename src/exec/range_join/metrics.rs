@@ -1,9 +1,10 @@
 //! The metrics of a range join that `EXPLAIN ANALYZE` shows.
 
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory,
-    MetricType, SpillMetrics, Time,
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, SpillMetrics, Time,
 };
+
+use crate::exec::common::metrics::{bytes, rows, summary};
 
 /// Metrics of the build side, which all partitions share.
 #[derive(Debug, Clone)]
@@ -125,19 +126,4 @@ impl ProbeMetrics {
             cuda_fallbacks: counter("cuda_fallbacks"),
         }
     }
-}
-
-/// A metric for high-level insight, which `datafusion.explain.analyze_level = 'summary'` keeps.
-fn summary(metrics: &ExecutionPlanMetricsSet) -> MetricBuilder<'_> {
-    MetricBuilder::new(metrics).with_type(MetricType::Summary)
-}
-
-/// A metric that counts rows, batches or other things.
-fn rows(builder: MetricBuilder<'_>) -> MetricBuilder<'_> {
-    builder.with_category(MetricCategory::Rows)
-}
-
-/// A metric that measures bytes.
-fn bytes(builder: MetricBuilder<'_>) -> MetricBuilder<'_> {
-    builder.with_category(MetricCategory::Bytes)
 }

@@ -3,10 +3,10 @@
 use std::sync::OnceLock;
 
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, MetricCategory,
-    MetricType, Time,
+    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, Time,
 };
 
+use crate::exec::common::metrics::{bytes, rows, summary};
 use crate::exec::range_lookup::index_builder::PreparedIndex;
 use crate::index::key_index::Answer;
 
@@ -50,17 +50,13 @@ impl RangeLookupMetrics {
     pub(crate) fn new(partition: usize, metrics: &ExecutionPlanMetricsSet) -> Self {
         let time = |name| summary(metrics).subset_time(name, partition);
         let count = |name| summary(metrics).counter(name, partition);
-        let gauge = |name, category| {
-            let builder = summary(metrics).with_category(category);
-            builder.gauge(name, partition)
-        };
         Self {
             baseline: BaselineMetrics::new(metrics, partition),
             query_time: time("query_time"),
             index_build_time: time("index_build_time"),
             index_load_time: time("index_load_time"),
-            index_bytes: gauge("index_bytes", MetricCategory::Bytes),
-            index_rows: gauge("index_rows", MetricCategory::Rows),
+            index_bytes: bytes(summary(metrics)).gauge("index_bytes", partition),
+            index_rows: rows(summary(metrics)).gauge("index_rows", partition),
             indexes_built: count("indexes_built"),
             indexes_reused: count("indexes_reused"),
             on_devices: OnceLock::new(),
@@ -71,7 +67,7 @@ impl RangeLookupMetrics {
 
     fn on_devices(&self) -> &DeviceMetrics {
         self.on_devices.get_or_init(|| {
-            let device_bytes = summary(&self.set).with_category(MetricCategory::Bytes);
+            let device_bytes = bytes(summary(&self.set));
             DeviceMetrics {
                 device_batches: summary(&self.set).counter("device_batches", self.partition),
                 device_bytes: device_bytes.gauge("device_bytes", self.partition),
@@ -109,9 +105,4 @@ impl RangeLookupMetrics {
             self.indexes_reused.add(1);
         }
     }
-}
-
-/// A builder of metrics that a summary shows as well.
-fn summary(metrics: &ExecutionPlanMetricsSet) -> MetricBuilder<'_> {
-    MetricBuilder::new(metrics).with_type(MetricType::Summary)
 }

@@ -11,13 +11,12 @@ use datafusion::common::{
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::ExecutionPlanProperties;
-use datafusion::physical_plan::metrics::{
-    Count, ExecutionPlanMetricsSet, MetricBuilder, MetricType, Time,
-};
+use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, MetricBuilder, Time};
 use futures::channel::oneshot;
 use futures::future::{BoxFuture, Either, Shared, select, try_join_all};
 use futures::{FutureExt, StreamExt};
 
+use crate::exec::common::metrics::summary;
 use crate::exec::unique_groups::ascending::{AscendingColumns, first_and_last};
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::replay::{PartialRead, Replay, ReservedBatch};
@@ -97,11 +96,8 @@ impl ReadTask {
         context: Arc<TaskContext>,
         metrics: &ExecutionPlanMetricsSet,
     ) -> Self {
-        let builder = || MetricBuilder::new(metrics);
-        let unique_groups = builder()
-            .with_type(MetricType::Summary)
-            .counter("unique_groups", 0);
-        let time = builder().elapsed_compute(0);
+        let unique_groups = summary(metrics).counter("unique_groups", 0);
+        let time = MetricBuilder::new(metrics).elapsed_compute(0);
         let reading = SpawnedTask::spawn(async move {
             read(
                 &groups,
