@@ -2,7 +2,7 @@
 
 use crate::range_agg::double_double::DoubleDouble;
 use crate::range_agg::sum_tree::SumTree;
-use crate::sorted::permutation::number;
+use crate::sorted::id_map::number;
 
 /// 2^960. Fewer than 2^32 values below this can't overflow.
 pub(crate) const HUGE: f64 = f64::from_bits((1023 + 960) << 52);

@@ -7,8 +7,8 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
 use crate::common::ranges::Ranges;
+use crate::sorted::id_map::number;
 use crate::sorted::order_keys::{OrderKeys, encoded};
-use crate::sorted::permutation::number;
 use rmq_engine::{
     CandidateRanges, Column, Comparison, EngineError, Key, KeyBound, KeyRanges, KeySearch,
 };

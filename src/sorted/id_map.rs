@@ -108,7 +108,7 @@ fn slot<K: IntKey>(key: K) -> usize {
     (product >> (64 - RECENT.ilog2())) as usize
 }
 
-/// Converts a number of keys or rows, of which there are fewer than 2^32.
+/// Converts a row, a position or a number of keys, of which there are fewer than 2^32.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "a build side has fewer than 2^32 rows"

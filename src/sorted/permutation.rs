@@ -7,7 +7,7 @@ use datafusion::common::Result;
 use crate::common::errors::engine_error;
 use crate::sorted::bucket_sort::{STEP, SortContext};
 use crate::sorted::group_ids::GroupIds;
-use crate::sorted::id_map::NO_GROUP;
+use crate::sorted::id_map::{NO_GROUP, number};
 use bytemuck::Pod;
 use rmq_engine::cpu::HugePageBuf;
 
@@ -206,13 +206,4 @@ impl RowPermutation {
         }
         Ok(permuted)
     }
-}
-
-/// Converts a row or a position, of which there are fewer than 2^32.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "a build side has fewer than 2^32 rows"
-)]
-pub(crate) fn number(row: usize) -> u32 {
-    row as u32
 }
