@@ -10,3 +10,4 @@ pub(crate) mod options;
 pub(crate) mod ordered_type;
 pub(crate) mod range_function;
 pub(crate) mod ranges;
+pub(crate) mod workers;

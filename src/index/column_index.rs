@@ -158,14 +158,20 @@ impl ColumnIndex {
         chunks.copy_bytes(data_type) + engine.memory_bytes(size, &WITH_POSITIONS)
     }
 
-    /// Estimates the host memory that the index of a column takes beside the column, in bytes.
-    pub(crate) fn estimate_index(
-        engine: &dyn Engine,
-        chunks: &Chunks,
-        data_type: &DataType,
-        options: &BuildOptions,
-    ) -> usize {
-        engine.memory_bytes(column_size(chunks, data_type), options)
+    /// Estimates the host memory that [`Self::late`] takes beside the chunks, in bytes. Several chunks are put together first.
+    pub(crate) fn estimate_late(chunks: &[Encoded], options: &BuildOptions) -> usize {
+        let size = keys_size(chunks);
+        let together = if chunks.len() > 1 {
+            size.rows * size.key_bytes
+        } else {
+            0
+        };
+        together + CpuEngine::default().memory_bytes(size, options)
+    }
+
+    /// The bytes that [`Self::from_encoded_on_devices`] takes of each device.
+    pub(crate) fn estimate_encoded_on_devices(engine: &dyn DeviceEngine, keys: &Encoded) -> usize {
+        engine.device_bytes(keys_size(std::slice::from_ref(keys)), &WITH_POSITIONS)
     }
 
     /// The bytes that [`Self::on_devices`] takes of each device.
@@ -239,7 +245,8 @@ impl ColumnIndex {
         if self.cpu_fallback.is_some() || is_unbuilt {
             self.copied_bytes == 0
         } else {
-            self.memory_bytes() == self.index_bytes()
+            // An engine with a copy of its own takes more than its index.
+            self.copied_bytes == 0 && self.index.memory_bytes() == self.index_bytes()
         }
     }
 
@@ -259,6 +266,20 @@ const WITH_POSITIONS: BuildOptions = BuildOptions {
     positions: true,
     threads: 1,
 };
+
+fn keys_size(chunks: &[Encoded]) -> ColumnSize {
+    let sizes = chunks.iter().map(|chunk| chunk.column.size());
+    let empty = ColumnSize {
+        rows: 0,
+        key_bytes: 0,
+        nulls: false,
+    };
+    sizes.fold(empty, |all, size| ColumnSize {
+        rows: all.rows + size.rows,
+        nulls: all.nulls || size.nulls,
+        ..size
+    })
+}
 
 fn column_size(chunks: &Chunks, data_type: &DataType) -> ColumnSize {
     ColumnSize {

@@ -50,6 +50,17 @@ impl Decoder {
         &self.value_type
     }
 
+    /// An array of these values; `None` if the bits of keys are not Arrow's.
+    ///
+    /// # Errors
+    /// Arrow's.
+    pub(crate) fn array(&self, values: Buffer, valid: NullBuffer) -> Result<Option<ArrayRef>> {
+        if !matches!(self.layout, KeyLayout::Native(..)) {
+            return Ok(None);
+        }
+        self.native(values, valid).map(Some)
+    }
+
     /// Decodes 32-bit keys; NULL where `valid` is not set.
     pub(crate) fn decode_32(&self, keys: OutputBuffer<u32>, valid: NullBuffer) -> Result<ArrayRef> {
         match self.layout {

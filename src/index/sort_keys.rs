@@ -6,10 +6,12 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayData, ArrayRef, AsArray};
-use arrow::buffer::{Buffer, NullBuffer, ScalarBuffer};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, ScalarBuffer};
 use arrow::compute::{cast, concat};
 use arrow::datatypes::{ArrowNativeType, DataType, IntervalDayTimeType, IntervalMonthDayNanoType};
 use arrow::error::ArrowError;
+use bytemuck::Pod;
+use bytes::Bytes;
 use datafusion::common::{Result, exec_datafusion_err};
 
 use crate::common::array_bytes::arrays_bytes;
@@ -21,7 +23,7 @@ use crate::index::decoder::Decoder;
 use crate::index::key_bits::{day_time_key, month_day_nano_key, widen};
 use crate::index::rank::rank;
 use rmq_engine::Extreme;
-use rmq_engine::{Column, Encoding, SharedSlice, Validity};
+use rmq_engine::{Column, ColumnSize, Encoding, Key, SharedSlice, Validity};
 
 /// A column as a sequence of arrays.
 #[derive(Debug, Clone)]
@@ -95,6 +97,31 @@ impl KeyColumn {
         }
     }
 
+    /// The same values with keys whose minimum is the `extreme` of those of this column.
+    pub(crate) fn directed(&self, extreme: Extreme) -> Self {
+        match self {
+            Self::W32(column) => Self::W32(column.directed(extreme)),
+            Self::W64(column) => Self::W64(column.directed(extreme)),
+            Self::W128(column) => Self::W128(column.directed(extreme)),
+        }
+    }
+
+    /// The number and the width of the keys.
+    pub(crate) fn size(&self) -> ColumnSize {
+        fn of<K: Key>(column: &Column<K>) -> ColumnSize {
+            ColumnSize {
+                rows: column.len(),
+                key_bytes: size_of::<K>(),
+                nulls: column.validity().is_some(),
+            }
+        }
+        match self {
+            Self::W32(column) => of(column),
+            Self::W64(column) => of(column),
+            Self::W128(column) => of(column),
+        }
+    }
+
     /// Bytes of the keys, whether owned or borrowed.
     pub(crate) fn bytes(&self) -> usize {
         match self {
@@ -111,6 +138,42 @@ pub(crate) struct Encoded {
     pub(crate) column: KeyColumn,
     pub(crate) decoder: Decoder,
     pub(crate) copied_bytes: usize,
+}
+
+impl Encoded {
+    /// The values as an array that shares the memory of the keys; `None` if the bits of keys are not Arrow's.
+    ///
+    /// # Errors
+    /// Arrow's.
+    pub(crate) fn array(&self) -> Result<Option<ArrayRef>> {
+        fn parts<K: Key + Pod>(column: &Column<K>) -> (Buffer, NullBuffer) {
+            let bits = SharedBits(Arc::clone(column.shared_bits()));
+            let nulls = match column.validity() {
+                Some(validity) => {
+                    let bytes = Buffer::from_slice_ref(validity.bytes());
+                    let valid = BooleanBuffer::new(bytes, validity.offset(), column.len());
+                    NullBuffer::new(valid)
+                }
+                None => NullBuffer::new_valid(column.len()),
+            };
+            (Buffer::from(Bytes::from_owner(bits)), nulls)
+        }
+        let (values, nulls) = match &self.column {
+            KeyColumn::W32(column) => parts(column),
+            KeyColumn::W64(column) => parts(column),
+            KeyColumn::W128(column) => parts(column),
+        };
+        self.decoder.array(values, nulls)
+    }
+}
+
+/// The bits of a column as bytes.
+struct SharedBits<K>(SharedSlice<K>);
+
+impl<K: Pod> AsRef<[u8]> for SharedBits<K> {
+    fn as_ref(&self) -> &[u8] {
+        bytemuck::cast_slice((*self.0).as_ref())
+    }
 }
 
 /// Encodes `chunks`, of type `data_type`, as one column of keys whose minimum is the `extreme` of the values.
@@ -239,7 +302,7 @@ fn concatenate(
     Ok((whole, copied))
 }
 
-fn column<K: rmq_engine::Key>(
+fn column<K: Key>(
     bits: SharedSlice<K>,
     encoding: Encoding<K>,
     nulls: Option<NullBuffer>,

@@ -1,12 +1,15 @@
 //! Counts of non-NULL values of ranges, as differences of prefix counts.
 
 use arrow::array::{Array, ArrayRef, Int64Array};
+use arrow::buffer::NullBuffer;
 use datafusion::common::Result;
 
 use crate::common::errors::engine_error;
 use crate::common::ranges::Ranges;
-use crate::sorted::permutation::RowPermutation;
-use rmq_engine::cpu::HugePageBuf;
+use crate::common::workers::Workers;
+use crate::range_agg::accumulate::accumulate;
+use crate::sorted::permutation::{RowPermutation, steps};
+use rmq_engine::cpu::{HugePageBuf, SharedSlots};
 
 /// Prefix counts: the number of non-NULL values before each position.
 #[derive(Debug)]
@@ -19,28 +22,33 @@ impl Counts {
     /// Counts the column `chunks`, of fewer than 2^32 rows, which are permuted by `permutation`.
     ///
     /// # Errors
-    /// If the memory is not available.
-    pub(crate) fn of(chunks: &[ArrayRef], permutation: &RowPermutation) -> Result<Self> {
+    /// If the memory is not available or the query is cancelled.
+    pub(crate) fn of(
+        chunks: &[ArrayRef],
+        permutation: &RowPermutation,
+        workers: Workers,
+    ) -> Result<Self> {
         if chunks.iter().all(|chunk| chunk.logical_null_count() == 0) {
             return Ok(Self(None));
         }
         let mut counts = HugePageBuf::zeroed(permutation.len() + 1).map_err(engine_error)?;
-        let mut first = 0;
-        for chunk in chunks {
-            let nulls = chunk.logical_nulls();
-            for (row, position) in permutation.of_rows(first, chunk.len()).enumerate() {
+        let slots = SharedSlots::new(&mut counts);
+        let nulls: Vec<Option<NullBuffer>> = workers.map(
+            chunks.iter().collect(),
+            |c: &ArrayRef| Ok(c.logical_nulls()),
+        )?;
+        let steps = steps(chunks.iter().map(Array::len));
+        workers.map(steps, |(chunk, rows, first)| {
+            let nulls = nulls[chunk].as_ref();
+            for (row, position) in rows.clone().zip(permutation.of_rows(first, rows.len())) {
                 if let Some(position) = position {
-                    let valid = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
-                    counts[position + 1] = u32::from(valid);
+                    let valid = nulls.is_none_or(|nulls| nulls.is_valid(row));
+                    slots.store(position + 1, u32::from(valid));
                 }
             }
-            first += chunk.len();
-        }
-        let mut sum = 0_u32;
-        for count in counts.iter_mut() {
-            sum = sum.wrapping_add(*count);
-            *count = sum;
-        }
+            Ok(())
+        })?;
+        accumulate(&mut counts, u32::wrapping_add, workers)?;
         Ok(Self(Some(counts)))
     }
 

@@ -17,13 +17,15 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Float64Array};
 use arrow::buffer::ScalarBuffer;
 use arrow::datatypes::Float64Type;
+use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
+use crate::common::workers::Workers;
+use crate::range_agg::accumulate::copy_values;
 use crate::range_agg::counts::{Counts, to_index};
 use crate::range_agg::double_double::DoubleDouble;
-use crate::range_agg::outliers::{Outliers, is_outlier};
+use crate::range_agg::outliers::{Outliers, count_outliers};
 use crate::range_agg::sum_tree::SumTree;
-use crate::sorted::permutation::RowPermutation;
 
 /// The sums of ranges of one column.
 #[derive(Debug)]
@@ -35,48 +37,43 @@ pub(crate) struct FloatSums {
 }
 
 impl FloatSums {
-    /// Builds the sums of the column `chunks`, whose rows are permuted by `permutation`.
-    pub(crate) fn from_chunks(chunks: &[ArrayRef], permutation: &RowPermutation) -> Self {
-        if let Some(values) = borrow_values(chunks, permutation) {
-            return Self {
-                plain: SumTree::new(values),
+    /// Builds the sums of a column, given as arrays that follow one another, with each row at its position.
+    ///
+    /// # Errors
+    /// If the query is cancelled.
+    pub(crate) fn new(arrays: &[ArrayRef], workers: Workers) -> Result<Self> {
+        if let Some(values) = borrow_values(arrays, workers)? {
+            return Ok(Self {
+                plain: SumTree::new(values, workers)?,
                 outliers: None,
                 borrows: true,
-            };
+            });
         }
-        let mut values = vec![0.0; permutation.len()];
-        let mut first = 0;
-        for chunk in chunks {
-            let floats = chunk.as_primitive::<Float64Type>();
-            permutation.put(first, floats.values(), &mut values);
-            if let Some(nulls) = floats.nulls().filter(|n| n.null_count() > 0) {
-                for (row, position) in permutation.of_rows(first, chunk.len()).enumerate() {
-                    if let Some(position) = position.filter(|_| nulls.is_null(row)) {
-                        values[position] = 0.0;
-                    }
-                }
-            }
-            first += chunk.len();
-        }
-        let outliers = Outliers::take_out(&mut values);
-        Self {
-            plain: SumTree::new(values.into()),
+        let mut values = vec![0.0; arrays.iter().map(Array::len).sum()];
+        copy_values::<Float64Type>(arrays, 0.0, &mut values, workers)?;
+        let outliers = Outliers::take_out(&mut values, workers)?;
+        Ok(Self {
+            plain: SumTree::new(values.into(), workers)?,
             outliers,
             borrows: false,
-        }
+        })
     }
 
     /// Estimates the bytes that the sums of a column take.
-    pub(crate) fn estimate(chunks: &[ArrayRef], permutation: &RowPermutation) -> usize {
-        let rows = permutation.len();
-        if borrow_values(chunks, permutation).is_some() {
-            return SumTree::estimate(rows);
+    ///
+    /// # Errors
+    /// If the query is cancelled.
+    pub(crate) fn estimate(arrays: &[ArrayRef], workers: Workers) -> Result<usize> {
+        let rows: usize = arrays.iter().map(Array::len).sum();
+        if borrow_values(arrays, workers)?.is_some() {
+            return Ok(SumTree::estimate(rows));
         }
-        let outliers = chunks.iter().map(|chunk| {
-            let values = chunk.as_primitive::<Float64Type>().values();
-            values.iter().filter(|value| is_outlier(**value)).count()
+        let outliers = arrays.iter().map(|array| {
+            let values = array.as_primitive::<Float64Type>().values();
+            count_outliers(values, workers)
         });
-        rows * size_of::<f64>() + SumTree::estimate(rows) + Outliers::estimate(outliers.sum())
+        let outliers = outliers.sum::<Result<usize>>()?;
+        Ok(rows * size_of::<f64>() + SumTree::estimate(rows) + Outliers::estimate(outliers))
     }
 
     /// Whether the sums refer to the memory of the column that they were built of.
@@ -151,16 +148,16 @@ pub(crate) fn add_float_sums(some: [&ArrayRef; 2], others: [&ArrayRef; 2]) -> [A
     ]
 }
 
-/// The column's own buffer, if it can serve as the plain values: one array, not permuted, without NULLs and outliers.
-fn borrow_values(chunks: &[ArrayRef], permutation: &RowPermutation) -> Option<ScalarBuffer<f64>> {
-    let [chunk] = chunks else {
-        return None;
+/// The column's own buffer, if it can serve as the plain values: one array without NULLs and outliers.
+fn borrow_values(arrays: &[ArrayRef], workers: Workers) -> Result<Option<ScalarBuffer<f64>>> {
+    let [array] = arrays else {
+        return Ok(None);
     };
-    if !permutation.is_identity() || chunk.null_count() > 0 {
-        return None;
+    let values = array.as_primitive::<Float64Type>().values();
+    if array.null_count() > 0 || count_outliers(values, workers)? > 0 {
+        return Ok(None);
     }
-    let values = chunk.as_primitive::<Float64Type>().values();
-    (!values.iter().any(|value| is_outlier(*value))).then(|| values.clone())
+    Ok(Some(values.clone()))
 }
 
 #[cfg(test)]
@@ -178,6 +175,7 @@ mod tests {
 
     use super::*;
     use crate::range_agg::outliers::HUGE;
+    use crate::sorted::permutation::RowPermutation;
 
     /// An exact sum of finite floats: digits of 32 bits, the lowest of weight 2^-1088, with deferred carries.
     #[derive(Clone)]
@@ -264,9 +262,19 @@ mod tests {
         values.iter().fold(0.0, |sum, value| sum + value)
     }
 
+    fn sums_of(arrays: &[ArrayRef]) -> FloatSums {
+        FloatSums::new(arrays, Workers::new(3, &|| Ok(()))).unwrap()
+    }
+
+    fn counts_of(arrays: &[ArrayRef]) -> Counts {
+        let rows = arrays.iter().map(Array::len).sum();
+        let workers = Workers::new(3, &|| Ok(()));
+        Counts::of(arrays, &RowPermutation::identity(rows), workers).unwrap()
+    }
+
     fn whole(values: &[f64]) -> FloatSums {
         let array: ArrayRef = Arc::new(Float64Array::from(values.to_vec()));
-        FloatSums::from_chunks(&[array], &RowPermutation::identity(values.len()))
+        sums_of(&[array])
     }
 
     /// Values of many magnitudes, `kind` telling which; some cancel others out.
@@ -410,7 +418,7 @@ mod tests {
         assert_eq!(whole(&[max, half, -half]).sum(0, 3).hi, max);
     }
 
-    /// NaN, infinities and NULLs anywhere, in several arrays, permuted or not.
+    /// NaN, infinities and NULLs anywhere, in one array or in two.
     #[test]
     fn float_sums_follow_ieee_for_nan_and_infinity_and_skip_nulls() {
         let random = &mut fastrand::Rng::with_seed(77);
@@ -433,23 +441,7 @@ mod tests {
             } else {
                 chunks.to_vec()
             };
-            // All rows in order, or most rows in reverse order.
-            let (permutation, order) = if round % 2 == 0 {
-                let order = (0..u32::try_from(rows).unwrap()).collect::<Vec<_>>();
-                (RowPermutation::identity(rows), order)
-            } else {
-                let order: Vec<u32> = (0..u32::try_from(rows).unwrap())
-                    .rev()
-                    .filter(|row| row % 7 != 3)
-                    .collect();
-                (
-                    RowPermutation::from_order(order.clone(), rows).unwrap(),
-                    order,
-                )
-            };
-            let column: Vec<_> = order.iter().map(|row| column[*row as usize]).collect();
-            let sums = FloatSums::from_chunks(&chunks, &permutation);
-            let counts = Counts::of(&chunks, &permutation).unwrap();
+            let (sums, counts) = (sums_of(&chunks), counts_of(&chunks));
             let ranges = (0..200).map(|_| {
                 let from = random.u64(..column.len() as u64);
                 let length = random.u64(..=column.len() as u64 - from);
@@ -501,7 +493,7 @@ mod tests {
         for kind in 0..5 {
             let column = values(random, 300, kind);
             let sums = whole(&column);
-            let counts = Counts::of(&[], &RowPermutation::identity(300)).unwrap();
+            let counts = counts_of(&[]);
             let part = |left: i64, right: i64| {
                 let range = Ranges::new(vec![left], vec![right]);
                 [sums.sums(&range, &counts), sums.sums_low(&range, &counts)]
@@ -559,7 +551,7 @@ mod tests {
         }
         let array: ArrayRef = Arc::new(Float64Array::from(column.clone()));
         let moved = take(&array, &UInt32Array::from(order), None).unwrap();
-        let moved = FloatSums::from_chunks(&[moved], &RowPermutation::identity(3000));
+        let moved = sums_of(&[moved]);
         let bits = moved.sum(0, 3000).hi.to_bits();
         assert_eq!(bits, whole(&column).sum(0, 3000).hi.to_bits());
     }
@@ -567,15 +559,15 @@ mod tests {
     #[test]
     fn plain_floats_in_order_are_not_copied() {
         let plain: ArrayRef = Arc::new(Float64Array::from(vec![1.5; 160]));
-        let permutation = RowPermutation::identity(160);
-        let sums = FloatSums::from_chunks(std::slice::from_ref(&plain), &permutation);
+        let sums = sums_of(std::slice::from_ref(&plain));
         assert!(sums.borrows_column());
-        assert_eq!(FloatSums::estimate(&[plain], &permutation), 10 * 16);
+        let workers = Workers::new(1, &|| Ok(()));
+        assert_eq!(FloatSums::estimate(&[plain], workers).unwrap(), 10 * 16);
         let outlier: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN; 160]));
-        let sums = FloatSums::from_chunks(std::slice::from_ref(&outlier), &permutation);
+        let sums = sums_of(std::slice::from_ref(&outlier));
         assert!(!sums.borrows_column());
         assert_eq!(
-            FloatSums::estimate(&[outlier], &permutation),
+            FloatSums::estimate(&[outlier], workers).unwrap(),
             160 * (8 + 24) + 320
         );
     }

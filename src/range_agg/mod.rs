@@ -5,6 +5,7 @@
 //! - `float_sums`, built of `sum_tree`, `outliers` and `double_double`: sums of floats that are rounded once.
 //! - `values`: the values at positions.
 
+pub(crate) mod accumulate;
 pub(crate) mod counts;
 pub(crate) mod double_double;
 pub(crate) mod float_sums;

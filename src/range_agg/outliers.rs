@@ -1,5 +1,8 @@
 //! Values that block sums can't contain: NaN, infinities, and values of which a few overflow.
 
+use datafusion::common::Result;
+
+use crate::common::workers::{STEP, Workers};
 use crate::range_agg::double_double::DoubleDouble;
 use crate::range_agg::sum_tree::SumTree;
 use crate::sorted::id_map::number;
@@ -13,6 +16,18 @@ const SCALE: f64 = f64::from_bits((1023 + 64) << 52);
 /// Whether a value is an outlier.
 pub(crate) fn is_outlier(value: f64) -> bool {
     value.is_nan() || value.abs() >= HUGE
+}
+
+/// The number of outliers among values.
+///
+/// # Errors
+/// If the query is cancelled.
+pub(crate) fn count_outliers(values: &[f64], workers: Workers) -> Result<usize> {
+    let steps = values.chunks(STEP).collect();
+    let counts = workers.map(steps, |values: &[f64]| {
+        Ok(values.iter().filter(|value| is_outlier(**value)).count())
+    })?;
+    Ok(counts.into_iter().sum())
 }
 
 /// The outliers of a column, stored apart so that ranges without one skip them.
@@ -36,10 +51,13 @@ struct Specials {
 
 impl Outliers {
     /// Removes the outliers of a column and leaves zeros; `None` if there are none.
-    pub(crate) fn take_out(values: &mut [f64]) -> Option<Self> {
-        let count = values.iter().filter(|value| is_outlier(**value)).count();
+    ///
+    /// # Errors
+    /// If the query is cancelled.
+    pub(crate) fn take_out(values: &mut [f64], workers: Workers) -> Result<Option<Self>> {
+        let count = count_outliers(values, workers)?;
         if count == 0 {
-            return None;
+            return Ok(None);
         }
         let mut positions = Vec::with_capacity(count);
         let mut specials = Vec::with_capacity(count + 1);
@@ -59,11 +77,11 @@ impl Outliers {
             let finite = if value.is_finite() { value } else { 0.0 };
             huge.push(finite / SCALE);
         }
-        Some(Self {
+        Ok(Some(Self {
             positions,
             specials,
-            huge: SumTree::new(huge.into()),
-        })
+            huge: SumTree::new(huge.into(), workers)?,
+        }))
     }
 
     /// Estimates the bytes of this many outliers.

@@ -13,9 +13,10 @@ use arrow::datatypes::{
 use datafusion::common::{Result, exec_err, internal_err};
 
 use crate::common::ranges::Ranges;
+use crate::common::workers::Workers;
+use crate::range_agg::accumulate::{accumulate, copy_values};
 use crate::range_agg::counts::{Counts, to_index};
 use crate::range_agg::float_sums::FloatSums;
-use crate::sorted::permutation::RowPermutation;
 
 /// The sums of ranges of a column.
 #[derive(Debug)]
@@ -71,23 +72,23 @@ impl Sums {
         data_type == &DataType::Float64
     }
 
-    /// Builds the sums of the column `chunks`, whose rows are permuted by `permutation`.
+    /// Builds the sums of a column, given as arrays that follow one another, with each row at its position.
     ///
     /// # Errors
-    /// An execution error for a type that [`Self::supports`] rejects.
+    /// An execution error for a type that [`Self::supports`] rejects; if the query is cancelled.
     pub(crate) fn of(
-        chunks: &[ArrayRef],
+        arrays: &[ArrayRef],
         data_type: &DataType,
         counts: Arc<Counts>,
-        permutation: &RowPermutation,
+        workers: Workers,
     ) -> Result<Self> {
         macro_rules! prefix {
             ($type:ty) => {
-                Box::new(PrefixSums::<$type>::new(chunks, data_type, permutation))
+                Box::new(PrefixSums::<$type>::new(arrays, data_type, workers)?)
             };
         }
         if Self::is_rounded(data_type) {
-            let kind = Kind::Floats(FloatSums::from_chunks(chunks, permutation));
+            let kind = Kind::Floats(FloatSums::new(arrays, workers)?);
             return Ok(Self { counts, kind });
         }
         let prefix: Box<dyn Differences> = with_exact_type!(
@@ -100,15 +101,19 @@ impl Sums {
     }
 
     /// Estimates the bytes that the sums of a column take, the counts not included.
+    ///
+    /// # Errors
+    /// If the query is cancelled.
     pub(crate) fn estimate(
-        chunks: &[ArrayRef],
+        arrays: &[ArrayRef],
         data_type: &DataType,
-        permutation: &RowPermutation,
-    ) -> usize {
+        workers: Workers,
+    ) -> Result<usize> {
         if Self::is_rounded(data_type) {
-            return FloatSums::estimate(chunks, permutation);
+            return FloatSums::estimate(arrays, workers);
         }
-        (permutation.len() + 1) * data_type.primitive_width().unwrap_or_default()
+        let rows: usize = arrays.iter().map(Array::len).sum();
+        Ok((rows + 1) * data_type.primitive_width().unwrap_or_default())
     }
 
     /// Whether the sums refer to the memory of the column that they were built of.
@@ -168,30 +173,15 @@ struct PrefixSums<T: ArrowPrimitiveType> {
 }
 
 impl<T: ArrowPrimitiveType> PrefixSums<T> {
-    fn new(chunks: &[ArrayRef], data_type: &DataType, permutation: &RowPermutation) -> Self {
-        let mut sums = vec![T::Native::ZERO; permutation.len() + 1];
-        let mut first = 0;
-        for chunk in chunks {
-            let values = chunk.as_primitive::<T>();
-            permutation.put(first, values.values(), &mut sums[1..]);
-            if let Some(nulls) = values.nulls().filter(|n| n.null_count() > 0) {
-                for (row, position) in permutation.of_rows(first, chunk.len()).enumerate() {
-                    if let Some(position) = position.filter(|_| nulls.is_null(row)) {
-                        sums[position + 1] = T::Native::ZERO;
-                    }
-                }
-            }
-            first += chunk.len();
-        }
-        let mut sum = T::Native::ZERO;
-        for number in &mut sums {
-            sum = sum.add_wrapping(*number);
-            *number = sum;
-        }
-        Self {
+    fn new(arrays: &[ArrayRef], data_type: &DataType, workers: Workers) -> Result<Self> {
+        let rows: usize = arrays.iter().map(Array::len).sum();
+        let mut sums = vec![T::Native::ZERO; rows + 1];
+        copy_values::<T>(arrays, T::Native::ZERO, &mut sums[1..], workers)?;
+        accumulate(&mut sums, T::Native::add_wrapping, workers)?;
+        Ok(Self {
             sums,
             data_type: data_type.clone(),
-        }
+        })
     }
 }
 

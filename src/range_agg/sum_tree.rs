@@ -1,7 +1,9 @@
 //! A tree of block sums, which adds up any range of a column in O(log n) additions.
 
 use arrow::buffer::ScalarBuffer;
+use datafusion::common::Result;
 
+use crate::common::workers::{STEP, Workers};
 use crate::range_agg::double_double::DoubleDouble;
 
 /// How many values, or blocks, form one block of the next level.
@@ -16,26 +18,28 @@ pub(crate) struct SumTree {
 }
 
 impl SumTree {
-    pub(crate) fn new(values: ScalarBuffer<f64>) -> Self {
+    /// Sums the blocks of values.
+    ///
+    /// # Errors
+    /// If the query is cancelled.
+    pub(crate) fn new(values: ScalarBuffer<f64>, workers: Workers) -> Result<Self> {
         let mut levels = vec![];
-        let blocks = values.chunks_exact(WIDTH).map(|values| {
+        let mut level = sum_blocks(&values, workers, |values| {
             let mut sum = DoubleDouble::default();
             sum.add_all(values);
             sum
-        });
-        let mut level: Vec<DoubleDouble> = blocks.collect();
+        })?;
         while !level.is_empty() {
-            let above = level.chunks_exact(WIDTH).map(|blocks| {
+            let above = sum_blocks(&level, workers, |blocks| {
                 let mut sum = DoubleDouble::default();
                 for block in blocks {
                     sum.add(*block);
                 }
                 sum
-            });
-            let above = above.collect();
+            })?;
             levels.push(std::mem::replace(&mut level, above));
         }
-        Self { values, levels }
+        Ok(Self { values, levels })
     }
 
     /// Estimates the bytes of the levels over this many values, the values not included.
@@ -56,6 +60,26 @@ impl SumTree {
         sum.add_all(&self.values[end * WIDTH..to]);
         sum
     }
+}
+
+/// Sums each whole block.
+fn sum_blocks<T: Sync>(
+    items: &[T],
+    workers: Workers,
+    sum: impl Fn(&[T]) -> DoubleDouble + Sync,
+) -> Result<Vec<DoubleDouble>> {
+    let mut sums = vec![DoubleDouble::default(); items.len() / WIDTH];
+    let steps = items.chunks(WIDTH * STEP).zip(sums.chunks_mut(STEP));
+    workers.map(
+        steps.collect(),
+        |(items, sums): (&[T], &mut [DoubleDouble])| {
+            for (to, block) in sums.iter_mut().zip(items.chunks_exact(WIDTH)) {
+                *to = sum(block);
+            }
+            Ok(())
+        },
+    )?;
+    Ok(sums)
 }
 
 /// Adds the blocks `from..to` of the lowest of these levels.

@@ -10,9 +10,11 @@ use datafusion::common::Result;
 
 use crate::common::array_bytes::arrays_bytes;
 use crate::common::dictionaries::{has_few_keys, number_of_keys, select, with_room};
+use crate::common::workers::Workers;
 use crate::sorted::permutation::RowPermutation;
+use rmq_engine::cpu::HugePageBuf;
 
-/// The values of a column by position. They are stored in input order; the permutation maps positions to rows.
+/// The values of a column by position. They are stored by position, or in input order with the row at each position.
 #[derive(Debug)]
 pub(crate) struct Values {
     /// One array, or several where one would be too large for its type.
@@ -20,18 +22,19 @@ pub(crate) struct Values {
     /// The first row of each part.
     starts: Vec<usize>,
     /// The row at each position; `None` for the identity.
-    order: Option<Arc<Vec<u32>>>,
+    order: Option<Arc<HugePageBuf<u32>>>,
 }
 
 impl Values {
     /// The values of the column `chunks`, whose rows are permuted by `permutation`.
     ///
     /// # Errors
-    /// Arrow's, if the chunks can't be concatenated.
+    /// Arrow's, if the chunks can't be concatenated; if the query is cancelled.
     pub(crate) fn of(
         chunks: &[ArrayRef],
         data_type: &DataType,
         permutation: &RowPermutation,
+        workers: Workers,
     ) -> Result<Self> {
         let parts = match chunks {
             [] => vec![new_empty_array(data_type)],
@@ -54,10 +57,15 @@ impl Values {
                 }
             }
         };
-        Ok(Self::new(parts, permutation))
+        Ok(Self::new(parts, permutation.order(workers)?.cloned()))
     }
 
-    fn new(parts: Vec<ArrayRef>, permutation: &RowPermutation) -> Self {
+    /// The values of a column, each at its position.
+    pub(crate) fn sorted(values: ArrayRef) -> Self {
+        Self::new(vec![values], None)
+    }
+
+    fn new(parts: Vec<ArrayRef>, order: Option<Arc<HugePageBuf<u32>>>) -> Self {
         let starts = parts.iter().scan(0, |end, part| {
             let start = *end;
             *end += part.len();
@@ -66,7 +74,7 @@ impl Values {
         Self {
             starts: starts.collect(),
             parts,
-            order: permutation.order().cloned(),
+            order,
         }
     }
 
@@ -124,12 +132,14 @@ mod tests {
             .collect();
         // All rows except two, in reverse order.
         let order = (0..12).rev().filter(|row| ![3, 8].contains(row));
-        let reordered = RowPermutation::from_order(order.collect(), 12).unwrap();
+        let order: Vec<u32> = order.collect();
+        let reordered = RowPermutation::from_order(&order, 12).unwrap();
+        let workers = Workers::new(2, &|| Ok(()));
         for permutation in [RowPermutation::identity(12), reordered] {
-            let whole = Values::of(&chunks, &DataType::Utf8, &permutation).unwrap();
+            let whole = Values::of(&chunks, &DataType::Utf8, &permutation, workers).unwrap();
             assert_eq!(whole.parts.len(), 1);
-            let parts = Values::new(chunks.clone(), &permutation);
-            let order = permutation.order();
+            let order = permutation.order(workers).unwrap();
+            let parts = Values::new(chunks.clone(), order.cloned());
             let len = i64::try_from(permutation.len()).unwrap();
             let positions = || (0..len).map(Some).chain([None, Some(2)]);
             let expected = positions().map(|position| {

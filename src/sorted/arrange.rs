@@ -1,6 +1,7 @@
 //! Permuted columns of keys.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
@@ -8,44 +9,43 @@ use datafusion::common::{Result, exec_err};
 
 use crate::common::errors::engine_error;
 use crate::common::ordered_type::{is_borrowed, is_ranked, key_bytes};
+use crate::common::workers::Workers;
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
-use crate::sorted::permutation::RowPermutation;
-use bytemuck::Pod;
-use rmq_engine::cpu::HugePageBuf;
+use crate::sorted::permutation::{RowPermutation, steps};
+use rmq_engine::cpu::SlotValue;
 use rmq_engine::{Column, Extreme, Key, Validity};
 
-/// Encodes `chunks` as one column of keys, as [`encode`] does, with each row at its position.
+/// Encodes `chunks` as one column of ascending keys, as [`encode`] does, with each row at its position.
 ///
 /// # Errors
-/// Those of [`encode`]; that of `check`, which is called at each chunk.
+/// Those of [`encode`]; if the query is cancelled.
 pub(crate) fn arrange(
     chunks: &Chunks,
     data_type: &DataType,
-    extreme: Extreme,
     permutation: &RowPermutation,
-    check: &dyn Fn() -> Result<()>,
+    workers: Workers,
 ) -> Result<Encoded> {
     // Values must be ranked all together.
     if is_encoded_whole(chunks, data_type) && permutation.is_identity() {
-        return encode(chunks, data_type, extreme);
+        return encode(chunks, data_type, Extreme::Min);
     }
-    let mut parts = encode_chunks(chunks, data_type, extreme);
-    let Some(first) = parts.next().transpose()? else {
-        return encode(chunks, data_type, extreme);
+    let mut parts = encode_chunks(chunks, data_type, workers)?.into_iter();
+    let Some(first) = parts.next() else {
+        return encode(chunks, data_type, Extreme::Min);
     };
-    let rest = parts.map(|part| {
-        check()?;
-        part.map(|encoded| encoded.column)
-    });
+    let rest = parts.map(|encoded| encoded.column);
     let column = match first.column {
         KeyColumn::W32(first) => {
-            KeyColumn::W32(scatter(first, rest, permutation, KeyColumn::into_32)?)
+            let columns = of_one_width(first, rest.map(KeyColumn::into_32))?;
+            KeyColumn::W32(permute(&columns, permutation, workers)?)
         }
         KeyColumn::W64(first) => {
-            KeyColumn::W64(scatter(first, rest, permutation, KeyColumn::into_64)?)
+            let columns = of_one_width(first, rest.map(KeyColumn::into_64))?;
+            KeyColumn::W64(permute(&columns, permutation, workers)?)
         }
         KeyColumn::W128(first) => {
-            KeyColumn::W128(scatter(first, rest, permutation, KeyColumn::into_128)?)
+            let columns = of_one_width(first, rest.map(KeyColumn::into_128))?;
+            KeyColumn::W128(permute(&columns, permutation, workers)?)
         }
     };
     Ok(Encoded {
@@ -55,23 +55,9 @@ pub(crate) fn arrange(
     })
 }
 
-/// As [`arrange`], but returns one column of keys per chunk if rows keep their positions and keys are borrowed.
-///
-/// # Errors
-/// Those of [`arrange`].
-pub(crate) fn arrange_chunks(
-    chunks: &Chunks,
-    data_type: &DataType,
-    extreme: Extreme,
-    permutation: &RowPermutation,
-    check: &dyn Fn() -> Result<()>,
-) -> Result<Vec<Encoded>> {
-    if permutation.is_identity() && is_borrowed(data_type) {
-        encode_chunks(chunks, data_type, extreme).collect()
-    } else {
-        let arranged = arrange(chunks, data_type, extreme, permutation, check)?;
-        Ok(vec![arranged])
-    }
+/// Whether rows keep their positions and their values serve as keys, so that keys can be borrowed chunk by chunk.
+pub(crate) fn borrows_chunks(data_type: &DataType, permutation: &RowPermutation) -> bool {
+    permutation.is_identity() && is_borrowed(data_type)
 }
 
 /// Whether all chunks are encoded together: there is only one, or keys are ranks among all values.
@@ -79,27 +65,30 @@ fn is_encoded_whole(chunks: &Chunks, data_type: &DataType) -> bool {
     chunks.arrays.len() < 2 || is_ranked(data_type)
 }
 
-/// Encodes each chunk, or all together if they must be.
-fn encode_chunks(
+/// Encodes each chunk as ascending keys, or all together if they must be.
+///
+/// # Errors
+/// Those of [`encode`]; if the query is cancelled.
+pub(crate) fn encode_chunks(
     chunks: &Chunks,
     data_type: &DataType,
-    extreme: Extreme,
-) -> impl Iterator<Item = Result<Encoded>> {
+    workers: Workers,
+) -> Result<Vec<Encoded>> {
     let parts: Vec<&[ArrayRef]> = if is_encoded_whole(chunks, data_type) {
         vec![&chunks.arrays]
     } else {
         chunks.arrays.chunks(1).collect()
     };
-    parts.into_iter().map(move |arrays| {
+    workers.map(parts, |arrays: &[ArrayRef]| {
         let chunks = Chunks {
             arrays: arrays.to_vec(),
             owned_elsewhere: true,
         };
-        encode(&chunks, data_type, extreme)
+        encode(&chunks, data_type, Extreme::Min)
     })
 }
 
-/// Estimates the peak number of bytes that [`arrange`] takes, or the concatenation of what [`arrange_chunks`] returns.
+/// Estimates the peak number of bytes that [`arrange`] takes.
 pub(crate) fn estimate_arrange(
     chunks: &Chunks,
     data_type: &DataType,
@@ -111,46 +100,53 @@ pub(crate) fn estimate_arrange(
     } else {
         0
     };
-    let scattered = if is_identity {
+    let permuted = if is_identity {
         0
     } else {
         permutation.len() * key_bytes(data_type)
     };
-    ranks + scattered
+    ranks + permuted
 }
 
-/// Scatters the keys of all columns to their positions.
-fn scatter<K: Key + Pod>(
+/// All columns, if they have keys of one width.
+fn of_one_width<K>(
     first: Column<K>,
-    rest: impl Iterator<Item = Result<KeyColumn>>,
+    rest: impl Iterator<Item = Option<Column<K>>>,
+) -> Result<Vec<Column<K>>> {
+    let columns: Option<Vec<_>> = std::iter::once(Some(first)).chain(rest).collect();
+    let Some(columns) = columns else {
+        return exec_err!("a column has keys of different widths");
+    };
+    Ok(columns)
+}
+
+/// Permutes the keys of columns, one column after another, and their validity.
+fn permute<K: Key + SlotValue>(
+    columns: &[Column<K>],
     permutation: &RowPermutation,
-    of_width: impl Fn(KeyColumn) -> Option<Column<K>>,
+    workers: Workers,
 ) -> Result<Column<K>> {
-    let encoding = first.encoding();
-    let mut bits = HugePageBuf::zeroed(permutation.len()).map_err(engine_error)?;
-    let mut valid: Option<Vec<u8>> = None;
-    let mut row = 0;
-    let rest = rest.map(|column| column.map(&of_width));
-    for column in std::iter::once(Ok(Some(first))).chain(rest) {
-        let Some(column) = column? else {
-            return exec_err!("a column has keys of different widths");
+    let chunks: Vec<&[K]> = columns.iter().map(Column::bits).collect();
+    let bits = permutation.permute(&chunks, workers)?;
+    let column = Column::new(Arc::new(bits), columns[0].encoding());
+    if columns.iter().all(|column| column.validity().is_none()) {
+        return Ok(column);
+    }
+    let mut valid: Vec<AtomicU8> = vec![];
+    valid.resize_with(permutation.len().div_ceil(8), || AtomicU8::new(u8::MAX));
+    let steps = steps(chunks.iter().map(|chunk| chunk.len()));
+    workers.map(steps, |(chunk, rows, first)| {
+        let Some(validity) = columns[chunk].validity() else {
+            return Ok(());
         };
-        permutation.put(row, column.bits(), &mut bits);
-        if let Some(validity) = column.validity() {
-            let valid = valid.get_or_insert_with(|| vec![u8::MAX; permutation.len().div_ceil(8)]);
-            for (i, position) in permutation.of_rows(row, column.len()).enumerate() {
-                if let Some(position) = position.filter(|_| !validity.is_valid(i)) {
-                    valid[position / 8] &= !(1 << (position % 8));
-                }
+        for (row, position) in rows.clone().zip(permutation.of_rows(first, rows.len())) {
+            if let Some(position) = position.filter(|_| !validity.is_valid(row)) {
+                valid[position / 8].fetch_and(!(1 << (position % 8)), Ordering::Relaxed);
             }
         }
-        row += column.len();
-    }
-    let column = Column::new(Arc::new(bits), encoding);
-    Ok(match valid {
-        Some(valid) => column
-            .with_validity(Validity::new(Arc::new(valid), 0))
-            .map_err(engine_error)?,
-        None => column,
-    })
+        Ok(())
+    })?;
+    let valid: Vec<u8> = valid.into_iter().map(AtomicU8::into_inner).collect();
+    let validity = Validity::new(Arc::new(valid), 0);
+    column.with_validity(validity).map_err(engine_error)
 }

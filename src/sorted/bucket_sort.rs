@@ -13,8 +13,7 @@ use std::hint::select_unpredictable;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-/// The items that are moved or sorted between two checks for cancellation: about a millisecond of work.
-pub(crate) const STEP: usize = 1 << 16;
+use crate::common::workers::{STEP, Workers};
 
 /// The maximum number of buckets between splitters.
 const BUCKETS: usize = 512;
@@ -22,12 +21,11 @@ const BUCKETS: usize = 512;
 /// Sampled items per bucket.
 const OVERSAMPLING: usize = 16;
 
-/// The memory reservation of long-running work, and its check for cancellation.
+/// The memory reservation of long-running work, and its threads.
 #[derive(Clone, Copy)]
 pub(crate) struct SortContext<'a> {
     pub(crate) memory: &'a MemoryReservation,
-    /// Returns an error once the query is cancelled.
-    pub(crate) check: &'a dyn Fn() -> Result<()>,
+    pub(crate) workers: Workers<'a>,
 }
 
 /// Fills `sorted`, whose capacity is already reserved, with the items in sorted order; equal items stay in input order.
@@ -43,7 +41,7 @@ pub(crate) fn sort_in_steps<T: Copy>(
     let len = items.len();
     sorted.clear();
     sorted.extend(items.clone());
-    (context.check)()?;
+    context.workers.check()?;
     if len <= 2 * STEP {
         sorted.sort_by(compare);
         return Ok(());
@@ -60,7 +58,7 @@ pub(crate) fn sort_in_steps<T: Copy>(
     // The first position of each bucket.
     let mut starts = vec![0_usize; 2 * splitters.len() + 2];
     for step in sorted.chunks(STEP) {
-        (context.check)()?;
+        context.workers.check()?;
         for item in step {
             let bucket = bucket(item, &splitters, &compare);
             starts[bucket + 1] += 1;
@@ -73,7 +71,7 @@ pub(crate) fn sort_in_steps<T: Copy>(
     let mut next = starts.clone();
     let mut items = items;
     for step in buckets.chunks(STEP) {
-        (context.check)()?;
+        context.workers.check()?;
         for (bucket, item) in step.iter().zip(items.by_ref()) {
             let position = &mut next[usize::from(*bucket)];
             sorted[*position] = item;
@@ -82,7 +80,7 @@ pub(crate) fn sort_in_steps<T: Copy>(
     }
     // Every second bucket contains equal items.
     for ends in starts.windows(2).step_by(2) {
-        (context.check)()?;
+        context.workers.check()?;
         sorted[ends[0]..ends[1]].sort_by(&compare);
     }
     Ok(())
@@ -130,8 +128,8 @@ fn bucket<T>(item: &T, splitters: &[T], compare: &impl Fn(&T, &T) -> Ordering) -
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use datafusion::common::exec_err;
     use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
@@ -144,7 +142,7 @@ mod tests {
         let memory = MemoryConsumer::new("test").register(&pool);
         let context = SortContext {
             memory: &memory,
-            check: &|| Ok(()),
+            workers: Workers::new(1, &|| Ok(())),
         };
         let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
         // Different keys, few keys, one key that most have, sorted, backwards, steps of 256, one far away.
@@ -208,33 +206,33 @@ mod tests {
         let memory = MemoryConsumer::new("test").register(&pool);
         let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
         let keys: Vec<u64> = (0..20 * STEP).map(|_| random.u64(..u64::MAX)).collect();
-        let checks = Cell::new(0_usize);
+        let checks = AtomicUsize::new(0);
         let count = || {
-            checks.set(checks.get() + 1);
+            checks.fetch_add(1, Ordering::Relaxed);
             Ok(())
         };
-        let sort = |check: &dyn Fn() -> Result<()>| {
+        let sort = |check: &(dyn Fn() -> Result<()> + Sync)| {
             let context = SortContext {
                 memory: &memory,
-                check,
+                workers: Workers::new(1, check),
             };
             sort_in_steps(keys.iter().copied(), &mut vec![], Ord::cmp, context)
         };
         sort(&count).unwrap();
-        let all = checks.get();
+        let all = checks.load(Ordering::Relaxed);
         assert!(all > 3 * 20, "{all} checks");
         for last in [1, all / 3, all / 2, all - 1] {
-            checks.set(0);
+            checks.store(0, Ordering::Relaxed);
             let end_early = || {
                 count()?;
-                if checks.get() > last {
+                if checks.load(Ordering::Relaxed) > last {
                     exec_err!("the query was cancelled")
                 } else {
                     Ok(())
                 }
             };
             sort(&end_early).unwrap_err();
-            assert_eq!(checks.get(), last + 1);
+            assert_eq!(checks.load(Ordering::Relaxed), last + 1);
         }
         assert_eq!(pool.reserved(), 0);
     }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use datafusion::common::hash_utils::RandomState;
 
-use crate::sorted::id_map::{IdMap, NO_GROUP, number};
+use crate::sorted::id_map::{IdMap, IntKey, NO_GROUP};
+use crate::sorted::id_table::IdTable;
 
 /// Consecutive ids of distinct byte strings.
 #[derive(Debug, Default)]
@@ -51,21 +52,28 @@ impl<'a> ByteKey<'a> {
     }
 }
 
-impl ByteInterner {
-    pub(crate) fn len(&self) -> usize {
+impl IdTable for ByteInterner {
+    type Key<'a> = ByteKey<'a>;
+
+    fn len(&self) -> usize {
         self.short.len() + self.long.len()
     }
 
-    /// Estimates the bytes that the interner takes.
-    pub(crate) fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         let long = self.long.capacity() * (size_of::<(Box<[u8]>, u32)>() + 1) * 8 / 7;
         self.short.bytes() + long + self.long_bytes
     }
 
-    /// Returns the id of a byte string; a new one gets the next id.
     #[inline]
-    pub(crate) fn add(&mut self, key: ByteKey) -> u32 {
-        let next = number(self.len());
+    fn hash(key: ByteKey) -> u64 {
+        match key {
+            ByteKey::Short(key) => IdMap::<u128>::hash(key),
+            ByteKey::Long(key) => IdMap::<u64>::hash(fold(key)),
+        }
+    }
+
+    #[inline]
+    fn add_as(&mut self, key: ByteKey, next: u32) -> u32 {
         match key {
             ByteKey::Short(key) => self.short.add_as(key, next),
             ByteKey::Long(key) => match self.long.get(key) {
@@ -79,12 +87,45 @@ impl ByteInterner {
         }
     }
 
-    /// Returns the id of a byte string, [`NO_GROUP`] if it was never added.
     #[inline]
-    pub(crate) fn find(&self, key: ByteKey) -> u32 {
+    fn find(&self, key: ByteKey) -> u32 {
         match key {
-            ByteKey::Short(key) => self.short.find(&key),
+            ByteKey::Short(key) => self.short.find(key),
             ByteKey::Long(key) => self.long.get(key).copied().unwrap_or(NO_GROUP),
         }
     }
+
+    fn keys(&self) -> Vec<ByteKey<'_>> {
+        let mut keys = vec![ByteKey::Short(0); self.len()];
+        for (key, id) in self.short.entries() {
+            keys[id as usize] = ByteKey::Short(key);
+        }
+        for (key, id) in &self.long {
+            keys[*id as usize] = ByteKey::Long(key);
+        }
+        keys
+    }
+
+    fn renumber(&mut self, ids: &[u32]) {
+        self.short.renumber(ids);
+        for id in self.long.values_mut() {
+            *id = ids[*id as usize];
+        }
+    }
+
+    fn finish(&mut self) {
+        self.short.finish();
+    }
+}
+
+/// Combines the bytes of a string to 64 bits.
+fn fold(bytes: &[u8]) -> u64 {
+    let words = bytes.chunks(16).map(|bytes| {
+        let mut word = [0; 16];
+        word[..bytes.len()].copy_from_slice(bytes);
+        u128::from_le_bytes(word)
+    });
+    words.fold(0, |hash: u64, word| {
+        (hash.rotate_left(5) ^ word.fold()).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+    })
 }

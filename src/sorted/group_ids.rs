@@ -88,6 +88,11 @@ impl GroupIds {
         }
     }
 
+    /// Number of rows.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Estimates the bytes that the ids take.
     pub(crate) fn bytes(&self) -> usize {
         match &self.ids {
@@ -99,10 +104,10 @@ impl GroupIds {
     }
 
     /// The number of rows of each of `groups` groups, and whether the rows are in the order of their groups and all have one.
-    pub(crate) fn counts(&self, groups: usize) -> (Vec<usize>, bool) {
+    pub(crate) fn counts(&self, groups: usize) -> (Vec<u32>, bool) {
         let mut counts = vec![0; groups];
         let (mut ordered, mut last) = (true, 0);
-        let mut count = |group: u32, rows: usize| {
+        let mut count = |group: u32, rows: u32| {
             ordered &= group >= last && group != NO_GROUP;
             last = group;
             if group != NO_GROUP {
@@ -112,13 +117,13 @@ impl GroupIds {
         match &self.ids {
             Encoding::Runs { runs, .. } => {
                 for run in runs {
-                    count(run.group, run.rows as usize);
+                    count(run.group, run.rows);
                 }
             }
             Encoding::Plain(ids) => {
                 // A run of rows is counted at once.
                 let runs = ids[..self.len].chunk_by(|id, next| id == next);
-                runs.for_each(|run| count(run[0], run.len()));
+                runs.for_each(|run| count(run[0], number(run.len())));
             }
         }
         (counts, ordered)
@@ -130,7 +135,13 @@ impl GroupIds {
     /// If the memory is not available.
     pub(crate) fn leave_out(self, nulls: &NullBuffer, memory: &MemoryReservation) -> Result<Self> {
         let (rows, len) = (self.rows, self.len);
-        let mut ids = self.into_plain(memory)?;
+        let mut ids = match self.ids {
+            Encoding::Plain(ids) => ids,
+            Encoding::Runs { runs, .. } => {
+                memory.try_grow(rows * size_of::<u32>())?;
+                decode(&runs, rows)?
+            }
+        };
         for (id, valid) in ids.iter_mut().zip(nulls) {
             if !valid {
                 *id = NO_GROUP;
@@ -140,16 +151,35 @@ impl GroupIds {
         Ok(Self { rows, len, ids })
     }
 
-    /// Decodes to one id per row. The memory that this takes is reserved in `memory`.
-    ///
-    /// # Errors
-    /// If the memory is not available.
-    pub(crate) fn into_plain(self, memory: &MemoryReservation) -> Result<HugePageBuf<u32>> {
+    /// Writes the position of each row: the rows of a group get consecutive positions from that in `next` on. Rows without a group get
+    /// [`NO_GROUP`].
+    pub(crate) fn write_positions(self, next: &mut [u32], positions: &mut [u32]) {
         match self.ids {
-            Encoding::Plain(ids) => Ok(ids),
             Encoding::Runs { runs, .. } => {
-                memory.try_grow(self.rows * size_of::<u32>())?;
-                decode(&runs, self.rows)
+                let mut rest = positions;
+                for run in runs {
+                    let (here, after) = rest.split_at_mut(run.rows as usize);
+                    rest = after;
+                    if run.group == NO_GROUP {
+                        here.fill(NO_GROUP);
+                        continue;
+                    }
+                    let next = &mut next[run.group as usize];
+                    for (position, to) in here.iter_mut().zip(*next..) {
+                        *position = to;
+                    }
+                    *next += run.rows;
+                }
+            }
+            Encoding::Plain(ids) => {
+                for (position, id) in positions.iter_mut().zip(ids.iter()) {
+                    *position = NO_GROUP;
+                    if *id != NO_GROUP {
+                        let next = &mut next[*id as usize];
+                        *position = *next;
+                        *next += 1;
+                    }
+                }
             }
         }
     }
@@ -206,14 +236,18 @@ mod tests {
         ];
         for (name, of) in cases {
             let expected: Vec<u32> = (0..6000).map(of).collect();
-            let mut ids = GroupIds::new(expected.len());
-            for batch in expected.chunks(700) {
-                let fill = |to: &mut [u32]| {
-                    to.copy_from_slice(batch);
-                    Ok(())
-                };
-                ids.add(batch.len(), fill).unwrap();
-            }
+            let build = || {
+                let mut ids = GroupIds::new(expected.len());
+                for batch in expected.chunks(700) {
+                    let fill = |to: &mut [u32]| {
+                        to.copy_from_slice(batch);
+                        Ok(())
+                    };
+                    ids.add(batch.len(), fill).unwrap();
+                }
+                ids
+            };
+            let ids = build();
             let is_short = matches!(ids.ids, Encoding::Plain(_));
             assert_eq!(is_short, name.contains("short"), "{name}");
             let groups = expected.iter().filter(|n| **n != NO_GROUP).max();
@@ -221,18 +255,33 @@ mod tests {
             let (counts, ordered) = ids.counts(groups);
             for (group, count) in counts.iter().enumerate() {
                 let all = expected.iter().filter(|n| **n as usize == group);
-                assert_eq!(*count, all.count(), "{name}, group {group}");
+                assert_eq!(*count as usize, all.count(), "{name}, group {group}");
             }
             let is_ordered = expected.is_sorted() && !expected.contains(&NO_GROUP);
             assert_eq!(ordered, is_ordered, "{name}");
             let nulls = (0..expected.len()).map(|i| i % 11 > 0);
             let nulls: NullBuffer = nulls.collect();
-            let left = ids.leave_out(&nulls, &memory).unwrap();
-            let left = left.into_plain(&memory).unwrap();
-            for (i, id) in left.iter().enumerate() {
-                let there = if i % 11 > 0 { expected[i] } else { NO_GROUP };
-                assert_eq!(*id, there, "{name}, row {i}");
-            }
+            let write = |ids: GroupIds| {
+                let mut next: Vec<u32> = (0..number(groups)).map(|group| group * 10_000).collect();
+                let mut positions = vec![7; expected.len()];
+                ids.write_positions(&mut next, &mut positions);
+                positions
+            };
+            let check = |positions: Vec<u32>, there: &dyn Fn(usize) -> bool| {
+                let mut seen = vec![0; groups];
+                for (i, position) in positions.into_iter().enumerate() {
+                    if expected[i] == NO_GROUP || !there(i) {
+                        assert_eq!(position, NO_GROUP, "{name}, row {i}");
+                        continue;
+                    }
+                    let seen = &mut seen[expected[i] as usize];
+                    assert_eq!(position, expected[i] * 10_000 + *seen, "{name}, row {i}");
+                    *seen += 1;
+                }
+            };
+            check(write(ids), &|_| true);
+            let ids = build().leave_out(&nulls, &memory).unwrap();
+            check(write(ids), &|i| i % 11 > 0);
             let mut full = GroupIds::new(3);
             full.add(3, |_| Ok(())).unwrap();
             assert!(full.add(1, |_| Ok(())).is_err());

@@ -6,7 +6,9 @@ use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 
 use crate::common::ordered_type::value_type;
+use crate::common::workers::Workers;
 use crate::sorted::id_map::{IdMap, NO_GROUP};
+use crate::sorted::id_table::{IdTable, Shards, merge};
 use crate::sorted::interner::Interner;
 
 /// The groups of equal keys, with consecutive ids in order of first occurrence. There may be groups without a row, but no more groups
@@ -15,7 +17,7 @@ use crate::sorted::interner::Interner;
 pub(crate) struct Groups {
     columns: Vec<Interner>,
     /// For each column after the first: the ids of pairs of a group by the previous columns and a value of this column.
-    pairs: Vec<IdMap<u64>>,
+    pairs: Vec<Shards<IdMap<u64>>>,
 }
 
 impl Groups {
@@ -37,7 +39,7 @@ impl Groups {
         let columns = types.iter().map(Interner::try_new);
         Ok(Self {
             columns: columns.collect::<Result<_>>()?,
-            pairs: types.iter().skip(1).map(|_| IdMap::default()).collect(),
+            pairs: types.iter().skip(1).map(|_| Shards::default()).collect(),
         })
     }
 
@@ -52,7 +54,7 @@ impl Groups {
     /// Estimates the bytes that the groups take.
     pub(crate) fn bytes(&self) -> usize {
         let columns: usize = self.columns.iter().map(Interner::bytes).sum();
-        columns + self.pairs.iter().map(IdMap::bytes).sum::<usize>()
+        columns + self.pairs.iter().map(Shards::bytes).sum::<usize>()
     }
 
     /// Writes the group of each row, a new one for new keys. At most [`NO_GROUP`] rows may be added in all.
@@ -68,10 +70,56 @@ impl Groups {
             }
             ids.resize(groups.len(), NO_GROUP);
             column.add(key, &mut ids)?;
-            let pairs = &mut self.pairs[i - 1];
+            let pairs = self.pairs[i - 1].only();
             pair(groups, &ids, |pair| pairs.add(pair));
         }
         Ok(())
+    }
+
+    /// Merges the groups of consecutive parts of the rows. Returns the id that each group of a part has now, by its former id; ids are in
+    /// order of first occurrence.
+    ///
+    /// # Errors
+    /// If the query is cancelled.
+    pub(crate) fn merge(parts: Vec<Self>, workers: Workers) -> Result<(Self, Vec<Vec<u32>>)> {
+        let (mut columns, mut pairs) = (vec![], vec![]);
+        let mut columns_of_parts = vec![];
+        let mut pairs_of_parts = vec![];
+        for part in parts {
+            columns_of_parts.push(part.columns.into_iter());
+            pairs_of_parts.push(part.pairs.into_iter());
+        }
+        let mut ids: Vec<Vec<u32>> = vec![];
+        loop {
+            let column: Vec<Interner> = columns_of_parts
+                .iter_mut()
+                .flat_map(Iterator::next)
+                .collect();
+            if column.is_empty() {
+                return Ok((Self { columns, pairs }, ids));
+            }
+            let (column, ids_of_values) = Interner::merge(column, workers)?;
+            columns.push(column);
+            if columns.len() == 1 {
+                ids = ids_of_values;
+                continue;
+            }
+            // Pairs of the ids that groups and values have now.
+            let tables: Vec<Shards<IdMap<u64>>> =
+                pairs_of_parts.iter_mut().flat_map(Iterator::next).collect();
+            let renumbered = tables.iter().zip(ids.iter().zip(&ids_of_values));
+            let keys = workers.map(renumbered.collect(), |(table, (groups, values))| {
+                let keys = table.keys().into_iter().map(|pair| {
+                    let (group, value) = (pair >> 32, pair & u64::from(u32::MAX));
+                    let [group, value] = [groups[group as usize], values[value as usize]];
+                    u64::from(group) << 32 | u64::from(value)
+                });
+                Ok(keys.collect::<Vec<u64>>())
+            })?;
+            let (table, ids_of_pairs) = merge::<IdMap<u64>>(&keys, workers)?;
+            pairs.push(table);
+            ids = ids_of_pairs;
+        }
     }
 
     /// Returns the group of each row, [`NO_GROUP`] for keys that were never added.
@@ -89,7 +137,7 @@ impl Groups {
             ids.resize(groups.len(), NO_GROUP);
             column.find(key, &mut ids)?;
             let pairs = &self.pairs[i - 1];
-            pair(&mut groups, &ids, |pair| pairs.find(&pair));
+            pair(&mut groups, &ids, |pair| pairs.find(pair));
         }
         Ok(groups)
     }

@@ -5,10 +5,12 @@ use std::hash::Hash;
 
 use datafusion::common::hash_utils::RandomState;
 
+use crate::sorted::id_table::IdTable;
+
 /// The group of a row without a group: one with a NULL key, or with keys that no added row has.
 pub(crate) const NO_GROUP: u32 = u32::MAX;
 
-/// Consecutive ids of distinct keys of fixed width, in the order in which the keys are added.
+/// Ids of distinct keys of fixed width.
 #[derive(Debug)]
 pub(crate) struct IdMap<K> {
     ids: HashMap<K, u32, RandomState>,
@@ -22,7 +24,7 @@ pub(crate) struct IdMap<K> {
 const RECENT: usize = 1 << 12;
 
 /// An integer key.
-pub(crate) trait IntKey: Copy + Default + Hash + Eq {
+pub(crate) trait IntKey: Copy + Default + Hash + Eq + Send + Sync {
     /// Hashes the key to 64 bits.
     fn fold(self) -> u64;
 }
@@ -53,27 +55,36 @@ impl<K> Default for IdMap<K> {
 }
 
 impl<K: IntKey> IdMap<K> {
-    pub(crate) fn len(&self) -> usize {
+    /// The keys and their ids, in no order.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (K, u32)> {
+        self.ids.iter().map(|(key, id)| (*key, *id))
+    }
+}
+
+impl<K: IntKey> IdTable for IdMap<K> {
+    type Key<'a>
+        = K
+    where
+        K: 'a;
+
+    fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Estimates the bytes that the map takes.
-    pub(crate) fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         // A hash table keeps at least an eighth of its slots free, and a control byte per slot.
         let table = self.ids.capacity() * (size_of::<(K, u32)>() + 1) * 8 / 7;
         table + size_of_val(self.recent.as_slice())
     }
 
-    /// Returns the id of a key; a new key gets the next id.
     #[inline]
-    pub(crate) fn add(&mut self, key: K) -> u32 {
-        let next = number(self.len());
-        self.add_as(key, next)
+    fn hash(key: K) -> u64 {
+        // Fibonacci hashing: the product with 2^64 divided by the golden ratio. Its upper bits depend on all of the key.
+        key.fold().wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 
-    /// Returns the id of a key; a new key gets the id `next`.
     #[inline]
-    pub(crate) fn add_as(&mut self, key: K, next: u32) -> u32 {
+    fn add_as(&mut self, key: K, next: u32) -> u32 {
         if self.recent.is_empty() || self.ids.len() > RECENT {
             self.lookups += 1;
             if self.lookups == RECENT {
@@ -88,14 +99,39 @@ impl<K: IntKey> IdMap<K> {
         recent.1
     }
 
-    /// Returns the id of a key, [`NO_GROUP`] if it was never added.
     #[inline]
-    pub(crate) fn find(&self, key: &K) -> u32 {
-        match self.recent.get(slot(*key)) {
-            Some((recent, id)) if recent == key && *id != NO_GROUP => return *id,
+    fn find(&self, key: K) -> u32 {
+        match self.recent.get(slot(key)) {
+            Some((recent, id)) if *recent == key && *id != NO_GROUP => return *id,
             _ => {}
         }
-        self.ids.get(key).copied().unwrap_or(NO_GROUP)
+        self.ids.get(&key).copied().unwrap_or(NO_GROUP)
+    }
+
+    fn keys(&self) -> Vec<K> {
+        let mut keys = vec![K::default(); self.len()];
+        for (key, id) in self.entries() {
+            keys[id as usize] = key;
+        }
+        keys
+    }
+
+    fn renumber(&mut self, ids: &[u32]) {
+        for id in self.ids.values_mut() {
+            *id = ids[*id as usize];
+        }
+        self.recent = vec![];
+    }
+
+    fn finish(&mut self) {
+        self.recent = vec![];
+        if self.ids.len() <= RECENT {
+            let mut recent = vec![(K::default(), NO_GROUP); RECENT];
+            for (key, id) in self.entries() {
+                recent[slot(key)] = (key, id);
+            }
+            self.recent = recent;
+        }
     }
 }
 
@@ -103,9 +139,7 @@ impl<K: IntKey> IdMap<K> {
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the shift leaves few bits")]
 fn slot<K: IntKey>(key: K) -> usize {
-    // Fibonacci hashing: the upper bits of the product with 2^64 divided by the golden ratio.
-    let product = key.fold().wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    (product >> (64 - RECENT.ilog2())) as usize
+    (IdMap::<K>::hash(key) >> (64 - RECENT.ilog2())) as usize
 }
 
 /// Converts a row, a position or a number of keys, of which there are fewer than 2^32.

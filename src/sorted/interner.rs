@@ -11,21 +11,23 @@ use arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, exec_err};
 
 use crate::common::ordered_type::value_type;
+use crate::common::workers::Workers;
 use crate::index::sort_keys::native;
 use crate::sorted::byte_interner::{ByteInterner, ByteKey};
 use crate::sorted::id_map::{IdMap, NO_GROUP, number};
+use crate::sorted::id_table::{IdTable, Shards, merge};
 
 /// Consecutive ids of the distinct values of one column. Zeros of both signs are one value; NULL has the id [`NO_GROUP`].
 #[derive(Debug)]
 pub(crate) enum Interner {
     /// Values of up to 64 bits.
-    W64(IdMap<u64>),
+    W64(Shards<IdMap<u64>>),
     /// Values of 128 bits.
-    W128(IdMap<u128>),
+    W128(Shards<IdMap<u128>>),
     /// Strings and binaries.
-    Bytes(ByteInterner),
+    Bytes(Shards<ByteInterner>),
     /// All other types, as Arrow's rows.
-    Rows(RowConverter, ByteInterner),
+    Rows(RowConverter, Shards<ByteInterner>),
 }
 
 impl Interner {
@@ -42,14 +44,14 @@ impl Interner {
             | T::Binary
             | T::LargeBinary
             | T::BinaryView
-            | T::FixedSizeBinary(_) => Self::Bytes(ByteInterner::default()),
-            T::Boolean => Self::W64(IdMap::default()),
+            | T::FixedSizeBinary(_) => Self::Bytes(Shards::default()),
+            T::Boolean => Self::W64(Shards::default()),
             other => match other.primitive_width() {
-                Some(1 | 2 | 4 | 8) => Self::W64(IdMap::default()),
-                Some(16) => Self::W128(IdMap::default()),
+                Some(1 | 2 | 4 | 8) => Self::W64(Shards::default()),
+                Some(16) => Self::W128(Shards::default()),
                 _ => Self::Rows(
                     RowConverter::new(vec![SortField::new(other)])?,
-                    ByteInterner::default(),
+                    Shards::default(),
                 ),
             },
         })
@@ -84,11 +86,68 @@ impl Interner {
             return Ok(());
         }
         match self {
-            Self::W64(known) => each_64(values, ids, |key| known.add(key)),
-            Self::W128(known) => each_128(values, ids, |key| known.add(key)),
-            Self::Bytes(known) => each_bytes(values, ids, |bytes| known.add(bytes)),
-            Self::Rows(rows, known) => each_row(rows, values, ids, |bytes| known.add(bytes)),
+            Self::W64(known) => {
+                let known = known.only();
+                each_64(values, ids, |key| known.add(key))
+            }
+            Self::W128(known) => {
+                let known = known.only();
+                each_128(values, ids, |key| known.add(key))
+            }
+            Self::Bytes(known) => {
+                let known = known.only();
+                each_bytes(values, ids, |bytes| known.add(bytes))
+            }
+            Self::Rows(rows, known) => {
+                let known = known.only();
+                each_row(rows, values, ids, |bytes| known.add(bytes))
+            }
         }
+    }
+
+    /// Merges the interners of consecutive parts of a column. Returns the id that each value of a part has now, by its former id; ids are
+    /// in order of first occurrence.
+    ///
+    /// # Errors
+    /// If the query is cancelled, and an execution error for interners of several types.
+    pub(crate) fn merge(parts: Vec<Self>, workers: Workers) -> Result<(Self, Vec<Vec<u32>>)> {
+        /// Merges the tables of one kind of interners.
+        macro_rules! merge_tables {
+            ($table:ty, $pattern:pat => $found:expr) => {{
+                let mut tables = vec![];
+                for part in &parts {
+                    let $pattern = part else {
+                        return exec_err!("equality keys of several types in one column");
+                    };
+                    tables.push($found);
+                }
+                let keys = workers.map(tables, |table| Ok(table.keys()))?;
+                merge::<$table>(&keys, workers)?
+            }};
+        }
+        let (merged, ids) = match &parts[..] {
+            [] => return exec_err!("no interners to merge"),
+            [Self::W64(_), ..] => {
+                let (table, ids) = merge_tables!(IdMap<u64>, Self::W64(table) => table);
+                (Self::W64(table), ids)
+            }
+            [Self::W128(_), ..] => {
+                let (table, ids) = merge_tables!(IdMap<u128>, Self::W128(table) => table);
+                (Self::W128(table), ids)
+            }
+            [Self::Bytes(_), ..] => {
+                let (table, ids) = merge_tables!(ByteInterner, Self::Bytes(table) => table);
+                (Self::Bytes(table), ids)
+            }
+            [Self::Rows(..), ..] => {
+                let (table, ids) = merge_tables!(ByteInterner, Self::Rows(_, table) => table);
+                let Some(Self::Rows(rows, _)) = parts.into_iter().next() else {
+                    return exec_err!("no interners to merge");
+                };
+                (Self::Rows(rows, table), ids)
+            }
+        };
+        Ok((merged, ids))
     }
 
     /// Writes the id of each value, [`NO_GROUP`] for a value that was never added.
@@ -104,8 +163,8 @@ impl Interner {
             return Ok(());
         }
         match self {
-            Self::W64(known) => each_64(values, ids, |key| known.find(&key)),
-            Self::W128(known) => each_128(values, ids, |key| known.find(&key)),
+            Self::W64(known) => each_64(values, ids, |key| known.find(key)),
+            Self::W128(known) => each_128(values, ids, |key| known.find(key)),
             Self::Bytes(known) => each_bytes(values, ids, |bytes| known.find(bytes)),
             Self::Rows(rows, known) => each_row(rows, values, ids, |bytes| known.find(bytes)),
         }

@@ -80,6 +80,20 @@ impl OrderKeys {
         Ok(bytes)
     }
 
+    /// Adds the keys of further values of the same type.
+    ///
+    /// # Errors
+    /// An execution error for keys of another width, or in Arrow's row format.
+    pub(crate) fn extend(&mut self, others: Self) -> Result<()> {
+        match (self, others) {
+            (Self::W32(keys), Self::W32(others)) => keys.extend(others),
+            (Self::W64(keys), Self::W64(others)) => keys.extend(others),
+            (Self::W128(keys), Self::W128(others)) => keys.extend(others),
+            _ => return exec_err!("keys of these types can't be put together"),
+        }
+        Ok(())
+    }
+
     /// Returns which keys compare so with one of some bounds of the same type. The result for NULLs is unspecified.
     ///
     /// # Errors

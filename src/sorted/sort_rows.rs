@@ -1,32 +1,35 @@
 //! Sorting the rows of a build side by equality keys and a range key.
 //!
-//! 1. Each batch's equality keys become group ids, its range key becomes keys of fixed width (or Arrow's row format).
-//! 2. Rows are arranged by group with a counting sort, unless they came so.
+//! 1. The rows are divided into consecutive parts, one per thread. The equality keys of each part become ids of groups, numbered in each
+//!    part apart; the range keys become keys of fixed width (or Arrow's row format).
+//! 2. The groups of all parts are merged and get common numbers. Rows are arranged by group with a counting sort, unless they came so.
 //! 3. Range keys are sorted within each group, unless they ascend already. Sorted input is neither moved nor copied.
 //!
-//! For n rows this takes O(n log n) comparisons in the worst case and O(n) for sorted input.
+//! For n rows this takes O(n) for keys of fixed width, O(n log n) comparisons for others.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, NullBufferBuilder};
+use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
 use arrow::row::Rows;
 use datafusion::common::{Result, exec_err};
 
-use crate::common::errors::engine_error;
-use crate::sorted::bucket_sort::{STEP, SortContext, sort_in_steps};
+use crate::common::workers::Workers;
+use crate::sorted::bucket_sort::{SortContext, sort_in_steps};
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::groups::Groups;
 use crate::sorted::id_map::number;
 use crate::sorted::order_keys::OrderKeys;
-use crate::sorted::permutation::RowPermutation;
+use crate::sorted::permutation::{GroupedRows, RowPermutation};
+use crate::sorted::radix_sort::{RadixKey, sort_groups, unsorted_groups};
 use crate::sorted::sorted_rows::{RangeKeys, SortedRows, row_at};
-use rmq_engine::cpu::{CpuKeySearch, HugePageBuf, SearchKey};
-use rmq_engine::{Column, Encoding};
+use rmq_engine::Column;
+use rmq_engine::cpu::CpuKeySearch;
 
-/// Collects rows batch by batch, and sorts them. Only group ids and range keys are kept.
+/// Consecutive rows of a build side, added batch by batch. Only group ids and range keys are kept.
 #[derive(Debug)]
-pub(crate) struct SortedRowsBuilder {
+pub(crate) struct RowsPart {
     groups: Option<Groups>,
     /// The group of each row, if there are groups.
     group_ids: GroupIds,
@@ -36,18 +39,12 @@ pub(crate) struct SortedRowsBuilder {
     nulls: NullBufferBuilder,
 }
 
-impl SortedRowsBuilder {
-    /// Creates a builder for at most `rows` rows with equality keys and a range key of these types.
+impl RowsPart {
+    /// Creates a part of at most `rows` rows with equality keys and a range key of these types.
     ///
     /// # Errors
-    /// An execution error for 2^32 rows or more.
+    /// Arrow's for types that have no row format.
     pub(crate) fn try_new(rows: usize, equal: &[DataType], key: &DataType) -> Result<Self> {
-        if u32::try_from(rows).is_err() {
-            return exec_err!(
-                "a range join takes at most {} rows on the side that is searched, not {rows}",
-                u32::MAX
-            );
-        }
         let groups = (!equal.is_empty()).then(|| Groups::try_new(equal));
         Ok(Self {
             group_ids: GroupIds::new(rows),
@@ -86,176 +83,160 @@ impl SortedRowsBuilder {
         groups + self.group_ids.bytes() + self.key_bytes
     }
 
-    /// Sorts the rows. Returns them with the permutation from input order. Additional memory is reserved with the context and stays
-    /// reserved.
-    ///
-    /// # Errors
-    /// The context's errors: memory is exhausted, or the work is cancelled.
-    pub(crate) fn sort(mut self, context: SortContext) -> Result<(SortedRows, RowPermutation)> {
-        let memory = context.memory;
+    /// Whether rows with range keys of this type can be in several parts. The row formats of parts are not merged.
+    pub(crate) fn may_have_others(key: &DataType) -> Result<bool> {
+        Ok(!matches!(OrderKeys::try_new(key)?, OrderKeys::Bytes(..)))
+    }
+
+    /// Returns which rows have a range key that is not NULL, and whether all have.
+    fn take_nulls(&mut self) -> (NullBuffer, bool) {
         let rows = self.len();
-        let nulls = self.nulls.finish().filter(|n| n.null_count() > 0);
-        let (permutation, starts) = match (&self.groups, nulls) {
-            (None, None) => (RowPermutation::identity(rows), vec![0, rows]),
-            (None, Some(nulls)) => {
-                memory.try_grow(rows * size_of::<u32>())?;
-                let permutation = RowPermutation::from_valid(nulls.iter())?;
-                let starts = vec![0, permutation.len()];
-                (permutation, starts)
-            }
-            (Some(groups), nulls) => {
-                if let Some(nulls) = nulls {
-                    self.group_ids = self.group_ids.leave_out(&nulls, memory)?;
-                }
-                memory.try_grow((groups.len() + 1) * size_of::<usize>())?;
-                RowPermutation::by_group(self.group_ids, groups.len(), context)?
-            }
-        };
-        let (keys, permutation) = match self.keys {
-            OrderKeys::W32(columns) => {
-                let (keys, permutation) = sort(columns, &starts, permutation, context)?;
-                (RangeKeys::W32(keys), permutation)
-            }
-            OrderKeys::W64(columns) => {
-                let (keys, permutation) = sort(columns, &starts, permutation, context)?;
-                (RangeKeys::W64(keys), permutation)
-            }
-            OrderKeys::W128(columns) => {
-                let (keys, permutation) = sort(columns, &starts, permutation, context)?;
-                (RangeKeys::W128(keys), permutation)
-            }
-            OrderKeys::Bytes(_, keys) => {
-                let permutation = sort_bytes(&keys, &starts, permutation, context)?;
-                let order = permutation.order().cloned();
-                (RangeKeys::Bytes(keys, order), permutation)
-            }
-        };
-        Ok((SortedRows::new(self.groups, starts, keys), permutation))
+        let nulls = self.nulls.finish();
+        let all_valid = nulls.as_ref().is_none_or(|nulls| nulls.null_count() == 0);
+        (
+            nulls.unwrap_or_else(|| NullBuffer::new_valid(rows)),
+            all_valid,
+        )
     }
 }
 
+/// Bytes that the merge of groups takes for each group of a part.
+const MERGE_BYTES: usize = 48;
+
+/// Sorts the rows of all parts, at least one. Returns them with the permutation from input order. Additional memory is reserved with the
+/// context and stays reserved.
+///
+/// # Errors
+/// An execution error for 2^32 rows or more. The context's errors: memory is exhausted, or the work is cancelled.
+pub(crate) fn sort_rows(
+    mut parts: Vec<RowsPart>,
+    context: SortContext,
+) -> Result<(SortedRows, RowPermutation)> {
+    let SortContext { memory, workers } = context;
+    let rows: usize = parts.iter().map(RowsPart::len).sum();
+    if u32::try_from(rows).is_err() {
+        return too_many_rows(rows);
+    }
+    let nulls: Vec<(NullBuffer, bool)> = parts.iter_mut().map(RowsPart::take_nulls).collect();
+    let all_valid = nulls.iter().all(|(_, all_valid)| *all_valid);
+    let (mut groups, mut group_ids, mut keys) = (vec![], vec![], None::<OrderKeys>);
+    for part in parts {
+        groups.extend(part.groups);
+        group_ids.push(part.group_ids);
+        match &mut keys {
+            None => keys = Some(part.keys),
+            Some(keys) => keys.extend(part.keys)?,
+        }
+    }
+    let Some(keys) = keys else {
+        return exec_err!("a range join has no part of rows to sort");
+    };
+    let (groups, permutation, starts) = if groups.is_empty() {
+        if all_valid {
+            (None, RowPermutation::identity(rows), vec![0, rows])
+        } else {
+            memory.try_grow(rows * size_of::<u32>())?;
+            let nulls: Vec<NullBuffer> = nulls.into_iter().map(|(nulls, _)| nulls).collect();
+            let permutation = RowPermutation::from_valid(&nulls)?;
+            let starts = vec![0, permutation.len()];
+            (None, permutation, starts)
+        }
+    } else {
+        let merge_memory = memory.new_empty();
+        let of_parts: usize = groups.iter().map(Groups::len).sum();
+        merge_memory.try_grow(of_parts * MERGE_BYTES)?;
+        let (groups, numbers) = Groups::merge(groups, workers)?;
+        let with_nulls = group_ids.into_iter().zip(numbers).zip(nulls);
+        let parts = workers.map(
+            with_nulls.collect(),
+            |((ids, groups), (nulls, all_valid))| {
+                let ids = if all_valid {
+                    ids
+                } else {
+                    ids.leave_out(&nulls, memory)?
+                };
+                Ok(GroupedRows { ids, groups })
+            },
+        )?;
+        memory.try_grow((groups.len() + 1) * size_of::<usize>() + rows * size_of::<u32>())?;
+        let (permutation, starts) = RowPermutation::by_group(parts, groups.len(), workers)?;
+        (Some(groups), permutation, starts)
+    };
+    let (keys, permutation) = match keys {
+        OrderKeys::W32(columns) => {
+            let (keys, permutation) = sort(&columns, &starts, permutation, context)?;
+            (RangeKeys::W32(keys), permutation)
+        }
+        OrderKeys::W64(columns) => {
+            let (keys, permutation) = sort(&columns, &starts, permutation, context)?;
+            (RangeKeys::W64(keys), permutation)
+        }
+        OrderKeys::W128(columns) => {
+            let (keys, permutation) = sort(&columns, &starts, permutation, context)?;
+            (RangeKeys::W128(keys), permutation)
+        }
+        OrderKeys::Bytes(_, keys) => {
+            let permutation = sort_bytes(&keys, &starts, permutation, context)?;
+            let order = permutation.order(workers)?.cloned();
+            (RangeKeys::Bytes(keys, order), permutation)
+        }
+    };
+    Ok((SortedRows::new(groups, starts, keys), permutation))
+}
+
+/// The error for more rows than positions of 32 bits can tell apart.
+pub(crate) fn too_many_rows<T>(rows: usize) -> Result<T> {
+    exec_err!(
+        "a range join takes at most {} rows on the side that is searched, not {rows}",
+        u32::MAX
+    )
+}
+
 /// Sorts keys within each group. Returns them, and where the rows go then. The sort is stable.
-fn sort<K: SearchKey>(
-    columns: Vec<Column<K>>,
+fn sort<K: RadixKey>(
+    columns: &[Column<K>],
     starts: &[usize],
     permutation: RowPermutation,
     context: SortContext,
 ) -> Result<(CpuKeySearch<K>, RowPermutation)> {
+    let SortContext { memory, workers } = context;
     let Some(encoding) = columns.first().map(Column::encoding) else {
         return Ok((K::search_over(&[], starts), permutation));
     };
+    // Keys of one group may stay in the chunks they came in.
     let one_group = starts.len() == 2;
-    if permutation.is_identity() && (one_group || columns.len() == 1) {
-        let sorted = if one_group {
-            K::are_sorted(&columns)
-        } else {
-            let keys = columns[0].bits();
-            let mut groups = starts.windows(2).map(|ends| &keys[ends[0]..ends[1]]);
-            groups.all(|keys| K::is_sorted(keys, encoding))
-        };
-        if sorted {
-            return Ok((K::search_over(&columns, starts), permutation));
-        }
+    if permutation.is_identity() && one_group && are_sorted(columns, workers)? {
+        return Ok((K::search_over(columns, starts), permutation));
     }
-    context
-        .memory
-        .try_grow(permutation.len() * size_of::<K>())?;
-    let (mut keys, sorted) = if permutation.is_identity() {
-        concatenate(&columns, encoding, starts, context)?
-    } else {
-        let chunks = columns.iter().map(Column::bits);
-        (permutation.arrange(chunks, context.check)?, false)
-    };
-    drop(columns);
-    let permutation = if sorted {
-        permutation
-    } else {
-        sort_groups(&mut keys, encoding, starts, permutation, context)?
+    if permutation.is_identity()
+        && let [column] = columns
+        && unsorted_groups(column.bits(), encoding, starts, workers)?.is_empty()
+    {
+        return Ok((K::search_over(columns, starts), permutation));
+    }
+    memory.try_grow(permutation.len() * size_of::<K>())?;
+    let chunks: Vec<&[K]> = columns.iter().map(Column::bits).collect();
+    let mut keys = permutation.permute(&chunks, workers)?;
+    let permutation = match sort_groups(&mut keys, encoding, starts, context)? {
+        None => permutation,
+        Some(moves) => permutation.then(moves, workers)?,
     };
     let keys = Column::new(Arc::new(keys), encoding);
     Ok((K::search_over(&[keys], starts), permutation))
 }
 
-/// Copies keys in input order into one buffer. Returns also whether they ascend within each group, which is checked for each chunk while
-/// it is in cache.
-fn concatenate<K: SearchKey>(
-    columns: &[Column<K>],
-    encoding: Encoding<K>,
-    starts: &[usize],
-    context: SortContext,
-) -> Result<(HugePageBuf<K>, bool)> {
-    let mut keys =
-        HugePageBuf::zeroed(starts.last().copied().unwrap_or(0)).map_err(engine_error)?;
-    let (mut first, mut group, mut sorted) = (0, 0, true);
-    for column in columns {
-        (context.check)()?;
-        let bits = column.bits();
-        let end = first + bits.len();
-        keys[first..end].copy_from_slice(bits);
-        // The last key before this chunk may be of the same group.
-        let mut from = first.saturating_sub(1).max(starts[group]);
-        while let Some(stop) = starts.get(group + 1) {
-            sorted = sorted && K::is_sorted(&keys[from..end.min(*stop).max(from)], encoding);
-            if *stop > end {
-                break;
-            }
-            from = *stop;
-            group += 1;
-        }
-        first = end;
-    }
-    Ok((keys, sorted))
-}
-
-/// Sorts keys, which are in the order of groups, within each group. Returns the permutation after that.
-fn sort_groups<K: SearchKey>(
-    keys: &mut [K],
-    encoding: Encoding<K>,
-    starts: &[usize],
-    permutation: RowPermutation,
-    context: SortContext,
-) -> Result<RowPermutation> {
-    let rows = keys.len();
-    let mut moves: Option<HugePageBuf<u32>> = None;
-    let mut pairs: Vec<(K, u32)> = vec![];
-    let mut checked = 0;
-    for ends in starts.windows(2) {
-        if ends[1] - checked > STEP {
-            (context.check)()?;
-            checked = ends[1];
-        }
-        let group = &mut keys[ends[0]..ends[1]];
-        if K::is_sorted(group, encoding) {
-            continue;
-        }
-        let moves = match &mut moves {
-            Some(moves) => moves,
-            none => {
-                context.memory.try_grow(rows * size_of::<u32>())?;
-                let mut identity = HugePageBuf::zeroed(rows).map_err(engine_error)?;
-                for (position, slot) in identity.iter_mut().enumerate() {
-                    *slot = number(position);
-                }
-                none.insert(identity)
-            }
-        };
-        if pairs.capacity() < group.len() {
-            let more = group.len() - pairs.capacity();
-            context.memory.try_grow(more * size_of::<(K, u32)>())?;
-            pairs = Vec::with_capacity(group.len());
-        }
-        let items = group.iter().enumerate();
-        let items = items.map(|(i, bits)| (encoding.encode(*bits), number(ends[0] + i)));
-        sort_in_steps(items, &mut pairs, |a, b| a.0.cmp(&b.0), context)?;
-        for ((bits, (key, from)), to) in group.iter_mut().zip(&pairs).zip(ends[0]..) {
-            *bits = encoding.decode(*key);
-            moves[*from as usize] = number(to);
-        }
-    }
-    Ok(match moves {
-        Some(moves) => permutation.then(moves),
-        None => permutation,
-    })
+/// Whether the keys of columns, one column after another, ascend.
+fn are_sorted<K: RadixKey>(columns: &[Column<K>], workers: Workers) -> Result<bool> {
+    let rows: usize = columns.iter().map(Column::len).sum();
+    let share = columns.len().div_ceil(workers.parts(rows)).max(1);
+    // Each part begins with the last column of the part before.
+    let parts = (0..columns.len()).step_by(share);
+    let parts =
+        parts.map(|first| &columns[first.saturating_sub(1)..columns.len().min(first + share)]);
+    let sorted = workers.map(parts.collect(), |part: &[Column<K>]| {
+        Ok(K::are_sorted(part))
+    })?;
+    Ok(!sorted.contains(&false))
 }
 
 /// Sorts rows as [`sort`] does; the keys stay in input order.
@@ -266,7 +247,7 @@ fn sort_bytes(
     context: SortContext,
 ) -> Result<RowPermutation> {
     context.memory.try_grow(permutation.order_bytes())?;
-    let order = permutation.order();
+    let order = permutation.order(context.workers)?;
     let key = |position: usize| keys.row(row_at(order, position));
     let mut groups = starts.windows(2);
     if groups.all(|ends| (ends[0]..ends[1]).is_sorted_by(|a, b| key(*a) <= key(*b))) {
@@ -288,5 +269,5 @@ fn sort_bytes(
         sort_in_steps(group.iter().copied(), &mut sorted, compare, context)?;
         group.copy_from_slice(&sorted);
     }
-    RowPermutation::from_order(order, keys.num_rows())
+    RowPermutation::from_order(&order, keys.num_rows())
 }

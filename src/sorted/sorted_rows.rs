@@ -12,7 +12,7 @@ use crate::index::devices::DeviceEngine;
 use crate::sorted::device_keys::DeviceKeys;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
-use rmq_engine::cpu::CpuKeySearch;
+use rmq_engine::cpu::{CpuKeySearch, HugePageBuf};
 use rmq_engine::{
     BoundHints, CandidateRanges, Column, Comparison, EngineError, Key, KeySearch, SearchHints,
     SortedKeys,
@@ -35,7 +35,7 @@ pub(crate) enum RangeKeys {
     W64(CpuKeySearch<u64>),
     W128(CpuKeySearch<u128>),
     /// Keys in input order, and the row at each position; `None` if the rows came sorted.
-    Bytes(Rows, Option<Arc<Vec<u32>>>),
+    Bytes(Rows, Option<Arc<HugePageBuf<u32>>>),
 }
 
 impl SortedRows {
@@ -175,7 +175,7 @@ impl SortedRows {
 }
 
 /// Returns the row at a position.
-pub(crate) fn row_at(order: Option<&Arc<Vec<u32>>>, position: usize) -> usize {
+pub(crate) fn row_at(order: Option<&Arc<HugePageBuf<u32>>>, position: usize) -> usize {
     order.map_or(position, |order| order[position] as usize)
 }
 
@@ -233,8 +233,9 @@ mod tests {
 
     use super::*;
     use crate::common::ranges::Ranges;
+    use crate::common::workers::Workers;
     use crate::sorted::bucket_sort::SortContext;
-    use crate::sorted::sort_rows::SortedRowsBuilder;
+    use crate::sorted::sort_rows::{RowsPart, sort_rows};
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "one loop over all kinds of keys")]
@@ -244,7 +245,7 @@ mod tests {
         let memory = MemoryConsumer::new("test").register(&pool);
         let context = SortContext {
             memory: &memory,
-            check: &|| Ok(()),
+            workers: Workers::new(2, &|| Ok(())),
         };
         // Hints from other rows must not change results.
         let mut last_found = SearchHints::default();
@@ -288,14 +289,20 @@ mod tests {
                 };
                 let key = kind(key.clone());
                 let types: Vec<_> = columns.iter().map(|c| c.data_type().clone()).collect();
-                let mut sorted = SortedRowsBuilder::try_new(rows, &types, key.data_type()).unwrap();
+                // Some in one part, some in two.
+                let mut parts: Vec<RowsPart> = vec![];
                 for (from, to) in [(0, rows / 3), (rows / 3, rows)] {
-                    let part = |a: &ArrayRef| a.slice(from, to - from);
-                    let equal: Vec<_> = columns.iter().map(part).collect();
-                    sorted.add(&equal, &part(&key)).unwrap();
+                    let slice = |a: &ArrayRef| a.slice(from, to - from);
+                    let equal: Vec<_> = columns.iter().map(slice).collect();
+                    if parts.is_empty() || round % 2 == 0 && !text {
+                        parts.push(RowsPart::try_new(rows, &types, key.data_type()).unwrap());
+                    }
+                    let part = parts.last_mut().unwrap();
+                    part.add(&equal, &slice(&key)).unwrap();
                 }
-                let (sorted, permutation) = sorted.sort(context).unwrap();
-                let row_at = |position| row_at(permutation.order(), position);
+                let (sorted, permutation) = sort_rows(parts, context).unwrap();
+                let order = permutation.order(context.workers).unwrap();
+                let row_at = |position| row_at(order, position);
                 let order: Vec<usize> = (0..sorted.len()).map(row_at).collect();
                 for lower in [Comparison::Above, Comparison::AtLeast] {
                     for upper in [Comparison::Below, Comparison::AtMost] {

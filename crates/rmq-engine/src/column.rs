@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::EngineError;
-use crate::key::{Encoding, Key};
+use crate::key::{Encoding, Extreme, Key};
 
 /// Memory that holds a column's bits: Arrow's `ScalarBuffer`, a `Vec`, a boxed slice.
 pub type SharedSlice<T> = Arc<dyn AsRef<[T]> + Send + Sync>;
@@ -37,6 +37,15 @@ impl<K: Key> Column<K> {
         validity.check(self.len())?;
         self.validity = Some(validity);
         Ok(self)
+    }
+
+    /// Returns the same values with keys whose minimum is the `extreme` of those of this column.
+    #[must_use]
+    pub fn directed(&self, extreme: Extreme) -> Self {
+        Self {
+            encoding: self.encoding.directed(extreme),
+            ..self.clone()
+        }
     }
 
     /// Number of values, NULLs included.

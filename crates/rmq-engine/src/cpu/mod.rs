@@ -28,6 +28,7 @@ mod huge_page_buf;
 mod key_search;
 mod lazy_index;
 pub(crate) mod rmq;
+mod shared_slots;
 pub(crate) mod simd;
 
 pub use engine::CpuEngine;
@@ -35,5 +36,6 @@ pub use huge_page_buf::HugePageBuf;
 pub use key_search::interpolation::CpuKeySearch;
 pub use key_search::search_key::SearchKey;
 pub use lazy_index::{LazyBuild, lazy_index_u32, lazy_index_u64, lazy_index_u128};
+pub use shared_slots::{SharedSlots, SlotValue};
 pub use simd::dispatch::Simd;
 pub use simd::prefetch::prefetch;

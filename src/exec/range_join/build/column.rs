@@ -3,10 +3,14 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use crate::common::array_bytes::arrays_bytes;
+use crate::common::ordered_type::is_borrowed;
+use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build::device_side::build_index;
 use crate::exec::range_join::build::value_index::ValueIndex;
@@ -15,14 +19,13 @@ use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::index::catalog::DeviceBytes;
 use crate::index::column_index::ColumnIndex;
-use crate::index::sort_keys::Chunks;
+use crate::index::sort_keys::{Chunks, Encoded};
 use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::counts::Counts;
 use crate::range_agg::prefix_sums::Sums;
 use crate::range_agg::values::Values;
-use crate::sorted::arrange::{arrange, arrange_chunks, estimate_arrange};
+use crate::sorted::arrange::{arrange, borrows_chunks, encode_chunks, estimate_arrange};
 use crate::sorted::permutation::RowPermutation;
-use rmq_engine::cpu::CpuEngine;
 use rmq_engine::{BuildOptions, Extreme};
 
 /// A value column as it was collected, not sorted.
@@ -100,6 +103,31 @@ impl ColumnNeeds {
     }
 }
 
+/// A column as keys, each at its position.
+struct SortedColumn {
+    /// One after another. Several where rows keep their positions and keys are borrowed from the collected arrays.
+    keys: Vec<Encoded>,
+    /// Registers the memory of the keys.
+    memory: Arc<MemoryReservation>,
+}
+
+impl SortedColumn {
+    /// The keys whose minimum is the `extreme` of the values.
+    fn directed(&self, extreme: Extreme) -> Vec<Encoded> {
+        let keys = self.keys.iter().map(|keys| Encoded {
+            column: keys.column.directed(extreme),
+            ..keys.clone()
+        });
+        keys.collect()
+    }
+
+    /// The values in arrays that share the memory of the keys; `None` if keys differ from values.
+    fn arrays(&self) -> Result<Option<Vec<ArrayRef>>> {
+        let arrays = self.keys.iter().map(Encoded::array);
+        arrays.collect()
+    }
+}
+
 /// What was built of one column for its aggregates.
 #[derive(Debug, Default)]
 pub(crate) struct PreparedColumn {
@@ -111,7 +139,7 @@ pub(crate) struct PreparedColumn {
     pub(crate) device_bytes: Vec<DeviceBytes>,
     /// Registers the memory of all but the indexes.
     pub(crate) memory: Vec<Arc<MemoryReservation>>,
-    /// Registers the collected column while lazy indexes scan it.
+    /// Registers the sorted column while lazy indexes scan it.
     scanned_column: Weak<MemoryReservation>,
 }
 
@@ -139,6 +167,7 @@ pub(crate) struct ColumnPreparer<'a> {
     /// The devices for the indexes, if any were selected.
     pub(crate) devices: Option<&'a JoinDevices>,
     pub(crate) waiting: &'a Waiting,
+    pub(crate) workers: Workers<'a>,
     /// Lazy indexes that are not built, in the order of their creation.
     pub(crate) lazy_indexes: RefCell<Vec<Arc<ValueIndex>>>,
 }
@@ -153,59 +182,155 @@ impl ColumnPreparer<'_> {
         permutation: &RowPermutation,
         permutation_memory: &MemoryReservation,
     ) -> Result<PreparedColumn> {
-        let CollectedColumn { chunks, data_type } = &column;
-        let mut is_borrowed = false;
+        let data_type = column.data_type.clone();
         let mut prepared = PreparedColumn::default();
         if needs.counts {
-            self.waiting.check()?;
-            let bytes = Counts::estimate(&chunks.arrays, permutation);
+            let chunks = &column.chunks.arrays;
+            let bytes = Counts::estimate(chunks, permutation);
             let memory = self.reserve(&column_memory, bytes)?;
-            prepared.counts = Some(Arc::new(Counts::of(&chunks.arrays, permutation)?));
+            let counts = Counts::of(chunks, permutation, self.workers)?;
+            prepared.counts = Some(Arc::new(counts));
             prepared.memory.push(Arc::new(memory));
+        }
+        // One copy, sorted, serves all that is built of the column.
+        let has_values_as_keys = is_borrowed(&data_type);
+        let one_column = needs.values || self.devices.is_some();
+        let from_values = needs.sums || needs.values;
+        let sorted = if !needs.indexes.is_empty() || from_values && has_values_as_keys {
+            Some(self.sort_column(&column, &column_memory, one_column, permutation)?)
+        } else {
+            None
+        };
+        let values = match &sorted {
+            Some(sorted) if from_values => {
+                let arrays = sorted.arrays()?;
+                arrays.map(|arrays| (arrays, Arc::clone(&sorted.memory)))
+            }
+            _ => None,
+        };
+        if needs.values {
+            let values = match &values {
+                Some((arrays, memory)) if let [array] = arrays.as_slice() => {
+                    prepared.memory.push(Arc::clone(memory));
+                    Values::sorted(Arc::clone(array))
+                }
+                _ => {
+                    self.grow(permutation_memory, permutation.order_bytes())?;
+                    // The chunks and the copy exist at the same time.
+                    let memory = self.reserve(&column_memory, column.chunks.bytes())?;
+                    let chunks = &column.chunks.arrays;
+                    let values = Values::of(chunks, &data_type, permutation, self.workers)?;
+                    memory.try_resize(values.bytes())?;
+                    prepared.memory.push(Arc::new(memory));
+                    values
+                }
+            };
+            prepared.values = Some(Arc::new(values));
         }
         if let Some(counts) = prepared.counts.as_ref().filter(|_| needs.sums) {
-            self.waiting.check()?;
-            let bytes = Sums::estimate(&chunks.arrays, data_type, permutation);
-            let memory = self.reserve(&column_memory, bytes)?;
-            let sums = Sums::of(&chunks.arrays, data_type, Arc::clone(counts), permutation)?;
-            is_borrowed |= sums.borrows_column();
-            prepared.sums = Some(Arc::new(sums));
-            prepared.memory.push(Arc::new(memory));
-        }
-        for index_needs in needs.indexes {
-            self.waiting.check()?;
-            let on_devices =
-                self.build_on_devices(&column, &column_memory, index_needs, permutation)?;
-            let index = match on_devices {
-                Some((index, device_bytes)) => {
-                    prepared.device_bytes.push(device_bytes);
-                    is_borrowed |= index.index().borrows_column();
-                    Arc::new(index)
+            let (arrays, memory) = match values {
+                Some(values) => values,
+                None => {
+                    self.take_sorted(&column, &column_memory, permutation, permutation_memory)?
                 }
-                None => self.lazy_index(&column, &column_memory, index_needs, permutation)?,
             };
-            prepared.indexes.push((index_needs.extreme, index));
+            let bytes = Sums::estimate(&arrays, &data_type, self.workers)?;
+            let sums_memory = self.reserve(&column_memory, bytes)?;
+            let sums = Sums::of(&arrays, &data_type, Arc::clone(counts), self.workers)?;
+            if sums.borrows_column() {
+                prepared.memory.push(memory);
+            }
+            prepared.sums = Some(Arc::new(sums));
+            prepared.memory.push(Arc::new(sums_memory));
         }
-        if needs.values {
-            self.waiting.check()?;
-            self.grow(permutation_memory, permutation.order_bytes())?;
-            // The chunks and the sorted copy exist at the same time.
-            let memory = self.reserve(&column_memory, chunks.bytes())?;
-            let values = Values::of(&chunks.arrays, data_type, permutation)?;
-            memory.try_resize(values.bytes())?;
-            prepared.values = Some(Arc::new(values));
-            prepared.memory.push(Arc::new(memory));
-        }
+        // Indexes hold what they need of the sorted column.
         drop(column);
-        if is_borrowed {
-            prepared.memory.push(column_memory);
-        } else {
+        drop(column_memory);
+        if let Some(sorted) = sorted {
+            for index_needs in needs.indexes {
+                self.waiting.check()?;
+                let index = self.index(&sorted, index_needs, &mut prepared)?;
+                prepared.indexes.push((index_needs.extreme, index));
+            }
+            let SortedColumn { keys, memory } = sorted;
+            drop(keys);
             // Freed with the last index that scans the column.
             let indexes = prepared.indexes.iter();
-            indexes.for_each(|(_, index)| index.retain_scanned_column(&column_memory));
-            prepared.scanned_column = Arc::downgrade(&column_memory);
+            indexes.for_each(|(_, index)| index.retain_scanned_column(&memory));
+            prepared.scanned_column = Arc::downgrade(&memory);
         }
         Ok(prepared)
+    }
+
+    /// Sorts a column as keys. They are in one column if `one_column`.
+    fn sort_column(
+        &self,
+        column: &CollectedColumn,
+        column_memory: &Arc<MemoryReservation>,
+        one_column: bool,
+        permutation: &RowPermutation,
+    ) -> Result<SortedColumn> {
+        let CollectedColumn { chunks, data_type } = column;
+        let is_whole = !one_column || chunks.arrays.len() == 1;
+        if is_whole && borrows_chunks(data_type, permutation) {
+            return Ok(SortedColumn {
+                keys: encode_chunks(chunks, data_type, self.workers)?,
+                memory: Arc::clone(column_memory),
+            });
+        }
+        let bytes = estimate_arrange(chunks, data_type, permutation);
+        let memory = self.reserve(column_memory, bytes)?;
+        let mut keys = arrange(chunks, data_type, permutation, self.workers)?;
+        // `memory` registers the copy.
+        memory.try_resize(keys.copied_bytes + keys.decoder.bytes())?;
+        keys.copied_bytes = 0;
+        Ok(SortedColumn {
+            keys: vec![keys],
+            memory: Arc::new(memory),
+        })
+    }
+
+    /// Sorts the values of a column of which keys differ from values. Also returns the reservation of their memory.
+    fn take_sorted(
+        &self,
+        column: &CollectedColumn,
+        column_memory: &Arc<MemoryReservation>,
+        permutation: &RowPermutation,
+        permutation_memory: &MemoryReservation,
+    ) -> Result<(Vec<ArrayRef>, Arc<MemoryReservation>)> {
+        let chunks = &column.chunks.arrays;
+        if permutation.is_identity() {
+            return Ok((chunks.clone(), Arc::clone(column_memory)));
+        }
+        self.grow(permutation_memory, permutation.order_bytes())?;
+        let memory = self.reserve(column_memory, 2 * column.chunks.bytes())?;
+        let values = Values::of(chunks, &column.data_type, permutation, self.workers)?;
+        let positions = (0..permutation.len()).map(|position| i64::try_from(position).ok());
+        let sorted = values.at(positions)?;
+        drop(values);
+        memory.try_resize(arrays_bytes(std::slice::from_ref(&sorted)))?;
+        Ok((vec![sorted], Arc::new(memory)))
+    }
+
+    /// Builds or prepares an index of a sorted column.
+    fn index(
+        &self,
+        sorted: &SortedColumn,
+        needs: IndexNeeds,
+        prepared: &mut PreparedColumn,
+    ) -> Result<Arc<ValueIndex>> {
+        let keys = sorted.directed(needs.extreme);
+        if let (Some(devices), [one]) = (self.devices, keys.as_slice())
+            && let Some((index, device_bytes)) =
+                self.build_on_devices(devices, one, sorted, needs)?
+        {
+            prepared.device_bytes.push(device_bytes);
+            if index.index().borrows_column() {
+                prepared.memory.push(Arc::clone(&sorted.memory));
+            }
+            return Ok(Arc::new(index));
+        }
+        self.lazy_index(keys, sorted, needs)
     }
 
     fn build_options(&self, positions: bool) -> BuildOptions {
@@ -215,25 +340,18 @@ impl ColumnPreparer<'_> {
         }
     }
 
-    /// Builds an index on devices; `None` if none were selected, or if they failed and the CPU may take over.
+    /// Builds an index on devices; `None` if they failed and the CPU may take over.
     fn build_on_devices(
         &self,
-        column: &CollectedColumn,
-        column_memory: &MemoryReservation,
-        IndexNeeds { extreme, positions }: IndexNeeds,
-        permutation: &RowPermutation,
+        devices: &JoinDevices,
+        keys: &Encoded,
+        sorted: &SortedColumn,
+        IndexNeeds { positions, .. }: IndexNeeds,
     ) -> Result<Option<(ValueIndex, DeviceBytes)>> {
-        let Some(devices) = self.devices else {
-            return Ok(None);
-        };
-        let CollectedColumn { chunks, data_type } = column;
         let options = self.build_options(positions);
-        let bytes = estimate_arrange(chunks, data_type, permutation);
-        let memory = self.reserve(column_memory, bytes)?;
-        let check = || self.waiting.check();
-        let sorted = arrange(chunks, data_type, extreme, permutation, &check)?;
-        let bytes = ColumnIndex::estimate_on_devices(&*devices.engine, chunks, data_type);
-        let built = build_index(devices, sorted, bytes, &options, self.waiting);
+        let memory = self.reserve(&sorted.memory, 0)?;
+        let bytes = ColumnIndex::estimate_encoded_on_devices(&*devices.engine, keys);
+        let built = build_index(devices, keys.clone(), bytes, &options, self.waiting);
         if built.is_err() {
             // A cancelled query makes devices fail.
             self.waiting.check()?;
@@ -250,24 +368,14 @@ impl ColumnPreparer<'_> {
     /// Prepares a lazy index on the CPU. Where devices were selected it is built at once.
     fn lazy_index(
         &self,
-        column: &CollectedColumn,
-        column_memory: &MemoryReservation,
-        IndexNeeds { extreme, positions }: IndexNeeds,
-        permutation: &RowPermutation,
+        keys: Vec<Encoded>,
+        sorted: &SortedColumn,
+        IndexNeeds { positions, .. }: IndexNeeds,
     ) -> Result<Arc<ValueIndex>> {
-        let CollectedColumn { chunks, data_type } = column;
         let options = self.build_options(positions);
-        let engine = CpuEngine::default();
-        let index_bytes = ColumnIndex::estimate_index(&engine, chunks, data_type, &options);
-        let sorted_bytes = estimate_arrange(chunks, data_type, permutation);
-        let memory = self.reserve(column_memory, sorted_bytes + index_bytes)?;
-        let check = || self.waiting.check();
-        let sorted = arrange_chunks(chunks, data_type, extreme, permutation, &check)?;
-        let index = ColumnIndex::late(sorted, options)?;
-        if !index.borrows_column() {
-            // The sorted copy is the only one.
-            memory.try_resize(index.memory_bytes() + index_bytes)?;
-        }
+        let bytes = ColumnIndex::estimate_late(&keys, &options);
+        let memory = self.reserve(&sorted.memory, bytes)?;
+        let index = ColumnIndex::late(keys, options)?;
         let index = Arc::new(ValueIndex::lazy(index, memory, self.metrics.clone()));
         if self.devices.is_some() {
             // The probing of devices does not check whether an index should be built.

@@ -9,6 +9,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::array_bytes::arrays_bytes;
+use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::aggregate::AggregateEvaluator;
 use crate::exec::range_join::build::collect::CollectedRows;
@@ -23,7 +24,7 @@ use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::sorted::bucket_sort::SortContext;
 use crate::sorted::permutation::RowPermutation;
-use crate::sorted::sort_rows::SortedRowsBuilder;
+use crate::sorted::sort_rows::{RowsPart, sort_rows};
 use crate::sorted::sorted_rows::SortedRows;
 
 /// Sorts and indexes collected rows on a blocking thread.
@@ -94,34 +95,23 @@ impl SortAndIndex {
         let CollectedRows {
             batches, memory, ..
         } = rows;
+        let check = || self.waiting.check();
         let batches = if self.columns.row_order_matters() {
             batches
         } else {
             let key = self.columns.num_equality_keys;
             restore_order(batches, &[key..key + 1, 0..key + 1])?
         };
-        let count = batches.iter().map(RecordBatch::num_rows).sum();
-        let equality_keys = self.columns.equality_keys(types);
-        let mut rows =
-            SortedRowsBuilder::try_new(count, equality_keys, self.columns.range_key(types))?;
-        let rows_memory = memory.new_empty();
-        rows_memory.try_grow(rows.bytes())?;
         let columns = self.columns.values(types).iter();
         let mut columns: Vec<CollectedColumn> = columns.map(CollectedColumn::new).collect();
-        for batch in batches {
-            self.waiting.check()?;
-            let arrays = batch.columns();
-            for (column, array) in columns.iter_mut().zip(self.columns.values(arrays)) {
+        for batch in &batches {
+            let values = self.columns.values(batch.columns());
+            for (column, array) in columns.iter_mut().zip(values) {
                 column.chunks.arrays.push(Arc::clone(array));
             }
-            let equality_keys = self.columns.equality_keys(arrays);
-            rows.add(equality_keys, self.columns.range_key(arrays))?;
-            // The keys are registered in `rows_memory` from here on.
-            let keys = &arrays[..arrays.len() - columns.len()];
-            drop(split_off(&memory, arrays_bytes(keys)));
-            rows_memory.try_resize(rows.bytes())?;
         }
-        self.metrics.build_rows.add(rows.len());
+        let rows_memory = memory.new_empty();
+        let parts = self.convert_keys(batches, types, &memory, &rows_memory)?;
         let columns = columns.into_iter().map(|column| {
             let column_memory = split_off(&memory, column.chunks.bytes());
             column_memory.try_resize(column.chunks.bytes())?;
@@ -130,10 +120,11 @@ impl SortAndIndex {
         let columns: Vec<_> = columns.collect::<Result<_>>()?;
         let permutation_memory = memory.new_empty();
         drop(memory);
-        let (rows, permutation) = rows.sort(SortContext {
+        let context = SortContext {
             memory: &permutation_memory,
-            check: &|| self.waiting.check(),
-        })?;
+            workers: self.workers(&check),
+        };
+        let (rows, permutation) = sort_rows(parts, context)?;
         // Sorting needs more memory than its result.
         permutation_memory.try_resize(permutation.bytes())?;
         rows_memory.try_resize(rows.bytes())?;
@@ -146,6 +137,55 @@ impl SortAndIndex {
             permutation_memory,
             columns,
         })
+    }
+
+    /// Converts the keys of the batches, each part of them on a thread of its own, and frees the collected keys in `memory`.
+    fn convert_keys(
+        &self,
+        batches: Vec<RecordBatch>,
+        types: &[DataType],
+        memory: &MemoryReservation,
+        rows_memory: &MemoryReservation,
+    ) -> Result<Vec<RowsPart>> {
+        let check = || self.waiting.check();
+        let workers = self.workers(&check);
+        let (equality_keys, range_key) = (
+            self.columns.equality_keys(types),
+            self.columns.range_key(types),
+        );
+        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        let count = if RowsPart::may_have_others(range_key)? {
+            workers.parts(rows)
+        } else {
+            1
+        };
+        let parts = divide(batches, rows.div_ceil(count).max(1));
+        let convert = |batches: Vec<RecordBatch>| {
+            let rows = batches.iter().map(RecordBatch::num_rows).sum();
+            let mut part = RowsPart::try_new(rows, equality_keys, range_key)?;
+            let mut registered = 0;
+            for batch in batches {
+                workers.check()?;
+                let arrays = batch.columns();
+                let equality_keys = self.columns.equality_keys(arrays);
+                part.add(equality_keys, self.columns.range_key(arrays))?;
+                // The keys are registered in `rows_memory` from here on.
+                let keys = &arrays[..arrays.len() - self.columns.values(arrays).len()];
+                drop(split_off(memory, arrays_bytes(keys)));
+                let bytes = part.bytes();
+                rows_memory.try_grow(bytes.saturating_sub(registered))?;
+                registered = registered.max(bytes);
+            }
+            Ok(part)
+        };
+        let parts = workers.map(parts, convert)?;
+        self.metrics.build_rows.add(rows);
+        rows_memory.try_resize(parts.iter().map(RowsPart::bytes).sum())?;
+        Ok(parts)
+    }
+
+    fn workers<'a>(&self, check: &'a (dyn Fn() -> Result<()> + Sync)) -> Workers<'a> {
+        Workers::new(self.threads, check)
     }
 
     /// Prepares the columns, and puts the build side together.
@@ -208,7 +248,9 @@ impl SortAndIndex {
         permutation: &RowPermutation,
         permutation_memory: &MemoryReservation,
     ) -> Result<Vec<PreparedColumn>> {
+        let check = || self.waiting.check();
         let column_preparer = ColumnPreparer {
+            workers: self.workers(&check),
             metrics: &self.metrics,
             threads: self.threads,
             devices: self.devices.as_ref(),
@@ -224,6 +266,26 @@ impl SortAndIndex {
         }
         Ok(prepared)
     }
+}
+
+/// Divides batches into parts of about `rows` rows, at least one part. Batches are sliced for that.
+fn divide(batches: Vec<RecordBatch>, rows: usize) -> Vec<Vec<RecordBatch>> {
+    let mut parts = vec![vec![]];
+    let mut room = rows;
+    for mut batch in batches {
+        while batch.num_rows() > room {
+            parts
+                .last_mut()
+                .expect("there is a part")
+                .push(batch.slice(0, room));
+            parts.push(vec![]);
+            batch = batch.slice(room, batch.num_rows() - room);
+            room = rows;
+        }
+        room -= batch.num_rows();
+        parts.last_mut().expect("there is a part").push(batch);
+    }
+    parts
 }
 
 /// Splits off at most `bytes` of a reservation.
