@@ -5,7 +5,7 @@ use datafusion::common::Result;
 use crate::common::workers::{STEP, Workers};
 use crate::range_agg::double_double::DoubleDouble;
 use crate::range_agg::sum_tree::SumTree;
-use crate::sorted::id_map::number;
+use crate::sorted::id_table::number;
 
 /// 2^960. Fewer than 2^32 values below this can't overflow.
 pub(crate) const HUGE: f64 = f64::from_bits((1023 + 960) << 52);

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use datafusion::common::hash_utils::RandomState;
 
-use crate::sorted::id_map::{IdMap, IntKey, NO_GROUP};
-use crate::sorted::id_table::IdTable;
+use crate::sorted::id_map::{IdMap, IntKey};
+use crate::sorted::id_table::{IdTable, NO_GROUP};
 
 /// Consecutive ids of distinct byte strings.
 #[derive(Debug, Default)]

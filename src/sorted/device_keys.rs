@@ -7,7 +7,7 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
 use crate::common::ranges::Ranges;
-use crate::sorted::id_map::number;
+use crate::sorted::id_table::number;
 use crate::sorted::order_keys::{OrderKeys, encoded};
 use rmq_engine::{
     CandidateRanges, Column, Comparison, EngineError, Key, KeyBound, KeyRanges, KeySearch,

@@ -5,7 +5,7 @@ use datafusion::common::{Result, exec_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
-use crate::sorted::id_map::{NO_GROUP, number};
+use crate::sorted::id_table::{NO_GROUP, number};
 use rmq_engine::cpu::HugePageBuf;
 
 /// The group id of each row, [`NO_GROUP`] for a row without a group. Rows sorted by their equality keys form long runs of one group,

@@ -7,8 +7,8 @@ use datafusion::common::Result;
 
 use crate::common::ordered_type::value_type;
 use crate::common::workers::Workers;
-use crate::sorted::id_map::{IdMap, NO_GROUP};
-use crate::sorted::id_table::{IdTable, Shards, merge};
+use crate::sorted::id_map::IdMap;
+use crate::sorted::id_table::{IdTable, NO_GROUP, Shards, merge};
 use crate::sorted::interner::Interner;
 
 /// The groups of equal keys, with consecutive ids in order of first occurrence. There may be groups without a row, but no more groups

@@ -5,10 +5,7 @@ use std::hash::Hash;
 
 use datafusion::common::hash_utils::RandomState;
 
-use crate::sorted::id_table::IdTable;
-
-/// The group of a row without a group: one with a NULL key, or with keys that no added row has.
-pub(crate) const NO_GROUP: u32 = u32::MAX;
+use crate::sorted::id_table::{IdTable, NO_GROUP};
 
 /// Ids of distinct keys of fixed width.
 #[derive(Debug)]
@@ -140,13 +137,4 @@ impl<K: IntKey> IdTable for IdMap<K> {
 #[expect(clippy::cast_possible_truncation, reason = "the shift leaves few bits")]
 fn slot<K: IntKey>(key: K) -> usize {
     (IdMap::<K>::hash(key) >> (64 - RECENT.ilog2())) as usize
-}
-
-/// Converts a row, a position or a number of keys, of which there are fewer than 2^32.
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "a build side has fewer than 2^32 rows"
-)]
-pub(crate) fn number(keys: usize) -> u32 {
-    keys as u32
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use datafusion::common::Result;
 
 use crate::common::workers::Workers;
-use crate::sorted::id_map::{NO_GROUP, number};
+
+/// The group of a row without a group: one with a NULL key, or with keys that no added row has.
+pub(crate) const NO_GROUP: u32 = u32::MAX;
 
 /// A table of distinct keys and their ids.
 pub(crate) trait IdTable: Default + Send + Sync {
@@ -92,6 +94,15 @@ impl<T: IdTable> Shards<T> {
 #[expect(clippy::cast_possible_truncation, reason = "the shift leaves few bits")]
 fn shard<T: IdTable>(key: T::Key<'_>, shards: usize) -> usize {
     (T::hash(key).rotate_left(shards.trailing_zeros()) as usize) & (shards - 1)
+}
+
+/// Converts a row, a position or a number of keys, of which there are fewer than 2^32.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a build side has fewer than 2^32 rows"
+)]
+pub(crate) fn number(keys: usize) -> u32 {
+    keys as u32
 }
 
 /// Keys of all parts above which they are merged by several threads.

@@ -14,8 +14,8 @@ use crate::common::ordered_type::value_type;
 use crate::common::workers::Workers;
 use crate::index::sort_keys::native;
 use crate::sorted::byte_interner::{ByteInterner, ByteKey};
-use crate::sorted::id_map::{IdMap, NO_GROUP, number};
-use crate::sorted::id_table::{IdTable, Shards, merge};
+use crate::sorted::id_map::IdMap;
+use crate::sorted::id_table::{IdTable, NO_GROUP, Shards, merge, number};
 
 /// Consecutive ids of the distinct values of one column. Zeros of both signs are one value; NULL has the id [`NO_GROUP`].
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use datafusion::common::Result;
 use crate::common::errors::engine_error;
 use crate::common::workers::{STEP, Workers};
 use crate::sorted::group_ids::GroupIds;
-use crate::sorted::id_map::{NO_GROUP, number};
+use crate::sorted::id_table::{NO_GROUP, number};
 use rmq_engine::cpu::{HugePageBuf, SharedSlots, SlotValue};
 
 /// The position of a row that is left out.

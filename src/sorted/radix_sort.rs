@@ -14,7 +14,7 @@ use datafusion::common::Result;
 use crate::common::errors::engine_error;
 use crate::common::workers::{STEP, Workers};
 use crate::sorted::bucket_sort::SortContext;
-use crate::sorted::id_map::number;
+use crate::sorted::id_table::number;
 use rmq_engine::Encoding;
 use rmq_engine::cpu::{HugePageBuf, SearchKey, SharedSlots, SlotValue};
 

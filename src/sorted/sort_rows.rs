@@ -19,7 +19,7 @@ use crate::common::workers::Workers;
 use crate::sorted::bucket_sort::{SortContext, sort_in_steps};
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::groups::Groups;
-use crate::sorted::id_map::number;
+use crate::sorted::id_table::number;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::permutation::{GroupedRows, RowPermutation};
 use crate::sorted::radix_sort::{RadixKey, sort_groups, unsorted_groups};

@@ -123,21 +123,48 @@ impl<K: CpuKey> ChunkedColumn<K> {
         first.map_or_else(Encoding::unsigned, Column::encoding)
     }
 
-    /// Copies the chunks into one column; a single chunk is not copied.
+    /// Copies the chunks into one column on at most `threads` threads, at least one; a single chunk is not copied.
     ///
     /// # Errors
-    /// [`EngineError::OutOfMemory`], or [`EngineError::ColumnMoved`] if a chunk has become shorter.
-    pub(crate) fn concatenate(&self) -> Result<Column<K>, EngineError> {
+    /// [`EngineError::OutOfMemory`], [`EngineError::Thread`], or [`EngineError::ColumnMoved`] if a chunk has become shorter.
+    pub(crate) fn concatenate(&self, threads: usize) -> Result<Column<K>, EngineError> {
         if let [one] = self.columns.as_slice() {
             return Ok(one.clone());
         }
         let mut bits = HugePageBuf::zeroed(self.len())?;
+        let ends = self.columns.iter().zip(self.starts.windows(2));
+        let chunks = ends.map(|(column, ends)| column.bits().get(..ends[1] - ends[0]));
+        let chunks: Option<Vec<&[K]>> = chunks.collect();
+        let chunks = chunks.ok_or(EngineError::ColumnMoved)?;
+        // Fewer than 2^20 keys are copied faster than a thread starts.
+        let threads = threads.min(self.len() >> 20).max(1);
+        let mut rest: &mut [K] = &mut bits;
+        std::thread::scope(|scope| {
+            let mut parts = chunks.chunks(chunks.len().div_ceil(threads)).peekable();
+            while let Some(part) = parts.next() {
+                let len = part.iter().map(|chunk| chunk.len()).sum();
+                let (mut here, after) = std::mem::take(&mut rest).split_at_mut(len);
+                rest = after;
+                let copy = move || {
+                    for chunk in part {
+                        let (to, after) = std::mem::take(&mut here).split_at_mut(chunk.len());
+                        to.copy_from_slice(chunk);
+                        here = after;
+                    }
+                };
+                if parts.peek().is_none() {
+                    copy();
+                    break;
+                }
+                std::thread::Builder::new()
+                    .name("rmq-build".to_owned())
+                    .spawn_scoped(scope, copy)
+                    .map_err(|error| EngineError::Thread(error.to_string()))?;
+            }
+            Ok(())
+        })?;
         let mut valid: Option<Vec<u8>> = None;
         for (column, ends) in self.columns.iter().zip(self.starts.windows(2)) {
-            let Some(from) = column.bits().get(..ends[1] - ends[0]) else {
-                return Err(EngineError::ColumnMoved);
-            };
-            bits[ends[0]..ends[1]].copy_from_slice(from);
             let Some(validity) = column.validity() else {
                 continue;
             };

@@ -81,7 +81,7 @@ impl<K: CpuKey> LazyIndex<K> {
             is_new = true;
             let chunks = self.chunks().clone();
             let chunks = chunks.expect("chunks are kept until they are indexed");
-            let column = chunks.concatenate()?;
+            let column = chunks.concatenate(self.options.threads.max(1))?;
             let index = self.engine.build(&column, &self.options)?;
             *self.chunks() = None;
             Ok(index)

@@ -18,6 +18,7 @@ use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::SpillRuns;
 use crate::exec::range_join::spill::store::SpillStore;
+use crate::sorted::sort_rows::too_many_rows;
 
 /// The rows of the build side in memory, each batch with the columns of [`BuildColumns`].
 #[derive(Debug)]
@@ -147,6 +148,10 @@ impl Collector {
     /// Adds a batch to its partition. The other partitions wait while rows are spilled.
     async fn add(&mut self, partition: usize, batch: RecordBatch) -> Result<()> {
         let batch_size = DataSize::of_batch(&batch);
+        let rows = self.size().rows + batch_size.rows;
+        if u32::try_from(rows).is_err() {
+            return too_many_rows(rows);
+        }
         let mut fits = true;
         if let Some(store) = self.store.clone() {
             fits = self.ensure_build_memory(batch_size);

@@ -26,7 +26,7 @@ use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::bounds::evaluate_bound;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::sorted::groups::Groups;
-use crate::sorted::id_map::NO_GROUP;
+use crate::sorted::id_table::NO_GROUP;
 use crate::sorted::order_keys::OrderKeys;
 use rmq_engine::SearchHints;
 
