@@ -1,0 +1,288 @@
+//! Builds the build side of a range join on one device.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::chunks::SliceChunks;
+use super::column::{DeviceColumn, StagedColumn, gather};
+use super::rows::{DeviceRows, narrow_ids};
+use super::sort::{SortedOrder, sort_rows};
+use super::staging::{Staged, Staging};
+use super::work::Work;
+use crate::cuda::driver::module::Function;
+use crate::cuda::driver::stream::argument;
+use crate::cuda::gpu::Gpu;
+use crate::cuda::kernels::RANGE_JOIN;
+use crate::cuda::key::CudaKey;
+use crate::cuda::memory::device_memory::DeviceMemory;
+use crate::cuda::replicas::Replica;
+use crate::cuda::rmq::shape::Shape;
+use crate::range_join::each_width;
+use crate::{CandidateRanges, Column, Encoding, EngineError, RangeJoinInput, RangeJoinTimes};
+
+/// A build side on one device.
+#[derive(Debug)]
+pub struct BuildReplica {
+    /// The keys in sorted order, encoded.
+    pub keys: DeviceMemory,
+    /// The first row of each group, and the end of the last one.
+    pub starts: DeviceMemory,
+    /// The number of each row in the input, if it can be requested.
+    pub row_numbers: Option<DeviceMemory>,
+    pub groups: u32,
+    /// The rows that are in a group.
+    pub rows: u64,
+    pub columns: Vec<DeviceColumn>,
+    pub kernels: QueryKernels,
+    pub times: RangeJoinTimes,
+    pub gpu: Arc<Gpu>,
+}
+
+/// The kernels of queries; those of columns are theirs.
+#[derive(Debug, Clone, Copy)]
+pub struct QueryKernels {
+    pub search: Function,
+    pub matched: Function,
+    pub counts: Function,
+    pub sums: Function,
+    pub take_row: Function,
+}
+
+impl Replica for BuildReplica {
+    fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+}
+
+impl BuildReplica {
+    /// Bytes of the device's memory.
+    pub fn bytes(&self) -> usize {
+        let columns = self.columns.iter().map(DeviceColumn::bytes);
+        let row_numbers = self.row_numbers.as_ref().map_or(0, DeviceMemory::bytes);
+        self.keys.bytes() + self.starts.bytes() + row_numbers + columns.sum::<usize>()
+    }
+}
+
+/// Where the columns of an input are in the staging memory.
+struct StagedOffsets {
+    keys: usize,
+    ids: Option<usize>,
+    /// Values and validity of each column.
+    columns: Vec<(usize, Option<usize>)>,
+}
+
+/// Builds a checked input of at least one row.
+///
+/// # Errors
+/// [`EngineError::Invalid`] for a group id that is no group's, [`EngineError::DeviceMemory`], [`EngineError::Stopped`], and those of the device.
+pub fn build(
+    gpu: &Arc<Gpu>,
+    input: &RangeJoinInput<'_>,
+    threads: usize,
+    shape: Option<Shape>,
+    stop: &AtomicBool,
+) -> Result<BuildReplica, EngineError> {
+    each_width!(&input.keys, chunks => build_keys(gpu, input, chunks, threads, shape, stop))
+}
+
+fn build_keys<K: CudaKey>(
+    gpu: &Arc<Gpu>,
+    input: &RangeJoinInput<'_>,
+    keys: &[Column<K>],
+    threads: usize,
+    shape: Option<Shape>,
+    stop: &AtomicBool,
+) -> Result<BuildReplica, EngineError> {
+    let mut work = Work::new(gpu, stop)?;
+    work.check_stopped()?;
+    let encoding = keys
+        .first()
+        .map_or_else(Encoding::unsigned, Column::encoding);
+    let kernels = QueryKernels::find::<K>(&work)?;
+    let mut clock = Clock::start();
+
+    let (staged, offsets) = stage(&work, input, keys, threads)?;
+    let upload = clock.lap();
+
+    let groups = input.groups.as_ref().map_or(1, |groups| groups.count);
+    let rows = DeviceRows {
+        keys: staged.address(offsets.keys),
+        fold: encoding.fold().words(),
+        flip: encoding.flip().words(),
+        ids: offsets.ids.map_or(0, |offset| staged.address(offset)),
+        narrow_ids: u32::from(narrow_ids(groups)),
+        groups: groups as u32,
+        n: input.rows() as u64,
+    };
+    // SAFETY: all rows are staged; ids were checked on their way.
+    let sorted = unsafe { sort_rows::<K>(&mut work, &rows)? };
+    let sort = clock.lap();
+
+    let sorted_keys = work.allocate::<K>(sorted.rows)?;
+    let order = sorted.address();
+    // SAFETY: the staged keys are those of all rows; the memory has room for those in a group.
+    unsafe {
+        gather(
+            &work,
+            rows.keys,
+            order,
+            sorted.rows,
+            Some(encoding),
+            sorted_keys.address(),
+        )?;
+    }
+    let mut gathered = vec![];
+    let with_rows = if sorted.rows == 0 {
+        &[]
+    } else {
+        &*input.columns
+    };
+    for (column, (values, valid)) in with_rows.iter().zip(offsets.columns) {
+        let from = StagedColumn {
+            column,
+            values: staged.address(values),
+            valid: valid.map(|offset| staged.address(offset)),
+            order,
+            rows: sorted.rows,
+            shape,
+        };
+        // SAFETY: the column is staged, and the order is that of its rows.
+        gathered.push(unsafe {
+            each_width!(&column.values, chunks => gather_column(&work, from, chunks))?
+        });
+        work.check_stopped()?;
+    }
+    let SortedOrder {
+        order,
+        starts,
+        rows: sorted_rows,
+    } = sorted;
+    work.finish_step()?;
+    drop(staged);
+    let row_numbers = match order {
+        _ if !input.row_numbers => None,
+        Some(order) => Some(order),
+        None => Some(count_rows(&work, sorted_rows)?),
+    };
+    let gather = clock.lap();
+
+    let columns = gathered.into_iter().map(|column| column.build(&work));
+    let columns = columns.collect::<Result<_, _>>()?;
+    Ok(BuildReplica {
+        keys: sorted_keys,
+        starts,
+        row_numbers,
+        groups: groups as u32,
+        rows: sorted_rows,
+        columns,
+        kernels,
+        times: RangeJoinTimes {
+            upload,
+            sort,
+            gather,
+            index: clock.lap(),
+        },
+        gpu: Arc::clone(gpu),
+    })
+}
+
+/// Names the width of a staged column.
+unsafe fn gather_column<K: CudaKey>(
+    work: &Work<'_>,
+    from: StagedColumn<'_>,
+    _: &[Column<K>],
+) -> Result<super::column::GatheredColumn, EngineError> {
+    // SAFETY: guaranteed by the caller.
+    unsafe { from.gather::<K>(work) }
+}
+
+/// Uploads all columns of an input.
+fn stage<K: CudaKey>(
+    work: &Work<'_>,
+    input: &RangeJoinInput<'_>,
+    keys: &[Column<K>],
+    threads: usize,
+) -> Result<(Staged, StagedOffsets), EngineError> {
+    let rows = input.rows();
+    let wrong_id = AtomicBool::new(false);
+    let found_wrong_id = || wrong_id.store(true, Ordering::Relaxed);
+    let mut staging = Staging::default();
+    let mut offsets = StagedOffsets {
+        keys: staging.add_column(keys),
+        ids: None,
+        columns: vec![],
+    };
+    if let Some(groups) = &input.groups {
+        let ids = SliceChunks::new(groups.ids.iter().copied());
+        let count = groups.count as u32;
+        // Rows of no group get the id behind all groups.
+        let convert = move |id: u32| {
+            if id < count {
+                return id;
+            }
+            if id != CandidateRanges::NO_GROUP {
+                found_wrong_id();
+            }
+            count
+        };
+        offsets.ids = Some(if narrow_ids(groups.count) {
+            staging.add_ids(ids, move |id| convert(id) as u16)
+        } else {
+            staging.add_ids(ids, convert)
+        });
+    }
+    for column in &input.columns {
+        let offset = each_width!(&column.values, chunks => {
+            (staging.add_column(chunks), staging.add_validity(rows, chunks))
+        });
+        offsets.columns.push(offset);
+    }
+    let staged = staging.upload(work, threads)?;
+    drop(staging);
+    if wrong_id.into_inner() {
+        let groups = input.groups.as_ref().map_or(1, |groups| groups.count);
+        return Err(EngineError::Invalid(format!(
+            "a build row of a range join has a group id that is not below {groups}, the number of groups"
+        )));
+    }
+    Ok((staged, offsets))
+}
+
+/// Returns the numbers of rows that came in order.
+fn count_rows(work: &Work<'_>, rows: u64) -> Result<DeviceMemory, EngineError> {
+    let memory = work.allocate::<u32>(rows)?;
+    let to = memory.address();
+    let kernel = work.kernel(RANGE_JOIN, "join_rows")?;
+    // SAFETY: there is room for all rows; arguments are those of `join_rows`.
+    unsafe { work.launch(kernel, rows, [argument(&rows), argument(&to)])? };
+    Ok(memory)
+}
+
+impl QueryKernels {
+    fn find<K: CudaKey>(work: &Work<'_>) -> Result<Self, EngineError> {
+        let find = |name: &str| work.kernel(RANGE_JOIN, name);
+        Ok(Self {
+            search: find(&format!("join_search_{}", K::NAME))?,
+            matched: find("join_matched")?,
+            counts: find("join_counts")?,
+            sums: find("join_sums")?,
+            take_row: find("join_take_u32")?,
+        })
+    }
+}
+
+/// Measures the steps of a build.
+struct Clock(Instant);
+
+impl Clock {
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Returns the time since the last call.
+    fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        now - std::mem::replace(&mut self.0, now)
+    }
+}

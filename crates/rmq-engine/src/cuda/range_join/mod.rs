@@ -1,0 +1,17 @@
+//! Build sides of range joins on devices, and the queries of them.
+//!
+//! [`build`](build::build) uploads the rows as they came (`staging`, from `chunks`), sorts row numbers (`sort`, `prefix_sums`) and gathers each
+//! column into what answers it (`column`). [`probe`] sends batches of probe rows: search and answers follow each other on one stream, and only
+//! the answers come back. [`index`] has the replicas of all devices.
+
+mod build;
+mod chunks;
+mod column;
+pub(super) mod index;
+mod outputs;
+mod prefix_sums;
+mod probe;
+mod rows;
+mod sort;
+mod staging;
+mod work;

@@ -1,0 +1,144 @@
+//! Columns on their way to a device, in one piece of its memory.
+
+use std::fmt;
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::chunks::{BitmapChunks, SliceChunks, bits_of};
+use super::work::Work;
+use crate::cuda::batch_buffers::Offsets;
+use crate::cuda::key::CudaKey;
+use crate::cuda::memory::device_memory::DeviceMemory;
+use crate::cuda::memory::pinned::DeviceValue;
+use crate::cuda::memory::upload::upload;
+use crate::{Column, EngineError};
+
+/// What is uploaded, and where to. All columns go up together, so that no thread waits for the end of one.
+#[derive(Default)]
+pub struct Staging<'a> {
+    parts: Vec<Part<'a>>,
+    offsets: Offsets,
+}
+
+/// Writes bytes of a part from the given one on.
+type Fill<'a> = Box<dyn Fn(usize, &mut [u8]) + Sync + 'a>;
+
+struct Part<'a> {
+    start: usize,
+    bytes: usize,
+    fill: Fill<'a>,
+}
+
+impl<'a> Staging<'a> {
+    /// Adds `len` numbers that `fill` writes from the given one on; returns their offset.
+    pub fn add<T: DeviceValue>(
+        &mut self,
+        len: usize,
+        fill: impl Fn(usize, &mut [T]) + Sync + 'a,
+    ) -> usize {
+        let bytes = len * size_of::<T>();
+        let start = self.offsets.add(bytes);
+        // Parts are cut at multiples of 256 bytes, in memory that is aligned as well.
+        let fill = move |first: usize, to: &mut [u8]| {
+            fill(first / size_of::<T>(), bytemuck::cast_slice_mut(to));
+        };
+        self.parts.push(Part {
+            start,
+            bytes,
+            fill: Box::new(fill),
+        });
+        start
+    }
+
+    /// Adds the bits of a column.
+    pub fn add_column<K: CudaKey>(&mut self, chunks: &'a [Column<K>]) -> usize {
+        let bits = bits_of(chunks);
+        self.add(bits.len(), move |first, to: &mut [K]| bits.copy(first, to))
+    }
+
+    /// Adds the validity of a column of `rows` rows as words of 32 bits; `None` if it has no NULLs.
+    pub fn add_validity<K: CudaKey>(
+        &mut self,
+        rows: usize,
+        chunks: &'a [Column<K>],
+    ) -> Option<usize> {
+        let bitmap = BitmapChunks::of_column(chunks)?;
+        Some(self.add(rows.div_ceil(32), move |first, to: &mut [u32]| {
+            bitmap.copy(first * 32, to);
+        }))
+    }
+
+    /// Adds group ids as `convert` returns them.
+    pub fn add_ids<T: DeviceValue>(
+        &mut self,
+        ids: SliceChunks<'a, u32>,
+        convert: impl Fn(u32) -> T + Sync + 'a,
+    ) -> usize {
+        self.add(ids.len(), move |first, to: &mut [T]| {
+            let mut rest = to.iter_mut();
+            ids.visit(first..first + rest.len(), |ids| {
+                for (id, to) in ids.iter().zip(&mut rest) {
+                    *to = convert(*id);
+                }
+            });
+        })
+    }
+
+    /// Bytes of all parts.
+    pub fn bytes(&self) -> usize {
+        self.offsets.end
+    }
+
+    /// Uploads all parts with up to `threads` threads.
+    ///
+    /// # Errors
+    /// [`EngineError::Stopped`], and those of the device.
+    pub fn upload(&self, work: &Work<'_>, threads: usize) -> Result<Staged, EngineError> {
+        let memory = work.allocate::<u8>(self.bytes() as u64)?;
+        // SAFETY: the memory is new and as long as all parts.
+        unsafe {
+            upload(
+                &work.gpu.pinned,
+                self.bytes(),
+                |first, to| self.fill(first, to),
+                memory.address(),
+                threads,
+                |_, _| work.check_stopped(),
+            )?;
+        };
+        Ok(Staged { memory })
+    }
+
+    /// Writes the bytes of all parts from `first` on to all of `to`; those between parts stay as they are.
+    fn fill(&self, first: usize, to: &mut [u8]) {
+        let end = first + to.len();
+        for part in &self.parts {
+            let (from, until) = (part.start.max(first), (part.start + part.bytes).min(end));
+            if from < until {
+                (part.fill)(from - part.start, &mut to[from - first..until - first]);
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Staging<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Staging")
+            .field("parts", &self.parts.len())
+            .field("bytes", &self.bytes())
+            .finish()
+    }
+}
+
+/// Columns on a device, in the order of rows as they came.
+#[derive(Debug)]
+pub struct Staged {
+    memory: DeviceMemory,
+}
+
+impl Staged {
+    /// The address of the part with this offset.
+    pub fn address(&self, offset: usize) -> CUdeviceptr {
+        self.memory.address() + offset as u64
+    }
+}
