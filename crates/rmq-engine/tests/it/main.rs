@@ -3,6 +3,8 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]
+mod cuda_range_join;
+#[cfg(feature = "cuda")]
 mod cuda_search;
 mod engine;
 mod key_search;
