@@ -225,11 +225,7 @@ impl RangeJoinProbe<'_> {
         for (_, bound) in &self.bounds {
             bound.check("a bound")?;
             fits("a bound", self.rows, bound.rows())?;
-            fits(
-                "a bound's value, in bytes,",
-                key_bytes,
-                bound.value_bytes(),
-            )?;
+            fits("a bound's value, in bytes,", key_bytes, bound.value_bytes())?;
         }
         let lower = self.bounds.iter().filter(|(bound, _)| bound.is_lower());
         if self.prevailing && (lower.count() != 1 || self.bounds.len() > MAX_PREVAILING_BOUNDS) {

@@ -348,9 +348,8 @@ impl<K: JoinWidth> Batch<K> {
         if self.prevailing {
             let lower = bounds().find(|(comparison, _)| comparison.is_lower());
             let (_, (lower, _)) = lower.expect("there is one");
-            let opens = bounds().all(|(comparison, (keys, _))| {
-                comparison.is_lower() || lower[row] <= keys[row]
-            });
+            let opens = bounds()
+                .all(|(comparison, (keys, _))| comparison.is_lower() || lower[row] <= keys[row]);
             let before = case.narrow(all, Comparison::AtMost, lower[row]);
             if opens && !before.is_empty() {
                 let last = before.end - 1;
@@ -453,7 +452,11 @@ fn compare<K: JoinWidth>(
         if let Some(valid) = &output.valid
             && !batch.rows.is_multiple_of(64)
         {
-            assert_eq!(valid[batch.rows / 64] >> (batch.rows % 64), 0, "unused bits");
+            assert_eq!(
+                valid[batch.rows / 64] >> (batch.rows % 64),
+                0,
+                "unused bits"
+            );
         }
     }
 }
@@ -474,7 +477,9 @@ fn check<K: JoinWidth>(engine: &CudaEngine, n: usize, rows: usize, random: &mut 
         // All of them, or some in any order, maybe twice.
         let answers: Vec<_> = match random.below(3) {
             0 => answers,
-            _ => (0..4).map(|_| answers[random.below(answers.len())]).collect(),
+            _ => (0..4)
+                .map(|_| answers[random.below(answers.len())])
+                .collect(),
         };
         let outputs = batch
             .answer(&case, &*index, &answers, random)
@@ -653,7 +658,10 @@ fn what_does_not_fit_is_an_error() {
     prevailing.prevailing = true;
     let no_lower = index.answer(&prevailing, &count);
     assert!(matches!(no_lower, Err(EngineError::Invalid(_))));
-    let wide = ColumnChunks::W64(vec![Column::new(Arc::new(vec![1, 2]), Encoding::unsigned())]);
+    let wide = ColumnChunks::W64(vec![Column::new(
+        Arc::new(vec![1, 2]),
+        Encoding::unsigned(),
+    )]);
     let wide = index.answer(&probe(groups(), vec![(Comparison::AtMost, wide)]), &count);
     assert!(matches!(wide, Err(EngineError::Lengths { .. })));
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::chunks::SliceChunks;
 use super::column::{DeviceColumn, StagedColumn, gather};
-use super::rows::{DeviceRows, narrow_ids};
+use super::group_ids::are_narrow;
+use super::rows::DeviceRows;
 use super::sort::{SortedOrder, sort_rows};
 use super::staging::{Staged, Staging};
 use super::work::Work;
@@ -19,7 +20,7 @@ use crate::cuda::memory::device_memory::DeviceMemory;
 use crate::cuda::replicas::Replica;
 use crate::cuda::rmq::shape::Shape;
 use crate::range_join::each_width;
-use crate::{CandidateRanges, Column, Encoding, EngineError, RangeJoinInput, RangeJoinTimes};
+use crate::{Column, Encoding, EngineError, RangeJoinInput, RangeJoinTimes};
 
 /// A build side on one device.
 #[derive(Debug)]
@@ -111,7 +112,7 @@ fn build_keys<K: CudaKey>(
         fold: encoding.fold().words(),
         flip: encoding.flip().words(),
         ids: offsets.ids.map_or(0, |offset| staged.address(offset)),
-        narrow_ids: u32::from(narrow_ids(groups)),
+        narrow_ids: u32::from(are_narrow(groups)),
         groups: groups as u32,
         n: input.rows() as u64,
     };
@@ -216,20 +217,10 @@ fn stage<K: CudaKey>(
     if let Some(groups) = &input.groups {
         let ids = SliceChunks::new(groups.ids.iter().copied());
         let count = groups.count as u32;
-        // Rows of no group get the id behind all groups.
-        let convert = move |id: u32| {
-            if id < count {
-                return id;
-            }
-            if id != CandidateRanges::NO_GROUP {
-                found_wrong_id();
-            }
-            count
-        };
-        offsets.ids = Some(if narrow_ids(groups.count) {
-            staging.add_ids(ids, move |id| convert(id) as u16)
+        offsets.ids = Some(if are_narrow(groups.count) {
+            staging.add_ids::<u16>(ids, count, found_wrong_id)
         } else {
-            staging.add_ids(ids, convert)
+            staging.add_ids::<u32>(ids, count, found_wrong_id)
         });
     }
     for column in &input.columns {

@@ -113,10 +113,7 @@ impl StagedColumn<'_> {
     ///
     /// # Safety
     /// The addresses are those of values of type `K` and of bits, one for each row of `order`, and stay valid until the stream was waited for.
-    pub unsafe fn gather<K: CudaKey>(
-        self,
-        work: &Work<'_>,
-    ) -> Result<GatheredColumn, EngineError> {
+    pub unsafe fn gather<K: CudaKey>(self, work: &Work<'_>) -> Result<GatheredColumn, EngineError> {
         let spec = self.column;
         let chunks = K::chunks(&spec.values);
         let chunk = chunks.and_then(<[_]>::first);
@@ -237,9 +234,7 @@ impl StagedColumn<'_> {
         let rows = kind == ExtremeIndex::Rows;
         let layout = Layout::new(size, rows, self.shape)?;
         let kernels = BuildKernels::find::<K>(work.gpu, &layout, rows)?;
-        let find = |output| {
-            answer_kernel::<K>(work.gpu, layout.shape.chunk_bytes, false, output)
-        };
+        let find = |output| answer_kernel::<K>(work.gpu, layout.shape.chunk_bytes, false, output);
         let answer_kernels = [
             find(KernelOutput::Value)?,
             find(KernelOutput::Position)?,
@@ -314,7 +309,6 @@ impl GatheredColumn {
         work.finish_step()?;
         Ok(self.column)
     }
-
 }
 
 /// Enqueues the move of `rows` values to sorted order, encoded as keys if there is an encoding.

@@ -81,7 +81,9 @@ impl CudaRangeJoin {
     ) -> Result<Vec<RangeJoinOutput>, EngineError> {
         let plan = AnswerPlan::new(replica, answers, shapes)?;
         let pinned = Some(&replica.gpu.pinned);
-        let outputs = shapes.iter().map(|shape| shape.allocate(probe.rows, pinned));
+        let outputs = shapes
+            .iter()
+            .map(|shape| shape.allocate(probe.rows, pinned));
         let mut outputs: Vec<_> = outputs.collect();
         match key_bytes {
             4 => answer(&plan, &ProbeBatch::<u32>::new(probe), &mut outputs)?,
@@ -111,11 +113,12 @@ impl RangeJoinIndex for CudaRangeJoin {
     }
 
     fn build_times(&self) -> RangeJoinTimes {
-        let slowest = |times: RangeJoinTimes| {
-            times.upload + times.sort + times.gather + times.index
-        };
+        let slowest =
+            |times: RangeJoinTimes| times.upload + times.sort + times.gather + times.index;
         let times = self.replicas.iter().map(|one| one.times);
-        times.max_by_key(|times| slowest(*times)).unwrap_or_default()
+        times
+            .max_by_key(|times| slowest(*times))
+            .unwrap_or_default()
     }
 
     fn answer(

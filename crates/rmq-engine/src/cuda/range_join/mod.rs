@@ -7,6 +7,7 @@
 mod build;
 mod chunks;
 mod column;
+mod group_ids;
 pub(super) mod index;
 mod outputs;
 mod prefix_sums;

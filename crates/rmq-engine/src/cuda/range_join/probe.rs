@@ -16,8 +16,9 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::build::BuildReplica;
 use super::chunks::{BitmapChunks, SliceChunks, bits_of};
 use super::column::ExtremeReplica;
+use super::group_ids::{are_narrow, convert};
 use super::outputs::{AnswerShape, Destination, Destinations};
-use super::rows::{DeviceBound, DeviceSearch, MAX_BOUNDS, narrow_ids};
+use super::rows::{DeviceBound, DeviceSearch, MAX_BOUNDS};
 use crate::cuda::batch_buffers::{BatchBuffers, Offsets, reserve_device, reserve_pinned};
 use crate::cuda::driver::module::Function;
 use crate::cuda::driver::stream::{Stream, argument};
@@ -315,15 +316,14 @@ unsafe fn send<K: CudaKey>(
     let memory = reserve_device(memory, layout.end.next_power_of_two(), pinned)?;
     let base = memory.address();
 
-    let narrow = narrow_ids(plan.replica.groups as usize);
+    let narrow = are_narrow(plan.replica.groups as usize);
     if let Some(ids) = &batch.ids {
         if narrow {
-            let mut to = block.slice_mut::<u16>(layout.ids, m).iter_mut();
+            let mut rest = block.slice_mut::<u16>(layout.ids, m);
             ids.visit(rows.clone(), |ids| {
-                for (id, to) in ids.iter().zip(&mut to) {
-                    // No group has that id.
-                    *to = u16::try_from(*id).unwrap_or(u16::MAX);
-                }
+                let (here, behind) = std::mem::take(&mut rest).split_at_mut(ids.len());
+                convert(ids, plan.replica.groups, here);
+                rest = behind;
             });
         } else {
             ids.copy(rows.start, block.slice_mut::<u32>(layout.ids, m));
@@ -332,10 +332,7 @@ unsafe fn send<K: CudaKey>(
     for (bound, (bits, valid)) in batch.bounds.iter().zip(&layout.bounds) {
         bound.bits.copy(rows.start, block.slice_mut::<K>(*bits, m));
         if let Some(bitmap) = &bound.valid {
-            bitmap.copy(
-                rows.start,
-                block.slice_mut::<u32>(*valid, m.div_ceil(32)),
-            );
+            bitmap.copy(rows.start, block.slice_mut::<u32>(*valid, m.div_ceil(32)));
         }
     }
     // SAFETY: all parts are within the block and the memory, which belong to the buffers; kernels get addresses of parts with room for `m` rows.
@@ -367,7 +364,11 @@ unsafe fn send<K: CudaKey>(
             (output.valid, *valid, rows.start / 8, bitmap),
         ];
         for (destination, from, offset, bytes) in parts {
-            let Some(Destination { start, pinned: direct }) = destination else {
+            let Some(Destination {
+                start,
+                pinned: direct,
+            }) = destination
+            else {
                 continue;
             };
             // SAFETY: within the output, which has room for all rows.
@@ -426,7 +427,11 @@ impl Launch<'_> {
         let bounds = batch.bounds.iter().zip(&self.layout.bounds);
         let bounds: Vec<_> = bounds
             .map(|(bound, (bits, valid))| {
-                let lower = if bound.comparison.is_lower() { LOWER } else { 0 };
+                let lower = if bound.comparison.is_lower() {
+                    LOWER
+                } else {
+                    0
+                };
                 let after = if bound.comparison.is_before_equal() {
                     0
                 } else {

@@ -45,11 +45,3 @@ pub struct DeviceSearch {
     pub unused: u32,
     pub bound: [DeviceBound; MAX_BOUNDS],
 }
-
-/// Group ids go to a device as 16 bits where there are fewer groups than this: one id is left for rows of no group.
-const MAX_NARROW_GROUPS: usize = 65_535;
-
-/// Returns whether the ids of this many groups take 16 bits on a device.
-pub fn narrow_ids(groups: usize) -> bool {
-    groups < MAX_NARROW_GROUPS
-}

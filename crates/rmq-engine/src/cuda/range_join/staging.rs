@@ -5,6 +5,7 @@ use std::fmt;
 use cudarc::driver::sys::CUdeviceptr;
 
 use super::chunks::{BitmapChunks, SliceChunks, bits_of};
+use super::group_ids::{DeviceId, convert};
 use super::work::Work;
 use crate::cuda::batch_buffers::Offsets;
 use crate::cuda::key::CudaKey;
@@ -68,18 +69,21 @@ impl<'a> Staging<'a> {
         }))
     }
 
-    /// Adds group ids as `convert` returns them.
-    pub fn add_ids<T: DeviceValue>(
+    /// Adds the ids of `groups` groups. `found_wrong` is called if one is no group's and not that of a row of no group.
+    pub fn add_ids<T: DeviceId + DeviceValue>(
         &mut self,
         ids: SliceChunks<'a, u32>,
-        convert: impl Fn(u32) -> T + Sync + 'a,
+        groups: u32,
+        found_wrong: impl Fn() + Sync + 'a,
     ) -> usize {
         self.add(ids.len(), move |first, to: &mut [T]| {
-            let mut rest = to.iter_mut();
+            let mut rest = to;
             ids.visit(first..first + rest.len(), |ids| {
-                for (id, to) in ids.iter().zip(&mut rest) {
-                    *to = convert(*id);
+                let (here, behind) = std::mem::take(&mut rest).split_at_mut(ids.len());
+                if !convert(ids, groups, here) {
+                    found_wrong();
                 }
+                rest = behind;
             });
         })
     }
