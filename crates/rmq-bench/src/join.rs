@@ -4,13 +4,13 @@
 use std::error::Error;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rmq_engine::cuda::CudaEngine;
 use rmq_engine::{
     Column, ColumnChunks, Comparison, Encoding, Engine, EngineError, Extreme, ExtremeIndex,
     OutputValues, RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex, RangeJoinInput,
-    RangeJoinOutput, RangeJoinProbe, RowGroups,
+    RangeJoinOutput, RangeJoinProbe, RangeJoinTimes, RowGroups,
 };
 
 use rmq_bench::clock;
@@ -85,7 +85,7 @@ pub fn measure(
     // A round is a whole query: the build side is dropped at its end. The first one does not count.
     let mut rounds = vec![];
     for round in 0..=run.args.rounds {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let index = build(cuda, &rows, threads)?;
         let built = started.elapsed();
         let answers = answer(&*index, &probes, threads)?;
@@ -94,89 +94,71 @@ pub fn measure(
         if wrong > 0 {
             return Err(format!("{wrong} of {q} answers of the range join are wrong").into());
         }
-        let again = clock::measure(1, || answer(&*index, &probes, threads).map(drop))?;
+        let again = Instant::now();
+        drop(answer(&*index, &probes, threads)?);
+        let again = again.elapsed();
         if round > 0 {
-            let times = index.build_times();
-            let whole = [built, answered - built, answered];
-            let steps = [times.upload, times.sort, times.gather, times.index];
-            rounds.push((steps, whole, again));
+            rounds.push(Round {
+                steps: index.build_times(),
+                build: built,
+                answer: answered - built,
+                whole: answered,
+                again,
+            });
         }
     }
-    let median = |of: &dyn Fn(&([Duration; 4], [Duration; 3], f64)) -> f64| {
-        clock::median(rounds.iter().map(of).collect()) * 1e3
-    };
+    run.tables.push(tabulate(&rounds, limits, n, q));
+    let cpu = three_digits(cpu.as_secs_f64() * 1e3);
+    let title = format!("The same on the CPU, {threads} threads, milliseconds");
+    let mut table = Table::new(title, ["", "ms"].map(str::to_owned));
+    table.row("binary search and scan, rows sorted before", [cpu]);
+    run.tables.push(table);
+    Ok(())
+}
+
+/// The times of one query.
+struct Round {
+    steps: RangeJoinTimes,
+    build: Duration,
+    answer: Duration,
+    whole: Duration,
+    /// Answering once more.
+    again: Duration,
+}
+
+/// Makes a table of medians beside the limits of `n` rows and `q` probe rows.
+fn tabulate(rounds: &[Round], limits: Limits, n: usize, q: usize) -> Table {
     let up = |bytes: f64| bytes / limits.bus[0] * 1e3;
     let copied = |bytes: f64| bytes / limits.copy * 1e3;
-    let (rows_n, rows_q) = (n as f64, q as f64);
-
+    let (rows, probes) = (n as f64, q as f64);
+    let both_ways = up(18.0 * probes).max(8.125 * probes / limits.bus[1] * 1e3);
+    let bus = "bus, group ids of 16 bits";
+    let bus_again = "bus, both ways at once";
     let mut table = Table::new(
         format!("Range join, min of f64: {n} rows, {GROUPS} groups, {q} probe rows, milliseconds"),
         ["", "ms", "limit, ms", "limit"].map(str::to_owned),
     );
-    let mut row = |name: &str, ms: f64, limit: f64, what: &str| {
-        let cells = [three_digits(ms), three_digits(limit), what.to_owned()];
-        table.row(name, cells);
+    let mut row = |name: &str, of: fn(&Round) -> Duration, limit: f64, what: &str| {
+        let seconds = rounds.iter().map(|round| of(round).as_secs_f64());
+        let ms = clock::median(seconds.collect()) * 1e3;
+        table.row(
+            name,
+            [three_digits(ms), three_digits(limit), what.to_owned()],
+        );
     };
-    let bus = "bus, group ids of 16 bits";
-    row(
-        "upload",
-        median(&|r| r.0[0].as_secs_f64()),
-        up(18.0 * rows_n),
-        bus,
-    );
-    let sorted = "device copy, two passes of 24 bytes a row";
-    row(
-        "sort",
-        median(&|r| r.0[1].as_secs_f64()),
-        copied(48.0 * rows_n),
-        sorted,
-    );
-    let moved = "device copy, keys and values";
-    row(
-        "gather",
-        median(&|r| r.0[2].as_secs_f64()),
-        copied(36.0 * rows_n),
-        moved,
-    );
+    let two_passes = "device copy, two passes of 24 bytes a row";
+    let moved = "device copy, keys, values and row numbers";
+    row("upload", |r| r.steps.upload, up(18.0 * rows), bus);
+    row("sort", |r| r.steps.sort, copied(48.0 * rows), two_passes);
+    row("gather", |r| r.steps.gather, copied(36.0 * rows), moved);
     let read = "device copy, values read";
-    row(
-        "index",
-        median(&|r| r.0[3].as_secs_f64()),
-        copied(8.0 * rows_n),
-        read,
-    );
-    row(
-        "build",
-        median(&|r| r.1[0].as_secs_f64()),
-        up(18.0 * rows_n),
-        "bus",
-    );
-    let both_ways = up(18.0 * rows_q).max(8.125 * rows_q / limits.bus[1] * 1e3);
-    row(
-        "answer",
-        median(&|r| r.1[1].as_secs_f64()),
-        both_ways,
-        "bus, both ways at once",
-    );
-    row(
-        "build and answer",
-        median(&|r| r.1[2].as_secs_f64()),
-        up(18.0 * rows_n) + both_ways,
-        "bus",
-    );
-    row(
-        "answer again",
-        median(&|r| r.2),
-        both_ways,
-        "bus, both ways at once",
-    );
-    let cpu = cpu.as_secs_f64() * 1e3;
-    table.row(
-        format!("CPU: binary search and scan, {threads} threads, rows sorted before"),
-        [three_digits(cpu)],
-    );
-    run.tables.push(table);
-    Ok(())
+    row("index", |r| r.steps.index, copied(8.0 * rows), read);
+    row("build", |r| r.build, up(18.0 * rows), bus);
+    row("answer", |r| r.answer, both_ways, bus_again);
+    let whole = up(18.0 * rows) + both_ways;
+    row("build and answer", |r| r.whole, whole, bus);
+    row("answer again", |r| r.again, both_ways, bus_again);
+    table
 }
 
 impl Rows {
@@ -329,7 +311,7 @@ fn scan(rows: &Rows, probes: &Probes, threads: usize) -> (Vec<Option<u64>>, Dura
         times.push(rows.times[i]);
         values.push(rows.values[i]);
     }
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let mut minima = vec![None; probes.groups.len()];
     let share = minima.len().div_ceil(threads).max(1);
     thread::scope(|scope| {

@@ -147,6 +147,13 @@ pub trait Engine: Send + Sync + Debug {
         Ok(None)
     }
 
+    /// Returns an upper bound of the bytes of GPU memory that [`Self::build_range_join`] takes at a time on each device. Less stays in use:
+    /// [`RangeJoinIndex::device_bytes`].
+    fn range_join_bytes(&self, input: &RangeJoinInput<'_>) -> usize {
+        let _ = input;
+        0
+    }
+
     /// Returns an upper bound of [`RangeIndex::memory_bytes`] for a column of this size.
     fn memory_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize;
 }

@@ -122,9 +122,8 @@ impl fmt::Display for EngineError {
                     "this machine lacks {what}, which the engine was told to use"
                 )
             }
-            Self::Invalid(why) => f.write_str(why),
             Self::Stopped => f.write_str("the build of a range-minimum index was stopped"),
-            Self::NoDevice { why } => f.write_str(why),
+            Self::NoDevice { why } | Self::Invalid(why) => f.write_str(why),
             Self::DeviceMemory {
                 ordinal,
                 needed,

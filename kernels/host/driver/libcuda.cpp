@@ -1,7 +1,7 @@
 // The part of NVIDIA's driver that the engine calls, with the kernels emulated on the CPU (../emulate.h): the engine's tests run without a GPU.
 //
 //   kernels/host/driver/build /tmp/driver
-//   LD_LIBRARY_PATH=/tmp/driver RMQ_TEST_CUDA=1 RMQ_TEST_SMALL=1 cargo test -p rmq-engine --test it cuda
+//   LD_LIBRARY_PATH=/tmp/driver RMQ_TEST_CUDA=1 RMQ_TEST_SMALL=1 RMQ_TEST_ROWS=100000 cargo test -p rmq-engine --test it cuda
 //
 // Everything runs when it is enqueued, so missing waits are not found. An access past the end of device memory faults.
 // EMULATED_DEVICES is the number of devices (2).

@@ -265,6 +265,10 @@ impl Engine for CudaEngine {
         Ok(Some(Arc::new(built)))
     }
 
+    fn range_join_bytes(&self, input: &RangeJoinInput<'_>) -> usize {
+        range_join::size::building_bytes(input, self.shape)
+    }
+
     /// Returns 0: an index takes memory of its devices only.
     fn memory_bytes(&self, _: ColumnSize, _: &BuildOptions) -> usize {
         0

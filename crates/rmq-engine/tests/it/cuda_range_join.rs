@@ -211,9 +211,14 @@ impl<K: JoinWidth> Case<K> {
         engine: &CudaEngine,
         random: &mut Random,
     ) -> Result<Arc<dyn RangeJoinIndex>, EngineError> {
+        let built = engine.build_range_join(&self.input(random), 4)?;
+        Ok(built.expect("the engine builds range joins"))
+    }
+
+    fn input(&self, random: &mut Random) -> RangeJoinInput<'_> {
         let bits: Vec<K> = self.keys.iter().map(|k| self.encoding.decode(*k)).collect();
         let rows = self.keys.len();
-        let input = RangeJoinInput {
+        RangeJoinInput {
             keys: chunks_of(&bits, &[], self.encoding, random),
             groups: self.groups.as_ref().map(|(ids, count)| RowGroups {
                 ids: cuts(rows, random).into_iter().map(|r| &ids[r]).collect(),
@@ -221,9 +226,7 @@ impl<K: JoinWidth> Case<K> {
             }),
             columns: self.values.iter().map(|one| one.spec.clone()).collect(),
             row_numbers: true,
-        };
-        let built = engine.build_range_join(&input, 4)?;
-        Ok(built.expect("the engine builds range joins"))
+        }
     }
 
     /// The places of a group whose keys compare so with a bound.
@@ -664,6 +667,38 @@ fn what_does_not_fit_is_an_error() {
     )]);
     let wide = index.answer(&probe(groups(), vec![(Comparison::AtMost, wide)]), &count);
     assert!(matches!(wide, Err(EngineError::Lengths { .. })));
+}
+
+#[test]
+fn memory_is_limited_and_estimated() {
+    let mut random = Random::new("memory of range joins");
+    let Some(engine) = open_default() else { return };
+    for n in [1, 2, 40, 1000, 20_000] {
+        let case = Case::<u64>::new(n, &mut random);
+        let input = case.input(&mut random);
+        let most = engine.range_join_bytes(&input);
+        let limited = |bytes| {
+            open(&CudaOptions {
+                memory_limit: Some(bytes),
+                ..CudaOptions::default()
+            })
+        };
+        let Some(engine) = limited(most) else { return };
+        let built = engine.build_range_join(&input, 2).expect("it fits");
+        let index = built.expect("the engine builds range joins");
+        assert_eq!(engine.devices()[0].used, index.device_bytes());
+        drop(index);
+        assert_eq!(engine.devices()[0].used, 0);
+        let Some(engine) = limited(most / 20) else {
+            return;
+        };
+        let built = engine.build_range_join(&input, 2);
+        assert!(
+            matches!(built, Err(EngineError::DeviceMemory { .. })),
+            "{n}"
+        );
+        assert_eq!(engine.devices()[0].used, 0);
+    }
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn convert_inlined<T: DeviceId>(ids: &[u32], groups: u32, to: &mut [T]) -> bool 
     let mut wrong = false;
     for (id, to) in ids.iter().zip(to) {
         *to = T::from_u32((*id).min(groups));
-        wrong |= (*id >= groups) & (*id != CandidateRanges::NO_GROUP);
+        wrong |= *id >= groups && *id != CandidateRanges::NO_GROUP;
     }
     !wrong
 }

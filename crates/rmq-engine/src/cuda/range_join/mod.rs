@@ -13,6 +13,7 @@ mod outputs;
 mod prefix_sums;
 mod probe;
 mod rows;
+pub(super) mod size;
 mod sort;
 mod staging;
 mod work;

@@ -10,7 +10,7 @@ use crate::cuda::kernels::SORT;
 use crate::cuda::memory::device_memory::DeviceMemory;
 
 /// `SCAN_TILE` of `kernels/sort.cu`.
-const TILE: u64 = 2048;
+pub const TILE: u64 = 2048;
 
 /// Numbers that can be summed.
 pub trait Summand {

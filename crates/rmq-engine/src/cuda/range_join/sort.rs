@@ -20,10 +20,10 @@ use crate::cuda::key::CudaKey;
 use crate::cuda::memory::device_memory::DeviceMemory;
 
 /// `TILE` of `kernels/sort.cu`: rows that a block sorts.
-const TILE: u64 = 4096;
+pub const TILE: u64 = 4096;
 
 /// The most bits of a pass.
-const PASS_BITS: u32 = 8;
+pub const PASS_BITS: u32 = 8;
 
 /// Bits of `Disorder` in `kernels/range_join.cu`.
 const GROUPS_DESCEND: u32 = 1;

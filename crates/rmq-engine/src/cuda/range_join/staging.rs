@@ -12,6 +12,7 @@ use crate::cuda::key::CudaKey;
 use crate::cuda::memory::device_memory::DeviceMemory;
 use crate::cuda::memory::pinned::DeviceValue;
 use crate::cuda::memory::upload::upload;
+use crate::cuda::tuning::MAX_JOIN_UPLOAD_THREADS;
 use crate::{Column, EngineError};
 
 /// What is uploaded, and where to. All columns go up together, so that no thread waits for the end of one.
@@ -106,7 +107,7 @@ impl<'a> Staging<'a> {
                 self.bytes(),
                 |first, to| self.fill(first, to),
                 memory.address(),
-                threads,
+                threads.min(MAX_JOIN_UPLOAD_THREADS),
                 |_, _| work.check_stopped(),
             )?;
         };

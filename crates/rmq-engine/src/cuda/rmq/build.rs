@@ -10,6 +10,7 @@ use crate::cuda::kernels::BUILD;
 use crate::cuda::key::CudaKey;
 use crate::cuda::memory::device_memory::DeviceMemory;
 use crate::cuda::memory::upload::{copy_of, upload};
+use crate::cuda::tuning::MAX_UPLOAD_THREADS;
 use crate::{Encoding, EngineError, Validity};
 
 /// A column to index, and how.
@@ -71,7 +72,7 @@ pub fn build<K: CudaKey>(
             column.len(),
             copy_of(column),
             index.level[0],
-            source.threads,
+            source.threads.min(MAX_UPLOAD_THREADS),
             |stream, slice| {
                 source.check_stopped()?;
                 let first = slice.start as u64 / tile_bytes;
