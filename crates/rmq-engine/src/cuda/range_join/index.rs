@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::answer_plan::AnswerPlan;
+use super::batch::ProbeBatch;
 use super::build::{BuildReplica, build};
 use super::outputs::AnswerShape;
-use super::probe::{AnswerPlan, ProbeBatch, answer};
+use super::probe::answer;
 use crate::cuda::gpu::Gpu;
 use crate::cuda::replicas::{build_on_each, run_on_one};
 use crate::cuda::rmq::shape::Shape;
@@ -43,6 +45,10 @@ impl CudaRangeJoin {
         let mut replicas = build_on_each(gpus, "the build side of a range join", |gpu| {
             build(gpu, input, threads, shape, stop)
         })?;
+        // If it was stopped, some devices may have been left out.
+        if stop.load(Ordering::Relaxed) {
+            return Err(EngineError::Stopped);
+        }
         replicas.retain(|replica| replica.rows > 0);
         let columns = input.columns.iter().map(|column| RangeJoinColumn {
             values: without_values(&column.values),
