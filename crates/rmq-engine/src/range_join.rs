@@ -59,7 +59,10 @@ impl ColumnChunks {
     }
 
     /// Checks that chunks have one encoding and that bitmaps cover them. `what` names the column in errors.
-    pub(crate) fn check(&self, what: &str) -> Result<(), EngineError> {
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`], [`EngineError::Validity`].
+    pub fn check(&self, what: &str) -> Result<(), EngineError> {
         fn check<K: Key>(chunks: &[Column<K>], what: &str) -> Result<(), EngineError> {
             let encoding = chunks.first().map(Column::encoding);
             for chunk in chunks {
@@ -104,7 +107,7 @@ impl RangeJoinInput<'_> {
     ///
     /// # Errors
     /// [`EngineError::TooLong`] from 2^32 - 1 rows or groups on, [`EngineError::Lengths`], [`EngineError::Invalid`], [`EngineError::Validity`].
-    pub(crate) fn check(&self) -> Result<(), EngineError> {
+    pub fn check(&self) -> Result<(), EngineError> {
         let rows = self.rows();
         let groups = self.groups.as_ref();
         for count in [rows, groups.map_or(1, |groups| groups.count)] {
@@ -165,8 +168,9 @@ impl RangeJoinColumn {
         }
     }
 
-    /// Returns which index serves an extreme.
-    pub(crate) fn index_of(&self, extreme: Extreme) -> Option<ExtremeIndex> {
+    /// Returns which index serves an extreme, if one is requested.
+    #[must_use]
+    pub fn index_of(&self, extreme: Extreme) -> Option<ExtremeIndex> {
         match extreme {
             Extreme::Min => self.min,
             Extreme::Max => self.max,
@@ -207,12 +211,15 @@ pub struct RangeJoinProbe<'a> {
     pub prevailing: bool,
 }
 
-/// The most bounds with a prevailing row.
-pub(crate) const MAX_PREVAILING_BOUNDS: usize = 8;
+/// The most bounds of a probe row that takes a prevailing row.
+pub const MAX_PREVAILING_BOUNDS: usize = 8;
 
 impl RangeJoinProbe<'_> {
-    /// Checks that the parts fit each other, and keys of `key_bytes` bytes.
-    pub(crate) fn check(&self, key_bytes: usize, has_groups: bool) -> Result<(), EngineError> {
+    /// Checks that the parts fit each other, and a build side with keys of `key_bytes` bytes, with groups or without.
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`], [`EngineError::Invalid`], [`EngineError::Validity`].
+    pub fn check(&self, key_bytes: usize, has_groups: bool) -> Result<(), EngineError> {
         if self.groups.is_some() != has_groups {
             let which = if has_groups { "needs" } else { "takes no" };
             return Err(EngineError::Invalid(format!(
@@ -293,7 +300,10 @@ pub enum RangeRow {
 
 impl RangeJoinAnswer {
     /// Checks that what the answer needs was built.
-    pub(crate) fn check(
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`].
+    pub fn check(
         self,
         columns: &[RangeJoinColumn],
         row_numbers: bool,
