@@ -314,13 +314,47 @@ join_sums(const u32* left, const u32* right, u32 m, const u64* sums, const u32* 
   if (threadIdx.x % 32 == 0 && q < m) to_valid[q / 32] = word;
 }
 
+// Finds the first of the rows of each range with the greatest key; 0 where the range is empty.
+template <class K> __device__ __forceinline__ void first_of_last(const K* keys, const u32* left, const u32* right, u32 m, u32* places) {
+  u32 q = u32(this_thread());
+  if (q >= m) return;
+  u32 l = left[q], r = right[q];
+  places[q] = l <= r ? place_of(keys, l, r, load_key(keys + r), false) : 0;
+}
+
+// Finds the first row of each range in the order of a column: that of its extreme, which `found` holds where `is_found`, or without one the
+// first of the range. If `nulls_first`, the first NULL comes before all. 0 where the range is empty.
+KERNEL(256)
+join_first_ordered(const u32* left, const u32* right, u32 m, const i64* found, const u32* is_found, const u32* valid, const u32* valid_before,
+                   u32 nulls_first, u32* places) {
+  u32 q = u32(this_thread());
+  if (q >= m) return;
+  u32 l = left[q], r = right[q];
+  u32 place = l <= r ? l : 0;
+  if (bit_at(is_found, q)) place = u32(found[q]);
+  if (nulls_first && valid && l <= r && count_valid(valid, valid_before, l, r) <= r - l) {
+    // The first place up to which not all values are valid.
+    u32 first = l, last = r;
+    while (first < last) {
+      u32 middle = first + (last - first) / 2;
+      if (count_valid(valid, valid_before, l, middle) <= middle - l) {
+        last = middle;
+      } else {
+        first = middle + 1;
+      }
+    }
+    place = first;
+  }
+  places[q] = place;
+}
+
 __device__ __forceinline__ void set_zero(u32& x) { x = 0; }
 __device__ __forceinline__ void set_zero(u64& x) { x = 0; }
 __device__ __forceinline__ void set_zero(u128& x) { x = {0, 0}; }
 
 enum Place : u32 { FIRST = 0, LAST = 1, FOUND = 2 };
 
-// Takes the value at one place of each range: its first, its last, or the one that `found` holds where `is_found`. It is NULL where the range
+// Takes the value at one place of each range: its first, its last (or any that `right` holds), or the one that `found` holds where `is_found`. It is NULL where the range
 // is empty, nothing is found, or the value is NULL (`valid` may be null).
 template <class K>
 __device__ __forceinline__ void take(const u32* left, const u32* right, u32 m, u32 which, const i64* found, const u32* is_found,
@@ -356,6 +390,9 @@ __device__ __forceinline__ void take(const u32* left, const u32* right, u32 m, u
   KERNEL(256) join_gather_##K(const K* from, const u32* order, u64 n, K fold, K flip, K* to) { gather<K>(from, order, n, fold, flip, to); }     \
   KERNEL(256) join_addends_##K(const K* from, const u32* order, const u32* valid, u64 n, u32 is_signed, u64* to) {                             \
     addends<K>(from, order, valid, n, is_signed, to);                                                                                         \
+  }                                                                                                                                           \
+  KERNEL(256) join_first_of_last_##K(const K* keys, const u32* left, const u32* right, u32 m, u32* places) {                                   \
+    first_of_last<K>(keys, left, right, m, places);                                                                                           \
   }                                                                                                                                           \
   KERNEL(256) join_search_##K(Search s, u32 m, u32* left, u32* right) { search<K>(s, m, left, right); }                                        \
   KERNEL(256) join_take_##K(const u32* left, const u32* right, u32 m, u32 which, const i64* found, const u32* is_found, const K* values,       \

@@ -12,12 +12,13 @@ template <class K> struct JoinKernels {
   void (*gather)(const K*, const u32*, u64, K, K, K*);
   void (*addends)(const K*, const u32*, const u32*, u64, u32, u64*);
   void (*search)(Search, u32, u32*, u32*);
+  void (*first_of_last)(const K*, const u32*, const u32*, u32, u32*);
   void (*take)(const u32*, const u32*, u32, u32, const i64*, const u32*, const K*, const u32*, K*, u32*);
 };
 
 #define KERNELS(K)                                                                                                                       \
   JoinKernels<K> {                                                                                                                       \
-    #K, join_check_##K, join_key_bits_##K, join_sort_words_##K, join_gather_##K, join_addends_##K, join_search_##K, join_take_##K         \
+    #K, join_check_##K, join_key_bits_##K, join_sort_words_##K, join_gather_##K, join_addends_##K, join_search_##K, join_first_of_last_##K, join_take_##K         \
   }
 
 static void set_words(u64* words, Wide x) {
@@ -237,6 +238,12 @@ template <class K> void test(const JoinKernels<K>& kernels, Random& random) {
   run([&] { join_matched(left.data(), right.data(), m, matched.data()); });
   run([&] { join_counts(left.data(), right.data(), m, some_valid, some_before, counts.data()); });
   run([&] { join_sums(left.data(), right.data(), m, sums.data(), some_valid, some_before, sums_found.data(), sums_valid.data()); });
+  Buffer<u32> first_of_last(m), first_ordered(m);
+  u32 nulls_first = u32(random.below(2));
+  run([&] { kernels.first_of_last(sorted_keys.data(), left.data(), right.data(), m, first_of_last.data()); });
+  run([&] {
+    join_first_ordered(left.data(), right.data(), m, found.data(), is_found.data(), some_valid, some_before, nulls_first, first_ordered.data());
+  });
   run([&] { kernels.take(left.data(), right.data(), m, LAST, nullptr, nullptr, sorted_values.data(), some_valid, last.data(), last_valid.data()); });
   run([&] { kernels.take(left.data(), right.data(), m, FOUND, found.data(), is_found.data(), sorted_values.data(), some_valid, taken.data(), found_valid.data()); });
 
@@ -285,6 +292,13 @@ template <class K> void test(const JoinKernels<K>& kernels, Random& random) {
     }
     expect(counts[q] == valid_count, name, "count", q);
     expect((sums_valid[q / 32] >> q % 32 & 1) == (valid_count > 0) && (valid_count == 0 || sums_found[q] == sum), name, "sum", q);
+    u64 last_key = some ? match.back() : 0, ordered = some ? match.front() : 0;
+    while (some && last_key > match.front() && side.key(row_of(u32(last_key - 1))) == side.key(row_of(match.back()))) last_key--;
+    expect(first_of_last[q] == last_key, name, "first row with the last key", q);
+    if (is_found[q / 32] >> q % 32 & 1) ordered = u64(found[q]);
+    for (auto place = match.rbegin(); nulls_first && place != match.rend(); place++)
+      if (!column.is_valid(row_of(*place))) ordered = *place;
+    expect(first_ordered[q] == ordered, name, "first row in order", q);
     auto value_at = [&](bool any, u64 place, Buffer<K>& got, Buffer<u32>& got_valid, const char* what) {
       bool want = any && column.is_valid(row_of(u32(place)));
       expect((got_valid[q / 32] >> q % 32 & 1) == want && (!want || wide(got[q]) == wide(column.bits[row_of(u32(place))])), name, what, q);

@@ -287,14 +287,26 @@ pub enum RangeJoinAnswer {
 pub enum RangeRow {
     /// The first in the order of keys.
     First,
-    /// The last in the order of keys.
+    /// The last in the order of keys; of equal ones the last in the input.
     Last,
+    /// The first in the input of those with the greatest key.
+    FirstOfLast,
     /// The first row with the smallest or greatest value of a column that is not NULL; none if there is no such value.
     Extreme {
         /// The column, whose index is [`ExtremeIndex::Rows`].
         column: usize,
         /// Which of both.
         extreme: Extreme,
+    },
+    /// The first in the order of a column, as `first_value(… ORDER BY column)` takes it. Every range that is not empty has one, also if all
+    /// values are NULL.
+    FirstOrdered {
+        /// The column, whose index is [`ExtremeIndex::Rows`].
+        column: usize,
+        /// Ascending order begins with the minimum, descending order with the maximum.
+        extreme: Extreme,
+        /// Whether NULLs come before all values. The column then needs [`RangeJoinColumn::counts`].
+        nulls_first: bool,
     },
 }
 
@@ -303,11 +315,7 @@ impl RangeJoinAnswer {
     ///
     /// # Errors
     /// [`EngineError::Invalid`].
-    pub fn check(
-        self,
-        columns: &[RangeJoinColumn],
-        row_numbers: bool,
-    ) -> Result<(), EngineError> {
+    pub fn check(self, columns: &[RangeJoinColumn], row_numbers: bool) -> Result<(), EngineError> {
         let column = |i: usize| {
             columns.get(i).ok_or_else(|| {
                 EngineError::Invalid(format!(
@@ -325,10 +333,20 @@ impl RangeJoinAnswer {
             )))
         };
         let check_row = |at: RangeRow| match at {
-            RangeRow::First | RangeRow::Last => Ok(()),
+            RangeRow::First | RangeRow::Last | RangeRow::FirstOfLast => Ok(()),
             RangeRow::Extreme { column: i, extreme } => {
                 let built = column(i)?.index_of(extreme) == Some(ExtremeIndex::Rows);
                 require(built, "the row of an extreme")
+            }
+            RangeRow::FirstOrdered {
+                column: i,
+                extreme,
+                nulls_first,
+            } => {
+                let column = column(i)?;
+                let built = column.index_of(extreme) == Some(ExtremeIndex::Rows);
+                require(built, "the row of an extreme")?;
+                require(column.counts || !nulls_first, "the first NULL")
             }
         };
         match self {

@@ -69,14 +69,14 @@ const std::map<std::string, Kernel>& kernels() {
   ADD(build_kernels, build_table_##K) ADD(build_kernels, build_table_##K##_at) ADD(bounds_kernels, bounds_##K)           \
   ADD(join_kernels, join_check_##K) ADD(join_kernels, join_key_bits_##K) ADD(join_kernels, join_sort_words_##K)          \
   ADD(join_kernels, join_gather_##K) ADD(join_kernels, join_addends_##K) ADD(join_kernels, join_search_##K)              \
-  ADD(join_kernels, join_take_##K)
+  ADD(join_kernels, join_take_##K) ADD(join_kernels, join_first_of_last_##K)
       ADD_SHAPE(u32, c64) ADD_SHAPE(u32, c128) ADD_SHAPE(u64, c128) ADD_SHAPE(u128, c128)
       ADD_KEY(u32) ADD_KEY(u64) ADD_KEY(u128)
       ADD(build_kernels, build_valid_words) ADD(build_kernels, build_valid_parent)
       ADD(sort_kernels, sort_count) ADD(sort_kernels, sort_scatter)
       ADD(sort_kernels, scan_reduce_u32) ADD(sort_kernels, scan_reduce_u64) ADD(sort_kernels, scan_apply_u32) ADD(sort_kernels, scan_apply_u64)
       ADD(join_kernels, join_group_starts) ADD(join_kernels, join_rows) ADD(join_kernels, join_gather_bits) ADD(join_kernels, join_count_bits)
-      ADD(join_kernels, join_matched) ADD(join_kernels, join_counts) ADD(join_kernels, join_sums)
+      ADD(join_kernels, join_matched) ADD(join_kernels, join_counts) ADD(join_kernels, join_sums) ADD(join_kernels, join_first_ordered)
   };
   return all;
 }

@@ -258,12 +258,13 @@ fn any_fault_is_an_error() {
     let mut random = Random::new("faults of range joins");
     // Keeps the device's context while engines are opened and dropped.
     let Some(_open) = open_default() else { return };
-    let mut case = Case::<u64>::new(3000, &mut random);
+    let mut case = Case::<u64>::new(900, &mut random);
     while case.order.is_empty() {
-        case = Case::new(3000, &mut random);
+        case = Case::new(900, &mut random);
     }
     let batch = Batch::new(&case, 70, &mut random);
-    let answers = all_answers();
+    // Some of each kind.
+    let answers: Vec<_> = all_answers().into_iter().step_by(5).collect();
     let mut faults = 0;
     for fault in Fault::ALL {
         for nth in 1.. {

@@ -365,11 +365,16 @@ impl<K: JoinWidth> Batch<K> {
 
 pub fn all_answers() -> Vec<RangeJoinAnswer> {
     let mut answers = vec![RangeJoinAnswer::Matched, RangeJoinAnswer::Count];
-    let mut places = vec![RangeRow::First, RangeRow::Last];
+    let mut places = vec![RangeRow::First, RangeRow::Last, RangeRow::FirstOfLast];
     for column in 0..3 {
         for extreme in [Extreme::Min, Extreme::Max] {
             answers.push(RangeJoinAnswer::Extreme { column, extreme });
             places.push(RangeRow::Extreme { column, extreme });
+            places.extend([false, true].map(|nulls_first| RangeRow::FirstOrdered {
+                column,
+                extreme,
+                nulls_first,
+            }));
         }
         answers.push(RangeJoinAnswer::CountValid { column });
         answers.push(RangeJoinAnswer::Sum { column });
@@ -382,11 +387,32 @@ pub fn all_answers() -> Vec<RangeJoinAnswer> {
 }
 
 /// The expected answer for these rows; `None` is NULL. A matched row is 0.
-pub fn expected(values: &[Values], rows: &[u32], answer: RangeJoinAnswer) -> Option<u128> {
+pub fn expected<K: JoinWidth>(
+    case: &Case<K>,
+    rows: &[u32],
+    answer: RangeJoinAnswer,
+) -> Option<u128> {
+    let values = &case.values;
     let row_at = |at: RangeRow| match at {
         RangeRow::First => rows.first().copied(),
         RangeRow::Last => rows.last().copied(),
+        RangeRow::FirstOfLast => {
+            let key = |row: &u32| case.keys[*row as usize];
+            let mut rows = rows.iter().copied();
+            let last = rows.clone().next_back()?;
+            rows.find(|row| key(row) == key(&last))
+        }
         RangeRow::Extreme { column, extreme } => values[column].extreme(rows, extreme),
+        RangeRow::FirstOrdered {
+            column,
+            extreme,
+            nulls_first,
+        } => {
+            let mut nulls = rows.iter().filter(|row| !values[column].is_valid(**row));
+            let null = nulls.next().filter(|_| nulls_first);
+            let found = values[column].extreme(rows, extreme);
+            null.copied().or(found).or(rows.first().copied())
+        }
     };
     let value = |column: usize, row: u32| {
         let column = &values[column];
@@ -439,7 +465,7 @@ pub fn compare<K: JoinWidth>(
             let rows = batch.matches(case, row);
             assert_eq!(
                 found(output, row),
-                expected(&case.values, rows, *answer),
+                expected(case, rows, *answer),
                 "{answer:?} of probe row {row} of {}, {} build rows, {:?}, prevailing {}, matches {:?}",
                 batch.rows,
                 case.keys.len(),

@@ -17,6 +17,8 @@ pub struct AnswerPlan<'a> {
     pub shapes: &'a [AnswerShape],
     /// Distinct extremes, each searched once.
     pub extremes: Vec<PlannedExtreme<'a>>,
+    /// Distinct rows whose places are computed from ranges and extremes, each once.
+    pub places: Vec<RangeRow>,
 }
 
 /// An extreme of a column.
@@ -47,21 +49,34 @@ impl<'a> AnswerPlan<'a> {
             answers,
             shapes,
             extremes: vec![],
+            places: vec![],
         };
         for answer in answers {
             match *answer {
                 RangeJoinAnswer::Extreme { column, extreme } => {
                     plan.extreme(column, extreme)?.value = true;
                 }
-                RangeJoinAnswer::Value { at, .. } | RangeJoinAnswer::Row { at } => {
-                    if let RangeRow::Extreme { column, extreme } = at {
-                        plan.extreme(column, extreme)?.row = true;
-                    }
-                }
+                RangeJoinAnswer::Value { at, .. } | RangeJoinAnswer::Row { at } => plan.row(at)?,
                 _ => {}
             }
         }
         Ok(plan)
+    }
+
+    /// Plans a row of ranges.
+    fn row(&mut self, at: RangeRow) -> Result<(), EngineError> {
+        if let RangeRow::Extreme { column, extreme }
+        | RangeRow::FirstOrdered {
+            column, extreme, ..
+        } = at
+        {
+            self.extreme(column, extreme)?.row = true;
+        }
+        let has_place = matches!(at, RangeRow::FirstOfLast | RangeRow::FirstOrdered { .. });
+        if has_place && !self.places.contains(&at) {
+            self.places.push(at);
+        }
+        Ok(())
     }
 
     /// Whether group ids take 16 bits on the device.
@@ -112,6 +127,7 @@ pub struct ChunkLayout {
     pub left: usize,
     pub right: usize,
     pub extremes: Vec<ExtremeOffsets>,
+    pub places: Vec<usize>,
     /// Values and validity of each answer.
     pub answers: Vec<(usize, usize)>,
     pub end: usize,
@@ -147,6 +163,7 @@ impl ChunkLayout {
             valid: offsets.add(bitmap),
         });
         let extremes: Vec<_> = extremes.collect();
+        let places = plan.places.iter().map(|_| offsets.add(m * 4)).collect();
         let answers = plan.answers.iter().zip(plan.shapes).map(|(answer, shape)| {
             if let RangeJoinAnswer::Extreme { column, extreme } = *answer
                 && let Some(i) = plan.find(column, extreme)
@@ -163,6 +180,7 @@ impl ChunkLayout {
             right,
             answers: answers.collect(),
             extremes,
+            places,
             end: offsets.end,
         }
     }

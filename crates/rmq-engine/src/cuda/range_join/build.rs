@@ -48,6 +48,8 @@ pub struct QueryKernels {
     pub counts: Function,
     pub sums: Function,
     pub take_row: Function,
+    pub first_of_last: Function,
+    pub first_ordered: Function,
 }
 
 impl Replica for BuildReplica {
@@ -259,6 +261,8 @@ impl QueryKernels {
             counts: find("join_counts")?,
             sums: find("join_sums")?,
             take_row: find("join_take_u32")?,
+            first_of_last: find(&format!("join_first_of_last_{}", K::NAME))?,
+            first_ordered: find("join_first_ordered")?,
         })
     }
 }

@@ -12,7 +12,7 @@ use crate::cuda::driver::stream::{Stream, argument};
 use crate::cuda::key::CudaKey;
 use crate::cuda::memory::device_memory::DeviceMemory;
 use crate::cuda::rmq::index::KernelOutput;
-use crate::{EngineError, RangeJoinAnswer, RangeRow};
+use crate::{EngineError, Extreme, RangeJoinAnswer, RangeRow};
 
 /// Flags of `BoundKind` in `kernels/range_join.cu`.
 const LOWER: u32 = 1;
@@ -152,13 +152,75 @@ impl Launch<'_> {
         Ok(())
     }
 
-    /// Enqueues all other answers.
+    /// Enqueues the search for other rows of ranges.
     ///
     /// # Errors
     /// Those of the device.
     ///
     /// # Safety
     /// As [`Self::search`], with the ranges and the extremes.
+    pub unsafe fn places(&self) -> Result<(), EngineError> {
+        let replica = self.plan.replica;
+        let (left, right) = (
+            self.address(self.layout.left),
+            self.address(self.layout.right),
+        );
+        for (at, offset) in self.plan.places.iter().zip(&self.layout.places) {
+            let to = self.address(*offset);
+            // SAFETY: arguments are those of the kernels.
+            unsafe {
+                if let RangeRow::FirstOrdered {
+                    column,
+                    extreme,
+                    nulls_first,
+                } = *at
+                {
+                    let (found, is_found) = self.found(column, extreme);
+                    let (valid, valid_before) = replica.columns[column].valid_addresses();
+                    let nulls_first = u32::from(nulls_first);
+                    let arguments = [
+                        argument(&left),
+                        argument(&right),
+                        argument(&self.m),
+                        argument(&found),
+                        argument(&is_found),
+                        argument(&valid),
+                        argument(&valid_before),
+                        argument(&nulls_first),
+                        argument(&to),
+                    ];
+                    self.run(replica.kernels.first_ordered, arguments)?;
+                } else {
+                    let keys = replica.keys.address();
+                    let arguments = [
+                        argument(&keys),
+                        argument(&left),
+                        argument(&right),
+                        argument(&self.m),
+                        argument(&to),
+                    ];
+                    self.run(replica.kernels.first_of_last, arguments)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The addresses of the rows of an extreme, and of the bits that tell where there is one.
+    fn found(&self, column: usize, extreme: Extreme) -> (CUdeviceptr, CUdeviceptr) {
+        // `AnswerPlan::new` planned it.
+        let i = self.plan.find(column, extreme).unwrap_or_default();
+        let offsets = self.layout.extremes[i];
+        (self.address(offsets.rows), self.address(offsets.valid))
+    }
+
+    /// Enqueues all other answers.
+    ///
+    /// # Errors
+    /// Those of the device.
+    ///
+    /// # Safety
+    /// As [`Self::search`], with the ranges, the extremes and the places.
     pub unsafe fn answers(&self) -> Result<(), EngineError> {
         let replica = self.plan.replica;
         let kernels = replica.kernels;
@@ -245,22 +307,20 @@ impl Launch<'_> {
         (values, valid): (CUdeviceptr, CUdeviceptr),
         (to, to_valid): (CUdeviceptr, CUdeviceptr),
     ) -> Result<(), EngineError> {
-        let (left, right) = (
-            self.address(self.layout.left),
-            self.address(self.layout.right),
-        );
+        let left = self.address(self.layout.left);
+        let mut right = self.address(self.layout.right);
         let (which, found, is_found): (_, CUdeviceptr, CUdeviceptr) = match at {
             RangeRow::First => (FIRST, 0, 0),
             RangeRow::Last => (LAST, 0, 0),
             RangeRow::Extreme { column, extreme } => {
-                // `AnswerPlan::new` planned it.
-                let i = self.plan.find(column, extreme).unwrap_or_default();
-                let offsets = self.layout.extremes[i];
-                (
-                    FOUND,
-                    self.address(offsets.rows),
-                    self.address(offsets.valid),
-                )
+                let (found, is_found) = self.found(column, extreme);
+                (FOUND, found, is_found)
+            }
+            RangeRow::FirstOfLast | RangeRow::FirstOrdered { .. } => {
+                // `AnswerPlan::new` planned it. A place is the end of a shorter range.
+                let i = self.plan.places.iter().position(|place| *place == at);
+                right = self.address(self.layout.places[i.unwrap_or_default()]);
+                (LAST, 0, 0)
             }
         };
         let arguments = [

@@ -141,6 +141,7 @@ unsafe fn send<K: CudaKey>(
         };
         launch.search(batch)?;
         launch.extremes()?;
+        launch.places()?;
         launch.answers()?;
     }
 
