@@ -148,8 +148,10 @@ fn tabulate(rounds: &[Round], limits: Limits, n: usize, q: usize) -> Table {
     };
     let two_passes = "device copy, two passes of 24 bytes a row";
     let moved = "device copy, keys, values and row numbers";
-    row("upload", |r| r.steps.upload, up(18.0 * rows), bus);
-    row("sort", |r| r.steps.sort, copied(48.0 * rows), two_passes);
+    let upload_and_sort = |r: &Round| r.steps.upload + r.steps.sort;
+    row("upload and sort", upload_and_sort, up(18.0 * rows), bus);
+    let sort = "sort, while values are copied";
+    row(sort, |r| r.steps.sort, copied(48.0 * rows), two_passes);
     row("gather", |r| r.steps.gather, copied(36.0 * rows), moved);
     let read = "device copy, values read";
     row("index", |r| r.steps.index, copied(8.0 * rows), read);

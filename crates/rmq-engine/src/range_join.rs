@@ -394,9 +394,9 @@ pub enum OutputValues {
 /// The time that each step of a build took, on the device that took longest.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RangeJoinTimes {
-    /// Copying rows to the device.
+    /// Copying keys and group ids to the device, and what was left of copying values when the sort was done.
     pub upload: Duration,
-    /// Checking the order of rows, sorting row numbers, and finding groups.
+    /// Checking the order of rows, sorting row numbers, and finding groups, while values are copied.
     pub sort: Duration,
     /// Moving keys and values to sorted order.
     pub gather: Duration,

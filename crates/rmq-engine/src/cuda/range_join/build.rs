@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use cudarc::driver::sys::CUdeviceptr;
+
 use super::chunks::SliceChunks;
 use super::column::{DeviceColumn, StagedColumn, gather};
 use super::group_ids::are_narrow;
 use super::rows::DeviceRows;
 use super::sort::{SortedOrder, sort_rows};
-use super::staging::{Staged, Staging};
+use super::staging::Staging;
 use super::work::Work;
 use crate::cuda::driver::module::Function;
 use crate::cuda::driver::stream::argument;
@@ -67,14 +69,6 @@ impl BuildReplica {
     }
 }
 
-/// Where the columns of an input are in the staging memory.
-struct StagedOffsets {
-    keys: usize,
-    ids: Option<usize>,
-    /// Values and validity of each column.
-    columns: Vec<(usize, Option<usize>)>,
-}
-
 /// Builds a checked input of at least one row.
 ///
 /// # Errors
@@ -105,22 +99,33 @@ fn build_keys<K: CudaKey>(
     let kernels = QueryKernels::find::<K>(&work)?;
     let mut clock = Clock::start();
 
-    let (staged, offsets) = stage(&work, input, keys, threads)?;
-    let upload = clock.lap();
+    let staged = StagedKeys::upload(&work, input, keys, threads)?;
+    let mut upload = clock.lap();
 
     let groups = input.groups.as_ref().map_or(1, |groups| groups.count);
     let rows = DeviceRows {
-        keys: staged.address(offsets.keys),
+        keys: staged.keys,
         fold: encoding.fold().words(),
         flip: encoding.flip().words(),
-        ids: offsets.ids.map_or(0, |offset| staged.address(offset)),
+        ids: staged.ids,
         narrow_ids: u32::from(are_narrow(groups)),
         groups: groups as u32,
         n: input.rows() as u64,
     };
-    // SAFETY: all rows are staged; ids were checked on their way.
-    let sorted = unsafe { sort_rows::<K>(&mut work, &rows)? };
-    let sort = clock.lap();
+    // Values go up while rows are sorted.
+    let values_work = Work::new(gpu, stop)?;
+    let mut sort = Duration::ZERO;
+    let (sorted, values) = beside(
+        || StagedValues::upload(&values_work, input, threads),
+        || {
+            // SAFETY: all keys and ids are staged; ids were checked on their way.
+            let sorted = unsafe { sort_rows::<K>(&mut work, &rows) };
+            sort = clock.lap();
+            sorted
+        },
+    );
+    let (sorted, values) = (sorted?, values?);
+    upload += clock.lap();
 
     let sorted_keys = work.allocate::<K>(sorted.rows)?;
     let order = sorted.address();
@@ -141,11 +146,11 @@ fn build_keys<K: CudaKey>(
     } else {
         &*input.columns
     };
-    for (column, (values, valid)) in with_rows.iter().zip(offsets.columns) {
+    for (column, (bits, valid)) in with_rows.iter().zip(&values.columns) {
         let from = StagedColumn {
             column,
-            values: staged.address(values),
-            valid: valid.map(|offset| staged.address(offset)),
+            values: *bits,
+            valid: *valid,
             order,
             rows: sorted.rows,
             shape,
@@ -162,7 +167,7 @@ fn build_keys<K: CudaKey>(
         rows: sorted_rows,
     } = sorted;
     work.finish_step()?;
-    drop(staged);
+    drop((staged, values));
     let row_numbers = match order {
         _ if !input.row_numbers => None,
         Some(order) => Some(order),
@@ -200,46 +205,100 @@ unsafe fn gather_column<K: CudaKey>(
     unsafe { from.gather::<K>(work) }
 }
 
-/// Uploads all columns of an input.
-fn stage<K: CudaKey>(
-    work: &Work<'_>,
-    input: &RangeJoinInput<'_>,
-    keys: &[Column<K>],
-    threads: usize,
-) -> Result<(Staged, StagedOffsets), EngineError> {
-    let rows = input.rows();
-    let wrong_id = AtomicBool::new(false);
-    let found_wrong_id = || wrong_id.store(true, Ordering::Relaxed);
-    let mut staging = Staging::default();
-    let mut offsets = StagedOffsets {
-        keys: staging.add_column(keys),
-        ids: None,
-        columns: vec![],
-    };
-    if let Some(groups) = &input.groups {
-        let ids = SliceChunks::new(groups.ids.iter().copied());
-        let count = groups.count as u32;
-        offsets.ids = Some(if are_narrow(groups.count) {
-            staging.add_ids::<u16>(ids, count, found_wrong_id)
-        } else {
-            staging.add_ids::<u32>(ids, count, found_wrong_id)
+/// The keys and group ids of an input on the device, in the order of its rows.
+struct StagedKeys {
+    _memory: DeviceMemory,
+    keys: CUdeviceptr,
+    /// Null without groups.
+    ids: CUdeviceptr,
+}
+
+impl StagedKeys {
+    fn upload<K: CudaKey>(
+        work: &Work<'_>,
+        input: &RangeJoinInput<'_>,
+        keys: &[Column<K>],
+        threads: usize,
+    ) -> Result<Self, EngineError> {
+        let wrong_id = AtomicBool::new(false);
+        let found_wrong_id = || wrong_id.store(true, Ordering::Relaxed);
+        let mut staging = Staging::default();
+        let keys = staging.add_column(keys);
+        let ids = input.groups.as_ref().map(|groups| {
+            let ids = SliceChunks::new(groups.ids.iter().copied());
+            let count = groups.count as u32;
+            // Rows of no group get the id behind all groups.
+            if are_narrow(groups.count) {
+                staging.add_ids::<u16>(ids, count, found_wrong_id)
+            } else {
+                staging.add_ids::<u32>(ids, count, found_wrong_id)
+            }
         });
+        let memory = staging.upload(work, threads)?;
+        drop(staging);
+        if wrong_id.into_inner() {
+            let groups = input.groups.as_ref().map_or(1, |groups| groups.count);
+            return Err(EngineError::Invalid(format!(
+                "a build row of a range join has a group id that is not below {groups}, the number of groups"
+            )));
+        }
+        let address = |offset: usize| memory.address() + offset as u64;
+        Ok(Self {
+            keys: address(keys),
+            ids: ids.map_or(0, address),
+            _memory: memory,
+        })
     }
-    for column in &input.columns {
-        let offset = each_width!(&column.values, chunks => {
-            (staging.add_column(chunks), staging.add_validity(rows, chunks))
+}
+
+/// The value columns of an input on the device, in the order of its rows.
+struct StagedValues {
+    _memory: DeviceMemory,
+    /// The addresses of values, and of validity bits if there are NULLs.
+    columns: Vec<(CUdeviceptr, Option<CUdeviceptr>)>,
+}
+
+impl StagedValues {
+    fn upload(
+        work: &Work<'_>,
+        input: &RangeJoinInput<'_>,
+        threads: usize,
+    ) -> Result<Self, EngineError> {
+        let rows = input.rows();
+        let mut staging = Staging::default();
+        let columns = input.columns.iter().map(|column| {
+            each_width!(&column.values, chunks => {
+                (staging.add_column(chunks), staging.add_validity(rows, chunks))
+            })
         });
-        offsets.columns.push(offset);
+        let columns: Vec<_> = columns.collect();
+        let memory = staging.upload(work, threads)?;
+        let address = |offset: usize| memory.address() + offset as u64;
+        let columns = columns
+            .into_iter()
+            .map(|(values, valid)| (address(values), valid.map(address)));
+        Ok(Self {
+            columns: columns.collect(),
+            _memory: memory,
+        })
     }
-    let staged = staging.upload(work, threads)?;
-    drop(staging);
-    if wrong_id.into_inner() {
-        let groups = input.groups.as_ref().map_or(1, |groups| groups.count);
-        return Err(EngineError::Invalid(format!(
-            "a build row of a range join has a group id that is not below {groups}, the number of groups"
-        )));
-    }
-    Ok((staged, offsets))
+}
+
+/// Runs `other` on another thread while `work` runs on this one, or after it if no thread can be started. Returns the results of `work` and
+/// `other`.
+fn beside<A, B: Send>(other: impl Fn() -> B + Sync, work: impl FnOnce() -> A) -> (A, B) {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("rmq-upload".to_owned());
+        let running = thread.spawn_scoped(scope, &other);
+        let done = work();
+        let other = match running {
+            Ok(running) => running
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(_) => other(),
+        };
+        (done, other)
+    })
 }
 
 /// Returns the numbers of rows that came in order.

@@ -19,6 +19,7 @@ pub fn building_bytes(input: &RangeJoinInput<'_>, shape: Option<Shape>) -> usize
     let columns = columns.map(|column| column_bytes(column, rows, shape));
     let built = columns.fold(keys, usize::saturating_add);
 
+    // Keys and ids, then values, each rounded up.
     let mut staging = Offsets::default();
     staging.add(keys);
     if input.groups.is_some() {

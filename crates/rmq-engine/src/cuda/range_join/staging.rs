@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use cudarc::driver::sys::CUdeviceptr;
-
 use super::chunks::{BitmapChunks, SliceChunks, bits_of};
 use super::group_ids::{DeviceId, convert};
 use super::work::Work;
@@ -15,7 +13,7 @@ use crate::cuda::memory::upload::upload;
 use crate::cuda::tuning::MAX_JOIN_UPLOAD_THREADS;
 use crate::{Column, EngineError};
 
-/// What is uploaded, and where to. All columns go up together, so that no thread waits for the end of one.
+/// What is uploaded together, so that no thread waits for the end of one column.
 #[derive(Default)]
 pub struct Staging<'a> {
     parts: Vec<Part<'a>>,
@@ -94,11 +92,11 @@ impl<'a> Staging<'a> {
         self.offsets.end
     }
 
-    /// Uploads all parts with up to `threads` threads.
+    /// Uploads all parts with up to `threads` threads; returns the memory that parts are in at their offsets.
     ///
     /// # Errors
     /// [`EngineError::Stopped`], and those of the device.
-    pub fn upload(&self, work: &Work<'_>, threads: usize) -> Result<Staged, EngineError> {
+    pub fn upload(&self, work: &Work<'_>, threads: usize) -> Result<DeviceMemory, EngineError> {
         let memory = work.allocate::<u8>(self.bytes() as u64)?;
         // SAFETY: the memory is new and as long as all parts.
         unsafe {
@@ -111,7 +109,7 @@ impl<'a> Staging<'a> {
                 |_, _| work.check_stopped(),
             )?;
         };
-        Ok(Staged { memory })
+        Ok(memory)
     }
 
     /// Writes the bytes of all parts from `first` on to all of `to`; those between parts stay as they are.
@@ -132,18 +130,5 @@ impl fmt::Debug for Staging<'_> {
             .field("parts", &self.parts.len())
             .field("bytes", &self.bytes())
             .finish()
-    }
-}
-
-/// Columns on a device, in the order of rows as they came.
-#[derive(Debug)]
-pub struct Staged {
-    memory: DeviceMemory,
-}
-
-impl Staged {
-    /// The address of the part with this offset.
-    pub fn address(&self, offset: usize) -> CUdeviceptr {
-        self.memory.address() + offset as u64
     }
 }
