@@ -46,7 +46,7 @@ fn check<K: JoinWidth>(engine: &CudaEngine, n: usize, rows: usize, random: &mut 
 fn sizes<K: JoinWidth>(name: &str) {
     let mut random = Random::new(name);
     let Some(engine) = open_default() else { return };
-    let some = if small() { 4 } else { 12 };
+    let some = if small() { 4 } else { 8 };
     for n in [0, 1, 2, 3, 31, 32, 33, 100, 1000, 4095, 4097, 9000] {
         for _ in 0..some {
             check::<K>(&engine, n, if n < 2000 { 150 } else { 30 }, &mut random);
@@ -84,8 +84,9 @@ fn large_build_sides() {
         &[65_537, 1 << 20, 3_000_000]
     };
     for n in large {
-        for _ in 0..3 {
-            check::<u64>(&engine, *n, 40, &mut random);
+        // The expected answers are scans of long ranges.
+        for _ in 0..2 {
+            check::<u64>(&engine, *n, 8, &mut random);
         }
     }
 }
