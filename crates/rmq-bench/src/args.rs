@@ -61,6 +61,14 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Vec<u32>,
 
+    /// Rows of the build side of the range join
+    #[arg(long, default_value_t = 50_000_000)]
+    pub rows: usize,
+
+    /// Probe rows of the range join
+    #[arg(long, default_value_t = 5_000_000)]
+    pub probes: usize,
+
     /// Measurements, of which the median counts, after one that does not
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
@@ -105,6 +113,8 @@ pub enum Measure {
     Crossover,
     /// From ranges of keys to positions in sorted keys, as in range joins, from host memory to host memory
     Keys,
+    /// A range join: build side and probe rows from host memory, answers to host memory
+    Join,
 }
 
 /// An engine.
@@ -193,6 +203,8 @@ impl Args {
             self.batch = self.batch.min(18);
             self.cpu_batch = self.cpu_batch.min(16);
             self.rounds = self.rounds.min(3);
+            self.rows = self.rows.min(1 << 20);
+            self.probes = self.probes.min(1 << 18);
         }
         self.max_host_n = 36;
         if self.n.is_empty() {

@@ -21,6 +21,7 @@ mod cpu;
 mod crossover;
 mod gpu;
 mod index;
+mod join;
 mod key_search;
 mod lab;
 mod progress;

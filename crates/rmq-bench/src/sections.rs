@@ -7,7 +7,7 @@ use rmq_engine::cuda::{CudaEngine, CudaOptions};
 use crate::args::{Args, EngineKind, Measure};
 use crate::lab::device::Lab;
 use crate::run::Run;
-use crate::{cpu, crossover, gpu, key_search, trip};
+use crate::{cpu, crossover, gpu, join, key_search, trip};
 
 /// Measures all sections that `args` name.
 pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
@@ -23,8 +23,14 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
         let cuda = open_cuda(&run.args);
         key_search::measure(&mut run, lab.as_ref(), cuda.as_ref())?;
     }
+    let limits = lab.as_ref().filter(|_| run.args.measures(Measure::Join));
+    let limits = limits.map(join::Limits::measure).transpose()?;
     // The engine opens the device again and needs its memory.
     drop(lab);
+    if run.args.measures(Measure::Join) {
+        let cuda = open_cuda(&run.args);
+        join::measure(&mut run, cuda.as_ref(), limits)?;
+    }
     if run.args.measures(Measure::Trip) || run.args.measures(Measure::Crossover) {
         let cuda = open_cuda(&run.args);
         if run.args.measures(Measure::Trip) {

@@ -7,6 +7,7 @@ use crate::column::Column;
 use crate::error::EngineError;
 use crate::key::Key;
 use crate::outputs::{Answers, Outputs};
+use crate::range_join::{RangeJoinIndex, RangeJoinInput};
 
 /// The index of a column for range-minimum queries. Shared between threads; each answers its own batches.
 pub trait RangeIndex<K: Key>: Send + Sync + Debug {
@@ -130,6 +131,28 @@ pub trait Engine: Send + Sync + Debug {
         column: Column<u128>,
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError>;
+
+    /// Sorts and indexes the build side of a range join, with up to `threads` threads that copy it; `None` if the engine leaves that to its
+    /// caller, as by default.
+    ///
+    /// # Errors
+    /// [`EngineError::TooLong`] from 2^32 - 1 rows or groups on; [`EngineError::Lengths`], [`EngineError::Invalid`] and [`EngineError::Validity`]
+    /// if parts of the input do not fit each other; [`EngineError::Stopped`]; errors of devices.
+    fn build_range_join(
+        &self,
+        input: &RangeJoinInput<'_>,
+        threads: usize,
+    ) -> Result<Option<Arc<dyn RangeJoinIndex>>, EngineError> {
+        let _ = (input, threads);
+        Ok(None)
+    }
+
+    /// Returns an upper bound of the bytes of GPU memory that [`Self::build_range_join`] takes at a time on each device. Less stays in use:
+    /// [`RangeJoinIndex::device_bytes`].
+    fn range_join_bytes(&self, input: &RangeJoinInput<'_>) -> usize {
+        let _ = input;
+        0
+    }
 
     /// Returns an upper bound of [`RangeIndex::memory_bytes`] for a column of this size.
     fn memory_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize;

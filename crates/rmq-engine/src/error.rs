@@ -43,6 +43,8 @@ pub enum EngineError {
     Thread(String),
     /// The requested instruction set is not available on this machine.
     Unsupported(&'static str),
+    /// Arguments do not fit each other, or what was built; the text tells which.
+    Invalid(String),
     /// A build was cancelled.
     Stopped,
     /// There is no usable GPU.
@@ -121,7 +123,7 @@ impl fmt::Display for EngineError {
                 )
             }
             Self::Stopped => f.write_str("the build of a range-minimum index was stopped"),
-            Self::NoDevice { why } => f.write_str(why),
+            Self::NoDevice { why } | Self::Invalid(why) => f.write_str(why),
             Self::DeviceMemory {
                 ordinal,
                 needed,

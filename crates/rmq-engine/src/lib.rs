@@ -20,6 +20,7 @@ mod index;
 mod key;
 mod key_search;
 mod outputs;
+mod range_join;
 
 pub use candidates::CandidateRanges;
 pub use column::{Column, SharedSlice, Validity};
@@ -30,3 +31,8 @@ pub use index::{Index, Value};
 pub use key::{Encoding, Extreme, Key};
 pub use key_search::{BoundHints, KeyBound, KeyRanges, KeySearch, SearchHints, SortedKeys};
 pub use outputs::{Answers, OutputBuffer, Outputs};
+pub use range_join::{
+    ColumnChunks, ExtremeIndex, IntegerKind, OutputValues, RangeJoinAnswer, RangeJoinColumn,
+    RangeJoinIndex, RangeJoinInput, RangeJoinOutput, RangeJoinProbe, RangeJoinTimes, RangeRow,
+    RowGroups,
+};

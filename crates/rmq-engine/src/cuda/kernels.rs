@@ -25,3 +25,9 @@ pub const ANSWER_U128: Module = module!("answer_u128");
 
 /// Searches in sorted keys.
 pub const BOUNDS: Module = module!("bounds");
+
+/// Stable sorts and prefix sums.
+pub const SORT: Module = module!("sort");
+
+/// Build sides of range joins, and queries of them.
+pub const RANGE_JOIN: Module = module!("range_join");

@@ -3,7 +3,7 @@
 use super::driver::module::Module;
 use super::kernels;
 use super::memory::pinned::DeviceValue;
-use crate::Key;
+use crate::{Column, ColumnChunks, Key};
 
 /// A key width that has kernels.
 pub trait CudaKey: Key + DeviceValue {
@@ -13,15 +13,25 @@ pub trait CudaKey: Key + DeviceValue {
     /// The module of the kernels that answer range-minimum queries.
     const ANSWER: Module;
 
+    /// Returns the chunks of a column if it has this width.
+    fn chunks(column: &ColumnChunks) -> Option<&[Column<Self>]>;
+
     /// Splits the key into two words, the low one first.
     fn words(self) -> [u64; 2];
 }
 
 macro_rules! cuda_key {
-    ($key:ident, $answer:expr, $words:expr) => {
+    ($key:ident, $width:ident, $answer:expr, $words:expr) => {
         impl CudaKey for $key {
             const NAME: &'static str = stringify!($key);
             const ANSWER: Module = $answer;
+
+            fn chunks(column: &ColumnChunks) -> Option<&[Column<Self>]> {
+                match column {
+                    ColumnChunks::$width(chunks) => Some(chunks),
+                    _ => None,
+                }
+            }
 
             fn words(self) -> [u64; 2] {
                 $words(self)
@@ -30,9 +40,9 @@ macro_rules! cuda_key {
     };
 }
 
-cuda_key!(u32, kernels::ANSWER_U32, |key| [u64::from(key), 0]);
-cuda_key!(u64, kernels::ANSWER_U64, |key| [key, 0]);
-cuda_key!(u128, kernels::ANSWER_U128, |key: u128| [
+cuda_key!(u32, W32, kernels::ANSWER_U32, |key| [u64::from(key), 0]);
+cuda_key!(u64, W64, kernels::ANSWER_U64, |key| [key, 0]);
+cuda_key!(u128, W128, kernels::ANSWER_U128, |key: u128| [
     key as u64,
     (key >> 64) as u64
 ]);

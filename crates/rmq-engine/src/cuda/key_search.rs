@@ -16,7 +16,7 @@ use super::key::CudaKey;
 use super::memory::device_memory::DeviceMemory;
 use super::memory::upload::upload;
 use super::replicas::{Replica, build_on_each, run_on_one};
-use super::tuning::BATCH;
+use super::tuning::{BATCH, MAX_UPLOAD_THREADS};
 use crate::{EngineError, KeyBound, KeyRanges, KeySearch, SortedKeys};
 
 /// Bytes of a row position on the device.
@@ -99,7 +99,7 @@ impl KeysReplica {
                 keys.len,
                 keys.fill,
                 memory.address(),
-                threads,
+                threads.min(MAX_UPLOAD_THREADS),
                 check_stopped,
             )?;
         };

@@ -5,7 +5,7 @@
 //!
 //! Bottom to top: `driver` wraps the CUDA driver; `memory` has device memory, pinned memory and uploads; `gpu` is an open device with its
 //! kernels and buffers, and `replicas` replicates data over several of them; `rmq` builds and queries range-minimum indexes, `key_search`
-//! searches sorted keys. [`CudaEngine`] opens devices and builds both.
+//! searches sorted keys, `range_join` sorts, searches and answers build sides of range joins. [`CudaEngine`] opens devices and builds all three.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -27,6 +27,7 @@ pub mod key;
 pub mod key_search;
 #[doc(hidden)]
 pub mod memory;
+mod range_join;
 #[doc(hidden)]
 pub mod replicas;
 #[doc(hidden)]
@@ -38,7 +39,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::{
-    BuildOptions, Column, ColumnSize, Engine, EngineError, KeySearch, RangeIndex, SortedKeys,
+    BuildOptions, Column, ColumnSize, Engine, EngineError, KeySearch, RangeIndex, RangeJoinIndex,
+    RangeJoinInput, SortedKeys,
 };
 pub use driver::devices::{DeviceInfo, devices};
 #[doc(hidden)]
@@ -47,6 +49,7 @@ pub use driver::libcuda::CudaVersion;
 use gpu::Gpu;
 use key::CudaKey;
 use key_search::CudaKeySearch;
+use range_join::index::CudaRangeJoin;
 use rmq::index::CudaIndex;
 use rmq::layout::Layout;
 #[doc(hidden)]
@@ -251,6 +254,19 @@ impl Engine for CudaEngine {
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError> {
         self.build(&column, options)
+    }
+
+    fn build_range_join(
+        &self,
+        input: &RangeJoinInput<'_>,
+        threads: usize,
+    ) -> Result<Option<Arc<dyn RangeJoinIndex>>, EngineError> {
+        let built = CudaRangeJoin::build(&self.gpus, input, threads, self.shape, &self.stop)?;
+        Ok(Some(Arc::new(built)))
+    }
+
+    fn range_join_bytes(&self, input: &RangeJoinInput<'_>) -> usize {
+        range_join::size::building_bytes(input, self.shape)
     }
 
     /// Returns 0: an index takes memory of its devices only.

@@ -12,3 +12,6 @@ pub const SLICE_BYTES: usize = 4 << 20;
 
 /// The most threads that fill slices. Together they read memory faster than the bus transfers it.
 pub const MAX_UPLOAD_THREADS: usize = 8;
+
+/// The most threads that fill slices of a build side, whose group ids are converted on the way.
+pub const MAX_JOIN_UPLOAD_THREADS: usize = 16;

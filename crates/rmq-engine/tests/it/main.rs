@@ -3,7 +3,11 @@
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]
+mod cuda_range_join;
+#[cfg(feature = "cuda")]
 mod cuda_search;
 mod engine;
+#[cfg(feature = "cuda")]
+mod join_case;
 mod key_search;
 mod oracle;

@@ -15,7 +15,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use super::pinned::{DeviceValue, PinnedBlock, PinnedPool};
 use crate::EngineError;
 use crate::cuda::driver::stream::Stream;
-use crate::cuda::tuning::{MAX_UPLOAD_THREADS, SLICE_BYTES};
+use crate::cuda::tuning::SLICE_BYTES;
 
 /// Copies `len` numbers to the device of `pinned` with up to `threads` threads, and waits for that and for the work of `then`.
 ///
@@ -52,7 +52,7 @@ pub unsafe fn upload<T: DeviceValue>(
     };
     let slices = bytes.div_ceil(SLICE_BYTES);
     std::thread::scope(|scope| {
-        for _ in 1..threads.min(slices).min(MAX_UPLOAD_THREADS) {
+        for _ in 1..threads.min(slices) {
             // If a thread can't be started, the others do its work.
             let _ = std::thread::Builder::new()
                 .name("rmq-upload".to_owned())

@@ -10,6 +10,7 @@ use crate::cuda::kernels::BUILD;
 use crate::cuda::key::CudaKey;
 use crate::cuda::memory::device_memory::DeviceMemory;
 use crate::cuda::memory::upload::{copy_of, upload};
+use crate::cuda::tuning::MAX_UPLOAD_THREADS;
 use crate::{Encoding, EngineError, Validity};
 
 /// A column to index, and how.
@@ -49,18 +50,11 @@ pub fn build<K: CudaKey>(
     layout: &Layout,
 ) -> Result<(DeviceIndex, DeviceMemory), EngineError> {
     let kernels = BuildKernels::find::<K>(gpu, layout, source.positions)?;
-    let bytes = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
-    let memory = DeviceMemory::within(&gpu.budget, &gpu.device, bytes)?;
-    let (fold, flip) = (source.encoding.fold(), source.encoding.flip());
-    let index = layout.index(memory.address(), fold.words(), flip.words());
+    let (index, memory) = allocate(gpu, source.encoding, layout)?;
     // Declared after the memory that it works on: on an error its drop comes first, which waits.
     let stream = Stream::new(&gpu.device)?;
-
-    for (region, byte) in layout.paddings() {
-        let padding = memory.address() + region.start + region.bytes;
-        // SAFETY: within the memory, which nothing else uses yet.
-        unsafe { stream.memset(padding, byte, region.padding as usize)? };
-    }
+    // SAFETY: the index is new, has this layout, and outlives the stream.
+    unsafe { fill_paddings(&stream, layout, &index)? };
     stream.wait()?;
     if let Some(validity) = source.validity {
         // SAFETY: the index is new and has this layout; the bitmap covers the column.
@@ -78,7 +72,7 @@ pub fn build<K: CudaKey>(
             column.len(),
             copy_of(column),
             index.level[0],
-            source.threads,
+            source.threads.min(MAX_UPLOAD_THREADS),
             |stream, slice| {
                 source.check_stopped()?;
                 let first = slice.start as u64 / tile_bytes;
@@ -92,6 +86,44 @@ pub fn build<K: CudaKey>(
     unsafe { kernels.build_above(&stream, layout, &index)? };
     stream.wait()?;
     Ok((index, memory))
+}
+
+/// Allocates the memory of an index.
+///
+/// # Errors
+/// Those of [`DeviceMemory::within`].
+pub fn allocate<K: CudaKey>(
+    gpu: &Gpu,
+    encoding: Encoding<K>,
+    layout: &Layout,
+) -> Result<(DeviceIndex, DeviceMemory), EngineError> {
+    let bytes = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
+    let memory = DeviceMemory::within(&gpu.budget, &gpu.device, bytes)?;
+    let (fold, flip) = (encoding.fold(), encoding.flip());
+    let index = layout.index(memory.address(), fold.words(), flip.words());
+    Ok((index, memory))
+}
+
+/// Enqueues the writing of what kernels read behind the entries of levels.
+///
+/// # Errors
+/// Those of [`Stream::memset`].
+///
+/// # Safety
+/// `index` has this layout; its memory is used by nothing else yet, and stays valid until the stream was waited for.
+pub unsafe fn fill_paddings(
+    stream: &Stream,
+    layout: &Layout,
+    index: &DeviceIndex,
+) -> Result<(), EngineError> {
+    // The column is the first region.
+    let base = index.level[0] - layout.level[0].start;
+    for (region, byte) in layout.paddings() {
+        let padding = base + region.start + region.bytes;
+        // SAFETY: within the index.
+        unsafe { stream.memset(padding, byte, region.padding as usize)? };
+    }
+    Ok(())
 }
 
 /// The kernels of a build.

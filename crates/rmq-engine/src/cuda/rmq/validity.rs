@@ -25,8 +25,7 @@ impl ValidityLayout {
         stream: &Stream,
         index: &DeviceIndex,
     ) -> Result<(), EngineError> {
-        let find = |name| gpu.modules.function(BUILD, name);
-        let (from_bitmap, parent) = (find("build_valid_words")?, find("build_valid_parent")?);
+        let from_bitmap = gpu.modules.function(BUILD, "build_valid_words")?;
         let (offset, rows) = (validity.offset(), index.n);
         let end = (offset + rows as usize).div_ceil(8);
         let bitmap = &validity.bytes()[offset / 8..end];
@@ -53,6 +52,26 @@ impl ValidityLayout {
         // SAFETY: the bitmap covers `rows` bits from `bit_offset` on and stays valid until the stream was waited for (on an error, freeing it
         // waits); arguments are those of `build_valid_words`.
         unsafe { stream.launch(from_bitmap, self.words[0], arguments)? };
+        // SAFETY: the lowest level is complete when the kernels run; guaranteed by the caller.
+        unsafe { self.build_above(gpu, stream, index)? };
+        stream.wait()
+    }
+
+    /// Enqueues the build of all levels above the lowest.
+    ///
+    /// # Errors
+    /// Those of the device.
+    ///
+    /// # Safety
+    /// `index` has this layout, and nothing else uses its tree until the stream was waited for; its lowest level is complete when the kernels
+    /// run.
+    pub unsafe fn build_above(
+        &self,
+        gpu: &Gpu,
+        stream: &Stream,
+        index: &DeviceIndex,
+    ) -> Result<(), EngineError> {
+        let parent = gpu.modules.function(BUILD, "build_valid_parent")?;
         for above in 1..self.depth {
             let below = self.words[above - 1];
             let arguments = [
@@ -63,6 +82,6 @@ impl ValidityLayout {
             // SAFETY: the level below is complete; arguments are those of `build_valid_parent`.
             unsafe { stream.launch(parent, below, arguments)? };
         }
-        stream.wait()
+        Ok(())
     }
 }

@@ -1,0 +1,342 @@
+//! Builds the build side of a range join on one device.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys::CUdeviceptr;
+
+use super::chunks::SliceChunks;
+use super::column::{DeviceColumn, StagedColumn, gather};
+use super::group_ids::are_narrow;
+use super::rows::DeviceRows;
+use super::sort::{SortedOrder, sort_rows};
+use super::staging::Staging;
+use super::work::Work;
+use crate::cuda::driver::module::Function;
+use crate::cuda::driver::stream::argument;
+use crate::cuda::gpu::Gpu;
+use crate::cuda::kernels::RANGE_JOIN;
+use crate::cuda::key::CudaKey;
+use crate::cuda::memory::device_memory::DeviceMemory;
+use crate::cuda::replicas::Replica;
+use crate::cuda::rmq::shape::Shape;
+use crate::range_join::each_width;
+use crate::{Column, Encoding, EngineError, RangeJoinInput, RangeJoinTimes};
+
+/// A build side on one device.
+#[derive(Debug)]
+pub struct BuildReplica {
+    /// The keys in sorted order, encoded.
+    pub keys: DeviceMemory,
+    /// The first row of each group, and the end of the last one.
+    pub starts: DeviceMemory,
+    /// The number of each row in the input, if it can be requested.
+    pub row_numbers: Option<DeviceMemory>,
+    pub groups: u32,
+    /// The rows that are in a group.
+    pub rows: u64,
+    pub columns: Vec<DeviceColumn>,
+    pub kernels: QueryKernels,
+    pub times: RangeJoinTimes,
+    pub gpu: Arc<Gpu>,
+}
+
+/// The kernels of queries; those of columns are theirs.
+#[derive(Debug, Clone, Copy)]
+pub struct QueryKernels {
+    pub search: Function,
+    pub matched: Function,
+    pub counts: Function,
+    pub sums: Function,
+    pub take_row: Function,
+    pub first_of_last: Function,
+    pub first_ordered: Function,
+}
+
+impl Replica for BuildReplica {
+    fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+}
+
+impl BuildReplica {
+    /// Bytes of the device's memory.
+    pub fn bytes(&self) -> usize {
+        let columns = self.columns.iter().map(DeviceColumn::bytes);
+        let row_numbers = self.row_numbers.as_ref().map_or(0, DeviceMemory::bytes);
+        self.keys.bytes() + self.starts.bytes() + row_numbers + columns.sum::<usize>()
+    }
+}
+
+/// Builds a checked input of at least one row.
+///
+/// # Errors
+/// [`EngineError::Invalid`] for a group id that is no group's, [`EngineError::DeviceMemory`], [`EngineError::Stopped`], and those of the device.
+pub fn build(
+    gpu: &Arc<Gpu>,
+    input: &RangeJoinInput<'_>,
+    threads: usize,
+    shape: Option<Shape>,
+    stop: &AtomicBool,
+) -> Result<BuildReplica, EngineError> {
+    each_width!(&input.keys, chunks => build_keys(gpu, input, chunks, threads, shape, stop))
+}
+
+fn build_keys<K: CudaKey>(
+    gpu: &Arc<Gpu>,
+    input: &RangeJoinInput<'_>,
+    keys: &[Column<K>],
+    threads: usize,
+    shape: Option<Shape>,
+    stop: &AtomicBool,
+) -> Result<BuildReplica, EngineError> {
+    let mut work = Work::new(gpu, stop)?;
+    work.check_stopped()?;
+    let encoding = keys
+        .first()
+        .map_or_else(Encoding::unsigned, Column::encoding);
+    let kernels = QueryKernels::find::<K>(&work)?;
+    let mut clock = Clock::start();
+
+    let staged = StagedKeys::upload(&work, input, keys, threads)?;
+    let mut upload = clock.lap();
+
+    let groups = input.groups.as_ref().map_or(1, |groups| groups.count);
+    let rows = DeviceRows {
+        keys: staged.keys,
+        fold: encoding.fold().words(),
+        flip: encoding.flip().words(),
+        ids: staged.ids,
+        narrow_ids: u32::from(are_narrow(groups)),
+        groups: groups as u32,
+        n: input.rows() as u64,
+    };
+    // Values go up while rows are sorted.
+    let values_work = Work::new(gpu, stop)?;
+    let mut sort = Duration::ZERO;
+    let (sorted, values) = beside(
+        || StagedValues::upload(&values_work, input, threads),
+        || {
+            // SAFETY: all keys and ids are staged; ids were checked on their way.
+            let sorted = unsafe { sort_rows::<K>(&mut work, &rows) };
+            sort = clock.lap();
+            sorted
+        },
+    );
+    let (sorted, values) = (sorted?, values?);
+    upload += clock.lap();
+
+    let sorted_keys = work.allocate::<K>(sorted.rows)?;
+    let order = sorted.address();
+    // SAFETY: the staged keys are those of all rows; the memory has room for those in a group.
+    unsafe {
+        gather(
+            &work,
+            rows.keys,
+            order,
+            sorted.rows,
+            Some(encoding),
+            sorted_keys.address(),
+        )?;
+    }
+    let mut gathered = vec![];
+    let with_rows = if sorted.rows == 0 {
+        &[]
+    } else {
+        &*input.columns
+    };
+    for (column, (bits, valid)) in with_rows.iter().zip(&values.columns) {
+        let from = StagedColumn {
+            column,
+            values: *bits,
+            valid: *valid,
+            order,
+            rows: sorted.rows,
+            shape,
+        };
+        // SAFETY: the column is staged, and the order is that of its rows.
+        gathered.push(unsafe {
+            each_width!(&column.values, chunks => gather_column(&work, from, chunks))?
+        });
+        work.check_stopped()?;
+    }
+    let SortedOrder {
+        order,
+        starts,
+        rows: sorted_rows,
+    } = sorted;
+    work.finish_step()?;
+    drop((staged, values));
+    let row_numbers = match order {
+        _ if !input.row_numbers => None,
+        Some(order) => Some(order),
+        None => Some(count_rows(&work, sorted_rows)?),
+    };
+    let gather = clock.lap();
+
+    let columns = gathered.into_iter().map(|column| column.build(&work));
+    let columns = columns.collect::<Result<_, _>>()?;
+    Ok(BuildReplica {
+        keys: sorted_keys,
+        starts,
+        row_numbers,
+        groups: groups as u32,
+        rows: sorted_rows,
+        columns,
+        kernels,
+        times: RangeJoinTimes {
+            upload,
+            sort,
+            gather,
+            index: clock.lap(),
+        },
+        gpu: Arc::clone(gpu),
+    })
+}
+
+/// Names the width of a staged column.
+unsafe fn gather_column<K: CudaKey>(
+    work: &Work<'_>,
+    from: StagedColumn<'_>,
+    _: &[Column<K>],
+) -> Result<super::column::GatheredColumn, EngineError> {
+    // SAFETY: guaranteed by the caller.
+    unsafe { from.gather::<K>(work) }
+}
+
+/// The keys and group ids of an input on the device, in the order of its rows.
+struct StagedKeys {
+    _memory: DeviceMemory,
+    keys: CUdeviceptr,
+    /// Null without groups.
+    ids: CUdeviceptr,
+}
+
+impl StagedKeys {
+    fn upload<K: CudaKey>(
+        work: &Work<'_>,
+        input: &RangeJoinInput<'_>,
+        keys: &[Column<K>],
+        threads: usize,
+    ) -> Result<Self, EngineError> {
+        let wrong_id = AtomicBool::new(false);
+        let found_wrong_id = || wrong_id.store(true, Ordering::Relaxed);
+        let mut staging = Staging::default();
+        let keys = staging.add_column(keys);
+        let ids = input.groups.as_ref().map(|groups| {
+            let ids = SliceChunks::new(groups.ids.iter().copied());
+            let count = groups.count as u32;
+            // Rows of no group get the id behind all groups.
+            if are_narrow(groups.count) {
+                staging.add_ids::<u16>(ids, count, found_wrong_id)
+            } else {
+                staging.add_ids::<u32>(ids, count, found_wrong_id)
+            }
+        });
+        let memory = staging.upload(work, threads)?;
+        drop(staging);
+        if wrong_id.into_inner() {
+            let groups = input.groups.as_ref().map_or(1, |groups| groups.count);
+            return Err(EngineError::Invalid(format!(
+                "a build row of a range join has a group id that is not below {groups}, the number of groups"
+            )));
+        }
+        let address = |offset: usize| memory.address() + offset as u64;
+        Ok(Self {
+            keys: address(keys),
+            ids: ids.map_or(0, address),
+            _memory: memory,
+        })
+    }
+}
+
+/// The value columns of an input on the device, in the order of its rows.
+struct StagedValues {
+    _memory: DeviceMemory,
+    /// The addresses of values, and of validity bits if there are NULLs.
+    columns: Vec<(CUdeviceptr, Option<CUdeviceptr>)>,
+}
+
+impl StagedValues {
+    fn upload(
+        work: &Work<'_>,
+        input: &RangeJoinInput<'_>,
+        threads: usize,
+    ) -> Result<Self, EngineError> {
+        let rows = input.rows();
+        let mut staging = Staging::default();
+        let columns = input.columns.iter().map(|column| {
+            each_width!(&column.values, chunks => {
+                (staging.add_column(chunks), staging.add_validity(rows, chunks))
+            })
+        });
+        let columns: Vec<_> = columns.collect();
+        let memory = staging.upload(work, threads)?;
+        let address = |offset: usize| memory.address() + offset as u64;
+        let columns = columns
+            .into_iter()
+            .map(|(values, valid)| (address(values), valid.map(address)));
+        Ok(Self {
+            columns: columns.collect(),
+            _memory: memory,
+        })
+    }
+}
+
+/// Runs `other` on another thread while `work` runs on this one, or after it if no thread can be started. Returns the results of `work` and
+/// `other`.
+fn beside<A, B: Send>(other: impl Fn() -> B + Sync, work: impl FnOnce() -> A) -> (A, B) {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("rmq-upload".to_owned());
+        let running = thread.spawn_scoped(scope, &other);
+        let done = work();
+        let other = match running {
+            Ok(running) => running
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            Err(_) => other(),
+        };
+        (done, other)
+    })
+}
+
+/// Returns the numbers of rows that came in order.
+fn count_rows(work: &Work<'_>, rows: u64) -> Result<DeviceMemory, EngineError> {
+    let memory = work.allocate::<u32>(rows)?;
+    let to = memory.address();
+    let kernel = work.kernel(RANGE_JOIN, "join_rows")?;
+    // SAFETY: there is room for all rows; arguments are those of `join_rows`.
+    unsafe { work.launch(kernel, rows, [argument(&rows), argument(&to)])? };
+    Ok(memory)
+}
+
+impl QueryKernels {
+    fn find<K: CudaKey>(work: &Work<'_>) -> Result<Self, EngineError> {
+        let find = |name: &str| work.kernel(RANGE_JOIN, name);
+        Ok(Self {
+            search: find(&format!("join_search_{}", K::NAME))?,
+            matched: find("join_matched")?,
+            counts: find("join_counts")?,
+            sums: find("join_sums")?,
+            take_row: find("join_take_u32")?,
+            first_of_last: find(&format!("join_first_of_last_{}", K::NAME))?,
+            first_ordered: find("join_first_ordered")?,
+        })
+    }
+}
+
+/// Measures the steps of a build.
+struct Clock(Instant);
+
+impl Clock {
+    fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    /// Returns the time since the last call.
+    fn lap(&mut self) -> Duration {
+        let now = Instant::now();
+        now - std::mem::replace(&mut self.0, now)
+    }
+}

@@ -1,0 +1,187 @@
+//! The way of a batch of probe rows through a device.
+//!
+//! A batch is cut into chunks, which use two buffers in turn. For each chunk, all of this is enqueued on one stream:
+//!
+//! 1. the copy of group ids and bounds, as stored bits, from pinned memory,
+//! 2. the search, which leaves ranges on the device,
+//! 3. one kernel for each extreme that is requested as a value, as a row, or as both,
+//! 4. the kernels for all other answers, which use the ranges and the rows of extremes,
+//! 5. the copies of the answers, directly to their destination where that is pinned.
+
+use std::ops::Range;
+
+use super::answer_plan::{AnswerPlan, ChunkLayout};
+use super::batch::ProbeBatch;
+use super::group_ids::convert;
+use super::launch::Launch;
+use super::outputs::{Destination, Destinations};
+use crate::cuda::batch_buffers::{BatchBuffers, reserve_device, reserve_pinned};
+use crate::cuda::key::CudaKey;
+use crate::cuda::tuning::BATCH;
+use crate::{EngineError, RangeJoinOutput};
+
+/// A copy out of the pinned block, once the chunk is done.
+#[derive(Debug)]
+struct StagedCopy {
+    offset: usize,
+    to: *mut u8,
+    bytes: usize,
+}
+
+/// Answers a batch into outputs of its length.
+///
+/// # Errors
+/// Those of the device.
+pub fn answer<K: CudaKey>(
+    plan: &AnswerPlan<'_>,
+    batch: &ProbeBatch<'_, K>,
+    outputs: &mut [RangeJoinOutput],
+) -> Result<(), EngineError> {
+    let pinned = &plan.replica.gpu.pinned;
+    let outputs = outputs.iter_mut();
+    let outputs: Vec<_> = outputs
+        .map(|output| Destinations::of_output(output, pinned))
+        .collect();
+    plan.replica.gpu.with_buffers(|buffers| {
+        let mut staged = [vec![], vec![]];
+        for (i, first) in (0..batch.rows).step_by(BATCH).enumerate() {
+            let rows = first..batch.rows.min(first + BATCH);
+            let (buffers, staged) = (&mut buffers[i % 2], &mut staged[i % 2]);
+            // SAFETY: the outputs have room for all rows, and outlive the buffers' work: on an error `with_buffers` drops the buffers, which
+            // waits. So does the build side.
+            unsafe {
+                receive(buffers, staged)?;
+                send(plan, batch, rows, buffers, &outputs, staged)?;
+            }
+        }
+        for (buffers, staged) in buffers.iter_mut().zip(&mut staged) {
+            // SAFETY: as above.
+            unsafe { receive(buffers, staged)? };
+        }
+        Ok(())
+    })
+}
+
+/// Waits for the chunk that uses these buffers, if any, and copies its answers from the pinned block.
+///
+/// # Safety
+/// The destinations are still valid.
+unsafe fn receive(
+    buffers: &mut BatchBuffers,
+    staged: &mut Vec<StagedCopy>,
+) -> Result<(), EngineError> {
+    buffers.stream.wait()?;
+    for StagedCopy { offset, to, bytes } in staged.drain(..) {
+        if let Some(block) = &mut buffers.answers {
+            let answers = block.slice_mut::<u8>(offset, bytes);
+            // SAFETY: the caller guarantees that `to` is valid; it does not overlap a block of the engine.
+            unsafe { std::ptr::copy_nonoverlapping(answers.as_ptr(), to, bytes) };
+        }
+    }
+    Ok(())
+}
+
+/// Enqueues all work of a chunk.
+///
+/// # Safety
+/// The buffers are idle. `outputs` has room for all `rows`, which start at a multiple of 64, until [`receive`] returns or the buffers are dropped,
+/// and so long the build side stays.
+unsafe fn send<K: CudaKey>(
+    plan: &AnswerPlan<'_>,
+    batch: &ProbeBatch<'_, K>,
+    rows: Range<usize>,
+    buffers: &mut BatchBuffers,
+    outputs: &[Destinations],
+    staged: &mut Vec<StagedCopy>,
+) -> Result<(), EngineError> {
+    let m = rows.len();
+    debug_assert!(m <= BATCH && rows.start.is_multiple_of(64));
+    let layout = ChunkLayout::new(plan, batch, m);
+    let BatchBuffers {
+        stream,
+        queries,
+        answers,
+        memory,
+        pinned,
+    } = buffers;
+    let block = reserve_pinned(queries, layout.inputs_end.max(1), pinned)?;
+    // A power of two, so that batches of similar sizes share memory.
+    let memory = reserve_device(memory, layout.end.next_power_of_two(), pinned)?;
+    let base = memory.address();
+
+    if let Some(ids) = &batch.ids {
+        if plan.has_narrow_ids() {
+            let mut rest = block.slice_mut::<u16>(layout.ids, m);
+            ids.visit(rows.clone(), |ids| {
+                let (here, behind) = std::mem::take(&mut rest).split_at_mut(ids.len());
+                convert(ids, plan.replica.groups, here);
+                rest = behind;
+            });
+        } else {
+            ids.copy(rows.start, block.slice_mut::<u32>(layout.ids, m));
+        }
+    }
+    for (bound, (bits, valid)) in batch.bounds.iter().zip(&layout.bounds) {
+        bound.bits.copy(rows.start, block.slice_mut::<K>(*bits, m));
+        if let Some(bitmap) = &bound.valid {
+            bitmap.copy(rows.start, block.slice_mut::<u32>(*valid, m.div_ceil(32)));
+        }
+    }
+    // SAFETY: all parts are within the block and the memory, which belong to the buffers; kernels get addresses of parts with room for `m` rows.
+    unsafe {
+        if layout.inputs_end > 0 {
+            stream.copy_to_device(base, block.start(), layout.inputs_end)?;
+        }
+        let launch = Launch {
+            plan,
+            stream,
+            m: m as u32,
+            base,
+            layout: &layout,
+        };
+        launch.search(batch)?;
+        launch.extremes()?;
+        launch.places()?;
+        launch.answers()?;
+    }
+
+    let bitmap = m.div_ceil(32) * 4;
+    for ((output, shape), (values, valid)) in outputs.iter().zip(plan.shapes).zip(&layout.answers) {
+        let parts = [
+            (
+                output.values,
+                *values,
+                rows.start * shape.value_bytes,
+                m * shape.value_bytes,
+            ),
+            (output.valid, *valid, rows.start / 8, bitmap),
+        ];
+        for (destination, from, offset, bytes) in parts {
+            let Some(Destination {
+                start,
+                pinned: direct,
+            }) = destination
+            else {
+                continue;
+            };
+            // SAFETY: within the output, which has room for all rows.
+            let to = unsafe { start.add(offset) };
+            let host = if direct {
+                to
+            } else {
+                let at = from - layout.inputs_end;
+                let block = reserve_pinned(answers, layout.end - layout.inputs_end, pinned)?;
+                staged.push(StagedCopy {
+                    offset: at,
+                    to,
+                    bytes,
+                });
+                // SAFETY: the block has room for all that follows the inputs.
+                unsafe { block.start().add(at) }
+            };
+            // SAFETY: both sides have room for the rows and stay valid, as the caller guarantees.
+            unsafe { stream.copy_to_host(host, base + from as u64, bytes)? };
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,443 @@
+//! The seam of range joins on devices: an engine sorts and indexes a build side, and answers batches of probe rows in one trip.
+//!
+//! 1. The caller describes the build side as it came ([`RangeJoinInput`]): rows with a key, a group and values, in chunks of plain slices.
+//!    [`Engine::build_range_join`](crate::Engine::build_range_join) sorts it by group and key and builds what the requested answers need.
+//! 2. For each batch of probe rows ([`RangeJoinProbe`]), [`RangeJoinIndex::answer`] finds the range of build rows within all bounds of each
+//!    probe row, and returns one [`RangeJoinOutput`] per requested [`RangeJoinAnswer`]. Ranges never leave the device.
+//!
+//! Rows with equal keys of a group keep their order in the input. This decides which row is the first or last of a range, and which of equal
+//! extremes is taken: the leftmost. Keys are compared and answers are chosen exactly as by the CPU engine: answers have the same bits.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use crate::column::Column;
+use crate::comparison::Comparison;
+use crate::error::EngineError;
+use crate::key::{Extreme, Key};
+use crate::outputs::OutputBuffer;
+
+/// Chunks of one column that follow each other, of one key width. All chunks have the same encoding.
+#[derive(Debug, Clone)]
+pub enum ColumnChunks {
+    /// Values of 32 bits.
+    W32(Vec<Column<u32>>),
+    /// Values of 64 bits.
+    W64(Vec<Column<u64>>),
+    /// Values of 128 bits.
+    W128(Vec<Column<u128>>),
+}
+
+/// Expands to `$body` with `$chunks` bound to the vector of chunks, whatever its width.
+macro_rules! each_width {
+    ($column:expr, $chunks:ident => $body:expr) => {
+        match $column {
+            crate::range_join::ColumnChunks::W32($chunks) => $body,
+            crate::range_join::ColumnChunks::W64($chunks) => $body,
+            crate::range_join::ColumnChunks::W128($chunks) => $body,
+        }
+    };
+}
+#[cfg(feature = "cuda")]
+pub(crate) use each_width;
+
+impl ColumnChunks {
+    /// Number of values, NULLs included.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        each_width!(self, chunks => chunks.iter().map(Column::len).sum())
+    }
+
+    /// Bytes per value: 4, 8 or 16.
+    #[must_use]
+    pub fn value_bytes(&self) -> usize {
+        match self {
+            Self::W32(_) => 4,
+            Self::W64(_) => 8,
+            Self::W128(_) => 16,
+        }
+    }
+
+    /// Checks that chunks have one encoding and that bitmaps cover them. `what` names the column in errors.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`], [`EngineError::Validity`].
+    pub fn check(&self, what: &str) -> Result<(), EngineError> {
+        fn check<K: Key>(chunks: &[Column<K>], what: &str) -> Result<(), EngineError> {
+            let encoding = chunks.first().map(Column::encoding);
+            for chunk in chunks {
+                if Some(chunk.encoding()) != encoding {
+                    return Err(EngineError::Invalid(format!(
+                        "the chunks of {what} have different encodings, where one is needed"
+                    )));
+                }
+                if let Some(validity) = chunk.validity() {
+                    validity.check(chunk.len())?;
+                }
+            }
+            Ok(())
+        }
+        each_width!(self, chunks => check(chunks, what))
+    }
+}
+
+/// The build side of a range join, with its rows in the order in which they came.
+#[derive(Debug, Clone)]
+pub struct RangeJoinInput<'a> {
+    /// The range key of each row. Validity is ignored: a row with a NULL key is given [`CandidateRanges::NO_GROUP`] by the caller.
+    ///
+    /// [`CandidateRanges::NO_GROUP`]: crate::CandidateRanges::NO_GROUP
+    pub keys: ColumnChunks,
+    /// The group of each row; `None` if all rows are of one group.
+    pub groups: Option<RowGroups<'a>>,
+    /// The value columns, to which answers refer by index.
+    pub columns: Vec<RangeJoinColumn>,
+    /// Whether [`RangeJoinAnswer::Row`] can be requested: 4 bytes more per row where rows came sorted.
+    pub row_numbers: bool,
+}
+
+impl RangeJoinInput<'_> {
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.keys.rows()
+    }
+
+    /// Checks that the parts fit each other.
+    ///
+    /// # Errors
+    /// [`EngineError::TooLong`] from 2^32 - 1 rows or groups on, [`EngineError::Lengths`], [`EngineError::Invalid`], [`EngineError::Validity`].
+    pub fn check(&self) -> Result<(), EngineError> {
+        let rows = self.rows();
+        let groups = self.groups.as_ref();
+        for count in [rows, groups.map_or(1, |groups| groups.count)] {
+            if count >= u32::MAX as usize {
+                return Err(EngineError::TooLong { rows: count });
+            }
+        }
+        self.keys.check("the keys")?;
+        if let Some(groups) = groups {
+            fits("the group ids", rows, chunk_rows(&groups.ids))?;
+        }
+        for (i, column) in self.columns.iter().enumerate() {
+            column.values.check(&format!("value column {i}"))?;
+            fits("a value column", rows, column.values.rows())?;
+        }
+        Ok(())
+    }
+}
+
+/// The group of each row.
+#[derive(Debug, Clone)]
+pub struct RowGroups<'a> {
+    /// One id per row, in chunks: below `count`, or [`CandidateRanges::NO_GROUP`](crate::CandidateRanges::NO_GROUP) for a row that matches
+    /// nothing.
+    pub ids: Vec<&'a [u32]>,
+    /// Number of groups; groups may be empty.
+    pub count: usize,
+}
+
+/// A value column of a build side, and what is built of it.
+#[derive(Debug, Clone)]
+pub struct RangeJoinColumn {
+    /// The values, one per row. Their encoding is that of ascending order; it matters for `min` and `max` only.
+    pub values: ColumnChunks,
+    /// The index for minima, if they are requested.
+    pub min: Option<ExtremeIndex>,
+    /// The index for maxima, if they are requested.
+    pub max: Option<ExtremeIndex>,
+    /// Whether [`RangeJoinAnswer::CountValid`] can be requested.
+    pub counts: bool,
+    /// What [`RangeJoinAnswer::Sum`] takes the values for, if it is requested.
+    pub sums: Option<IntegerKind>,
+    /// Whether [`RangeJoinAnswer::Value`] can be requested.
+    pub single_values: bool,
+}
+
+impl RangeJoinColumn {
+    /// Returns a column of which nothing is built yet.
+    #[must_use]
+    pub fn new(values: ColumnChunks) -> Self {
+        Self {
+            values,
+            min: None,
+            max: None,
+            counts: false,
+            sums: None,
+            single_values: false,
+        }
+    }
+
+    /// Returns which index serves an extreme, if one is requested.
+    #[must_use]
+    pub fn index_of(&self, extreme: Extreme) -> Option<ExtremeIndex> {
+        match extreme {
+            Extreme::Min => self.min,
+            Extreme::Max => self.max,
+        }
+    }
+}
+
+/// What the index of an extreme returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExtremeIndex {
+    /// Values only.
+    Values,
+    /// Values, and the rows that have them: about 0.04 bytes more per value.
+    Rows,
+}
+
+/// How the stored bits of integers extend to 64 bits. Only 32-bit values differ; of 128-bit values the low 64 bits are summed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IntegerKind {
+    /// Two's complement.
+    Signed,
+    /// Zero-extended.
+    Unsigned,
+}
+
+/// A batch of probe rows. Several record batches become one by passing the chunks of all.
+#[derive(Debug, Clone)]
+pub struct RangeJoinProbe<'a> {
+    /// Number of rows.
+    pub rows: usize,
+    /// The group of each row in chunks, if the build side has groups. An id that is no group's matches nothing.
+    pub groups: Option<Vec<&'a [u32]>>,
+    /// Each bound with its comparison `key ? bound` and one value per row, of the keys' width. A row with a NULL bound matches nothing. Any
+    /// number of bounds, also on one side; none leaves all rows of the group.
+    pub bounds: Vec<(Comparison, ColumnChunks)>,
+    /// Whether each range extends down to the prevailing row, the last one of the group at or before the lower bound. There must be exactly one
+    /// lower bound, and at most 8 bounds. A row with a NULL bound, or whose lower bound is above an upper one, still matches nothing.
+    pub prevailing: bool,
+}
+
+/// The most bounds of a probe row that takes a prevailing row.
+pub const MAX_PREVAILING_BOUNDS: usize = 8;
+
+impl RangeJoinProbe<'_> {
+    /// Checks that the parts fit each other, and a build side with keys of `key_bytes` bytes, with groups or without.
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`], [`EngineError::Invalid`], [`EngineError::Validity`].
+    pub fn check(&self, key_bytes: usize, has_groups: bool) -> Result<(), EngineError> {
+        if self.groups.is_some() != has_groups {
+            let which = if has_groups { "needs" } else { "takes no" };
+            return Err(EngineError::Invalid(format!(
+                "a range join {which} group ids of probe rows, as its build side was built"
+            )));
+        }
+        if let Some(groups) = &self.groups {
+            fits("the group ids of probe rows", self.rows, chunk_rows(groups))?;
+        }
+        for (_, bound) in &self.bounds {
+            bound.check("a bound")?;
+            fits("a bound", self.rows, bound.rows())?;
+            fits("a bound's value, in bytes,", key_bytes, bound.value_bytes())?;
+        }
+        let lower = self.bounds.iter().filter(|(bound, _)| bound.is_lower());
+        if self.prevailing && (lower.count() != 1 || self.bounds.len() > MAX_PREVAILING_BOUNDS) {
+            return Err(EngineError::Invalid(format!(
+                "a prevailing row needs one lower bound and at most {MAX_PREVAILING_BOUNDS} bounds"
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// What is returned for the range of build rows that each probe row matches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RangeJoinAnswer {
+    /// Whether the range has a row: no values, a bitmap of flags.
+    Matched,
+    /// The number of rows, `count(*)`: 64 bits, never NULL.
+    Count,
+    /// The number of values of a column that are not NULL: 64 bits, never NULL.
+    CountValid {
+        /// The column.
+        column: usize,
+    },
+    /// The sum of a column's integers modulo 2^64: 64 bits, NULL if no value is there.
+    Sum {
+        /// The column.
+        column: usize,
+    },
+    /// The smallest or greatest value of a column: its stored bits, NULL if no value is there.
+    Extreme {
+        /// The column.
+        column: usize,
+        /// Which of both.
+        extreme: Extreme,
+    },
+    /// The value of a column at one row of the range: its stored bits, NULL if there is no such row or the value is NULL.
+    Value {
+        /// The column.
+        column: usize,
+        /// The row.
+        at: RangeRow,
+    },
+    /// The number of one row of the range in the input: 32 bits, NULL if there is no such row.
+    Row {
+        /// The row.
+        at: RangeRow,
+    },
+}
+
+/// A row of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RangeRow {
+    /// The first in the order of keys.
+    First,
+    /// The last in the order of keys; of equal ones the last in the input.
+    Last,
+    /// The first in the input of those with the greatest key.
+    FirstOfLast,
+    /// The first row with the smallest or greatest value of a column that is not NULL; none if there is no such value.
+    Extreme {
+        /// The column, whose index is [`ExtremeIndex::Rows`].
+        column: usize,
+        /// Which of both.
+        extreme: Extreme,
+    },
+    /// The first in the order of a column, as `first_value(… ORDER BY column)` takes it. Every range that is not empty has one, also if all
+    /// values are NULL.
+    FirstOrdered {
+        /// The column, whose index is [`ExtremeIndex::Rows`].
+        column: usize,
+        /// Ascending order begins with the minimum, descending order with the maximum.
+        extreme: Extreme,
+        /// Whether NULLs come before all values. The column then needs [`RangeJoinColumn::counts`].
+        nulls_first: bool,
+    },
+}
+
+impl RangeJoinAnswer {
+    /// Checks that what the answer needs was built.
+    ///
+    /// # Errors
+    /// [`EngineError::Invalid`].
+    pub fn check(self, columns: &[RangeJoinColumn], row_numbers: bool) -> Result<(), EngineError> {
+        let column = |i: usize| {
+            columns.get(i).ok_or_else(|| {
+                EngineError::Invalid(format!(
+                    "value column {i} was requested of a range join with {} of them",
+                    columns.len()
+                ))
+            })
+        };
+        let require = |built: bool, what: &str| {
+            if built {
+                return Ok(());
+            }
+            Err(EngineError::Invalid(format!(
+                "{what} was requested of a range join that was built without"
+            )))
+        };
+        let check_row = |at: RangeRow| match at {
+            RangeRow::First | RangeRow::Last | RangeRow::FirstOfLast => Ok(()),
+            RangeRow::Extreme { column: i, extreme } => {
+                let built = column(i)?.index_of(extreme) == Some(ExtremeIndex::Rows);
+                require(built, "the row of an extreme")
+            }
+            RangeRow::FirstOrdered {
+                column: i,
+                extreme,
+                nulls_first,
+            } => {
+                let column = column(i)?;
+                let built = column.index_of(extreme) == Some(ExtremeIndex::Rows);
+                require(built, "the row of an extreme")?;
+                require(column.counts || !nulls_first, "the first NULL")
+            }
+        };
+        match self {
+            Self::Matched | Self::Count => Ok(()),
+            Self::CountValid { column: i } => require(column(i)?.counts, "a count of values"),
+            Self::Sum { column: i } => require(column(i)?.sums.is_some(), "a sum"),
+            Self::Extreme { column: i, extreme } => {
+                require(column(i)?.index_of(extreme).is_some(), "an extreme")
+            }
+            Self::Value { column: i, at } => {
+                require(column(i)?.single_values, "a single value")?;
+                check_row(at)
+            }
+            Self::Row { at } => {
+                require(row_numbers, "a row number")?;
+                check_row(at)
+            }
+        }
+    }
+}
+
+/// One answer for each probe row of a batch.
+#[derive(Debug)]
+pub struct RangeJoinOutput {
+    /// The answers' bits, unspecified where they are NULL.
+    pub values: OutputValues,
+    /// A bitmap of `rows.div_ceil(64)` words, least significant bit first: set if the answer is not NULL, or for [`RangeJoinAnswer::Matched`] if
+    /// the range has a row. Bits past the last row are cleared. `None` if no answer can be NULL.
+    pub valid: Option<OutputBuffer<u64>>,
+}
+
+/// Values of one width.
+#[derive(Debug)]
+pub enum OutputValues {
+    /// No values, only the bitmap.
+    None,
+    /// 32 bits each.
+    W32(OutputBuffer<u32>),
+    /// 64 bits each.
+    W64(OutputBuffer<u64>),
+    /// 128 bits each.
+    W128(OutputBuffer<u128>),
+}
+
+/// The time that each step of a build took, on the device that took longest.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RangeJoinTimes {
+    /// Copying keys and group ids to the device, and what was left of copying values when the sort was done.
+    pub upload: Duration,
+    /// Checking the order of rows, sorting row numbers, and finding groups, while values are copied.
+    pub sort: Duration,
+    /// Moving keys and values to sorted order.
+    pub gather: Duration,
+    /// Building indexes and prefix sums.
+    pub index: Duration,
+}
+
+/// A build side that answers batches of probe rows. Shared between threads; each answers its own batches.
+pub trait RangeJoinIndex: Send + Sync + Debug {
+    /// Number of build rows that are in a group.
+    fn rows(&self) -> usize;
+
+    /// Bytes of GPU memory that this object owns, on each of its devices.
+    fn device_bytes(&self) -> usize;
+
+    /// How long building took.
+    fn build_times(&self) -> RangeJoinTimes;
+
+    /// Answers one batch on the calling thread, one output per requested answer, in order. Large batches are fastest (2^18 rows).
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`] or [`EngineError::Invalid`] if parts of the batch do not fit each other or an answer was not built; errors of
+    /// devices ([`EngineError::of_device`]), after which the CPU can take over.
+    fn answer(
+        &self,
+        probe: &RangeJoinProbe<'_>,
+        answers: &[RangeJoinAnswer],
+    ) -> Result<Vec<RangeJoinOutput>, EngineError>;
+}
+
+fn chunk_rows(chunks: &[&[u32]]) -> usize {
+    chunks.iter().map(|chunk| chunk.len()).sum()
+}
+
+fn fits(what: &'static str, expected: usize, found: usize) -> Result<(), EngineError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(EngineError::Lengths {
+        what,
+        expected,
+        found,
+    })
+}
