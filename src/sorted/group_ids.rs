@@ -151,6 +151,26 @@ impl GroupIds {
         Ok(Self { rows, len, ids })
     }
 
+    /// Writes the group of each row, which is that of its id in `groups`. Rows without a group get [`NO_GROUP`].
+    pub(crate) fn write_groups(&self, groups: &[u32], to: &mut [u32]) {
+        let group_of = |id: u32| groups.get(id as usize).copied().unwrap_or(NO_GROUP);
+        match &self.ids {
+            Encoding::Runs { runs, .. } => {
+                let mut rest = to;
+                for run in runs {
+                    let (here, after) = rest.split_at_mut(run.rows as usize);
+                    here.fill(group_of(run.group));
+                    rest = after;
+                }
+            }
+            Encoding::Plain(ids) => {
+                for (to, id) in to.iter_mut().zip(ids.iter()) {
+                    *to = group_of(*id);
+                }
+            }
+        }
+    }
+
     /// Writes the position of each row: the rows of a group get consecutive positions from that in `next` on. Rows without a group get
     /// [`NO_GROUP`].
     pub(crate) fn write_positions(self, next: &mut [u32], positions: &mut [u32]) {

@@ -15,17 +15,18 @@ use arrow::datatypes::DataType;
 use arrow::row::Rows;
 use datafusion::common::{Result, exec_err};
 
+use crate::common::errors::engine_error;
 use crate::common::workers::Workers;
 use crate::sorted::bucket_sort::{SortContext, sort_in_steps};
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::groups::Groups;
-use crate::sorted::id_table::number;
+use crate::sorted::id_table::{NO_GROUP, number};
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::permutation::{GroupedRows, RowPermutation};
 use crate::sorted::radix_sort::{RadixKey, sort_groups, unsorted_groups};
 use crate::sorted::sorted_rows::{RangeKeys, SortedRows, row_at};
 use rmq_engine::Column;
-use rmq_engine::cpu::CpuKeySearch;
+use rmq_engine::cpu::{CpuKeySearch, HugePageBuf};
 
 /// Consecutive rows of a build side, added batch by batch. Only group ids and range keys are kept.
 #[derive(Debug)]
@@ -103,6 +104,93 @@ impl RowsPart {
 /// Bytes that the merge of groups takes for each group of a part.
 const MERGE_BYTES: usize = 48;
 
+/// Rows in input order with their groups and keys.
+#[derive(Debug)]
+pub(crate) struct GroupedKeys {
+    pub(crate) groups: Option<Groups>,
+    /// The group of each row, [`NO_GROUP`] for a row that matches nothing; `None` if all rows are of one group.
+    pub(crate) ids: Option<HugePageBuf<u32>>,
+    pub(crate) keys: OrderKeys,
+}
+
+/// Numbers the groups of all parts, at least one, and returns the rows as they came. Memory is reserved with the context and stays
+/// reserved.
+///
+/// # Errors
+/// The context's errors: memory is exhausted, or the work is cancelled.
+pub(crate) fn group_rows(mut parts: Vec<RowsPart>, context: SortContext) -> Result<GroupedKeys> {
+    let SortContext { memory, workers } = context;
+    let nulls: Vec<(NullBuffer, bool)> = parts.iter_mut().map(RowsPart::take_nulls).collect();
+    let rows = nulls.iter().map(|(nulls, _)| nulls.len()).sum();
+    let all_valid = nulls.iter().all(|(_, all_valid)| *all_valid);
+    let (groups, group_ids, keys) = take_apart(parts)?;
+    if groups.is_empty() && all_valid {
+        return Ok(GroupedKeys {
+            groups: None,
+            ids: None,
+            keys,
+        });
+    }
+    memory.try_grow(rows * size_of::<u32>())?;
+    let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
+    let (groups, numbers) = if groups.is_empty() {
+        (None, vec![vec![]; nulls.len()])
+    } else {
+        let (groups, numbers) = merge_groups(groups, context)?;
+        (Some(groups), numbers)
+    };
+    let mut rest = &mut ids[..];
+    let parts = group_ids.into_iter().zip(numbers).zip(nulls);
+    let parts = parts.map(|((ids, groups), nulls)| {
+        let (here, after) = std::mem::take(&mut rest).split_at_mut(nulls.0.len());
+        rest = after;
+        (ids, groups, nulls, here)
+    });
+    workers.map(parts.collect(), |(ids, groups, (nulls, all_valid), to)| {
+        // Without equality keys all rows are of group 0, as the memory is zeroed.
+        if !groups.is_empty() {
+            ids.write_groups(&groups, to);
+        } else if ids.len() > 0 {
+            to.fill(NO_GROUP);
+        }
+        if !all_valid {
+            let null_rows = to.iter_mut().zip(&nulls).filter(|(_, valid)| !valid);
+            null_rows.for_each(|(id, _)| *id = NO_GROUP);
+        }
+        Ok(())
+    })?;
+    Ok(GroupedKeys {
+        groups,
+        ids: Some(ids),
+        keys,
+    })
+}
+
+/// The groups, the group ids, and the keys of all parts.
+fn take_apart(parts: Vec<RowsPart>) -> Result<(Vec<Groups>, Vec<GroupIds>, OrderKeys)> {
+    let (mut groups, mut group_ids, mut keys) = (vec![], vec![], None::<OrderKeys>);
+    for part in parts {
+        groups.extend(part.groups);
+        group_ids.push(part.group_ids);
+        match &mut keys {
+            None => keys = Some(part.keys),
+            Some(keys) => keys.extend(part.keys)?,
+        }
+    }
+    let Some(keys) = keys else {
+        return exec_err!("a range join has no part of rows to sort");
+    };
+    Ok((groups, group_ids, keys))
+}
+
+/// Merges the groups of parts. Returns also the group of each id of a part.
+fn merge_groups(groups: Vec<Groups>, context: SortContext) -> Result<(Groups, Vec<Vec<u32>>)> {
+    let merge_memory = context.memory.new_empty();
+    let of_parts: usize = groups.iter().map(Groups::len).sum();
+    merge_memory.try_grow(of_parts * MERGE_BYTES)?;
+    Groups::merge(groups, context.workers)
+}
+
 /// Sorts the rows of all parts, at least one. Returns them with the permutation from input order. Additional memory is reserved with the
 /// context and stays reserved.
 ///
@@ -119,18 +207,7 @@ pub(crate) fn sort_rows(
     }
     let nulls: Vec<(NullBuffer, bool)> = parts.iter_mut().map(RowsPart::take_nulls).collect();
     let all_valid = nulls.iter().all(|(_, all_valid)| *all_valid);
-    let (mut groups, mut group_ids, mut keys) = (vec![], vec![], None::<OrderKeys>);
-    for part in parts {
-        groups.extend(part.groups);
-        group_ids.push(part.group_ids);
-        match &mut keys {
-            None => keys = Some(part.keys),
-            Some(keys) => keys.extend(part.keys)?,
-        }
-    }
-    let Some(keys) = keys else {
-        return exec_err!("a range join has no part of rows to sort");
-    };
+    let (groups, group_ids, keys) = take_apart(parts)?;
     let (groups, permutation, starts) = if groups.is_empty() {
         if all_valid {
             (None, RowPermutation::identity(rows), vec![0, rows])
@@ -142,10 +219,7 @@ pub(crate) fn sort_rows(
             (None, permutation, starts)
         }
     } else {
-        let merge_memory = memory.new_empty();
-        let of_parts: usize = groups.iter().map(Groups::len).sum();
-        merge_memory.try_grow(of_parts * MERGE_BYTES)?;
-        let (groups, numbers) = Groups::merge(groups, workers)?;
+        let (groups, numbers) = merge_groups(groups, context)?;
         let with_nulls = group_ids.into_iter().zip(numbers).zip(nulls);
         let parts = workers.map(
             with_nulls.collect(),

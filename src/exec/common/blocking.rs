@@ -11,6 +11,11 @@ use datafusion::common::{Result, exec_err, internal_datafusion_err};
 pub(crate) struct Waiting(Arc<AtomicBool>);
 
 impl Waiting {
+    /// The result of this work is awaited to its end.
+    pub(crate) fn forever() -> Self {
+        Self(Arc::default())
+    }
+
     /// Checks for cancellation. Work has to call it between steps, because a running thread can't be stopped from outside.
     ///
     /// # Errors

@@ -64,8 +64,8 @@ impl BuildMetrics {
         summary(&self.set).counter("cuda_fallbacks", 0).add(1);
     }
 
-    /// The metrics for building one spill run. A run may be built several times; its rows are counted when it is written.
-    pub(crate) fn for_spill_run(&self) -> Self {
+    /// The metrics for building a spill run, or a build side that was on devices. Rows that may be built several times are counted once.
+    pub(crate) fn for_rebuild(&self) -> Self {
         Self {
             build_rows: Count::new(),
             already_sorted: Count::new(),

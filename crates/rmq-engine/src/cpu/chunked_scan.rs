@@ -145,7 +145,7 @@ impl<K: CpuKey> ChunkedColumn<K> {
                 let len = part.iter().map(|chunk| chunk.len()).sum();
                 let (mut here, after) = std::mem::take(&mut rest).split_at_mut(len);
                 rest = after;
-                let copy = move || {
+                let mut copy = move || {
                     for chunk in part {
                         let (to, after) = std::mem::take(&mut here).split_at_mut(chunk.len());
                         to.copy_from_slice(chunk);

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::datatypes::{Schema, SchemaRef};
-use datafusion::common::{DataFusionError, Result};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
+use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::options::RmqOptions;
+use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::collect::{Collected, CollectedRows, collect};
+use crate::exec::range_join::build::device_join::DeviceJoin;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index;
 use crate::exec::range_join::build_columns::BuildColumns;
@@ -22,10 +24,12 @@ use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::SpillRuns;
 use crate::exec::range_join::spill::store::SpillStore;
 use crate::logical_plan::range_join::RangeJoinSpec;
+use rmq_engine::Comparison;
 
 /// A finished build side.
 pub(crate) enum Built {
     InMemory(Box<BuildSide>),
+    OnDevices(Box<DeviceJoin>),
     Spilled(SpillRuns, Arc<SpillStore>),
 }
 
@@ -35,6 +39,8 @@ pub(crate) struct BuildSideBuilder {
     pub(crate) columns: BuildColumns,
     /// The schema of `columns`.
     pub(crate) schema: SchemaRef,
+    /// The comparisons of the range key with the bounds.
+    comparisons: Vec<Comparison>,
     pub(crate) metrics: BuildMetrics,
     pub(crate) options: RmqOptions,
     pub(crate) memory: Arc<RetainingPool>,
@@ -60,9 +66,11 @@ impl BuildSideBuilder {
         } else {
             SpillStore::try_new(&schema, columns.num_equality_keys, &metrics, context)?
         };
+        let comparisons = spec.bounds.iter().map(|(comparison, _)| *comparison);
         Ok(Self {
             columns,
             schema,
+            comparisons: comparisons.collect(),
             metrics,
             options: RmqOptions::of(context.session_config().options()),
             memory: RetainingPool::new(context.memory_pool(), store.is_some()),
@@ -99,6 +107,13 @@ impl BuildSideBuilder {
     }
 
     async fn build_or_spill(&self, rows: CollectedRows) -> Result<Built> {
+        let rows = match self.build_on_devices(rows).await? {
+            Ok(join) => {
+                self.memory.stop_retaining();
+                return Ok(Built::OnDevices(Box::new(join)));
+            }
+            Err(rows) => rows,
+        };
         let Some(store) = &self.store else {
             let side = self.sort_and_index(rows).await?;
             self.memory.stop_retaining();
@@ -129,6 +144,48 @@ impl BuildSideBuilder {
                 self.spill(rows, store).await
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Sorts and indexes collected rows on devices, if these were selected and can answer all aggregates; else returns the rows.
+    async fn build_on_devices(
+        &self,
+        rows: CollectedRows,
+    ) -> Result<Result<DeviceJoin, CollectedRows>> {
+        let types = self.schema.fields().iter().map(|f| f.data_type().clone());
+        let types: Vec<DataType> = types.collect();
+        let comparisons = self.comparisons.iter().copied();
+        if !DeviceJoin::supports(&self.columns, &types, comparisons) {
+            return Ok(Err(rows));
+        }
+        let Some(devices) = self.select_devices(&rows).await? else {
+            return Ok(Err(rows));
+        };
+        let rows = Arc::new(rows);
+        let (columns, metrics) = (self.columns.clone(), self.metrics.clone());
+        let (threads, shared) = (self.options.threads(), Arc::clone(&rows));
+        let build = move |waiting: Waiting| {
+            let built = DeviceJoin::build(&columns, &shared, &metrics, threads, &devices, &waiting);
+            drop(shared);
+            if built.is_err() {
+                // A cancelled query makes devices fail.
+                waiting.check()?;
+            }
+            match built {
+                // The CPU needs less memory, or spills.
+                Err(error) if is_out_of_memory(&error) => Ok(None),
+                built => {
+                    let record_fallback = || metrics.record_cpu_fallback();
+                    Ok(devices.or_cpu_fallback(built, record_fallback)?.flatten())
+                }
+            }
+        };
+        if let Some(join) = blocking(build).await? {
+            return Ok(Ok(join));
+        }
+        match Arc::try_unwrap(rows) {
+            Ok(rows) => Ok(Err(rows)),
+            Err(_) => internal_err!("the rows of a failed build are still in use"),
         }
     }
 

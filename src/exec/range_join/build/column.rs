@@ -95,6 +95,27 @@ impl ColumnNeeds {
         needs
     }
 
+    /// Whether counts of values that are not NULL are needed.
+    pub(crate) fn has_counts(&self) -> bool {
+        self.counts
+    }
+
+    /// Whether sums are needed.
+    pub(crate) fn has_sums(&self) -> bool {
+        self.sums
+    }
+
+    /// Whether single values are needed.
+    pub(crate) fn has_values(&self) -> bool {
+        self.values
+    }
+
+    /// Whether positions of an extreme are needed; `None` if its index is not.
+    pub(crate) fn has_positions(&self, extreme: Extreme) -> Option<bool> {
+        let index = self.indexes.iter().find(|index| index.extreme == extreme);
+        index.map(|index| index.positions)
+    }
+
     fn add_index(&mut self, extreme: Extreme, positions: bool) {
         match self.indexes.iter_mut().find(|i| i.extreme == extreme) {
             Some(index) => index.positions |= positions,

@@ -3,12 +3,10 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::array_bytes::arrays_bytes;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::aggregate::AggregateEvaluator;
@@ -16,6 +14,7 @@ use crate::exec::range_join::build::collect::CollectedRows;
 use crate::exec::range_join::build::column::{
     CollectedColumn, ColumnNeeds, ColumnPreparer, PreparedColumn,
 };
+use crate::exec::range_join::build::convert_keys::{convert_keys, split_off};
 use crate::exec::range_join::build::device_side::DeviceSide;
 use crate::exec::range_join::build::input_order::restore_order;
 use crate::exec::range_join::build::side::BuildSide;
@@ -111,7 +110,18 @@ impl SortAndIndex {
             }
         }
         let rows_memory = memory.new_empty();
-        let parts = self.convert_keys(batches, types, &memory, &rows_memory)?;
+        let workers = self.workers(&check);
+        let parts = convert_keys(
+            &self.columns,
+            types,
+            batches,
+            &memory,
+            &rows_memory,
+            workers,
+        )?;
+        self.metrics
+            .build_rows
+            .add(parts.iter().map(RowsPart::len).sum());
         let columns = columns.into_iter().map(|column| {
             let column_memory = split_off(&memory, column.chunks.bytes());
             column_memory.try_resize(column.chunks.bytes())?;
@@ -122,7 +132,7 @@ impl SortAndIndex {
         drop(memory);
         let context = SortContext {
             memory: &permutation_memory,
-            workers: self.workers(&check),
+            workers,
         };
         let (rows, permutation) = sort_rows(parts, context)?;
         // Sorting needs more memory than its result.
@@ -137,51 +147,6 @@ impl SortAndIndex {
             permutation_memory,
             columns,
         })
-    }
-
-    /// Converts the keys of the batches, each part of them on a thread of its own, and frees the collected keys in `memory`.
-    fn convert_keys(
-        &self,
-        batches: Vec<RecordBatch>,
-        types: &[DataType],
-        memory: &MemoryReservation,
-        rows_memory: &MemoryReservation,
-    ) -> Result<Vec<RowsPart>> {
-        let check = || self.waiting.check();
-        let workers = self.workers(&check);
-        let (equality_keys, range_key) = (
-            self.columns.equality_keys(types),
-            self.columns.range_key(types),
-        );
-        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-        let count = if RowsPart::may_have_others(range_key)? {
-            workers.parts(rows)
-        } else {
-            1
-        };
-        let parts = divide(batches, rows.div_ceil(count).max(1));
-        let convert = |batches: Vec<RecordBatch>| {
-            let rows = batches.iter().map(RecordBatch::num_rows).sum();
-            let mut part = RowsPart::try_new(rows, equality_keys, range_key)?;
-            let mut registered = 0;
-            for batch in batches {
-                workers.check()?;
-                let arrays = batch.columns();
-                let equality_keys = self.columns.equality_keys(arrays);
-                part.add(equality_keys, self.columns.range_key(arrays))?;
-                // The keys are registered in `rows_memory` from here on.
-                let keys = &arrays[..arrays.len() - self.columns.values(arrays).len()];
-                drop(split_off(memory, arrays_bytes(keys)));
-                let bytes = part.bytes();
-                rows_memory.try_grow(bytes.saturating_sub(registered))?;
-                registered = registered.max(bytes);
-            }
-            Ok(part)
-        };
-        let parts = workers.map(parts, convert)?;
-        self.metrics.build_rows.add(rows);
-        rows_memory.try_resize(parts.iter().map(RowsPart::bytes).sum())?;
-        Ok(parts)
     }
 
     fn workers<'a>(&self, check: &'a (dyn Fn() -> Result<()> + Sync)) -> Workers<'a> {
@@ -266,29 +231,4 @@ impl SortAndIndex {
         }
         Ok(prepared)
     }
-}
-
-/// Divides batches into parts of about `rows` rows, at least one part. Batches are sliced for that.
-fn divide(batches: Vec<RecordBatch>, rows: usize) -> Vec<Vec<RecordBatch>> {
-    let mut parts = vec![vec![]];
-    let mut room = rows;
-    for mut batch in batches {
-        while batch.num_rows() > room {
-            parts
-                .last_mut()
-                .expect("there is a part")
-                .push(batch.slice(0, room));
-            parts.push(vec![]);
-            batch = batch.slice(room, batch.num_rows() - room);
-            room = rows;
-        }
-        room -= batch.num_rows();
-        parts.last_mut().expect("there is a part").push(batch);
-    }
-    parts
-}
-
-/// Splits off at most `bytes` of a reservation.
-fn split_off(memory: &MemoryReservation, bytes: usize) -> MemoryReservation {
-    memory.split(bytes.min(memory.size()))
 }

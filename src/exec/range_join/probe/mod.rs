@@ -3,6 +3,7 @@
 
 pub(crate) mod bounds;
 pub(crate) mod deferred_build;
+pub(crate) mod device_join;
 pub(crate) mod nested_loop;
 pub(crate) mod on_devices;
 pub(crate) mod partition;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::common::Result;
 
 use crate::exec::range_join::build::builder::{BuildSideBuilder, Built};
+use crate::exec::range_join::build::device_join::DeviceJoin;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 
@@ -12,6 +13,7 @@ use crate::exec::range_join::probe::spilled::side::SpilledSide;
 #[derive(Debug)]
 pub(crate) enum SearchableBuild {
     InMemory(Arc<BuildSide>),
+    OnDevices(Arc<DeviceJoin>),
     Spilled(Arc<SpilledSide>),
 }
 
@@ -24,6 +26,7 @@ impl SearchableBuild {
     ) -> Result<Self> {
         Ok(match built {
             Built::InMemory(side) => Self::InMemory(Arc::from(side)),
+            Built::OnDevices(join) => Self::OnDevices(Arc::from(join)),
             Built::Spilled(runs, store) => {
                 let side = SpilledSide::try_new(runs, store, builder, probe_partitions)?;
                 Self::Spilled(Arc::new(side))

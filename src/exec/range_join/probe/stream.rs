@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -13,6 +13,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::exec::range_join::probe::deferred_build::DeferredBuild;
+use crate::exec::range_join::probe::device_join::answer_on_devices;
 use crate::exec::range_join::probe::on_devices::join_on_devices;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::prepared::PreparedBuild;
@@ -64,6 +65,9 @@ async fn start(
         && side.device().is_some()
     {
         return Ok(join_on_devices(partition, Arc::clone(side), input));
+    }
+    if let SearchableBuild::OnDevices(join) = &*build {
+        return Ok(answer_on_devices(partition, Arc::clone(join), input));
     }
     let cpu_stream = CpuStream {
         partition,
@@ -142,6 +146,9 @@ impl CpuStream {
                     let last_found = &mut self.last_found;
                     let joined = self.partition.join(&batch, side, last_found).await?;
                     self.joined.extend(joined);
+                }
+                SearchableBuild::OnDevices(_) => {
+                    return internal_err!("a build side on devices has a stream of its own");
                 }
                 SearchableBuild::Spilled(side) => {
                     let side = Arc::clone(side);

@@ -55,7 +55,7 @@ impl RunLoader {
             store,
             columns,
             memory: Arc::clone(&builder.memory),
-            metrics: builder.metrics.for_spill_run(),
+            metrics: builder.metrics.for_rebuild(),
             threads: builder.options.threads(),
         }
     }

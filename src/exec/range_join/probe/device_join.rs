@@ -1,0 +1,125 @@
+//! Joins a partition of the probe side with a build side that devices sorted: each batch goes up once, and its aggregates come down.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryPool;
+use datafusion::physical_plan::metrics::BaselineMetrics;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+
+use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
+use crate::exec::range_join::build::device_join::{DeviceAnswers, DeviceJoin};
+use crate::exec::range_join::metrics::DeviceMetrics;
+use crate::exec::range_join::probe::bounds::evaluate_bound;
+use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::logical_plan::range_join::Unmatched;
+use rmq_engine::{CandidateRanges, SearchHints};
+
+/// A partition of the probe side, and a build side on devices.
+struct DeviceJoinPartition {
+    partition: Arc<ProbePartition>,
+    build: Arc<DeviceJoin>,
+    pool: Arc<dyn MemoryPool>,
+    metrics: DeviceMetrics,
+}
+
+/// Joins the batches of a partition on devices.
+pub(crate) fn answer_on_devices(
+    partition: Arc<ProbePartition>,
+    build: Arc<DeviceJoin>,
+    input: BoxStream<'static, Result<RecordBatch>>,
+) -> BoxStream<'static, Result<RecordBatch>> {
+    let partition = DeviceJoinPartition {
+        pool: Arc::clone(&partition.pool),
+        metrics: partition.metrics.for_devices(),
+        partition,
+        build,
+    };
+    DeviceBatcher::new(Arc::new(partition), input).boxed()
+}
+
+impl DeviceJoinPartition {
+    /// The aggregates of all rows of the batches; `None` if devices fail and the CPU may take over.
+    fn answer_on_devices(&self, batches: &[RecordBatch]) -> Result<Option<DeviceAnswers>> {
+        let spec = &self.partition.spec;
+        let search_timer = self.partition.metrics.search_time.timer();
+        let mut probe = self
+            .build
+            .probe(spec.bounds.iter().map(|(comparison, _)| *comparison))?;
+        for batch in batches {
+            let equality_keys = self.partition.equality_keys(batch)?;
+            let groups = self.build.groups(batch.num_rows(), &equality_keys)?;
+            let can_match = || {
+                groups
+                    .iter()
+                    .map(|group| *group != CandidateRanges::NO_GROUP)
+            };
+            let bounds = spec.bounds.iter();
+            let bounds =
+                bounds.map(|(_, bound)| evaluate_bound(bound, batch, || can_match().collect()));
+            let bounds: Vec<ArrayRef> = bounds.collect::<Result<_>>()?;
+            probe.add(groups, &bounds)?;
+        }
+        search_timer.done();
+        let _timer = self.partition.metrics.query_time.timer();
+        let record_fallback = || self.metrics.cuda_fallbacks.add(1);
+        self.build.answer(probe, record_fallback)
+    }
+
+    /// Joins batches on the CPU.
+    fn join_on_cpu(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
+        let build = self.build.on_cpu()?;
+        let mut joined = vec![];
+        for batch in batches {
+            let last_found = &mut SearchHints::default();
+            joined.extend(self.partition.join_blocking(batch, &build, last_found)?);
+        }
+        Ok(joined)
+    }
+}
+
+impl AnswerBatches for DeviceJoinPartition {
+    fn answer(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
+        let partition = &self.partition;
+        if partition.spec.unmatched == Unmatched::Drop && self.build.rows() == 0 {
+            // A join with an empty side evaluates no condition.
+            let rows = batches.iter().map(RecordBatch::num_rows);
+            partition.metrics.probe_rows.add(rows.sum());
+            let empty = || RecordBatch::new_empty(Arc::clone(&partition.schema));
+            return Ok(batches.iter().map(|_| empty()).collect());
+        }
+        // An error of a bound may concern rows that match nothing; the CPU tells which.
+        let Ok(Some(answers)) = self.answer_on_devices(batches) else {
+            return self.join_on_cpu(batches);
+        };
+        self.metrics.device_batches.add(1);
+        let DeviceAnswers {
+            matched,
+            aggregates,
+        } = answers;
+        let (mut start, mut joined) = (0, vec![]);
+        for batch in batches {
+            let rows = batch.num_rows();
+            partition.metrics.probe_rows.add(rows);
+            let matched: Vec<bool> = matched.slice(start, rows).iter().collect();
+            let aggregates = aggregates.iter().map(|a| a.slice(start, rows)).collect();
+            joined.extend(partition.append_aggregates(batch, &matched, aggregates)?);
+            start += rows;
+        }
+        Ok(joined)
+    }
+
+    fn row_bytes(&self) -> usize {
+        64 + 16 * self.partition.spec.aggregates.len()
+    }
+
+    fn pool(&self) -> &Arc<dyn MemoryPool> {
+        &self.pool
+    }
+
+    fn baseline(&self) -> &BaselineMetrics {
+        &self.partition.metrics.baseline
+    }
+}
