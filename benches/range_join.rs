@@ -19,7 +19,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use rmq_bench::clock::process_time;
 use rmq_bench::env::var_or;
-use rmq_bench::memory::release_unused;
+use rmq_bench::memory::{Resident, release_unused};
 use rmq_bench::random::Random;
 use rmq_bench::workload::{Bounds, Workload};
 
@@ -260,16 +260,10 @@ fn scale() {
 fn peak(ctx: &SessionContext, what: &str, columns: usize, sql: &str) {
     // Memory that earlier queries freed would otherwise be reused uncounted.
     release_unused();
-    let status = |field: &str| -> usize {
-        let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
-        let line = status.lines().find(|line| line.starts_with(field));
-        let kib = line.and_then(|line| line.split_whitespace().nth(1));
-        kib.and_then(|kib| kib.parse::<usize>().ok()).expect(field) * 1024
-    };
-    std::fs::write("/proc/self/clear_refs", "5").expect("this is Linux");
-    let before = status("VmRSS");
+    let before = Resident::reset_peak().expect("this is Linux");
     run(ctx, sql);
-    let more = status("VmHWM").saturating_sub(before);
+    let after = Resident::now().expect("this is Linux");
+    let more = after.peak.saturating_sub(before);
     println!(
         "  {what:<58} {:>6} MiB of columns, {:>6} MiB more, {:.2} times",
         columns >> 20,

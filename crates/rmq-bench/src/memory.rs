@@ -137,3 +137,36 @@ pub fn release_unused() {
         libc::malloc_trim(0);
     }
 }
+
+/// The memory of this process that is in RAM, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Resident {
+    /// Now.
+    pub now: usize,
+    /// The most since the start or since [`Self::reset_peak`].
+    pub peak: usize,
+}
+
+impl Resident {
+    /// Reads what Linux reports; none on other systems.
+    #[must_use]
+    pub fn now() -> Option<Self> {
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+            let kib: usize = line.split_whitespace().next()?.parse().ok()?;
+            Some(kib * 1024)
+        };
+        Some(Self {
+            now: field("VmRSS:")?,
+            peak: field("VmHWM:")?,
+        })
+    }
+
+    /// Begins a new peak; returns the bytes in RAM now, or none where the system has no such counter.
+    #[must_use]
+    pub fn reset_peak() -> Option<usize> {
+        std::fs::write("/proc/self/clear_refs", "5").ok()?;
+        Some(Self::now()?.now)
+    }
+}
