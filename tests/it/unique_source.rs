@@ -215,8 +215,11 @@ async fn a_column_that_a_filter_makes_unique_is_found_by_reading() {
 async fn a_cancelled_search_for_duplicates_ends() {
     let ctx = session(4);
     let expected = 300_000;
-    let ids = vec![(0..expected as i64).map(Some).collect()];
-    register(&ctx, &ids, 1);
+    // As many partitions as the session has: DataFusion's repartitioning runs once per plan.
+    let ids: Vec<Vec<_>> = (0..4)
+        .map(|batch| (0..75_000).map(|i| Some(batch * 75_000 + i)).collect())
+        .collect();
+    register(&ctx, &ids, 4);
     for micros in [0, 100, 500, 1000, 3000, 10_000] {
         let plan = planned(&ctx, LOWEST).await.expect("a plan");
         let query = datafusion::physical_plan::collect(Arc::clone(&plan), ctx.task_ctx());
