@@ -8,17 +8,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, UInt64Array};
+use datafusion::arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, UInt64Array};
 use datafusion::arrow::compute::{cast, concat, take};
-use datafusion::arrow::datatypes::{DataType, TimeUnit};
+use datafusion::arrow::datatypes::{DataType, SchemaRef, TimeUnit};
+use datafusion::catalog::TableProvider;
+use datafusion::catalog::streaming::StreamingTable;
 use datafusion::common::resources_datafusion_err;
+use datafusion::datasource::MemTable;
 use datafusion::error::Result;
 use datafusion::execution::memory_pool::{
     FairSpillPool, GreedyMemoryPool, MemoryLimit, MemoryPool, MemoryReservation,
 };
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::streaming::PartitionStream;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use futures::TryStreamExt;
+use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::range_join::{lines, register_partitions};
 use crate::support::{run, session_of_pool, set};
@@ -31,7 +37,7 @@ const CASES: usize = 60;
 const FAILED: [u64; 0] = [];
 
 /// For each `UniqueGroupsExec` of a plan, whether every group was a single row; `None` if it was not executed.
-fn found(plan: &Arc<dyn ExecutionPlan>) -> Vec<Option<bool>> {
+pub fn found(plan: &Arc<dyn ExecutionPlan>) -> Vec<Option<bool>> {
     let mut all: Vec<_> = plan.children().into_iter().flat_map(found).collect();
     if plan.name() == "UniqueGroupsExec" {
         let metrics = plan.metrics().expect("it has metrics");
@@ -48,24 +54,71 @@ fn rows_of(plan: &Arc<dyn ExecutionPlan>, name: &str) -> usize {
     own.and_then(|m| m.output_rows()).unwrap_or(0) + below.sum::<usize>()
 }
 
-async fn planned(ctx: &SessionContext, sql: &str) -> Result<Arc<dyn ExecutionPlan>> {
+pub async fn planned(ctx: &SessionContext, sql: &str) -> Result<Arc<dyn ExecutionPlan>> {
     ctx.sql(sql).await?.create_physical_plan().await
 }
 
 /// The sorted rows, and the executed plan.
-async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, Arc<dyn ExecutionPlan>)> {
+pub async fn answer(
+    ctx: &SessionContext,
+    sql: &str,
+) -> Result<(Vec<String>, Arc<dyn ExecutionPlan>)> {
     let plan = planned(ctx, sql).await?;
     let batches = collect(Arc::clone(&plan), ctx.task_ctx()).await?;
     Ok((lines(&batches), plan))
 }
 
 /// The sorted rows where range joins are switched off.
-async fn plain_answer(ctx: &SessionContext, sql: &str) -> Vec<String> {
+pub async fn plain_answer(ctx: &SessionContext, sql: &str) -> Vec<String> {
     set(ctx, "rmq.rewrite", "false");
     let (rows, plan) = answer(ctx, sql).await.expect(sql);
     set(ctx, "rmq.rewrite", "true");
     assert_eq!(found(&plan), [], "{sql}");
     rows
+}
+
+/// A partition that is read as a stream: no rule or operator sees its batches beforehand.
+#[derive(Debug)]
+struct Streamed {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+}
+
+impl PartitionStream for Streamed {
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn execute(&self, _context: Arc<TaskContext>) -> SendableRecordBatchStream {
+        let batches = stream::iter(self.batches.clone()).map(Ok);
+        Box::pin(RecordBatchStreamAdapter::new(
+            Arc::clone(&self.schema),
+            batches,
+        ))
+    }
+}
+
+/// Registers the rows and partitions of a table in memory as a table of streams, which may have the same name.
+fn register_streamed(ctx: &SessionContext, table: &str, name: &str) {
+    let provider = ctx.deregister_table(table).expect("the session has tables");
+    let provider = provider.expect("the table is registered");
+    let memory = provider
+        .downcast_ref::<MemTable>()
+        .expect("a table in memory");
+    let schema = memory.schema();
+    let partitions = memory.batches.iter().map(|batches| {
+        let batches = batches.try_read().expect("nobody writes").clone();
+        let schema = Arc::clone(&schema);
+        Arc::new(Streamed { schema, batches }) as _
+    });
+    let streamed = StreamingTable::try_new(Arc::clone(&schema), partitions.collect());
+    let streamed = Arc::new(streamed.expect("partitions of one schema"));
+    if name != table {
+        ctx.register_table(table, Arc::clone(&provider))
+            .expect("it was removed");
+    }
+    ctx.register_table(name, streamed)
+        .expect("the table is new");
 }
 
 /// The kind of ids of the probe side.
@@ -198,6 +251,9 @@ fn tables(random: &mut Random) -> (SessionContext, Ids) {
         _ => [rows / 4, rows / 3],
     };
     register_partitions(&ctx, "q", &probe, &blocks);
+    if random.below(2) == 0 {
+        register_streamed(&ctx, "q", "q");
+    }
     register_partitions(&ctx, "p", &build, &[built / 2, 3]);
     (ctx, like)
 }
@@ -377,7 +433,8 @@ impl MemoryPool for ForUniqueGroups {
     }
 }
 
-/// A session with a table `q` of 20,000 ascending ids in four partitions, a table `r` of the same in no order, and `p`.
+/// A session with a table `q` of 20,000 ascending ids in four partitions, a table `t` of the same rows that are not in memory, a table `r` of the
+/// same ids in no order, a table `s` with some ids twice, and `p`.
 async fn large(pool: Arc<dyn MemoryPool>) -> SessionContext {
     let config = SessionConfig::new()
         .with_target_partitions(4)
@@ -390,6 +447,7 @@ async fn large(pool: Arc<dyn MemoryPool>) -> SessionContext {
     let floats = cast(&id, &DataType::Float64).expect("numbers");
     let columns = [("id", Arc::clone(&id)), ("k", id), ("f", floats)];
     register_partitions(&ctx, "q", &columns, &parts);
+    register_streamed(&ctx, "q", "t");
     let mixed: Int64Array = (0..20_000).map(|i| i * 7919 % 20_000).collect();
     let mixed: ArrayRef = Arc::new(mixed);
     let columns = [("id", Arc::clone(&mixed)), ("k", mixed)];
@@ -443,7 +501,12 @@ async fn all_rows(plan: &Arc<dyn ExecutionPlan>, ctx: &SessionContext) -> Vec<St
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_analyze_says_what_was_found() {
     let ctx = large(unlimited()).await;
-    for (table, unique, replayed) in [("q", true, 0), ("r", false, 20_000), ("s", false, 20_000)] {
+    for (table, unique, replayed) in [
+        ("q", true, 0),
+        ("t", true, 0),
+        ("r", false, 20_000),
+        ("s", false, 20_000),
+    ] {
         let sql = lowest(table);
         let (rows, plan) = answer(&ctx, &sql).await.expect(&sql);
         assert_eq!(rows, plain_answer(&ctx, &sql).await, "{table}");
@@ -466,11 +529,15 @@ async fn without_memory_the_aggregate_runs() {
             used: AtomicUsize::new(0),
         });
         let ctx = large(Arc::clone(&pool) as _).await;
-        let (rows, plan) = answer(&ctx, &lowest("q")).await.expect("an answer");
-        assert_eq!(rows, plain_answer(&ctx, &lowest("q")).await);
+        let (rows, plan) = answer(&ctx, &lowest("t")).await.expect("an answer");
+        assert_eq!(rows, plain_answer(&ctx, &lowest("t")).await);
         assert_eq!(found(&plan), [Some(false)], "{limit} bytes");
         assert_eq!(rows_of(&plan, "ReplayExec"), 20_000);
         assert_eq!(pool.reserved(), 0, "{limit} bytes");
+        // Rows of a table in memory are not held.
+        let (held_rows, plan) = answer(&ctx, &lowest("q")).await.expect("an answer");
+        assert_eq!(held_rows, rows);
+        assert_eq!(found(&plan), [Some(true)], "{limit} bytes");
     }
 }
 
@@ -487,9 +554,9 @@ async fn little_memory_gives_the_same_rows_or_an_error() {
                 Arc::new(GreedyMemoryPool::new(bytes))
             };
             let ctx = large(Arc::clone(&pool)).await;
-            for table in ["q", "s"] {
+            for table in ["q", "t", "s"] {
                 match answer(&ctx, &lowest(table)).await {
-                    Ok((rows, _)) if table == "q" => {
+                    Ok((rows, _)) if table != "s" => {
                         assert_eq!(rows, expected, "{bytes} bytes");
                         answered += 1;
                     }
@@ -511,7 +578,7 @@ async fn a_cancelled_read_frees_its_memory() {
     let pool = unlimited();
     let ctx = large(Arc::clone(&pool) as _).await;
     for micros in [0, 200, 1000, 3000, 6000, 12_000] {
-        for table in ["q", "r", "s"] {
+        for table in ["q", "t", "r", "s"] {
             let sql = lowest(table);
             let plan = planned(&ctx, &sql).await.expect("a plan");
             let query = collect(plan, ctx.task_ctx());
@@ -524,7 +591,7 @@ async fn a_cancelled_read_frees_its_memory() {
 #[tokio::test]
 async fn an_error_of_the_input_reaches_all_partitions() {
     let ctx = large(unlimited()).await;
-    for table in ["q", "r"] {
+    for table in ["t", "r"] {
         let sql = lowest(&format!(
             "(SELECT id, k + 7 / (id - 12345) AS k FROM {table})"
         ));
@@ -548,7 +615,7 @@ async fn an_error_of_the_input_reaches_all_partitions() {
 #[tokio::test]
 async fn partitions_may_be_read_separately_or_not_at_all() {
     let ctx = large(unlimited()).await;
-    for table in ["q", "r"] {
+    for table in ["q", "t", "r"] {
         let sql = lowest(table);
         let expected = plain_answer(&ctx, &sql).await;
         let plan = planned(&ctx, &sql).await.expect("a plan");
@@ -572,28 +639,32 @@ async fn partitions_may_be_read_separately_or_not_at_all() {
         rows.dedup();
         assert!(rows.iter().all(|row| expected.binary_search(row).is_ok()));
     }
-    // Also in a run that executes only one partition.
-    let plan = planned(&ctx, &lowest("q")).await.expect("a plan");
-    let mut rows = vec![];
-    for partition in 0..4 {
-        let stream = plan.execute(partition, ctx.task_ctx()).expect("a stream");
-        rows.extend(lines(&stream.try_collect::<Vec<_>>().await.expect("rows")));
+    // Also in runs that execute only one partition each.
+    for table in ["q", "t"] {
+        let plan = planned(&ctx, &lowest(table)).await.expect("a plan");
+        let mut rows = vec![];
+        for partition in 0..4 {
+            let stream = plan.execute(partition, ctx.task_ctx()).expect("a stream");
+            rows.extend(lines(&stream.try_collect::<Vec<_>>().await.expect("rows")));
+        }
+        rows.sort_unstable();
+        assert_eq!(rows, plain_answer(&ctx, &lowest(table)).await);
     }
-    rows.sort_unstable();
-    assert_eq!(rows, plain_answer(&ctx, &lowest("q")).await);
 }
 
 #[tokio::test]
 async fn a_plan_can_run_again() {
     let ctx = large(unlimited()).await;
-    let plan = planned(&ctx, &lowest("q")).await.expect("a plan");
-    let first = all_rows(&plan, &ctx).await;
-    assert_eq!(first.len(), 20_000);
-    assert_eq!(all_rows(&plan, &ctx).await, first);
-    let task = ctx.task_ctx();
-    for _ in 0..2 {
-        let again = collect(Arc::clone(&plan), Arc::clone(&task)).await;
-        assert_eq!(lines(&again.expect("rows")), first);
+    for table in ["q", "t"] {
+        let plan = planned(&ctx, &lowest(table)).await.expect("a plan");
+        let first = all_rows(&plan, &ctx).await;
+        assert_eq!(first.len(), 20_000);
+        assert_eq!(all_rows(&plan, &ctx).await, first);
+        let task = ctx.task_ctx();
+        for _ in 0..2 {
+            let again = collect(Arc::clone(&plan), Arc::clone(&task)).await;
+            assert_eq!(lines(&again.expect("rows")), first);
+        }
     }
 }
 

@@ -24,14 +24,16 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
-use futures::stream::BoxStream;
+use futures::stream::{BoxStream, select_all};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::common::dictionaries::has_few_keys;
+use crate::exec::common::metrics::summary;
 use crate::exec::common::once_per_run::{OncePerRun, PerContext};
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::reader::{FirstAssignment, Grouping, ReadTask};
-use crate::exec::unique_groups::replay::{ReplayExec, ReservedBatch};
+use crate::exec::unique_groups::replay::ReplayExec;
+use crate::exec::unique_groups::source::SourceKeys;
 
 /// Computes the output of a grouped aggregate without a hash table if each input row is a group of its own.
 ///
@@ -44,8 +46,18 @@ pub struct UniqueGroupsExec {
     groups: Arc<SingletonGroups>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    reading: Arc<OncePerRun<ReadTask>>,
+    /// The table that the grouping columns come from, if it is in memory.
+    source: Option<SourceKeys>,
+    finding: Arc<OncePerRun<Finding>>,
     first_assignment: Arc<PerContext<FirstAssignment>>,
+}
+
+/// How a run finds out whether each row is a group.
+enum Finding {
+    /// The table that the rows come from shows it.
+    UniqueSource,
+    /// All rows are read first.
+    Reading(ReadTask),
 }
 
 impl UniqueGroupsExec {
@@ -81,16 +93,18 @@ impl UniqueGroupsExec {
         let properties = PlanProperties::new(
             equivalences,
             Partitioning::UnknownPartitioning(partitions),
-            EmissionType::Final,
+            EmissionType::Both,
             Boundedness::Bounded,
         );
         let properties = properties.with_scheduling_type(SchedulingType::Cooperative);
+        let source = SourceKeys::find(&groups.input, &groups.keys);
         Ok(Some(Self {
             aggregate: Arc::clone(aggregate),
+            source,
             groups: Arc::new(groups),
             properties: Arc::new(properties),
             metrics: ExecutionPlanMetricsSet::new(),
-            reading: Arc::default(),
+            finding: Arc::default(),
             first_assignment: Arc::default(),
         }))
     }
@@ -173,41 +187,49 @@ impl ExecutionPlan for UniqueGroupsExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let partitions = self.properties.partitioning.partition_count();
-        let run = self.reading.run(&context, partition, partitions);
+        let run = self.finding.run(&context, partition, partitions);
         let first_assignment = self.first_assignment.get(&context);
         let metrics = BaselineMetrics::new(&self.metrics, partition);
         let set = self.metrics.clone();
         let shared = Arc::clone(&first_assignment);
         let (groups, aggregate) = (Arc::clone(&self.groups), Arc::clone(&self.aggregate));
+        let source = self.source.clone();
         let batches = async move {
             let batch_size = context.session_config().batch_size();
-            let read_groups = Arc::clone(&groups);
+            let (found_groups, found_context) = (Arc::clone(&groups), Arc::clone(&context));
             let begin = || async move {
-                Ok(ReadTask::begin(
-                    read_groups,
-                    partitions,
-                    first_assignment,
-                    context,
-                    &set,
-                ))
+                if let Some(source) = source
+                    && source.is_unique(partitions).await?
+                {
+                    summary(&set).counter("unique_groups", 0).add(1);
+                    return Ok(Finding::UniqueSource);
+                }
+                let context = found_context;
+                let reading =
+                    ReadTask::begin(found_groups, partitions, first_assignment, context, &set);
+                Ok(Finding::Reading(reading))
             };
-            let reading = run.get(begin).await?;
-            let batches: BoxStream<'static, Result<RecordBatch>> =
-                match reading.groups().await?.as_ref() {
-                    Grouping::Singletons(rows) => stream::iter(GroupBatches {
-                        groups,
-                        rows: Grouping::take(rows, partition),
-                        ready: VecDeque::new(),
-                        batch_size,
-                        metrics,
-                    })
-                    .boxed(),
+            let rows = match &*run.get(begin).await? {
+                Finding::UniqueSource => {
+                    let input = &groups.input;
+                    let inputs = partition..input.output_partitioning().partition_count();
+                    let inputs = inputs.step_by(partitions);
+                    let inputs = inputs.map(|i| input.execute(i, Arc::clone(&context)));
+                    select_all(inputs.collect::<Result<Vec<_>>>()?).boxed()
+                }
+                Finding::Reading(reading) => match reading.groups().await?.as_ref() {
+                    Grouping::Singletons(rows) => {
+                        let rows = Grouping::take(rows, partition).into_iter();
+                        stream::iter(rows.map(|held| Ok(held.batch.clone()))).boxed()
+                    }
                     Grouping::Any(context) => {
                         let batches = aggregate.execute(partition, Arc::clone(context))?;
-                        batches.map(move |b| b.record_output(&metrics)).boxed()
+                        let batches = batches.map(move |b| b.record_output(&metrics));
+                        return Ok::<_, DataFusionError>(batches.boxed());
                     }
-                };
-            Ok::<_, DataFusionError>(batches)
+                },
+            };
+            Ok(GroupBatches::stream(groups, rows, batch_size, metrics))
         };
         let batches = stream::once(batches).try_flatten().inspect(move |_| {
             // Runs in this context share the assignment while one of them may still return rows.
@@ -244,7 +266,10 @@ impl ExecutionPlan for UniqueGroupsExec {
 /// The output of one partition: its rows as groups.
 struct GroupBatches {
     groups: Arc<SingletonGroups>,
-    rows: VecDeque<ReservedBatch>,
+    rows: BoxStream<'static, Result<RecordBatch>>,
+    /// Projected batches that are still too small together, and their number of rows.
+    pending: Vec<RecordBatch>,
+    pending_rows: usize,
     /// Batches to return next.
     ready: VecDeque<RecordBatch>,
     batch_size: usize,
@@ -252,18 +277,61 @@ struct GroupBatches {
 }
 
 impl GroupBatches {
-    /// Projects the next batches to `ready`; small ones are concatenated up to the batch size.
-    fn make_ready(&mut self, first: &ReservedBatch) -> Result<()> {
-        let mut rows = first.batch.num_rows();
-        let mut batches = vec![self.groups.groups(&first.batch)?];
-        while let Some(next) = self.rows.front() {
-            rows += next.batch.num_rows();
-            if rows > self.batch_size {
-                break;
+    /// Projects `rows` batch by batch; small batches are concatenated up to the batch size.
+    fn stream(
+        groups: Arc<SingletonGroups>,
+        rows: BoxStream<'static, Result<RecordBatch>>,
+        batch_size: usize,
+        metrics: BaselineMetrics,
+    ) -> BoxStream<'static, Result<RecordBatch>> {
+        let this = Self {
+            groups,
+            rows: rows.fuse().boxed(),
+            pending: vec![],
+            pending_rows: 0,
+            ready: VecDeque::new(),
+            batch_size,
+            metrics,
+        };
+        let batches = stream::try_unfold(this, |mut this| async {
+            let batch = this.next().await?;
+            Ok(batch.map(|batch| (batch, this)))
+        });
+        batches.boxed()
+    }
+
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        loop {
+            if let Some(batch) = self.ready.pop_front() {
+                return Ok(Some(batch.record_output(&self.metrics)));
             }
-            batches.push(self.groups.groups(&next.batch)?);
-            self.rows.pop_front();
+            let next = self.rows.try_next().await?;
+            let time = self.metrics.elapsed_compute().clone();
+            let _timer = time.timer();
+            match next {
+                Some(rows) if rows.num_rows() > 0 => self.add(self.groups.groups(&rows)?),
+                Some(_) => {}
+                None if self.pending.is_empty() => return Ok(None),
+                None => self.flush(),
+            }
         }
+    }
+
+    fn add(&mut self, batch: RecordBatch) {
+        if self.pending_rows + batch.num_rows() > self.batch_size {
+            self.flush();
+        }
+        self.pending_rows += batch.num_rows();
+        self.pending.push(batch);
+        if self.pending_rows >= self.batch_size {
+            self.flush();
+        }
+    }
+
+    /// Makes the pending batches ready.
+    fn flush(&mut self) {
+        self.pending_rows = 0;
+        let mut batches = std::mem::take(&mut self.pending);
         let mut fields = self.groups.schema.fields().iter();
         if batches.len() > 1
             && !fields.any(|field| has_few_keys(field.data_type()))
@@ -273,24 +341,5 @@ impl GroupBatches {
         }
         // Batches that cannot be concatenated, such as dictionaries whose key type is too narrow, where Arrow may panic, are returned as they are.
         self.ready.extend(batches);
-        Ok(())
-    }
-}
-
-impl Iterator for GroupBatches {
-    type Item = Result<RecordBatch>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.ready.is_empty() {
-            let first = self.rows.pop_front()?;
-            let time = self.metrics.elapsed_compute().clone();
-            let _timer = time.timer();
-            if let Err(error) = self.make_ready(&first) {
-                self.rows.clear();
-                return Some(Err(error));
-            }
-        }
-        let batch = self.ready.pop_front()?;
-        Some(Ok(batch.record_output(&self.metrics)))
     }
 }

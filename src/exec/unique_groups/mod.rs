@@ -5,23 +5,28 @@
 //!
 //! ```text
 //!   before                        after
-//!                                 UniqueGroupsExec          reads all rows; returns them if each is a group
+//!                                 UniqueGroupsExec          the rows, if each is a group
 //!   AggregateExec (1 or 2 steps)    AggregateExec …         runs otherwise
 //!     RangeJoinExec                   ReplayExec            first the rows that were read, then the rest
-//!                                       RangeJoinExec
+//!       probe side                      RangeJoinExec
+//!       build side                        probe side
+//!                                         build side
 //! ```
 //!
 //! 1. `pattern` finds out what the aggregate returns for a group of one row, and which grouping columns can show that no two rows are in one
 //!    group: integers and times.
-//! 2. `reader` reads all partitions of the input concurrently and reserves memory for the rows.
-//! 3. `ascending` checks each batch: a column has no value twice if it ascends in every batch and no two batches overlap in it.
-//! 4. If such a column remains at the end of the input, the rows are assigned to partitions in the order of that column, and each
-//!    batch is projected to the output (`exec`).
+//! 2. `ascending` checks batches: a column has no value twice if it ascends in every batch and no two batches overlap in it.
+//! 3. If grouping columns come unchanged from a table in memory, `source` checks the table's batches before any row is read, on as many threads as
+//!    there are partitions. If such a column has no duplicates, each partition of the input is projected to the output batch by batch (`exec`):
+//!    no row is held, and partitions do not wait for each other.
+//! 4. Otherwise `reader` reads all partitions of the input concurrently, reserves memory for the rows, and checks the batches. If a column without
+//!    duplicates remains at the end of the input, the rows are assigned to partitions in the order of that column, and projected.
 //! 5. If no such column remains, or memory does not suffice, reading stops. The aggregate runs over a `ReplayExec`, which returns the rows read
 //!    so far and then the rest of the input (`replay`).
 //!
-//! Time: one comparison per row and grouping column, O(n), and O(b log b) for b batches. Memory: the input's rows, at most half of what the memory
-//! pool has left. The first batch that contradicts ends the attempt, so the usual cost of a failed one is one batch.
+//! Time: one comparison per row and grouping column, O(n), and O(b log b) for b batches. Memory: none in step 3 but the bounds of each batch; in step 4 the
+//! input's rows, at most half of what the memory pool has left. The first batch that contradicts ends the attempt, so the usual cost of a failed one is
+//! one batch.
 
 pub(crate) mod ascending;
 pub(crate) mod exec;
@@ -29,3 +34,4 @@ pub(crate) mod pattern;
 pub(crate) mod reader;
 pub(crate) mod replay;
 pub(crate) mod rule;
+pub(crate) mod source;
