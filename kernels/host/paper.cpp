@@ -59,7 +59,18 @@ template <class K, class P, bool AT> void test_shape(Random& random) {
   test_one<K, P>("coalesced", random, 5, AT, coalesced<K, P, 16, 32, AT>, 1);
   test_one<K, P>("multi_load", random, 5, AT, multi_load<K, P, 16, 32, AT>, 16);
   test_one<K, P>("vector", random, 3, AT, vector<K, P, 8, AT>, 1);
-  test_one<K, P>("full_scan", random, 5, AT, full_scan<K, P, AT>, 32, random.one_in(2));
+  test_one<K, P>("full_scan", random, 5, AT, full_scan<K, P, AT>, 1, random.one_in(2));
+  test_one<K, P>("warp_scan", random, 5, AT, warp_scan<K, P, AT>, 32, random.one_in(2));
+  if constexpr (!AT) test_one<K, P>("no_shuffle", random, 5, AT, no_shuffle<K, P, 16, 32>, 1);
+}
+
+// A column whose bits are keys, as `atomic_min` needs, which also needs `values` filled.
+template <class K, class P> void test_atomic_min(Random& random) {
+  Column<K> column = random_column<K>(random_size(random, 5000), random);
+  column.storage = {0, 0};
+  column.valid.clear();
+  PaperLevels<K, P> built(column, 5, random.between(32, 300), false, true, random);
+  ask<K, P>("atomic_min", VALUE, column, random, atomic_min<K, P, 16, 32>, built.index, 16, 0xff);
 }
 
 template <class K> void test_width(Random& random) {
@@ -83,6 +94,10 @@ int main(int count, char** arguments) {
     test_width<u32>(random);
     test_width<u64>(random);
     test_width<u128>(random);
+    test_atomic_min<u32, u32>(random);
+    test_atomic_min<u32, u64>(random);
+    test_atomic_min<u64, u32>(random);
+    test_atomic_min<u64, u64>(random);
     test_heat_map<1, 8>(random);
     test_heat_map<2, 16>(random);
     test_heat_map<4, 128>(random);

@@ -6,7 +6,7 @@ use rmq_engine::cuda::rmq::index::KernelOutput;
 use crate::lab::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
 use crate::lab::kernel::KernelUnderTest;
 use crate::lab::limit::Ranges;
-use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, PaperKernel};
+use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
 
 use rmq_bench::data::{self, Data};
 use rmq_bench::workload::Workload;
@@ -24,7 +24,7 @@ const CHUNKS: [u32; 5] = [8, 16, 32, 64, 128];
 /// The most values that a full scan reads in one launch.
 const SCANNED: f64 = (1_u64 << 36) as f64;
 
-/// The longest range of a full scan: it keeps one warp busy for about a second.
+/// The longest range that a warp scans: it keeps one warp busy for about a second.
 const LONGEST_SCANNED: f64 = (1_u64 << 28) as f64;
 
 impl Kernel {
@@ -32,32 +32,49 @@ impl Kernel {
     fn paper(self) -> Option<PaperKernel> {
         match self {
             Self::Ours => None,
-            Self::Cl => Some(coalesced(BEST_COALESCED, true, false)),
-            Self::Vl => Some(PaperKernel::Vector { chunk: BEST_VECTOR }),
+            Self::Cl => Some(coalesced(BEST_COALESCED, Cooperation::Queue, false)),
+            Self::Vl => Some(PaperKernel::Vector {
+                chunk: BEST_VECTOR,
+                heat_map: false,
+            }),
             Self::FullScan => Some(PaperKernel::FullScan),
+            Self::WarpScan => Some(PaperKernel::WarpScan),
         }
     }
 
-    fn setting(self) -> Setting {
+    fn setting(self, cutoff: u64) -> Setting {
         match self {
-            Self::Cl => setting(BEST_COALESCED),
-            Self::Vl => setting((1, BEST_VECTOR)),
-            Self::Ours | Self::FullScan => Setting::default(),
+            Self::Cl => setting(BEST_COALESCED, cutoff),
+            Self::Vl => setting((1, BEST_VECTOR), cutoff),
+            Self::Ours | Self::FullScan | Self::WarpScan => Setting::default(),
+        }
+    }
+
+    /// The longest range that it is measured with, where it reads whole ranges: it takes about a second.
+    fn longest_scanned(self) -> Option<f64> {
+        match self {
+            Self::FullScan => Some((1_u64 << 23) as f64),
+            Self::WarpScan => Some(LONGEST_SCANNED),
+            Self::Ours | Self::Cl | Self::Vl => None,
         }
     }
 }
 
-fn coalesced((group, chunk): (u32, u32), queue: bool, heat_map: bool) -> PaperKernel {
+fn coalesced((group, chunk): (u32, u32), cooperation: Cooperation, heat_map: bool) -> PaperKernel {
     PaperKernel::Coalesced {
         group,
         chunk,
-        queue,
+        cooperation,
         heat_map,
     }
 }
 
-fn setting((group, chunk): (u32, u32)) -> Setting {
-    Setting { group, chunk }
+fn setting((group, chunk): (u32, u32), cutoff: u64) -> Setting {
+    Setting {
+        group,
+        chunk,
+        cutoff: cutoff.max(chunk.into()),
+    }
 }
 
 impl From<ResultKind> for KernelOutput {
@@ -165,13 +182,18 @@ struct Entry {
     contender: String,
     setting: Setting,
     kernel: KernelUnderTest,
-    /// Whether it reads whole ranges.
-    scans: bool,
+    /// The longest range that it is measured with, where it reads whole ranges.
+    longest_scanned: Option<f64>,
 }
 
 impl Bench<'_> {
     fn rounds(&self) -> u32 {
         self.run.args.rounds
+    }
+
+    /// The entries of the highest level in the paper's indexes, except where VL is measured with others.
+    fn cutoff(&self) -> u64 {
+        self.run.args.cutoff[0]
     }
 
     fn case(&self, result: ResultKind, workload: Workload) -> Case {
@@ -187,14 +209,10 @@ impl Bench<'_> {
         &self,
         paper: PaperKernel,
         result: ResultKind,
+        cutoff: u64,
     ) -> Result<KernelUnderTest, EngineError> {
-        self.lab.paper(
-            &self.column,
-            paper,
-            result.into(),
-            self.run.args.cutoff,
-            self.rounds(),
-        )
+        let rounds = self.rounds();
+        (self.lab).paper(&self.column, paper, result.into(), cutoff, rounds)
     }
 
     fn ours(&self, result: ResultKind) -> Result<KernelUnderTest, EngineError> {
@@ -207,7 +225,7 @@ impl Bench<'_> {
             contender: on_gpu(Kernel::Ours),
             setting: Setting::default(),
             kernel: self.ours(result)?,
-            scans: false,
+            longest_scanned: None,
         };
         let kernels = self.run.args.kernel.clone();
         let mut entries = Vec::new();
@@ -215,12 +233,23 @@ impl Bench<'_> {
             let Some(paper) = kernel.paper() else {
                 continue;
             };
-            entries.push(Entry {
-                contender: on_gpu(*kernel),
-                setting: kernel.setting(),
-                kernel: self.paper(paper, result)?,
-                scans: *kernel == Kernel::FullScan,
-            });
+            let cutoffs = match kernel {
+                Kernel::Vl => self.run.args.cutoff.clone(),
+                _ => vec![self.cutoff()],
+            };
+            for cutoff in cutoffs {
+                let setting = kernel.setting(cutoff);
+                entries.push(Entry {
+                    contender: if cutoff == self.cutoff() {
+                        on_gpu(*kernel)
+                    } else {
+                        format!("{}, t = {}", on_gpu(*kernel), setting.cutoff)
+                    },
+                    setting,
+                    kernel: self.paper(paper, result, setting.cutoff)?,
+                    longest_scanned: kernel.longest_scanned(),
+                });
+            }
         }
         let workloads = self.run.args.workload.clone();
         self.run
@@ -258,8 +287,8 @@ impl Bench<'_> {
             .progress
             .now(&format!("{}: {}", entry.contender, case.title()));
         let (mut count, mut rounds) = (1_u32 << self.run.args.batch, self.rounds());
-        if entry.scans {
-            let scanned = scanned(case.workload, case.rows(), count);
+        if let Some(longest) = entry.longest_scanned {
+            let scanned = scanned(case.workload, case.rows(), count, longest);
             let Some(fewer) = scanned else {
                 self.run.progress.done();
                 return Ok(());
@@ -286,15 +315,15 @@ impl Bench<'_> {
     ) -> Result<u64, EngineError> {
         let most = (1 << self.run.args.batch).min(1 << 20);
         // Medium ranges replace those that are too long for a full scan.
-        let (workload, count) = match scanned(workload, 1 << self.n, most) {
+        let (workload, count) = match scanned(workload, 1 << self.n, most, LONGEST_SCANNED) {
             Some(count) => (workload, count),
             None => {
-                let medium = scanned(Workload::Medium, 1 << self.n, most);
+                let medium = scanned(Workload::Medium, 1 << self.n, most, LONGEST_SCANNED);
                 (Workload::Medium, medium.unwrap_or(64))
             }
         };
         let bounds = self.bounds(workload)?;
-        let scan = self.paper(PaperKernel::FullScan, result)?;
+        let scan = self.paper(PaperKernel::WarpScan, result, self.cutoff())?;
         self.lab.answer(ours, &bounds, &self.reference, count, 1)?;
         self.lab.answer(&scan, &bounds, &self.answers, count, 1)?;
         self.differ(result, count)
@@ -357,20 +386,30 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures CL with and without warp-local queuing.
+    /// Measures the ways in which the threads of CL work together.
     fn queuing(&mut self, result: ResultKind) -> Result<(), EngineError> {
+        let mut ways = vec![
+            (Cooperation::Queue, "warp-local queuing"),
+            (Cooperation::MultiLoad, "multi-load"),
+        ];
+        if result == ResultKind::Value {
+            ways.push((Cooperation::NoShuffle, "without shuffles"));
+            ways.push((Cooperation::AtomicMin, "without warp intrinsics"));
+        }
         let workloads = self.run.args.workload.clone();
-        self.run.progress.expect(workloads.len() * 2);
+        self.run.progress.expect(workloads.len() * ways.len());
         for workload in workloads {
             let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
             self.set_reference(result, &bounds)?;
-            for (queue, name) in [(true, "warp-local queuing"), (false, "multi-load")] {
+            for (cooperation, name) in &ways {
+                let setting = setting(BEST_COALESCED, self.cutoff());
+                let kernel = coalesced(BEST_COALESCED, *cooperation, false);
                 let entry = Entry {
                     contender: format!("CL, {name}"),
-                    setting: setting(BEST_COALESCED),
-                    kernel: self.paper(coalesced(BEST_COALESCED, queue, false), result)?,
-                    scans: false,
+                    setting,
+                    kernel: self.paper(kernel, result, setting.cutoff)?,
+                    longest_scanned: None,
                 };
                 self.compare(Section::Queuing, case, &bounds, &entry)?;
             }
@@ -391,11 +430,13 @@ impl Bench<'_> {
             let pairs: Vec<_> = pairs.filter(|(group, chunk)| group <= chunk).collect();
             self.run.progress.expect(pairs.len());
             for pair in pairs {
+                let setting = setting(pair, self.cutoff());
+                let kernel = coalesced(pair, Cooperation::Queue, true);
                 let entry = Entry {
                     contender: "CL".to_owned(),
-                    setting: setting(pair),
-                    kernel: self.paper(coalesced(pair, true, true), result)?,
-                    scans: false,
+                    setting,
+                    kernel: self.paper(kernel, result, setting.cutoff)?,
+                    longest_scanned: None,
                 };
                 self.compare(Section::Heat, case, &bounds, &entry)?;
             }
@@ -404,8 +445,8 @@ impl Bench<'_> {
     }
 }
 
-/// Returns how many of `most` ranges a full scan reads in reasonable time; `None` if the ranges are too long.
-fn scanned(workload: Workload, n: usize, most: u32) -> Option<u32> {
+/// Returns how many of `most` ranges a full scan reads in reasonable time; `None` if there are ranges of more than `limit` values.
+fn scanned(workload: Workload, n: usize, most: u32, limit: f64) -> Option<u32> {
     let n = n as f64;
     let (mean, longest) = match workload {
         Workload::Small => (n.powf(0.3) * 1.05, n.powf(0.3) * 8.0),
@@ -414,7 +455,7 @@ fn scanned(workload: Workload, n: usize, most: u32) -> Option<u32> {
         Workload::Mixed => (n / 6.0 + n.powf(0.6), n),
     };
     let count = (SCANNED / mean).max(1024.0);
-    (longest <= LONGEST_SCANNED).then_some(most.min(count as u32))
+    (longest <= limit).then_some(most.min(count as u32))
 }
 
 impl From<Workload> for Ranges {

@@ -103,6 +103,8 @@ pub struct Setting {
     pub group: u32,
     /// Entries per chunk; 0 for kernels without chunks.
     pub chunk: u32,
+    /// Entries that the highest level has at most; 0 for kernels without levels.
+    pub cutoff: u64,
 }
 
 impl Record {
@@ -121,7 +123,7 @@ pub fn write_csv(records: &[Record], path: &Path) -> io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     writeln!(
         out,
-        "section,contender,group,chunk,key,data,result,workload,log2_n,queries,threads,seconds,ns_per_query,\
+        "section,contender,group,chunk,cutoff,key,data,result,workload,log2_n,queries,threads,seconds,ns_per_query,\
          build_ms,index_bytes,column_bytes,wrong"
     )?;
     for record in records {
@@ -129,11 +131,12 @@ pub fn write_csv(records: &[Record], path: &Path) -> io::Result<()> {
         let or_empty = |number: Option<String>| number.unwrap_or_default();
         writeln!(
             out,
-            "{},{},{},{},{},{},{},{},{},{},{},{:.9},{:.6},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{:.9},{:.6},{},{},{},{}",
             record.section.name(),
             record.contender.replace(',', ""),
             record.setting.group,
             record.setting.chunk,
+            record.setting.cutoff,
             case.key.name(),
             case.data.name(),
             case.result.name(),

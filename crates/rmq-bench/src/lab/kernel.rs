@@ -21,10 +21,14 @@ pub struct KernelUnderTest {
     pub build_seconds: f64,
     /// What the kernel writes: values or positions.
     pub output: KernelOutput,
+    /// Bytes of a value.
+    pub key_bytes: usize,
     /// Whether its positions take 64 bits.
     pub wide_positions: bool,
     /// Threads per query.
     pub threads: u64,
+    /// Whether values must be the greatest key before the launch, as threads combine their minima there.
+    pub combines_in_answers: bool,
 }
 
 /// The index that a kernel takes as its first argument.
@@ -92,6 +96,9 @@ impl Lab {
             ];
             // SAFETY: the arguments are those of all kernels that answer queries; the lengths of bounds and answers were checked.
             unsafe {
+                if kernel.combines_in_answers {
+                    (self.stream).memset(values, 0xFF, count as usize * kernel.key_bytes)?;
+                }
                 let threads = kernel.threads * u64::from(count);
                 self.stream.launch(kernel.function, threads, arguments)
             }

@@ -74,8 +74,10 @@ impl Lab {
             memory,
             build_seconds,
             output,
+            key_bytes: column.key_bytes,
             wide_positions,
             threads: 1,
+            combines_in_answers: false,
         })
     }
 }

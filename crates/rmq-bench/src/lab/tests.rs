@@ -8,7 +8,7 @@ use rmq_engine::cuda::rmq::index::KernelOutput;
 
 use super::device::{DeviceBounds, DeviceColumn, Lab};
 use super::kernel::KernelUnderTest;
-use super::paper::{BEST_COALESCED, BEST_VECTOR, PaperKernel};
+use super::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
 
 /// Opens the first device; `None` if there is none.
 fn open() -> Option<Lab> {
@@ -203,9 +203,15 @@ fn check<K: LabKey>(
 
 /// Tests a kernel, or the engine's for `None`, at all sizes and cutoffs, with both widths of positions.
 fn test_sizes<K: LabKey>(lab: &Lab, kernel: Option<PaperKernel>, outputs: &[KernelOutput]) {
-    let heat_map = matches!(kernel, Some(PaperKernel::Coalesced { heat_map: true, .. }));
+    let heat_map = matches!(
+        kernel,
+        Some(
+            PaperKernel::Coalesced { heat_map: true, .. }
+                | PaperKernel::Vector { heat_map: true, .. }
+        )
+    );
     let cutoffs = match kernel {
-        Some(PaperKernel::FullScan) | None => &CUTOFFS[..1],
+        Some(PaperKernel::FullScan | PaperKernel::WarpScan) | None => &CUTOFFS[..1],
         Some(_) => &CUTOFFS,
     };
     let mut random = Random(20_260_901);
@@ -246,34 +252,59 @@ fn test_kernel(kernel: Option<PaperKernel>) {
     test_sizes::<u64>(&lab, kernel, &outputs);
 }
 
-fn coalesced(queue: bool) -> PaperKernel {
+/// Tests a kernel that answers with values only.
+fn test_values(kernel: PaperKernel) {
+    let Some(lab) = open() else { return };
+    test_sizes::<u32>(&lab, Some(kernel), &[KernelOutput::Value]);
+    test_sizes::<u64>(&lab, Some(kernel), &[KernelOutput::Value]);
+}
+
+fn coalesced(cooperation: Cooperation) -> PaperKernel {
     let (group, chunk) = BEST_COALESCED;
     PaperKernel::Coalesced {
         group,
         chunk,
-        queue,
+        cooperation,
         heat_map: false,
     }
 }
 
 #[test]
 fn coalesced_loads_match_a_scan() {
-    test_kernel(Some(coalesced(true)));
+    test_kernel(Some(coalesced(Cooperation::Queue)));
 }
 
 #[test]
 fn multi_load_matches_a_scan() {
-    test_kernel(Some(coalesced(false)));
+    test_kernel(Some(coalesced(Cooperation::MultiLoad)));
+}
+
+#[test]
+fn coalesced_loads_without_shuffles_match_a_scan() {
+    test_values(coalesced(Cooperation::NoShuffle));
+}
+
+#[test]
+fn coalesced_loads_without_warp_intrinsics_match_a_scan() {
+    test_values(coalesced(Cooperation::AtomicMin));
 }
 
 #[test]
 fn vector_loads_match_a_scan() {
-    test_kernel(Some(PaperKernel::Vector { chunk: BEST_VECTOR }));
+    test_kernel(Some(PaperKernel::Vector {
+        chunk: BEST_VECTOR,
+        heat_map: false,
+    }));
 }
 
 #[test]
 fn full_scan_matches_a_scan_on_the_host() {
     test_kernel(Some(PaperKernel::FullScan));
+}
+
+#[test]
+fn full_scan_by_warps_matches_a_scan_on_the_host() {
+    test_kernel(Some(PaperKernel::WarpScan));
 }
 
 #[test]
@@ -285,14 +316,21 @@ fn our_kernel_matches_a_scan() {
 fn the_heat_map_matches_a_scan() {
     let Some(lab) = open() else { return };
     for (group, chunk) in [(1, 8), (2, 16), (8, 8), (32, 64), (4, 128)] {
-        for queue in [true, false] {
+        for cooperation in [Cooperation::Queue, Cooperation::MultiLoad] {
             let kernel = PaperKernel::Coalesced {
                 group,
                 chunk,
-                queue,
+                cooperation,
                 heat_map: true,
             };
             test_sizes::<u32>(&lab, Some(kernel), &[KernelOutput::Value]);
         }
+    }
+    for chunk in [8, 16, 32] {
+        let kernel = PaperKernel::Vector {
+            chunk,
+            heat_map: true,
+        };
+        test_sizes::<u32>(&lab, Some(kernel), &[KernelOutput::Value]);
     }
 }
