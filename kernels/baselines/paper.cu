@@ -19,17 +19,7 @@
 // greatest key in all of `values`. For `multi_load`, `atomic_min` and `warp_scan`, `valid` must be 0 before the launch. In the scans the column may
 // hold the original bits. With RMQ_HEAT_MAP this compiles to CL and VL with every G and C, for values of 32 bits only; otherwise G is 16 and C is 32
 // (CL) or 8 (VL).
-#include "../index.cuh"
-
-constexpr int PAPER_LEVELS = 12;
-
-// Passed to kernels by value. All levels hold keys and are padded to 16 bytes.
-struct PaperIndex {
-  Index column;                        // of which n, fold, flip, level[0], keyed and valid are used
-  const void* level[PAPER_LEVELS];     // level[0] is the column
-  const void* position[PAPER_LEVELS];  // of the leftmost minimum, from level[1] on, of type P; null without positions
-  u32 top;                             // the highest level
-};
+#include "paper.cuh"
 
 // The smallest key that a thread has seen. If AT, entries must be seen from left to right, and the leftmost minimum's entry is recorded.
 template <class K, class P, bool AT> struct Seen {
@@ -49,21 +39,7 @@ template <class K, class P, bool AT> struct Seen {
   }
 };
 
-// --- results ---
-
-// Writes the answer to query `q`; returns whether the range has a value.
-template <class K, class P, bool AT>
-__device__ __forceinline__ bool put(const Index& column, u32 q, P l, P r, K least, P position, K* values, i64* positions) {
-  bool some = l <= r;
-  u64 at = position;
-  if (some && Key<K>::same(least, Key<K>::max())) {
-    at = column.valid_levels ? next_valid(column, l) : l;
-    some = at <= r;
-  }
-  if (!AT || values != nullptr) store_streamed(values + q, Encoding<K>::of(column).decode(least));
-  if (AT) store_streamed(positions + q, some ? i64(at) : 0);
-  return some;
-}
+// --- minima of groups ---
 
 // Returns the minimum over the threads of a group to all of them.
 template <class K, class P, int GROUP, bool AT>
@@ -78,12 +54,6 @@ __device__ __forceinline__ K least_of_group(const PaperIndex& x, const Seen<K, P
     for (int step = GROUP / 2; step > 0; step /= 2) position = Key<P>::min(Key<P>::shuffle_xor(position, step), position);
   }
   return least;
-}
-
-template <class K> __device__ __forceinline__ K load_entry(const K* p) { return __ldg(p); }
-template <> __device__ __forceinline__ u128 load_entry(const u128* p) {
-  ulonglong2 bits = __ldg(reinterpret_cast<const ulonglong2*>(p));
-  return {bits.x, bits.y};
 }
 
 // --- CL: a group of threads reads neighbouring entries ---

@@ -37,7 +37,7 @@ pub struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "ours,cl,vl,full-scan,warp-scan"
+        default_value = "ours,cl,vl,lca,full-scan,warp-scan"
     )]
     pub kernel: Vec<Kernel>,
 
@@ -126,6 +126,8 @@ pub enum Kernel {
     Cl,
     /// GPU-RMQ (VL): vector loads
     Vl,
+    /// Lowest common ancestors in the Cartesian tree
+    Lca,
     /// No index: one thread reads a range from end to end, as published
     FullScan,
     /// No index: a warp reads a range from end to end
@@ -138,6 +140,7 @@ impl Kernel {
             Self::Ours => "ours",
             Self::Cl => "CL",
             Self::Vl => "VL",
+            Self::Lca => "LCA (inlabel)",
             Self::FullScan => "full scan",
             Self::WarpScan => "full scan by warps",
         }

@@ -104,6 +104,7 @@ fn search<K: IndexableKey>(
             seconds,
             build_seconds: Some(built.seconds),
             index_bytes: Some(index.index_bytes() as u64),
+            build_bytes: 0,
             wrong,
         });
     }

@@ -5,6 +5,7 @@ use rmq_engine::cuda::rmq::index::KernelOutput;
 
 use crate::lab::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
 use crate::lab::kernel::KernelUnderTest;
+use crate::lab::lca::MAX_LCA_ROWS;
 use crate::lab::limit::Ranges;
 use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
 
@@ -28,10 +29,10 @@ const SCANNED: f64 = (1_u64 << 36) as f64;
 const LONGEST_SCANNED: f64 = (1_u64 << 28) as f64;
 
 impl Kernel {
-    /// The paper's kernel with the best setting; `None` for ours.
+    /// The paper's kernel with its setting; `None` for those that have another index.
     fn paper(self) -> Option<PaperKernel> {
         match self {
-            Self::Ours => None,
+            Self::Ours | Self::Lca => None,
             Self::Cl => Some(coalesced(BEST_COALESCED, Cooperation::Queue, false)),
             Self::Vl => Some(PaperKernel::Vector {
                 chunk: BEST_VECTOR,
@@ -46,7 +47,7 @@ impl Kernel {
         match self {
             Self::Cl => setting(BEST_COALESCED, cutoff),
             Self::Vl => setting((1, BEST_VECTOR), cutoff),
-            Self::Ours | Self::FullScan | Self::WarpScan => Setting::default(),
+            Self::Ours | Self::Lca | Self::FullScan | Self::WarpScan => Setting::default(),
         }
     }
 
@@ -55,7 +56,7 @@ impl Kernel {
         match self {
             Self::FullScan => Some((1_u64 << 23) as f64),
             Self::WarpScan => Some(LONGEST_SCANNED),
-            Self::Ours | Self::Cl | Self::Vl => None,
+            Self::Ours | Self::Cl | Self::Vl | Self::Lca => None,
         }
     }
 }
@@ -230,6 +231,14 @@ impl Bench<'_> {
         let kernels = self.run.args.kernel.clone();
         let mut entries = Vec::new();
         for kernel in kernels.iter().filter(|kernel| **kernel != Kernel::Ours) {
+            if *kernel == Kernel::Lca && self.column.rows <= MAX_LCA_ROWS {
+                entries.push(Entry {
+                    contender: on_gpu(*kernel),
+                    setting: Setting::default(),
+                    kernel: (self.lab).lca(&self.column, result.into(), self.rounds())?,
+                    longest_scanned: None,
+                });
+            }
             let Some(paper) = kernel.paper() else {
                 continue;
             };
@@ -348,6 +357,7 @@ impl Bench<'_> {
             seconds,
             build_seconds: None,
             index_bytes: None,
+            build_bytes: 0,
             wrong: 0,
         });
         self.run.progress.done();
@@ -373,6 +383,7 @@ impl Bench<'_> {
             seconds,
             build_seconds: Some(entry.kernel.build_seconds),
             index_bytes: Some(entry.kernel.index_bytes()),
+            build_bytes: entry.kernel.build_bytes,
             wrong,
         });
         self.run.progress.done();

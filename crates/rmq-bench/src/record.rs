@@ -92,6 +92,8 @@ pub struct Record {
     pub build_seconds: Option<f64>,
     /// The size of the index without the column.
     pub index_bytes: Option<u64>,
+    /// The bytes that only the build needed.
+    pub build_bytes: u64,
     /// The number of answers that differ from the reference.
     pub wrong: u64,
 }
@@ -124,14 +126,14 @@ pub fn write_csv(records: &[Record], path: &Path) -> io::Result<()> {
     writeln!(
         out,
         "section,contender,group,chunk,cutoff,key,data,result,workload,log2_n,queries,threads,seconds,ns_per_query,\
-         build_ms,index_bytes,column_bytes,wrong"
+         build_ms,index_bytes,build_bytes,column_bytes,wrong"
     )?;
     for record in records {
         let case = &record.case;
         let or_empty = |number: Option<String>| number.unwrap_or_default();
         writeln!(
             out,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{:.9},{:.6},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{:.9},{:.6},{},{},{},{},{}",
             record.section.name(),
             record.contender.replace(',', ""),
             record.setting.group,
@@ -152,6 +154,7 @@ pub fn write_csv(records: &[Record], path: &Path) -> io::Result<()> {
                     .map(|seconds| format!("{:.4}", seconds * 1e3))
             ),
             or_empty(record.index_bytes.map(|bytes| bytes.to_string())),
+            record.build_bytes,
             case.column_bytes(),
             record.wrong,
         )?;

@@ -8,6 +8,7 @@ use rmq_engine::cuda::rmq::index::KernelOutput;
 use rmq_engine::cuda::rmq::layout::DeviceIndex;
 
 use super::device::{DeviceAnswers, DeviceBounds, Lab};
+use super::lca::LcaIndex;
 use super::paper_index::PaperIndex;
 
 /// A kernel with its index, ready to answer queries.
@@ -19,6 +20,8 @@ pub struct KernelUnderTest {
     pub memory: DeviceMemory,
     /// The time of building the index, with the column in place.
     pub build_seconds: f64,
+    /// Bytes that only the build needed.
+    pub build_bytes: u64,
     /// What the kernel writes: values or positions.
     pub output: KernelOutput,
     /// Bytes of a value.
@@ -38,6 +41,8 @@ pub enum KernelIndex {
     Engine(Box<DeviceIndex>),
     /// That of the paper's kernels.
     Paper(Box<PaperIndex>),
+    /// A Cartesian tree.
+    Lca(Box<LcaIndex>),
 }
 
 impl KernelUnderTest {
@@ -83,6 +88,7 @@ impl Lab {
         let index = match &kernel.index {
             KernelIndex::Engine(index) => argument(&**index),
             KernelIndex::Paper(index) => argument(&**index),
+            KernelIndex::Lca(index) => argument(&**index),
         };
         self.time(rounds, || {
             let arguments = [

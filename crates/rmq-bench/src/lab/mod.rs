@@ -6,6 +6,7 @@
 pub mod device;
 pub mod event;
 pub mod kernel;
+pub mod lca;
 pub mod limit;
 pub mod ours;
 pub mod paper;

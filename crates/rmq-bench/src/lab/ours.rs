@@ -73,6 +73,7 @@ impl Lab {
             index: KernelIndex::Engine(Box::new(index)),
             memory,
             build_seconds,
+            build_bytes: 0,
             output,
             key_bytes: column.key_bytes,
             wide_positions,

@@ -132,9 +132,9 @@ impl PaperKernel {
 }
 
 /// An index, not yet filled.
-struct Levels {
-    index: PaperIndex,
-    memory: DeviceMemory,
+pub(super) struct Levels {
+    pub(super) index: PaperIndex,
+    pub(super) memory: DeviceMemory,
     /// Entries of each level.
     entries: Vec<u64>,
     /// The binary logarithm of the entries of a chunk.
@@ -164,9 +164,7 @@ impl Lab {
         let build_seconds = if levels.index.top == 0 {
             0.0
         } else {
-            let kind = if positions { width } else { "value" };
-            let build = format!("paper_build_{key}_{kind}");
-            let build = self.gpu.modules.function(PAPER, &build)?;
+            let build = self.levels_kernel(column, if positions { width } else { "value" })?;
             self.time(rounds, || self.fill(&levels, build))?
         };
         Ok(KernelUnderTest {
@@ -174,6 +172,7 @@ impl Lab {
             index: KernelIndex::Paper(Box::new(levels.index)),
             memory: levels.memory,
             build_seconds,
+            build_bytes: 0,
             output,
             key_bytes: column.key_bytes,
             wide_positions: column.wide_positions,
@@ -182,8 +181,19 @@ impl Lab {
         })
     }
 
+    /// Returns the kernel that fills levels of minima, with positions of that width or for values alone.
+    pub(super) fn levels_kernel(
+        &self,
+        column: &DeviceColumn,
+        kind: &str,
+    ) -> Result<Function, EngineError> {
+        let key = if column.key_bytes == 4 { "u32" } else { "u64" };
+        let name = format!("paper_build_{key}_{kind}");
+        self.gpu.modules.function(PAPER, &name)
+    }
+
     /// Allocates the levels of an index.
-    fn levels(
+    pub(super) fn levels(
         &self,
         column: &DeviceColumn,
         kernel: PaperKernel,
@@ -241,7 +251,7 @@ impl Lab {
     }
 
     /// Enqueues the build of all levels.
-    fn fill(&self, levels: &Levels, build: Function) -> Result<(), EngineError> {
+    pub(super) fn fill(&self, levels: &Levels, build: Function) -> Result<(), EngineError> {
         for k in 1..=levels.index.top {
             let (index, entries) = (&levels.index, levels.entries[k as usize]);
             let arguments = [argument(index), argument(&k), argument(&levels.shift)];

@@ -8,6 +8,7 @@ use rmq_engine::cuda::rmq::index::KernelOutput;
 
 use super::device::{DeviceBounds, DeviceColumn, Lab};
 use super::kernel::KernelUnderTest;
+use super::limit::Ranges;
 use super::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
 
 /// Opens the first device; `None` if there is none.
@@ -201,18 +202,28 @@ fn check<K: LabKey>(
     }
 }
 
-/// Tests a kernel, or the engine's for `None`, at all sizes and cutoffs, with both widths of positions.
-fn test_sizes<K: LabKey>(lab: &Lab, kernel: Option<PaperKernel>, outputs: &[KernelOutput]) {
-    let heat_map = matches!(
-        kernel,
-        Some(
-            PaperKernel::Coalesced { heat_map: true, .. }
-                | PaperKernel::Vector { heat_map: true, .. }
-        )
+/// What is tested.
+#[derive(Debug, Clone, Copy)]
+enum Tested {
+    Ours,
+    Lca,
+    Paper(PaperKernel),
+}
+
+/// Tests a kernel at all sizes and cutoffs, with both widths of positions.
+fn test_sizes<K: LabKey>(lab: &Lab, tested: Tested, outputs: &[KernelOutput]) {
+    // The heat map and trees have kernels with positions of 32 bits only.
+    let narrow_only = matches!(
+        tested,
+        Tested::Lca
+            | Tested::Paper(
+                PaperKernel::Coalesced { heat_map: true, .. }
+                    | PaperKernel::Vector { heat_map: true, .. }
+            )
     );
-    let cutoffs = match kernel {
-        Some(PaperKernel::FullScan | PaperKernel::WarpScan) | None => &CUTOFFS[..1],
-        Some(_) => &CUTOFFS,
+    let cutoffs = match tested {
+        Tested::Paper(PaperKernel::Coalesced { .. } | PaperKernel::Vector { .. }) => &CUTOFFS,
+        _ => &CUTOFFS[..1],
     };
     let mut random = Random(20_260_901);
     let mut sizes = vec![1, 2, 3];
@@ -222,21 +233,21 @@ fn test_sizes<K: LabKey>(lab: &Lab, kernel: Option<PaperKernel>, outputs: &[Kern
         let keys = keys::<K>(pattern, n, &mut random);
         let ranges = ranges(n, &mut random);
         for wide_positions in [false, true] {
-            // The heat map has kernels with positions of 32 bits only.
-            if wide_positions && heat_map {
+            if wide_positions && narrow_only {
                 continue;
             }
             let column = upload_column(lab, &keys, wide_positions);
             let bounds = upload_bounds(lab, &ranges, wide_positions);
             for output in outputs {
                 for cutoff in cutoffs {
-                    let prepared = match kernel {
-                        Some(kernel) => lab.paper(&column, kernel, *output, *cutoff, 1),
-                        None => lab.ours(&column, *output, 1),
+                    let prepared = match tested {
+                        Tested::Paper(kernel) => lab.paper(&column, kernel, *output, *cutoff, 1),
+                        Tested::Ours => lab.ours(&column, *output, 1),
+                        Tested::Lca => lab.lca(&column, *output, 1),
                     };
                     let prepared = prepared.expect("it fits");
                     let what = format!(
-                        "{kernel:?}, {output:?}, n {n}, {pattern:?}, cutoff {cutoff}, wide {wide_positions}"
+                        "{tested:?}, {output:?}, n {n}, {pattern:?}, cutoff {cutoff}, wide {wide_positions}"
                     );
                     check(lab, &prepared, &bounds, &keys, &ranges, &what);
                 }
@@ -245,18 +256,18 @@ fn test_sizes<K: LabKey>(lab: &Lab, kernel: Option<PaperKernel>, outputs: &[Kern
     }
 }
 
-fn test_kernel(kernel: Option<PaperKernel>) {
+fn test_kernel(tested: Tested) {
     let Some(lab) = open() else { return };
     let outputs = [KernelOutput::Value, KernelOutput::Position];
-    test_sizes::<u32>(&lab, kernel, &outputs);
-    test_sizes::<u64>(&lab, kernel, &outputs);
+    test_sizes::<u32>(&lab, tested, &outputs);
+    test_sizes::<u64>(&lab, tested, &outputs);
 }
 
 /// Tests a kernel that answers with values only.
 fn test_values(kernel: PaperKernel) {
     let Some(lab) = open() else { return };
-    test_sizes::<u32>(&lab, Some(kernel), &[KernelOutput::Value]);
-    test_sizes::<u64>(&lab, Some(kernel), &[KernelOutput::Value]);
+    test_sizes::<u32>(&lab, Tested::Paper(kernel), &[KernelOutput::Value]);
+    test_sizes::<u64>(&lab, Tested::Paper(kernel), &[KernelOutput::Value]);
 }
 
 fn coalesced(cooperation: Cooperation) -> PaperKernel {
@@ -271,12 +282,12 @@ fn coalesced(cooperation: Cooperation) -> PaperKernel {
 
 #[test]
 fn coalesced_loads_match_a_scan() {
-    test_kernel(Some(coalesced(Cooperation::Queue)));
+    test_kernel(Tested::Paper(coalesced(Cooperation::Queue)));
 }
 
 #[test]
 fn multi_load_matches_a_scan() {
-    test_kernel(Some(coalesced(Cooperation::MultiLoad)));
+    test_kernel(Tested::Paper(coalesced(Cooperation::MultiLoad)));
 }
 
 #[test]
@@ -291,7 +302,7 @@ fn coalesced_loads_without_warp_intrinsics_match_a_scan() {
 
 #[test]
 fn vector_loads_match_a_scan() {
-    test_kernel(Some(PaperKernel::Vector {
+    test_kernel(Tested::Paper(PaperKernel::Vector {
         chunk: BEST_VECTOR,
         heat_map: false,
     }));
@@ -299,17 +310,44 @@ fn vector_loads_match_a_scan() {
 
 #[test]
 fn full_scan_matches_a_scan_on_the_host() {
-    test_kernel(Some(PaperKernel::FullScan));
+    test_kernel(Tested::Paper(PaperKernel::FullScan));
 }
 
 #[test]
 fn full_scan_by_warps_matches_a_scan_on_the_host() {
-    test_kernel(Some(PaperKernel::WarpScan));
+    test_kernel(Tested::Paper(PaperKernel::WarpScan));
+}
+
+#[test]
+fn lowest_common_ancestors_match_a_scan() {
+    test_kernel(Tested::Lca);
+}
+
+/// More values than one scan of sums covers.
+#[test]
+fn a_large_tree_has_our_answers() {
+    let Some(lab) = open() else { return };
+    let count = 1 << 20;
+    let column = lab.column((5 << 20) + 77, 4).expect("it fits");
+    lab.fill_uniform(&column).expect("the device works");
+    let bounds = lab.bounds(Ranges::Mixed, &column, count).expect("it fits");
+    for output in [KernelOutput::Value, KernelOutput::Position] {
+        let mut both = Vec::new();
+        for kernel in [lab.ours(&column, output, 1), lab.lca(&column, output, 1)] {
+            let answers = lab.answers(count).expect("it fits");
+            let kernel = kernel.expect("it fits");
+            lab.answer(&kernel, &bounds, &answers, count, 1)
+                .expect("the device works");
+            both.push(answers);
+        }
+        let wrong = lab.differ(&both[0], &both[1], output, 4, count);
+        assert_eq!(wrong.expect("the device works"), 0, "{output:?}");
+    }
 }
 
 #[test]
 fn our_kernel_matches_a_scan() {
-    test_kernel(None);
+    test_kernel(Tested::Ours);
 }
 
 #[test]
@@ -323,7 +361,7 @@ fn the_heat_map_matches_a_scan() {
                 cooperation,
                 heat_map: true,
             };
-            test_sizes::<u32>(&lab, Some(kernel), &[KernelOutput::Value]);
+            test_sizes::<u32>(&lab, Tested::Paper(kernel), &[KernelOutput::Value]);
         }
     }
     for chunk in [8, 16, 32] {
@@ -331,6 +369,6 @@ fn the_heat_map_matches_a_scan() {
             chunk,
             heat_map: true,
         };
-        test_sizes::<u32>(&lab, Some(kernel), &[KernelOutput::Value]);
+        test_sizes::<u32>(&lab, Tested::Paper(kernel), &[KernelOutput::Value]);
     }
 }
