@@ -100,6 +100,8 @@ pub enum Measure {
     Heat,
     /// GPU-RMQ (CL) with warp-local queuing, with multi-load, without shuffles, without warp intrinsics
     Queuing,
+    /// Succinct indexes on the CPU beside our engine, by number of threads
+    Succinct,
     /// From host memory to host memory, by number of threads
     Trip,
     /// Rows and queries from which on the GPU is faster than the CPU

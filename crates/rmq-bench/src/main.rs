@@ -20,6 +20,7 @@ mod batches;
 mod cpu;
 mod crossover;
 mod gpu;
+mod hrmq;
 mod index;
 mod key_search;
 mod lab;
@@ -28,6 +29,7 @@ mod record;
 mod report;
 mod run;
 mod sections;
+mod succinct;
 mod trip;
 
 use std::error::Error;

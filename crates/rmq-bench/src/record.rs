@@ -61,6 +61,8 @@ pub enum Section {
     Queuing,
     Trip,
     Crossover,
+    /// Succinct indexes on the CPU beside our engine, by number of threads.
+    Succinct,
 }
 
 impl Section {
@@ -72,6 +74,7 @@ impl Section {
             Self::Queuing => "queuing",
             Self::Trip => "trip",
             Self::Crossover => "crossover",
+            Self::Succinct => "succinct",
         }
     }
 }

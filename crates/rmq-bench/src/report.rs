@@ -115,8 +115,14 @@ pub fn tables(records: &[Record]) -> Vec<Table> {
         tables.extend(group.sizes.iter().map(|n| heat(&group, *n)));
     }
     for group in groups(records, &[Section::Trip]) {
-        tables.extend(group.sizes.iter().map(|n| trip(&group, *n)));
+        let title = "Host to host, million queries a second";
+        tables.extend(group.sizes.iter().map(|n| by_threads(title, &group, *n)));
     }
+    for group in groups(records, &[Section::Succinct]) {
+        let title = "Succinct indexes on the CPU, million queries a second";
+        tables.extend(group.sizes.iter().map(|n| by_threads(title, &group, *n)));
+    }
+    tables.extend(succinct_indexes(records));
     tables
 }
 
@@ -208,17 +214,11 @@ fn build_and_memory(group: &Group<'_>) -> Vec<Table> {
 }
 
 /// Queries per second by number of threads.
-fn trip(group: &Group<'_>, n: u32) -> Table {
+fn by_threads(title: &str, group: &Group<'_>, n: u32) -> Table {
     let records = group.records.iter().filter(|record| record.case.n == n);
     let threads: BTreeSet<u32> = records.map(|record| record.threads).collect();
     let header = std::iter::once("threads".to_owned()).chain(threads.iter().map(u32::to_string));
-    let mut table = Table::new(
-        format!(
-            "Host to host, million queries a second: {}, n = 2^{n}",
-            group.title
-        ),
-        header,
-    );
+    let mut table = Table::new(format!("{title}: {}, n = 2^{n}", group.title), header);
     for contender in &group.contenders {
         let cell = |threads: &u32| {
             let mut records = group.records.iter();
@@ -230,6 +230,31 @@ fn trip(group: &Group<'_>, n: u32) -> Table {
         table.row(*contender, threads.iter().map(cell));
     }
     table
+}
+
+/// Build times and sizes of the succinct indexes.
+fn succinct_indexes(records: &[Record]) -> Option<Table> {
+    let header = ["", "build, ms", "index, MB", "bits a value"];
+    let title = "Succinct indexes on the CPU: the index";
+    let mut table = Table::new(title, header.map(str::to_owned));
+    let mut seen = BTreeSet::new();
+    for record in records {
+        let (contender, n) = (&record.contender, record.case.n);
+        if record.section != Section::Succinct || !seen.insert((contender, record.case.key, n)) {
+            continue;
+        }
+        let bytes = record.index_bytes.unwrap_or_default() as f64;
+        let key = record.case.key.name();
+        table.row(
+            format!("{contender}, {key}, {}", power_of_two(n)),
+            [
+                or_dash(record.build_seconds.map(|seconds| seconds * 1e3)),
+                three_digits(bytes / 1e6),
+                three_digits(bytes * 8.0 / record.case.rows() as f64),
+            ],
+        );
+    }
+    (!table.is_empty()).then_some(table)
 }
 
 /// Nanoseconds per query of CL over sizes of groups and chunks.

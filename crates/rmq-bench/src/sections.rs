@@ -7,7 +7,7 @@ use rmq_engine::cuda::{CudaEngine, CudaOptions};
 use crate::args::{Args, EngineKind, Measure};
 use crate::lab::device::Lab;
 use crate::run::Run;
-use crate::{cpu, crossover, gpu, key_search, trip};
+use crate::{cpu, crossover, gpu, key_search, succinct, trip};
 
 /// Measures all sections that `args` name.
 pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
@@ -15,6 +15,9 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
     let lab = open_lab(&mut run);
     if run.args.measures(Measure::Search) && run.args.uses(EngineKind::Cpu) {
         cpu::measure(&mut run)?;
+    }
+    if run.args.measures(Measure::Succinct) && run.args.uses(EngineKind::Cpu) {
+        succinct::measure(&mut run)?;
     }
     if let Some(lab) = &lab {
         gpu::measure(&mut run, lab)?;
