@@ -96,7 +96,9 @@ pub struct Args {
 pub enum Measure {
     /// Nanoseconds per query of each kernel and engine, with build time and memory
     Search,
-    /// GPU-RMQ (CL) over group sizes and chunk sizes
+    /// Random reads of groups of threads on the GPU
+    Reads,
+    /// GPU-RMQ (CL) over group sizes and chunk sizes, (VL) over chunk sizes
     Heat,
     /// GPU-RMQ (CL) with warp-local queuing, with multi-load, without shuffles, without warp intrinsics
     Queuing,

@@ -14,13 +14,17 @@ use rmq_bench::workload::Workload;
 
 use crate::args::{Kernel, Measure, ResultKind, Width};
 use crate::index::IndexableKey;
+use crate::model::ReadModel;
 use crate::record::{Case, Record, Section, Setting};
-use crate::report::{LIMIT, on_gpu};
+use crate::report::{TWO_READS, on_gpu};
 use crate::run::Run;
 
 /// Threads of a group and entries of a chunk in the heat map. There are kernels for the pairs whose chunk is not smaller than the group.
 const GROUPS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const CHUNKS: [u32; 5] = [8, 16, 32, 64, 128];
+
+/// Entries of a chunk of VL in the heat map.
+const VECTOR_CHUNKS: [u32; 3] = [8, 16, 32];
 
 /// The most values that a full scan reads in one launch.
 const SCANNED: f64 = (1_u64 << 36) as f64;
@@ -91,6 +95,7 @@ impl From<ResultKind> for KernelOutput {
 struct Bench<'a> {
     run: &'a mut Run,
     lab: &'a Lab,
+    model: Option<&'a mut ReadModel>,
     column: DeviceColumn,
     key: Width,
     data: Data,
@@ -109,10 +114,14 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
     if !sections.iter().any(|section| run.args.measures(*section)) {
         return Ok(());
     }
+    let mut model = match run.args.measures(Measure::Search) {
+        true => Some(ReadModel::new(run, lab)?),
+        false => None,
+    };
     for key in run.args.key.clone() {
         for n in run.args.n.clone() {
             for data in run.args.data.clone() {
-                match on_column(run, lab, key, n, data) {
+                match on_column(run, lab, model.as_mut(), key, n, data) {
                     Err(EngineError::DeviceMemory { .. }) => run.progress.say(&format!(
                         "not measured on the GPU, whose memory is too small: {} {} values, n = 2^{n}",
                         data.name(),
@@ -123,10 +132,20 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
             }
         }
     }
+    if let Some(model) = model {
+        model.finish(run);
+    }
     Ok(())
 }
 
-fn on_column(run: &mut Run, lab: &Lab, key: Width, n: u32, data: Data) -> Result<(), EngineError> {
+fn on_column(
+    run: &mut Run,
+    lab: &Lab,
+    model: Option<&mut ReadModel>,
+    key: Width,
+    n: u32,
+    data: Data,
+) -> Result<(), EngineError> {
     run.progress
         .now(&format!("GPU: a column of 2^{n} {} values", data.name()));
     let column = lab.column(1 << n, key.bytes())?;
@@ -145,6 +164,7 @@ fn on_column(run: &mut Run, lab: &Lab, key: Width, n: u32, data: Data) -> Result
         reference: lab.answers(most)?,
         answers: lab.answers(most)?,
         run,
+        model,
     };
     for result in bench.run.args.result.clone() {
         if bench.run.args.measures(Measure::Search) {
@@ -277,6 +297,12 @@ impl Bench<'_> {
             let seconds =
                 (self.lab).answer(&ours.kernel, &bounds, &self.reference, count, rounds)?;
             self.record(Section::Search, case, &ours, count, seconds, wrong);
+            if let Some(model) = self.model.as_mut()
+                && (self.key, result) == (Width::U32, ResultKind::Value)
+            {
+                let search = (&ours.kernel, &bounds);
+                model.add(self.run, self.lab, case, &self.column, search)?;
+            }
             for entry in &entries {
                 self.compare(Section::Search, case, &bounds, entry)?;
             }
@@ -350,7 +376,7 @@ impl Bench<'_> {
         self.run.found(Record {
             section: Section::Limit,
             case,
-            contender: LIMIT.to_owned(),
+            contender: TWO_READS.to_owned(),
             setting: Setting::default(),
             queries: count.into(),
             threads: 0,
@@ -428,7 +454,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures CL over sizes of groups and chunks.
+    /// Measures CL over sizes of groups and chunks, and VL over those of chunks.
     fn heat(&mut self, result: ResultKind) -> Result<(), EngineError> {
         let workloads = self.run.args.workload.clone();
         for workload in workloads {
@@ -439,12 +465,20 @@ impl Bench<'_> {
                 .iter()
                 .flat_map(|group| CHUNKS.map(|chunk| (*group, chunk)));
             let pairs: Vec<_> = pairs.filter(|(group, chunk)| group <= chunk).collect();
-            self.run.progress.expect(pairs.len());
-            for pair in pairs {
+            let coalesced = pairs.iter().map(|pair| {
+                let kernel = coalesced(*pair, Cooperation::Queue, true);
+                ("CL", *pair, kernel)
+            });
+            let vector = VECTOR_CHUNKS.map(|chunk| {
+                let heat_map = true;
+                ("VL", (1, chunk), PaperKernel::Vector { chunk, heat_map })
+            });
+            let kernels: Vec<_> = coalesced.chain(vector).collect();
+            self.run.progress.expect(kernels.len());
+            for (contender, pair, kernel) in kernels {
                 let setting = setting(pair, self.cutoff());
-                let kernel = coalesced(pair, Cooperation::Queue, true);
                 let entry = Entry {
-                    contender: "CL".to_owned(),
+                    contender: contender.to_owned(),
                     setting,
                     kernel: self.paper(kernel, result, setting.cutoff)?,
                     longest_scanned: None,

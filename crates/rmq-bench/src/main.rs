@@ -24,6 +24,7 @@ mod hrmq;
 mod index;
 mod key_search;
 mod lab;
+mod model;
 mod progress;
 mod record;
 mod report;

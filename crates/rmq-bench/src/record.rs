@@ -55,8 +55,10 @@ impl Case {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Section {
     Search,
-    /// Two random reads per query, a lower bound for searches that read both ends of a range.
+    /// Two random reads per query, and the model of our search.
     Limit,
+    /// Random reads of groups of threads.
+    Reads,
     Heat,
     Queuing,
     Trip,
@@ -70,6 +72,7 @@ impl Section {
         match self {
             Self::Search => "search",
             Self::Limit => "limit",
+            Self::Reads => "reads",
             Self::Heat => "heat",
             Self::Queuing => "queuing",
             Self::Trip => "trip",

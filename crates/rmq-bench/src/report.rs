@@ -9,8 +9,13 @@ use rmq_bench::workload::Workload;
 use crate::args::{Kernel, ResultKind, Width};
 use crate::record::{Case, Record, Section};
 
-/// The name of the limit among contenders.
-pub const LIMIT: &str = "limit: two 128-byte reads";
+/// Among contenders, a kernel that reads the two lines which hold the ends of a range.
+pub const TWO_READS: &str = "two random reads of 128 bytes";
+
+/// Among contenders, the model of our search, and its parts.
+pub const MODEL: &str = "model of ours: all reads";
+pub const MODEL_CACHES: &str = "model of ours: caches";
+pub const MODEL_DRAM: &str = "model of ours: memory";
 
 /// Names a kernel among contenders.
 pub fn on_gpu(kernel: Kernel) -> String {
@@ -96,8 +101,10 @@ fn or_dash(number: Option<f64>) -> String {
 pub fn tables(records: &[Record]) -> Vec<Table> {
     let mut tables = Vec::new();
     let searches = groups(records, &[Section::Limit, Section::Search]);
+    let heat_maps = groups(records, &[Section::Heat]);
     for group in &searches {
-        tables.push(search(group));
+        let heat_map = heat_maps.iter().find(|heat| heat.key == group.key);
+        tables.push(search(group, heat_map));
     }
     tables.extend(ratios(&searches));
     let mut seen = BTreeSet::new();
@@ -111,8 +118,8 @@ pub fn tables(records: &[Record]) -> Vec<Table> {
     for group in groups(records, &[Section::Queuing]) {
         tables.push(group.ns_table("Warp-local queuing, ns a query"));
     }
-    for group in groups(records, &[Section::Heat]) {
-        tables.extend(group.sizes.iter().map(|n| heat(&group, *n)));
+    for group in &heat_maps {
+        tables.extend(group.sizes.iter().map(|n| heat(group, *n)));
     }
     for group in groups(records, &[Section::Trip]) {
         let title = "Host to host, million queries a second";
@@ -127,10 +134,11 @@ pub fn tables(records: &[Record]) -> Vec<Table> {
 }
 
 /// Nanoseconds per query of each contender, and ratios of our kernel to the others.
-fn search(group: &Group<'_>) -> Table {
+fn search(group: &Group<'_>, heat_map: Option<&Group<'_>>) -> Table {
     let mut table = group.ns_table("ns a query");
     let ours = on_gpu(Kernel::Ours);
-    let by_limit = |n: &u32| Some(group.ns(&ours, *n)? / group.ns(LIMIT, *n)?);
+    let by_reads = |n: &u32| Some(group.ns(&ours, *n)? / group.ns(TWO_READS, *n)?);
+    let by_model = |n: &u32| Some(group.ns(&ours, *n)? / group.ns(MODEL, *n)?);
     let by_paper = |n: &u32| {
         let (cl, vl) = (
             group.ns(&on_gpu(Kernel::Cl), *n),
@@ -145,8 +153,18 @@ fn search(group: &Group<'_>) -> Table {
             table.row(name, cells.into_iter().map(or_dash));
         }
     };
-    ratio("ours: times the limit", &by_limit);
-    ratio("ours: times faster than the better of CL and VL", &by_paper);
+    let by_best = |n: &u32| {
+        let tuned = heat_map?.records.iter().filter(|one| one.case.n == *n);
+        let best = tuned.map(|one| one.ns_per_query()).reduce(f64::min)?;
+        Some(best / group.ns(&ours, *n)?)
+    };
+    ratio("ours: times the model", &by_model);
+    ratio("ours: times two random reads", &by_reads);
+    ratio(
+        "ours: times faster than the better of CL and VL, paper's parameters",
+        &by_paper,
+    );
+    ratio("ours: times faster than the best of the heat map", &by_best);
     table
 }
 
@@ -257,27 +275,38 @@ fn succinct_indexes(records: &[Record]) -> Option<Table> {
     (!table.is_empty()).then_some(table)
 }
 
-/// Nanoseconds per query of CL over sizes of groups and chunks.
+/// Nanoseconds per query of CL over sizes of groups and chunks, and of VL over those of chunks.
 fn heat(group: &Group<'_>, n: u32) -> Table {
     let records = || group.records.iter().filter(|record| record.case.n == n);
-    let group_sizes: BTreeSet<u32> = records().map(|record| record.setting.group).collect();
+    let rows: BTreeSet<(&str, u32)> = records()
+        .map(|record| (record.contender.as_str(), record.setting.group))
+        .collect();
+    let best = records().map(|one| one.ns_per_query()).reduce(f64::min);
     let chunk_sizes: BTreeSet<u32> = records().map(|record| record.setting.chunk).collect();
     let title = format!(
-        "GPU-RMQ (CL), ns a query: {}, n = {}",
+        "GPU-RMQ, ns a query, in brackets times the best: {}, n = {}",
         group.title,
         power_of_two(n)
     );
-    let header = std::iter::once("group \\ chunk".to_owned());
+    let header = std::iter::once("threads of a group \\ entries of a chunk".to_owned());
     let mut table = Table::new(title, header.chain(chunk_sizes.iter().map(u32::to_string)));
-    for group in &group_sizes {
+    for (contender, group) in rows {
         let cell = |chunk: &u32| {
-            let mut records = records();
-            let setting = (*group, *chunk);
-            let found =
-                records.find(|record| (record.setting.group, record.setting.chunk) == setting);
-            or_dash(found.map(|record| record.ns_per_query()))
+            let found = records().find(|record| {
+                let setting = record.setting;
+                record.contender == contender && (setting.group, setting.chunk) == (group, *chunk)
+            });
+            let ns = found.map(|record| record.ns_per_query());
+            let (Some(ns), Some(best)) = (ns, best) else {
+                return "-".to_owned();
+            };
+            format!("{} ({:.2})", three_digits(ns), ns / best)
         };
-        table.row(group.to_string(), chunk_sizes.iter().map(cell));
+        let name = match contender {
+            "CL" => format!("CL, {group}"),
+            _ => contender.to_owned(),
+        };
+        table.row(name, chunk_sizes.iter().map(cell));
     }
     table
 }

@@ -7,7 +7,7 @@ use rmq_engine::cuda::{CudaEngine, CudaOptions};
 use crate::args::{Args, EngineKind, Measure};
 use crate::lab::device::Lab;
 use crate::run::Run;
-use crate::{cpu, crossover, gpu, key_search, succinct, trip};
+use crate::{cpu, crossover, gpu, key_search, model, succinct, trip};
 
 /// Measures all sections that `args` name.
 pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
@@ -20,6 +20,9 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
         succinct::measure(&mut run)?;
     }
     if let Some(lab) = &lab {
+        if run.args.measures(Measure::Reads) {
+            model::measure_groups(&mut run, lab)?;
+        }
         gpu::measure(&mut run, lab)?;
     }
     if run.args.measures(Measure::Keys) {

@@ -29,7 +29,8 @@ pub enum Ranges {
 const SEED: u64 = 777;
 
 impl Lab {
-    fn limit(&self, name: &str) -> Result<Function, EngineError> {
+    /// Returns a kernel of `limit.cu`.
+    pub(super) fn limit(&self, name: &str) -> Result<Function, EngineError> {
         self.gpu.modules.function(LIMIT, name)
     }
 
@@ -84,8 +85,7 @@ impl Lab {
         Ok(bounds)
     }
 
-    /// Returns the seconds for reading, for each of `count` ranges, the two lines of 128 bytes that hold its ends: the least that a search reads
-    /// unless higher levels have the answer. The median of `rounds`.
+    /// Returns the seconds for reading, for each of `count` ranges, the two lines of 128 bytes that hold its ends. The median of `rounds`.
     ///
     /// # Errors
     /// Those of the driver.

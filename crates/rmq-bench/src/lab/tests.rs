@@ -6,6 +6,7 @@ use rmq_engine::EngineError;
 use rmq_engine::cuda::memory::device_memory::DeviceMemory;
 use rmq_engine::cuda::rmq::index::KernelOutput;
 
+use super::access::AccessPattern;
 use super::device::{DeviceBounds, DeviceColumn, Lab};
 use super::kernel::KernelUnderTest;
 use super::limit::Ranges;
@@ -342,6 +343,40 @@ fn a_large_tree_has_our_answers() {
         }
         let wrong = lab.differ(&both[0], &both[1], output, 4, count);
         assert_eq!(wrong.expect("the device works"), 0, "{output:?}");
+    }
+}
+
+#[test]
+fn counted_searches_have_the_answers_of_the_device() {
+    let Some(lab) = open() else { return };
+    let count = 1 << 12;
+    for n in [70_000, (17 << 20) + 5] {
+        let column = lab.column(n, 4).expect("it fits");
+        lab.fill_uniform(&column).expect("the device works");
+        let ours = lab.ours(&column, KernelOutput::Value, 1).expect("it fits");
+        let bounds = lab.bounds(Ranges::Mixed, &column, count).expect("it fits");
+        let answers = lab.answers(count).expect("it fits");
+        lab.answer(&ours, &bounds, &answers, count, 1)
+            .expect("the device works");
+        let words = |memory, count| lab.words(memory, count).expect("the device works");
+        let index = lab.host_index(&column, &ours).expect("the device works");
+        let values = words(&column.memory, n as usize);
+        let (left, right) = (words(&bounds.left, 1 << 12), words(&bounds.right, 1 << 12));
+        let mut pattern = AccessPattern::new(&index);
+        for (i, found) in words(&answers.values, 1 << 12).into_iter().enumerate() {
+            let (l, r) = (left[i].into(), right[i].into());
+            let counted = index.search(l, r, Some(&values), &mut pattern);
+            assert_eq!(counted, found, "n {n}, {l}..={r}");
+        }
+    }
+}
+
+#[test]
+fn what_reads_cost_is_measured() {
+    let Some(lab) = open() else { return };
+    let costs = lab.unit_costs(1).expect("the device works");
+    for cost in [costs.entry, costs.half, costs.line] {
+        assert!(cost.l2 > 0.0 && cost.dram > 0.0, "{costs:?}");
     }
 }
 
