@@ -16,12 +16,13 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "search")]
     pub measure: Vec<Measure>,
 
-    /// Values of the column, as powers of two [default: 20,24,28,30,33; the CPU stops at 28]
+    /// Values of the column, as powers of two [default: 20,24,28,30,33, of the paper 20,22,24,26,28,30,31,33; the CPU stops at 28, with the
+    /// paper's default at 26]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=36))]
     pub n: Vec<u32>,
 
-    /// Lengths of the ranges
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "mixed")]
+    /// Lengths of the ranges [default: mixed, of the paper all]
+    #[arg(long, value_enum, value_delimiter = ',')]
     pub workload: Vec<Workload>,
 
     /// Values of the column; a search nearly always stops early only in uniform ones and walks
@@ -89,11 +90,17 @@ pub struct Args {
     /// The longest column in host memory, as a power of two.
     #[arg(skip)]
     pub max_host_n: u32,
+
+    /// Whether all figures of the paper are measured.
+    #[arg(skip)]
+    pub paper: bool,
 }
 
 /// A section of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
+    /// All figures of the paper: search with all lengths of ranges, reads, heat, queuing, succinct
+    Paper,
     /// Nanoseconds per query of each kernel and engine, with build time and memory
     Search,
     /// Random reads of groups of threads on the GPU
@@ -197,15 +204,36 @@ impl Width {
 impl Args {
     /// Fills in what depends on other arguments or on the machine.
     pub fn with_defaults(mut self) -> Self {
+        self.paper = self.measures(Measure::Paper);
+        if self.paper {
+            let figures = [
+                Measure::Search,
+                Measure::Reads,
+                Measure::Heat,
+                Measure::Queuing,
+                Measure::Succinct,
+            ];
+            self.measure.extend(figures);
+        }
+        if self.workload.is_empty() {
+            self.workload.push(Workload::Mixed);
+            if self.paper {
+                (self.workload).extend([Workload::Small, Workload::Medium, Workload::Large]);
+            }
+        }
         if self.quick {
             if self.n.is_empty() {
                 self.n = vec![14, 16, 18];
             }
             self.batch = self.batch.min(18);
-            self.cpu_batch = self.cpu_batch.min(16);
+            self.cpu_batch = self.cpu_batch.min(if self.paper { 13 } else { 16 });
             self.rounds = self.rounds.min(3);
         }
-        self.max_host_n = 36;
+        self.max_host_n = if self.paper { 28 } else { 36 };
+        if self.n.is_empty() && self.paper {
+            self.n = vec![20, 22, 24, 26, 28, 30, 31, 33];
+            self.max_host_n = 26;
+        }
         if self.n.is_empty() {
             self.n = vec![20, 24, 28, 30, 33];
             self.max_host_n = 28;
@@ -223,6 +251,14 @@ impl Args {
 
     pub fn measures(&self, measure: Measure) -> bool {
         self.measure.contains(&measure)
+    }
+
+    /// Returns the lengths of ranges for figures that the paper has for one only.
+    pub fn first_workload(&self) -> Vec<Workload> {
+        match self.paper {
+            true => vec![self.workload[0]],
+            false => self.workload.clone(),
+        }
     }
 
     pub fn uses(&self, engine: EngineKind) -> bool {

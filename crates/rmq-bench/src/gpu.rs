@@ -7,80 +7,23 @@ use crate::lab::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
 use crate::lab::kernel::KernelUnderTest;
 use crate::lab::lca::MAX_LCA_ROWS;
 use crate::lab::limit::Ranges;
-use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
+use crate::lab::paper::{BEST_COALESCED, PaperKernel};
 
 use rmq_bench::data::{self, Data};
 use rmq_bench::workload::Workload;
 
 use crate::args::{Kernel, Measure, ResultKind, Width};
 use crate::index::IndexableKey;
+use crate::kernels::{
+    LONGEST_SCANNED, coalesced, column_steps, heat_map, in_heat_map, search_steps, setting, ways,
+};
 use crate::model::ReadModel;
 use crate::record::{Case, Record, Section, Setting};
 use crate::report::{TWO_READS, on_gpu};
 use crate::run::Run;
 
-/// Threads of a group and entries of a chunk in the heat map. There are kernels for the pairs whose chunk is not smaller than the group.
-const GROUPS: [u32; 6] = [1, 2, 4, 8, 16, 32];
-const CHUNKS: [u32; 5] = [8, 16, 32, 64, 128];
-
-/// Entries of a chunk of VL in the heat map.
-const VECTOR_CHUNKS: [u32; 3] = [8, 16, 32];
-
 /// The most values that a full scan reads in one launch.
 const SCANNED: f64 = (1_u64 << 36) as f64;
-
-/// The longest range that a warp scans: it keeps one warp busy for about a second.
-const LONGEST_SCANNED: f64 = (1_u64 << 28) as f64;
-
-impl Kernel {
-    /// The paper's kernel with its setting; `None` for those that have another index.
-    fn paper(self) -> Option<PaperKernel> {
-        match self {
-            Self::Ours | Self::Lca => None,
-            Self::Cl => Some(coalesced(BEST_COALESCED, Cooperation::Queue, false)),
-            Self::Vl => Some(PaperKernel::Vector {
-                chunk: BEST_VECTOR,
-                heat_map: false,
-            }),
-            Self::FullScan => Some(PaperKernel::FullScan),
-            Self::WarpScan => Some(PaperKernel::WarpScan),
-        }
-    }
-
-    fn setting(self, cutoff: u64) -> Setting {
-        match self {
-            Self::Cl => setting(BEST_COALESCED, cutoff),
-            Self::Vl => setting((1, BEST_VECTOR), cutoff),
-            Self::Ours | Self::Lca | Self::FullScan | Self::WarpScan => Setting::default(),
-        }
-    }
-
-    /// The longest range that it is measured with, where it reads whole ranges: it takes about a second.
-    fn longest_scanned(self) -> Option<f64> {
-        match self {
-            Self::FullScan => Some((1_u64 << 23) as f64),
-            Self::WarpScan => Some(LONGEST_SCANNED),
-            Self::Ours | Self::Cl | Self::Vl | Self::Lca => None,
-        }
-    }
-}
-
-fn coalesced((group, chunk): (u32, u32), cooperation: Cooperation, heat_map: bool) -> PaperKernel {
-    PaperKernel::Coalesced {
-        group,
-        chunk,
-        cooperation,
-        heat_map,
-    }
-}
-
-fn setting((group, chunk): (u32, u32), cutoff: u64) -> Setting {
-    Setting {
-        group,
-        chunk,
-        cutoff: cutoff.max(chunk.into()),
-    }
-}
 
 impl From<ResultKind> for KernelOutput {
     fn from(result: ResultKind) -> Self {
@@ -121,12 +64,17 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
     for key in run.args.key.clone() {
         for n in run.args.n.clone() {
             for data in run.args.data.clone() {
+                let before = run.progress.steps();
                 match on_column(run, lab, model.as_mut(), key, n, data) {
-                    Err(EngineError::DeviceMemory { .. }) => run.progress.say(&format!(
-                        "not measured on the GPU, whose memory is too small: {} {} values, n = 2^{n}",
-                        data.name(),
-                        key.name()
-                    )),
+                    Err(EngineError::DeviceMemory { .. }) => {
+                        let steps = before + column_steps(&run.args, key, n);
+                        run.progress.skip_to(steps);
+                        run.progress.say(&format!(
+                            "not measured further on the GPU, whose memory is too small: {} {} values, n = 2^{n}",
+                            data.name(),
+                            key.name()
+                        ));
+                    }
                     other => other?,
                 }
             }
@@ -173,8 +121,7 @@ fn on_column(
         if bench.run.args.measures(Measure::Queuing) {
             bench.queuing(result)?;
         }
-        let in_heat_map = key == Width::U32 && result == ResultKind::Value && n < 32;
-        if bench.run.args.measures(Measure::Heat) && in_heat_map {
+        if bench.run.args.measures(Measure::Heat) && in_heat_map(key, n, result) {
             bench.heat(result)?;
         }
     }
@@ -240,6 +187,41 @@ impl Bench<'_> {
         self.lab.ours(&self.column, result.into(), self.rounds())
     }
 
+    /// Returns the names under which a kernel is measured beside ours, with its settings.
+    fn contenders(&self, kernel: Kernel) -> Vec<(String, Setting)> {
+        let cutoffs = match kernel {
+            Kernel::Ours => &[],
+            Kernel::Vl => &self.run.args.cutoff[..],
+            _ => &self.run.args.cutoff[..1],
+        };
+        let named = |cutoff: &u64| {
+            let (name, setting) = (on_gpu(kernel), kernel.setting(*cutoff));
+            if *cutoff == self.cutoff() {
+                (name, setting)
+            } else {
+                (format!("{name}, t = {}", setting.cutoff), setting)
+            }
+        };
+        cutoffs.iter().map(named).collect()
+    }
+
+    /// Builds the index of a kernel other than ours; `None` if it has none for such a column.
+    fn prepare(
+        &self,
+        kernel: Kernel,
+        setting: Setting,
+        result: ResultKind,
+    ) -> Result<Option<KernelUnderTest>, EngineError> {
+        if kernel == Kernel::Lca && self.column.rows <= MAX_LCA_ROWS {
+            let tree = (self.lab).lca(&self.column, result.into(), self.rounds())?;
+            return Ok(Some(tree));
+        }
+        let paper = kernel.paper();
+        paper
+            .map(|paper| self.paper(paper, result, setting.cutoff))
+            .transpose()
+    }
+
     /// Measures the requested kernels on each workload, and the limit of the hardware.
     fn search(&mut self, result: ResultKind) -> Result<(), EngineError> {
         let ours = Entry {
@@ -248,42 +230,29 @@ impl Bench<'_> {
             kernel: self.ours(result)?,
             longest_scanned: None,
         };
-        let kernels = self.run.args.kernel.clone();
         let mut entries = Vec::new();
-        for kernel in kernels.iter().filter(|kernel| **kernel != Kernel::Ours) {
-            if *kernel == Kernel::Lca && self.column.rows <= MAX_LCA_ROWS {
-                entries.push(Entry {
-                    contender: on_gpu(*kernel),
-                    setting: Setting::default(),
-                    kernel: (self.lab).lca(&self.column, result.into(), self.rounds())?,
-                    longest_scanned: None,
-                });
-            }
-            let Some(paper) = kernel.paper() else {
-                continue;
-            };
-            let cutoffs = match kernel {
-                Kernel::Vl => self.run.args.cutoff.clone(),
-                _ => vec![self.cutoff()],
-            };
-            for cutoff in cutoffs {
-                let setting = kernel.setting(cutoff);
-                entries.push(Entry {
-                    contender: if cutoff == self.cutoff() {
-                        on_gpu(*kernel)
-                    } else {
-                        format!("{}, t = {}", on_gpu(*kernel), setting.cutoff)
-                    },
-                    setting,
-                    kernel: self.paper(paper, result, setting.cutoff)?,
-                    longest_scanned: kernel.longest_scanned(),
-                });
+        for kernel in self.run.args.kernel.clone() {
+            for (contender, setting) in self.contenders(kernel) {
+                match self.prepare(kernel, setting, result) {
+                    Ok(Some(prepared)) => entries.push(Entry {
+                        contender,
+                        setting,
+                        kernel: prepared,
+                        longest_scanned: kernel.longest_scanned(),
+                    }),
+                    Ok(None) => {}
+                    Err(EngineError::DeviceMemory { .. }) => self.run.progress.say(&format!(
+                        "not measured, the GPU's memory is too small: {contender}, n = 2^{}",
+                        self.n
+                    )),
+                    Err(error) => return Err(error),
+                }
             }
         }
         let workloads = self.run.args.workload.clone();
-        self.run
-            .progress
-            .expect(workloads.len() * (entries.len() + 2));
+        let planned = search_steps(&self.run.args);
+        let missing = planned - workloads.len() * (entries.len() + 2);
+        self.run.progress.skip(missing);
         for workload in workloads {
             let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
@@ -425,23 +394,14 @@ impl Bench<'_> {
 
     /// Measures the ways in which the threads of CL work together.
     fn queuing(&mut self, result: ResultKind) -> Result<(), EngineError> {
-        let mut ways = vec![
-            (Cooperation::Queue, "warp-local queuing"),
-            (Cooperation::MultiLoad, "multi-load"),
-        ];
-        if result == ResultKind::Value {
-            ways.push((Cooperation::NoShuffle, "without shuffles"));
-            ways.push((Cooperation::AtomicMin, "without warp intrinsics"));
-        }
-        let workloads = self.run.args.workload.clone();
-        self.run.progress.expect(workloads.len() * ways.len());
+        let workloads = self.run.args.first_workload();
         for workload in workloads {
             let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
             self.set_reference(result, &bounds)?;
-            for (cooperation, name) in &ways {
+            for (cooperation, name) in ways(result) {
                 let setting = setting(BEST_COALESCED, self.cutoff());
-                let kernel = coalesced(BEST_COALESCED, *cooperation, false);
+                let kernel = coalesced(BEST_COALESCED, cooperation, false);
                 let entry = Entry {
                     contender: format!("CL, {name}"),
                     setting,
@@ -456,26 +416,11 @@ impl Bench<'_> {
 
     /// Measures CL over sizes of groups and chunks, and VL over those of chunks.
     fn heat(&mut self, result: ResultKind) -> Result<(), EngineError> {
-        let workloads = self.run.args.workload.clone();
-        for workload in workloads {
+        for workload in self.run.args.first_workload() {
             let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
             self.set_reference(result, &bounds)?;
-            let pairs = GROUPS
-                .iter()
-                .flat_map(|group| CHUNKS.map(|chunk| (*group, chunk)));
-            let pairs: Vec<_> = pairs.filter(|(group, chunk)| group <= chunk).collect();
-            let coalesced = pairs.iter().map(|pair| {
-                let kernel = coalesced(*pair, Cooperation::Queue, true);
-                ("CL", *pair, kernel)
-            });
-            let vector = VECTOR_CHUNKS.map(|chunk| {
-                let heat_map = true;
-                ("VL", (1, chunk), PaperKernel::Vector { chunk, heat_map })
-            });
-            let kernels: Vec<_> = coalesced.chain(vector).collect();
-            self.run.progress.expect(kernels.len());
-            for (contender, pair, kernel) in kernels {
+            for (contender, pair, kernel) in heat_map() {
                 let setting = setting(pair, self.cutoff());
                 let entry = Entry {
                     contender: contender.to_owned(),

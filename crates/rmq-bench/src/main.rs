@@ -22,6 +22,7 @@ mod crossover;
 mod gpu;
 mod hrmq;
 mod index;
+mod kernels;
 mod key_search;
 mod lab;
 mod model;
@@ -66,7 +67,8 @@ fn compare(args: Args) -> Result<bool, Box<dyn Error>> {
         let _ = write!(text, "\n{}", table.markdown());
     }
     fs::write(out.join("report.md"), &text)?;
-    record::write_csv(&run.records, &out.join("results.csv"))?;
+    let (cpu, csv) = (run::describe_cpu(), out.join("results.csv"));
+    record::write_csv(&run.records, &cpu, &run.gpu, &csv)?;
     if markdown {
         print!("{text}");
     } else {

@@ -133,12 +133,14 @@ fn record(
 /// Threads of a group in the paper's figure of coalesced reads.
 const GROUPS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 
+/// The number of steps of [`measure_groups`].
+pub const GROUP_STEPS: usize = 2 * GROUPS.len();
+
 /// Measures random reads of groups of threads, each thread 4 bytes, from the L2 cache and from the device's memory.
 ///
 /// # Errors
 /// Those of the driver.
 pub fn measure_groups(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
-    run.progress.expect(2 * GROUPS.len());
     let memory = lab.random_memory()?;
     let header = [
         "threads of a group",

@@ -126,20 +126,21 @@ impl Record {
     }
 }
 
-/// Writes all records as comma-separated values. `plot.py` draws them.
-pub fn write_csv(records: &[Record], path: &Path) -> io::Result<()> {
+/// Writes all records of a machine as comma-separated values. `plot.py` draws them.
+pub fn write_csv(records: &[Record], cpu: &str, gpu: &str, path: &Path) -> io::Result<()> {
+    let (cpu, gpu) = (cpu.replace(',', ";"), gpu.replace(',', ";"));
     let mut out = BufWriter::new(File::create(path)?);
     writeln!(
         out,
         "section,contender,group,chunk,cutoff,key,data,result,workload,log2_n,queries,threads,seconds,ns_per_query,\
-         build_ms,index_bytes,build_bytes,column_bytes,wrong"
+         build_ms,index_bytes,build_bytes,column_bytes,wrong,cpu,gpu"
     )?;
     for record in records {
         let case = &record.case;
         let or_empty = |number: Option<String>| number.unwrap_or_default();
         writeln!(
             out,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{:.9},{:.6},{},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{:.9},{:.6},{},{},{},{},{},{cpu},{gpu}",
             record.section.name(),
             record.contender.replace(',', ""),
             record.setting.group,

@@ -13,6 +13,8 @@ pub struct Run {
     pub progress: Progress,
     /// The hardware, in lines.
     pub machine: Vec<String>,
+    /// The device, with its memory and driver; empty without one.
+    pub gpu: String,
     pub records: Vec<Record>,
     /// Tables that are not computed from the records.
     pub tables: Vec<Table>,
@@ -25,6 +27,7 @@ impl Run {
             args,
             progress: Progress::new(),
             machine: vec![describe_cpu()],
+            gpu: String::new(),
             records: Vec::new(),
             tables: Vec::new(),
         }
@@ -69,7 +72,7 @@ impl Run {
 }
 
 /// Names the CPU and its threads.
-fn describe_cpu() -> String {
+pub fn describe_cpu() -> String {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info

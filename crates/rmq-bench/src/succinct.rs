@@ -110,6 +110,19 @@ fn succinct<K: IndexableKey, F: FindMinimum + 'static>(
     }
 }
 
+/// The most queries, as a power of two: succinct indexes answer about a million a second.
+const MAX_BATCH: u32 = 18;
+
+/// The indexes that are measured.
+const CONTENDERS: usize = 3;
+
+/// Returns the number of steps of all columns.
+pub fn steps(run: &Run) -> usize {
+    let args = &run.args;
+    let columns: usize = args.key.iter().map(|key| run.host_sizes(*key).len()).sum();
+    columns * args.result.len() * args.workload.len() * args.threads.len() * CONTENDERS
+}
+
 /// Measures all columns that fit in host memory.
 pub fn measure(run: &mut Run) -> Result<(), Box<dyn Error>> {
     for key in run.args.key.clone() {
@@ -126,8 +139,6 @@ pub fn measure(run: &mut Run) -> Result<(), Box<dyn Error>> {
 fn measure_column<K: IndexableKey>(run: &mut Run, key: Width, n: u32) -> Result<(), EngineError> {
     let data = run.args.data[0];
     let (results, workloads) = (run.args.result.clone(), run.args.workload.clone());
-    let steps = 3 * results.len() * workloads.len() * run.args.threads.len();
-    run.progress.expect(steps);
     run.progress
         .now(&format!("succinct indexes: a column of 2^{n} values"));
     let values = Arc::new(data::column::<K>(data, 1 << n));
@@ -138,7 +149,7 @@ fn measure_column<K: IndexableKey>(run: &mut Run, key: Width, n: u32) -> Result<
         threads: run.threads() as usize,
     };
     let engine = K::build(&CpuEngine::new(), engine_column, &options)?;
-    let contenders = [
+    let contenders: [_; CONTENDERS] = [
         Built {
             contender: "CPU",
             index: engine,
@@ -152,7 +163,7 @@ fn measure_column<K: IndexableKey>(run: &mut Run, key: Width, n: u32) -> Result<
     for result in results {
         for workload in &workloads {
             let case = Case::new(key, data, result, *workload, n);
-            let bounds = workload.bounds(1 << n, 1 << run.args.cpu_batch);
+            let bounds = workload.bounds(1 << n, 1 << run.args.cpu_batch.min(MAX_BATCH));
             let mut reference = None;
             for built in &contenders {
                 measure_threads(run, case, built, bounds.all(), &mut reference)?;
@@ -188,7 +199,7 @@ fn measure_threads<K: IndexableKey>(
         ));
         let rounds = run.args.rounds.min(3);
         let seconds = clock::measure(rounds, || batches::run(index, bounds, options(threads)))?;
-        run.found(Record {
+        let record = Record {
             section: Section::Succinct,
             case,
             contender: built.contender.to_owned(),
@@ -200,7 +211,16 @@ fn measure_threads<K: IndexableKey>(
             index_bytes: Some(index.index_bytes() as u64),
             build_bytes: 0,
             wrong,
-        });
+        };
+        // The paper's figures have the CPU's indexes beside those of the GPU.
+        if run.args.paper && threads == run.threads() {
+            run.records.push(Record {
+                section: Section::Search,
+                contender: format!("{}, {threads} threads", built.contender),
+                ..record.clone()
+            });
+        }
+        run.found(record);
         run.progress.done();
     }
     Ok(())
