@@ -67,7 +67,7 @@ fn compare(args: Args) -> Result<bool, Box<dyn Error>> {
         let _ = write!(text, "\n{}", table.markdown());
     }
     fs::write(out.join("report.md"), &text)?;
-    let (cpu, csv) = (run::describe_cpu(), out.join("results.csv"));
+    let (cpu, csv) = (run::cpu_name(), out.join("results.csv"));
     record::write_csv(&run.records, &cpu, &run.gpu, &csv)?;
     if markdown {
         print!("{text}");
