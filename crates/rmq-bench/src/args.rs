@@ -255,9 +255,10 @@ impl Args {
 
     /// Returns the lengths of ranges for figures that the paper has for one only.
     pub fn first_workload(&self) -> Vec<Workload> {
-        match self.paper {
-            true => vec![self.workload[0]],
-            false => self.workload.clone(),
+        if self.paper {
+            vec![self.workload[0]]
+        } else {
+            self.workload.clone()
         }
     }
 

@@ -57,10 +57,10 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
     if !sections.iter().any(|section| run.args.measures(*section)) {
         return Ok(());
     }
-    let mut model = match run.args.measures(Measure::Search) {
-        true => Some(ReadModel::new(run, lab)?),
-        false => None,
-    };
+    let mut model = None;
+    if run.args.measures(Measure::Search) {
+        model = Some(ReadModel::new(run, lab)?);
+    }
     for key in run.args.key.clone() {
         for n in run.args.n.clone() {
             for data in run.args.data.clone() {

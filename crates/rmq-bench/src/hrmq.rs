@@ -120,11 +120,12 @@ impl Hrmq {
                 self.superblocks.push(i64::MAX);
             }
             let end = (start + BLOCK).min(len);
-            let least = self.lowest(excess, start, end - 1).excess;
-            let last = self.bases.len() - 1;
-            self.superblocks[last] = self.superblocks[last].min(least);
+            let lowest = self.lowest(excess, start, end - 1).excess;
+            let superblock = self.bases.len() - 1;
+            let of_all = &mut self.superblocks[superblock];
+            *of_all = lowest.min(*of_all);
             // A block has at most BLOCKS * BLOCK - 1 bits between it and its base.
-            self.blocks.push((least - self.bases[last]) as i16);
+            self.blocks.push((lowest - self.bases[superblock]) as i16);
             excess += self.change(start, end);
         }
         let lowest = &self.superblocks;

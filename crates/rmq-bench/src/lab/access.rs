@@ -330,7 +330,7 @@ mod tests {
         let mut table = vec![Vec::new()];
         let mut row = below;
         let mut half = 1;
-        while 2 * half <= row.len() + half - 1 {
+        while half < row.len() {
             let next: Vec<u32> = row
                 .iter()
                 .zip(&row[half..])

@@ -247,7 +247,7 @@ mod tests {
             table: Vec::new(),
         };
         let model = units.model(&pattern, 12.0);
-        assert_eq!(model.caches, 2.0 * 8.0 + 0.5 * 8.0);
-        assert_eq!(model.dram, 6.0 + 0.5 * 40.0);
+        assert!((model.caches - (2.0 * 8.0 + 0.5 * 8.0)).abs() < 1e-9);
+        assert!((model.dram - (6.0 + 0.5 * 40.0)).abs() < 1e-9);
     }
 }
