@@ -120,6 +120,11 @@ impl Record {
         self.seconds * 1e9 / self.queries as f64
     }
 
+    /// Returns the bytes of the column, the index and what only the build needs.
+    pub fn total_bytes(&self) -> Option<u64> {
+        Some(self.index_bytes? + self.build_bytes + self.case.column_bytes() as u64)
+    }
+
     /// Returns the size of the index divided by that of the column.
     pub fn overhead(&self) -> Option<f64> {
         Some(self.index_bytes? as f64 / self.case.column_bytes() as f64)

@@ -218,7 +218,16 @@ fn build_and_memory(group: &Group<'_>) -> Vec<Table> {
         format!("Index, percent of the column, {purpose}"),
         header("", &group.sizes),
     );
+    let mut total = Table::new(
+        format!("Memory in all, MB, {purpose}: column, index, and what only the build needs"),
+        header("", &group.sizes),
+    );
     for contender in &group.contenders {
+        let total_mb = |n: &u32| Some(group.find(contender, *n)?.total_bytes()? as f64 / 1e6);
+        let totals: Vec<_> = group.sizes.iter().map(total_mb).collect();
+        if totals.iter().any(Option::is_some) {
+            total.row(*contender, totals.into_iter().map(or_dash));
+        }
         let build_ms = |n: &u32| Some(group.find(contender, *n)?.build_seconds? * 1e3);
         let percent = |n: &u32| Some(group.find(contender, *n)?.overhead()? * 100.0);
         let numbers: Vec<_> = group.sizes.iter().map(build_ms).collect();
@@ -227,7 +236,7 @@ fn build_and_memory(group: &Group<'_>) -> Vec<Table> {
             index.row(*contender, group.sizes.iter().map(percent).map(or_dash));
         }
     }
-    let tables = [build, index].into_iter();
+    let tables = [build, index, total].into_iter();
     tables.filter(|table| !table.is_empty()).collect()
 }
 

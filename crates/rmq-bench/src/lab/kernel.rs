@@ -8,7 +8,7 @@ use rmq_engine::cuda::rmq::index::KernelOutput;
 use rmq_engine::cuda::rmq::layout::DeviceIndex;
 
 use super::device::{DeviceAnswers, DeviceBounds, Lab};
-use super::lca::LcaIndex;
+use super::lca_index::LcaIndex;
 use super::paper_index::PaperIndex;
 
 /// A kernel with its index, ready to answer queries.

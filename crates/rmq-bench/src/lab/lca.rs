@@ -5,10 +5,10 @@ use rmq_engine::EngineError;
 use rmq_engine::cuda::driver::module::Module;
 use rmq_engine::cuda::driver::stream::argument;
 use rmq_engine::cuda::rmq::index::KernelOutput;
-use rmq_engine::cuda::rmq::layout::DeviceIndex;
 
 use super::device::{DeviceColumn, Lab};
 use super::kernel::{KernelIndex, KernelUnderTest};
+use super::lca_index::LcaIndex;
 use super::paper::PaperKernel;
 
 const LCA: Module = Module {
@@ -27,18 +27,6 @@ const TILE: u64 = 2048;
 
 /// Threads of a block.
 const BLOCK: u64 = 256;
-
-/// Mirrors `LcaIndex` in `kernels/baselines/lca.cu`, which documents the fields. Passed to kernels by value.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-pub struct LcaIndex {
-    column: DeviceIndex,
-    parent: CUdeviceptr,
-    inlabel: CUdeviceptr,
-    ascendant: CUdeviceptr,
-    head: CUdeviceptr,
-    level: CUdeviceptr,
-}
 
 impl Lab {
     /// Prepares the search by lowest common ancestors, whose tree it builds `rounds` times, levels of minima included.

@@ -9,6 +9,7 @@ pub mod device;
 pub mod event;
 pub mod kernel;
 pub mod lca;
+pub mod lca_index;
 pub mod limit;
 pub mod ours;
 pub mod paper;
