@@ -372,6 +372,23 @@ fn counted_searches_have_the_answers_of_the_device() {
 }
 
 #[test]
+fn sorted_bounds_ascend() {
+    let Some(lab) = open() else { return };
+    let count = 1 << 12;
+    let column = lab.column(1 << 20, 4).expect("it fits");
+    let bounds = lab.bounds(Ranges::Mixed, &column, count).expect("it fits");
+    let words = |memory| lab.words(memory, 1 << 12).expect("the device works");
+    let pairs = || -> Vec<_> {
+        let left = words(&bounds.left).into_iter();
+        left.zip(words(&bounds.right)).collect()
+    };
+    let mut expected = pairs();
+    expected.sort_unstable();
+    lab.sort(&bounds, &column).expect("the device works");
+    assert_eq!(pairs(), expected);
+}
+
+#[test]
 fn what_reads_cost_is_measured() {
     let Some(lab) = open() else { return };
     let costs = lab.unit_costs(1).expect("the device works");
