@@ -29,7 +29,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 COLORS = ["#2f86c8", "#dd6b20", "#12a07a", "#c46fae", "#cf9a12", "#49b3e8", "#a0704f", "#8f80dc"]
 GREY = "#80878f"  # also of all text
 TWO_READS, MODEL = "two random reads of 128 bytes", "model of ours: all reads"
-OURS, CL, VL = "GPU, ours", "GPU, CL", "GPU, VL"
+OURS, CL, VL = "GPU ours", "GPU CL", "GPU VL"  # names have no commas in the file
 
 # Lines that are not systems, and systems with other parameters: (colour, style). Others get the next colour.
 STYLES = {TWO_READS: (GREY, "--"), MODEL: (GREY, ":"), OURS: (COLORS[0], "-"), CL: (COLORS[1], "-"), VL: (COLORS[2], "-")}
@@ -96,10 +96,10 @@ def line_plot(out, name, title, x_label, y_label, lines, *, log_y=True, x_format
     free = itertools.product("os^D", colors)  # a colour that comes again has another marker
     for line, points in lines.items():
         # A system with another parameter has its colour.
-        system = ", ".join(line.split(", ")[:2])
+        system = line.split(" t = ")[0]
         if line in STYLES:
             marker, (color, dashes) = "o", STYLES[line]
-        elif system in STYLES and " t = " in line:
+        elif system in STYLES:
             marker, color, dashes = "o", STYLES[system][0], ":"
         else:
             (marker, color), dashes = next(free), "-"

@@ -8,10 +8,12 @@
 //
 //   lca_tree_K           PaperIndex x, LcaIndex t, u32* other: parent, inlabel, and whichever of left and right is not the parent; adds to `level` the
 //                        differences between neighbours (0 before); `x` has levels of chunks of 8
-//   lca_paths            LcaIndex t, const u32* other: the head of each path; adds to `ascendant` the differences between neighbours (0 before)
+//   lca_paths            LcaIndex t, const u32* other, u32* ascendants: the head of each path; adds to `ascendants` the differences between
+//                        neighbours (0 before)
 //   lca_tile_sums        const u32* values, u32* sums: the sum of each tile of 2048 values; a block per tile
 //   lca_scan             u32* values, const u32* sums: replaces each value by the sum of those up to it; `sums` of tiles, themselves scanned, may be
 //                        null for one tile; a block per tile
+//   lca_labels           LcaIndex t, const u32* ascendants: puts them beside the inlabels
 //   lca_answer_K_p32_W   the arguments of `answer_*`, with an LcaIndex instead of the Index
 //
 // One thread per value or query unless stated otherwise. Columns have at most 2^31 values, which are keys.
@@ -21,12 +23,11 @@ constexpr u32 NONE = ~0u;
 
 // Passed to kernels by value.
 struct LcaIndex {
-  Index column;    // of which n, fold, flip, level[0] and valid are used
-  u32* parent;     // NONE for the root
-  u32* inlabel;
-  u32* ascendant;  // padded to whole tiles
-  u32* head;       // by inlabel - 1: the node nearest to the root of that path
-  u32* level;      // the number of nodes from the root on; padded to whole tiles
+  Index column;   // of which n, fold, flip, level[0] and valid are used
+  u32* parent;    // NONE for the root
+  uint2* labels;  // inlabel and ascendant
+  u32* head;      // by inlabel - 1: the node nearest to the root of that path
+  u32* level;     // the number of nodes from the root on; padded to whole tiles
 };
 
 // --- the tree ---
@@ -97,22 +98,22 @@ template <class K> __device__ __forceinline__ void tree(const PaperIndex& x, con
   other[i] = right_is_parent ? left : right;
   u32 first = left + 2, last = right;  // the numbers of the subtree; NONE + 2 is 1
   u32 height = 31 - __clz(int((first - 1) ^ last));
-  t.inlabel[i] = last >> height << height;
+  t.labels[i].x = last >> height << height;
   add_between(t.level, x.column.n, left, right, 1);
 }
 
 KERNEL(256) lca_tree_u32(PaperIndex x, LcaIndex t, u32* other) { tree<u32>(x, t, other); }
 KERNEL(256) lca_tree_u64(PaperIndex x, LcaIndex t, u32* other) { tree<u64>(x, t, other); }
 
-KERNEL(256) lca_paths(LcaIndex t, const u32* other) {
+KERNEL(256) lca_paths(LcaIndex t, const u32* other, u32* ascendants) {
   u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x;
   if (i >= t.column.n) return;
-  u32 parent = t.parent[i], inlabel = t.inlabel[i];
-  if (parent != NONE && t.inlabel[parent] == inlabel) return;
+  u32 parent = t.parent[i], inlabel = t.labels[i].x;
+  if (parent != NONE && t.labels[parent].x == inlabel) return;
   t.head[inlabel - 1] = u32(i);
   bool right_is_parent = parent != NONE && parent > i;
   u32 left = right_is_parent ? other[i] : parent, right = right_is_parent ? parent : other[i];
-  add_between(t.ascendant, t.column.n, left, right, inlabel & (0u - inlabel));
+  add_between(ascendants, t.column.n, left, right, inlabel & (0u - inlabel));
 }
 
 // --- prefix sums ---
@@ -168,26 +169,30 @@ KERNEL(256) lca_scan(u32* values, const u32* sums) {
     packs[i / 4] = make_uint4(mine[i] + before, mine[i + 1] + before, mine[i + 2] + before, mine[i + 3] + before);
 }
 
+KERNEL(256) lca_labels(LcaIndex t, const u32* ascendants) {
+  u64 i = blockIdx.x * u64(blockDim.x) + threadIdx.x;
+  if (i < t.column.n) t.labels[i].y = ascendants[i];
+}
+
 // --- queries ---
 
 // Returns the node nearest to `node` among its ancestors and itself that is on the path `target`, whose height is `height`.
-__device__ __forceinline__ u32 ancestor_on_path(const LcaIndex& t, u32 node, u32 inlabel, u32 ascendant, u32 target, u32 height) {
-  if (inlabel == target) return node;
+__device__ __forceinline__ u32 ancestor_on_path(const LcaIndex& t, u32 node, uint2 label, u32 target, u32 height) {
+  if (label.x == target) return node;
   // The highest path below the target; the parent of its head is on the target.
-  u32 k = 31 - __clz(int(ascendant & ((1u << height) - 1)));
-  u32 below = (inlabel | 1u << k) & ~0u << k;
+  u32 k = 31 - __clz(int(label.y & ((1u << height) - 1)));
+  u32 below = (label.x | 1u << k) & ~0u << k;
   return t.parent[t.head[below - 1]];
 }
 
 __device__ __forceinline__ u32 lowest_common_ancestor(const LcaIndex& t, u32 a, u32 b) {
-  u32 inlabel_a = t.inlabel[a], inlabel_b = t.inlabel[b];
-  if (inlabel_a != inlabel_b) {
-    u32 ascendant_a = t.ascendant[a], ascendant_b = t.ascendant[b];
-    u32 differ = 31 - __clz(int(inlabel_a ^ inlabel_b));
-    u32 height = __ffs(int(ascendant_a & ascendant_b & ~0u << differ)) - 1;
-    u32 target = (inlabel_a | 1u << height) & ~0u << height;
-    a = ancestor_on_path(t, a, inlabel_a, ascendant_a, target, height);
-    b = ancestor_on_path(t, b, inlabel_b, ascendant_b, target, height);
+  uint2 label_a = t.labels[a], label_b = t.labels[b];
+  if (label_a.x != label_b.x) {
+    u32 differ = 31 - __clz(int(label_a.x ^ label_b.x));
+    u32 height = __ffs(int(label_a.y & label_b.y & ~0u << differ)) - 1;
+    u32 target = (label_a.x | 1u << height) & ~0u << height;
+    a = ancestor_on_path(t, a, label_a, target, height);
+    b = ancestor_on_path(t, b, label_b, target, height);
   }
   return t.level[a] <= t.level[b] ? a : b;
 }

@@ -6,7 +6,8 @@
 template <class K> class Tree {
   using Array = Buffer<u32>;
   PaperLevels<K, u32> levels;
-  Array parent, inlabel, ascendant, head, level, other;
+  Buffer<uint2> labels;
+  Array parent, head, level, other, ascendants;
 
   static u64 padded(u64 n) { return rounded_up(n, TILE) * TILE; }
 
@@ -25,18 +26,19 @@ template <class K> class Tree {
 
   Tree(const Column<K>& from, Random& random)
       : levels(from, SHIFT, CHUNK, false, true, random),
+        labels(from.size()),
         parent(from.size()),
-        inlabel(from.size()),
-        ascendant(padded(from.size()), 0),
         head(from.size()),
         level(padded(from.size()), 0),
-        other(from.size()) {
+        other(from.size()),
+        ascendants(padded(from.size()), 0) {
     u64 n = from.size();
     unsigned seed = unsigned(random.below(6));
-    index = {levels.index.column, parent.data(), inlabel.data(), ascendant.data(), head.data(), level.data()};
+    index = {levels.index.column, parent.data(), labels.data(), head.data(), level.data()};
     emulate::launch(blocks_for(n), 256, seed, [&] { tree<K>(levels.index, index, other.data()); });
-    emulate::launch(blocks_for(n), 256, seed, [&] { lca_paths(index, other.data()); });
-    scan(ascendant.data(), n, seed);
+    emulate::launch(blocks_for(n), 256, seed, [&] { lca_paths(index, other.data(), ascendants.data()); });
+    scan(ascendants.data(), n, seed);
+    emulate::launch(blocks_for(n), 256, seed, [&] { lca_labels(index, ascendants.data()); });
     scan(level.data(), n, seed);
   }
 

@@ -45,7 +45,8 @@ impl Lab {
         let key = if column.key_bytes == 4 { "u32" } else { "u64" };
         let find = |name: &str| self.gpu.modules.function(LCA, name);
         let function = find(&format!("lca_answer_{key}_p32_{}", output.name()))?;
-        let (tree, paths) = (find(&format!("lca_tree_{key}"))?, find("lca_paths")?);
+        let tree = find(&format!("lca_tree_{key}"))?;
+        let (paths, labels) = (find("lca_paths")?, find("lca_labels")?);
 
         let vector = PaperKernel::Vector {
             chunk: CHUNK,
@@ -53,10 +54,10 @@ impl Lab {
         };
         let levels = self.levels(column, vector, false, CHUNK.into())?;
         let fill = self.levels_kernel(column, "value")?;
-        // Five arrays, each padded to whole tiles.
+        // Arrays of 4 bytes a value, padded to whole tiles: parents, labels (two of them), heads and levels stay.
         let array = column.rows.next_multiple_of(TILE) * 4;
         let memory = self.allocate(5 * array as usize)?;
-        let other = self.allocate(array as usize)?;
+        let only_build = self.allocate(2 * array as usize)?;
         let sums = self.allocate((array / TILE + 2 * TILE * 4) as usize)?;
         // Sums of tiles that are not whole count numbers past the end, but no one reads these sums.
         // SAFETY: within the memory, which nothing else uses yet.
@@ -65,33 +66,32 @@ impl Lab {
         let index = LcaIndex {
             column: levels.index.column,
             parent: at(0),
-            inlabel: at(1),
-            ascendant: at(2),
+            labels: at(1),
             head: at(3),
             level: at(4),
         };
-        let (rows, other_address) = (column.rows, other.address());
+        let (other, ascendants) = (only_build.address(), only_build.address() + array);
+        let rows = column.rows;
         let build_seconds = self.time(rounds, || {
             self.fill(&levels, fill)?;
-            let arguments = [
-                argument(&levels.index),
-                argument(&index),
-                argument(&other_address),
-            ];
-            // SAFETY: all arrays have a number per value and are padded to tiles; arguments are those of `lca_tree` and `lca_paths`. On the
-            // stream, each kernel follows those whose results it reads.
+            // SAFETY: arrays are that long; arguments are those of `lca_tree` and `lca_paths`. On the stream, each kernel follows those whose
+            // results it reads.
             unsafe {
-                for differences in [index.level, index.ascendant] {
+                for differences in [index.level, ascendants] {
                     self.stream.memset(differences, 0, array as usize)?;
                 }
+                let arguments = [argument(&levels.index), argument(&index), argument(&other)];
                 self.stream.launch(tree, rows, arguments)?;
-                let arguments = [argument(&index), argument(&other_address)];
+                let arguments = [argument(&index), argument(&other), argument(&ascendants)];
                 self.stream.launch(paths, rows, arguments)?;
             }
             self.scan(index.level, rows, sums.address())?;
-            self.scan(index.ascendant, rows, sums.address())
+            self.scan(ascendants, rows, sums.address())?;
+            let arguments = [argument(&index), argument(&ascendants)];
+            // SAFETY: as above, for `lca_labels`.
+            unsafe { self.stream.launch(labels, rows, arguments) }
         })?;
-        let build_bytes = levels.memory.bytes() + other.bytes() + sums.bytes();
+        let build_bytes = levels.memory.bytes() + only_build.bytes() + sums.bytes();
         Ok(KernelUnderTest {
             function,
             index: KernelIndex::Lca(Box::new(index)),

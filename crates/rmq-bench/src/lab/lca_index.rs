@@ -9,8 +9,7 @@ use rmq_engine::cuda::rmq::layout::DeviceIndex;
 pub struct LcaIndex {
     pub column: DeviceIndex,
     pub parent: CUdeviceptr,
-    pub inlabel: CUdeviceptr,
-    pub ascendant: CUdeviceptr,
+    pub labels: CUdeviceptr,
     pub head: CUdeviceptr,
     pub level: CUdeviceptr,
 }
@@ -22,7 +21,7 @@ mod tests {
     #[test]
     fn lca_index_matches_the_struct_of_the_kernels() {
         let column = size_of::<DeviceIndex>();
-        assert_eq!(std::mem::offset_of!(LcaIndex, level), column + 4 * 8);
-        assert_eq!(size_of::<LcaIndex>(), column + 5 * 8);
+        assert_eq!(std::mem::offset_of!(LcaIndex, level), column + 3 * 8);
+        assert_eq!(size_of::<LcaIndex>(), column + 4 * 8);
     }
 }
