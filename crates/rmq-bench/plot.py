@@ -184,8 +184,10 @@ def log2_n(row):
     return int(row["log2_n"])
 
 
-def gigabytes(row):
-    return sum(number(row, column) for column in ("index_bytes", "build_bytes", "column_bytes")) / 1e9
+def total_bytes_a_value(row):
+    if not row["index_bytes"]:
+        return None
+    return sum(number(row, column) for column in ("index_bytes", "build_bytes", "column_bytes")) / 2 ** log2_n(row)
 
 
 def log2_threads(row):
@@ -221,7 +223,8 @@ def plot_comparison(rows, out):
         line_plot(out, f"build-{file}", f"Build an index for the {purpose}", values, "ms", build)
         memory = lines_of(found, log2_n, lambda row: number(row, "index_bytes") / number(row, "column_bytes") * 100)
         line_plot(out, f"memory-{file}", f"Memory of an index for the {purpose}", values, "percent of the column", memory)
-        line_plot(out, f"memory-total-{file}", f"Column, index and what only the build needs, for the {purpose}", values, "GB", lines_of(found, log2_n, gigabytes))
+        total = lines_of(found, log2_n, total_bytes_a_value)
+        line_plot(out, f"memory-total-{file}", f"Column, index and what only the build needs, for the {purpose}", values, "bytes a value", total)
     if reads := sections.get("reads"):
         lines = lines_of(reads, lambda row: int(row["group"]).bit_length() - 1, lambda row: int(row["group"]) * 4 / ns(row))
         title = "Random reads of groups of threads, 4 bytes a thread"
