@@ -8,7 +8,7 @@ use range_minimum_query::Rmq;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::{Answers, BuildOptions, EngineError, RangeIndex};
 
-use rmq_bench::workload::BoundsRef;
+use rmq_bench::workload::Bounds;
 use rmq_bench::{clock, data, memory};
 
 use crate::args::Width;
@@ -84,6 +84,8 @@ struct Built<K> {
     contender: &'static str,
     index: Arc<dyn RangeIndex<K>>,
     seconds: f64,
+    /// The most queries of a measurement for each thread.
+    timed: usize,
 }
 
 /// Builds a succinct index once, and counts the bytes that the allocator has handed out for it.
@@ -107,11 +109,12 @@ fn succinct<K: IndexableKey, F: FindMinimum + 'static>(
         contender,
         index,
         seconds,
+        timed: TIMED,
     }
 }
 
-/// The most queries, as a power of two: succinct indexes answer about a million a second.
-const MAX_BATCH: u32 = 18;
+/// The most queries of a measurement of a succinct index for each thread: they answer about a million a second.
+const TIMED: usize = 1 << 18;
 
 /// The indexes that are measured.
 const CONTENDERS: usize = 3;
@@ -154,6 +157,7 @@ fn measure_column<K: IndexableKey>(run: &mut Run, key: Width, n: u32) -> Result<
             contender: "CPU",
             index: engine,
             seconds: start.elapsed().as_secs_f64(),
+            timed: 1 << 30,
         },
         succinct("HRMQ", &values, |values| Hrmq::new(values)),
         succinct("range_minimum_query", &values, |values| {
@@ -163,10 +167,10 @@ fn measure_column<K: IndexableKey>(run: &mut Run, key: Width, n: u32) -> Result<
     for result in results {
         for workload in &workloads {
             let case = Case::new(key, data, result, *workload, n);
-            let bounds = workload.bounds(1 << n, 1 << run.args.cpu_batch.min(MAX_BATCH));
+            let bounds = workload.bounds(1 << n, 1 << run.args.cpu_batch);
             let mut reference = None;
             for built in &contenders {
-                measure_threads(run, case, built, bounds.all(), &mut reference)?;
+                measure_threads(run, case, built, &bounds, &mut reference)?;
             }
         }
     }
@@ -178,7 +182,7 @@ fn measure_threads<K: IndexableKey>(
     run: &mut Run,
     case: Case,
     built: &Built<K>,
-    bounds: BoundsRef<'_>,
+    bounds: &Bounds,
     reference: &mut Option<CollectedAnswers<K>>,
 ) -> Result<(), EngineError> {
     let options = |threads: u32| BatchOptions {
@@ -187,7 +191,9 @@ fn measure_threads<K: IndexableKey>(
         batch_size: CPU_BATCH_SIZE,
     };
     let index = &*built.index;
-    let answers = batches::collect(index, bounds, options(1))?;
+    run.progress
+        .now(&format!("{}: all answers", built.contender));
+    let answers = batches::collect(index, bounds.all(), options(run.threads()))?;
     let wrong = (reference.as_ref()).map_or(0, |reference| reference.count_differences(&answers));
     reference.get_or_insert(answers);
     for threads in run.args.threads.clone() {
@@ -198,13 +204,14 @@ fn measure_threads<K: IndexableKey>(
             case.n
         ));
         let rounds = run.args.rounds.min(3);
-        let seconds = clock::measure(rounds, || batches::run(index, bounds, options(threads)))?;
+        let timed = bounds.first(built.timed * threads as usize);
+        let seconds = clock::measure(rounds, || batches::run(index, timed, options(threads)))?;
         let record = Record {
             section: Section::Succinct,
             case,
             contender: built.contender.to_owned(),
             setting: Setting::default(),
-            queries: bounds.len() as u64,
+            queries: timed.len() as u64,
             threads,
             seconds,
             build_seconds: Some(built.seconds),
