@@ -101,8 +101,12 @@ fn counts(pattern: &AccessPattern) -> [f64; 4] {
     let chunks = |reads: &Reads| reads.halves + reads.lines;
     let level = |k: usize| pattern.levels.get(k).map_or(0.0, chunks);
     [
-        pattern.arrays().map(|reads| reads.entries).sum(),
-        pattern.levels.iter().skip(2).map(chunks).sum(),
+        pattern.arrays().fold(0.0, |sum, reads| sum + reads.entries),
+        pattern
+            .levels
+            .iter()
+            .skip(2)
+            .fold(0.0, |sum, reads| sum + chunks(reads)),
         level(1),
         level(0),
     ]
