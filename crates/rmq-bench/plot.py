@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Draws the figures of the benchmarks, each as SVG and PNG.
+"""Draws the figures of the benchmarks, each as SVG and PNG, to be read on a light and on a dark page.
 
     pip install matplotlib
-    python3 crates/rmq-bench/plot.py RESULTS [--out FOLDER]
+    python3 crates/rmq-bench/plot.py RESULTS [RESULTS ...] [--out FOLDER]
 
 RESULTS is a CSV file, or a folder with `results.csv`. Of `results.csv`, which `rmq-bench` writes, it draws each section that is there:
-search, build time, memory, warp-local queuing, heat maps, host to host, crossover. Of the file that the engine's benchmark writes
-(`RMQ_BENCH_CSV`), it draws times of all contenders. Figures go to the folder of the CSV file unless --out names another.
+search, build time, memory, reads of groups of threads, warp-local queuing, heat maps, succinct indexes, host to host, crossover. Several of
+them, from several machines, are merged into `merged.csv`, of which it draws our search and the better of CL and VL by device. Of the file
+that the engine's benchmark writes (`RMQ_BENCH_CSV`), it draws times of all contenders. Figures go to the folder of the first file unless
+--out names another.
 """
 
 import argparse
 import csv
+import itertools
 import math
 from collections import defaultdict
 from pathlib import Path
@@ -20,25 +23,40 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.colors import LogNorm
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-# Okabe and Ito's palette, which is distinct also with colour-blindness, and one more.
-COLORS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#783c1e"]
-GREY = "#5a5a5a"
-LIMIT = "limit: two 128-byte reads"
+# Distinct also with colour-blindness, after Okabe and Ito, and of middle lightness, to be seen on white and on black.
+COLORS = ["#2f86c8", "#dd6b20", "#12a07a", "#c46fae", "#cf9a12", "#49b3e8", "#a0704f", "#8f80dc"]
+GREY = "#80878f"  # also of all text
+TWO_READS, MODEL = "two random reads of 128 bytes", "model of ours: all reads"
+OURS, CL, VL = "GPU ours", "GPU CL", "GPU VL"  # names have no commas in the file
+
+# Lines that are not systems, and systems with other parameters: (colour, style). Others get the next colour.
+STYLES = {TWO_READS: (GREY, "--"), MODEL: (GREY, ":"), OURS: (COLORS[0], "-"), CL: (COLORS[1], "-"), VL: (COLORS[2], "-")}
+
+# Parts of the model are in the tables.
+NOT_DRAWN = {"model of ours: caches", "model of ours: memory"}
 
 plt.rcParams.update({
     "axes.axisbelow": True,
-    "axes.edgecolor": "#28282c",
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": GREY,
+    "axes.titlecolor": GREY,
     "axes.grid": True,
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlesize": "medium",
     "figure.constrained_layout.use": True,
     "font.size": 10,
-    "grid.color": "#e4e4e8",
+    "grid.alpha": 0.25,
+    "grid.color": GREY,
+    "legend.labelcolor": GREY,
     "legend.frameon": False,
     "savefig.dpi": 200,
+    "savefig.transparent": True,
+    "text.color": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
     # Text stays text, and the same data gives the same file.
     "svg.fonttype": "none",
     "svg.hashsalt": "rmq-bench",
@@ -68,18 +86,28 @@ def power(exponent):
 
 
 def line_plot(out, name, title, x_label, y_label, lines, *, log_y=True, x_format=power):
-    """Draws lines of (log2 x, y), from a dictionary by name; the limit is dashed. Empty lines are left out."""
-    lines = {line: sorted(points) for line, points in lines.items() if points}
+    """Draws lines of (log2 x, y), from a dictionary by name; what is no system is dashed. Empty lines are left out."""
+    lines = {line: sorted(points) for line, points in lines.items() if points and line not in NOT_DRAWN}
     if not lines:
         return
     figure, axes = plt.subplots(figsize=(9, 4.4))
-    for number, (line, points) in enumerate(lines.items()):
-        style = {"color": GREY, "linestyle": "--"} if line == LIMIT else {"color": COLORS[number % len(COLORS)], "marker": "o"}
-        axes.plot(*zip(*points), label=line, linewidth=2, markersize=5, **style)
+    taken = {STYLES[line][0] for line in lines if line in STYLES}
+    colors = [color for color in COLORS if color not in taken] or COLORS
+    free = itertools.product("os^D", colors)  # a colour that comes again has another marker
+    for line, points in lines.items():
+        # A system with another parameter has its colour.
+        system = line.split(" t = ")[0]
+        if line in STYLES:
+            marker, (color, dashes) = "o", STYLES[line]
+        elif system in STYLES:
+            marker, color, dashes = "o", STYLES[system][0], ":"
+        else:
+            (marker, color), dashes = next(free), "-"
+        axes.plot(*zip(*points), label=line, linewidth=2, markersize=5, color=color, linestyle=dashes, marker=None if color == GREY else marker)
     axes.set(title=title, xlabel=x_label, ylabel=y_label)
     xs = sorted({x for points in lines.values() for x, _ in points})
     step = (xs[-1] - xs[0]) // 12 + 1
-    ticks = range(xs[0], xs[-1] + 1, step)
+    ticks = xs if len(xs) <= 12 else range(xs[0], xs[-1] + 1, step)
     axes.set_xticks(list(ticks), [x_format(x) for x in ticks])
     if log_y:
         axes.set_yscale("log")
@@ -98,25 +126,33 @@ def line_plot(out, name, title, x_label, y_label, lines, *, log_y=True, x_format
     save(figure, out, name)
 
 
-def heat_map(out, name, title, cells):
-    """Draws ns per query by (group, chunk). Colours are logarithmic, so that an outlier does not hide a factor of two."""
-    groups, chunks = (sorted({cell[i] for cell in cells}) for i in range(2))
-    table = [[cells.get((group, chunk), math.nan) for chunk in chunks] for group in groups]
-    figure, axes = plt.subplots(figsize=(9, 4.4))
-    low, high = min(cells.values()), max(cells.values())
-    norm = LogNorm(low, max(high, low * 1.001))
-    image = axes.imshow(table, norm=norm, aspect="auto", origin="lower", cmap="viridis")
-    for row, numbers in enumerate(table):
-        for column, number in enumerate(numbers):
-            if not math.isnan(number):
-                color = "white" if norm(number) < 0.55 else "#28282c"
-                axes.text(column, row, short(number), ha="center", va="center", color=color)
-    axes.set(title=title, xlabel="entries of a chunk", ylabel="threads of a group")
-    axes.set_xticks(range(len(chunks)), chunks)
-    axes.set_yticks(range(len(groups)), groups)
-    axes.grid(False)
-    bar = figure.colorbar(image, label="ns a query")
-    bar.ax.yaxis.set_major_locator(LogLocator(subs=[1, 2, 5]))
+def heat_maps(out, name, title, panels):
+    """Draws, for each length of the column, ns per query by (kernel, threads of a group, entries of a chunk), coloured by the ratio to the best of that length."""
+    kernels = sorted({cell[:2] for cells in panels.values() for cell in cells}, key=lambda kernel: (kernel[0] == "CL", kernel))
+    chunks = sorted({cell[2] for cells in panels.values() for cell in cells})
+    across = min(len(panels), 3)
+    down = math.ceil(len(panels) / across)
+    figure, all_axes = plt.subplots(down, across, figsize=(1.2 + 4.2 * across, 0.8 + 2.9 * down), squeeze=False)
+    # Logarithmic, so that an outlier does not hide a factor of two.
+    norm = LogNorm(1, 4, clip=True)
+    for axes in all_axes.flat[len(panels):]:
+        axes.set_visible(False)
+    for axes, (n, cells) in zip(all_axes.flat, sorted(panels.items())):
+        best = min(cells.values())
+        table = [[cells.get((*kernel, chunk), math.nan) / best for chunk in chunks] for kernel in kernels]
+        image = axes.imshow(table, norm=norm, aspect="auto", origin="lower", cmap="viridis_r")
+        for row, ratios in enumerate(table):
+            for column, ratio in enumerate(ratios):
+                if not math.isnan(ratio):
+                    color = "white" if norm(ratio) > 0.45 else "#28282c"
+                    axes.text(column, row, f"{short(ratio * best)}", ha="center", va="center", color=color, fontsize=7.5)
+        axes.set(title=f"n = {power(n)}", xlabel="entries of a chunk")
+        axes.set_xticks(range(len(chunks)), chunks)
+        axes.set_yticks(range(len(kernels)), ["VL" if kernel == "VL" else f"CL, {group}" for kernel, group in kernels])
+        axes.grid(False)
+    figure.suptitle(title)
+    bar = figure.colorbar(image, ax=all_axes, label="times the best of the length", extend="max")
+    bar.ax.yaxis.set_major_locator(FixedLocator([1, 1.5, 2, 3, 4]))
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: significant(y)))
     bar.ax.yaxis.set_minor_formatter(NullFormatter())
     save(figure, out, name)
@@ -148,6 +184,16 @@ def log2_n(row):
     return int(row["log2_n"])
 
 
+def total_bytes_a_value(row):
+    if not row["index_bytes"]:
+        return None
+    return sum(number(row, column) for column in ("index_bytes", "build_bytes", "column_bytes")) / 2 ** log2_n(row)
+
+
+def log2_threads(row):
+    return round(math.log2(int(row["threads"])))
+
+
 def ns(row):
     return number(row, "ns_per_query")
 
@@ -176,24 +222,74 @@ def plot_comparison(rows, out):
         build = lines_of(found, log2_n, lambda row: number(row, "build_ms"))
         line_plot(out, f"build-{file}", f"Build an index for the {purpose}", values, "ms", build)
         memory = lines_of(found, log2_n, lambda row: number(row, "index_bytes") / number(row, "column_bytes") * 100)
-        line_plot(out, f"memory-{file}", f"Memory of an index for the {purpose}", values, "percent of the column", memory, log_y=False)
+        line_plot(out, f"memory-{file}", f"Memory of an index for the {purpose}", values, "percent of the column", memory)
+        total = lines_of(found, log2_n, total_bytes_a_value)
+        line_plot(out, f"memory-total-{file}", f"Column, index and what only the build needs, for the {purpose}", values, "bytes a value", total)
+    if reads := sections.get("reads"):
+        lines = lines_of(reads, lambda row: int(row["group"]).bit_length() - 1, lambda row: int(row["group"]) * 4 / ns(row))
+        title = "Random reads of groups of threads, 4 bytes a thread"
+        line_plot(out, "reads", title, "threads of a group", "GB/s", lines, x_format=lambda x: str(2**x))
     for case, found in grouped(sections.get("queuing", []), *CASE).items():
         title = f"GPU-RMQ (CL): {case_title(*case)}"
-        line_plot(out, "-".join(("queuing", *case)), title, values, "ns a query", lines_of(found, log2_n, ns), log_y=False)
-    for (*case, n), found in grouped(sections.get("heat", []), *CASE, "log2_n").items():
-        cells = {(int(row["group"]), int(row["chunk"])): ns(row) for row in found}
-        title = f"GPU-RMQ (CL), ns a query: {case_title(*case)}, n = {power(n)}"
-        heat_map(out, "-".join(("heat", *case, f"2p{n}")), title, cells)
+        line_plot(out, "-".join(("queuing", *case)), title, values, "ns a query", lines_of(found, log2_n, ns))
+    for case, found in grouped(sections.get("heat", []), *CASE).items():
+        panels = defaultdict(dict)
+        for row in found:
+            panels[log2_n(row)][row["contender"], int(row["group"]), int(row["chunk"])] = ns(row)
+        heat_maps(out, "-".join(("heat", *case)), f"GPU-RMQ, ns a query: {case_title(*case)}", panels)
+    for (*case, n), found in grouped(sections.get("succinct", []), *CASE, "log2_n").items():
+        lines = lines_of(found, log2_threads, lambda row: 1e3 / ns(row))
+        title = f"Succinct indexes on the CPU: {case_title(*case)}, n = {power(n)}"
+        line_plot(out, "-".join(("succinct", *case, f"2p{n}")), title, "threads", "million queries a second", lines, x_format=lambda x: str(2**x))
     for (*case, n), found in grouped(sections.get("trip", []), *CASE, "log2_n").items():
         title = f"Host to host: {case_title(*case)}, n = {power(n)}"
-        powers = [row for row in found if int(row["threads"]).bit_count() == 1]
-        lines = lines_of(powers, lambda row: int(row["threads"]).bit_length() - 1, lambda row: 1 / ns(row))
+        lines = lines_of(found, log2_threads, lambda row: 1 / ns(row))
         name = "-".join(("trip", *case, f"2p{n}"))
         line_plot(out, name, title, "threads that send queries", "billion queries a second", lines, log_y=False, x_format=lambda x: str(2**x))
     for (*case, n), found in grouped(sections.get("crossover", []), *CASE, "log2_n").items():
         title = f"Time of a batch: {case_title(*case)}, n = {power(n)}"
         lines = lines_of(found, lambda row: int(row["queries"]).bit_length() - 1, lambda row: number(row, "seconds") * 1e6)
         line_plot(out, "-".join(("crossover", *case, f"2p{n}")), title, "queries", "microseconds", lines)
+
+
+def short_device(name):
+    """The name of a GPU without its memory and driver."""
+    return name.split(";")[0].removeprefix("NVIDIA ") or "no GPU"
+
+
+def plot_devices(rows, out):
+    """Draws our search and the better of CL and VL, by device, from the results of several machines."""
+    searches = [row for row in rows if row["section"] == "search" and row.get("gpu")]
+    for case, found in grouped(searches, *CASE).items():
+        lines = defaultdict(list)
+        for (gpu, n), same in grouped(found, "gpu", "log2_n").items():
+            times = {row["contender"]: ns(row) for row in same}
+            if OURS in times:
+                lines[f"ours, {short_device(gpu)}"].append((int(n), times[OURS]))
+            if paper := [times[name] for name in (CL, VL) if name in times]:
+                lines[f"the better of CL and VL, {short_device(gpu)}"].append((int(n), min(paper)))
+        title = case_title(*case)
+        line_plot(out, "-".join(("devices", *case)), title[0].upper() + title[1:], "values of the column", "ns a query", lines)
+
+
+def merge(files, out):
+    """Merges the results of several machines into one file; returns its rows."""
+    rows, header = [], []
+    for file in files:
+        found = read(file)
+        header += [column for column in found[0] if column not in header] if found else []
+        rows += found
+    with open(out / "merged.csv", "w", newline="") as merged:
+        writer = csv.DictWriter(merged, header, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+    print(out / "merged.csv")
+    return rows
+
+
+def read(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 # The contenders of the engine's benchmark; a scan is off the scale.
@@ -227,7 +323,7 @@ def plot_engine(rows, out):
                 axes.bar(lefts, heights, width * 0.92, color=ENGINE_COLORS[name], label=name)
             reference = [float(row["ns"]) / float(row["ratio"]) for row in panel if float(row["ratio"])]
             if reference:
-                axes.axhline(reference[0], color="black", linestyle="--", linewidth=1, label="ref2: two random cache lines")
+                axes.axhline(reference[0], color=GREY, linestyle="--", linewidth=1, label="ref2: two random cache lines")
             axes.set(title=data, yscale="log", ylabel="ns a query", xlabel="ranges", ylim=(0.7 * min(times.values()), None))
             axes.set_xticks(range(len(ranges)), ranges)
             axes.grid(False, axis="x")
@@ -242,14 +338,17 @@ def plot_engine(rows, out):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path, metavar="RESULTS")
+    parser.add_argument("results", type=Path, nargs="+", metavar="RESULTS")
     parser.add_argument("--out", type=Path, metavar="FOLDER")
     args = parser.parse_args()
-    path = args.results / "results.csv" if args.results.is_dir() else args.results
+    paths = [path / "results.csv" if path.is_dir() else path for path in args.results]
+    path = paths[0]
     out = args.out or path.parent
     out.mkdir(parents=True, exist_ok=True)
-    with open(path, newline="") as file:
-        rows = list(csv.DictReader(file))
+    if len(paths) > 1:
+        plot_devices(merge(paths, out), out)
+        return
+    rows = read(path)
     if not rows:
         parser.exit(message=f"{path} has no measurements\n")
     if "section" in rows[0]:

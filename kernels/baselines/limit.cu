@@ -1,7 +1,9 @@
-// The limits of the hardware, and what benchmarks need on the device: random reads, copies, workloads, a comparison of answers.
+// What the hardware takes for reads, and what benchmarks need on the device: random reads, copies, workloads, a comparison of answers.
 //
 //   limit_reads_bB_P              u32 m, const P* left, const P* right, u32* out, const void* column: reads the B aligned
 //                                 bytes around each bound of a query, in a column of 4-byte values, and computes their minimum
+//   limit_random_gG_wW_{cache,l2} const T* data, u32 segments, u32 reads, u32* out: each group of G threads reads `reads` random segments of
+//                                 G * W bytes, W a thread, through the L1 cache or past it; `out` is written if a value is ~0
 //   limit_copy                    const uint4* from, uint4* to, u64 count
 //   limit_values                  u32* out, u64 n, u64 seed: f32 uniform in [0, 1); any number of threads
 //   limit_queries_P               P* left, P* right, u32 m, u64 n, u32 workload, u64 seed; workloads as below
@@ -52,9 +54,44 @@ __device__ __forceinline__ void reads(u32 m, const P* left, const P* right, u32*
     reads<u64, BYTES>(m, left, right, out, column);                                                                              \
   }
 
-READS(32)
-READS(64)
 READS(128)
+
+template <bool CACHE> __device__ __forceinline__ u32 least_of_load(const u32* p) { return CACHE ? __ldg(p) : __ldcg(p); }
+template <bool CACHE> __device__ __forceinline__ u32 least_of_load(const uint4* p) {
+  uint4 pack = CACHE ? __ldg(p) : __ldcg(p);
+  return min(min(pack.x, pack.y), min(pack.z, pack.w));
+}
+
+// The segments do not depend on what is read, so that many loads are in flight.
+template <int GROUP, class T, bool CACHE> __device__ __forceinline__ void random_reads(const T* data, u32 segments, u32 reads, u32* out) {
+  u32 thread = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % GROUP;
+  u32 state = (thread / GROUP + 1) * 0x9e3779b9u, least = ~0u;
+  state = (state ^ state >> 16) * 0x85ebca6bu;
+#pragma unroll 8
+  for (u32 i = 0; i < reads; i++) {
+    state = state * 747796405u + 2891336453u;  // of which the upper bits are random
+    u64 segment = u64(state) * segments >> 32;
+    least = min(least, least_of_load<CACHE>(data + segment * GROUP + lane));
+  }
+  if (least == ~0u) out[0] = thread;
+}
+
+#define RANDOM(G, W, T)                                                                                      \
+  KERNEL(256) limit_random_g##G##_w##W##_cache(const T* data, u32 segments, u32 reads, u32* out) {           \
+    random_reads<G, T, true>(data, segments, reads, out);                                                    \
+  }                                                                                                          \
+  KERNEL(256) limit_random_g##G##_w##W##_l2(const T* data, u32 segments, u32 reads, u32* out) {              \
+    random_reads<G, T, false>(data, segments, reads, out);                                                   \
+  }
+
+RANDOM(1, 4, u32)
+RANDOM(2, 4, u32)
+RANDOM(4, 4, u32)
+RANDOM(8, 4, u32)
+RANDOM(16, 4, u32)
+RANDOM(32, 4, u32)
+RANDOM(4, 16, uint4)
+RANDOM(8, 16, uint4)
 
 // --- copies ---
 

@@ -8,23 +8,18 @@
 //   paper_coalesced_K_gG_cC_P_W     (CL) G threads scan a chunk together; each warp reads 32 queries at once and its groups take turns
 //                                   (warp-local queuing); one thread per query
 //   paper_multi_load_K_gG_cC_P_W    (CL) without the queue: all threads of a group load the query; G threads per query
+//   paper_no_shuffle_K_gG_cC_P_W    (CL) with the queue in shared memory instead of shuffles; one thread per query
+//   paper_atomic_min_K_gG_cC_P_W    (CL) without warp intrinsics: G threads per query combine their minima by atomicMin in global memory
 //   paper_vector_K_cC_P_W           (VL) one thread per query, 16-byte loads
-//   paper_full_scan_K_P_W           no index: a warp per query; the column may hold the original bits
+//   paper_full_scan_K_P_W           no index, as published: one thread per query, one value a load
+//   paper_warp_scan_K_P_W           no index: a warp per query, 16-byte loads
 //
-// The last four take the arguments of `answer_*`, with a PaperIndex instead of the Index. `position` also writes values if `values` is not null.
-// For `multi_load` and `full_scan`, `valid` must be 0 before the launch. With RMQ_HEAT_MAP this compiles to CL and VL with every G and C, for values
-// of 32 bits only; otherwise G is 16 and C is 32 (CL) or 8 (VL).
-#include "../index.cuh"
-
-constexpr int PAPER_LEVELS = 12;
-
-// Passed to kernels by value. All levels hold keys and are padded to 16 bytes.
-struct PaperIndex {
-  Index column;                        // of which n, fold, flip, level[0], keyed and valid are used
-  const void* level[PAPER_LEVELS];     // level[0] is the column
-  const void* position[PAPER_LEVELS];  // of the leftmost minimum, from level[1] on, of type P; null without positions
-  u32 top;                             // the highest level
-};
+// The answering kernels take the arguments of `answer_*`, with a PaperIndex instead of the Index. `position` also writes values if `values` is not
+// null. `no_shuffle` and `atomic_min` answer with values only, and `atomic_min` needs a column without NULLs, leaves values as keys, and expects the
+// greatest key in all of `values`. For `multi_load`, `atomic_min` and `warp_scan`, `valid` must be 0 before the launch. In the scans the column may
+// hold the original bits. With RMQ_HEAT_MAP this compiles to CL and VL with every G and C, for values of 32 bits only; otherwise G is 16 and C is 32
+// (CL) or 8 (VL).
+#include "paper.cuh"
 
 // The smallest key that a thread has seen. If AT, entries must be seen from left to right, and the leftmost minimum's entry is recorded.
 template <class K, class P, bool AT> struct Seen {
@@ -44,21 +39,7 @@ template <class K, class P, bool AT> struct Seen {
   }
 };
 
-// --- results ---
-
-// Writes the answer to query `q`; returns whether the range has a value.
-template <class K, class P, bool AT>
-__device__ __forceinline__ bool put(const Index& column, u32 q, P l, P r, K least, P position, K* values, i64* positions) {
-  bool some = l <= r;
-  u64 at = position;
-  if (some && Key<K>::same(least, Key<K>::max())) {
-    at = column.valid_levels ? next_valid(column, l) : l;
-    some = at <= r;
-  }
-  if (!AT || values != nullptr) store_streamed(values + q, Encoding<K>::of(column).decode(least));
-  if (AT) store_streamed(positions + q, some ? i64(at) : 0);
-  return some;
-}
+// --- minima of groups ---
 
 // Returns the minimum over the threads of a group to all of them.
 template <class K, class P, int GROUP, bool AT>
@@ -73,12 +54,6 @@ __device__ __forceinline__ K least_of_group(const PaperIndex& x, const Seen<K, P
     for (int step = GROUP / 2; step > 0; step /= 2) position = Key<P>::min(Key<P>::shuffle_xor(position, step), position);
   }
   return least;
-}
-
-template <class K> __device__ __forceinline__ K load_entry(const K* p) { return __ldg(p); }
-template <> __device__ __forceinline__ u128 load_entry(const u128* p) {
-  ulonglong2 bits = __ldg(reinterpret_cast<const ulonglong2*>(p));
-  return {bits.x, bits.y};
 }
 
 // --- CL: a group of threads reads neighbouring entries ---
@@ -176,6 +151,49 @@ __device__ __forceinline__ void multi_load(const PaperIndex& x, u32 m, const P* 
   }
 }
 
+template <class K, class P, int GROUP, int CHUNK>
+__device__ __forceinline__ void no_shuffle(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64*, u32* valid) {
+  constexpr int GROUPS = 256 / GROUP, ROW = GROUP + 1;  // one entry more, so that a column is spread over the banks
+  __shared__ P all_left[256], all_right[256];
+  __shared__ K all_minima[GROUPS][GROUP * ROW];
+  u32 q = blockIdx.x * blockDim.x + threadIdx.x, group = threadIdx.x / GROUP;
+  int lane = threadIdx.x % GROUP;
+  P l = 1, r = 0;
+  if (q < m) {
+    l = left[q];
+    r = right[q];
+  }
+  all_left[threadIdx.x] = l;
+  all_right[threadIdx.x] = r;
+  __syncwarp();
+  // Row `turn` has each thread's minimum for the query of thread `turn`.
+  K* minima = all_minima[group];
+  for (int turn = 0; turn < GROUP; turn++) {
+    P its_l = all_left[group * GROUP + turn], its_r = all_right[group * GROUP + turn];
+    Seen<K, P, false> seen;
+    if (its_l <= its_r) seen = search_coalesced<K, P, GROUP, CHUNK, false>(x, its_l, its_r + 1, lane);
+    minima[turn * ROW + lane] = seen.key;
+  }
+  __syncwarp();
+  K least = Key<K>::max();
+  for (int i = 0; i < GROUP; i++) least = Key<K>::min(minima[lane * ROW + i], least);
+  bool some = q < m && put<K, P, false>(x.column, q, l, r, least, P(0), values, nullptr);
+  u32 word = __ballot_sync(~0u, some);
+  if (valid != nullptr && threadIdx.x % 32 == 0 && q < m) valid[q / 32] = word;
+}
+
+template <class K, class P, int GROUP, int CHUNK>
+__device__ __forceinline__ void atomic_min(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64*, u32* valid) {
+  u32 q = (blockIdx.x * u64(blockDim.x) + threadIdx.x) / GROUP;
+  int lane = threadIdx.x % GROUP;
+  if (q >= m) return;
+  P l = left[q], r = right[q];
+  if (l > r) return;
+  K least = search_coalesced<K, P, GROUP, CHUNK, false>(x, l, r + 1, lane).key;
+  if (Key<K>::less(least, Key<K>::max())) atomicMin(values + q, least);
+  if (lane == 0 && valid != nullptr) atomicOr(valid + q / 32, 1u << q % 32);
+}
+
 // --- VL: a thread reads 16 bytes at a time ---
 
 // Scans entries first..end of the pack that begins at `start`.
@@ -236,10 +254,26 @@ __device__ __forceinline__ void vector(const PaperIndex& x, u32 m, const P* left
   if (valid != nullptr && threadIdx.x % 32 == 0 && q < m) valid[q / 32] = word;
 }
 
-// --- full scan ---
+// --- full scans ---
 
 template <class K, class P, bool AT>
 __device__ __forceinline__ void full_scan(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64* positions, u32* valid) {
+  u32 q = blockIdx.x * blockDim.x + threadIdx.x;
+  bool some = false;
+  if (q < m) {
+    P l = left[q], r = right[q];
+    auto encoding = Encoding<K>::of_column(x.column);
+    const K* column = static_cast<const K*>(x.column.level[0]);
+    Seen<K, P, AT> seen;
+    for (u64 i = l; i <= r; i++) seen.see(encoding.encode(load_entry(column + i)), P(i), 0);
+    some = put<K, P, AT>(x.column, q, l, r, seen.key, seen.entry, values, positions);
+  }
+  u32 word = __ballot_sync(~0u, some);
+  if (valid != nullptr && threadIdx.x % 32 == 0 && q < m) valid[q / 32] = word;
+}
+
+template <class K, class P, bool AT>
+__device__ __forceinline__ void warp_scan(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64* positions, u32* valid) {
   constexpr int PACK = Pack<K>::SIZE, AHEAD = 4;
   u32 q = (blockIdx.x * u64(blockDim.x) + threadIdx.x) / 32;
   if (q >= m) return;
@@ -337,12 +371,19 @@ VECTOR(u32, 32, u32, 32, value, false)
 
 #else
 
-#define FULL_SCAN(K, P, BITS, W, AT) ASK(paper_full_scan_##K##_p##BITS##_##W, full_scan, K, P, AT)
+#define SCANS(K, P, BITS, W, AT)                                      \
+  ASK(paper_full_scan_##K##_p##BITS##_##W, full_scan, K, P, AT)       \
+  ASK(paper_warp_scan_##K##_p##BITS##_##W, warp_scan, K, P, AT)
+
+// What the authors compare CL with.
+#define STEPS(K, P, BITS)                                                                   \
+  ASK(paper_no_shuffle_##K##_g16_c32_p##BITS##_value, no_shuffle, K, P, 16, 32)             \
+  ASK(paper_atomic_min_##K##_g16_c32_p##BITS##_value, atomic_min, K, P, 16, 32)
 
 #define ALL_AS(K, P, BITS, W, AT)        \
   COALESCED(K, 16, 32, P, BITS, W, AT)   \
   VECTOR(K, 8, P, BITS, W, AT)           \
-  FULL_SCAN(K, P, BITS, W, AT)
+  SCANS(K, P, BITS, W, AT)
 
 #define ALL(K)                                                                                                   \
   KERNEL(256) paper_keys_##K(Index x) { keys<K>(x); }                                                            \
@@ -357,5 +398,9 @@ VECTOR(u32, 32, u32, 32, value, false)
 ALL(u32)
 ALL(u64)
 ALL(u128)
+STEPS(u32, u32, 32)
+STEPS(u32, u64, 64)
+STEPS(u64, u32, 32)
+STEPS(u64, u64, 64)
 
 #endif

@@ -1,50 +1,6 @@
 // Tests the paper's kernels on small columns: every answer is compared with a naive scan.
-#include "../baselines/paper.cu"
-#include "layout.h"
+#include "paper_levels.h"
 #include "queries.h"
-
-// The levels of chunks of 1 << shift, up to one of at most `cutoff` entries.
-template <class K, class P> class PaperLevels {
-  Buffer<K> column;
-  ValidTree valid;
-  std::vector<Buffer<K>> levels;
-  std::vector<Buffer<P>> positions;
-
- public:
-  PaperIndex index = {};
-
-  PaperLevels(const Column<K>& from, u32 shift, u64 cutoff, bool at, bool keyed, Random& random)
-      : column(padded(from.size())) {
-    u64 entries = from.size();
-    unsigned seed = unsigned(random.below(6));
-    Index& head = index.column;
-    head.n = entries;
-    head.level[0] = index.level[0] = column.data();
-    head.keyed = keyed;
-    for (int word = 0; word < 2; word++) {
-      head.fold[word] = u64(from.storage.fold >> 64 * word);
-      head.flip[word] = u64(from.storage.flip >> 64 * word);
-    }
-    memcpy(static_cast<void*>(column.data()), from.bits.data(), entries * sizeof(K));
-    if (!from.valid.empty()) valid.build(from, head, random, seed);
-    if (!keyed) return;
-    emulate::launch(blocks_for(entries), 256, seed, [&] { keys<K>(head); });
-    while (entries > cutoff) {
-      entries = (entries + (1 << shift) - 1) >> shift;
-      u32 k = ++index.top;
-      levels.emplace_back(padded(entries));
-      index.level[k] = levels.back().data();
-      if (at) {
-        positions.emplace_back(entries);
-        index.position[k] = positions.back().data();
-      }
-      emulate::launch(blocks_for(entries), 256, seed, [&] { at ? build<K, P, true>(index, k, shift) : build<K, P, false>(index, k, shift); });
-    }
-  }
-
- private:
-  static u64 padded(u64 entries) { return (entries * sizeof(K) + 15) / 16 * 16 / sizeof(K); }
-};
 
 template <class K, class P, class Kernel>
 void test_one(const char* name, Random& random, u32 shift, bool at, Kernel kernel, u32 threads, bool keyed = true) {
@@ -59,7 +15,18 @@ template <class K, class P, bool AT> void test_shape(Random& random) {
   test_one<K, P>("coalesced", random, 5, AT, coalesced<K, P, 16, 32, AT>, 1);
   test_one<K, P>("multi_load", random, 5, AT, multi_load<K, P, 16, 32, AT>, 16);
   test_one<K, P>("vector", random, 3, AT, vector<K, P, 8, AT>, 1);
-  test_one<K, P>("full_scan", random, 5, AT, full_scan<K, P, AT>, 32, random.one_in(2));
+  test_one<K, P>("full_scan", random, 5, AT, full_scan<K, P, AT>, 1, random.one_in(2));
+  test_one<K, P>("warp_scan", random, 5, AT, warp_scan<K, P, AT>, 32, random.one_in(2));
+  if constexpr (!AT) test_one<K, P>("no_shuffle", random, 5, AT, no_shuffle<K, P, 16, 32>, 1);
+}
+
+// A column whose bits are keys, as `atomic_min` needs, which also needs `values` filled.
+template <class K, class P> void test_atomic_min(Random& random) {
+  Column<K> column = random_column<K>(random_size(random, 5000), random);
+  column.storage = {0, 0};
+  column.valid.clear();
+  PaperLevels<K, P> built(column, 5, random.between(32, 300), false, true, random);
+  ask<K, P>("atomic_min", VALUE, column, random, atomic_min<K, P, 16, 32>, built.index, 16, 0xff);
 }
 
 template <class K> void test_width(Random& random) {
@@ -83,6 +50,10 @@ int main(int count, char** arguments) {
     test_width<u32>(random);
     test_width<u64>(random);
     test_width<u128>(random);
+    test_atomic_min<u32, u32>(random);
+    test_atomic_min<u32, u64>(random);
+    test_atomic_min<u64, u32>(random);
+    test_atomic_min<u64, u64>(random);
     test_heat_map<1, 8>(random);
     test_heat_map<2, 16>(random);
     test_heat_map<4, 128>(random);

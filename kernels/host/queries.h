@@ -4,13 +4,13 @@
 
 enum Want { VALUE, POSITION, BOTH };
 
-// `threads` is the number of threads per query.
+// `threads` is the number of threads per query; `garbage` fills the answers before.
 template <class K, class P, class Kernel, class AnyIndex>
-void ask(const char* name, Want want, const Column<K>& column, Random& random, Kernel kernel, const AnyIndex& index, u32 threads = 1) {
+void ask(const char* name, Want want, const Column<K>& column, Random& random, Kernel kernel, const AnyIndex& index, u32 threads = 1, int garbage = 0xa5) {
   u32 m = u32(random.one_in(4) ? random.between(1, 600) : random.between(1, 100));
   Buffer<P> left(m), right(m);
   for (u32 q = 0; q < m; q++) random_range(random, column.size(), left[q], right[q]);
-  Buffer<K> values(want != POSITION ? m : 0);
+  Buffer<K> values(want != POSITION ? m : 0, garbage);
   Buffer<i64> positions(want != VALUE ? m : 0);
   bool tells_valid = !random.one_in(4);
   Buffer<u32> valid(tells_valid ? (m + 31) / 32 : 0, threads > 1 ? 0 : 0xa5);

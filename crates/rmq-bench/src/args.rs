@@ -16,12 +16,13 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "search")]
     pub measure: Vec<Measure>,
 
-    /// Values of the column, as powers of two [default: 20,24,28,30,33; the CPU stops at 28]
+    /// Values of the column, as powers of two [default: 20,24,28,30,33, of the paper 20,22,24,26,28,30,31,33; the CPU stops at 28, with the
+    /// paper's default at 26]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=36))]
     pub n: Vec<u32>,
 
-    /// Lengths of the ranges
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "mixed")]
+    /// Lengths of the ranges [default: mixed, of the paper all]
+    #[arg(long, value_enum, value_delimiter = ',')]
     pub workload: Vec<Workload>,
 
     /// Values of the column; a search nearly always stops early only in uniform ones and walks
@@ -37,7 +38,7 @@ pub struct Args {
         long,
         value_enum,
         value_delimiter = ',',
-        default_value = "ours,cl,vl,full-scan"
+        default_value = "ours,cl,vl,lca,full-scan,warp-scan"
     )]
     pub kernel: Vec<Kernel>,
 
@@ -73,9 +74,10 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
-    /// Entries that the highest level of the paper's indexes has at most
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
-    pub cutoff: u64,
+    /// Entries that the highest level of the paper's indexes has at most, but no fewer than a chunk has. The first is used for all; VL is
+    /// measured with each. The paper's are 32 and the entries of a chunk, which are 8 for VL
+    #[arg(long, value_delimiter = ',', default_value = "32,8,64", value_parser = clap::value_parser!(u64).range(1..))]
+    pub cutoff: Vec<u64>,
 
     /// Ordinal of the CUDA device
     #[arg(long, default_value_t = 0)]
@@ -96,17 +98,27 @@ pub struct Args {
     /// The longest column in host memory, as a power of two.
     #[arg(skip)]
     pub max_host_n: u32,
+
+    /// Whether all figures of the paper are measured.
+    #[arg(skip)]
+    pub paper: bool,
 }
 
 /// A section of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
+    /// All figures of the paper: search with all lengths of ranges, reads, heat, queuing, succinct
+    Paper,
     /// Nanoseconds per query of each kernel and engine, with build time and memory
     Search,
-    /// GPU-RMQ (CL) over group sizes and chunk sizes
+    /// Random reads of groups of threads on the GPU
+    Reads,
+    /// GPU-RMQ (CL) over group sizes and chunk sizes, (VL) over chunk sizes
     Heat,
-    /// GPU-RMQ (CL) with warp-local queuing and with multi-load
+    /// GPU-RMQ (CL) with warp-local queuing, with multi-load, without shuffles, without warp intrinsics
     Queuing,
+    /// Succinct indexes on the CPU beside our engine, by number of threads
+    Succinct,
     /// From host memory to host memory, by number of threads
     Trip,
     /// Rows and queries from which on the GPU is faster than the CPU
@@ -135,8 +147,12 @@ pub enum Kernel {
     Cl,
     /// GPU-RMQ (VL): vector loads
     Vl,
-    /// No index: reads each range from end to end
+    /// Lowest common ancestors in the Cartesian tree
+    Lca,
+    /// No index: one thread reads a range from end to end, as published
     FullScan,
+    /// No index: a warp reads a range from end to end
+    WarpScan,
 }
 
 impl Kernel {
@@ -145,7 +161,9 @@ impl Kernel {
             Self::Ours => "ours",
             Self::Cl => "CL",
             Self::Vl => "VL",
+            Self::Lca => "LCA (inlabel)",
             Self::FullScan => "full scan",
+            Self::WarpScan => "full scan by warps",
         }
     }
 }
@@ -196,17 +214,38 @@ impl Width {
 impl Args {
     /// Fills in what depends on other arguments or on the machine.
     pub fn with_defaults(mut self) -> Self {
+        self.paper = self.measures(Measure::Paper);
+        if self.paper {
+            let figures = [
+                Measure::Search,
+                Measure::Reads,
+                Measure::Heat,
+                Measure::Queuing,
+                Measure::Succinct,
+            ];
+            self.measure.extend(figures);
+        }
+        if self.workload.is_empty() {
+            self.workload.push(Workload::Mixed);
+            if self.paper {
+                (self.workload).extend([Workload::Small, Workload::Medium, Workload::Large]);
+            }
+        }
         if self.quick {
             if self.n.is_empty() {
                 self.n = vec![14, 16, 18];
             }
             self.batch = self.batch.min(18);
-            self.cpu_batch = self.cpu_batch.min(16);
+            self.cpu_batch = self.cpu_batch.min(if self.paper { 13 } else { 16 });
             self.rounds = self.rounds.min(3);
             self.rows = self.rows.min(1 << 20);
             self.probes = self.probes.min(1 << 18);
         }
-        self.max_host_n = 36;
+        self.max_host_n = if self.paper { 28 } else { 36 };
+        if self.n.is_empty() && self.paper {
+            self.n = vec![20, 22, 24, 26, 28, 30, 31, 33];
+            self.max_host_n = 26;
+        }
         if self.n.is_empty() {
             self.n = vec![20, 24, 28, 30, 33];
             self.max_host_n = 28;
@@ -224,6 +263,15 @@ impl Args {
 
     pub fn measures(&self, measure: Measure) -> bool {
         self.measure.contains(&measure)
+    }
+
+    /// Returns the lengths of ranges for figures that the paper has for one only.
+    pub fn first_workload(&self) -> Vec<Workload> {
+        if self.paper {
+            vec![self.workload[0]]
+        } else {
+            self.workload.clone()
+        }
     }
 
     pub fn uses(&self, engine: EngineKind) -> bool {

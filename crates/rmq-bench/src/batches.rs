@@ -109,30 +109,59 @@ pub fn collect<K: Key>(
     options: BatchOptions,
 ) -> Result<CollectedAnswers<K>, EngineError> {
     let queries = bounds.len();
-    let mut collected = match options.result {
-        ResultKind::Value => CollectedAnswers::Values(vec![K::ZERO; queries]),
-        ResultKind::Position => CollectedAnswers::Positions(vec![0; queries]),
-    };
-    let mut first = 0;
-    // On one thread: this is not timed.
     let batch_size = options.batch_size.max(1 << 16);
-    while first < queries {
+    let answer = |first: usize, values: Option<&mut [K]>, positions: Option<&mut [i64]>| {
         let batch = first..queries.min(first + batch_size);
-        let mut valid = vec![0; batch.len().div_ceil(64)];
-        let (left, right) = (&bounds.left[batch.clone()], &bounds.right[batch.clone()]);
-        let (values, positions) = match &mut collected {
-            CollectedAnswers::Values(values) => (Some(&mut values[batch]), None),
-            CollectedAnswers::Positions(positions) => (None, Some(&mut positions[batch])),
-        };
         let answers = Answers {
             values,
             positions,
-            valid: &mut valid,
+            valid: &mut vec![0; batch.len().div_ceil(64)],
         };
-        index.answer(left, right, answers)?;
-        first += batch_size;
+        index.answer(&bounds.left[batch.clone()], &bounds.right[batch], answers)
+    };
+    match options.result {
+        ResultKind::Value => {
+            let mut all = vec![K::ZERO; queries];
+            for_each_chunk(&mut all, batch_size, options.threads, |first, values| {
+                answer(first, Some(values), None)
+            })?;
+            Ok(CollectedAnswers::Values(all))
+        }
+        ResultKind::Position => {
+            let mut all = vec![0; queries];
+            for_each_chunk(&mut all, batch_size, options.threads, |first, positions| {
+                answer(first, None, Some(positions))
+            })?;
+            Ok(CollectedAnswers::Positions(all))
+        }
     }
-    Ok(collected)
+}
+
+/// Runs `work` for all chunks of `items`, with the number of the first item, on several threads. Ends a thread with its first error, and returns one of them.
+fn for_each_chunk<T: Send>(
+    items: &mut [T],
+    chunk: usize,
+    threads: usize,
+    work: impl Fn(usize, &mut [T]) -> Result<(), EngineError> + Sync,
+) -> Result<(), EngineError> {
+    let chunks = Mutex::new(items.chunks_mut(chunk).enumerate());
+    let run = || {
+        loop {
+            let next = chunks.lock().expect("no thread panics").next();
+            match next {
+                Some((number, items)) => work(number * chunk, items)?,
+                None => return Ok(()),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+        let mut result = run();
+        for other in others {
+            result = result.and(other.join().expect("no thread panics"));
+        }
+        result
+    })
 }
 
 /// Values that [`scan`] reads at most, in all.

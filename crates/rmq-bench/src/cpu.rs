@@ -16,6 +16,13 @@ use crate::index::{self, IndexableKey, TimedIndex};
 use crate::record::{Case, Record, Section, Setting};
 use crate::run::Run;
 
+/// Returns the number of steps of all columns.
+pub fn steps(run: &Run) -> usize {
+    let args = &run.args;
+    let columns: usize = args.key.iter().map(|key| run.host_sizes(*key).len()).sum();
+    columns * args.data.len() * args.result.len() * args.workload.len()
+}
+
 /// Measures all columns that fit in host memory.
 pub fn measure(run: &mut Run) -> Result<(), Box<dyn Error>> {
     for key in run.args.key.clone() {
@@ -47,7 +54,6 @@ fn measure_column<K: IndexableKey>(
 ) -> Result<(), EngineError> {
     let (results, workloads) = (run.args.result.clone(), run.args.workload.clone());
     let (threads, rounds) = (run.threads(), run.args.rounds);
-    run.progress.expect(results.len() * workloads.len());
     run.progress
         .now(&format!("CPU: a column of 2^{n} {} values", data.name()));
     let values = Arc::new(data::column::<K>(data, 1 << n));
@@ -104,6 +110,7 @@ fn search<K: IndexableKey>(
             seconds,
             build_seconds: Some(built.seconds),
             index_bytes: Some(index.index_bytes() as u64),
+            build_bytes: 0,
             wrong,
         });
     }

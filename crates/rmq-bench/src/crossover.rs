@@ -103,6 +103,7 @@ fn measure_column<K: IndexableKey>(
                 seconds,
                 build_seconds: Some(built.seconds),
                 index_bytes: Some(index.index_bytes() as u64),
+                build_bytes: 0,
                 wrong: 0,
             });
             run.progress.done();

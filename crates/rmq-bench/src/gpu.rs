@@ -5,60 +5,25 @@ use rmq_engine::cuda::rmq::index::KernelOutput;
 
 use crate::lab::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
 use crate::lab::kernel::KernelUnderTest;
+use crate::lab::lca::MAX_LCA_ROWS;
 use crate::lab::limit::Ranges;
-use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, PaperKernel};
+use crate::lab::paper::{BEST_COALESCED, PaperKernel};
 
 use rmq_bench::data::{self, Data};
 use rmq_bench::workload::Workload;
 
 use crate::args::{Kernel, Measure, ResultKind, Width};
 use crate::index::IndexableKey;
+use crate::kernels::{
+    LONGEST_SCANNED, coalesced, column_steps, heat_map, in_heat_map, search_steps, setting, ways,
+};
+use crate::model::ReadModel;
 use crate::record::{Case, Record, Section, Setting};
-use crate::report::{LIMIT, on_gpu};
+use crate::report::{TWO_READS, on_gpu};
 use crate::run::Run;
-
-/// Threads of a group and entries of a chunk in the heat map. There are kernels for the pairs whose chunk is not smaller than the group.
-const GROUPS: [u32; 6] = [1, 2, 4, 8, 16, 32];
-const CHUNKS: [u32; 5] = [8, 16, 32, 64, 128];
 
 /// The most values that a full scan reads in one launch.
 const SCANNED: f64 = (1_u64 << 36) as f64;
-
-/// The longest range of a full scan: it keeps one warp busy for about a second.
-const LONGEST_SCANNED: f64 = (1_u64 << 28) as f64;
-
-impl Kernel {
-    /// The paper's kernel with the best setting; `None` for ours.
-    fn paper(self) -> Option<PaperKernel> {
-        match self {
-            Self::Ours => None,
-            Self::Cl => Some(coalesced(BEST_COALESCED, true, false)),
-            Self::Vl => Some(PaperKernel::Vector { chunk: BEST_VECTOR }),
-            Self::FullScan => Some(PaperKernel::FullScan),
-        }
-    }
-
-    fn setting(self) -> Setting {
-        match self {
-            Self::Cl => setting(BEST_COALESCED),
-            Self::Vl => setting((1, BEST_VECTOR)),
-            Self::Ours | Self::FullScan => Setting::default(),
-        }
-    }
-}
-
-fn coalesced((group, chunk): (u32, u32), queue: bool, heat_map: bool) -> PaperKernel {
-    PaperKernel::Coalesced {
-        group,
-        chunk,
-        queue,
-        heat_map,
-    }
-}
-
-fn setting((group, chunk): (u32, u32)) -> Setting {
-    Setting { group, chunk }
-}
 
 impl From<ResultKind> for KernelOutput {
     fn from(result: ResultKind) -> Self {
@@ -73,6 +38,7 @@ impl From<ResultKind> for KernelOutput {
 struct Bench<'a> {
     run: &'a mut Run,
     lab: &'a Lab,
+    model: Option<&'a mut ReadModel>,
     column: DeviceColumn,
     key: Width,
     data: Data,
@@ -91,24 +57,43 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
     if !sections.iter().any(|section| run.args.measures(*section)) {
         return Ok(());
     }
+    let mut model = None;
+    if run.args.measures(Measure::Search) {
+        model = Some(ReadModel::new(run, lab)?);
+    }
     for key in run.args.key.clone() {
         for n in run.args.n.clone() {
             for data in run.args.data.clone() {
-                match on_column(run, lab, key, n, data) {
-                    Err(EngineError::DeviceMemory { .. }) => run.progress.say(&format!(
-                        "not measured on the GPU, whose memory is too small: {} {} values, n = 2^{n}",
-                        data.name(),
-                        key.name()
-                    )),
+                let before = run.progress.steps();
+                match on_column(run, lab, model.as_mut(), key, n, data) {
+                    Err(EngineError::DeviceMemory { .. }) => {
+                        let steps = before + column_steps(&run.args, key, n);
+                        run.progress.skip_to(steps);
+                        run.progress.say(&format!(
+                            "not measured further on the GPU, whose memory is too small: {} {} values, n = 2^{n}",
+                            data.name(),
+                            key.name()
+                        ));
+                    }
                     other => other?,
                 }
             }
         }
     }
+    if let Some(model) = model {
+        model.finish(run);
+    }
     Ok(())
 }
 
-fn on_column(run: &mut Run, lab: &Lab, key: Width, n: u32, data: Data) -> Result<(), EngineError> {
+fn on_column(
+    run: &mut Run,
+    lab: &Lab,
+    model: Option<&mut ReadModel>,
+    key: Width,
+    n: u32,
+    data: Data,
+) -> Result<(), EngineError> {
     run.progress
         .now(&format!("GPU: a column of 2^{n} {} values", data.name()));
     let column = lab.column(1 << n, key.bytes())?;
@@ -127,6 +112,7 @@ fn on_column(run: &mut Run, lab: &Lab, key: Width, n: u32, data: Data) -> Result
         reference: lab.answers(most)?,
         answers: lab.answers(most)?,
         run,
+        model,
     };
     for result in bench.run.args.result.clone() {
         if bench.run.args.measures(Measure::Search) {
@@ -135,8 +121,7 @@ fn on_column(run: &mut Run, lab: &Lab, key: Width, n: u32, data: Data) -> Result
         if bench.run.args.measures(Measure::Queuing) {
             bench.queuing(result)?;
         }
-        let in_heat_map = key == Width::U32 && result == ResultKind::Value && n < 32;
-        if bench.run.args.measures(Measure::Heat) && in_heat_map {
+        if bench.run.args.measures(Measure::Heat) && in_heat_map(key, n, result) {
             bench.heat(result)?;
         }
     }
@@ -165,8 +150,8 @@ struct Entry {
     contender: String,
     setting: Setting,
     kernel: KernelUnderTest,
-    /// Whether it reads whole ranges.
-    scans: bool,
+    /// The longest range that it is measured with, where it reads whole ranges.
+    longest_scanned: Option<f64>,
 }
 
 impl Bench<'_> {
@@ -174,31 +159,71 @@ impl Bench<'_> {
         self.run.args.rounds
     }
 
+    /// The entries of the highest level in the paper's indexes, except where VL is measured with others.
+    fn cutoff(&self) -> u64 {
+        self.run.args.cutoff[0]
+    }
+
     fn case(&self, result: ResultKind, workload: Workload) -> Case {
         Case::new(self.key, self.data, result, workload, self.n)
     }
 
     fn bounds(&self, workload: Workload) -> Result<DeviceBounds, EngineError> {
-        self.lab
-            .bounds(workload.into(), &self.column, 1 << self.run.args.batch)
+        let count = 1 << self.run.args.batch;
+        let bounds = self.lab.bounds(workload.into(), &self.column, count)?;
+        if workload == Workload::Ascending {
+            self.lab.sort(&bounds, &self.column)?;
+        }
+        Ok(bounds)
     }
 
     fn paper(
         &self,
         paper: PaperKernel,
         result: ResultKind,
+        cutoff: u64,
     ) -> Result<KernelUnderTest, EngineError> {
-        self.lab.paper(
-            &self.column,
-            paper,
-            result.into(),
-            self.run.args.cutoff,
-            self.rounds(),
-        )
+        let rounds = self.rounds();
+        (self.lab).paper(&self.column, paper, result.into(), cutoff, rounds)
     }
 
     fn ours(&self, result: ResultKind) -> Result<KernelUnderTest, EngineError> {
         self.lab.ours(&self.column, result.into(), self.rounds())
+    }
+
+    /// Returns the names under which a kernel is measured beside ours, with its settings.
+    fn contenders(&self, kernel: Kernel) -> Vec<(String, Setting)> {
+        let cutoffs = match kernel {
+            Kernel::Ours => &[],
+            Kernel::Vl => &self.run.args.cutoff[..],
+            _ => &self.run.args.cutoff[..1],
+        };
+        let named = |cutoff: &u64| {
+            let (name, setting) = (on_gpu(kernel), kernel.setting(*cutoff));
+            if *cutoff == self.cutoff() {
+                (name, setting)
+            } else {
+                (format!("{name}, t = {}", setting.cutoff), setting)
+            }
+        };
+        cutoffs.iter().map(named).collect()
+    }
+
+    /// Builds the index of a kernel other than ours; `None` if it has none for such a column.
+    fn prepare(
+        &self,
+        kernel: Kernel,
+        setting: Setting,
+        result: ResultKind,
+    ) -> Result<Option<KernelUnderTest>, EngineError> {
+        if kernel == Kernel::Lca && self.column.rows <= MAX_LCA_ROWS {
+            let tree = (self.lab).lca(&self.column, result.into(), self.rounds())?;
+            return Ok(Some(tree));
+        }
+        let paper = kernel.paper();
+        paper
+            .map(|paper| self.paper(paper, result, setting.cutoff))
+            .transpose()
     }
 
     /// Measures the requested kernels on each workload, and the limit of the hardware.
@@ -207,25 +232,31 @@ impl Bench<'_> {
             contender: on_gpu(Kernel::Ours),
             setting: Setting::default(),
             kernel: self.ours(result)?,
-            scans: false,
+            longest_scanned: None,
         };
-        let kernels = self.run.args.kernel.clone();
         let mut entries = Vec::new();
-        for kernel in kernels.iter().filter(|kernel| **kernel != Kernel::Ours) {
-            let Some(paper) = kernel.paper() else {
-                continue;
-            };
-            entries.push(Entry {
-                contender: on_gpu(*kernel),
-                setting: kernel.setting(),
-                kernel: self.paper(paper, result)?,
-                scans: *kernel == Kernel::FullScan,
-            });
+        for kernel in self.run.args.kernel.clone() {
+            for (contender, setting) in self.contenders(kernel) {
+                match self.prepare(kernel, setting, result) {
+                    Ok(Some(prepared)) => entries.push(Entry {
+                        contender,
+                        setting,
+                        kernel: prepared,
+                        longest_scanned: kernel.longest_scanned(),
+                    }),
+                    Ok(None) => {}
+                    Err(EngineError::DeviceMemory { .. }) => self.run.progress.say(&format!(
+                        "not measured, the GPU's memory is too small: {contender}, n = 2^{}",
+                        self.n
+                    )),
+                    Err(error) => return Err(error),
+                }
+            }
         }
         let workloads = self.run.args.workload.clone();
-        self.run
-            .progress
-            .expect(workloads.len() * (entries.len() + 2));
+        let planned = search_steps(&self.run.args);
+        let missing = planned - workloads.len() * (entries.len() + 2);
+        self.run.progress.skip(missing);
         for workload in workloads {
             let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
@@ -239,6 +270,14 @@ impl Bench<'_> {
             let seconds =
                 (self.lab).answer(&ours.kernel, &bounds, &self.reference, count, rounds)?;
             self.record(Section::Search, case, &ours, count, seconds, wrong);
+            if let Some(model) = self.model.as_mut()
+                && (self.key, result) == (Width::U32, ResultKind::Value)
+                // Ranges in order find in the caches what those before them read.
+                && workload != Workload::Ascending
+            {
+                let search = (&ours.kernel, &bounds);
+                model.add(self.run, self.lab, case, &self.column, search)?;
+            }
             for entry in &entries {
                 self.compare(Section::Search, case, &bounds, entry)?;
             }
@@ -258,8 +297,8 @@ impl Bench<'_> {
             .progress
             .now(&format!("{}: {}", entry.contender, case.title()));
         let (mut count, mut rounds) = (1_u32 << self.run.args.batch, self.rounds());
-        if entry.scans {
-            let scanned = scanned(case.workload, case.rows(), count);
+        if let Some(longest) = entry.longest_scanned {
+            let scanned = scanned(case.workload, case.rows(), count, longest);
             let Some(fewer) = scanned else {
                 self.run.progress.done();
                 return Ok(());
@@ -286,15 +325,15 @@ impl Bench<'_> {
     ) -> Result<u64, EngineError> {
         let most = (1 << self.run.args.batch).min(1 << 20);
         // Medium ranges replace those that are too long for a full scan.
-        let (workload, count) = match scanned(workload, 1 << self.n, most) {
+        let (workload, count) = match scanned(workload, 1 << self.n, most, LONGEST_SCANNED) {
             Some(count) => (workload, count),
             None => {
-                let medium = scanned(Workload::Medium, 1 << self.n, most);
+                let medium = scanned(Workload::Medium, 1 << self.n, most, LONGEST_SCANNED);
                 (Workload::Medium, medium.unwrap_or(64))
             }
         };
         let bounds = self.bounds(workload)?;
-        let scan = self.paper(PaperKernel::FullScan, result)?;
+        let scan = self.paper(PaperKernel::WarpScan, result, self.cutoff())?;
         self.lab.answer(ours, &bounds, &self.reference, count, 1)?;
         self.lab.answer(&scan, &bounds, &self.answers, count, 1)?;
         self.differ(result, count)
@@ -312,13 +351,14 @@ impl Bench<'_> {
         self.run.found(Record {
             section: Section::Limit,
             case,
-            contender: LIMIT.to_owned(),
+            contender: TWO_READS.to_owned(),
             setting: Setting::default(),
             queries: count.into(),
             threads: 0,
             seconds,
             build_seconds: None,
             index_bytes: None,
+            build_bytes: 0,
             wrong: 0,
         });
         self.run.progress.done();
@@ -344,6 +384,7 @@ impl Bench<'_> {
             seconds,
             build_seconds: Some(entry.kernel.build_seconds),
             index_bytes: Some(entry.kernel.index_bytes()),
+            build_bytes: entry.kernel.build_bytes,
             wrong,
         });
         self.run.progress.done();
@@ -357,20 +398,21 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures CL with and without warp-local queuing.
+    /// Measures the ways in which the threads of CL work together.
     fn queuing(&mut self, result: ResultKind) -> Result<(), EngineError> {
-        let workloads = self.run.args.workload.clone();
-        self.run.progress.expect(workloads.len() * 2);
+        let workloads = self.run.args.first_workload();
         for workload in workloads {
             let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
             self.set_reference(result, &bounds)?;
-            for (queue, name) in [(true, "warp-local queuing"), (false, "multi-load")] {
+            for (cooperation, name) in ways(result) {
+                let setting = setting(BEST_COALESCED, self.cutoff());
+                let kernel = coalesced(BEST_COALESCED, cooperation, false);
                 let entry = Entry {
                     contender: format!("CL, {name}"),
-                    setting: setting(BEST_COALESCED),
-                    kernel: self.paper(coalesced(BEST_COALESCED, queue, false), result)?,
-                    scans: false,
+                    setting,
+                    kernel: self.paper(kernel, result, setting.cutoff)?,
+                    longest_scanned: None,
                 };
                 self.compare(Section::Queuing, case, &bounds, &entry)?;
             }
@@ -378,24 +420,19 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Measures CL over sizes of groups and chunks.
+    /// Measures CL over sizes of groups and chunks, and VL over those of chunks.
     fn heat(&mut self, result: ResultKind) -> Result<(), EngineError> {
-        let workloads = self.run.args.workload.clone();
-        for workload in workloads {
+        for workload in self.run.args.first_workload() {
             let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
             self.set_reference(result, &bounds)?;
-            let pairs = GROUPS
-                .iter()
-                .flat_map(|group| CHUNKS.map(|chunk| (*group, chunk)));
-            let pairs: Vec<_> = pairs.filter(|(group, chunk)| group <= chunk).collect();
-            self.run.progress.expect(pairs.len());
-            for pair in pairs {
+            for (contender, pair, kernel) in heat_map() {
+                let setting = setting(pair, self.cutoff());
                 let entry = Entry {
-                    contender: "CL".to_owned(),
-                    setting: setting(pair),
-                    kernel: self.paper(coalesced(pair, true, true), result)?,
-                    scans: false,
+                    contender: contender.to_owned(),
+                    setting,
+                    kernel: self.paper(kernel, result, setting.cutoff)?,
+                    longest_scanned: None,
                 };
                 self.compare(Section::Heat, case, &bounds, &entry)?;
             }
@@ -404,17 +441,17 @@ impl Bench<'_> {
     }
 }
 
-/// Returns how many of `most` ranges a full scan reads in reasonable time; `None` if the ranges are too long.
-fn scanned(workload: Workload, n: usize, most: u32) -> Option<u32> {
+/// Returns how many of `most` ranges a full scan reads in reasonable time; `None` if there are ranges of more than `limit` values.
+fn scanned(workload: Workload, n: usize, most: u32, limit: f64) -> Option<u32> {
     let n = n as f64;
     let (mean, longest) = match workload {
         Workload::Small => (n.powf(0.3) * 1.05, n.powf(0.3) * 8.0),
         Workload::Medium => (n.powf(0.6) * 1.05, n.powf(0.6) * 8.0),
         Workload::Large => (n / 2.0, n),
-        Workload::Mixed => (n / 6.0 + n.powf(0.6), n),
+        Workload::Mixed | Workload::Ascending => (n / 6.0 + n.powf(0.6), n),
     };
     let count = (SCANNED / mean).max(1024.0);
-    (longest <= LONGEST_SCANNED).then_some(most.min(count as u32))
+    (longest <= limit).then_some(most.min(count as u32))
 }
 
 impl From<Workload> for Ranges {
@@ -423,7 +460,7 @@ impl From<Workload> for Ranges {
             Workload::Small => Self::Small,
             Workload::Medium => Self::Medium,
             Workload::Large => Self::Large,
-            Workload::Mixed => Self::Mixed,
+            Workload::Mixed | Workload::Ascending => Self::Mixed,
         }
     }
 }

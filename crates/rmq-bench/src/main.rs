@@ -20,15 +20,19 @@ mod batches;
 mod cpu;
 mod crossover;
 mod gpu;
+mod hrmq;
 mod index;
 mod join;
+mod kernels;
 mod key_search;
 mod lab;
+mod model;
 mod progress;
 mod record;
 mod report;
 mod run;
 mod sections;
+mod succinct;
 mod trip;
 
 use std::error::Error;
@@ -64,7 +68,8 @@ fn compare(args: Args) -> Result<bool, Box<dyn Error>> {
         let _ = write!(text, "\n{}", table.markdown());
     }
     fs::write(out.join("report.md"), &text)?;
-    record::write_csv(&run.records, &out.join("results.csv"))?;
+    let (cpu, csv) = (run::cpu_name(), out.join("results.csv"));
+    record::write_csv(&run.records, &cpu, &run.gpu, &csv)?;
     if markdown {
         print!("{text}");
     } else {

@@ -129,6 +129,19 @@ pub fn available_bytes() -> Option<u64> {
     Some(kib * 1024)
 }
 
+/// Returns the bytes that the allocator has handed out and not got back; 0 where it does not count them.
+#[must_use]
+pub fn allocated_bytes() -> u64 {
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: it takes no arguments, and the allocator locks itself.
+        let info = unsafe { libc::mallinfo2() };
+        (info.uordblks + info.hblkhd) as u64
+    }
+    #[cfg(not(target_env = "gnu"))]
+    0
+}
+
 /// Returns memory that the allocator keeps for later to the system, where it can.
 pub fn release_unused() {
     #[cfg(target_env = "gnu")]

@@ -9,7 +9,9 @@ pub struct Progress {
 
 impl Progress {
     pub fn new() -> Self {
-        let style = ProgressStyle::with_template("{bar:32} {pos}/{len} {elapsed} {wide_msg}");
+        let style = ProgressStyle::with_template(
+            "{bar:32} {pos} of {len} in {elapsed}, {eta} left: {wide_msg}",
+        );
         Self {
             bar: ProgressBar::new(0)
                 .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())),
@@ -30,6 +32,21 @@ impl Progress {
     /// Counts a step as done.
     pub fn done(&self) {
         self.bar.inc(1);
+    }
+
+    /// Returns the number of steps that are done.
+    pub fn steps(&self) -> usize {
+        self.bar.position() as usize
+    }
+
+    /// Counts steps as done until there are so many.
+    pub fn skip_to(&self, steps: usize) {
+        self.bar.set_position(steps as u64);
+    }
+
+    /// Counts steps as done that are left out.
+    pub fn skip(&self, steps: usize) {
+        self.bar.inc(steps as u64);
     }
 
     /// Prints a line above the bar.

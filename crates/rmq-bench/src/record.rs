@@ -55,12 +55,16 @@ impl Case {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Section {
     Search,
-    /// Two random reads per query, a lower bound for searches that read both ends of a range.
+    /// Two random reads per query, and the model of our search.
     Limit,
+    /// Random reads of groups of threads.
+    Reads,
     Heat,
     Queuing,
     Trip,
     Crossover,
+    /// Succinct indexes on the CPU beside our engine, by number of threads.
+    Succinct,
 }
 
 impl Section {
@@ -68,10 +72,12 @@ impl Section {
         match self {
             Self::Search => "search",
             Self::Limit => "limit",
+            Self::Reads => "reads",
             Self::Heat => "heat",
             Self::Queuing => "queuing",
             Self::Trip => "trip",
             Self::Crossover => "crossover",
+            Self::Succinct => "succinct",
         }
     }
 }
@@ -92,6 +98,8 @@ pub struct Record {
     pub build_seconds: Option<f64>,
     /// The size of the index without the column.
     pub index_bytes: Option<u64>,
+    /// The bytes that only the build needed.
+    pub build_bytes: u64,
     /// The number of answers that differ from the reference.
     pub wrong: u64,
 }
@@ -103,11 +111,18 @@ pub struct Setting {
     pub group: u32,
     /// Entries per chunk; 0 for kernels without chunks.
     pub chunk: u32,
+    /// Entries that the highest level has at most; 0 for kernels without levels.
+    pub cutoff: u64,
 }
 
 impl Record {
     pub fn ns_per_query(&self) -> f64 {
         self.seconds * 1e9 / self.queries as f64
+    }
+
+    /// Returns the bytes of the column, the index and what only the build needs.
+    pub fn total_bytes(&self) -> Option<u64> {
+        Some(self.index_bytes? + self.build_bytes + self.case.column_bytes() as u64)
     }
 
     /// Returns the size of the index divided by that of the column.
@@ -116,24 +131,26 @@ impl Record {
     }
 }
 
-/// Writes all records as comma-separated values. `plot.py` draws them.
-pub fn write_csv(records: &[Record], path: &Path) -> io::Result<()> {
+/// Writes all records of a machine as comma-separated values. `plot.py` draws them.
+pub fn write_csv(records: &[Record], cpu: &str, gpu: &str, path: &Path) -> io::Result<()> {
+    let (cpu, gpu) = (cpu.replace(',', ";"), gpu.replace(',', ";"));
     let mut out = BufWriter::new(File::create(path)?);
     writeln!(
         out,
-        "section,contender,group,chunk,key,data,result,workload,log2_n,queries,threads,seconds,ns_per_query,\
-         build_ms,index_bytes,column_bytes,wrong"
+        "section,contender,group,chunk,cutoff,key,data,result,workload,log2_n,queries,threads,seconds,ns_per_query,\
+         build_ms,index_bytes,build_bytes,column_bytes,wrong,cpu,gpu"
     )?;
     for record in records {
         let case = &record.case;
         let or_empty = |number: Option<String>| number.unwrap_or_default();
         writeln!(
             out,
-            "{},{},{},{},{},{},{},{},{},{},{},{:.9},{:.6},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{:.9},{:.6},{},{},{},{},{},{cpu},{gpu}",
             record.section.name(),
             record.contender.replace(',', ""),
             record.setting.group,
             record.setting.chunk,
+            record.setting.cutoff,
             case.key.name(),
             case.data.name(),
             case.result.name(),
@@ -149,6 +166,7 @@ pub fn write_csv(records: &[Record], path: &Path) -> io::Result<()> {
                     .map(|seconds| format!("{:.4}", seconds * 1e3))
             ),
             or_empty(record.index_bytes.map(|bytes| bytes.to_string())),
+            record.build_bytes,
             case.column_bytes(),
             record.wrong,
         )?;

@@ -9,8 +9,13 @@ use rmq_bench::workload::Workload;
 use crate::args::{Kernel, ResultKind, Width};
 use crate::record::{Case, Record, Section};
 
-/// The name of the limit among contenders.
-pub const LIMIT: &str = "limit: two 128-byte reads";
+/// Among contenders, a kernel that reads the two lines which hold the ends of a range.
+pub const TWO_READS: &str = "two random reads of 128 bytes";
+
+/// Among contenders, the model of our search, and its parts.
+pub const MODEL: &str = "model of ours: all reads";
+pub const MODEL_CACHES: &str = "model of ours: caches";
+pub const MODEL_DRAM: &str = "model of ours: memory";
 
 /// Names a kernel among contenders.
 pub fn on_gpu(kernel: Kernel) -> String {
@@ -96,8 +101,10 @@ fn or_dash(number: Option<f64>) -> String {
 pub fn tables(records: &[Record]) -> Vec<Table> {
     let mut tables = Vec::new();
     let searches = groups(records, &[Section::Limit, Section::Search]);
+    let heat_maps = groups(records, &[Section::Heat]);
     for group in &searches {
-        tables.push(search(group));
+        let heat_map = heat_maps.iter().find(|heat| heat.key == group.key);
+        tables.push(search(group, heat_map));
     }
     tables.extend(ratios(&searches));
     let mut seen = BTreeSet::new();
@@ -111,20 +118,27 @@ pub fn tables(records: &[Record]) -> Vec<Table> {
     for group in groups(records, &[Section::Queuing]) {
         tables.push(group.ns_table("Warp-local queuing, ns a query"));
     }
-    for group in groups(records, &[Section::Heat]) {
-        tables.extend(group.sizes.iter().map(|n| heat(&group, *n)));
+    for group in &heat_maps {
+        tables.extend(group.sizes.iter().map(|n| heat(group, *n)));
     }
     for group in groups(records, &[Section::Trip]) {
-        tables.extend(group.sizes.iter().map(|n| trip(&group, *n)));
+        let title = "Host to host, million queries a second";
+        tables.extend(group.sizes.iter().map(|n| by_threads(title, &group, *n)));
     }
+    for group in groups(records, &[Section::Succinct]) {
+        let title = "Succinct indexes on the CPU, million queries a second";
+        tables.extend(group.sizes.iter().map(|n| by_threads(title, &group, *n)));
+    }
+    tables.extend(succinct_indexes(records));
     tables
 }
 
 /// Nanoseconds per query of each contender, and ratios of our kernel to the others.
-fn search(group: &Group<'_>) -> Table {
+fn search(group: &Group<'_>, heat_map: Option<&Group<'_>>) -> Table {
     let mut table = group.ns_table("ns a query");
     let ours = on_gpu(Kernel::Ours);
-    let by_limit = |n: &u32| Some(group.ns(&ours, *n)? / group.ns(LIMIT, *n)?);
+    let by_reads = |n: &u32| Some(group.ns(&ours, *n)? / group.ns(TWO_READS, *n)?);
+    let by_model = |n: &u32| Some(group.ns(&ours, *n)? / group.ns(MODEL, *n)?);
     let by_paper = |n: &u32| {
         let (cl, vl) = (
             group.ns(&on_gpu(Kernel::Cl), *n),
@@ -139,8 +153,18 @@ fn search(group: &Group<'_>) -> Table {
             table.row(name, cells.into_iter().map(or_dash));
         }
     };
-    ratio("ours: times the limit", &by_limit);
-    ratio("ours: times faster than the better of CL and VL", &by_paper);
+    let by_best = |n: &u32| {
+        let tuned = heat_map?.records.iter().filter(|one| one.case.n == *n);
+        let best = tuned.map(|one| one.ns_per_query()).reduce(f64::min)?;
+        Some(best / group.ns(&ours, *n)?)
+    };
+    ratio("ours: times the model", &by_model);
+    ratio("ours: times two random reads", &by_reads);
+    ratio(
+        "ours: times faster than the better of CL and VL, paper's parameters",
+        &by_paper,
+    );
+    ratio("ours: times faster than the best of the heat map", &by_best);
     table
 }
 
@@ -194,7 +218,16 @@ fn build_and_memory(group: &Group<'_>) -> Vec<Table> {
         format!("Index, percent of the column, {purpose}"),
         header("", &group.sizes),
     );
+    let mut total = Table::new(
+        format!("Memory in all, MB, {purpose}: column, index, and what only the build needs"),
+        header("", &group.sizes),
+    );
     for contender in &group.contenders {
+        let total_mb = |n: &u32| Some(group.find(contender, *n)?.total_bytes()? as f64 / 1e6);
+        let totals: Vec<_> = group.sizes.iter().map(total_mb).collect();
+        if totals.iter().any(Option::is_some) {
+            total.row(*contender, totals.into_iter().map(or_dash));
+        }
         let build_ms = |n: &u32| Some(group.find(contender, *n)?.build_seconds? * 1e3);
         let percent = |n: &u32| Some(group.find(contender, *n)?.overhead()? * 100.0);
         let numbers: Vec<_> = group.sizes.iter().map(build_ms).collect();
@@ -203,22 +236,16 @@ fn build_and_memory(group: &Group<'_>) -> Vec<Table> {
             index.row(*contender, group.sizes.iter().map(percent).map(or_dash));
         }
     }
-    let tables = [build, index].into_iter();
+    let tables = [build, index, total].into_iter();
     tables.filter(|table| !table.is_empty()).collect()
 }
 
 /// Queries per second by number of threads.
-fn trip(group: &Group<'_>, n: u32) -> Table {
+fn by_threads(title: &str, group: &Group<'_>, n: u32) -> Table {
     let records = group.records.iter().filter(|record| record.case.n == n);
     let threads: BTreeSet<u32> = records.map(|record| record.threads).collect();
     let header = std::iter::once("threads".to_owned()).chain(threads.iter().map(u32::to_string));
-    let mut table = Table::new(
-        format!(
-            "Host to host, million queries a second: {}, n = 2^{n}",
-            group.title
-        ),
-        header,
-    );
+    let mut table = Table::new(format!("{title}: {}, n = 2^{n}", group.title), header);
     for contender in &group.contenders {
         let cell = |threads: &u32| {
             let mut records = group.records.iter();
@@ -232,27 +259,63 @@ fn trip(group: &Group<'_>, n: u32) -> Table {
     table
 }
 
-/// Nanoseconds per query of CL over sizes of groups and chunks.
+/// Build times and sizes of the succinct indexes.
+fn succinct_indexes(records: &[Record]) -> Option<Table> {
+    let header = ["", "build, ms", "index, MB", "bits a value"];
+    let title = "Succinct indexes on the CPU: the index";
+    let mut table = Table::new(title, header.map(str::to_owned));
+    let mut seen = BTreeSet::new();
+    for record in records {
+        let (contender, n) = (&record.contender, record.case.n);
+        if record.section != Section::Succinct || !seen.insert((contender, record.case.key, n)) {
+            continue;
+        }
+        let bytes = record.index_bytes.unwrap_or_default() as f64;
+        let key = record.case.key.name();
+        table.row(
+            format!("{contender}, {key}, {}", power_of_two(n)),
+            [
+                or_dash(record.build_seconds.map(|seconds| seconds * 1e3)),
+                three_digits(bytes / 1e6),
+                three_digits(bytes * 8.0 / record.case.rows() as f64),
+            ],
+        );
+    }
+    (!table.is_empty()).then_some(table)
+}
+
+/// Nanoseconds per query of CL over sizes of groups and chunks, and of VL over those of chunks.
 fn heat(group: &Group<'_>, n: u32) -> Table {
     let records = || group.records.iter().filter(|record| record.case.n == n);
-    let group_sizes: BTreeSet<u32> = records().map(|record| record.setting.group).collect();
+    let rows: BTreeSet<(&str, u32)> = records()
+        .map(|record| (record.contender.as_str(), record.setting.group))
+        .collect();
+    let best = records().map(|one| one.ns_per_query()).reduce(f64::min);
     let chunk_sizes: BTreeSet<u32> = records().map(|record| record.setting.chunk).collect();
     let title = format!(
-        "GPU-RMQ (CL), ns a query: {}, n = {}",
+        "GPU-RMQ, ns a query, in brackets times the best: {}, n = {}",
         group.title,
         power_of_two(n)
     );
-    let header = std::iter::once("group \\ chunk".to_owned());
+    let header = std::iter::once("threads of a group \\ entries of a chunk".to_owned());
     let mut table = Table::new(title, header.chain(chunk_sizes.iter().map(u32::to_string)));
-    for group in &group_sizes {
+    for (contender, group) in rows {
         let cell = |chunk: &u32| {
-            let mut records = records();
-            let setting = (*group, *chunk);
-            let found =
-                records.find(|record| (record.setting.group, record.setting.chunk) == setting);
-            or_dash(found.map(|record| record.ns_per_query()))
+            let found = records().find(|record| {
+                let setting = record.setting;
+                record.contender == contender && (setting.group, setting.chunk) == (group, *chunk)
+            });
+            let ns = found.map(|record| record.ns_per_query());
+            let (Some(ns), Some(best)) = (ns, best) else {
+                return "-".to_owned();
+            };
+            format!("{} ({:.2})", three_digits(ns), ns / best)
         };
-        table.row(group.to_string(), chunk_sizes.iter().map(cell));
+        let name = match contender {
+            "CL" => format!("CL, {group}"),
+            _ => contender.to_owned(),
+        };
+        table.row(name, chunk_sizes.iter().map(cell));
     }
     table
 }

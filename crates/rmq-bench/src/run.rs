@@ -13,6 +13,8 @@ pub struct Run {
     pub progress: Progress,
     /// The hardware, in lines.
     pub machine: Vec<String>,
+    /// The device, with its memory and driver; empty without one.
+    pub gpu: String,
     pub records: Vec<Record>,
     /// Tables that are not computed from the records.
     pub tables: Vec<Table>,
@@ -24,7 +26,8 @@ impl Run {
         Self {
             args,
             progress: Progress::new(),
-            machine: vec![describe_cpu()],
+            machine: vec![format!("CPU: {}", cpu_name())],
+            gpu: String::new(),
             records: Vec::new(),
             tables: Vec::new(),
         }
@@ -69,12 +72,12 @@ impl Run {
 }
 
 /// Names the CPU and its threads.
-fn describe_cpu() -> String {
+pub fn cpu_name() -> String {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = info
         .lines()
         .find_map(|line| line.strip_prefix("model name"));
     let name = name.map_or("unknown", |name| name.trim_start_matches([' ', '\t', ':']));
-    format!("CPU: {name}, {threads} threads")
+    format!("{name}, {threads} threads")
 }

@@ -2,21 +2,44 @@
 
 use std::error::Error;
 
+use rmq_engine::EngineError;
 use rmq_engine::cuda::{CudaEngine, CudaOptions};
 
 use crate::args::{Args, EngineKind, Measure};
 use crate::lab::device::Lab;
 use crate::run::Run;
-use crate::{cpu, crossover, gpu, join, key_search, trip};
+use crate::{cpu, crossover, gpu, join, kernels, key_search, model, succinct, trip};
 
 /// Measures all sections that `args` name.
 pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
     let mut run = Run::new(args);
     let lab = open_lab(&mut run);
-    if run.args.measures(Measure::Search) && run.args.uses(EngineKind::Cpu) {
+    let on_cpu = run.args.uses(EngineKind::Cpu);
+    // The paper's figures have the CPU's engine beside the succinct indexes.
+    let search_on_cpu = on_cpu && run.args.measures(Measure::Search) && !run.args.paper;
+    let succinct = on_cpu && run.args.measures(Measure::Succinct);
+    if search_on_cpu {
+        run.progress.expect(cpu::steps(&run));
+    }
+    if succinct {
+        run.progress.expect(succinct::steps(&run));
+    }
+    if lab.is_some() {
+        run.progress.expect(kernels::steps(&run.args));
+    }
+    if lab.is_some() && run.args.measures(Measure::Reads) {
+        run.progress.expect(model::GROUP_STEPS);
+    }
+    if search_on_cpu {
         cpu::measure(&mut run)?;
     }
+    if succinct {
+        succinct::measure(&mut run)?;
+    }
     if let Some(lab) = &lab {
+        if run.args.measures(Measure::Reads) {
+            model::measure_groups(&mut run, lab)?;
+        }
         gpu::measure(&mut run, lab)?;
     }
     if run.args.measures(Measure::Keys) {
@@ -53,15 +76,19 @@ fn open_lab(run: &mut Run) -> Option<Lab> {
         Ok(lab) => {
             let copy = lab.copy_speed().unwrap_or(0.0) / 1e12;
             let device = lab.describe();
+            run.gpu.clone_from(&device);
             run.machine.push(format!(
                 "GPU: {device}, copies {copy:.2} TB/s (read and written)"
             ));
             Some(lab)
         }
         Err(error) => {
-            run.machine
-                .push(format!("GPU: none, only the CPU was measured: {error}"));
-            run.progress.say(&format!("no GPU is measured: {error}"));
+            let skipped = match error {
+                EngineError::NoDevice { why } => format!("skipped: no CUDA device ({why})"),
+                error => format!("skipped: {error}"),
+            };
+            run.progress.say(&format!("GPU: {skipped}"));
+            run.machine.push(format!("GPU: {skipped}"));
             None
         }
     }

@@ -1,4 +1,4 @@
-//! The four distributions of ranges of the GPU-RMQ paper (Kreis et al., 2026).
+//! The four distributions of ranges of the GPU-RMQ paper (Kreis et al., 2026), and ranges in order.
 
 use std::f64::consts::TAU;
 use std::thread;
@@ -18,10 +18,12 @@ pub enum Workload {
     Large,
     /// A third of each, in random order
     Mixed,
+    /// Those of mixed in the order of their left bounds, as windows come
+    Ascending,
 }
 
 impl Workload {
-    /// All of them, in the order of reports.
+    /// The paper's, in the order of reports.
     pub const ALL: [Self; 4] = [Self::Small, Self::Medium, Self::Large, Self::Mixed];
 
     /// Returns the name for flags and reports.
@@ -32,6 +34,7 @@ impl Workload {
             Self::Medium => "medium",
             Self::Large => "large",
             Self::Mixed => "mixed",
+            Self::Ascending => "ascending",
         }
     }
 
@@ -43,7 +46,7 @@ impl Workload {
             Self::Small => n.powf(0.3),
             Self::Medium => n.powf(0.6),
             Self::Large => n / 2.0,
-            Self::Mixed => n / 6.0,
+            Self::Mixed | Self::Ascending => n / 6.0,
         }
     }
 
@@ -57,7 +60,7 @@ impl Workload {
             Self::Large => 1 + (unit(i * 4) * n as f64) as usize,
             Self::Medium => log_normal(0.6),
             Self::Small => log_normal(0.3),
-            Self::Mixed => {
+            Self::Mixed | Self::Ascending => {
                 let kinds = [Self::Large, Self::Medium, Self::Small];
                 kinds[(mix(i * 31 + (5 << 40)) % 3) as usize].length(n, i)
             }
@@ -90,6 +93,11 @@ impl Workload {
                 });
             }
         });
+        if self == Self::Ascending {
+            let mut ranges: Vec<_> = left.into_iter().zip(right).collect();
+            ranges.sort_unstable();
+            (left, right) = ranges.into_iter().unzip();
+        }
         Bounds { left, right }
     }
 }
@@ -169,6 +177,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn ascending_ranges_are_those_of_mixed() {
+        let ranges = |workload: Workload| -> Vec<_> {
+            let bounds = workload.bounds(1 << 20, 1000);
+            bounds.left.into_iter().zip(bounds.right).collect()
+        };
+        let (ascending, mut mixed) = (ranges(Workload::Ascending), ranges(Workload::Mixed));
+        assert!(ascending.is_sorted_by_key(|(left, _)| *left));
+        mixed.sort_unstable();
+        assert_eq!(ascending, mixed);
     }
 
     #[test]

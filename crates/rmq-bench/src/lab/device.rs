@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use rmq_engine::EngineError;
 use rmq_engine::cuda::devices;
 use rmq_engine::cuda::driver::device::Device;
 use rmq_engine::cuda::driver::stream::Stream;
 use rmq_engine::cuda::gpu::Gpu;
 use rmq_engine::cuda::memory::device_memory::DeviceMemory;
 use rmq_engine::cuda::memory::upload::{copy_of, upload};
+use rmq_engine::{ColumnSize, EngineError};
 
 use super::event::TimedEvent;
 
@@ -34,6 +34,17 @@ pub struct DeviceColumn {
     pub key_bytes: usize,
     /// Whether positions in it take 64 bits on the device.
     pub wide_positions: bool,
+}
+
+impl DeviceColumn {
+    /// Returns what the engine's layout depends on.
+    pub fn size(&self) -> ColumnSize {
+        ColumnSize {
+            rows: self.rows as usize,
+            key_bytes: self.key_bytes,
+            nulls: false,
+        }
+    }
 }
 
 /// Inclusive bounds of ranges in the device's memory.
@@ -192,6 +203,21 @@ impl Lab {
         let (to, pinned) = (memory.address() + offset as u64, &self.gpu.pinned);
         // SAFETY: the memory is that long, and nothing else uses it meanwhile.
         unsafe { upload(pinned, bytes.len(), copy_of(bytes), to, 8, |_, _| Ok(())) }
+    }
+
+    /// Copies the first `count` words of 4 bytes of `memory` to the host, after the work on the lab's stream.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Panics
+    /// If the memory has fewer.
+    pub fn words(&self, memory: &DeviceMemory, count: usize) -> Result<Vec<u32>, EngineError> {
+        let mut words = vec![0_u32; count];
+        // SAFETY: these are the bytes of the words, and any bytes are words.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), count * 4) };
+        self.download(memory, bytes)?;
+        Ok(words)
     }
 
     /// Copies the first bytes of `memory` to the host, after the work on the lab's stream.

@@ -8,6 +8,7 @@ use rmq_engine::cuda::rmq::index::KernelOutput;
 use rmq_engine::cuda::rmq::layout::DeviceIndex;
 
 use super::device::{DeviceAnswers, DeviceBounds, Lab};
+use super::lca_index::LcaIndex;
 use super::paper_index::PaperIndex;
 
 /// A kernel with its index, ready to answer queries.
@@ -19,12 +20,18 @@ pub struct KernelUnderTest {
     pub memory: DeviceMemory,
     /// The time of building the index, with the column in place.
     pub build_seconds: f64,
+    /// Bytes that only the build needed.
+    pub build_bytes: u64,
     /// What the kernel writes: values or positions.
     pub output: KernelOutput,
+    /// Bytes of a value.
+    pub key_bytes: usize,
     /// Whether its positions take 64 bits.
     pub wide_positions: bool,
     /// Threads per query.
     pub threads: u64,
+    /// Whether values must be the greatest key before the launch, as threads combine their minima there.
+    pub combines_in_answers: bool,
 }
 
 /// The index that a kernel takes as its first argument.
@@ -34,6 +41,8 @@ pub enum KernelIndex {
     Engine(Box<DeviceIndex>),
     /// That of the paper's kernels.
     Paper(Box<PaperIndex>),
+    /// A Cartesian tree.
+    Lca(Box<LcaIndex>),
 }
 
 impl KernelUnderTest {
@@ -79,6 +88,7 @@ impl Lab {
         let index = match &kernel.index {
             KernelIndex::Engine(index) => argument(&**index),
             KernelIndex::Paper(index) => argument(&**index),
+            KernelIndex::Lca(index) => argument(&**index),
         };
         self.time(rounds, || {
             let arguments = [
@@ -92,6 +102,9 @@ impl Lab {
             ];
             // SAFETY: the arguments are those of all kernels that answer queries; the lengths of bounds and answers were checked.
             unsafe {
+                if kernel.combines_in_answers {
+                    (self.stream).memset(values, 0xFF, count as usize * kernel.key_bytes)?;
+                }
                 let threads = kernel.threads * u64::from(count);
                 self.stream.launch(kernel.function, threads, arguments)
             }

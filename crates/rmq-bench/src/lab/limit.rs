@@ -29,7 +29,8 @@ pub enum Ranges {
 const SEED: u64 = 777;
 
 impl Lab {
-    fn limit(&self, name: &str) -> Result<Function, EngineError> {
+    /// Returns a kernel of `limit.cu`.
+    pub(super) fn limit(&self, name: &str) -> Result<Function, EngineError> {
         self.gpu.modules.function(LIMIT, name)
     }
 
@@ -84,8 +85,42 @@ impl Lab {
         Ok(bounds)
     }
 
-    /// Returns the seconds for reading, for each of `count` ranges, the two lines of 128 bytes that hold its ends: the least that a search reads
-    /// unless higher levels have the answer. The median of `rounds`.
+    /// Sorts ranges of a column by their bounds, on the host.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn sort(&self, bounds: &DeviceBounds, column: &DeviceColumn) -> Result<(), EngineError> {
+        let words_each = if column.wide_positions { 2 } else { 1 };
+        let words = bounds.count as usize * words_each;
+        let (left, right) = (
+            self.words(&bounds.left, words)?,
+            self.words(&bounds.right, words)?,
+        );
+        let numbers = |words: &[u32]| -> Vec<u64> {
+            let numbers = words.chunks(words_each);
+            let number = |words: &[u32]| match *words {
+                [low, high] => u64::from(high) << 32 | u64::from(low),
+                [low] => low.into(),
+                _ => unreachable!("a number has one or two words"),
+            };
+            numbers.map(number).collect()
+        };
+        let mut ranges: Vec<_> = numbers(&left).into_iter().zip(numbers(&right)).collect();
+        ranges.sort_unstable();
+        let bytes = |numbers: &mut dyn Iterator<Item = u64>| -> Vec<u8> {
+            let mut bytes = Vec::with_capacity(words * 4);
+            for number in numbers {
+                bytes.extend_from_slice(&number.to_le_bytes()[..words_each * 4]);
+            }
+            bytes
+        };
+        let left = bytes(&mut ranges.iter().map(|range| range.0));
+        self.upload(&bounds.left, 0, &left)?;
+        let right = bytes(&mut ranges.iter().map(|range| range.1));
+        self.upload(&bounds.right, 0, &right)
+    }
+
+    /// Returns the seconds for reading, for each of `count` ranges, the two lines of 128 bytes that hold its ends. The median of `rounds`.
     ///
     /// # Errors
     /// Those of the driver.

@@ -3,9 +3,13 @@
 //! Columns here hold non-negative floats, whose bits have the order of the floats, so bits are keys. The same column serves the paper's
 //! kernels, which expect keys, and the engine's, which encode values as they read.
 
+pub mod access;
+pub mod costs;
 pub mod device;
 pub mod event;
 pub mod kernel;
+pub mod lca;
+pub mod lca_index;
 pub mod limit;
 pub mod ours;
 pub mod paper;

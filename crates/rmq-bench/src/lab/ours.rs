@@ -1,11 +1,11 @@
 //! The engine's kernels, on a column in the device's memory.
 
+use rmq_engine::EngineError;
 use rmq_engine::cuda::driver::stream::argument;
 use rmq_engine::cuda::key::CudaKey;
 use rmq_engine::cuda::rmq::build::BuildKernels;
 use rmq_engine::cuda::rmq::index::{KernelOutput, answer_kernel};
 use rmq_engine::cuda::rmq::layout::Layout;
-use rmq_engine::{ColumnSize, EngineError};
 
 use super::device::{DeviceColumn, Lab};
 use super::kernel::{KernelIndex, KernelUnderTest};
@@ -33,13 +33,8 @@ impl Lab {
         output: KernelOutput,
         rounds: u32,
     ) -> Result<KernelUnderTest, EngineError> {
-        let size = ColumnSize {
-            rows: column.rows as usize,
-            key_bytes: column.key_bytes,
-            nulls: false,
-        };
         let positions = output != KernelOutput::Value;
-        let layout = Layout::new(size, positions, None)?;
+        let layout = Layout::new(column.size(), positions, None)?;
         let kernels = BuildKernels::find::<K>(&self.gpu, &layout, positions)?;
         let wide_positions = layout.shape.wide_positions || column.wide_positions;
         let chunk_bytes = layout.shape.chunk_bytes;
@@ -73,9 +68,12 @@ impl Lab {
             index: KernelIndex::Engine(Box::new(index)),
             memory,
             build_seconds,
+            build_bytes: 0,
             output,
+            key_bytes: column.key_bytes,
             wide_positions,
             threads: 1,
+            combines_in_answers: false,
         })
     }
 }

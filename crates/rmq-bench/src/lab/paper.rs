@@ -30,6 +30,19 @@ pub const BEST_COALESCED: (u32, u32) = (16, 32);
 /// Entries of a chunk of VL that were best on an H200.
 pub const BEST_VECTOR: u32 = 8;
 
+/// How the threads of a group get their queries and combine their minima.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cooperation {
+    /// A warp loads 32 queries at once and its groups take turns (warp-local queuing).
+    Queue,
+    /// All threads of a group load its query.
+    MultiLoad,
+    /// The queue and the minima are in shared memory; for values only.
+    NoShuffle,
+    /// All threads of a group load its query and combine their minima in global memory, without warp intrinsics; for values only.
+    AtomicMin,
+}
+
 /// A kernel of the paper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PaperKernel {
@@ -39,9 +52,8 @@ pub enum PaperKernel {
         group: u32,
         /// Entries of a chunk.
         chunk: u32,
-        /// Whether a warp loads 32 queries at once and its groups take turns (warp-local queuing); otherwise each group loads its query
-        /// (multi-load).
-        queue: bool,
+        /// How they work together.
+        cooperation: Cooperation,
         /// Whether the kernel is from the module with all sizes of groups and chunks.
         heat_map: bool,
     },
@@ -49,35 +61,48 @@ pub enum PaperKernel {
     Vector {
         /// Entries of a chunk.
         chunk: u32,
+        /// Whether the kernel is from the module with all sizes of chunks.
+        heat_map: bool,
     },
-    /// A scan without an index.
+    /// A scan without an index, as published: one thread per query, one value a load.
     FullScan,
+    /// A scan without an index: a warp per query, 16-byte loads.
+    WarpScan,
 }
 
 impl PaperKernel {
     /// Entries of a chunk; `None` for a kernel without an index.
     fn chunk(self) -> Option<u32> {
         match self {
-            Self::Coalesced { chunk, .. } | Self::Vector { chunk } => Some(chunk),
-            Self::FullScan => None,
+            Self::Coalesced { chunk, .. } | Self::Vector { chunk, .. } => Some(chunk),
+            Self::FullScan | Self::WarpScan => None,
         }
     }
 
     /// The kernel's module and its name up to the width of positions.
     fn module_and_name(self, key: &str) -> (Module, String) {
+        let module = |heat_map| if heat_map { PAPER_HEAT_MAP } else { PAPER };
         match self {
             Self::Coalesced {
                 group,
                 chunk,
-                queue,
+                cooperation,
                 heat_map,
             } => {
-                let kind = if queue { "coalesced" } else { "multi_load" };
-                let module = if heat_map { PAPER_HEAT_MAP } else { PAPER };
-                (module, format!("paper_{kind}_{key}_g{group}_c{chunk}"))
+                let kind = match cooperation {
+                    Cooperation::Queue => "coalesced",
+                    Cooperation::MultiLoad => "multi_load",
+                    Cooperation::NoShuffle => "no_shuffle",
+                    Cooperation::AtomicMin => "atomic_min",
+                };
+                let name = format!("paper_{kind}_{key}_g{group}_c{chunk}");
+                (module(heat_map), name)
             }
-            Self::Vector { chunk } => (PAPER, format!("paper_vector_{key}_c{chunk}")),
+            Self::Vector { chunk, heat_map } => {
+                (module(heat_map), format!("paper_vector_{key}_c{chunk}"))
+            }
             Self::FullScan => (PAPER, format!("paper_full_scan_{key}")),
+            Self::WarpScan => (PAPER, format!("paper_warp_scan_{key}")),
         }
     }
 
@@ -86,19 +111,30 @@ impl PaperKernel {
         match self {
             Self::Coalesced {
                 group,
-                queue: false,
+                cooperation: Cooperation::MultiLoad | Cooperation::AtomicMin,
                 ..
             } => group.into(),
-            Self::Coalesced { .. } | Self::Vector { .. } => 1,
-            Self::FullScan => 32,
+            Self::Coalesced { .. } | Self::Vector { .. } | Self::FullScan => 1,
+            Self::WarpScan => 32,
         }
+    }
+
+    /// Whether threads combine minima in the memory of the answers, which must hold the greatest key before.
+    fn combines_in_answers(self) -> bool {
+        matches!(
+            self,
+            Self::Coalesced {
+                cooperation: Cooperation::AtomicMin,
+                ..
+            }
+        )
     }
 }
 
 /// An index, not yet filled.
-struct Levels {
-    index: PaperIndex,
-    memory: DeviceMemory,
+pub(super) struct Levels {
+    pub(super) index: PaperIndex,
+    pub(super) memory: DeviceMemory,
     /// Entries of each level.
     entries: Vec<u64>,
     /// The binary logarithm of the entries of a chunk.
@@ -128,9 +164,7 @@ impl Lab {
         let build_seconds = if levels.index.top == 0 {
             0.0
         } else {
-            let kind = if positions { width } else { "value" };
-            let build = format!("paper_build_{key}_{kind}");
-            let build = self.gpu.modules.function(PAPER, &build)?;
+            let build = self.levels_kernel(column, if positions { width } else { "value" })?;
             self.time(rounds, || self.fill(&levels, build))?
         };
         Ok(KernelUnderTest {
@@ -138,14 +172,28 @@ impl Lab {
             index: KernelIndex::Paper(Box::new(levels.index)),
             memory: levels.memory,
             build_seconds,
+            build_bytes: 0,
             output,
+            key_bytes: column.key_bytes,
             wide_positions: column.wide_positions,
             threads: kernel.threads(),
+            combines_in_answers: kernel.combines_in_answers(),
         })
     }
 
+    /// Returns the kernel that fills levels of minima, with positions of that width or for values alone.
+    pub(super) fn levels_kernel(
+        &self,
+        column: &DeviceColumn,
+        kind: &str,
+    ) -> Result<Function, EngineError> {
+        let key = if column.key_bytes == 4 { "u32" } else { "u64" };
+        let name = format!("paper_build_{key}_{kind}");
+        self.gpu.modules.function(PAPER, &name)
+    }
+
     /// Allocates the levels of an index.
-    fn levels(
+    pub(super) fn levels(
         &self,
         column: &DeviceColumn,
         kernel: PaperKernel,
@@ -203,7 +251,7 @@ impl Lab {
     }
 
     /// Enqueues the build of all levels.
-    fn fill(&self, levels: &Levels, build: Function) -> Result<(), EngineError> {
+    pub(super) fn fill(&self, levels: &Levels, build: Function) -> Result<(), EngineError> {
         for k in 1..=levels.index.top {
             let (index, entries) = (&levels.index, levels.entries[k as usize]);
             let arguments = [argument(index), argument(&k), argument(&levels.shift)];

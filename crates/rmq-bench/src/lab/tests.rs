@@ -6,9 +6,11 @@ use rmq_engine::EngineError;
 use rmq_engine::cuda::memory::device_memory::DeviceMemory;
 use rmq_engine::cuda::rmq::index::KernelOutput;
 
+use super::access::AccessPattern;
 use super::device::{DeviceBounds, DeviceColumn, Lab};
 use super::kernel::KernelUnderTest;
-use super::paper::{BEST_COALESCED, BEST_VECTOR, PaperKernel};
+use super::limit::Ranges;
+use super::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
 
 /// Opens the first device; `None` if there is none.
 fn open() -> Option<Lab> {
@@ -201,12 +203,28 @@ fn check<K: LabKey>(
     }
 }
 
-/// Tests a kernel, or the engine's for `None`, at all sizes and cutoffs, with both widths of positions.
-fn test_sizes<K: LabKey>(lab: &Lab, kernel: Option<PaperKernel>, outputs: &[KernelOutput]) {
-    let heat_map = matches!(kernel, Some(PaperKernel::Coalesced { heat_map: true, .. }));
-    let cutoffs = match kernel {
-        Some(PaperKernel::FullScan) | None => &CUTOFFS[..1],
-        Some(_) => &CUTOFFS,
+/// What is tested.
+#[derive(Debug, Clone, Copy)]
+enum Tested {
+    Ours,
+    Lca,
+    Paper(PaperKernel),
+}
+
+/// Tests a kernel at all sizes and cutoffs, with both widths of positions.
+fn test_sizes<K: LabKey>(lab: &Lab, tested: Tested, outputs: &[KernelOutput]) {
+    // The heat map and trees have kernels with positions of 32 bits only.
+    let narrow_only = matches!(
+        tested,
+        Tested::Lca
+            | Tested::Paper(
+                PaperKernel::Coalesced { heat_map: true, .. }
+                    | PaperKernel::Vector { heat_map: true, .. }
+            )
+    );
+    let cutoffs = match tested {
+        Tested::Paper(PaperKernel::Coalesced { .. } | PaperKernel::Vector { .. }) => &CUTOFFS,
+        _ => &CUTOFFS[..1],
     };
     let mut random = Random(20_260_901);
     let mut sizes = vec![1, 2, 3];
@@ -216,21 +234,21 @@ fn test_sizes<K: LabKey>(lab: &Lab, kernel: Option<PaperKernel>, outputs: &[Kern
         let keys = keys::<K>(pattern, n, &mut random);
         let ranges = ranges(n, &mut random);
         for wide_positions in [false, true] {
-            // The heat map has kernels with positions of 32 bits only.
-            if wide_positions && heat_map {
+            if wide_positions && narrow_only {
                 continue;
             }
             let column = upload_column(lab, &keys, wide_positions);
             let bounds = upload_bounds(lab, &ranges, wide_positions);
             for output in outputs {
                 for cutoff in cutoffs {
-                    let prepared = match kernel {
-                        Some(kernel) => lab.paper(&column, kernel, *output, *cutoff, 1),
-                        None => lab.ours(&column, *output, 1),
+                    let prepared = match tested {
+                        Tested::Paper(kernel) => lab.paper(&column, kernel, *output, *cutoff, 1),
+                        Tested::Ours => lab.ours(&column, *output, 1),
+                        Tested::Lca => lab.lca(&column, *output, 1),
                     };
                     let prepared = prepared.expect("it fits");
                     let what = format!(
-                        "{kernel:?}, {output:?}, n {n}, {pattern:?}, cutoff {cutoff}, wide {wide_positions}"
+                        "{tested:?}, {output:?}, n {n}, {pattern:?}, cutoff {cutoff}, wide {wide_positions}"
                     );
                     check(lab, &prepared, &bounds, &keys, &ranges, &what);
                 }
@@ -239,60 +257,170 @@ fn test_sizes<K: LabKey>(lab: &Lab, kernel: Option<PaperKernel>, outputs: &[Kern
     }
 }
 
-fn test_kernel(kernel: Option<PaperKernel>) {
+fn test_kernel(tested: Tested) {
     let Some(lab) = open() else { return };
     let outputs = [KernelOutput::Value, KernelOutput::Position];
-    test_sizes::<u32>(&lab, kernel, &outputs);
-    test_sizes::<u64>(&lab, kernel, &outputs);
+    test_sizes::<u32>(&lab, tested, &outputs);
+    test_sizes::<u64>(&lab, tested, &outputs);
 }
 
-fn coalesced(queue: bool) -> PaperKernel {
+/// Tests a kernel that answers with values only.
+fn test_values(kernel: PaperKernel) {
+    let Some(lab) = open() else { return };
+    test_sizes::<u32>(&lab, Tested::Paper(kernel), &[KernelOutput::Value]);
+    test_sizes::<u64>(&lab, Tested::Paper(kernel), &[KernelOutput::Value]);
+}
+
+fn coalesced(cooperation: Cooperation) -> PaperKernel {
     let (group, chunk) = BEST_COALESCED;
     PaperKernel::Coalesced {
         group,
         chunk,
-        queue,
+        cooperation,
         heat_map: false,
     }
 }
 
 #[test]
 fn coalesced_loads_match_a_scan() {
-    test_kernel(Some(coalesced(true)));
+    test_kernel(Tested::Paper(coalesced(Cooperation::Queue)));
 }
 
 #[test]
 fn multi_load_matches_a_scan() {
-    test_kernel(Some(coalesced(false)));
+    test_kernel(Tested::Paper(coalesced(Cooperation::MultiLoad)));
+}
+
+#[test]
+fn coalesced_loads_without_shuffles_match_a_scan() {
+    test_values(coalesced(Cooperation::NoShuffle));
+}
+
+#[test]
+fn coalesced_loads_without_warp_intrinsics_match_a_scan() {
+    test_values(coalesced(Cooperation::AtomicMin));
 }
 
 #[test]
 fn vector_loads_match_a_scan() {
-    test_kernel(Some(PaperKernel::Vector { chunk: BEST_VECTOR }));
+    test_kernel(Tested::Paper(PaperKernel::Vector {
+        chunk: BEST_VECTOR,
+        heat_map: false,
+    }));
 }
 
 #[test]
 fn full_scan_matches_a_scan_on_the_host() {
-    test_kernel(Some(PaperKernel::FullScan));
+    test_kernel(Tested::Paper(PaperKernel::FullScan));
+}
+
+#[test]
+fn full_scan_by_warps_matches_a_scan_on_the_host() {
+    test_kernel(Tested::Paper(PaperKernel::WarpScan));
+}
+
+#[test]
+fn lowest_common_ancestors_match_a_scan() {
+    test_kernel(Tested::Lca);
+}
+
+/// More values than one scan of sums covers.
+#[test]
+fn a_large_tree_has_our_answers() {
+    let Some(lab) = open() else { return };
+    let count = 1 << 20;
+    let column = lab.column((5 << 20) + 77, 4).expect("it fits");
+    lab.fill_uniform(&column).expect("the device works");
+    let bounds = lab.bounds(Ranges::Mixed, &column, count).expect("it fits");
+    for output in [KernelOutput::Value, KernelOutput::Position] {
+        let mut both = Vec::new();
+        for kernel in [lab.ours(&column, output, 1), lab.lca(&column, output, 1)] {
+            let answers = lab.answers(count).expect("it fits");
+            let kernel = kernel.expect("it fits");
+            lab.answer(&kernel, &bounds, &answers, count, 1)
+                .expect("the device works");
+            both.push(answers);
+        }
+        let wrong = lab.differ(&both[0], &both[1], output, 4, count);
+        assert_eq!(wrong.expect("the device works"), 0, "{output:?}");
+    }
+}
+
+#[test]
+fn counted_searches_have_the_answers_of_the_device() {
+    let Some(lab) = open() else { return };
+    let count = 1 << 12;
+    for n in [70_000, (17 << 20) + 5] {
+        let column = lab.column(n, 4).expect("it fits");
+        lab.fill_uniform(&column).expect("the device works");
+        let ours = lab.ours(&column, KernelOutput::Value, 1).expect("it fits");
+        let bounds = lab.bounds(Ranges::Mixed, &column, count).expect("it fits");
+        let answers = lab.answers(count).expect("it fits");
+        lab.answer(&ours, &bounds, &answers, count, 1)
+            .expect("the device works");
+        let words = |memory, count| lab.words(memory, count).expect("the device works");
+        let index = lab.host_index(&column, &ours).expect("the device works");
+        let values = words(&column.memory, n as usize);
+        let (left, right) = (words(&bounds.left, 1 << 12), words(&bounds.right, 1 << 12));
+        let mut pattern = AccessPattern::new(&index);
+        for (i, found) in words(&answers.values, 1 << 12).into_iter().enumerate() {
+            let (l, r) = (left[i].into(), right[i].into());
+            let counted = index.search(l, r, Some(&values), &mut pattern);
+            assert_eq!(counted, found, "n {n}, {l}..={r}");
+        }
+    }
+}
+
+#[test]
+fn sorted_bounds_ascend() {
+    let Some(lab) = open() else { return };
+    let count = 1 << 12;
+    let column = lab.column(1 << 20, 4).expect("it fits");
+    let bounds = lab.bounds(Ranges::Mixed, &column, count).expect("it fits");
+    let words = |memory| lab.words(memory, 1 << 12).expect("the device works");
+    let pairs = || -> Vec<_> {
+        let left = words(&bounds.left).into_iter();
+        left.zip(words(&bounds.right)).collect()
+    };
+    let mut expected = pairs();
+    expected.sort_unstable();
+    lab.sort(&bounds, &column).expect("the device works");
+    assert_eq!(pairs(), expected);
+}
+
+#[test]
+fn what_reads_cost_is_measured() {
+    let Some(lab) = open() else { return };
+    let costs = lab.unit_costs(1).expect("the device works");
+    for cost in [costs.entry, costs.half, costs.line] {
+        assert!(cost.l2 > 0.0 && cost.dram > 0.0, "{costs:?}");
+    }
 }
 
 #[test]
 fn our_kernel_matches_a_scan() {
-    test_kernel(None);
+    test_kernel(Tested::Ours);
 }
 
 #[test]
 fn the_heat_map_matches_a_scan() {
     let Some(lab) = open() else { return };
     for (group, chunk) in [(1, 8), (2, 16), (8, 8), (32, 64), (4, 128)] {
-        for queue in [true, false] {
+        for cooperation in [Cooperation::Queue, Cooperation::MultiLoad] {
             let kernel = PaperKernel::Coalesced {
                 group,
                 chunk,
-                queue,
+                cooperation,
                 heat_map: true,
             };
-            test_sizes::<u32>(&lab, Some(kernel), &[KernelOutput::Value]);
+            test_sizes::<u32>(&lab, Tested::Paper(kernel), &[KernelOutput::Value]);
         }
+    }
+    for chunk in [8, 16, 32] {
+        let kernel = PaperKernel::Vector {
+            chunk,
+            heat_map: true,
+        };
+        test_sizes::<u32>(&lab, Tested::Paper(kernel), &[KernelOutput::Value]);
     }
 }
