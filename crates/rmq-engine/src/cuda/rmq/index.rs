@@ -8,6 +8,7 @@ use super::build::{self, ColumnSource};
 use super::layout::{DeviceIndex, Layout};
 use super::query_pipeline::{AnswerKernel, OutputPointers, QueryChunk, QueryPipeline};
 use super::shape::Shape;
+use crate::crossings::{Crossings, RangeEnd};
 use crate::cuda::driver::module::Function;
 use crate::cuda::gpu::Gpu;
 use crate::cuda::key::CudaKey;
@@ -317,6 +318,17 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
             // SAFETY: the pointers are those of `out`, whose lengths were checked.
             unsafe { replica.answer(&chunks, pointers) }
         })
+    }
+
+    fn crossings(
+        &self,
+        _left: &[i64],
+        _right: &[i64],
+        _thresholds: &[K],
+        _end: RangeEnd,
+        _out: Crossings<'_>,
+    ) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("threshold searches on a GPU"))
     }
 }
 
