@@ -15,4 +15,5 @@ pub(crate) mod key_index;
 pub(crate) mod rank;
 pub(crate) mod ready_index;
 pub(crate) mod sort_keys;
+pub(crate) mod threshold;
 pub(crate) mod version;

@@ -19,5 +19,6 @@ mod spilling;
 mod sql_files;
 mod staleness;
 mod support;
+mod thresholds;
 mod ties;
 mod unique_groups;

@@ -43,6 +43,7 @@ use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
 use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::condition::{check_repeats, is_of};
 use crate::rewrite::range_join::rejection::{Match, reject};
+use crate::rewrite::range_join::threshold::Threshold;
 use rmq_engine::Extreme;
 
 /// Decomposes the aggregates of one query. `aggregates` collects those that the range join must compute, without duplicates.
@@ -307,6 +308,20 @@ impl AggregateDecomposition<'_> {
         merge.params.args = vec![found.clone()];
         merge.params.order_by[0].expr = found_by;
         Ok(self.decomposed(found, Expr::AggregateFunction(merge)))
+    }
+
+    /// The column of a minimum or maximum of the range key over the rows that cross a threshold.
+    pub(crate) fn at_crossing(
+        &mut self,
+        threshold: &Threshold,
+        call: &AggregateFunction,
+    ) -> Match<Expr> {
+        let (function, arguments) = threshold.aggregate(call);
+        for argument in &arguments {
+            check_repeats(argument)?;
+        }
+        let data_type = arguments[0].get_type(self.build)?;
+        Ok(self.add(function, arguments, data_type))
     }
 
     /// The aggregate's argument, NULL if its filter does not hold.

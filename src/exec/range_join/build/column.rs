@@ -8,6 +8,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::exec::common::blocking::Waiting;
+use crate::exec::range_join::build::crossing::threshold_test;
 use crate::exec::range_join::build::device_side::build_index;
 use crate::exec::range_join::build::value_index::ValueIndex;
 use crate::exec::range_join::devices::JoinDevices;
@@ -85,6 +86,12 @@ impl ColumnNeeds {
                     if is_second {
                         needs.add_index(extreme, true);
                         needs.counts |= nulls_first;
+                    }
+                }
+                AggregateKind::AtCrossing { comparison, .. } => {
+                    needs.values |= is_first;
+                    if is_second {
+                        needs.add_index(threshold_test(comparison).extreme, false);
                     }
                 }
             }

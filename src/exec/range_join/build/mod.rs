@@ -5,6 +5,7 @@ pub(crate) mod aggregate;
 pub(crate) mod builder;
 pub(crate) mod collect;
 pub(crate) mod column;
+pub(crate) mod crossing;
 pub(crate) mod device_side;
 pub(crate) mod input_order;
 pub(crate) mod side;
