@@ -116,7 +116,7 @@ impl<K: CpuKey> ChunkedColumn<K> {
         right: &[i64],
         thresholds: &[K],
         end: RangeEnd,
-        out: Crossings<'_>,
+        out: &mut Crossings<'_>,
     ) -> Result<(), EngineError> {
         let scan = self.scan()?;
         out.valid.fill(0);

@@ -141,12 +141,12 @@ impl<K: CpuKey> LazyIndex<K> {
         right: &[i64],
         thresholds: &[K],
         end: RangeEnd,
-        out: Crossings<'_>,
+        mut out: Crossings<'_>,
     ) -> Result<(), EngineError> {
         out.check(left, right, thresholds.len())?;
         let chunks = self.chunks().clone();
         match chunks {
-            Some(chunks) => chunks.crossings(left, right, thresholds, end, out),
+            Some(chunks) => chunks.crossings(left, right, thresholds, end, &mut out),
             None => self.index()?.0.crossings(left, right, thresholds, end, out),
         }
     }

@@ -13,15 +13,19 @@ pub trait CudaKey: Key + DeviceValue {
     /// The module of the kernels that answer range-minimum queries.
     const ANSWER: Module;
 
+    /// The module of the kernels that search for thresholds.
+    const CROSSING: Module;
+
     /// Splits the key into two words, the low one first.
     fn words(self) -> [u64; 2];
 }
 
 macro_rules! cuda_key {
-    ($key:ident, $answer:expr, $words:expr) => {
+    ($key:ident, $answer:expr, $crossing:expr, $words:expr) => {
         impl CudaKey for $key {
             const NAME: &'static str = stringify!($key);
             const ANSWER: Module = $answer;
+            const CROSSING: Module = $crossing;
 
             fn words(self) -> [u64; 2] {
                 $words(self)
@@ -30,9 +34,16 @@ macro_rules! cuda_key {
     };
 }
 
-cuda_key!(u32, kernels::ANSWER_U32, |key| [u64::from(key), 0]);
-cuda_key!(u64, kernels::ANSWER_U64, |key| [key, 0]);
-cuda_key!(u128, kernels::ANSWER_U128, |key: u128| [
-    key as u64,
-    (key >> 64) as u64
+cuda_key!(u32, kernels::ANSWER_U32, kernels::CROSSING_U32, |key| [
+    u64::from(key),
+    0
 ]);
+cuda_key!(u64, kernels::ANSWER_U64, kernels::CROSSING_U64, |key| [
+    key, 0
+]);
+cuda_key!(
+    u128,
+    kernels::ANSWER_U128,
+    kernels::CROSSING_U128,
+    |key: u128| [key as u64, (key >> 64) as u64]
+);

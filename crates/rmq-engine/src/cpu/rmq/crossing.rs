@@ -49,6 +49,13 @@ impl<K: Key> CrossingTile<K> {
         }
     }
 
+    /// The queries that started above a level, so that their nodes are blocks above it when its stage begins.
+    #[inline(always)]
+    fn started_above(&self, level: usize) -> u64 {
+        let start = &self.queries.start[level..];
+        start.iter().fold(0, |all, start| all | start)
+    }
+
     /// Adds a query to `found` if `hits` is not empty, with block `first` plus the nearest lane as its node.
     #[inline(always)]
     fn set_node<const FIRST: bool>(&mut self, q: usize, first: usize, hits: u64) {
@@ -256,7 +263,7 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
         let keys = self.0.lines(level);
         let below = self.0.lines(level - 1);
         let shift = 4 * level;
-        for q in Set(tile.found & self.started_above(tile, level)) {
+        for q in Set(tile.found & tile.started_above(level)) {
             let first = tile.node[q] * BLOCK;
             // SAFETY: lines of a level are complete, padding included.
             let hits = unsafe { S::line_at_most(keys.add(first), 0xFFFF, tile.threshold[q]) };
@@ -301,13 +308,6 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
             prefetch_block(below, if on { end >> (shift - 4) } else { node });
         }
         tile.far[level - 1] |= go;
-    }
-
-    /// The queries that started above a level, so that their nodes are blocks above it when its stage begins.
-    #[inline(always)]
-    fn started_above(&self, tile: &CrossingTile<K>, level: usize) -> u64 {
-        let start = &tile.queries.start[level..];
-        start.iter().fold(0, |all, start| all | start)
     }
 
     /// The last stage: values of the column itself.

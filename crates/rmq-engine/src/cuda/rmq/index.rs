@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::build::{self, ColumnSource};
+use super::crossing::{CrossingKernel, CrossingQueries, crossing_kernel};
 use super::layout::{DeviceIndex, Layout};
 use super::query_pipeline::{AnswerKernel, OutputPointers, QueryChunk, QueryPipeline};
 use super::shape::Shape;
@@ -38,6 +39,7 @@ struct IndexReplica {
     index: Box<DeviceIndex>,
     _memory: DeviceMemory,
     kernels: AnswerKernels,
+    chunk_bytes: u32,
     wide_positions: bool,
     gpu: Arc<Gpu>,
 }
@@ -194,6 +196,7 @@ impl IndexReplica {
             index: Box::new(index),
             _memory: memory,
             kernels,
+            chunk_bytes: layout.shape.chunk_bytes,
             wide_positions,
             gpu: Arc::clone(gpu),
         })
@@ -322,13 +325,32 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
 
     fn crossings(
         &self,
-        _left: &[i64],
-        _right: &[i64],
-        _thresholds: &[K],
-        _end: RangeEnd,
-        _out: Crossings<'_>,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        end: RangeEnd,
+        mut out: Crossings<'_>,
     ) -> Result<(), EngineError> {
-        Err(EngineError::Unsupported("threshold searches on a GPU"))
+        out.check(left, right, thresholds.len())?;
+        if self.rows == 0 {
+            out.positions.fill(0);
+            out.valid.fill(0);
+            return Ok(());
+        }
+        let queries = CrossingQueries {
+            left,
+            right,
+            thresholds,
+        };
+        run_on_one(&self.replicas, "the index", |replica| {
+            let (chunk_bytes, wide) = (replica.chunk_bytes, replica.wide_positions);
+            let kernel = CrossingKernel {
+                index: &replica.index,
+                function: crossing_kernel::<K>(&replica.gpu, chunk_bytes, wide, end)?,
+                wide_positions: wide,
+            };
+            kernel.search(&replica.gpu, &queries, &mut out)
+        })
     }
 }
 
