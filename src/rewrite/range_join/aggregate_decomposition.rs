@@ -44,7 +44,7 @@ use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::condition::{check_repeats, is_of};
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::rewrite::range_join::threshold::Threshold;
-use rmq_engine::Extreme;
+use rmq_engine::{Extreme, RangeEnd};
 
 /// Decomposes the aggregates of one query. `aggregates` collects those that the range join must compute, without duplicates.
 pub(crate) struct AggregateDecomposition<'a> {
@@ -316,11 +316,17 @@ impl AggregateDecomposition<'_> {
         threshold: &Threshold,
         call: &AggregateFunction,
     ) -> Match<Expr> {
-        let (function, arguments) = threshold.aggregate(call);
-        for argument in &arguments {
-            check_repeats(argument)?;
-        }
-        let data_type = arguments[0].get_type(self.build)?;
+        let [key] = call.params.args.as_slice() else {
+            return reject(format!("{} has not one argument", call.func.name()));
+        };
+        check_repeats(key)?;
+        let end = if call.func.inner().is::<Min>() {
+            RangeEnd::First
+        } else {
+            RangeEnd::Last
+        };
+        let data_type = key.get_type(self.build)?;
+        let (function, arguments) = threshold.aggregate(end, key.clone());
         Ok(self.add(function, arguments, data_type))
     }
 

@@ -26,7 +26,7 @@ use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
 use crate::rewrite::range_join::condition::{Condition, Constants};
 use crate::rewrite::range_join::rejection::{Match, reject};
-use crate::rewrite::range_join::threshold::Threshold;
+use crate::rewrite::range_join::threshold::{Threshold, key_of_extremes};
 
 /// A correlated subquery as a range join without its probe side.
 #[derive(Debug)]
@@ -87,7 +87,10 @@ impl CorrelatedAggregate {
             };
             calls.push(call);
         }
-        let mut threshold = Threshold::take_from(&mut conditions, &calls, probe, build.schema())?;
+        let mut threshold = match key_of_extremes(&calls, build.schema())? {
+            Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
+            None => None,
+        };
         if let Some(threshold) = &mut threshold {
             threshold.guard(branches, probe)?;
         }
@@ -117,7 +120,7 @@ impl CorrelatedAggregate {
             key: condition.key,
             bounds: condition.bounds,
             prevailing: false,
-            thresholds: threshold.map(|t| t.threshold).into_iter().collect(),
+            thresholds: threshold.map(|t| t.limit).into_iter().collect(),
             aggregates,
             metadata: probe.metadata().clone().into_iter().collect(),
         };

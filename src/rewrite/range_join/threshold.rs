@@ -30,22 +30,19 @@ use rmq_engine::{Comparison, RangeEnd};
 pub(crate) struct Threshold {
     value: Expr,
     comparison: Comparison,
-    /// Over the probe side.
-    pub(crate) threshold: Expr,
+    /// The threshold, over the probe side.
+    pub(crate) limit: Expr,
 }
 
 impl Threshold {
-    /// Takes the threshold out of `conditions`, if all `calls` are minima and maxima of one key, which is compared with bounds, and exactly one other
-    /// expression of the build side is compared, too. Leaves the conditions as they are otherwise.
+    /// Takes the threshold out of `conditions`, if `key`, without lossless casts, is compared with bounds, and exactly one other expression of the build
+    /// side is compared, too. Leaves the conditions as they are otherwise.
     pub(crate) fn take_from(
         conditions: &mut Vec<Expr>,
-        calls: &[AggregateFunction],
+        key: &Expr,
         probe: &DFSchema,
         build: &DFSchema,
     ) -> Result<Option<Self>> {
-        let Some(key) = key_of(calls, build)? else {
-            return Ok(None);
-        };
         let conjuncts = conditions.iter().cloned();
         let conjuncts = conjuncts.flat_map(split_conjunction_owned);
         let (mut rest, mut thresholds) = (vec![], vec![]);
@@ -58,10 +55,10 @@ impl Threshold {
                     compares_key = true;
                     rest.push(conjunct);
                 }
-                Some((value, comparison, threshold)) => thresholds.push(Self {
+                Some((value, comparison, limit)) => thresholds.push(Self {
                     value,
                     comparison,
-                    threshold,
+                    limit,
                 }),
                 None => rest.push(conjunct),
             }
@@ -72,7 +69,7 @@ impl Threshold {
         let Some([threshold]) = one else {
             return Ok(None);
         };
-        let (value, limit) = (&threshold.value, &threshold.threshold);
+        let (value, limit) = (&threshold.value, &threshold.limit);
         if check_repeats(value).is_err() || check_repeats(limit).is_err() {
             return Ok(None);
         }
@@ -84,32 +81,28 @@ impl Threshold {
         Ok(Some(threshold))
     }
 
-    /// The range join's aggregate, and its arguments, that computes a minimum or maximum of the key.
-    pub(crate) fn aggregate(&self, call: &AggregateFunction) -> (AggregateKind, Vec<Expr>) {
-        let is_first = call.func.inner().is::<Min>();
+    /// The range join's aggregate, and its arguments: `value` of the first or last row that crosses the threshold.
+    pub(crate) fn aggregate(&self, end: RangeEnd, value: Expr) -> (AggregateKind, Vec<Expr>) {
         let function = AggregateKind::AtCrossing {
-            end: if is_first {
-                RangeEnd::First
-            } else {
-                RangeEnd::Last
-            },
+            end,
             comparison: self.comparison,
             threshold: 0,
         };
-        let mut arguments = call.params.args.clone();
-        arguments.push(self.value.clone());
-        (function, arguments)
+        (function, vec![value, self.value.clone()])
     }
 
     /// Guards the threshold if it may fail: for rows that don't take all these branches it is NULL.
     pub(crate) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
-        guard(&mut self.threshold, branches, probe)
+        guard(&mut self.limit, branches, probe)
     }
 }
 
 /// The one expression whose minima and maxima all calls are, without lossless casts. Floats are excluded, because zeros of both signs are equal keys,
 /// but one is the minimum; dictionaries, because their minimum is of another type.
-fn key_of<'a>(calls: &'a [AggregateFunction], build: &DFSchema) -> Result<Option<&'a Expr>> {
+pub(crate) fn key_of_extremes<'a>(
+    calls: &'a [AggregateFunction],
+    build: &DFSchema,
+) -> Result<Option<&'a Expr>> {
     let mut key = None;
     for call in calls {
         let inner = call.func.inner();
