@@ -73,7 +73,7 @@ mod sorted;
 mod table_functions;
 
 pub use common::options::{ByteSize, DeviceList, EngineChoice, RmqOptions};
-pub use common::range_function::RangeFunction;
+pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
 pub use planner::query_planning::QueryPlanning;
 pub use rmq_engine::Comparison;

@@ -1,68 +1,112 @@
-//! The four range functions and their names in SQL.
+//! The range functions and their names in SQL.
 
 use arrow::datatypes::DataType;
 
 use crate::common::ordered_type::value_type;
-use rmq_engine::Extreme;
+use rmq_engine::{Extreme, RangeEnd};
 
-/// One of the four functions of a range of rows: the smallest or largest value, or the position of that value.
+/// A function of a range of rows: the smallest or largest value, the position of that value, or the position of the first or last row that
+/// crosses a threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RangeFunction {
-    /// Whether the smallest or the largest value is meant.
+    /// Whether the smallest or the largest value is meant; for a threshold, whether rows are at most or at least that.
     pub extreme: Extreme,
-    /// Whether the result is the leftmost position of the value instead of the value.
-    pub position: bool,
+    /// What is returned.
+    pub result: RangeResult,
+}
+
+/// The result of a range function.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RangeResult {
+    /// The extreme value.
+    Value,
+    /// The leftmost position of the extreme value.
+    Position,
+    /// The position of the first or last row whose value is at most (for minima), or at least (for maxima), a threshold.
+    Crossing(RangeEnd),
 }
 
 impl RangeFunction {
-    /// All four, in the order of the documentation.
-    pub const ALL: [Self; 4] = [
-        Self {
-            extreme: Extreme::Min,
-            position: false,
-        },
-        Self {
-            extreme: Extreme::Max,
-            position: false,
-        },
-        Self {
-            extreme: Extreme::Min,
-            position: true,
-        },
-        Self {
-            extreme: Extreme::Max,
-            position: true,
-        },
+    /// All functions, in the order of the documentation.
+    pub const ALL: [Self; 8] = [
+        Self::new(Extreme::Min, RangeResult::Value),
+        Self::new(Extreme::Max, RangeResult::Value),
+        Self::new(Extreme::Min, RangeResult::Position),
+        Self::new(Extreme::Max, RangeResult::Position),
+        Self::new(Extreme::Min, RangeResult::Crossing(RangeEnd::First)),
+        Self::new(Extreme::Min, RangeResult::Crossing(RangeEnd::Last)),
+        Self::new(Extreme::Max, RangeResult::Crossing(RangeEnd::First)),
+        Self::new(Extreme::Max, RangeResult::Crossing(RangeEnd::Last)),
     ];
+
+    const fn new(extreme: Extreme, result: RangeResult) -> Self {
+        Self { extreme, result }
+    }
 
     /// The type of the result for a column of this type.
     pub(crate) fn result_type(self, column: &DataType) -> DataType {
-        if self.position {
-            DataType::Int64
-        } else {
-            value_type(column)
+        match self.result {
+            RangeResult::Value => value_type(column),
+            RangeResult::Position | RangeResult::Crossing(_) => DataType::Int64,
         }
+    }
+
+    /// Whether the function takes a threshold as its last argument.
+    pub(crate) fn has_threshold(self) -> bool {
+        matches!(self.result, RangeResult::Crossing(_))
+    }
+
+    /// Number of arguments.
+    pub(crate) fn argument_count(self) -> usize {
+        if self.has_threshold() { 4 } else { 3 }
     }
 
     /// The name of the scalar and table function.
     #[must_use]
     pub fn range_name(self) -> &'static str {
-        match (self.extreme, self.position) {
-            (Extreme::Min, false) => "range_min",
-            (Extreme::Max, false) => "range_max",
-            (Extreme::Min, true) => "range_argmin",
-            (Extreme::Max, true) => "range_argmax",
+        match (self.extreme, self.result) {
+            (Extreme::Min, RangeResult::Value) => "range_min",
+            (Extreme::Max, RangeResult::Value) => "range_max",
+            (Extreme::Min, RangeResult::Position) => "range_argmin",
+            (Extreme::Max, RangeResult::Position) => "range_argmax",
+            (Extreme::Min, RangeResult::Crossing(RangeEnd::First)) => "range_first_at_most",
+            (Extreme::Min, RangeResult::Crossing(RangeEnd::Last)) => "range_last_at_most",
+            (Extreme::Max, RangeResult::Crossing(RangeEnd::First)) => "range_first_at_least",
+            (Extreme::Max, RangeResult::Crossing(RangeEnd::Last)) => "range_last_at_least",
         }
     }
 
     /// The name of the window function.
     #[must_use]
     pub fn frame_name(self) -> &'static str {
-        match (self.extreme, self.position) {
-            (Extreme::Min, false) => "frame_min",
-            (Extreme::Max, false) => "frame_max",
-            (Extreme::Min, true) => "frame_argmin",
-            (Extreme::Max, true) => "frame_argmax",
+        match (self.extreme, self.result) {
+            (Extreme::Min, RangeResult::Value) => "frame_min",
+            (Extreme::Max, RangeResult::Value) => "frame_max",
+            (Extreme::Min, RangeResult::Position) => "frame_argmin",
+            (Extreme::Max, RangeResult::Position) => "frame_argmax",
+            (Extreme::Min, RangeResult::Crossing(RangeEnd::First)) => "frame_first_at_most",
+            (Extreme::Min, RangeResult::Crossing(RangeEnd::Last)) => "frame_last_at_most",
+            (Extreme::Max, RangeResult::Crossing(RangeEnd::First)) => "frame_first_at_least",
+            (Extreme::Max, RangeResult::Crossing(RangeEnd::Last)) => "frame_last_at_least",
+        }
+    }
+
+    /// What the function returns of the rows of a range, for the documentation of functions.
+    pub(crate) fn description(self) -> String {
+        let extreme = match self.extreme {
+            Extreme::Min => "smallest",
+            Extreme::Max => "largest",
+        };
+        match self.result {
+            RangeResult::Value => format!("value of the {extreme}"),
+            RangeResult::Position => format!("position of the leftmost {extreme}"),
+            RangeResult::Crossing(end) => {
+                let side = match self.extreme {
+                    Extreme::Min => "most",
+                    Extreme::Max => "least",
+                };
+                format!("position of the {} (at {side} x)", end.name())
+            }
         }
     }
 }

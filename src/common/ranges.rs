@@ -27,15 +27,20 @@ pub(crate) fn coerce_bound(function: &str, name: &str, data_type: &DataType) -> 
     }
 }
 
-/// Checks that a call has three arguments.
+/// Checks that a call has as many arguments as `what` lists.
 ///
 /// # Errors
 /// A planning error for any other number.
-pub(crate) fn check_argument_count(function: &str, given: usize, what: &str) -> Result<()> {
-    if given == 3 {
+pub(crate) fn check_argument_count(
+    function: &str,
+    given: usize,
+    expected: usize,
+    what: &str,
+) -> Result<()> {
+    if given == expected {
         return Ok(());
     }
-    plan_err!("{function} takes 3 arguments ({what}), but {given} were given")
+    plan_err!("{function} takes {expected} arguments ({what}), but {given} were given")
 }
 
 /// Inclusive ranges of positions, one per row, not clipped to a column.

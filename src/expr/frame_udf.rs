@@ -13,15 +13,13 @@ use datafusion::logical_expr::{
 };
 
 use crate::common::ordered_type::check_ordered;
-use crate::common::range_function::RangeFunction;
+use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::common::ranges::{Ranges, check_argument_count, coerce_bound};
 use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Chunks;
+use crate::index::threshold::{ThresholdTest, check_comparable};
 
-/// The three arguments, for error messages.
-const ARGUMENTS: &str = "a value, the first position in the partition and the last";
-
-/// One of `frame_min`, `frame_max`, `frame_argmin`, `frame_argmax`.
+/// One of the range functions as a window function, `frame_min` and its like.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct FrameUdf {
     function: RangeFunction,
@@ -34,6 +32,17 @@ impl FrameUdf {
             function,
             signature: Signature::user_defined(Volatility::Immutable),
         }
+    }
+
+    /// # Errors
+    /// A planning error if a call has another number of arguments.
+    fn check_argument_count(&self, given: usize) -> Result<()> {
+        let what = if self.function.has_threshold() {
+            "a value, the first position in the partition, the last and a threshold"
+        } else {
+            "a value, the first position in the partition and the last"
+        };
+        check_argument_count(self.name(), given, self.function.argument_count(), what)
     }
 }
 
@@ -48,20 +57,25 @@ impl WindowUDFImpl for FrameUdf {
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         let name = self.name();
-        let [value, left, right] = arg_types else {
-            check_argument_count(name, arg_types.len(), ARGUMENTS)?;
-            return internal_err!("three arguments are a slice of three");
+        self.check_argument_count(arg_types.len())?;
+        let [value, left, right, threshold @ ..] = arg_types else {
+            return internal_err!("a range function has at least three arguments");
         };
         check_ordered(name, "its first argument", value)?;
-        Ok(vec![
+        let mut types = vec![
             value.clone(),
             coerce_bound(name, "l", left)?,
             coerce_bound(name, "r", right)?,
-        ])
+        ];
+        if let [threshold] = threshold {
+            check_comparable(name, value, threshold)?;
+            types.push(threshold.clone());
+        }
+        Ok(types)
     }
 
     fn field(&self, args: WindowUDFFieldArgs) -> Result<FieldRef> {
-        check_argument_count(self.name(), args.input_fields().len(), ARGUMENTS)?;
+        self.check_argument_count(args.input_fields().len())?;
         let data_type = self
             .function
             .result_type(args.input_fields()[0].data_type());
@@ -79,7 +93,7 @@ impl WindowUDFImpl for FrameUdf {
 
     fn documentation(&self) -> Option<&Documentation> {
         use std::sync::LazyLock;
-        static DOCS: LazyLock<[Documentation; 4]> =
+        static DOCS: LazyLock<[Documentation; 8]> =
             LazyLock::new(|| RangeFunction::ALL.map(document));
         RangeFunction::ALL
             .iter()
@@ -90,24 +104,30 @@ impl WindowUDFImpl for FrameUdf {
 
 fn document(function: RangeFunction) -> Documentation {
     let name = function.frame_name();
-    let what = if function.position {
-        "position of the leftmost"
-    } else {
-        "value of the"
-    };
-    Documentation::builder(
+    let result = function.description();
+    let x = if function.has_threshold() { ", x" } else { "" };
+    let docs = Documentation::builder(
         DOC_SECTION_ANALYTICAL,
         format!(
-            "Returns the {what} {} of an expression in the rows of the partition from position l to position r, both inclusive, NULLs \
+            "Returns the {result} value of an expression in the rows of the partition from position l to position r, both inclusive, NULLs \
              skipped.",
-            function.extreme.name()
         ),
-        format!("{name}(value, l, r)"),
+        format!("{name}(value, l, r{x})"),
     )
     .with_argument("value", "Any expression of an ordered type")
     .with_argument("l", "The first position, an integer; positions count the partition's rows from 0 in the order of ORDER BY")
-    .with_argument("r", "The last position, an integer")
-    .with_sql_example(format!("SELECT {name}(close, l, r) OVER (PARTITION BY sym ORDER BY ts) FROM quotes"))
+    .with_argument("r", "The last position, an integer");
+    let docs = if function.has_threshold() {
+        docs.with_argument(
+            "x",
+            "The threshold, of a type that is compared exactly with the value's",
+        )
+    } else {
+        docs
+    };
+    docs.with_sql_example(format!(
+        "SELECT {name}(close, l, r{x}) OVER (PARTITION BY sym ORDER BY ts) FROM quotes"
+    ))
     .build()
 }
 
@@ -119,10 +139,11 @@ struct FrameEvaluator {
 
 impl PartitionEvaluator for FrameEvaluator {
     fn evaluate_all(&mut self, values: &[ArrayRef], _num_rows: usize) -> Result<ArrayRef> {
-        let [value, left, right] = values else {
+        let [value, left, right, threshold @ ..] = values else {
             return internal_err!(
-                "{} takes 3 arguments, not {}",
+                "{} takes {} arguments, not {}",
                 self.function.frame_name(),
+                self.function.argument_count(),
                 values.len()
             );
         };
@@ -131,14 +152,16 @@ impl PartitionEvaluator for FrameEvaluator {
             arrays: vec![Arc::clone(value)],
             owned_elsewhere: true,
         };
-        let RangeFunction { extreme, position } = self.function;
-        let index = ColumnIndex::on_cpu(&chunks, value.data_type(), extreme, 1)?;
+        let index = ColumnIndex::on_cpu(&chunks, value.data_type(), self.function.extreme, 1)?;
         let ranges = [Ranges::try_new(left, right)?];
-        let answer = index.answer(&ranges, !position, position, false)?;
-        let array = if position {
-            answer.positions
-        } else {
-            answer.values
+        let array = match self.function.result {
+            RangeResult::Value => index.answer(&ranges, true, false, false)?.values,
+            RangeResult::Position => index.answer(&ranges, false, true, false)?.positions,
+            RangeResult::Crossing(end) => {
+                let test = ThresholdTest::of_function(self.function.extreme);
+                let found = index.crossings(&ranges, threshold, end, test, false)?;
+                found.positions
+            }
         };
         array.ok_or_else(|| {
             exec_datafusion_err!("the index did not answer {}", self.function.frame_name())

@@ -17,9 +17,10 @@ use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
 };
 
-use crate::common::range_function::RangeFunction;
+use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::common::ranges::Ranges;
 use crate::index::ready_index::ReadyIndex;
+use crate::index::threshold::ThresholdTest;
 
 /// The unique id of a run of a plan, as a column. The rows of the run share its memory, whose reference count tells whether the run has
 /// ended.
@@ -89,7 +90,7 @@ impl Hash for IndexSlot {
     }
 }
 
-/// A range function of three arguments: the id of the run and the bounds.
+/// A range function whose arguments are the id of the run, the bounds and, if it has one, the threshold.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct IndexLookupUdf {
     function: RangeFunction,
@@ -107,7 +108,7 @@ impl IndexLookupUdf {
             function,
             data_type,
             slot,
-            signature: Signature::any(3, Volatility::Volatile),
+            signature: Signature::any(function.argument_count(), Volatility::Volatile),
         }
     }
 
@@ -148,24 +149,26 @@ impl ScalarUDFImpl for IndexLookupUdf {
             return Ok(ColumnarValue::Array(new_empty_array(&self.data_type)));
         }
         let arrays = ColumnarValue::values_to_arrays(&args.args)?;
-        let [run, left, right] = arrays.as_slice() else {
+        let [run, left, right, threshold @ ..] = arrays.as_slice() else {
             return internal_err!("{name} has a run and two bounds, not {}", arrays.len());
         };
         let run = cast(&run.slice(0, 1), &DataType::UInt64)?;
         let Some(ready) = self.slot.get(run.as_primitive::<UInt64Type>().value(0)) else {
             return exec_err!("{name}: the operator that makes its index ready has not run");
         };
-        let position = self.function.position;
         if self.function.result_type(ready.reserved.index.value_type()) != self.data_type {
             return exec_err!(
                 "{name}: the column's type changed since the query was planned; run the query again"
             );
         }
-        let answer = ready.answer(&[Ranges::try_new(left, right)?], !position, position)?;
-        let array = if position {
-            answer.positions
-        } else {
-            answer.values
+        let ranges = [Ranges::try_new(left, right)?];
+        let array = match self.function.result {
+            RangeResult::Value => ready.answer(&ranges, true, false)?.values,
+            RangeResult::Position => ready.answer(&ranges, false, true)?.positions,
+            RangeResult::Crossing(end) => {
+                let test = ThresholdTest::of_function(self.function.extreme);
+                ready.crossings(&ranges, threshold, end, test)?.positions
+            }
         };
         let array = array.ok_or_else(|| internal_datafusion_err!("{name} has no answer"))?;
         if array.len() == args.number_rows {

@@ -15,12 +15,9 @@ use crate::common::column_ref::Names;
 use crate::common::ordered_type::check_ordered;
 use crate::common::range_function::RangeFunction;
 use crate::common::ranges::{check_argument_count, coerce_bound};
-use rmq_engine::Extreme;
+use crate::index::threshold::check_comparable;
 
-/// The three arguments, for error messages.
-const ARGUMENTS: &str = "a column, the first position and the last";
-
-/// One of `range_min`, `range_max`, `range_argmin`, `range_argmax` as a scalar function.
+/// One of the range functions, `range_min` and its like, as a scalar function.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct RangeUdf {
     function: RangeFunction,
@@ -44,6 +41,17 @@ impl RangeUdf {
         self.function
     }
 
+    /// # Errors
+    /// A planning error if a call has another number of arguments.
+    fn check_argument_count(&self, given: usize) -> Result<()> {
+        let what = if self.function.has_threshold() {
+            "a column, the first position, the last and a threshold"
+        } else {
+            "a column, the first position and the last"
+        };
+        check_argument_count(self.name(), given, self.function.argument_count(), what)
+    }
+
     pub(crate) fn names(&self) -> &Names {
         &self.names
     }
@@ -60,15 +68,17 @@ impl ScalarUDFImpl for RangeUdf {
 
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         let name = self.name();
-        let [column, left, right] = arg_types else {
-            check_argument_count(name, arg_types.len(), ARGUMENTS)?;
-            return internal_err!("three arguments are a slice of three");
+        self.check_argument_count(arg_types.len())?;
+        let [column, left, right, threshold @ ..] = arg_types else {
+            return internal_err!("a range function has at least three arguments");
         };
-        Ok(vec![
+        let mut types = vec![
             column.clone(),
             coerce_bound(name, "l", left)?,
             coerce_bound(name, "r", right)?,
-        ])
+        ];
+        types.extend_from_slice(threshold);
+        Ok(types)
     }
 
     fn return_type(&self, _arg_types: &[DataType]) -> Result<DataType> {
@@ -79,7 +89,7 @@ impl ScalarUDFImpl for RangeUdf {
     }
 
     fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
-        check_argument_count(self.name(), args.arg_fields.len(), ARGUMENTS)?;
+        self.check_argument_count(args.arg_fields.len())?;
         let column = match args.scalar_arguments[0] {
             Some(literal) => {
                 let text = column_text(self.name(), literal)?;
@@ -93,6 +103,9 @@ impl ScalarUDFImpl for RangeUdf {
                 field
             }
         };
+        if let Some(threshold) = args.arg_fields.get(3) {
+            check_comparable(self.name(), column.data_type(), threshold.data_type())?;
+        }
         let data_type = self.function.result_type(column.data_type());
         Ok(Arc::new(Field::new(self.name(), data_type, true)))
     }
@@ -121,7 +134,7 @@ impl ScalarUDFImpl for RangeUdf {
 
     fn documentation(&self) -> Option<&Documentation> {
         use std::sync::LazyLock;
-        static DOCS: LazyLock<[Documentation; 4]> =
+        static DOCS: LazyLock<[Documentation; 8]> =
             LazyLock::new(|| RangeFunction::ALL.map(document));
         RangeFunction::ALL
             .iter()
@@ -132,24 +145,27 @@ impl ScalarUDFImpl for RangeUdf {
 
 fn document(function: RangeFunction) -> Documentation {
     let name = function.range_name();
-    let what = match function.extreme {
-        Extreme::Min => "smallest",
-        Extreme::Max => "largest",
-    };
-    let result = if function.position {
-        "position of the leftmost"
-    } else {
-        "value of the"
-    };
-    Documentation::builder(
+    let result = function.description();
+    let x = if function.has_threshold() { ", x" } else { "" };
+    let docs = Documentation::builder(
         DOC_SECTION_OTHER,
-        format!("Returns the {result} {what} value of a table's column in the rows from position l to position r, both inclusive, NULLs skipped."),
-        format!("{name}('table.column', l, r)"),
+        format!("Returns the {result} value of a table's column in the rows from position l to position r, both inclusive, NULLs skipped."),
+        format!("{name}('table.column', l, r{x})"),
     )
     .with_argument("column", "A string literal that names a column of a table, or a subquery of one column with an ORDER BY")
     .with_argument("l", "The first position, an integer; positions count the table's rows from 0 in scan order")
-    .with_argument("r", "The last position, an integer")
-    .with_sql_example(format!("SELECT {name}('prices.close', l, r) FROM windows"))
+    .with_argument("r", "The last position, an integer");
+    let docs = if function.has_threshold() {
+        docs.with_argument(
+            "x",
+            "The threshold, of a type that is compared exactly with the column's",
+        )
+    } else {
+        docs
+    };
+    docs.with_sql_example(format!(
+        "SELECT {name}('prices.close', l, r{x}) FROM windows"
+    ))
     .build()
 }
 

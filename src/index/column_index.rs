@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow::array::{Array, make_array};
+use arrow::array::{Array, ArrayRef, make_array};
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 
@@ -14,9 +14,10 @@ use crate::index::cpu_fallback::CpuFallback;
 use crate::index::devices::DeviceEngine;
 use crate::index::key_index::{Answer, KeyIndex};
 use crate::index::sort_keys::{Chunks, Encoded, encode};
+use crate::index::threshold::ThresholdTest;
 use rmq_engine::Extreme;
 use rmq_engine::cpu::{CpuEngine, LazyBuild};
-use rmq_engine::{BuildOptions, ColumnSize, Engine, EngineError};
+use rmq_engine::{BuildOptions, ColumnSize, Engine, EngineError, RangeEnd};
 
 /// An index that finds the smallest, or the largest, values of ranges of a column, and their positions.
 #[derive(Debug)]
@@ -202,6 +203,31 @@ impl ColumnIndex {
             (Ok(answer), _) => answer,
             (Err(failure), Some(cpu_fallback)) if allow_cpu_fallback => {
                 cpu_fallback.answer(&failure, ranges, values, positions)
+            }
+            (Err(failure), _) => Err(engine_error(failure)),
+        }
+    }
+
+    /// Finds the first or last row of each range that passes a test with the range's threshold: its position, NULL if there is none. The
+    /// test's extreme is that of the index.
+    ///
+    /// # Errors
+    /// As [`Self::answer`], and an execution error for thresholds that can't be compared with the column.
+    pub(crate) fn crossings(
+        &self,
+        ranges: &[Ranges],
+        thresholds: &[ArrayRef],
+        end: RangeEnd,
+        test: ThresholdTest,
+        allow_cpu_fallback: bool,
+    ) -> Result<Answer> {
+        match (
+            self.index.crossings(ranges, thresholds, end, test),
+            &self.cpu_fallback,
+        ) {
+            (Ok(answer), _) => answer,
+            (Err(failure), Some(cpu_fallback)) if allow_cpu_fallback => {
+                cpu_fallback.crossings(&failure, ranges, thresholds, end, test)
             }
             (Err(failure), _) => Err(engine_error(failure)),
         }

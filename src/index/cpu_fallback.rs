@@ -9,9 +9,11 @@ use crate::common::ranges::Ranges;
 use crate::index::decoder::Decoder;
 use crate::index::key_index::{Answer, KeyIndex};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
+use crate::index::threshold::ThresholdTest;
+use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use rmq_engine::cpu::CpuEngine;
-use rmq_engine::{BuildOptions, EngineError, Extreme};
+use rmq_engine::{BuildOptions, EngineError, Extreme, RangeEnd};
 
 /// The CPU engine's index of a column whose index is on devices, built when the devices first fail.
 #[derive(Debug)]
@@ -79,19 +81,43 @@ impl CpuFallback {
         values: bool,
         positions: bool,
     ) -> Result<Answer> {
-        let built = self.index.get_or_init(|| {
-            log::warn!("{failure}; the CPU answers instead");
-            self.build().map(Box::new).map_err(Arc::new)
-        });
-        let index = match built {
-            Ok(index) => index,
-            Err(error) => return Err(DataFusionError::Shared(Arc::clone(error))),
-        };
-        let answer = index.answer(ranges, values, positions);
+        let answer = self.index(failure)?.answer(ranges, values, positions);
         Ok(Answer {
             used_cpu_fallback: true,
             ..answer.map_err(engine_error)??
         })
+    }
+
+    /// Finds rows by thresholds for devices that failed with `failure`.
+    ///
+    /// # Errors
+    /// Those of the build, and of the CPU engine.
+    pub(crate) fn crossings(
+        &self,
+        failure: &EngineError,
+        ranges: &[Ranges],
+        thresholds: &[ArrayRef],
+        end: RangeEnd,
+        test: ThresholdTest,
+    ) -> Result<Answer> {
+        let index = self.index(failure)?;
+        let answer = index.crossings(ranges, thresholds, end, test);
+        Ok(Answer {
+            used_cpu_fallback: true,
+            ..answer.map_err(engine_error)??
+        })
+    }
+
+    /// The index, built by the first call.
+    fn index(&self, failure: &EngineError) -> Result<&KeyIndex> {
+        let built = self.index.get_or_init(|| {
+            log::warn!("{failure}; the CPU answers instead");
+            self.build().map(Box::new).map_err(Arc::new)
+        });
+        match built {
+            Ok(index) => Ok(index),
+            Err(error) => Err(DataFusionError::Shared(Arc::clone(error))),
+        }
     }
 
     fn build(&self) -> Result<KeyIndex> {

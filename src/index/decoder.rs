@@ -45,6 +45,11 @@ impl Decoder {
             .map_or(0, Array::get_array_memory_size)
     }
 
+    /// The distinct values in ascending order, where keys are ranks.
+    pub(crate) fn distinct(&self) -> Option<&ArrayRef> {
+        self.distinct.as_ref()
+    }
+
     /// The type of the decoded values.
     pub(crate) fn value_type(&self) -> &DataType {
         &self.value_type

@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array};
+use arrow::array::{Array, ArrayRef, Int64Array, new_empty_array};
 use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
+use arrow::compute::concat;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 
 use crate::common::errors::engine_error;
 use crate::common::ranges::Ranges;
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Encoded, KeyColumn};
+use crate::index::threshold::{AnyKeys, ThresholdTest, threshold_keys};
 use rmq_engine::cpu::{LazyBuild, lazy_index_u32, lazy_index_u64, lazy_index_u128};
 use rmq_engine::{
-    BuildOptions, Column, Engine, EngineError, Key, OutputBuffer, Outputs, RangeIndex,
+    BuildOptions, Column, Crossings, Engine, EngineError, Key, OutputBuffer, Outputs, RangeEnd,
+    RangeIndex,
 };
 
 /// An engine's index, and the decoder of its keys.
@@ -128,6 +131,35 @@ impl KeyIndex {
         }
     }
 
+    /// Finds the first or last row of each range that passes a test with the range's threshold. As [`Self::answer`], it takes one or several
+    /// record batches' ranges.
+    ///
+    /// # Errors
+    /// The outer error is the engine's, for which another engine may take over; the inner one occurs while thresholds are encoded.
+    pub(crate) fn crossings(
+        &self,
+        ranges: &[Ranges],
+        thresholds: &[ArrayRef],
+        end: RangeEnd,
+        test: ThresholdTest,
+    ) -> Result<Result<Answer>, EngineError> {
+        let queries = match ThresholdQueries::try_new(ranges, thresholds, &self.decoder, test) {
+            Ok(queries) => queries,
+            Err(error) => return Ok(Err(error)),
+        };
+        let found = match (&self.index, &queries.keys) {
+            (AnyWidth::W32(index), AnyKeys::W32(keys)) => queries.find(index.as_ref(), keys, end),
+            (AnyWidth::W64(index), AnyKeys::W64(keys)) => queries.find(index.as_ref(), keys, end),
+            (AnyWidth::W128(index), AnyKeys::W128(keys)) => queries.find(index.as_ref(), keys, end),
+            _ => {
+                return Ok(exec_err!(
+                    "thresholds and column have keys of different widths"
+                ));
+            }
+        };
+        found.map(Ok)
+    }
+
     /// Number of rows, NULLs included.
     pub(crate) fn rows(&self) -> usize {
         with_index!(&self.index, index => index.len())
@@ -150,6 +182,70 @@ impl KeyIndex {
 
     pub(crate) fn decoder(&self) -> &Decoder {
         &self.decoder
+    }
+}
+
+/// Threshold searches of a batch: ranges, empty where no row can qualify, and the keys of thresholds.
+struct ThresholdQueries {
+    left: Vec<i64>,
+    right: Vec<i64>,
+    keys: AnyKeys,
+}
+
+impl ThresholdQueries {
+    fn try_new(
+        ranges: &[Ranges],
+        thresholds: &[ArrayRef],
+        decoder: &Decoder,
+        test: ThresholdTest,
+    ) -> Result<Self> {
+        let thresholds: Vec<&dyn Array> = thresholds.iter().map(AsRef::as_ref).collect();
+        let thresholds = match thresholds.as_slice() {
+            [] => new_empty_array(decoder.value_type()),
+            many => concat(many)?,
+        };
+        let found = threshold_keys(&thresholds, decoder.value_type(), decoder.distinct(), test)?;
+        let mut left: Vec<i64> = ranges.iter().flat_map(Ranges::left).copied().collect();
+        let mut right: Vec<i64> = ranges.iter().flat_map(Ranges::right).copied().collect();
+        if let Some(valid) = found.valid {
+            for ((left, right), valid) in left.iter_mut().zip(&mut right).zip(&valid) {
+                if !valid {
+                    (*left, *right) = (0, -1);
+                }
+            }
+        }
+        Ok(Self {
+            left,
+            right,
+            keys: found.keys,
+        })
+    }
+
+    fn find<K: Key>(
+        &self,
+        index: &dyn RangeIndex<K>,
+        keys: &[K],
+        end: RangeEnd,
+    ) -> Result<Answer, EngineError> {
+        let n = self.left.len();
+        let mut outputs = index.outputs(n, false, true);
+        let mut answers = outputs.answers();
+        let out = Crossings {
+            // They were requested.
+            positions: answers.positions.take().unwrap_or_default(),
+            valid: answers.valid,
+        };
+        index.crossings(&self.left, &self.right, keys, end, out)?;
+        let valid = NullBuffer::new(BooleanBuffer::new(buffer(outputs.valid), 0, n));
+        let positions = outputs.positions.map(|positions| {
+            let positions = ScalarBuffer::new(buffer(positions), 0, n);
+            Arc::new(Int64Array::new(positions, Some(valid))) as ArrayRef
+        });
+        Ok(Answer {
+            values: None,
+            positions,
+            used_cpu_fallback: false,
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Indexes of single columns: a column is encoded as keys, an engine builds an index of the keys, and the session caches it.
 //!
 //! - `sort_keys`, `rank`, `key_bits`, `decoder`: Arrow values to order-preserving keys and back.
+//! - `threshold`, `nearest_value`: values of other types as keys, exactly.
 //! - `key_index`, `column_index`, `cpu_fallback`: the index of a column, on the CPU or on devices, and the CPU's part where devices fail.
 //! - `catalog`, `version`, `devices`: the indexes that a session caches, the version of a table's data that each belongs to, and the
 //!   session's CUDA devices.
@@ -12,7 +13,9 @@ pub(crate) mod decoder;
 pub(crate) mod devices;
 pub(crate) mod key_bits;
 pub(crate) mod key_index;
+pub(crate) mod nearest_value;
 pub(crate) mod rank;
 pub(crate) mod ready_index;
 pub(crate) mod sort_keys;
+pub(crate) mod threshold;
 pub(crate) mod version;

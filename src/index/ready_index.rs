@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use arrow::array::ArrayRef;
 use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
 use crate::index::catalog::ReservedIndex;
 use crate::index::key_index::Answer;
+use crate::index::threshold::ThresholdTest;
+use rmq_engine::RangeEnd;
 
 /// An index, and whether the CPU engine may answer if its devices fail.
 #[derive(Debug, Clone)]
@@ -28,5 +31,20 @@ impl ReadyIndex {
     ) -> Result<Answer> {
         let index = &self.reserved.index;
         index.answer(ranges, values, positions, self.allow_cpu_fallback)
+    }
+
+    /// Finds rows by thresholds: see [`ColumnIndex::crossings`](crate::index::column_index::ColumnIndex::crossings).
+    ///
+    /// # Errors
+    /// The engine's, if no fallback is allowed or the fallback fails as well.
+    pub(crate) fn crossings(
+        &self,
+        ranges: &[Ranges],
+        thresholds: &[ArrayRef],
+        end: RangeEnd,
+        test: ThresholdTest,
+    ) -> Result<Answer> {
+        let index = &self.reserved.index;
+        index.crossings(ranges, thresholds, end, test, self.allow_cpu_fallback)
     }
 }

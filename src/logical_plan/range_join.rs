@@ -21,7 +21,7 @@ use datafusion::common::{DFSchema, DFSchemaRef, Result, TableReference, internal
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use rmq_engine::Comparison;
-use rmq_engine::Extreme;
+use rmq_engine::{Extreme, RangeEnd};
 
 /// For each row of the probe side, aggregates the rows of the build side whose equality keys are equal and whose range key is within the bounds.
 ///
@@ -48,6 +48,8 @@ pub struct RangeJoinSpec<E> {
     /// Whether the row that is in force at the start of the range matches too: the last one whose range key is at or before the only lower
     /// bound, unless a bound is NULL or the lower bound is above an upper one.
     pub prevailing: bool,
+    /// Thresholds over the probe side, to which [`AggregateKind::AtCrossing`] refers by index. NULL gives NULL.
+    pub thresholds: Vec<E>,
     /// The aggregates over the matching rows.
     pub aggregates: Vec<RangeAggregate<E>>,
     /// The metadata of the output schema. A join that was replaced had that of both sides, and plans above may rely on it.
@@ -101,6 +103,16 @@ pub enum AggregateKind {
         /// Whether a row whose v is NULL is taken before all others instead of after them.
         nulls_first: bool,
     },
+    /// `(x, v)`: x of the first or last row by the range key whose v compares so with a threshold of the probe row. Of equal keys it is the first, or
+    /// last, row in input order. A NULL v does not qualify; -0.0 equals 0.0.
+    AtCrossing {
+        /// The end of the range where the search begins.
+        end: RangeEnd,
+        /// How v compares with the threshold.
+        comparison: Comparison,
+        /// The index of the threshold among [`RangeJoinSpec::thresholds`].
+        threshold: usize,
+    },
 }
 
 impl<E> RangeAggregate<E> {
@@ -116,13 +128,14 @@ impl<E> RangeAggregate<E> {
 }
 
 impl<E> RangeJoinSpec<E> {
-    /// All expressions: pairs of equality keys, the range key, bounds, arguments.
+    /// All expressions: pairs of equality keys, the range key, bounds, thresholds, arguments.
     pub fn expressions(&self) -> impl Iterator<Item = &E> {
         let on = self.on.iter().flat_map(|(probe, build)| [probe, build]);
         let bounds = self.bounds.iter().map(|(_, bound)| bound);
         let arguments = self.aggregates.iter().flat_map(|a| &a.arguments);
         on.chain(std::iter::once(&self.key))
             .chain(bounds)
+            .chain(&self.thresholds)
             .chain(arguments)
     }
 
@@ -130,6 +143,7 @@ impl<E> RangeJoinSpec<E> {
     pub fn probe_expressions(&self) -> impl Iterator<Item = &E> {
         let on = self.on.iter().map(|(probe, _)| probe);
         on.chain(self.bounds.iter().map(|(_, bound)| bound))
+            .chain(&self.thresholds)
     }
 
     /// The expressions over the build side.
@@ -162,7 +176,10 @@ impl<E> RangeJoinSpec<E> {
                 data_type: aggregate.data_type.clone(),
             })
         });
+        let thresholds = self.thresholds.iter().map(&probe);
+        let thresholds = thresholds.collect::<Result<_>>()?;
         Ok(RangeJoinSpec {
+            thresholds,
             unmatched: self.unmatched,
             on: on.collect::<Result<_>>()?,
             key: build(&self.key)?,
@@ -187,6 +204,7 @@ impl<E> RangeJoinSpec<E> {
         let targets = on
             .chain(std::iter::once(&mut self.key))
             .chain(bounds)
+            .chain(&mut self.thresholds)
             .chain(arguments);
         for (target, expression) in targets.zip(expressions) {
             *target = expression;
@@ -281,8 +299,34 @@ impl Display for RangeJoinSpec<Expr> {
         if self.prevailing {
             f.write_str(" include prevailing")?;
         }
-        let aggregates = self.aggregates.iter().map(ToString::to_string);
+        let aggregates = self.aggregates.iter().map(|aggregate| {
+            match (aggregate.function, aggregate.arguments.as_slice()) {
+                (
+                    AggregateKind::AtCrossing {
+                        end,
+                        comparison,
+                        threshold,
+                    },
+                    [x, v],
+                ) => {
+                    let threshold = &self.thresholds[threshold];
+                    let (end, op) = (end.name(), operator(comparison));
+                    format!("{end}({x} where {v} {op} {threshold})")
+                }
+                _ => aggregate.to_string(),
+            }
+        });
         write!(f, ", aggs=[{}]", aggregates.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// The SQL operator of a comparison.
+fn operator(comparison: Comparison) -> &'static str {
+    match comparison {
+        Comparison::AtLeast => ">=",
+        Comparison::Above => ">",
+        Comparison::AtMost => "<=",
+        Comparison::Below => "<",
     }
 }
 

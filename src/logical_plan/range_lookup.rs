@@ -116,7 +116,8 @@ impl Display for Source {
     }
 }
 
-/// One call of a range function: for each input row, the extreme of the rows `left` to `right` of `source`, or its position.
+/// One call of a range function: for each input row, the extreme of the rows `left` to `right` of `source`, or its position, or the position of a
+/// row that crosses a threshold.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RangeCall {
     /// Which extreme, and whether its value or its position.
@@ -127,6 +128,8 @@ pub struct RangeCall {
     pub left: Expr,
     /// The last position, inclusive: an integer expression over the input. A range that is empty, or has a NULL bound, gives NULL.
     pub right: Expr,
+    /// The threshold of a function that has one: an expression over the input, of a type comparable with the column's. NULL gives NULL.
+    pub threshold: Option<Expr>,
     /// The name of the added column.
     pub output: String,
     /// The type of the added column: that of the values, or `Int64` for a position.
@@ -140,14 +143,15 @@ impl Display for RangeCall {
             source,
             left,
             right,
+            threshold,
             output,
             ..
         } = self;
-        write!(
-            f,
-            "{}({source}) over rows {left} to {right} AS {output}",
-            function.range_name()
-        )
+        write!(f, "{}({source}", function.range_name())?;
+        if let Some(threshold) = threshold {
+            write!(f, ", {threshold}")?;
+        }
+        write!(f, ") over rows {left} to {right} AS {output}")
     }
 }
 
@@ -213,7 +217,7 @@ impl UserDefinedLogicalNodeCore for RangeLookup {
     fn expressions(&self) -> Vec<Expr> {
         self.calls
             .iter()
-            .flat_map(|c| [c.left.clone(), c.right.clone()])
+            .flat_map(|c| [&c.left, &c.right].into_iter().chain(&c.threshold).cloned())
             .collect()
     }
 
@@ -234,15 +238,22 @@ impl UserDefinedLogicalNodeCore for RangeLookup {
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
         let [input] = <[LogicalPlan; 1]>::try_from(inputs)
             .or_else(|inputs| internal_err!("RangeLookup has one input, not {}", inputs.len()))?;
-        if exprs.len() != 2 * self.calls.len() {
-            return internal_err!("RangeLookup has two bounds a call, not {}", exprs.len());
-        }
-        let mut bounds = exprs.into_iter();
         let mut calls = self.calls.clone();
-        for call in &mut calls {
-            if let (Some(left), Some(right)) = (bounds.next(), bounds.next()) {
-                (call.left, call.right) = (left, right);
-            }
+        let old = calls.iter_mut().flat_map(|c| {
+            [&mut c.left, &mut c.right]
+                .into_iter()
+                .chain(&mut c.threshold)
+        });
+        let old: Vec<_> = old.collect();
+        if exprs.len() != old.len() {
+            return internal_err!(
+                "RangeLookup has {} expressions, not {}",
+                old.len(),
+                exprs.len()
+            );
+        }
+        for (old, new) in old.into_iter().zip(exprs) {
+            *old = new;
         }
         Self::try_new(input, calls)
     }

@@ -231,9 +231,13 @@ impl ExtensionPlanner for RangeLookupPlanner {
                 column,
                 left: physical(&call.left)?,
                 right: physical(&call.right)?,
+                threshold: call.threshold.as_ref().map(physical).transpose()?,
                 output: call.output.clone(),
                 data_type: call.data_type.clone(),
-                volatile: call.left.is_volatile() || call.right.is_volatile(),
+                volatile: [&call.left, &call.right]
+                    .into_iter()
+                    .chain(&call.threshold)
+                    .any(Expr::is_volatile),
             });
         }
         Ok(Some(Arc::new(RangeLookupExec::try_new(

@@ -13,7 +13,7 @@ use datafusion::datasource::ViewTable;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder, ScalarUDF, lit};
 
 use crate::common::column_ref::Names;
-use crate::common::range_function::RangeFunction;
+use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::expr::range_udf::{RangeUdf, column_text};
 use rmq_engine::Extreme;
 
@@ -34,13 +34,13 @@ impl RangeTableFunction {
 
     /// The name under which it is registered.
     pub fn name(&self) -> &'static str {
-        self.function(false).range_name()
+        self.function(RangeResult::Value).range_name()
     }
 
-    fn function(&self, position: bool) -> RangeFunction {
+    fn function(&self, result: RangeResult) -> RangeFunction {
         RangeFunction {
             extreme: self.extreme,
-            position,
+            result,
         }
     }
 
@@ -94,7 +94,8 @@ impl TableFunctionImpl for RangeTableFunction {
             })
         };
         let (left, right) = (bound(left)?, bound(right)?);
-        let results = [false, true].map(|position| self.function(position));
+        let results =
+            [RangeResult::Value, RangeResult::Position].map(|result| self.function(result));
         let mut columns: Vec<Expr> = schema.columns().into_iter().map(Expr::Column).collect();
         for function in results {
             let result = function.range_name().trim_start_matches("range_");

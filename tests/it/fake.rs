@@ -10,8 +10,8 @@ use rmq_engine::cost_model::Costs;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::{CudaOptions, CudaVersion, DeviceInfo, DeviceUse};
 use rmq_engine::{
-    Answers, BuildOptions, Column, ColumnSize, Engine, EngineError, Key, KeyRanges, KeySearch,
-    RangeIndex, SortedKeys,
+    Answers, BuildOptions, Column, ColumnSize, Crossings, Engine, EngineError, Key, KeyRanges,
+    KeySearch, RangeEnd, RangeIndex, SortedKeys,
 };
 
 use crate::support::set;
@@ -450,5 +450,24 @@ impl<K: Key> RangeIndex<K> for ThreadsIndex<K> {
         };
         fake.under_way.fetch_sub(1, Relaxed);
         answered
+    }
+
+    fn crossings(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        end: RangeEnd,
+        out: Crossings<'_>,
+    ) -> Result<(), EngineError> {
+        let fake = &self.fake;
+        fake.batches.lock().unwrap().push(left.len());
+        if strikes(&fake.answer_fails_at) {
+            fake.failed.store(true, Relaxed);
+        }
+        if fake.failed.load(Relaxed) {
+            return Err(self.error.clone());
+        }
+        self.inner.crossings(left, right, thresholds, end, out)
     }
 }

@@ -19,6 +19,7 @@ mod spilling;
 mod sql_files;
 mod staleness;
 mod support;
+mod thresholds;
 mod ties;
 mod unique_groups;
 mod unique_source;

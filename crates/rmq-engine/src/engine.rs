@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::column::Column;
+use crate::crossings::{Crossings, RangeEnd};
 use crate::error::EngineError;
 use crate::key::Key;
 use crate::outputs::{Answers, Outputs};
@@ -65,6 +66,23 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
         let (left, right): (Vec<_>, Vec<_>) = parts.iter().copied().unzip();
         self.answer(&left.concat(), &right.concat(), out)
     }
+
+    /// Finds the first or the last row of each range whose key is at most a threshold, in time logarithmic in the column.
+    ///
+    /// Bounds are those of [`RangeIndex::answer`], and `thresholds` has one key per query
+    /// ([`Encoding::encode`](crate::Encoding::encode) of stored bits). In an index of maxima these rows are the ones whose value is at least
+    /// the threshold's. A row that is NULL never qualifies, at [`Key::MAX`] every other row does. Positions need not have been built.
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`] if slices differ in length; errors of devices.
+    fn crossings(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        end: RangeEnd,
+        out: Crossings<'_>,
+    ) -> Result<(), EngineError>;
 }
 
 /// How an index is built.

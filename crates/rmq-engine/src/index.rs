@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
 use crate::cpu::rmq::index::{index_u32, index_u64, index_u128};
+use crate::crossings::{Crossings, RangeEnd};
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::key::{Encoding, Extreme, Key};
@@ -17,6 +18,7 @@ mod sealed {
         type Key: Key;
         fn encoding() -> Encoding<Self::Key>;
         fn from_bits(bits: Self::Key) -> Self;
+        fn bits(values: &[Self]) -> &[Self::Key];
         fn index<'a>(
             values: &'a [Self],
             encoding: Encoding<Self::Key>,
@@ -44,6 +46,10 @@ macro_rules! value {
 
             fn from_bits(bits: $key) -> Self {
                 $from_bits(bits)
+            }
+
+            fn bits(values: &[Self]) -> &[$key] {
+                bytemuck::cast_slice(values)
             }
 
             fn index<'a>(
@@ -85,6 +91,7 @@ value!(f64, u64, index_u64, float, f64::from_bits);
 /// ```
 #[derive(Debug)]
 pub struct Index<'a, T: Value> {
+    encoding: Encoding<T::Key>,
     inner: Box<dyn RangeIndex<T::Key> + 'a>,
     values: PhantomData<&'a [T]>,
 }
@@ -117,6 +124,7 @@ impl<'a, T: Value> Index<'a, T> {
     ) -> Result<Self, EngineError> {
         let encoding = T::encoding().directed(extreme);
         Ok(Self {
+            encoding,
             inner: T::index(values, encoding, options)?,
             values: PhantomData,
         })
@@ -221,13 +229,73 @@ impl<'a, T: Value> Index<'a, T> {
                 valid: &mut valid[..words],
             };
             self.inner.answer(left, right, answers)?;
-            for (i, out) in out.iter_mut().enumerate() {
-                if valid[i / 64] >> (i % 64) & 1 == 0 {
-                    *out = -1;
-                }
-            }
+            mark_missing(&valid, out);
         }
         Ok(())
+    }
+
+    /// Writes the first or last position of `left[i]..=right[i]` whose value is at most `thresholds[i]` to `out[i]`; in an index of maxima,
+    /// whose value is at least that.
+    ///
+    /// Bounds are clipped to the slice. Where no value of a range qualifies, `out` is -1. Each query takes time logarithmic in the number of
+    /// values.
+    ///
+    /// ```
+    /// use rmq_engine::{Index, RangeEnd};
+    ///
+    /// let prices = [10.2_f64, 10.4, 9.9, 10.1, 9.7, 10.3];
+    /// // When would an order to buy at 10.0 have been filled, had it been placed at position 1, or 3?
+    /// let lows = Index::min(&prices)?;
+    /// let mut filled = [0; 2];
+    /// lows.crossings(&[1, 3], &[5, 5], &[10.0, 10.0], RangeEnd::First, &mut filled)?;
+    /// assert_eq!(filled, [2, 4]);
+    /// # Ok::<(), rmq_engine::EngineError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`] if the four slices differ in length.
+    pub fn crossings(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[T],
+        end: RangeEnd,
+        out: &mut [i64],
+    ) -> Result<(), EngineError> {
+        let (mut keys, mut valid) = ([T::Key::ZERO; BATCH], [0; BATCH / 64]);
+        lengths(left, right, out.len())?;
+        if thresholds.len() != left.len() {
+            return Err(EngineError::Lengths {
+                what: "the slice of thresholds",
+                expected: left.len(),
+                found: thresholds.len(),
+            });
+        }
+        let bounds = left.chunks(BATCH).zip(right.chunks(BATCH));
+        let thresholds = T::bits(thresholds).chunks(BATCH);
+        for (((left, right), bits), out) in bounds.zip(thresholds).zip(out.chunks_mut(BATCH)) {
+            let words = out.len().div_ceil(64);
+            for (key, bits) in keys.iter_mut().zip(bits) {
+                *key = self.encoding.encode(*bits);
+            }
+            let found = Crossings {
+                positions: &mut *out,
+                valid: &mut valid[..words],
+            };
+            let keys = &keys[..bits.len()];
+            self.inner.crossings(left, right, keys, end, found)?;
+            mark_missing(&valid, out);
+        }
+        Ok(())
+    }
+}
+
+/// Replaces positions without an answer by -1.
+fn mark_missing(valid: &[u64], positions: &mut [i64]) {
+    for (i, position) in positions.iter_mut().enumerate() {
+        if valid[i / 64] >> (i % 64) & 1 == 0 {
+            *position = -1;
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod comparison;
 #[cfg(feature = "cuda")]
 pub mod cost_model;
 pub mod cpu;
+mod crossings;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 mod engine;
@@ -25,6 +26,7 @@ mod range_join;
 pub use candidates::CandidateRanges;
 pub use column::{Column, SharedSlice, Validity};
 pub use comparison::Comparison;
+pub use crossings::{Crossings, RangeEnd};
 pub use engine::{BuildOptions, ColumnSize, Engine, RangeIndex};
 pub use error::EngineError;
 pub use index::{Index, Value};

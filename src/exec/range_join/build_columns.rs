@@ -94,7 +94,10 @@ impl BuildColumns {
     /// Whether the result depends on the order of rows with equal keys. Sums of floats do not: they are rounded once.
     pub(crate) fn row_order_matters(&self) -> bool {
         let chooses_a_row = |(function, _): &(AggregateKind, _)| match function {
-            AggregateKind::First | AggregateKind::Last | AggregateKind::AtExtreme { .. } => true,
+            AggregateKind::First
+            | AggregateKind::Last
+            | AggregateKind::AtExtreme { .. }
+            | AggregateKind::AtCrossing { .. } => true,
             AggregateKind::CountRows
             | AggregateKind::Count
             | AggregateKind::Sum

@@ -135,7 +135,9 @@ fn value_bytes(spec: &RangeJoinSpec<PhysicalExprRef>, schema: &Schema) -> Result
     for aggregate in &spec.aggregates {
         let ordered = match aggregate.function {
             AggregateKind::Extreme(_) => aggregate.arguments.first(),
-            AggregateKind::AtExtreme { .. } => aggregate.arguments.get(1),
+            AggregateKind::AtExtreme { .. } | AggregateKind::AtCrossing { .. } => {
+                aggregate.arguments.get(1)
+            }
             _ => None,
         };
         if let Some(values) = ordered {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::physical_expr::PhysicalExpr;
 
-use crate::common::range_function::RangeFunction;
+use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::exec::range_lookup::relation::Relation;
+use rmq_engine::RangeEnd;
 
 /// A call of a range function in physical expressions.
 #[derive(Debug, Clone)]
@@ -21,6 +22,8 @@ pub struct PhysicalCall {
     pub left: Arc<dyn PhysicalExpr>,
     /// The last position, inclusive, over the input.
     pub right: Arc<dyn PhysicalExpr>,
+    /// The threshold of a function that has one, over the input.
+    pub threshold: Option<Arc<dyn PhysicalExpr>>,
     /// The name of the appended column.
     pub output: String,
     /// The type of the appended column.
@@ -30,6 +33,14 @@ pub struct PhysicalCall {
 }
 
 impl PhysicalCall {
+    /// The end from which a row that crosses the threshold is searched, if the function has a threshold.
+    pub(crate) fn crossing(&self) -> Option<RangeEnd> {
+        match self.function.result {
+            RangeResult::Crossing(end) => Some(end),
+            RangeResult::Value | RangeResult::Position => None,
+        }
+    }
+
     /// Whether both calls query the same ranges of the same index, so that one search answers both.
     fn shares_search(&self, other: &Self) -> bool {
         !self.volatile
@@ -38,6 +49,8 @@ impl PhysicalCall {
             && self.function.extreme == other.function.extreme
             && self.left.as_ref() == other.left.as_ref()
             && self.right.as_ref() == other.right.as_ref()
+            && self.threshold.as_deref() == other.threshold.as_deref()
+            && self.crossing() == other.crossing()
     }
 }
 
@@ -45,11 +58,11 @@ impl fmt::Display for PhysicalCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.function.range_name();
         let column = self.relation.column_label(&self.column);
-        write!(
-            f,
-            "{name}({column}) over rows {} to {}",
-            self.left, self.right
-        )
+        write!(f, "{name}({column}")?;
+        if let Some(threshold) = &self.threshold {
+            write!(f, ", {threshold}")?;
+        }
+        write!(f, ") over rows {} to {}", self.left, self.right)
     }
 }
 
@@ -77,7 +90,7 @@ impl Search {
         for (i, call) in calls.iter().enumerate() {
             let output = Output {
                 call: i,
-                position: call.function.position,
+                position: call.function.result != RangeResult::Value,
             };
             match searches.iter_mut().find(|s| s.call.shares_search(call)) {
                 Some(search) => search.outputs.push(output),

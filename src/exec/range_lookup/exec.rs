@@ -85,7 +85,11 @@ impl DisplayAs for RangeLookupExec {
                 for call in &self.calls {
                     let name = call.function.range_name();
                     let column = call.relation.column_label(&call.column);
-                    writeln!(f, "{name}({column})={} to {}", call.left, call.right)?;
+                    write!(f, "{name}({column}")?;
+                    if let Some(threshold) = &call.threshold {
+                        write!(f, ", {threshold}")?;
+                    }
+                    writeln!(f, ")={} to {}", call.left, call.right)?;
                 }
                 writeln!(f, "engine={}", self.engines())
             }
@@ -123,7 +127,9 @@ impl ExecutionPlan for RangeLookupExec {
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
         let mut next = TreeNodeRecursion::Continue;
-        for bound in self.calls.iter().flat_map(|c| [&c.left, &c.right]) {
+        let arguments = self.calls.iter();
+        let arguments = arguments.flat_map(|c| [&c.left, &c.right].into_iter().chain(&c.threshold));
+        for bound in arguments {
             next = next.visit_sibling(|| f(bound))?;
         }
         Ok(next)

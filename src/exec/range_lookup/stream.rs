@@ -18,6 +18,7 @@ use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
 use crate::exec::range_lookup::call::Search;
 use crate::exec::range_lookup::index_builder::PreparedIndex;
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
+use crate::index::threshold::ThresholdTest;
 
 /// The state of one partition.
 #[derive(Debug)]
@@ -89,7 +90,18 @@ impl AnswerBatches for LookupStream {
                     .any(|output| output.position == position)
             };
             let query_timer = self.metrics.query_time.timer();
-            let answer = prepared.ready.answer(&ranges, wants(false), wants(true))?;
+            let answer = match (search.call.crossing(), &search.call.threshold) {
+                (Some(end), Some(threshold)) => {
+                    let thresholds = batches.iter().map(|batch| {
+                        let threshold = threshold.evaluate(batch)?;
+                        threshold.into_array(batch.num_rows())
+                    });
+                    let thresholds = thresholds.collect::<Result<Vec<_>>>()?;
+                    let test = ThresholdTest::of_function(search.call.function.extreme);
+                    prepared.ready.crossings(&ranges, &thresholds, end, test)?
+                }
+                _ => prepared.ready.answer(&ranges, wants(false), wants(true))?,
+            };
             query_timer.done();
             self.metrics.record_answer(prepared, &answer);
             for output in &search.outputs {

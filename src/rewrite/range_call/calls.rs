@@ -150,22 +150,25 @@ impl<'a> Calls<'a> {
     /// Records a call and returns the column of its result, or `None` if its bounds have columns of another input.
     fn take(&mut self, udf: &RangeUdf, call: &ScalarFunction) -> Result<Option<Column>> {
         let name = udf.function().range_name();
-        let [column, left, right] = call.args.as_slice() else {
+        let [column, left, right, threshold @ ..] = call.args.as_slice() else {
             return plan_err!(
-                "{name} takes 3 arguments, but {} were given",
+                "{name} takes {} arguments, but {} were given",
+                udf.function().argument_count(),
                 call.args.len()
             );
         };
+        let threshold = threshold.first();
         if has_parameter(column)? {
             // The call is kept until the statement is executed, when the parameter is bound.
             return Ok(None);
         }
         let (source, column_field) = source(udf, column)?;
         let mut layer = 0;
-        for bound in [left, right] {
+        let arguments = || [left, right].into_iter().chain(threshold);
+        for bound in arguments() {
             if bound.exists(|e| Ok(matches!(e, Expr::LambdaVariable(_))))? {
                 return plan_err!(
-                    "{name}: the bound {bound} depends on a lambda's variable, which range functions do not support; unnest the array"
+                    "{name}: the argument {bound} depends on a lambda's variable, which range functions do not support; unnest the array"
                 );
             }
             match self.layer(bound) {
@@ -174,7 +177,7 @@ impl<'a> Calls<'a> {
             }
         }
         // Equal volatile bounds need not have equal values.
-        let repeats = !left.is_volatile() && !right.is_volatile();
+        let repeats = !arguments().any(Expr::is_volatile);
         let same = self.found.iter().find(|f| {
             repeats
                 && f.written.func == call.func
@@ -185,12 +188,14 @@ impl<'a> Calls<'a> {
             return Ok(Some(Column::new_unqualified(&same.call.output)));
         }
         let (left, right) = (self.project(left)?, self.project(right)?);
+        let threshold = threshold.map(|x| self.project(x)).transpose()?;
         let output = self.unused_name();
         let call_taken = RangeCall {
             function: udf.function(),
             source,
             left,
             right,
+            threshold,
             output: output.clone(),
             data_type: udf.function().result_type(column_field.data_type()),
         };

@@ -17,7 +17,7 @@ use datafusion::optimizer::AnalyzerRule;
 
 use crate::expr::frame_udf::FrameUdf;
 
-/// Rejects an explicit frame, FILTER, DISTINCT and IGNORE NULLS in calls of `frame_min`, `frame_max`, `frame_argmin` and `frame_argmax`. Leaves the
+/// Rejects an explicit frame, FILTER, DISTINCT and IGNORE NULLS in calls of `frame_min` and its like. Leaves the
 /// plan unchanged.
 #[derive(Debug, Default)]
 pub struct CheckFrameCalls;

@@ -43,7 +43,8 @@ use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
 use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::condition::{check_repeats, is_of};
 use crate::rewrite::range_join::rejection::{Match, reject};
-use rmq_engine::Extreme;
+use crate::rewrite::range_join::threshold::Threshold;
+use rmq_engine::{Extreme, RangeEnd};
 
 /// Decomposes the aggregates of one query. `aggregates` collects those that the range join must compute, without duplicates.
 pub(crate) struct AggregateDecomposition<'a> {
@@ -307,6 +308,26 @@ impl AggregateDecomposition<'_> {
         merge.params.args = vec![found.clone()];
         merge.params.order_by[0].expr = found_by;
         Ok(self.decomposed(found, Expr::AggregateFunction(merge)))
+    }
+
+    /// The column of a minimum or maximum of the range key over the rows that cross a threshold.
+    pub(crate) fn at_crossing(
+        &mut self,
+        threshold: &Threshold,
+        call: &AggregateFunction,
+    ) -> Match<Expr> {
+        let [key] = call.params.args.as_slice() else {
+            return reject(format!("{} has not one argument", call.func.name()));
+        };
+        check_repeats(key)?;
+        let end = if call.func.inner().is::<Min>() {
+            RangeEnd::First
+        } else {
+            RangeEnd::Last
+        };
+        let data_type = key.get_type(self.build)?;
+        let (function, arguments) = threshold.aggregate(end, key.clone());
+        Ok(self.add(function, arguments, data_type))
     }
 
     /// The aggregate's argument, NULL if its filter does not hold.

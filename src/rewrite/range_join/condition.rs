@@ -199,13 +199,7 @@ impl Condition {
     pub(crate) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
         let keys = self.on.iter_mut().map(|(ours, _)| ours);
         for expr in keys.chain(self.bounds.iter_mut().map(|(_, bound)| bound)) {
-            if is_infallible(expr, probe)? {
-                continue;
-            }
-            let null = ScalarValue::try_from(&expr.get_type(probe)?)?;
-            for branch in branches.iter().rev() {
-                *expr = branch.guard(std::mem::take(expr), &null, probe)?;
-            }
+            guard(expr, branches, probe)?;
         }
         Ok(())
     }
@@ -217,6 +211,18 @@ impl Condition {
             None => Ok(build),
         }
     }
+}
+
+/// Guards an expression over the probe side if it may fail: for rows that don't take all these branches it is NULL.
+pub(crate) fn guard(expr: &mut Expr, branches: &[Branch], probe: &DFSchema) -> Result<()> {
+    if is_infallible(expr, probe)? {
+        return Ok(());
+    }
+    let null = ScalarValue::try_from(&expr.get_type(probe)?)?;
+    for branch in branches.iter().rev() {
+        *expr = branch.guard(std::mem::take(expr), &null, probe)?;
+    }
+    Ok(())
 }
 
 /// The comparison of a range key with a bound that an operator makes, if it makes one.
@@ -231,7 +237,7 @@ fn comparison(op: Operator) -> Option<Comparison> {
 }
 
 /// Splits a comparison into range key, comparison and bound, if one of its operands is a bound.
-fn compared_with(
+pub(crate) fn compared_with(
     conjunct: &Expr,
     is_bound: impl Fn(&Expr) -> bool,
 ) -> Option<(Expr, Comparison, Expr)> {
@@ -307,7 +313,7 @@ pub(crate) fn check_repeats(expr: &Expr) -> Match<()> {
 }
 
 /// Splits `x BETWEEN a AND b` into its two comparisons.
-fn split_between(conjunct: Expr) -> Vec<Expr> {
+pub(crate) fn split_between(conjunct: Expr) -> Vec<Expr> {
     match conjunct {
         Expr::Between(Between {
             expr,

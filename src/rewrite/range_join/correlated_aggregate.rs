@@ -19,13 +19,14 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
+use crate::logical_plan::range_join::{AggregateKind, RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
 use crate::rewrite::range_join::condition::{Condition, Constants};
 use crate::rewrite::range_join::rejection::{Match, reject};
+use crate::rewrite::range_join::threshold::{Threshold, key_of_extremes};
 
 /// A correlated subquery as a range join without its probe side.
 #[derive(Debug)]
@@ -77,7 +78,22 @@ impl CorrelatedAggregate {
             renamed,
         } = Filtered::below(aggregate, constants, probe, config)?;
         let inner = |expr: Expr| -> Result<Expr> { from_outer(renamed(expr)?) };
-        let conditions: Vec<Expr> = conditions.into_iter().map(&inner).collect::<Result<_>>()?;
+        let mut conditions: Vec<Expr> =
+            conditions.into_iter().map(&inner).collect::<Result<_>>()?;
+        let mut calls = vec![];
+        for expr in &aggregate.aggr_expr {
+            let Expr::AggregateFunction(call) = inner(expr.clone())?.unalias() else {
+                return reject(format!("{expr} is no aggregate"));
+            };
+            calls.push(call);
+        }
+        let mut threshold = match key_of_extremes(&calls, build.schema())? {
+            Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
+            None => None,
+        };
+        if let Some(threshold) = &mut threshold {
+            threshold.guard(branches, probe)?;
+        }
         let mut condition =
             Condition::try_match(vec![], conditions, constants, probe, build.schema())?;
         condition.guard(branches, probe)?;
@@ -90,11 +106,11 @@ impl CorrelatedAggregate {
             aggregates: vec![],
         };
         let mut row_values = vec![];
-        for expr in &aggregate.aggr_expr {
-            let Expr::AggregateFunction(call) = inner(expr.clone())?.unalias() else {
-                return reject(format!("{expr} is no aggregate"));
-            };
-            row_values.push(decomposition.decompose(&call)?.row_value);
+        for call in &calls {
+            row_values.push(match &threshold {
+                Some(threshold) => decomposition.at_crossing(threshold, call)?,
+                None => decomposition.decompose(call)?.row_value,
+            });
         }
         let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build)?;
@@ -104,6 +120,7 @@ impl CorrelatedAggregate {
             key: condition.key,
             bounds: condition.bounds,
             prevailing: false,
+            thresholds: threshold.map(|t| t.limit).into_iter().collect(),
             aggregates,
             metadata: probe.metadata().clone().into_iter().collect(),
         };
@@ -152,7 +169,15 @@ impl CorrelatedAggregate {
         if !same {
             return Some(other);
         }
-        self.spec.aggregates.extend(other.spec.aggregates);
+        let before = self.spec.thresholds.len();
+        self.spec.thresholds.extend(other.spec.thresholds);
+        let aggregates = other.spec.aggregates.into_iter().map(|mut aggregate| {
+            if let AggregateKind::AtCrossing { threshold, .. } = &mut aggregate.function {
+                *threshold += before;
+            }
+            aggregate
+        });
+        self.spec.aggregates.extend(aggregates);
         None
     }
 

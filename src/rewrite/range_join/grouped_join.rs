@@ -239,6 +239,7 @@ impl GroupedJoin<'_> {
             key: condition.key,
             bounds: condition.bounds,
             prevailing: false,
+            thresholds: vec![],
             aggregates,
             metadata: metadata.clone().into_iter().collect(),
         };

@@ -11,3 +11,4 @@ pub(crate) mod rejection;
 pub(crate) mod scalar_subquery;
 pub(crate) mod side_sizes;
 pub(crate) mod table_function;
+pub(crate) mod threshold;

@@ -1,11 +1,14 @@
 //! The types of values that are measured, and indexes of the engine over them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use rmq_bench::data::Value;
 use rmq_bench::memory::MappedSlice;
 use rmq_engine::cpu::CpuEngine;
-use rmq_engine::{Answers, BuildOptions, Column, Encoding, Engine as _, Key, RangeIndex};
+use rmq_engine::{
+    Answers, BuildOptions, Column, Crossings, Encoding, Engine as _, Key, RangeEnd, RangeIndex,
+};
 
 use crate::rounds::QUERIES;
 
@@ -28,20 +31,28 @@ pub trait ColumnValue: Value + PartialOrd + 'static {
 pub trait EngineIndex {
     fn values(&mut self, left: &[i64], right: &[i64]);
     fn positions(&mut self, left: &[i64], right: &[i64]);
+    /// Finds the first row of each range that is at most a threshold, which is the minimum of the range: so there is one, and it is hard to
+    /// find. The first call with a slice of bounds computes the thresholds.
+    fn crossings(&mut self, left: &[i64], right: &[i64]);
     fn bytes(&self) -> usize;
 }
 
 struct BufferedIndex<K> {
     index: Arc<dyn RangeIndex<K>>,
+    encoding: Encoding<K>,
+    /// Thresholds by the address and the number of the left bounds.
+    thresholds: HashMap<(usize, usize), Vec<K>>,
     values: Vec<K>,
     positions: Vec<i64>,
     valid: Vec<u64>,
 }
 
 impl<K: Key + 'static> BufferedIndex<K> {
-    fn boxed(index: Arc<dyn RangeIndex<K>>) -> Box<dyn EngineIndex> {
+    fn boxed(index: Arc<dyn RangeIndex<K>>, encoding: Encoding<K>) -> Box<dyn EngineIndex> {
         Box::new(Self {
             index,
+            encoding,
+            thresholds: HashMap::new(),
             // Allocated for the first answer, not while building is timed.
             values: Vec::new(),
             positions: Vec::new(),
@@ -69,6 +80,26 @@ impl<K: Key> EngineIndex for BufferedIndex<K> {
             valid: &mut self.valid[..left.len().div_ceil(64)],
         };
         self.index.answer(left, right, answers).expect("slices fit");
+    }
+
+    fn crossings(&mut self, left: &[i64], right: &[i64]) {
+        let batch = (left.as_ptr().addr(), left.len());
+        if !self.thresholds.contains_key(&batch) {
+            self.values(left, right);
+            let minima = self.values[..left.len()].iter();
+            let minima = minima.map(|bits| self.encoding.encode(*bits));
+            self.thresholds.insert(batch, minima.collect());
+        }
+        self.positions.resize(QUERIES, 0);
+        let out = Crossings {
+            positions: &mut self.positions[..left.len()],
+            valid: &mut self.valid[..left.len().div_ceil(64)],
+        };
+        let thresholds = &self.thresholds[&batch];
+        let found = self
+            .index
+            .crossings(left, right, thresholds, RangeEnd::First, out);
+        found.expect("slices fit");
     }
 
     fn bytes(&self) -> usize {
@@ -105,7 +136,8 @@ impl ColumnValue for f32 {
         options: &BuildOptions,
     ) -> Box<dyn EngineIndex> {
         let column = Column::new(Arc::new(Keys(column)), Encoding::float());
-        BufferedIndex::boxed(engine.build_u32(column, options).expect("there is memory"))
+        let index = engine.build_u32(column, options);
+        BufferedIndex::boxed(index.expect("there is memory"), Encoding::float())
     }
 }
 
@@ -122,6 +154,7 @@ impl ColumnValue for i64 {
         options: &BuildOptions,
     ) -> Box<dyn EngineIndex> {
         let column = Column::new(Arc::new(Keys(column)), Encoding::signed());
-        BufferedIndex::boxed(engine.build_u64(column, options).expect("there is memory"))
+        let index = engine.build_u64(column, options);
+        BufferedIndex::boxed(index.expect("there is memory"), Encoding::signed())
     }
 }

@@ -88,6 +88,11 @@ fn table<T: ColumnValue>(settings: &Settings, n: usize, data: Data, csv: &mut St
             run: Box::new(|left, right| index.borrow_mut().positions(left, right)),
             cost: Cost::Constant,
         },
+        Contender {
+            name: "engine, first at most x".to_owned(),
+            run: Box::new(|left, right| index.borrow_mut().crossings(left, right)),
+            cost: Cost::Constant,
+        },
     ];
     if !settings.quick {
         let column = &column;

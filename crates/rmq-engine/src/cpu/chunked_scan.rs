@@ -6,6 +6,7 @@ use crate::column::{Column, Validity};
 use crate::cpu::huge_page_buf::HugePageBuf;
 use crate::cpu::rmq::cpu_key::CpuKey;
 use crate::cpu::simd::prefetch::prefetch;
+use crate::crossings::{Crossings, RangeEnd};
 use crate::error::EngineError;
 use crate::key::Encoding;
 use crate::outputs::Answers;
@@ -79,16 +80,7 @@ impl<K: CpuKey> ChunkedColumn<K> {
         right: &[i64],
         mut out: Answers<'_, K>,
     ) -> Result<(), EngineError> {
-        let bits: Vec<&[K]> = self.columns.iter().map(Column::bits).collect();
-        let lengths = self.starts.windows(2).map(|ends| ends[1] - ends[0]);
-        if !bits.iter().map(|bits| bits.len()).eq(lengths) {
-            return Err(EngineError::ColumnMoved);
-        }
-        let scan = Scan {
-            chunks: self,
-            encoding: self.encoding(),
-            bits,
-        };
+        let scan = self.scan()?;
         let tiles = left.chunks(TILE).zip(right.chunks(TILE));
         let mut next = tiles.clone();
         let mut prefetched = [RangeStart::EMPTY; TILE];
@@ -115,6 +107,44 @@ impl<K: CpuKey> ChunkedColumn<K> {
             }
         }
         Ok(())
+    }
+
+    /// Finds rows as [`RangeIndex::crossings`](crate::RangeIndex::crossings) does; the slices have been checked.
+    pub(crate) fn crossings(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        end: RangeEnd,
+        out: &mut Crossings<'_>,
+    ) -> Result<(), EngineError> {
+        let scan = self.scan()?;
+        out.valid.fill(0);
+        let bounds = left.iter().zip(right).zip(thresholds);
+        for (query, ((left, right), threshold)) in bounds.enumerate() {
+            let rows = clipped(*left, *right, self.len());
+            let at = rows.and_then(|(first, rows)| scan.crossing(first, rows, *threshold, end));
+            out.positions[query] = at.map_or(0, |at| at as i64);
+            out.valid[query / 64] |= u64::from(at.is_some()) << (query % 64);
+        }
+        Ok(())
+    }
+
+    /// Returns the slices of all chunks.
+    ///
+    /// # Errors
+    /// [`EngineError::ColumnMoved`] if the length of one has changed.
+    fn scan(&self) -> Result<Scan<'_, K>, EngineError> {
+        let bits: Vec<&[K]> = self.columns.iter().map(Column::bits).collect();
+        let lengths = self.starts.windows(2).map(|ends| ends[1] - ends[0]);
+        if !bits.iter().map(|bits| bits.len()).eq(lengths) {
+            return Err(EngineError::ColumnMoved);
+        }
+        Ok(Scan {
+            chunks: self,
+            encoding: self.encoding(),
+            bits,
+        })
     }
 
     /// The encoding of all chunks.
@@ -264,6 +294,35 @@ impl<K: CpuKey> Scan<'_, K> {
             (chunk, at, rows) = (chunk + 1, 0, rows - here);
         }
         least
+    }
+
+    /// Returns the first or last row whose key is at most `threshold`, of `rows` rows from `first` on.
+    fn crossing(&self, first: usize, rows: usize, threshold: K, end: RangeEnd) -> Option<usize> {
+        let starts = &self.chunks.starts;
+        let (from, to) = (
+            self.chunks.chunk_of(first),
+            self.chunks.chunk_of(first + rows - 1),
+        );
+        let in_chunk = |chunk: usize| {
+            let (start, stop) = (starts[chunk], starts[chunk + 1]);
+            let (from, to) = (first.max(start), (first + rows).min(stop));
+            let validity = self.chunks.columns[chunk].validity();
+            let bits = &self.bits[chunk][from - start..to - start];
+            let qualifies = |(i, bits): (usize, &K)| {
+                self.encoding.encode(*bits) <= threshold
+                    && validity.is_none_or(|validity| validity.is_valid(from - start + i))
+            };
+            let mut bits = bits.iter().enumerate();
+            let at = match end {
+                RangeEnd::First => bits.position(qualifies),
+                RangeEnd::Last => bits.rposition(qualifies),
+            };
+            at.map(|at| from + at)
+        };
+        match end {
+            RangeEnd::First => (from..=to).find_map(in_chunk),
+            RangeEnd::Last => (from..=to).rev().find_map(in_chunk),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::column::Column;
 use crate::cpu::chunked_scan::ChunkedColumn;
 use crate::cpu::engine::CpuEngine;
 use crate::cpu::rmq::cpu_key::CpuKey;
+use crate::crossings::{Crossings, RangeEnd};
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::outputs::Answers;
@@ -133,6 +134,22 @@ impl<K: CpuKey> LazyIndex<K> {
             None => self.index()?.0.answer(left, right, out),
         }
     }
+
+    fn find_crossings(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        end: RangeEnd,
+        mut out: Crossings<'_>,
+    ) -> Result<(), EngineError> {
+        out.check(left, right, thresholds.len())?;
+        let chunks = self.chunks().clone();
+        match chunks {
+            Some(chunks) => chunks.crossings(left, right, thresholds, end, &mut out),
+            None => self.index()?.0.crossings(left, right, thresholds, end, out),
+        }
+    }
 }
 
 /// Implementations that are not generic, so that they are compiled with this crate's optimisation level.
@@ -185,6 +202,17 @@ macro_rules! lazy_index {
                 out: Answers<'_, $key>,
             ) -> Result<(), EngineError> {
                 self.answer_batch(left, right, out)
+            }
+
+            fn crossings(
+                &self,
+                left: &[i64],
+                right: &[i64],
+                thresholds: &[$key],
+                end: RangeEnd,
+                out: Crossings<'_>,
+            ) -> Result<(), EngineError> {
+                self.find_crossings(left, right, thresholds, end, out)
             }
         }
     };

@@ -23,6 +23,15 @@ pub const ANSWER_U64: Module = module!("answer_u64");
 /// Range-minimum queries over 128-bit keys.
 pub const ANSWER_U128: Module = module!("answer_u128");
 
+/// Threshold searches over 32-bit keys.
+pub const CROSSING_U32: Module = module!("crossing_u32");
+
+/// Threshold searches over 64-bit keys.
+pub const CROSSING_U64: Module = module!("crossing_u64");
+
+/// Threshold searches over 128-bit keys.
+pub const CROSSING_U128: Module = module!("crossing_u128");
+
 /// Searches in sorted keys.
 pub const BOUNDS: Module = module!("bounds");
 

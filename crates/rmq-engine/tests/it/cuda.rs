@@ -9,10 +9,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::{CudaEngine, CudaOptions, Fault, Shape, devices};
-use rmq_engine::{BuildOptions, Column, ColumnSize, Encoding, Engine, EngineError, RangeIndex};
+use rmq_engine::{
+    BuildOptions, Column, ColumnSize, Crossings, Encoding, Engine, EngineError, RangeEnd,
+    RangeIndex,
+};
 
 use crate::oracle::{
-    Case, DATA, Data, NULLS, Naive, Nulls, Width, compare, compare_mode, keys, ranges, small,
+    Case, DATA, Data, NULLS, Naive, Nulls, Width, compare, compare_crossings, compare_mode, keys,
+    ranges, small, thresholds,
 };
 use rmq_testing::Random;
 
@@ -105,6 +109,73 @@ fn sizes_around<K: Width>(engine: &CudaEngine, edges: &[usize], what: &str, rand
         0,
         "dropped indexes release their memory"
     );
+}
+
+#[test]
+fn threshold_searches_of_every_width_shape_and_null_pattern() {
+    fn check<K: Width>(random: &mut Random) {
+        for shape in shapes(size_of::<K>()) {
+            let Some(engine) = open_shaped(shape) else {
+                return;
+            };
+            for edge in [0, 1, 8, 32, 256, 1024, 4096, 32_768] {
+                for nulls in NULLS {
+                    let n = edge + random.below(3);
+                    let case = Case::<K>::new(DATA[random.below(DATA.len())], nulls, n, random);
+                    let (left, right) = ranges(n, if small() { 30 } else { 200 }, random);
+                    let limits = thresholds(&case.keys, left.len(), random);
+                    for positions in [true, false] {
+                        let index = K::index(&engine, case.column.clone(), &options(positions));
+                        let index = index.expect("it fits");
+                        let what = format!("{}, {shape:?}, positions {positions}", case.what);
+                        compare_crossings(&*index, &case, &left, &right, &limits, &what);
+                    }
+                }
+            }
+        }
+    }
+    let random = &mut Random::new("threshold searches");
+    check::<u32>(random);
+    check::<u64>(random);
+    check::<u128>(random);
+}
+
+/// Batches of several chunks, and a column of the best shape for many values.
+#[test]
+fn large_batches_of_threshold_searches_are_those_of_the_cpu() {
+    fn check<K: Width>(engine: &CudaEngine, random: &mut Random) {
+        let n = if small() { 5_000 } else { 20_000_000 };
+        let case = Case::<K>::new(Data::Uniform, Nulls::Some, n, random);
+        let count = if small() { 500 } else { 600_001 };
+        let (left, right) = ranges(n, count, random);
+        let limits = thresholds(&case.keys, left.len(), random);
+        let build = |engine: &dyn Engine| {
+            let index = K::index(engine, case.column.clone(), &options(false));
+            index.expect("it fits")
+        };
+        let (gpu, cpu) = (build(engine), build(&CpuEngine::new()));
+        for end in [RangeEnd::First, RangeEnd::Last] {
+            let find = |index: &dyn RangeIndex<K>| {
+                let mut positions = vec![-7; left.len()];
+                let mut valid = vec![!0; left.len().div_ceil(64)];
+                let out = Crossings {
+                    positions: &mut positions,
+                    valid: &mut valid,
+                };
+                let found = index.crossings(&left, &right, &limits, end, out);
+                found.expect("slices fit");
+                (positions, valid)
+            };
+            assert!(find(&*gpu) == find(&*cpu), "{}, {end:?}", case.what);
+        }
+    }
+    let Some(engine) = open_shaped(None) else {
+        return;
+    };
+    let random = &mut Random::new("large batches of threshold searches");
+    check::<u32>(&engine, random);
+    check::<u64>(&engine, random);
+    check::<u128>(&engine, random);
 }
 
 #[test]

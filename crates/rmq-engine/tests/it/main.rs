@@ -1,5 +1,6 @@
 //! All integration tests in one binary, which can be copied to a machine with a GPU.
 
+mod crossings;
 #[cfg(feature = "cuda")]
 mod cuda;
 #[cfg(feature = "cuda")]

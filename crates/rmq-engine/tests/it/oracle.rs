@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use rmq_engine::{
-    BuildOptions, Column, Encoding, Engine, EngineError, Key, Outputs, RangeIndex, Validity,
+    BuildOptions, Column, Crossings, Encoding, Engine, EngineError, Key, Outputs, RangeEnd,
+    RangeIndex, Validity,
 };
 
 use rmq_testing::Random;
@@ -390,5 +391,70 @@ struct Skip<K> {
 impl<K> AsRef<[K]> for Skip<K> {
     fn as_ref(&self) -> &[K] {
         &self.bits[self.skip..]
+    }
+}
+
+/// Returns thresholds of every kind: keys of the column, their neighbours, any others, the ends.
+pub fn thresholds<K: Width>(keys: &[K], count: usize, random: &mut Random) -> Vec<K> {
+    let mut smallest = keys.to_vec();
+    smallest.sort_unstable();
+    smallest.truncate(keys.len() / 500 + 2);
+    let pick = |keys: &[K], random: &mut Random| match keys.len() {
+        0 => K::from_bits(random.next()),
+        len => keys[random.below(len)],
+    };
+    (0..count)
+        .map(|_| match random.below(12) {
+            0 => K::ZERO,
+            1 => K::MAX,
+            2 => K::from_bits(random.next()),
+            3 | 4 => pick(keys, random),
+            // Rare ones, so that searches reach far.
+            _ => pick(&smallest, random),
+        })
+        .collect()
+}
+
+/// Compares the threshold searches of an index from both ends with naive scans.
+pub fn compare_crossings<K: Width>(
+    index: &dyn RangeIndex<K>,
+    case: &Case<K>,
+    left: &[i64],
+    right: &[i64],
+    thresholds: &[K],
+    what: &str,
+) {
+    let n = left.len();
+    for end in [RangeEnd::First, RangeEnd::Last] {
+        let (mut positions, mut valid) = (vec![-7; n], vec![!0; n.div_ceil(64)]);
+        let out = Crossings {
+            positions: &mut positions,
+            valid: &mut valid,
+        };
+        let result = index.crossings(left, right, thresholds, end, out);
+        result.unwrap_or_else(|error| panic!("{error}: {what}"));
+        for i in 0..n {
+            let (l, r) = (left[i].max(0), right[i].min(case.keys.len() as i64 - 1));
+            let mut rows = (l..=r).filter(|at| {
+                let at = *at as usize;
+                case.valid[at] && case.keys[at] <= thresholds[i]
+            });
+            let expected = match end {
+                RangeEnd::First => rows.next(),
+                RangeEnd::Last => rows.next_back(),
+            };
+            let found = valid[i / 64] >> (i % 64) & 1 == 1;
+            assert_eq!(
+                (found, positions[i]),
+                (expected.is_some(), expected.unwrap_or(0)),
+                "{what}, {end:?} of query {i}: {}..={}, at most {:?}",
+                left[i],
+                right[i],
+                thresholds[i]
+            );
+        }
+        if !n.is_multiple_of(64) {
+            assert_eq!(valid[n / 64] >> (n % 64), 0, "bits past the end, {what}");
+        }
     }
 }

@@ -8,12 +8,14 @@ use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::column::PreparedColumn;
+use crate::exec::range_join::build::crossing::{threshold_test, values_at_crossings};
 use crate::exec::range_join::build::value_index::ValueIndex;
 use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::counts::Counts;
 use crate::range_agg::prefix_sums::Sums;
 use crate::range_agg::values::Values;
 use crate::sorted::sorted_rows::SortedRows;
+use rmq_engine::{Comparison, RangeEnd};
 
 /// One aggregate with the data structures that compute it.
 #[derive(Debug)]
@@ -30,6 +32,13 @@ pub(crate) enum AggregateEvaluator {
         ordered_by: Arc<ValueIndex>,
         /// Finds the first NULL among the values that order, if NULLs come first.
         nulls: Option<Arc<Counts>>,
+    },
+    AtCrossing {
+        values: Arc<Values>,
+        searched: Arc<ValueIndex>,
+        end: RangeEnd,
+        comparison: Comparison,
+        threshold: usize,
     },
 }
 
@@ -74,6 +83,24 @@ impl AggregateEvaluator {
                         .filter(|_| nulls_first)
                         .and_then(|c| c.counts.clone()),
                 }),
+            AggregateKind::AtCrossing {
+                end,
+                comparison,
+                threshold,
+            } => {
+                let extreme = threshold_test(comparison).extreme;
+                let searched = argument(1).and_then(|c| c.index(extreme));
+                let values = first.and_then(|c| c.values.clone());
+                values
+                    .zip(searched)
+                    .map(|(values, searched)| Self::AtCrossing {
+                        values,
+                        searched,
+                        end,
+                        comparison,
+                        threshold,
+                    })
+            }
         };
         evaluator.ok_or_else(|| {
             internal_datafusion_err!("{function:?} over a column that was not prepared for it")
@@ -86,15 +113,19 @@ impl AggregateEvaluator {
             Self::Extreme(index)
             | Self::AtExtreme {
                 ordered_by: index, ..
+            }
+            | Self::AtCrossing {
+                searched: index, ..
             } => Some(index),
             _ => None,
         }
     }
 
-    /// The aggregate over each range of `rows`. Over an empty range counts are 0 and all else is NULL.
+    /// The aggregate over each range of `rows`, with the thresholds of the probe rows. Over an empty range counts are 0 and all else is NULL.
     pub(crate) fn evaluate(
         &self,
         ranges: &Ranges,
+        thresholds: &[ArrayRef],
         rows: &SortedRows,
         cpu_fallback: &mut CpuFallbackUse,
     ) -> Result<ArrayRef> {
@@ -123,6 +154,23 @@ impl AggregateEvaluator {
                     null.or(position).or(first)
                 });
                 values.at(rows)?
+            }
+            Self::AtCrossing {
+                values,
+                searched,
+                end,
+                comparison,
+                threshold,
+            } => {
+                let thresholds = thresholds.get(*threshold);
+                let thresholds = thresholds
+                    .ok_or_else(|| internal_datafusion_err!("a threshold was not evaluated"))?;
+                let test = (*end, *comparison);
+                let allowed = cpu_fallback.allowed;
+                let (values, used) =
+                    values_at_crossings(values, searched, ranges, thresholds, test, allowed)?;
+                cpu_fallback.used |= used;
+                values
             }
         })
     }

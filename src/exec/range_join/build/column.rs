@@ -12,6 +12,7 @@ use crate::common::array_bytes::arrays_bytes;
 use crate::common::ordered_type::is_borrowed;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
+use crate::exec::range_join::build::crossing::threshold_test;
 use crate::exec::range_join::build::device_side::build_index;
 use crate::exec::range_join::build::value_index::ValueIndex;
 use crate::exec::range_join::devices::JoinDevices;
@@ -88,6 +89,12 @@ impl ColumnNeeds {
                     if is_second {
                         needs.add_index(extreme, true);
                         needs.counts |= nulls_first;
+                    }
+                }
+                AggregateKind::AtCrossing { comparison, .. } => {
+                    needs.values |= is_first;
+                    if is_second {
+                        needs.add_index(threshold_test(comparison).extreme, false);
                     }
                 }
             }

@@ -121,7 +121,7 @@ impl DeviceJoin {
                     argument(0),
                     Some(DataType::Int64 | DataType::UInt64 | DataType::Duration(_))
                 ),
-                AggregateKind::SumLow => false,
+                AggregateKind::SumLow | AggregateKind::AtCrossing { .. } => false,
                 AggregateKind::First | AggregateKind::Last => true,
                 AggregateKind::AtExtreme { .. } => {
                     argument(1).is_some_and(|by| key_layout(by).is_some() && !is_ranked(by))
@@ -492,7 +492,9 @@ impl ColumnsBuilder<'_> {
                 };
                 return self.value(argument(0), at);
             }
-            AggregateKind::SumLow => return internal_err!("devices have no sums of floats"),
+            AggregateKind::SumLow | AggregateKind::AtCrossing { .. } => {
+                return internal_err!("devices do not compute {function:?}");
+            }
         })
     }
 

@@ -60,15 +60,20 @@ impl BuildSide {
         self.aggregates.iter().filter_map(AggregateEvaluator::index)
     }
 
-    /// Each aggregate over these ranges, and whether a device failed and the CPU computed any of them.
-    pub(crate) fn aggregate(&self, ranges: &Ranges) -> Result<(Vec<ArrayRef>, bool)> {
+    /// Each aggregate over these ranges, with the thresholds of the probe rows, and whether a device failed and the CPU computed any of them.
+    pub(crate) fn aggregate(
+        &self,
+        ranges: &Ranges,
+        thresholds: &[ArrayRef],
+    ) -> Result<(Vec<ArrayRef>, bool)> {
         let device = self.device.as_ref();
         let mut cpu_fallback = CpuFallbackUse {
             allowed: device.is_some_and(DeviceSide::allow_cpu_fallback),
             used: false,
         };
         let aggregates = self.aggregates.iter();
-        let aggregates = aggregates.map(|a| a.evaluate(ranges, &self.rows, &mut cpu_fallback));
+        let aggregates =
+            aggregates.map(|a| a.evaluate(ranges, thresholds, &self.rows, &mut cpu_fallback));
         let aggregates = aggregates.collect::<Result<_>>()?;
         Ok((aggregates, cpu_fallback.used))
     }

@@ -13,7 +13,7 @@ use crate::common::dictionaries::fit;
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
-use crate::exec::range_join::probe::bounds::evaluate_bound;
+use crate::exec::range_join::probe::bounds::{evaluate_bound, evaluate_threshold};
 use crate::exec::range_join::probe::prevailing::PrevailingRows;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use rmq_engine::CandidateRanges;
@@ -39,7 +39,7 @@ impl ProbePartition {
     ) -> Result<Vec<RecordBatch>> {
         let (batch, ranges) = self.find_matches(batch, build, last_found)?;
         build.build_justified_indexes(&ranges).await?;
-        let (aggregates, _) = self.aggregate(&ranges, build)?;
+        let (aggregates, _) = self.aggregate(std::slice::from_ref(&batch), &ranges, build)?;
         self.append_columns(&batch, &aggregates)
     }
 
@@ -52,7 +52,7 @@ impl ProbePartition {
     ) -> Result<Vec<RecordBatch>> {
         let (batch, ranges) = self.find_matches(batch, build, last_found)?;
         build.build_justified_indexes_blocking(&ranges)?;
-        let (aggregates, _) = self.aggregate(&ranges, build)?;
+        let (aggregates, _) = self.aggregate(std::slice::from_ref(&batch), &ranges, build)?;
         self.append_columns(&batch, &aggregates)
     }
 
@@ -125,15 +125,19 @@ impl ProbePartition {
         keys.collect()
     }
 
-    /// The aggregates over ranges of the build side, and whether a device failed and the CPU computed any of them.
+    /// The aggregates over ranges of the build side, one for each row of the batches, and whether a device failed and the CPU computed any of them.
     pub(crate) fn aggregate(
         &self,
+        batches: &[RecordBatch],
         ranges: &Ranges,
         build: &BuildSide,
     ) -> Result<(Vec<ArrayRef>, bool)> {
+        let thresholds = self.spec.thresholds.iter();
+        let thresholds = thresholds.map(|threshold| evaluate_threshold(threshold, batches, ranges));
+        let thresholds: Vec<ArrayRef> = thresholds.collect::<Result<_>>()?;
         let _timer = self.metrics.baseline.elapsed_compute().timer();
         let _timer = self.metrics.query_time.timer();
-        build.aggregate(ranges)
+        build.aggregate(ranges, &thresholds)
     }
 
     /// Appends aggregates to a batch, and drops the rows that are not matched if the join drops them.

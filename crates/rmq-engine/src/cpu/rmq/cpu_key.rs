@@ -8,11 +8,13 @@ use bytemuck::Pod;
 use crate::cpu::rmq::kernels::{avx2::Avx2, avx512::Avx512};
 
 use crate::cpu::rmq::build::{self, Source};
+use crate::cpu::rmq::crossing;
 use crate::cpu::rmq::kernels::kernel::Kernel;
 use crate::cpu::rmq::kernels::portable::Portable;
 use crate::cpu::rmq::levels::Parts;
 use crate::cpu::rmq::search::{self, Context};
 use crate::cpu::simd::dispatch::{SupportedSimd, multiversion};
+use crate::crossings::{Crossings, RangeEnd};
 use crate::key::Key;
 use crate::outputs::Answers;
 
@@ -32,6 +34,20 @@ pub(crate) trait CpuKey: Key + Pod {
         left: &[i64],
         right: &[i64],
         out: Answers<'_, Self>,
+    );
+
+    /// See [`crossing::crossings`].
+    ///
+    /// # Safety
+    /// As [`CpuKey::answer`].
+    unsafe fn crossings(
+        simd: SupportedSimd,
+        context: Context<'_, Self>,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[Self],
+        end: RangeEnd,
+        out: Crossings<'_>,
     );
 }
 
@@ -54,6 +70,30 @@ unsafe fn answer_with<K: Key + Pod, S: Kernel<K>>(
     }
 }
 
+/// # Safety
+/// As [`crossing::crossings`].
+#[inline(always)]
+unsafe fn crossings_with<K: Key + Pod, S: Kernel<K>>(
+    context: Context<'_, K>,
+    left: &[i64],
+    right: &[i64],
+    thresholds: &[K],
+    end: RangeEnd,
+    mut out: Crossings<'_>,
+) {
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        match end {
+            RangeEnd::First => {
+                crossing::crossings::<K, S, true>(context, left, right, thresholds, &mut out);
+            }
+            RangeEnd::Last => {
+                crossing::crossings::<K, S, false>(context, left, right, thresholds, &mut out);
+            }
+        }
+    }
+}
+
 macro_rules! cpu_key {
     ($key:ty) => {
         impl CpuKey for $key {
@@ -69,6 +109,21 @@ macro_rules! cpu_key {
                 where S in [Avx512, Avx2, Portable] {
                     // SAFETY: guaranteed by the caller.
                     unsafe { answer_with::<$key, S>(context, left, right, out) }
+                }
+            }
+
+            multiversion! {
+                unsafe fn crossings[](
+                    context: Context<'_, $key>,
+                    left: &[i64],
+                    right: &[i64],
+                    thresholds: &[$key],
+                    end: RangeEnd,
+                    out: Crossings<'_>,
+                )
+                where S in [Avx512, Avx2, Portable] {
+                    // SAFETY: guaranteed by the caller.
+                    unsafe { crossings_with::<$key, S>(context, left, right, thresholds, end, out) }
                 }
             }
         }
@@ -93,5 +148,18 @@ impl CpuKey for u128 {
     ) {
         // SAFETY: guaranteed by the caller.
         unsafe { answer_with::<Self, Portable>(context, left, right, out) }
+    }
+
+    unsafe fn crossings(
+        _: SupportedSimd,
+        context: Context<'_, Self>,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[Self],
+        end: RangeEnd,
+        out: Crossings<'_>,
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe { crossings_with::<Self, Portable>(context, left, right, thresholds, end, out) }
     }
 }

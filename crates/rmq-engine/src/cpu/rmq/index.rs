@@ -10,6 +10,7 @@ use crate::cpu::rmq::levels::{self, Layout, Levels};
 use crate::cpu::rmq::next_valid::NextValid;
 use crate::cpu::rmq::search::Context;
 use crate::cpu::simd::dispatch::SupportedSimd;
+use crate::crossings::{Crossings, RangeEnd};
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
@@ -129,6 +130,27 @@ impl<'a, K: CpuKey> CpuIndex<'a, K> {
     }
 }
 
+impl<K: CpuKey> CpuIndex<'_, K> {
+    /// Returns what a batch is searched in.
+    ///
+    /// # Errors
+    /// [`EngineError::ColumnMoved`] unless the column has the length and the alignment offset at the time of the build, on which searches
+    /// rely.
+    fn context(&self) -> Result<Context<'_, K>, EngineError> {
+        let column = self.column.values();
+        if column.len() != self.len || levels::alignment_offset(column) != self.alignment_offset {
+            return Err(EngineError::ColumnMoved);
+        }
+        Ok(Context {
+            column,
+            alignment_offset: self.alignment_offset,
+            encoding: self.encoding,
+            levels: &self.levels,
+            valid: self.valid.as_ref(),
+        })
+    }
+}
+
 impl<K: CpuKey> Storage<'_, K> {
     fn values(&self) -> &[K] {
         match self {
@@ -170,30 +192,34 @@ impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
         if out.positions.is_some() && !self.has_positions() {
             return Err(EngineError::NoPositions);
         }
-        let column = self.column.values();
-        // The search relies on the length and the alignment at the time of the build.
-        if column.len() != self.len || levels::alignment_offset(column) != self.alignment_offset {
-            return Err(EngineError::ColumnMoved);
-        }
-        let context = Context {
-            column,
-            alignment_offset: self.alignment_offset,
-            encoding: self.encoding,
-            levels: &self.levels,
-            valid: self.valid.as_ref(),
-        };
+        let context = self.context()?;
         let keys = Answers {
             values: out.values.as_deref_mut(),
             positions: out.positions,
             valid: out.valid,
         };
-        // SAFETY: length and alignment offset were compared above.
+        // SAFETY: `context` compares length and alignment offset.
         unsafe { K::answer(self.simd, context, left, right, keys) };
         if let Some(values) = out.values.filter(|_| self.decoding != Encoding::unsigned()) {
             for value in values {
                 *value = self.decoding.decode(*value);
             }
         }
+        Ok(())
+    }
+
+    fn crossings(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        end: RangeEnd,
+        out: Crossings<'_>,
+    ) -> Result<(), EngineError> {
+        out.check(left, right, thresholds.len())?;
+        let context = self.context()?;
+        // SAFETY: `context` compares length and alignment offset.
+        unsafe { K::crossings(self.simd, context, left, right, thresholds, end, out) };
         Ok(())
     }
 }

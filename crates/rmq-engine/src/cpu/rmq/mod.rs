@@ -2,6 +2,7 @@
 
 pub(crate) mod build;
 pub(crate) mod cpu_key;
+pub(crate) mod crossing;
 pub(crate) mod index;
 pub(crate) mod kernels;
 pub(crate) mod levels;

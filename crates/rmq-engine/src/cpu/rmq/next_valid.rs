@@ -107,6 +107,28 @@ impl NextValid {
         }
         None
     }
+
+    /// Returns the last valid position up to `from`, which is a position of the column.
+    pub(crate) fn previous(&self, from: usize) -> Option<usize> {
+        // One past the position, so that 0 means that nothing is left.
+        let mut end = from + 1;
+        for level in 0..HEIGHT {
+            let word = end.checked_sub(1)? / 64;
+            let bits = self.level(level).get(word).copied().unwrap_or(0);
+            let bits = bits & (!0 >> (63 - (end - 1) % 64));
+            if bits != 0 {
+                let last = |bits: u64| 63 - bits.leading_zeros() as usize;
+                let mut at = word * 64 + last(bits);
+                for below in (0..level).rev() {
+                    // A set bit means that the word below is not zero.
+                    at = at * 64 + last(self.level(below)[at]);
+                }
+                return Some(at);
+            }
+            end = word;
+        }
+        None
+    }
 }
 
 #[cfg(test)]
@@ -114,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn next_is_the_first_set_bit() {
+    fn next_and_previous_are_the_nearest_set_bits() {
         for len in [1, 63, 64, 65, 4095, 4096, 4097, 300_000] {
             for stride in [1, 7, 64, 5000, usize::MAX] {
                 let mut tree = NextValid::new(len).expect("small");
@@ -132,6 +154,17 @@ mod tests {
                     assert_eq!(tree.next(i), expected, "len {len} stride {stride} at {i}");
                 }
                 assert_eq!(tree.next(len), None);
+                let mut expected = None;
+                for i in 0..len {
+                    if set(i) {
+                        expected = Some(i);
+                    }
+                    assert_eq!(
+                        tree.previous(i),
+                        expected,
+                        "len {len} stride {stride} at {i}"
+                    );
+                }
             }
         }
     }

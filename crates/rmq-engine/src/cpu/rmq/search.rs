@@ -20,7 +20,7 @@ use crate::key::{Encoding, Key};
 use crate::outputs::Answers;
 
 /// Tiles in flight.
-const STAGES: usize = 5;
+pub(crate) const STAGES: usize = 5;
 
 /// The indexed column that a batch is searched in.
 #[derive(Debug, Clone, Copy)]
@@ -34,13 +34,13 @@ pub(crate) struct Context<'a, K> {
 }
 
 /// The context as addresses, for the inner loops.
-struct BatchSearch<'a, K> {
-    context: Context<'a, K>,
+pub(crate) struct BatchSearch<'a, K> {
+    pub(crate) context: Context<'a, K>,
     /// The origin of the column's blocks: `alignment_offset` values before its first.
-    base: *const K,
-    level: [*const K; LEVELS],
-    tops: usize,
-    sparse: *const K,
+    pub(crate) base: *const K,
+    pub(crate) level: [*const K; LEVELS],
+    pub(crate) tops: usize,
+    pub(crate) sparse: *const K,
     sparse_blocks: *const u32,
     bytes: *const u8,
     offsets: Offsets,
@@ -100,7 +100,7 @@ pub(crate) unsafe fn answer<K: Key + Pod, S: Kernel<K>, const POSITIONS: bool>(
 
 /// Prefetches the cache lines that query `i` of a plan starts with.
 #[inline(always)]
-fn prefetch_start<K>(plan: &Plan<K>, i: usize) {
+pub(crate) fn prefetch_start<K>(plan: &Plan<K>, i: usize) {
     let (first, last) = (plan.first[i % TILE], plan.last[i % TILE]);
     prefetch(first);
     prefetch(last);
@@ -113,7 +113,7 @@ fn prefetch_start<K>(plan: &Plan<K>, i: usize) {
 }
 
 impl<'a, K: Key + Pod> BatchSearch<'a, K> {
-    fn new(context: Context<'a, K>) -> Self {
+    pub(crate) fn new(context: Context<'a, K>) -> Self {
         let levels = context.levels;
         let mut offsets = Offsets::default();
         if levels.has_positions() {
@@ -149,7 +149,7 @@ impl<'a, K: Key + Pod> BatchSearch<'a, K> {
 
     /// Stage 0: loads queries into a tile, and plans where they start.
     #[inline(always)]
-    unsafe fn plan<S: Kernel<K>>(
+    pub(crate) unsafe fn plan<S: Kernel<K>>(
         &self,
         tile: &mut Tile<K>,
         next: &mut Plan<K>,
@@ -284,7 +284,7 @@ impl<'a, K: Key + Pod> BatchSearch<'a, K> {
 
     /// Returns the keys of level `level`, 0 for the column.
     #[inline(always)]
-    fn lines(&self, level: usize) -> *const K {
+    pub(crate) fn lines(&self, level: usize) -> *const K {
         if level == 0 {
             self.base
         } else {

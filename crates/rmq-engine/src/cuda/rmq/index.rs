@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::build::{self, ColumnSource};
+use super::crossing::{CrossingKernel, CrossingQueries, crossing_kernel};
 use super::layout::{DeviceIndex, Layout};
 use super::query_pipeline::{AnswerKernel, OutputPointers, QueryChunk, QueryPipeline};
 use super::shape::Shape;
+use crate::crossings::{Crossings, RangeEnd};
 use crate::cuda::driver::module::Function;
 use crate::cuda::gpu::Gpu;
 use crate::cuda::key::CudaKey;
@@ -37,6 +39,7 @@ struct IndexReplica {
     index: Box<DeviceIndex>,
     _memory: DeviceMemory,
     kernels: AnswerKernels,
+    chunk_bytes: u32,
     wide_positions: bool,
     gpu: Arc<Gpu>,
 }
@@ -193,6 +196,7 @@ impl IndexReplica {
             index: Box::new(index),
             _memory: memory,
             kernels,
+            chunk_bytes: layout.shape.chunk_bytes,
             wide_positions,
             gpu: Arc::clone(gpu),
         })
@@ -316,6 +320,36 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
             let pointers = self.output_pointers(&mut out);
             // SAFETY: the pointers are those of `out`, whose lengths were checked.
             unsafe { replica.answer(&chunks, pointers) }
+        })
+    }
+
+    fn crossings(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        end: RangeEnd,
+        mut out: Crossings<'_>,
+    ) -> Result<(), EngineError> {
+        out.check(left, right, thresholds.len())?;
+        if self.rows == 0 {
+            out.positions.fill(0);
+            out.valid.fill(0);
+            return Ok(());
+        }
+        let queries = CrossingQueries {
+            left,
+            right,
+            thresholds,
+        };
+        run_on_one(&self.replicas, "the index", |replica| {
+            let (chunk_bytes, wide) = (replica.chunk_bytes, replica.wide_positions);
+            let kernel = CrossingKernel {
+                index: &replica.index,
+                function: crossing_kernel::<K>(&replica.gpu, chunk_bytes, wide, end)?,
+                wide_positions: wide,
+            };
+            kernel.search(&replica.gpu, &queries, &mut out)
         })
     }
 }

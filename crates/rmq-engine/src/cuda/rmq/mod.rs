@@ -8,6 +8,8 @@ pub mod build;
 #[doc(hidden)]
 pub mod clip_bounds;
 #[doc(hidden)]
+pub mod crossing;
+#[doc(hidden)]
 pub mod index;
 #[doc(hidden)]
 pub mod layout;

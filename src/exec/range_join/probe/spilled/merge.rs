@@ -20,7 +20,7 @@ use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate};
 use crate::range_agg::float_sums::add_float_sums;
 use crate::range_agg::prefix_sums::Sums;
-use rmq_engine::Extreme;
+use rmq_engine::{Extreme, RangeEnd};
 
 /// The partial aggregates of a run, and how they are merged.
 #[derive(Debug)]
@@ -37,10 +37,11 @@ enum Merge {
     Sum,
     /// The second column has the low parts that rounding the sums has lost, so that the total is rounded only once.
     FloatSum,
-    /// The row that is least by the deciding columns wins; of equal ones, the row with the least position.
+    /// The row that is least by the deciding columns wins; of equal ones, the row with the least position, or the greatest.
     Choose {
         order: RowConverter,
         deciding: Vec<DecidingColumn>,
+        is_last_preferred: bool,
     },
 }
 
@@ -78,7 +79,7 @@ impl MergePlan {
                     match (function, column) {
                         // The result itself decides.
                         (_, DecidingColumn::Value(0) | DecidingColumn::RangeKey(0)) => {}
-                        (AggregateKind::AtExtreme { .. }, _) => {
+                        (AggregateKind::AtExtreme { .. } | AggregateKind::AtCrossing { .. }, _) => {
                             partials.push((*function, vec![*argument, arguments[1]]));
                         }
                         _ => partials.push((*function, vec![*argument])),
@@ -88,6 +89,13 @@ impl MergePlan {
                 Ok::<_, datafusion::error::DataFusionError>(Merge::Choose {
                     order: RowConverter::new(fields)?,
                     deciding: deciding.collect(),
+                    is_last_preferred: matches!(
+                        function,
+                        AggregateKind::AtCrossing {
+                            end: RangeEnd::Last,
+                            ..
+                        }
+                    ),
                 })
             };
             merges.push(match *function {
@@ -119,6 +127,11 @@ impl MergePlan {
                         (*function, arguments[1], column, options),
                         (*function, key, DecidingColumn::RangeKey(2), ascending),
                     ])?
+                }
+                // A run without such a row has a NULL key, which is last in either order.
+                AggregateKind::AtCrossing { end, .. } => {
+                    let options = SortOptions::new(end == RangeEnd::Last, false);
+                    choose(&[(*function, key, DecidingColumn::RangeKey(1), options)])?
                 }
             });
         }
@@ -193,10 +206,15 @@ impl PartialAggregates {
                     let [old, new] = [&aggregate.columns, &columns].map(|c| [&c[0], &c[1]]);
                     aggregate.columns = add_float_sums(old, new).to_vec();
                 }
-                Merge::Choose { order, deciding } => {
+                Merge::Choose {
+                    order,
+                    deciding,
+                    is_last_preferred,
+                } => {
                     let matched_before = &self.matched;
                     let matches = |row: usize| (source_rows.is_valid(row), matched_before[row]);
-                    aggregate.choose(order, deciding, &columns, first_row, matches)?;
+                    let part = (first_row, *is_last_preferred);
+                    aggregate.choose(order, deciding, &columns, part, matches)?;
                 }
             }
         }
@@ -254,7 +272,7 @@ impl PartialAggregate {
         order: &RowConverter,
         deciding: &[DecidingColumn],
         columns: &[ArrayRef],
-        first_row: RowPosition,
+        (first_row, is_last_preferred): (RowPosition, bool),
         matches: impl Fn(usize) -> (bool, bool),
     ) -> Result<()> {
         let deciding_rows = |columns: &[ArrayRef]| -> Result<_> {
@@ -267,7 +285,12 @@ impl PartialAggregate {
             let (matches_here, matched_before) = matches(row);
             let wins = || {
                 let earlier = first_row.cmp(chosen_from);
-                new.row(row).cmp(&old.row(row)).then(earlier).is_lt()
+                let preferred = if is_last_preferred {
+                    earlier.reverse()
+                } else {
+                    earlier
+                };
+                new.row(row).cmp(&old.row(row)).then(preferred).is_lt()
             };
             let is_new = matches_here && (!matched_before || wins());
             if is_new {

@@ -64,7 +64,9 @@ impl ProbeRequest {
             let last_found = &mut SearchHints::default();
             let ranges = self.partition.find_ranges(&batch, side, last_found)?;
             side.build_justified_indexes(&ranges).await?;
-            let (aggregates, _) = self.partition.aggregate(&ranges, side)?;
+            let (aggregates, _) =
+                self.partition
+                    .aggregate(std::slice::from_ref(&batch), &ranges, side)?;
             let plan = &self.merge_plan;
             let merged = &mut request.aggregates;
             merged.merge(plan, first_row, rows, &ranges, aggregates)?;

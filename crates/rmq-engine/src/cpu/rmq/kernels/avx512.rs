@@ -11,6 +11,32 @@ use crate::key::{Encoding, Key};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Avx512;
 
+/// Returns the keys of up to 16 stored values; unspecified where masked out, where nothing is read.
+#[inline(always)]
+unsafe fn encoded_u32(values: *const u32, mask: __mmask16, encoding: Encoding<u32>) -> __m512i {
+    // SAFETY: the caller guarantees readable memory under the mask, and the instructions.
+    unsafe {
+        let bits = _mm512_maskz_loadu_epi32(mask, values.cast());
+        let fold = _mm512_set1_epi32(encoding.fold().cast_signed());
+        let flip = _mm512_set1_epi32(encoding.flip().cast_signed());
+        let folded = _mm512_and_si512(_mm512_srai_epi32::<31>(bits), fold);
+        _mm512_xor_si512(_mm512_xor_si512(bits, folded), flip)
+    }
+}
+
+/// Returns the keys of up to 8 stored values; unspecified where masked out, where nothing is read.
+#[inline(always)]
+unsafe fn encoded_u64(values: *const u64, mask: __mmask8, encoding: Encoding<u64>) -> __m512i {
+    // SAFETY: the caller guarantees readable memory under the mask, and the instructions.
+    unsafe {
+        let bits = _mm512_maskz_loadu_epi64(mask, values.cast());
+        let fold = _mm512_set1_epi64(encoding.fold().cast_signed());
+        let flip = _mm512_set1_epi64(encoding.flip().cast_signed());
+        let folded = _mm512_and_si512(_mm512_srai_epi64::<63>(bits), fold);
+        _mm512_xor_si512(_mm512_xor_si512(bits, folded), flip)
+    }
+}
+
 impl Kernel<u32> for Avx512 {
     #[inline(always)]
     unsafe fn line(keys: *const u32, mask: u32) -> (u32, u32) {
@@ -44,13 +70,54 @@ impl Kernel<u32> for Avx512 {
         // SAFETY: the caller guarantees readable memory under the mask, and the instructions; other lanes are not read.
         unsafe {
             let mask = mask as __mmask16;
-            let bits = _mm512_maskz_loadu_epi32(mask, values.cast());
-            let fold = _mm512_set1_epi32(encoding.fold().cast_signed());
-            let flip = _mm512_set1_epi32(encoding.flip().cast_signed());
-            let folded = _mm512_and_si512(_mm512_srai_epi32::<31>(bits), fold);
-            let keys = _mm512_xor_si512(_mm512_xor_si512(bits, folded), flip);
+            let keys = encoded_u32(values, mask, encoding);
             let none = _mm512_set1_epi32(-1);
             least_u32(_mm512_mask_mov_epi32(none, mask, keys), mask)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn line_at_most(keys: *const u32, mask: u32, threshold: u32) -> u32 {
+        // SAFETY: the caller guarantees readable memory and the instructions.
+        unsafe {
+            let threshold = _mm512_set1_epi32(threshold.cast_signed());
+            let keys = _mm512_loadu_epi32(keys.cast());
+            u32::from(_mm512_mask_cmple_epu32_mask(
+                mask as __mmask16,
+                keys,
+                threshold,
+            ))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn window_at_most(first: *const u32, last: *const u32, threshold: u32) -> u64 {
+        // SAFETY: the caller guarantees readable memory and the instructions.
+        unsafe {
+            let (lines, mask) = window_lines::<_, WINDOW_LINES>(first, last);
+            let threshold = _mm512_set1_epi32(threshold.cast_signed());
+            let mut hits = 0;
+            for (i, line) in lines.into_iter().enumerate() {
+                let keys = _mm512_load_epi32(line.cast());
+                hits |= u64::from(_mm512_cmple_epu32_mask(keys, threshold)) << (16 * i);
+            }
+            hits & mask
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn base_at_most(
+        values: *const u32,
+        mask: u32,
+        encoding: Encoding<u32>,
+        threshold: u32,
+    ) -> u32 {
+        // SAFETY: the caller guarantees readable memory under the mask, and the instructions; other lanes are not read.
+        unsafe {
+            let mask = mask as __mmask16;
+            let threshold = _mm512_set1_epi32(threshold.cast_signed());
+            let keys = encoded_u32(values, mask, encoding);
+            u32::from(_mm512_mask_cmple_epu32_mask(mask, keys, threshold))
         }
     }
 
@@ -131,18 +198,62 @@ impl Kernel<u64> for Avx512 {
         // SAFETY: the caller guarantees readable memory under the mask, and the instructions; other lanes are not read.
         unsafe {
             let none = _mm512_set1_epi64(-1);
-            let fold = _mm512_set1_epi64(encoding.fold().cast_signed());
-            let flip = _mm512_set1_epi64(encoding.flip().cast_signed());
             let load = |from: *const u64, mask: u8| {
-                let bits = _mm512_maskz_loadu_epi64(mask, from.cast());
-                let folded = _mm512_and_si512(_mm512_srai_epi64::<63>(bits), fold);
-                let keys = _mm512_xor_si512(_mm512_xor_si512(bits, folded), flip);
-                _mm512_mask_mov_epi64(none, mask, keys)
+                _mm512_mask_mov_epi64(none, mask, encoded_u64(from, mask, encoding))
             };
             let (low, high) = halves(values, mask);
             let a = load(low, mask as u8);
             let b = load(high, (mask >> 8) as u8);
             least_u64(a, b, mask)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn line_at_most(keys: *const u64, mask: u32, threshold: u64) -> u32 {
+        // SAFETY: the caller guarantees readable memory and the instructions.
+        unsafe {
+            let threshold = _mm512_set1_epi64(threshold.cast_signed());
+            let hits = |keys: *const u64| {
+                u32::from(_mm512_cmple_epu64_mask(
+                    _mm512_loadu_epi64(keys.cast()),
+                    threshold,
+                ))
+            };
+            (hits(keys) | hits(keys.add(8)) << 8) & mask
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn window_at_most(first: *const u64, last: *const u64, threshold: u64) -> u64 {
+        // SAFETY: the caller guarantees readable memory and the instructions.
+        unsafe {
+            let (lines, mask) = window_lines::<_, { 2 * WINDOW_LINES }>(first, last);
+            let threshold = _mm512_set1_epi64(threshold.cast_signed());
+            let mut hits = 0;
+            for (i, line) in lines.into_iter().enumerate() {
+                let keys = _mm512_load_epi64(line.cast());
+                hits |= u64::from(_mm512_cmple_epu64_mask(keys, threshold)) << (8 * i);
+            }
+            hits & mask
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn base_at_most(
+        values: *const u64,
+        mask: u32,
+        encoding: Encoding<u64>,
+        threshold: u64,
+    ) -> u32 {
+        // SAFETY: the caller guarantees readable memory under the mask, and the instructions; other lanes are not read.
+        unsafe {
+            let threshold = _mm512_set1_epi64(threshold.cast_signed());
+            let hits = |from: *const u64, mask: u8| {
+                let keys = encoded_u64(from, mask, encoding);
+                u32::from(_mm512_mask_cmple_epu64_mask(mask, keys, threshold))
+            };
+            let (low, high) = halves(values, mask);
+            hits(low, mask as u8) | hits(high, (mask >> 8) as u8) << 8
         }
     }
 

@@ -29,6 +29,26 @@ pub(crate) trait Kernel<K: Key>: Copy {
     /// kernel's instructions.
     unsafe fn base(values: *const K, mask: u32, encoding: Encoding<K>) -> (K, u32);
 
+    /// Returns the mask of those of 16 keys of a level that are at most `threshold`.
+    ///
+    /// # Safety
+    /// As [`Kernel::line`].
+    unsafe fn line_at_most(keys: *const K, mask: u32, threshold: K) -> u32;
+
+    /// Returns the mask of the keys of a level strictly between `first` and `last` that are at most `threshold`, counted as by
+    /// [`Kernel::window`].
+    ///
+    /// # Safety
+    /// As [`Kernel::window`].
+    unsafe fn window_at_most(first: *const K, last: *const K, threshold: K) -> u64;
+
+    /// Returns the mask of those of 16 stored values, which it encodes, whose keys are at most `threshold`.
+    ///
+    /// # Safety
+    /// As [`Kernel::base`].
+    unsafe fn base_at_most(values: *const K, mask: u32, encoding: Encoding<K>, threshold: K)
+    -> u32;
+
     /// Implements [`plan`](tile::plan) for a full tile.
     ///
     /// # Safety

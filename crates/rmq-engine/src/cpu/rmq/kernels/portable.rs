@@ -75,4 +75,54 @@ impl<K: Key> Kernel<K> for Portable {
         }
         (best, lane)
     }
+
+    #[inline(always)]
+    unsafe fn line_at_most(keys: *const K, mask: u32, threshold: K) -> u32 {
+        // SAFETY: the caller guarantees that 16 keys can be read.
+        let keys = unsafe { &*keys.cast::<[K; BLOCK]>() };
+        let mut hits = 0;
+        for (i, key) in keys.iter().enumerate() {
+            hits |= u32::from(*key <= threshold) << i;
+        }
+        hits & mask
+    }
+
+    #[inline(always)]
+    unsafe fn window_at_most(first: *const K, last: *const K, threshold: K) -> u64 {
+        let mask = between(first, last);
+        if mask == 0 {
+            return 0;
+        }
+        // SAFETY: the caller guarantees that the keys from `first` to `last` can be read.
+        let keys = unsafe { std::slice::from_raw_parts(first.add(1), mask.count_ones() as usize) };
+        let mut hits = 0;
+        for (i, key) in keys.iter().enumerate() {
+            hits |= u64::from(*key <= threshold) << i;
+        }
+        hits << mask.trailing_zeros()
+    }
+
+    #[inline(always)]
+    unsafe fn base_at_most(
+        values: *const K,
+        mask: u32,
+        encoding: Encoding<K>,
+        threshold: K,
+    ) -> u32 {
+        if mask == 0 {
+            return 0;
+        }
+        let first = mask.trailing_zeros();
+        let len = (mask >> first).trailing_ones();
+        // SAFETY: the caller guarantees that the values under the mask, which is contiguous, can be read. `values` itself may be outside
+        // the column, hence `wrapping_add`.
+        let values = unsafe {
+            std::slice::from_raw_parts(values.wrapping_add(first as usize), len as usize)
+        };
+        let mut hits = 0;
+        for (i, value) in (first..).zip(values) {
+            hits |= u32::from(encoding.encode(*value) <= threshold) << i;
+        }
+        hits
+    }
 }

@@ -1,0 +1,127 @@
+//! A threshold in the condition of a correlated subquery: the first, or last, key of a range where a value crosses it.
+//!
+//! ```text
+//!   (SELECT min(p.k) FROM p WHERE p.sym = q.sym AND p.k >= q.a AND p.v <= q.x)
+//!     threshold     p.v <= q.x
+//!     the rest      p.sym = q.sym AND p.k >= q.a            the condition of the range join
+//!     min(p.k)      first(p.k where p.v <= q.x)             max(p.k) is the last
+//! ```
+//!
+//! A condition with two range keys is no range join. But where the aggregates are minima and maxima of one of them, the rows of the range are sorted
+//! by it, so the answer is in the first or last row of the range that crosses the threshold.
+
+use datafusion::common::{DFSchema, Result};
+use datafusion::functions_aggregate::min_max::{Max, Min};
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::utils::split_conjunction_owned;
+use datafusion::logical_expr::{Expr, ExprSchemable};
+
+use crate::common::ordered_type::{is_ordered, value_type};
+use crate::logical_plan::range_join::AggregateKind;
+use crate::rewrite::common::conditional::Branch;
+use crate::rewrite::common::lossless_casts::without_lossless_casts;
+use crate::rewrite::range_join::condition::{
+    check_repeats, compared_with, guard, is_of, split_between,
+};
+use rmq_engine::{Comparison, RangeEnd};
+
+/// The comparison of a value of the build side with a threshold of the probe side.
+#[derive(Debug)]
+pub(crate) struct Threshold {
+    value: Expr,
+    comparison: Comparison,
+    /// The threshold, over the probe side.
+    pub(crate) limit: Expr,
+}
+
+impl Threshold {
+    /// Takes the threshold out of `conditions`, if `key`, without lossless casts, is compared with bounds, and exactly one other expression of the build
+    /// side is compared, too. Leaves the conditions as they are otherwise.
+    pub(crate) fn take_from(
+        conditions: &mut Vec<Expr>,
+        key: &Expr,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Result<Option<Self>> {
+        let conjuncts = conditions.iter().cloned();
+        let conjuncts = conjuncts.flat_map(split_conjunction_owned);
+        let (mut rest, mut thresholds) = (vec![], vec![]);
+        let mut compares_key = false;
+        for conjunct in conjuncts.flat_map(split_between) {
+            let range = compared_with(&conjunct, |bound| is_of(bound, probe))
+                .filter(|(value, ..)| is_of(value, build));
+            match range {
+                Some((value, ..)) if without_lossless_casts(&value, build)? == key => {
+                    compares_key = true;
+                    rest.push(conjunct);
+                }
+                Some((value, comparison, limit)) => thresholds.push(Self {
+                    value,
+                    comparison,
+                    limit,
+                }),
+                None => rest.push(conjunct),
+            }
+        }
+        let one = <[Self; 1]>::try_from(thresholds)
+            .ok()
+            .filter(|_| compares_key);
+        let Some([threshold]) = one else {
+            return Ok(None);
+        };
+        let (value, limit) = (&threshold.value, &threshold.limit);
+        if check_repeats(value).is_err() || check_repeats(limit).is_err() {
+            return Ok(None);
+        }
+        let (value_kind, limit_kind) = (value.get_type(build)?, limit.get_type(probe)?);
+        if !is_ordered(&value_kind) || value_type(&value_kind) != value_type(&limit_kind) {
+            return Ok(None);
+        }
+        *conditions = rest;
+        Ok(Some(threshold))
+    }
+
+    /// The range join's aggregate, and its arguments: `value` of the first or last row that crosses the threshold.
+    pub(crate) fn aggregate(&self, end: RangeEnd, value: Expr) -> (AggregateKind, Vec<Expr>) {
+        let function = AggregateKind::AtCrossing {
+            end,
+            comparison: self.comparison,
+            threshold: 0,
+        };
+        (function, vec![value, self.value.clone()])
+    }
+
+    /// Guards the threshold if it may fail: for rows that don't take all these branches it is NULL.
+    pub(crate) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
+        guard(&mut self.limit, branches, probe)
+    }
+}
+
+/// The one expression whose minima and maxima all calls are, without lossless casts. Floats are excluded, because zeros of both signs are equal keys,
+/// but one is the minimum; dictionaries, because their minimum is of another type.
+pub(crate) fn key_of_extremes<'a>(
+    calls: &'a [AggregateFunction],
+    build: &DFSchema,
+) -> Result<Option<&'a Expr>> {
+    let mut key = None;
+    for call in calls {
+        let inner = call.func.inner();
+        let [argument] = call.params.args.as_slice() else {
+            return Ok(None);
+        };
+        let is_extreme = inner.is::<Min>() || inner.is::<Max>();
+        if !is_extreme || call.params.filter.is_some() || !is_of(argument, build) {
+            return Ok(None);
+        }
+        let data_type = argument.get_type(build)?;
+        if data_type.is_floating() || value_type(&data_type) != data_type {
+            return Ok(None);
+        }
+        let base = without_lossless_casts(argument, build)?;
+        if key.is_some_and(|key| key != base) {
+            return Ok(None);
+        }
+        key = Some(base);
+    }
+    Ok(key)
+}
