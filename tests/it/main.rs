@@ -21,3 +21,4 @@ mod staleness;
 mod support;
 mod ties;
 mod unique_groups;
+mod units;

@@ -14,14 +14,15 @@ use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::{Between, BinaryExpr};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, Filter, LogicalPlan, Operator, cast, lit, when,
+    Cast, Expr, ExprSchemable, Filter, LogicalPlan, Operator, ScalarUDF, cast, lit, when,
 };
 use datafusion::scalar::ScalarValue;
 
 use crate::common::ordered_type::{is_ordered, value_type};
+use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
 use crate::rewrite::common::conditional::Branch;
-use crate::rewrite::common::infallible::is_infallible;
-use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
+use crate::rewrite::common::infallible::{is_infallible, keeps_values};
+use crate::rewrite::common::lossless_casts::{linear_factor, widens, without_lossless_casts};
 use crate::rewrite::common::range_functions::calls_range_function;
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
@@ -118,6 +119,12 @@ impl Condition {
             }
             if a != b || !Groups::supports(&a) {
                 return reject(format!("{ours} = {theirs} compares a {a} and a {b}"));
+            }
+        }
+        // With a row in force before the range, the bound itself matters, not only which keys it includes.
+        if constants == Constants::Filter {
+            for range in &mut ranges {
+                convert_bound(range, build)?;
             }
         }
         let first = ranges.first().map(|(key, ..)| key.clone());
@@ -316,6 +323,28 @@ fn split_between(conjunct: Expr) -> Vec<Expr> {
             high,
         }) => vec![expr.clone().gt_eq(*low), expr.lt_eq(*high)],
         other => vec![other],
+    }
+}
+
+/// Replaces a cast of the key that may fail by a conversion of the bound that cannot.
+fn convert_bound(range: &mut (Expr, Comparison, Expr), build: &DFSchema) -> Result<()> {
+    loop {
+        let (key, comparison, bound) = range;
+        let Expr::Cast(Cast { expr, field }) = &*key else {
+            return Ok(());
+        };
+        let key_type = expr.get_type(build)?;
+        let to = field.data_type();
+        if keeps_values(&key_type, to) || integer_limits(&key_type).is_none() {
+            return Ok(());
+        }
+        let Some(factor) = linear_factor(&key_type, to) else {
+            return Ok(());
+        };
+        let udf = KeyBoundUdf::new(*comparison, factor, key_type);
+        let converted = udf.converted_comparison();
+        let bound = ScalarUDF::from(udf).call(vec![std::mem::take(bound)]);
+        *range = (expr.as_ref().clone(), converted, bound);
     }
 }
 
