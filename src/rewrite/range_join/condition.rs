@@ -72,6 +72,18 @@ impl Condition {
         probe: &DFSchema,
         build: &DFSchema,
     ) -> Match<Self> {
+        Self::try_match_with_key(on, rest, constants, None, probe, build)
+    }
+
+    /// As [`Self::try_match`]. Without any bound, the range key is `default_key`, if there is one.
+    pub(crate) fn try_match_with_key(
+        on: Vec<(Expr, Expr)>,
+        rest: Vec<Expr>,
+        constants: Constants,
+        default_key: Option<&Expr>,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Match<Self> {
         let side = |expr: &Expr| side(expr, probe, build);
         let mut pairs = on;
         let mut ranges: Vec<(Expr, Comparison, Expr)> = vec![];
@@ -139,7 +151,15 @@ impl Condition {
                 _ => build_filter.push(conjunct),
             }
         }
-        let (key, mut bounds) = one_key(ranges, probe, build)?;
+        let (key, mut bounds) = match default_key {
+            Some(key) if ranges.is_empty() => {
+                if let Some(filter) = probe_filter.first() {
+                    return reject(format!("{filter} is about the outer query only"));
+                }
+                (key.clone(), vec![])
+            }
+            _ => one_key(ranges, probe, build)?,
+        };
         let key_type = key.get_type(build)?;
         if !is_ordered(&key_type) {
             return reject(format!("the range key {key} is a {key_type}"));
@@ -215,6 +235,22 @@ impl Condition {
             }
         }
         Ok(())
+    }
+
+    /// Whether the condition excludes build rows whose range key is NULL.
+    pub(crate) fn excludes_null_keys(&self, build: &DFSchema) -> Result<bool> {
+        let is_null_checked = |filter: &Expr| match filter {
+            Expr::IsNotNull(expr) => **expr == self.key,
+            _ => false,
+        };
+        Ok(!self.bounds.is_empty()
+            || !self.key.nullable(build)?
+            || self.build_filter.iter().any(is_null_checked))
+    }
+
+    /// Adds a condition on the build side only.
+    pub(crate) fn add_build_filter(&mut self, filter: Expr) {
+        self.build_filter.push(filter);
     }
 
     /// Puts the conditions on the build side above it, as a filter. Takes them out of the condition.

@@ -3,12 +3,14 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
+use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build::device_side::build_index;
+use crate::exec::range_join::build::sorted_values::sorted_values;
 use crate::exec::range_join::build::value_index::ValueIndex;
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
@@ -50,6 +52,8 @@ pub(crate) struct ColumnNeeds {
     counts: bool,
     sums: bool,
     values: bool,
+    /// The values in sorted order, as one array.
+    sorted: bool,
     indexes: Vec<IndexNeeds>,
 }
 
@@ -74,7 +78,10 @@ impl ColumnNeeds {
                     needs.counts |= is_first;
                     needs.sums |= is_first;
                 }
-                AggregateKind::First | AggregateKind::Last => needs.values |= is_first,
+                AggregateKind::First | AggregateKind::Last | AggregateKind::Rightmost => {
+                    needs.values |= is_first;
+                }
+                AggregateKind::Accumulate => needs.sorted |= arguments.contains(&column),
                 AggregateKind::Extreme(extreme) if is_first => needs.add_index(extreme, false),
                 AggregateKind::CountRows | AggregateKind::Extreme(_) => {}
                 AggregateKind::AtExtreme {
@@ -106,6 +113,7 @@ pub(crate) struct PreparedColumn {
     pub(crate) counts: Option<Arc<Counts>>,
     pub(crate) sums: Option<Arc<Sums>>,
     pub(crate) values: Option<Arc<Values>>,
+    pub(crate) sorted: Option<ArrayRef>,
     indexes: Vec<(Extreme, Arc<ValueIndex>)>,
     /// Reserves the device memory of the indexes.
     pub(crate) device_bytes: Vec<DeviceBytes>,
@@ -194,6 +202,14 @@ impl ColumnPreparer<'_> {
             let values = Values::of(&chunks.arrays, data_type, permutation)?;
             memory.try_resize(values.bytes())?;
             prepared.values = Some(Arc::new(values));
+            prepared.memory.push(Arc::new(memory));
+        }
+        if needs.sorted {
+            self.waiting.check()?;
+            self.grow(permutation_memory, permutation.order_bytes())?;
+            let reserve = |bytes| self.reserve(&column_memory, bytes);
+            let (sorted, memory) = sorted_values(&chunks.arrays, data_type, permutation, reserve)?;
+            prepared.sorted = Some(sorted);
             prepared.memory.push(Arc::new(memory));
         }
         drop(column);

@@ -60,15 +60,26 @@ impl BuildSide {
         self.aggregates.iter().filter_map(AggregateEvaluator::index)
     }
 
-    /// Each aggregate over these ranges, and whether a device failed and the CPU computed any of them.
-    pub(crate) fn aggregate(&self, ranges: &Ranges) -> Result<(Vec<ArrayRef>, bool)> {
+    /// Whether computing the aggregates reads the rows of the ranges, and so may take long.
+    pub(crate) fn reads_rows(&self) -> bool {
+        let mut aggregates = self.aggregates.iter();
+        aggregates.any(|a| matches!(a, AggregateEvaluator::Accumulate(_)))
+    }
+
+    /// Each aggregate over these ranges, and whether a device failed and the CPU computed any of them. Calls `check` between ranges whose rows it reads.
+    pub(crate) fn aggregate(
+        &self,
+        ranges: &Ranges,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<(Vec<ArrayRef>, bool)> {
         let device = self.device.as_ref();
         let mut cpu_fallback = CpuFallbackUse {
             allowed: device.is_some_and(DeviceSide::allow_cpu_fallback),
             used: false,
         };
         let aggregates = self.aggregates.iter();
-        let aggregates = aggregates.map(|a| a.evaluate(ranges, &self.rows, &mut cpu_fallback));
+        let aggregates =
+            aggregates.map(|a| a.evaluate(ranges, &self.rows, &mut cpu_fallback, check));
         let aggregates = aggregates.collect::<Result<_>>()?;
         Ok((aggregates, cpu_fallback.used))
     }

@@ -181,7 +181,8 @@ impl NestedLoop {
         let columns = self.columns.clone().without_equality_keys();
         let side = self.build_side(columns, schema, batches, waiting)?;
         let last = i64::try_from(count).unwrap_or(i64::MAX) - 1;
-        let (aggregates, _) = side.aggregate(&Ranges::new(vec![0], vec![last]))?;
+        let (aggregates, _) =
+            side.aggregate(&Ranges::new(vec![0], vec![last]), &|| waiting.check())?;
         Ok((count, aggregates))
     }
 

@@ -11,6 +11,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::dictionaries::fit;
 use crate::common::ranges::Ranges;
+use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
 use crate::exec::range_join::probe::bounds::evaluate_bound;
@@ -30,16 +31,22 @@ pub(crate) struct ProbePartition {
 }
 
 impl ProbePartition {
-    /// Joins a batch. Lazy indexes are built on a blocking thread.
+    /// Joins a batch. Lazy indexes are built, and rows of ranges are read, on a blocking thread.
     pub(crate) async fn join(
         &self,
         batch: &RecordBatch,
-        build: &BuildSide,
+        build: &Arc<BuildSide>,
         last_found: &mut SearchHints,
     ) -> Result<Vec<RecordBatch>> {
         let (batch, ranges) = self.find_matches(batch, build, last_found)?;
         build.build_justified_indexes(&ranges).await?;
-        let (aggregates, _) = self.aggregate(&ranges, build)?;
+        let (aggregates, _) = if build.reads_rows() {
+            let _timer = self.metrics.query_time.timer();
+            let build = Arc::clone(build);
+            blocking(move |waiting| build.aggregate(&ranges, &|| waiting.check())).await?
+        } else {
+            self.aggregate(&ranges, build)?
+        };
         self.append_columns(&batch, &aggregates)
     }
 
@@ -133,7 +140,7 @@ impl ProbePartition {
     ) -> Result<(Vec<ArrayRef>, bool)> {
         let _timer = self.metrics.baseline.elapsed_compute().timer();
         let _timer = self.metrics.query_time.timer();
-        build.aggregate(ranges)
+        build.aggregate(ranges, &|| Ok(()))
     }
 
     /// Appends aggregates to a batch, and drops the rows that are not matched if the join drops them.

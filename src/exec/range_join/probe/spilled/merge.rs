@@ -7,7 +7,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt32Array, new_null_a
 use arrow::compute::{SortOptions, cast};
 use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use arrow::row::{RowConverter, SortField};
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::array_bytes::arrays_bytes;
@@ -41,6 +41,8 @@ enum Merge {
     Choose {
         order: RowConverter,
         deciding: Vec<DecidingColumn>,
+        /// Whether of equal rows the one with the greatest position wins instead.
+        latest: bool,
     },
 }
 
@@ -88,6 +90,7 @@ impl MergePlan {
                 Ok::<_, datafusion::error::DataFusionError>(Merge::Choose {
                     order: RowConverter::new(fields)?,
                     deciding: deciding.collect(),
+                    latest: *function == AggregateKind::Rightmost,
                 })
             };
             merges.push(match *function {
@@ -105,9 +108,12 @@ impl MergePlan {
                 AggregateKind::First => {
                     choose(&[(*function, key, DecidingColumn::RangeKey(1), ascending)])?
                 }
-                AggregateKind::Last => {
+                AggregateKind::Last | AggregateKind::Rightmost => {
                     let descending = SortOptions::new(true, false);
                     choose(&[(*function, key, DecidingColumn::RangeKey(1), descending)])?
+                }
+                AggregateKind::Accumulate => {
+                    return internal_err!("a build side with accumulators is never spilled");
                 }
                 AggregateKind::AtExtreme {
                     extreme,
@@ -193,10 +199,15 @@ impl PartialAggregates {
                     let [old, new] = [&aggregate.columns, &columns].map(|c| [&c[0], &c[1]]);
                     aggregate.columns = add_float_sums(old, new).to_vec();
                 }
-                Merge::Choose { order, deciding } => {
+                Merge::Choose {
+                    order,
+                    deciding,
+                    latest,
+                } => {
                     let matched_before = &self.matched;
                     let matches = |row: usize| (source_rows.is_valid(row), matched_before[row]);
-                    aggregate.choose(order, deciding, &columns, first_row, matches)?;
+                    let order = (order, deciding.as_slice(), *latest);
+                    aggregate.choose(order, &columns, first_row, matches)?;
                 }
             }
         }
@@ -251,8 +262,7 @@ impl PartialAggregate {
     /// whether it has matched an earlier one.
     fn choose(
         &mut self,
-        order: &RowConverter,
-        deciding: &[DecidingColumn],
+        (order, deciding, latest): (&RowConverter, &[DecidingColumn], bool),
         columns: &[ArrayRef],
         first_row: RowPosition,
         matches: impl Fn(usize) -> (bool, bool),
@@ -266,7 +276,11 @@ impl PartialAggregate {
         for (row, chosen_from) in self.chosen_from.iter_mut().enumerate() {
             let (matches_here, matched_before) = matches(row);
             let wins = || {
-                let earlier = first_row.cmp(chosen_from);
+                let earlier = if latest {
+                    (*chosen_from).cmp(&first_row)
+                } else {
+                    first_row.cmp(chosen_from)
+                };
                 new.row(row).cmp(&old.row(row)).then(earlier).is_lt()
             };
             let is_new = matches_here && (!matched_before || wins());
