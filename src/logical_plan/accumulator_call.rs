@@ -72,6 +72,7 @@ impl AccumulatorCall {
     }
 
     /// The number of the aggregate's arguments that are arguments of the function.
+    #[must_use]
     pub fn num_columns(&self) -> usize {
         self.literals.iter().filter(|l| l.is_none()).count()
     }
@@ -79,6 +80,7 @@ impl AccumulatorCall {
 
 impl AccumulatorOrder {
     /// The order in Arrow's terms.
+    #[must_use]
     pub fn options(&self) -> SortOptions {
         SortOptions::new(!self.ascending, self.nulls_first)
     }

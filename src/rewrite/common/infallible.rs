@@ -164,12 +164,14 @@ fn is_infallible_call(call: &ScalarFunction, schema: &DFSchema) -> Result<bool> 
         .any(|function| is(function)),
         // Coarser parts than these may begin before the first timestamp.
         [_, DataType::Timestamp(_, zone)] if is(&datetime::date_trunc()) => match part.as_deref() {
-            Some("second" | "minute" | "millisecond" | "microsecond") => has_known_zone(zone),
+            Some("second" | "minute" | "millisecond" | "microsecond") => {
+                has_known_zone(zone.as_ref())
+            }
             Some("hour" | "day") => zone.is_none(),
             _ => false,
         },
         [_, DataType::Timestamp(_, zone)] if is(&datetime::date_part()) => {
-            is_calendar_part(part.as_deref()) && has_known_zone(zone)
+            is_calendar_part(part.as_deref()) && has_known_zone(zone.as_ref())
         }
         [_, DataType::Date32 | DataType::Date64] if is(&datetime::date_part()) => {
             is_calendar_part(part.as_deref())
@@ -186,8 +188,8 @@ fn is_calendar_part(part: Option<&str>) -> bool {
     part.is_some_and(|part| parts.contains(&part))
 }
 
-fn has_known_zone(zone: &Option<Arc<str>>) -> bool {
-    zone.as_ref().is_none_or(|zone| zone.parse::<Tz>().is_ok())
+fn has_known_zone(zone: Option<&Arc<str>>) -> bool {
+    zone.is_none_or(|zone| zone.parse::<Tz>().is_ok())
 }
 
 /// Whether a cast cannot fail for any value.

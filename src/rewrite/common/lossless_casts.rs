@@ -98,13 +98,13 @@ fn time_factor(from: &DataType, to: &DataType) -> Option<i128> {
     let is_same_kind = match (from, to) {
         (DataType::Duration(_), DataType::Duration(_))
         | (DataType::Time32(_) | DataType::Time64(_), DataType::Time32(_) | DataType::Time64(_))
-        | (DataType::Date32, DataType::Date64) => true,
+        | (DataType::Date32, DataType::Date64)
+        | (DataType::Timestamp(_, Some(_)), DataType::Timestamp(..)) => true,
         // A local time becomes the instant that it is in the zone, which is the same number only in UTC.
         (
             DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, None),
             DataType::Timestamp(_, zone),
         ) => matches!(zone.as_deref(), None | Some("UTC" | "+00:00")),
-        (DataType::Timestamp(_, Some(_)), DataType::Timestamp(..)) => true,
         _ => false,
     };
     (is_same_kind && to_ticks % from_ticks == 0).then(|| to_ticks / from_ticks)

@@ -76,6 +76,10 @@ impl Condition {
     }
 
     /// As [`Self::try_match`]. Without any bound, the range key is `default_key`, if there is one.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one step for each part of a condition"
+    )]
     pub(crate) fn try_match_with_key(
         on: Vec<(Expr, Expr)>,
         rest: Vec<Expr>,

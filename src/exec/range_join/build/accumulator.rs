@@ -212,7 +212,7 @@ fn ranks(
         SortField::new_with_options(column.data_type().clone(), order.options())
     });
     let converter = RowConverter::new(fields.collect())?;
-    let count = columns.first().map_or(0, |c| c.len());
+    let count = columns.first().map_or(0, Array::len);
     memory.try_grow(2 * count * size_of::<u32>())?;
     let rows = converter.convert_columns(columns)?;
     memory.try_grow(rows.size())?;

@@ -48,6 +48,10 @@ impl CollectedColumn {
 
 /// What the aggregates need of one column.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a structure of its own"
+)]
 pub(crate) struct ColumnNeeds {
     counts: bool,
     sums: bool,
