@@ -19,7 +19,7 @@ async fn main() -> Result<()> {
 
     // `i` is the position of each quote within its symbol.
     let table = "CREATE TABLE quotes AS
-        SELECT *, row_number() OVER (PARTITION BY sym ORDER BY ts)::BIGINT - 1 AS i
+        SELECT *, row_number() OVER (PARTITION BY sym ORDER BY ts) - 1 AS i
         FROM (VALUES
             ('ACME', 1, 187.40, 2), ('BOLT', 1, 43.30, 1), ('ACME', 2, 187.10, 3), ('BOLT', 2, 43.10, 4),
             ('ACME', 3, 186.90, 1), ('BOLT', 3, 43.50, 2), ('ACME', 4, 187.60, 0), ('BOLT', 4, 43.20, 1),

@@ -1,30 +1,40 @@
-//! The bounds of ranges: inclusive integers of any type, in Arrow arrays.
+//! The bounds of ranges: inclusive integers of any type, or decimals of scale 0, in Arrow arrays.
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array};
+use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, Int64Array};
 use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Int64Type, UInt64Type};
+use arrow::datatypes::{
+    DataType, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, Int64Type, UInt64Type,
+};
 use datafusion::common::{Result, plan_err};
 use rmq_engine::CandidateRanges;
 
-/// Returns the type that argument `name` of `function` is coerced to: its own for an integer, Int64 for a bare NULL or an untyped
-/// parameter.
+/// Returns the type that argument `name` of `function` is coerced to: its own for an integer or a decimal of scale 0 (as which DataFusion types
+/// `row_number() OVER (…) - 1`), Int64 for a bare NULL or an untyped parameter.
 ///
 /// # Errors
 /// A planning error that names the function, the argument and its type, for all other types.
 pub(crate) fn coerce_bound(function: &str, name: &str, data_type: &DataType) -> Result<DataType> {
     match data_type {
-        t if t.is_integer() => Ok(t.clone()),
+        t if is_position(t) => Ok(t.clone()),
         DataType::Null => Ok(DataType::Int64),
-        DataType::Dictionary(_, value) if value.is_integer() => Ok(value.as_ref().clone()),
-        t @ (DataType::Decimal128(_, 0) | DataType::Decimal256(_, 0)) => plan_err!(
-            "{function}: the bound {name} is a {t}, but positions are integers; cast it, for example CAST({name} AS BIGINT). \
-             (DataFusion makes a decimal of an unsigned integer minus a signed one, as in row_number() OVER (…) - 1)"
-        ),
+        DataType::Dictionary(_, value) if is_position(value) => Ok(value.as_ref().clone()),
         other => plan_err!(
             "{function}: the bound {name} is a {other}, but positions are integers; cast it, for example CAST({name} AS BIGINT)"
         ),
     }
+}
+
+/// Whether values of this type are positions.
+fn is_position(data_type: &DataType) -> bool {
+    data_type.is_integer()
+        || matches!(
+            data_type,
+            DataType::Decimal32(_, 0)
+                | DataType::Decimal64(_, 0)
+                | DataType::Decimal128(_, 0)
+                | DataType::Decimal256(_, 0)
+        )
 }
 
 /// Checks that a call has as many arguments as `what` lists.
@@ -121,13 +131,40 @@ impl FromIterator<(i64, i64)> for Ranges {
     }
 }
 
-/// Casts integers to Int64. An unsigned value beyond its maximum is beyond every column, and so is the maximum.
+/// Converts positions to Int64. Those beyond its limits are beyond every column, and so are the limits.
 fn to_int64(bounds: &ArrayRef) -> Result<Int64Array> {
+    fn saturated<T: ArrowPrimitiveType>(
+        bounds: &ArrayRef,
+        is_negative: fn(T::Native) -> bool,
+    ) -> Int64Array
+    where
+        i64: TryFrom<T::Native>,
+    {
+        bounds.as_primitive::<T>().unary(|bound| {
+            i64::try_from(bound).unwrap_or(if is_negative(bound) {
+                i64::MIN
+            } else {
+                i64::MAX
+            })
+        })
+    }
     Ok(match bounds.data_type() {
         DataType::Int64 => bounds.as_primitive::<Int64Type>().clone(),
-        DataType::UInt64 => bounds
-            .as_primitive::<UInt64Type>()
-            .unary(|b| i64::try_from(b).unwrap_or(i64::MAX)),
+        DataType::UInt64 => saturated::<UInt64Type>(bounds, |_| false),
+        DataType::Decimal32(..) => saturated::<Decimal32Type>(bounds, i32::is_negative),
+        DataType::Decimal64(..) => saturated::<Decimal64Type>(bounds, i64::is_negative),
+        DataType::Decimal128(..) => saturated::<Decimal128Type>(bounds, i128::is_negative),
+        DataType::Decimal256(..) => bounds.as_primitive::<Decimal256Type>().unary(|bound| {
+            let limit = if bound.is_negative() {
+                i64::MIN
+            } else {
+                i64::MAX
+            };
+            bound
+                .to_i128()
+                .and_then(|b| i64::try_from(b).ok())
+                .unwrap_or(limit)
+        }),
         _ => cast(bounds, &DataType::Int64)?
             .as_primitive::<Int64Type>()
             .clone(),
@@ -138,7 +175,8 @@ fn to_int64(bounds: &ArrayRef) -> Result<Int64Array> {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{Int8Array, UInt64Array};
+    use arrow::array::{Decimal128Array, Decimal256Array, Int8Array, UInt64Array};
+    use arrow::datatypes::i256;
 
     use super::*;
 
@@ -151,5 +189,23 @@ mod tests {
         for row in [1, 2] {
             assert!(ranges.left()[row] > ranges.right()[row]);
         }
+    }
+
+    #[test]
+    fn huge_decimal_bounds_saturate() {
+        let narrow: Decimal128Array = [Some(-7), Some(i128::MIN), Some(i128::MAX)]
+            .into_iter()
+            .collect();
+        let narrow: ArrayRef = Arc::new(narrow.with_precision_and_scale(38, 0).unwrap());
+        let wide: Decimal256Array = [Some(i256::from_i128(9)), Some(i256::MIN), Some(i256::MAX)]
+            .into_iter()
+            .collect();
+        let wide: ArrayRef = Arc::new(wide.with_precision_and_scale(76, 0).unwrap());
+        let ranges = Ranges::try_new(&narrow, &wide).unwrap();
+        assert_eq!(ranges.left(), [-7, i64::MIN, i64::MAX]);
+        assert_eq!(ranges.right(), [9, i64::MIN, i64::MAX]);
+        let small: ArrayRef = Arc::new(Decimal128Array::from(vec![12]));
+        let small = cast(&small, &DataType::Decimal32(9, 0)).unwrap();
+        assert_eq!(to_int64(&small).unwrap().data_type(), &DataType::Int64);
     }
 }

@@ -1,8 +1,9 @@
-//! SQL functions: the scalar form of range functions, the window form, the form in join conditions, and two aggregates that rewritten
+//! SQL functions: the scalar form of range functions, the window form, the form in join conditions, and functions that rewritten
 //! queries use.
 
 pub(crate) mod decimal_average;
 pub(crate) mod frame_udf;
 pub(crate) mod index_lookup;
+pub(crate) mod key_bound;
 pub(crate) mod range_udf;
 pub(crate) mod total_order;

@@ -20,6 +20,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, DFSchemaRef, Result, TableReference, internal_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
+use crate::logical_plan::accumulator_call::AccumulatorCall;
 use rmq_engine::Comparison;
 use rmq_engine::{Extreme, RangeEnd};
 
@@ -76,6 +77,8 @@ pub struct RangeAggregate<E> {
     pub output: String,
     /// The type of the added column.
     pub data_type: DataType,
+    /// The function of [`AggregateKind::Accumulate`]; `None` for others.
+    pub call: Option<Arc<AccumulatorCall>>,
 }
 
 /// An aggregate function over the matching rows. NULLs are skipped; without a value the result is NULL, and 0 for counts.
@@ -96,6 +99,8 @@ pub enum AggregateKind {
     First,
     /// `(x)`: x of the last row by the range key; of equal keys, the first row in input order.
     Last,
+    /// `(x)`: x of the last row by the range key; of equal keys, the last row in input order.
+    Rightmost,
     /// `(x, v)`: x of the row with the smallest or greatest v; of equal v, the first row by the range key.
     AtExtreme {
         /// The smallest or the greatest v.
@@ -113,6 +118,9 @@ pub enum AggregateKind {
         /// The index of the threshold among [`RangeJoinSpec::thresholds`].
         threshold: usize,
     },
+    /// Any aggregate function, whose accumulator sees the matching rows by the range key, those of equal keys in input order: see [`AccumulatorCall`].
+    /// It decides what it does with NULLs and returns without rows.
+    Accumulate,
 }
 
 impl<E> RangeAggregate<E> {
@@ -174,6 +182,7 @@ impl<E> RangeJoinSpec<E> {
                     .collect::<Result<_>>()?,
                 output: aggregate.output.clone(),
                 data_type: aggregate.data_type.clone(),
+                call: aggregate.call.clone(),
             })
         });
         let thresholds = self.thresholds.iter().map(&probe);
@@ -362,6 +371,9 @@ impl Display for Interval<'_> {
 
 impl Display for RangeAggregate<Expr> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(call) = &self.call {
+            return f.write_str(&call.text);
+        }
         match (self.function, self.arguments.as_slice()) {
             (AggregateKind::Extreme(extreme), [x]) => write!(f, "{}({x})", extreme.name()),
             (AggregateKind::Count, [x]) => write!(f, "count({x})"),
@@ -369,6 +381,7 @@ impl Display for RangeAggregate<Expr> {
             (AggregateKind::SumLow, [x]) => write!(f, "sum_rest({x})"),
             (AggregateKind::First, [x]) => write!(f, "first({x})"),
             (AggregateKind::Last, [x]) => write!(f, "last({x})"),
+            (AggregateKind::Rightmost, [x]) => write!(f, "rightmost({x})"),
             (
                 AggregateKind::AtExtreme {
                     extreme,

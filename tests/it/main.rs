@@ -23,3 +23,4 @@ mod thresholds;
 mod ties;
 mod unique_groups;
 mod unique_source;
+mod units;

@@ -296,6 +296,85 @@ impl Tables {
         format!("{call}{filter}")
     }
 
+    /// An aggregate that has no index or prefix sum.
+    fn accumulated(random: &mut Random) -> &'static str {
+        [
+            "median(p.n)",
+            "median(p.d)",
+            "count(DISTINCT p.n)",
+            "count(DISTINCT p.s)",
+            "sum(DISTINCT p.n)",
+            "array_agg(p.n ORDER BY p.id)",
+            "array_agg(p.s ORDER BY p.n DESC, p.id)",
+            "array_agg(DISTINCT p.n ORDER BY p.n)",
+            "string_agg(p.s, ', ' ORDER BY p.id DESC)",
+            "round(stddev(p.n), 6)",
+            "round(corr(p.n, p.id), 6)",
+            "bit_and(p.n)",
+            "bool_or(p.n > 0)",
+            "nth_value(p.id, 2 ORDER BY p.id)",
+            "first_value(p.id ORDER BY p.n, p.id)",
+            "last_value(p.id ORDER BY p.k, p.id)",
+            "approx_distinct(p.n)",
+            "percentile_cont(p.n, 0.25)",
+            "count(p.n, p.s)",
+        ][random.below(19)]
+    }
+
+    /// The row nearest to an end of a range, as a correlated subquery or a lateral join, and by numbering all pairs.
+    fn nearest(&self, random: &mut Random) -> (String, String) {
+        let condition = self.condition(random, true);
+        let condition = condition.replace("p.k % 1000", "p.k");
+        // As doubles, several of these keys may be equal.
+        let is_rounded = (condition.contains("DOUBLE") || condition.contains("DECIMAL"))
+            && matches!(self.key_type, DataType::Int64 | DataType::UInt64);
+        let probe = Self::probe(random);
+        let descending = random.below(2) == 0;
+        let (order, ties) = match (random.below(4), descending) {
+            // Not the range key: the leftmost by the range key.
+            (0, false) => ("p.n, p.k", "p.id"),
+            (0, true) => ("p.n DESC NULLS LAST, p.k", "p.id"),
+            (_, false) => ("p.k", "p.id"),
+            // Of floats, zeros of both signs are equal keys, but not equal in ORDER BY.
+            (_, true) if is_rounded || value_is_float(&self.key_type) => ("p.k DESC", "p.id"),
+            (_, true) => ("p.k DESC", "p.id DESC"),
+        };
+        let value = [
+            "p.v",
+            "p.id",
+            "p.s",
+            "p.same_k",
+            "p.n + q.n",
+            "coalesce(p.n, 7)",
+            "1",
+            "arrow_typeof(p.n)",
+        ][random.below(8)];
+        let written = order.strip_suffix(", p.k").unwrap_or(order);
+        let subquery = format!("FROM p WHERE {condition} ORDER BY {written} LIMIT 1");
+        let numbered = format!(
+            "(SELECT q.id, CASE WHEN p.id IS NOT NULL THEN {value} END AS x, p.id AS y, \
+             row_number() OVER (PARTITION BY q.id ORDER BY {order}, {ties}) AS place FROM {probe} LEFT JOIN p ON {condition})"
+        );
+        match random.below(3) {
+            0 => (
+                format!("SELECT q.id, (SELECT {value} {subquery}) AS x FROM {probe}"),
+                format!("SELECT id, x FROM {numbered} WHERE place = 1"),
+            ),
+            1 => (
+                format!(
+                    "SELECT q.id, l.x, l.y FROM {probe} CROSS JOIN LATERAL (SELECT {value} AS x, p.id AS y {subquery}) l"
+                ),
+                format!("SELECT id, x, y FROM {numbered} WHERE place = 1 AND y IS NOT NULL"),
+            ),
+            _ => (
+                format!(
+                    "SELECT q.id, l.x, l.y FROM {probe} LEFT JOIN LATERAL (SELECT {value} AS x, p.id AS y {subquery}) l ON true"
+                ),
+                format!("SELECT id, x, y FROM {numbered} WHERE place = 1"),
+            ),
+        }
+    }
+
     /// The probe side, with a unique `id` in each row; sometimes `p` itself.
     fn probe(random: &mut Random) -> &'static str {
         match random.below(8) {
@@ -333,7 +412,10 @@ impl Tables {
         }
         let probe = Self::probe(random);
         let mut aggregates: Vec<_> = (0..=random.below(3))
-            .map(|_| Self::aggregate(random))
+            .map(|_| match random.below(3) {
+                0 => Self::accumulated(random).to_string(),
+                _ => Self::aggregate(random),
+            })
             .filter(|a| a != "max(q.n)")
             .collect();
         if aggregates.is_empty() {
@@ -345,7 +427,12 @@ impl Tables {
                 Some((call, filter)) => {
                     format!("{call} FILTER (WHERE p.id IS NOT NULL AND {filter}")
                 }
-                None => format!("{a} FILTER (WHERE p.id IS NOT NULL)"),
+                None => match a.strip_prefix("round(").and_then(|a| a.split_once("), ")) {
+                    Some((call, digits)) => {
+                        format!("round({call}) FILTER (WHERE p.id IS NOT NULL), {digits}")
+                    }
+                    None => format!("{a} FILTER (WHERE p.id IS NOT NULL)"),
+                },
             });
         let matched: Vec<_> = std::iter::once("q.id".to_string()).chain(matched).collect();
         let joined = format!(
@@ -438,6 +525,13 @@ impl Tables {
             3 => format!("SELECT a0, count(*) OVER (PARTITION BY a0) FROM ({sql})"),
             _ => sql,
         }
+    }
+}
+
+fn value_is_float(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Dictionary(_, value) => value.is_floating(),
+        other => other.is_floating(),
     }
 }
 
@@ -621,6 +715,15 @@ fn grouped_joins_agree_with_datafusion() {
 #[test]
 fn correlated_subqueries_agree_with_joins() {
     let tally = compare("correlated subqueries", Tables::correlated);
+    assert!(
+        tally.rewritten * 3 > tally.asked * 2 || !is_usual(),
+        "{tally:?}"
+    );
+}
+
+#[test]
+fn nearest_rows_agree_with_numbered_pairs() {
+    let tally = compare("nearest rows", Tables::nearest);
     assert!(
         tally.rewritten * 3 > tally.asked * 2 || !is_usual(),
         "{tally:?}"

@@ -77,12 +77,24 @@ async fn the_log_has_the_reason_for_each_rejection() {
             "stddev",
         ),
         (
-            "SELECT id, (SELECT median(v) FROM p WHERE k BETWEEN q.a AND q.b) FROM q".into(),
-            "median",
+            "SELECT id, (SELECT median(v + q.a) FROM p WHERE k BETWEEN q.a AND q.b) FROM q".into(),
+            "not of the columns of one side",
         ),
         (
-            "SELECT q.id, x.m FROM q CROSS JOIN LATERAL (SELECT median(v) AS m FROM p WHERE k BETWEEN q.a AND q.b) AS x".into(),
-            "median",
+            "SELECT id, (SELECT v FROM p WHERE k <= q.a LIMIT 1) FROM q".into(),
+            "LIMIT without ORDER BY",
+        ),
+        (
+            "SELECT id, (SELECT v FROM p WHERE k <= q.a ORDER BY k LIMIT 1 OFFSET 1) FROM q".into(),
+            "OFFSET",
+        ),
+        (
+            "SELECT id, (SELECT v FROM p WHERE k <= q.a ORDER BY k, v LIMIT 1) FROM q".into(),
+            "not ordered by one expression",
+        ),
+        (
+            "SELECT q.id, x.m FROM q CROSS JOIN LATERAL (SELECT median(v + q.a) AS m FROM p WHERE k BETWEEN q.a AND q.b) AS x".into(),
+            "not of the columns of one side",
         ),
     ];
     for (sql, reason) in &reasons {

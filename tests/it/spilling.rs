@@ -643,3 +643,41 @@ async fn a_plan_executed_again_reads_its_tables_again() {
         }
     }
 }
+
+/// A build side with accumulators is kept in memory, within the pool or with an error that says so. Nearest rows are spilled.
+#[tokio::test(flavor = "multi_thread")]
+async fn accumulators_stay_in_memory_and_nearest_rows_spill() {
+    let session = |bytes: usize| async move {
+        let pool = Arc::new(datafusion::execution::memory_pool::GreedyMemoryPool::new(
+            bytes,
+        ));
+        let ctx = session_of_pool(SessionConfig::new(), pool as _);
+        for sql in [
+            "CREATE TABLE p AS SELECT value * 7919 % 10007 AS k, value AS v, 'row ' || value AS s FROM range(0, 100000)",
+            "CREATE TABLE q AS SELECT value AS id, value * 13 AS k FROM range(0, 500)",
+        ] {
+            run(&ctx, sql).await.expect(sql);
+        }
+        ctx
+    };
+    let (small, large) = (session(5 << 20).await, session(1 << 30).await);
+    let median = "SELECT sum(m) AS s FROM (SELECT (SELECT median(p.v) FROM p WHERE p.k BETWEEN q.k AND q.k + 20) AS m FROM q)";
+    run(&large, median).await.expect(median);
+    let tiny = session(2 << 20).await;
+    match run(&tiny, median).await {
+        Ok(_) => panic!("2 MiB suffice"),
+        Err(error) => assert!(
+            error.to_string().contains("is not written to disk"),
+            "{error}"
+        ),
+    }
+    let nearest = "SELECT q.id, (SELECT p.s FROM p WHERE p.k <= q.k ORDER BY p.k DESC LIMIT 1) AS s, \
+                   (SELECT p.v FROM p WHERE p.k >= q.k ORDER BY p.k LIMIT 1) AS v FROM q";
+    let expected = run(&large, nearest).await.expect(nearest);
+    let frame = small.sql(nearest).await.expect(nearest);
+    let plan = frame.create_physical_plan().await.expect(nearest);
+    let batches = collect(Arc::clone(&plan), small.task_ctx()).await;
+    let batches = batches.expect(nearest);
+    assert_eq!(lines(&batches), lines(&[expected]));
+    assert!(metric(&plan, "spill_count") > 0);
+}

@@ -7,6 +7,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
+use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 
 /// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates ("values").
@@ -17,6 +18,8 @@ pub(crate) struct BuildColumns {
     pub(crate) num_equality_keys: usize,
     /// The aggregates, with the indexes of their arguments among the values.
     pub(crate) aggregates: Vec<(AggregateKind, Vec<usize>)>,
+    /// The function of each aggregate that an accumulator computes.
+    pub(crate) calls: Vec<Option<Arc<AccumulatorCall>>>,
     /// Whether a window begins with the last row at or before its lower bound.
     pub(crate) prevailing: bool,
 }
@@ -42,13 +45,23 @@ impl BuildColumns {
             expressions: expressions.collect(),
             num_equality_keys: spec.on.len(),
             aggregates,
+            calls: spec.aggregates.iter().map(|a| a.call.clone()).collect(),
             prevailing: spec.prevailing,
         }
     }
 
-    /// The same columns with other aggregates.
+    /// The first aggregate that an accumulator computes.
+    pub(crate) fn accumulated(&self) -> Option<&AccumulatorCall> {
+        self.calls.iter().flatten().next().map(AsRef::as_ref)
+    }
+
+    /// The same columns with other aggregates, none of which an accumulator computes.
     pub(crate) fn with_aggregates(self, aggregates: Vec<(AggregateKind, Vec<usize>)>) -> Self {
-        Self { aggregates, ..self }
+        Self {
+            calls: vec![None; aggregates.len()],
+            aggregates,
+            ..self
+        }
     }
 
     /// The same columns without the equality keys, which the batches must lack too.
@@ -96,8 +109,10 @@ impl BuildColumns {
         let chooses_a_row = |(function, _): &(AggregateKind, _)| match function {
             AggregateKind::First
             | AggregateKind::Last
+            | AggregateKind::Rightmost
             | AggregateKind::AtExtreme { .. }
-            | AggregateKind::AtCrossing { .. } => true,
+            | AggregateKind::AtCrossing { .. }
+            | AggregateKind::Accumulate => true,
             AggregateKind::CountRows
             | AggregateKind::Count
             | AggregateKind::Sum

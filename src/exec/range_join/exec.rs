@@ -21,12 +21,13 @@
 //! 2. Sort the rows by equality keys and range key, rows with equal keys in input order (`build::sort_and_index`): O(N log N); O(N) if they arrive
 //!    sorted.
 //! 3. Prepare each value column for its aggregates (`build::column`): prefix sums for counts and sums, a range-minimum index for minima, maxima and
-//!    the rows at them, the values themselves for first and last values: O(N). On the CPU an index is lazy: it is built when the queried ranges are
+//!    the rows at them, the values themselves for first and last values, the sorted column for
+//!    any other aggregate: O(N). On the CPU an index is lazy: it is built when the queried ranges are
 //!    long enough to justify it.
 //! 4. For each batch of the probe side, find the range of sorted rows that matches each row: a lookup of the equality keys, then a search per bound
 //!    (`probe::partition`): O(Q log N).
 //! 5. Compute the aggregates of each range (`build::aggregate`), each in constant time, or in O(log N) by an index, and append them to the batch:
-//!    O(Q log N).
+//!    O(Q log N). Aggregates that have neither read the rows of each range (`build::accumulator`).
 //!
 //! The total is O((N + Q) log N + output), however many pairs match. Steps 1 to 3 run once per execution and are shared by all partitions of the
 //! probe side; the output keeps the order and the partitions of the probe side.
@@ -44,7 +45,7 @@
 //! the values or indexes that the aggregates need, and what they scan are kept. If the pool is limited and has no more memory, and the disk manager
 //! allows it, the build side is written to disk in runs that can each be built in the memory that was granted (`spill`). Every run is then read,
 //! built and probed in turn, in one scan for the buffered rows of all partitions, and the partial aggregates are merged (`probe::spilled`). A build
-//! side with prevailing rows is never spilled.
+//! side with prevailing rows, or with aggregates that read the rows of ranges, is never spilled.
 
 use std::fmt;
 use std::sync::Arc;

@@ -3,14 +3,21 @@
 //! A range join evaluates expressions above a join for all rows of a side, whereas the join evaluates them for matching rows only. Such an
 //! expression must not fail, because the query it replaces would not.
 
-use arrow::datatypes::DataType;
+use std::sync::Arc;
+
+use arrow::array::timezone::Tz;
+use arrow::datatypes::{
+    DECIMAL32_MAX_PRECISION, DECIMAL64_MAX_PRECISION, DECIMAL128_MAX_PRECISION,
+    DECIMAL256_MAX_PRECISION, DataType,
+};
 use datafusion::common::{DFSchema, Result};
-use datafusion::logical_expr::expr::{Between, BinaryExpr, InList};
-use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator};
+use datafusion::functions::{datetime, math};
+use datafusion::logical_expr::expr::{Between, BinaryExpr, InList, Like, ScalarFunction};
+use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator, ScalarUDF, TryCast};
 use datafusion::scalar::ScalarValue;
 
 use crate::expr::decimal_average::decimal_digits;
-use crate::rewrite::common::lossless_casts::widens;
+use crate::rewrite::common::lossless_casts::{is_coarser_time, widens};
 
 /// Whether `expr` is known to have a value, or NULL, for every row.
 pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
@@ -52,6 +59,19 @@ pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
                 .collect();
             all(&parts)
         }
+        Expr::TryCast(TryCast { expr, .. }) => is_infallible(expr, schema),
+        Expr::Negative(e) => {
+            // Integers wrap around.
+            Ok(is_number(&e.get_type(schema)?) && is_infallible(e, schema)?)
+        }
+        Expr::Like(Like { expr, pattern, .. }) => {
+            let is_plain = matches!(pattern.as_ref(), Expr::Literal(..));
+            Ok(is_plain && is_infallible(expr, schema)?)
+        }
+        Expr::ScalarFunction(call) => {
+            let args: Vec<&Expr> = call.args.iter().collect();
+            Ok(is_infallible_call(call, schema)? && all(&args)?)
+        }
         Expr::Cast(Cast { expr, field }) => {
             let (from, to) = (expr.get_type(schema)?, field.data_type());
             Ok(keeps_values(&from, to) && is_infallible(expr, schema)?)
@@ -70,16 +90,106 @@ pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
                 | Operator::IsNotDistinctFrom => true,
                 // Integer arithmetic wraps around.
                 Operator::Plus | Operator::Minus | Operator::Multiply => {
-                    let number = |t: DataType| t.is_integer() || t.is_floating();
-                    number(left.get_type(schema)?) && number(right.get_type(schema)?)
+                    let (left, right) = (left.get_type(schema)?, right.get_type(schema)?);
+                    is_number(&left) && is_number(&right) || has_room(*op, &left, &right)
                 }
-                Operator::Divide | Operator::Modulo => is_plain_divisor(right),
+                Operator::Divide | Operator::Modulo => {
+                    // Floats are divided by 0, too.
+                    let (left, divisor) = (left.get_type(schema)?, right.get_type(schema)?);
+                    left.is_floating() && divisor.is_floating() || is_plain_divisor(right)
+                }
                 _ => false,
             };
             Ok(known && all(&[left, right])?)
         }
         _ => Ok(false),
     }
+}
+
+fn is_number(data_type: &DataType) -> bool {
+    data_type.is_integer() || data_type.is_floating()
+}
+
+/// Whether the sum, difference or product of decimals always has as few digits as their type can have.
+fn has_room(op: Operator, left: &DataType, right: &DataType) -> bool {
+    let most = match (left, right) {
+        (DataType::Decimal32(..), DataType::Decimal32(..)) => DECIMAL32_MAX_PRECISION,
+        (DataType::Decimal64(..), DataType::Decimal64(..)) => DECIMAL64_MAX_PRECISION,
+        (DataType::Decimal128(..), DataType::Decimal128(..)) => DECIMAL128_MAX_PRECISION,
+        (DataType::Decimal256(..), DataType::Decimal256(..)) => DECIMAL256_MAX_PRECISION,
+        _ => return false,
+    };
+    let digits = |t| decimal_digits(t).map(|(p, s)| (i16::from(p), i16::from(s)));
+    let (Some((p, s)), Some((q, t))) = (digits(left), digits(right)) else {
+        return false;
+    };
+    let (digits, scale) = match op {
+        Operator::Multiply => (p + q, s + t),
+        _ => ((p - s).max(q - t) + s.max(t) + 1, s.max(t)),
+    };
+    digits.max(scale) <= i16::from(most)
+}
+
+/// Whether a call of one of DataFusion's functions has a value for all arguments of these types.
+fn is_infallible_call(call: &ScalarFunction, schema: &DFSchema) -> Result<bool> {
+    let is = |function: &ScalarUDF| *call.func == *function;
+    let types = call.args.iter().map(|arg| arg.get_type(schema));
+    let types: Vec<DataType> = types.collect::<Result<_>>()?;
+    let part = call.args.first().and_then(|arg| match arg {
+        Expr::Literal(value, _) => value.try_as_str().flatten().map(str::to_lowercase),
+        _ => None,
+    });
+    Ok(match types.as_slice() {
+        // The absolute value of the least signed integer is too large.
+        [number] if is(&math::abs()) => !number.is_signed_integer(),
+        [number] if number.is_floating() => [
+            math::ln(),
+            math::log2(),
+            math::log10(),
+            math::exp(),
+            math::cbrt(),
+            math::sin(),
+            math::cos(),
+            math::tan(),
+            math::atan(),
+            math::tanh(),
+            math::degrees(),
+            math::radians(),
+            math::floor(),
+            math::ceil(),
+            math::signum(),
+            math::isnan(),
+        ]
+        .iter()
+        .any(|function| is(function)),
+        // Coarser parts than these may begin before the first timestamp.
+        [_, DataType::Timestamp(_, zone)] if is(&datetime::date_trunc()) => match part.as_deref() {
+            Some("second" | "minute" | "millisecond" | "microsecond") => {
+                has_known_zone(zone.as_ref())
+            }
+            Some("hour" | "day") => zone.is_none(),
+            _ => false,
+        },
+        [_, DataType::Timestamp(_, zone)] if is(&datetime::date_part()) => {
+            is_calendar_part(part.as_deref()) && has_known_zone(zone.as_ref())
+        }
+        [_, DataType::Date32 | DataType::Date64] if is(&datetime::date_part()) => {
+            is_calendar_part(part.as_deref())
+        }
+        _ => false,
+    })
+}
+
+fn is_calendar_part(part: Option<&str>) -> bool {
+    let parts = [
+        "year", "quarter", "month", "week", "day", "doy", "dow", "isodow", "hour", "minute",
+        "second", "epoch",
+    ];
+    part.is_some_and(|part| parts.contains(&part))
+}
+
+fn has_known_zone(zone: Option<&Arc<str>>) -> bool {
+    zone.is_none_or(|zone| zone.parse::<Tz>().is_ok())
 }
 
 /// Whether a cast cannot fail for any value.
@@ -92,9 +202,16 @@ pub(crate) fn keeps_values(from: &DataType, to: &DataType) -> bool {
         (decimal_digits(from), decimal_digits(to)),
         (Some((less, a)), Some((more, b))) if a == b && less <= more
     );
-    let number = from.is_integer() || from.is_floating() || decimal_digits(from).is_some();
-    let to_float = number && to == &DataType::Float64;
-    decodes || wider_decimal || to_float || text(from) && text(to) || widens(from, to)
+    let number = is_number(from) || decimal_digits(from).is_some();
+    let to_float = number && matches!(to, DataType::Float32 | DataType::Float64);
+    let printed = text(to) && (text(from) || is_number(from) || from == &DataType::Boolean);
+    decodes
+        || wider_decimal
+        || to_float
+        || printed
+        || from == &DataType::Boolean && is_number(to)
+        || is_coarser_time(from, to)
+        || widens(from, to)
 }
 
 /// Whether every integer can be divided by this literal without an error.

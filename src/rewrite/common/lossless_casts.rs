@@ -1,8 +1,11 @@
 //! Casts that keep every value and the order of values.
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::{Cast, Expr, ExprSchemable};
+
+use crate::expr::decimal_average::decimal_digits;
+use crate::expr::key_bound::integer_limits;
 
 /// The expression below lossless casts and aliases.
 pub(crate) fn without_lossless_casts<'a>(expr: &'a Expr, schema: &DFSchema) -> Result<&'a Expr> {
@@ -46,6 +49,14 @@ pub(crate) fn widens(from: &DataType, to: &DataType) -> bool {
             .zip(digits(to))
             .is_some_and(|(from, to)| fits(from, to));
     }
+    if let Some(factor) = time_factor(from, to) {
+        // The cast is checked against the calendar where it adds a time zone.
+        let fits = |((least, greatest), (min, max)): ((i128, i128), (i128, i128))| {
+            least * factor >= min && greatest * factor <= max
+        };
+        let limits = integer_limits(from).zip(integer_limits(to));
+        return !adds_zone(from, to) && limits.is_some_and(fits);
+    }
     let float_bits = |t: &DataType| match t {
         DataType::Float32 => 24,
         DataType::Float64 => 53,
@@ -60,4 +71,71 @@ pub(crate) fn widens(from: &DataType, to: &DataType) -> bool {
     } else {
         matches!((from, to), (DataType::Float32, DataType::Float64))
     }
+}
+
+/// The factor by which a cast multiplies the integers in which values are stored, which may overflow. `None` for other casts.
+pub(crate) fn linear_factor(from: &DataType, to: &DataType) -> Option<i128> {
+    if from.is_integer() && to.is_integer() {
+        return Some(1);
+    }
+    let scale = |t: &DataType| match t {
+        t if t.is_integer() => Some(0),
+        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal128(..) => {
+            decimal_digits(t).map(|(_, scale)| i32::from(scale))
+        }
+        _ => None,
+    };
+    if let (Some(from), Some(to)) = (scale(from), scale(to).filter(|_| to.is_decimal())) {
+        let digits = u32::try_from(to - from).ok()?;
+        return 10_i128.checked_pow(digits);
+    }
+    time_factor(from, to)
+}
+
+/// The same for dates, times, timestamps and durations.
+fn time_factor(from: &DataType, to: &DataType) -> Option<i128> {
+    let (from_ticks, to_ticks) = (ticks_per_day(from)?, ticks_per_day(to)?);
+    let is_same_kind = match (from, to) {
+        (DataType::Duration(_), DataType::Duration(_))
+        | (DataType::Time32(_) | DataType::Time64(_), DataType::Time32(_) | DataType::Time64(_))
+        | (DataType::Date32, DataType::Date64)
+        | (DataType::Timestamp(_, Some(_)), DataType::Timestamp(..)) => true,
+        // A local time becomes the instant that it is in the zone, which is the same number only in UTC.
+        (
+            DataType::Date32 | DataType::Date64 | DataType::Timestamp(_, None),
+            DataType::Timestamp(_, zone),
+        ) => matches!(zone.as_deref(), None | Some("UTC" | "+00:00")),
+        _ => false,
+    };
+    (is_same_kind && to_ticks % from_ticks == 0).then(|| to_ticks / from_ticks)
+}
+
+fn adds_zone(from: &DataType, to: &DataType) -> bool {
+    let has_zone = |t: &DataType| matches!(t, DataType::Timestamp(_, Some(_)));
+    has_zone(to) && !has_zone(from)
+}
+
+/// Whether a cast to a coarser unit, which rounds, cannot fail.
+pub(crate) fn is_coarser_time(from: &DataType, to: &DataType) -> bool {
+    let is_time = |t: &DataType| !matches!(t, DataType::Date32 | DataType::Date64);
+    is_time(from) && is_time(to) && !adds_zone(from, to) && time_factor(to, from).is_some()
+}
+
+/// The number of units of a type in a day.
+fn ticks_per_day(data_type: &DataType) -> Option<i128> {
+    let per_second = match data_type {
+        DataType::Date32 => return Some(1),
+        DataType::Date64 => 1000,
+        DataType::Time32(unit)
+        | DataType::Time64(unit)
+        | DataType::Timestamp(unit, _)
+        | DataType::Duration(unit) => match unit {
+            TimeUnit::Second => 1,
+            TimeUnit::Millisecond => 1000,
+            TimeUnit::Microsecond => 1_000_000,
+            TimeUnit::Nanosecond => 1_000_000_000,
+        },
+        _ => return None,
+    };
+    Some(86400 * per_second)
 }

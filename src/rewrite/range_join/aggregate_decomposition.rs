@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchOptions, new_null_array};
 use arrow::datatypes::{DataType, Schema};
-use datafusion::common::{Column, DFSchema, Result};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue};
 use datafusion::execution::context::ExecutionProps;
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
@@ -27,15 +27,16 @@ use datafusion::functions_aggregate::sum::{Sum, sum_udaf};
 use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams, NullTreatment};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{
-    AggregateUDF, Cast, Expr, ExprSchemable, ScalarUDF, cast, lit, when,
+    AggregateUDF, Cast, ColumnarValue, Expr, ExprSchemable, ScalarUDF, SortExpr, cast, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::physical_expr::create_physical_expr;
 
 use crate::common::dictionaries::has_few_keys;
 use crate::common::ordered_type::{is_ordered, value_type};
-use crate::expr::decimal_average::DecimalAverageUdf;
+use crate::expr::decimal_average::{DecimalAverageUdf, decimal_digits};
 use crate::expr::total_order::TotalOrderUdaf;
+use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::range_agg::prefix_sums::Sums;
 use crate::rewrite::common::infallible::is_infallible;
@@ -78,6 +79,15 @@ pub(crate) struct DecomposedAggregate {
 impl AggregateDecomposition<'_> {
     /// Decomposes an aggregate function over the joined rows.
     pub(crate) fn decompose(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
+        let fast = self.decompose_known(call);
+        if self.input == AggregateInput::Subquery {
+            return fast.or_else(|_| self.accumulate(call));
+        }
+        fast
+    }
+
+    /// Decomposes an aggregate that has an index, a prefix sum or the like.
+    fn decompose_known(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
         let inner = call.func.inner();
         let params = &call.params;
         for expr in params.args.iter().chain(params.filter.as_deref()) {
@@ -275,12 +285,7 @@ impl AggregateDecomposition<'_> {
         } else {
             (!order.asc, !order.nulls_first)
         };
-        // The key may have been cast for the comparison. Floats are excluded, because zeros of both signs are equal keys but ordered values.
-        let by_key = !value_type(&by_type).is_floating()
-            && without_lossless_casts(self.key, self.build)?
-                == without_lossless_casts(&by, self.build)?
-            && widens(&by_type, &self.key.get_type(self.build)?);
-        let (found, found_by) = if by_key {
+        let (found, found_by) = if self.is_range_key(&by)? {
             let function = if ascending {
                 AggregateKind::First
             } else {
@@ -330,6 +335,52 @@ impl AggregateDecomposition<'_> {
         Ok(self.add(function, arguments, data_type))
     }
 
+    /// Whether an expression orders rows as the range key does. The key may have been cast for the comparison. Floats are excluded, because zeros of both
+    /// signs are equal keys but ordered values.
+    fn is_range_key(&self, by: &Expr) -> Result<bool> {
+        let by_type = by.get_type(self.build)?;
+        Ok(!value_type(&by_type).is_floating()
+            && without_lossless_casts(self.key, self.build)?
+                == without_lossless_casts(by, self.build)?
+            && widens(&by_type, &self.key.get_type(self.build)?))
+    }
+
+    /// A column of the row that comes first by `order`: of equal ones the leftmost if the order is ascending. The rightmost if it is descending and by the
+    /// range key.
+    pub(crate) fn of_first_row(&mut self, column: Expr, order: &SortExpr) -> Match<Expr> {
+        let by = &order.expr;
+        check_repeats(by)?;
+        let data_type = column.get_type(self.build)?;
+        self.check_joins(&data_type)?;
+        if self.is_range_key(by)? {
+            let function = if order.asc {
+                AggregateKind::First
+            } else {
+                AggregateKind::Rightmost
+            };
+            return Ok(self.add(function, vec![column], data_type));
+        }
+        let by = self.checked(by.clone())?;
+        let by_type = by.get_type(self.build)?;
+        if !is_ordered(&by_type) {
+            return reject(format!("{by} is a {by_type}, which has no order"));
+        }
+        let function = AggregateKind::AtExtreme {
+            extreme: if order.asc {
+                Extreme::Min
+            } else {
+                Extreme::Max
+            },
+            nulls_first: order.nulls_first,
+        };
+        Ok(self.add(function, vec![column, by], data_type))
+    }
+
+    /// The number of matching rows.
+    pub(crate) fn count_rows(&mut self) -> Expr {
+        self.add(AggregateKind::CountRows, vec![], DataType::Int64)
+    }
+
     /// The aggregate's argument, NULL if its filter does not hold.
     fn filtered(&self, argument: &Expr, call: &AggregateFunction) -> Match<Expr> {
         let argument = match &call.params.filter {
@@ -337,6 +388,85 @@ impl AggregateDecomposition<'_> {
             None => argument.clone(),
         };
         self.checked(argument)
+    }
+
+    /// Leaves an aggregate to the accumulator of its function, which sees the rows of each range.
+    fn accumulate(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
+        let params = &call.params;
+        let (mut arguments, mut literals, mut order_by) = (vec![], vec![], vec![]);
+        for argument in &params.args {
+            check_repeats(argument)?;
+            let literal = constant(argument)?;
+            if literal.is_none() {
+                arguments.push(self.accumulated(argument)?);
+            }
+            literals.push(literal);
+        }
+        for argument in &arguments {
+            let scale = decimal_digits(&argument.get_type(self.build)?);
+            if call.func.inner().is::<Avg>() && scale.is_some_and(|(_, scale)| scale < 0) {
+                return reject("DataFusion has no average of decimals of negative scale");
+            }
+        }
+        if literals.is_empty() {
+            return reject(format!("{} has no arguments", call.func.name()));
+        }
+        for sort in &params.order_by {
+            let by = self.accumulated(&sort.expr)?;
+            let argument = arguments.iter().position(|argument| *argument == by);
+            let argument = argument.unwrap_or_else(|| {
+                arguments.push(by);
+                arguments.len() - 1
+            });
+            order_by.push(AccumulatorOrder {
+                argument,
+                ascending: sort.asc,
+                nulls_first: sort.nulls_first,
+            });
+        }
+        if let Some(filter) = &params.filter {
+            arguments.push(self.accumulated(filter)?);
+        }
+        let expr = Expr::AggregateFunction(call.clone());
+        let data_type = expr.get_type(self.build)?;
+        self.check_joins(&data_type)?;
+        if has_few_keys(&data_type) {
+            return reject(format!("{expr} is a {data_type}, which has few keys"));
+        }
+        let accumulator = AccumulatorCall {
+            function: Arc::clone(&call.func),
+            literals,
+            order_by,
+            is_filtered: params.filter.is_some(),
+            is_distinct: params.distinct,
+            ignores_nulls: params.null_treatment == Some(NullTreatment::IgnoreNulls),
+            text: expr.to_string(),
+        };
+        // What the function refuses is refused here.
+        let types = arguments
+            .iter()
+            .map(|argument| argument.get_type(self.build));
+        let function = accumulator.physical(&types.collect::<Result<Vec<_>>>()?)?;
+        function.create_accumulator()?;
+        if function.field().data_type() != &data_type {
+            return reject(format!("{expr} has another type when it is executed"));
+        }
+        let column = self.add(AggregateKind::Accumulate, arguments, data_type);
+        if let Some(added) = self.aggregates.last_mut() {
+            added.call = Some(Arc::new(accumulator));
+        }
+        Ok(self.decomposed(column.clone(), column))
+    }
+
+    /// Checks an argument of an accumulator.
+    fn accumulated(&self, argument: &Expr) -> Match<Expr> {
+        check_repeats(argument)?;
+        let data_type = argument.get_type(self.build)?;
+        self.check_joins(&data_type)?;
+        if has_few_keys(&data_type) {
+            return reject(format!("{argument} is a {data_type}, which has few keys"));
+        }
+        self.checked(argument.clone())
     }
 
     /// Rejects types whose values of many batches may not fit one array, such as a dictionary with a narrow key type. DataFusion cannot run a correlated
@@ -378,6 +508,7 @@ impl AggregateDecomposition<'_> {
         let known = self
             .aggregates
             .iter()
+            .filter(|_| function != AggregateKind::Accumulate)
             .find(|a| a.function == function && a.arguments == arguments);
         let output = match known {
             Some(known) => known.output.clone(),
@@ -388,6 +519,7 @@ impl AggregateDecomposition<'_> {
                     arguments,
                     output: output.clone(),
                     data_type,
+                    call: None,
                 });
                 output
             }
@@ -417,6 +549,28 @@ fn aggregate(udaf: Arc<AggregateUDF>, argument: Expr) -> Expr {
             null_treatment: None,
         },
     })
+}
+
+/// The value of an expression without columns.
+fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
+    if let Expr::Literal(value, _) = expr {
+        return Ok(Some(value.clone()));
+    }
+    if !expr.column_refs().is_empty() {
+        return Ok(None);
+    }
+    let physical = create_physical_expr(
+        expr,
+        &DFSchema::empty(),
+        &ExecutionProps::new(),
+        &PhysicalPlanningContext::default(),
+    )?;
+    let options = RecordBatchOptions::new().with_row_count(Some(1));
+    let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options)?;
+    match physical.evaluate(&row)? {
+        ColumnarValue::Scalar(value) => Ok(Some(value)),
+        ColumnarValue::Array(values) => Ok(Some(ScalarValue::try_from_array(&values, 0)?)),
+    }
 }
 
 /// Whether an expression is NULL if all columns are. Evaluates it for such a row.

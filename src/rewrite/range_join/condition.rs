@@ -14,14 +14,15 @@ use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::{Between, BinaryExpr};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, Filter, LogicalPlan, Operator, cast, lit, when,
+    Cast, Expr, ExprSchemable, Filter, LogicalPlan, Operator, ScalarUDF, cast, lit, when,
 };
 use datafusion::scalar::ScalarValue;
 
 use crate::common::ordered_type::{is_ordered, value_type};
+use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
 use crate::rewrite::common::conditional::Branch;
-use crate::rewrite::common::infallible::is_infallible;
-use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
+use crate::rewrite::common::infallible::{is_infallible, keeps_values};
+use crate::rewrite::common::lossless_casts::{linear_factor, widens, without_lossless_casts};
 use crate::rewrite::common::range_functions::calls_range_function;
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
@@ -68,6 +69,22 @@ impl Condition {
         on: Vec<(Expr, Expr)>,
         rest: Vec<Expr>,
         constants: Constants,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Match<Self> {
+        Self::try_match_with_key(on, rest, constants, None, probe, build)
+    }
+
+    /// As [`Self::try_match`]. Without any bound, the range key is `default_key`, if there is one.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one step for each part of a condition"
+    )]
+    pub(crate) fn try_match_with_key(
+        on: Vec<(Expr, Expr)>,
+        rest: Vec<Expr>,
+        constants: Constants,
+        default_key: Option<&Expr>,
         probe: &DFSchema,
         build: &DFSchema,
     ) -> Match<Self> {
@@ -120,6 +137,12 @@ impl Condition {
                 return reject(format!("{ours} = {theirs} compares a {a} and a {b}"));
             }
         }
+        // With a row in force before the range, the bound itself matters, not only which keys it includes.
+        if constants == Constants::Filter {
+            for range in &mut ranges {
+                convert_bound(range, build)?;
+            }
+        }
         let first = ranges.first().map(|(key, ..)| key.clone());
         for (conjunct, range) in constant_ranges {
             match &first {
@@ -132,7 +155,15 @@ impl Condition {
                 _ => build_filter.push(conjunct),
             }
         }
-        let (key, mut bounds) = one_key(ranges, probe, build)?;
+        let (key, mut bounds) = match default_key {
+            Some(key) if ranges.is_empty() => {
+                if let Some(filter) = probe_filter.first() {
+                    return reject(format!("{filter} is about the outer query only"));
+                }
+                (key.clone(), vec![])
+            }
+            _ => one_key(ranges, probe, build)?,
+        };
         let key_type = key.get_type(build)?;
         if !is_ordered(&key_type) {
             return reject(format!("the range key {key} is a {key_type}"));
@@ -202,6 +233,22 @@ impl Condition {
             guard(expr, branches, probe)?;
         }
         Ok(())
+    }
+
+    /// Whether the condition excludes build rows whose range key is NULL.
+    pub(crate) fn excludes_null_keys(&self, build: &DFSchema) -> Result<bool> {
+        let is_null_checked = |filter: &Expr| match filter {
+            Expr::IsNotNull(expr) => **expr == self.key,
+            _ => false,
+        };
+        Ok(!self.bounds.is_empty()
+            || !self.key.nullable(build)?
+            || self.build_filter.iter().any(is_null_checked))
+    }
+
+    /// Adds a condition on the build side only.
+    pub(crate) fn add_build_filter(&mut self, filter: Expr) {
+        self.build_filter.push(filter);
     }
 
     /// Puts the conditions on the build side above it, as a filter. Takes them out of the condition.
@@ -322,6 +369,28 @@ pub(crate) fn split_between(conjunct: Expr) -> Vec<Expr> {
             high,
         }) => vec![expr.clone().gt_eq(*low), expr.lt_eq(*high)],
         other => vec![other],
+    }
+}
+
+/// Replaces a cast of the key that may fail by a conversion of the bound that cannot.
+fn convert_bound(range: &mut (Expr, Comparison, Expr), build: &DFSchema) -> Result<()> {
+    loop {
+        let (key, comparison, bound) = range;
+        let Expr::Cast(Cast { expr, field }) = &*key else {
+            return Ok(());
+        };
+        let key_type = expr.get_type(build)?;
+        let to = field.data_type();
+        if keeps_values(&key_type, to) || integer_limits(&key_type).is_none() {
+            return Ok(());
+        }
+        let Some(factor) = linear_factor(&key_type, to) else {
+            return Ok(());
+        };
+        let udf = KeyBoundUdf::new(*comparison, factor, key_type);
+        let converted = udf.converted_comparison();
+        let bound = ScalarUDF::from(udf).call(vec![std::mem::take(bound)]);
+        *range = (expr.as_ref().clone(), converted, bound);
     }
 }
 

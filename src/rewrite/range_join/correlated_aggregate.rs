@@ -11,11 +11,12 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{
-    Aggregate, Expr, ExprSchemable, Extension, Filter, LogicalPlan, Projection, cast,
+    Expr, ExprSchemable, Extension, Filter, LogicalPlan, Projection, cast,
 };
 use datafusion::optimizer::OptimizerConfig;
 
@@ -31,10 +32,12 @@ use crate::rewrite::range_join::threshold::{Threshold, key_of_extremes};
 /// A correlated subquery as a range join without its probe side.
 #[derive(Debug)]
 pub(crate) struct CorrelatedAggregate {
-    build: LogicalPlan,
-    spec: RangeJoinSpec<Expr>,
+    pub(crate) build: LogicalPlan,
+    pub(crate) spec: RangeJoinSpec<Expr>,
     /// The subquery's columns as expressions over the range join's columns.
     pub(crate) values: Vec<Expr>,
+    /// Whether the subquery has a row only if something matches. An aggregate has one always.
+    pub(crate) needs_match: bool,
 }
 
 impl CorrelatedAggregate {
@@ -76,7 +79,7 @@ impl CorrelatedAggregate {
             build,
             conditions,
             renamed,
-        } = Filtered::below(aggregate, constants, probe, config)?;
+        } = Filtered::below(&aggregate.input, constants, probe, config)?;
         let inner = |expr: Expr| -> Result<Expr> { from_outer(renamed(expr)?) };
         let mut conditions: Vec<Expr> =
             conditions.into_iter().map(&inner).collect::<Result<_>>()?;
@@ -127,35 +130,20 @@ impl CorrelatedAggregate {
 
         // The projections above the aggregate, as expressions over the range join's columns.
         let mut names = aggregate.schema.columns();
-        let mut types: Vec<_> = aggregate
-            .schema
-            .fields()
-            .iter()
-            .map(|f| f.data_type())
-            .collect();
+        let types = aggregate.schema.fields().iter().map(|f| f.data_type());
         let joined = RangeJoin::schema_of(probe, &spec)?;
-        let of_type = |expr: Expr, data_type| -> Result<Expr> {
-            if &expr.get_type(&joined)? == data_type {
-                return Ok(expr);
-            }
-            Ok(cast(expr, Clone::clone(data_type)))
-        };
-        let mut values: Vec<Expr> = vec![];
-        for (row_value, data_type) in row_values.into_iter().zip(&types) {
-            values.push(of_type(row_value, data_type)?);
-        }
+        let mut values = of_types(row_values, types, &joined)?;
         for projection in projections.iter().rev() {
             values = above(projection, &names, &values)?;
             names = projection.schema.columns();
         }
-        types = schema.fields().iter().map(|f| f.data_type()).collect();
-        for (value, data_type) in values.iter_mut().zip(types) {
-            *value = of_type(value.clone(), data_type)?;
-        }
+        let types = schema.fields().iter().map(|f| f.data_type());
+        let values = of_types(values, types, &joined)?;
         Ok(Self {
             build,
             spec,
             values,
+            needs_match: false,
         })
     }
 
@@ -193,24 +181,40 @@ impl CorrelatedAggregate {
     }
 }
 
-/// The input of an aggregate without the filters that refer to the outer query.
-struct Filtered<R> {
-    build: LogicalPlan,
-    conditions: Vec<Expr>,
-    /// Rewrites an expression over the aggregate's input to one over `build`.
-    renamed: R,
+/// Casts expressions to these types where they have others.
+pub(crate) fn of_types<'a>(
+    exprs: Vec<Expr>,
+    types: impl Iterator<Item = &'a DataType>,
+    schema: &DFSchema,
+) -> Result<Vec<Expr>> {
+    let exprs = exprs.into_iter().zip(types);
+    let exprs = exprs.map(|(expr, data_type)| {
+        if &expr.get_type(schema)? == data_type {
+            return Ok(expr);
+        }
+        Ok(cast(expr, data_type.clone()))
+    });
+    exprs.collect()
+}
+
+/// The input of an aggregate, or of ORDER BY, without the filters that refer to the outer query.
+pub(crate) struct Filtered<R> {
+    pub(crate) build: LogicalPlan,
+    pub(crate) conditions: Vec<Expr>,
+    /// Rewrites an expression over the input to one over `build`.
+    pub(crate) renamed: R,
 }
 
 type Renaming = Box<dyn Fn(Expr) -> Result<Expr>>;
 
 impl Filtered<Renaming> {
-    fn below(
-        aggregate: &Aggregate,
+    pub(crate) fn below(
+        input: &LogicalPlan,
         constants: Constants,
         probe: &DFSchema,
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
-        let mut plan = aggregate.input.as_ref();
+        let mut plan = input;
         let (mut outer, mut inner) = (vec![], vec![]);
         while let LogicalPlan::Filter(filter) = plan {
             for conjunct in split_conjunction(&filter.predicate) {
@@ -276,34 +280,40 @@ impl Filtered<Renaming> {
 }
 
 /// A projection's expressions, with the columns of its input, `names`, replaced by `values`.
-fn above(projection: &Projection, names: &[Column], values: &[Expr]) -> Match<Vec<Expr>> {
-    let mut above = vec![];
-    for expr in &projection.expr {
-        if expr.is_volatile() {
-            return reject(format!("{expr} is another each time"));
-        }
-        // Replaced expressions are not visited, because they may contain a column with the name of another.
-        let value = expr.clone().unalias().transform_down(|e| {
-            let replaced = match &e {
-                Expr::Column(column) => {
-                    let index = names.iter().position(|name| name == column);
-                    index.map(|index| values[index].clone())
-                }
-                Expr::OuterReferenceColumn(_, column) => Some(Expr::Column(column.clone())),
-                _ => None,
-            };
-            Ok(match replaced {
-                Some(expr) => Transformed::new(expr, true, TreeNodeRecursion::Jump),
-                None => Transformed::no(e),
-            })
-        })?;
-        above.push(value.data);
+pub(crate) fn above(
+    projection: &Projection,
+    names: &[Column],
+    values: &[Expr],
+) -> Match<Vec<Expr>> {
+    let exprs = projection.expr.iter();
+    exprs.map(|expr| substitute(expr, names, values)).collect()
+}
+
+/// An expression over the columns `names`, with these replaced by `values`.
+pub(crate) fn substitute(expr: &Expr, names: &[Column], values: &[Expr]) -> Match<Expr> {
+    if expr.is_volatile() {
+        return reject(format!("{expr} is another each time"));
     }
-    Ok(above)
+    // Replaced expressions are not visited, because they may contain a column with the name of another.
+    let value = expr.clone().unalias().transform_down(|e| {
+        let replaced = match &e {
+            Expr::Column(column) => {
+                let index = names.iter().position(|name| name == column);
+                index.map(|index| values[index].clone())
+            }
+            Expr::OuterReferenceColumn(_, column) => Some(Expr::Column(column.clone())),
+            _ => None,
+        };
+        Ok(match replaced {
+            Some(expr) => Transformed::new(expr, true, TreeNodeRecursion::Jump),
+            None => Transformed::no(e),
+        })
+    })?;
+    Ok(value.data)
 }
 
 /// Replaces references to columns of the outer query by plain columns.
-fn from_outer(expr: Expr) -> Result<Expr> {
+pub(crate) fn from_outer(expr: Expr) -> Result<Expr> {
     let replaced = expr.transform_up(|e| {
         Ok(match e {
             Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),

@@ -14,7 +14,8 @@
 //!             p
 //! ```
 //!
-//! `LEFT JOIN LATERAL … ON true` matches, too: an aggregate without GROUP BY has exactly one row for each row of `q`.
+//! `LEFT JOIN LATERAL … ON true` matches, too: an aggregate without GROUP BY has exactly one row for each row of `q`. The first row of a range
+//! (`ORDER BY p.k LIMIT 1`, see `nearest_row`) is a row of NULLs there if nothing matches. With CROSS JOIN, the row of `q` is dropped.
 
 use std::sync::Arc;
 
@@ -26,7 +27,8 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::scalar::ScalarValue;
 
 use crate::common::options::RmqOptions;
-use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
+use crate::logical_plan::range_join::Unmatched;
+use crate::rewrite::range_join::nearest_row::match_subquery;
 use crate::rewrite::range_join::rejection::{Match, reject};
 
 /// Rewrites a lateral join with an aggregate over a range to a range join. Does nothing if `rmq.rewrite` is false. It must run before DataFusion
@@ -84,8 +86,10 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
         _ => return reject("it has a condition of its own"),
     }
     let probe = &join.left;
-    let mut found =
-        CorrelatedAggregate::try_match(&subquery.subquery, probe.schema(), &[], config)?;
+    let mut found = match_subquery(&subquery.subquery, probe.schema(), &[], config)?;
+    if found.needs_match && join.join_type == JoinType::Inner {
+        found.spec.unmatched = Unmatched::Drop;
+    }
     let values = std::mem::take(&mut found.values);
     let joined = found.above(probe.as_ref().clone())?;
     let left = probe.schema().columns().into_iter().map(Expr::Column);

@@ -32,6 +32,7 @@ use crate::rewrite::common::names::unused_name;
 use crate::rewrite::common::names::{restore_columns, save_name};
 use crate::rewrite::range_join::condition::{check_repeats, is_of};
 use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
+use crate::rewrite::range_join::nearest_row::match_subquery;
 
 /// Rewrites a correlated subquery over a range to a column of a range join. Does nothing if `rmq.rewrite` is false.
 ///
@@ -292,7 +293,7 @@ impl Joins<'_> {
             return expr;
         }
         let probe = self.probe.schema();
-        match CorrelatedAggregate::try_match(&subquery.subquery, probe, branches, self.config) {
+        match match_subquery(&subquery.subquery, probe, branches, self.config) {
             Ok(mut found) => {
                 let value = std::mem::take(&mut found.values).into_iter().next();
                 let Some(value) = value else {

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray, Int64Array};
 use arrow::datatypes::Int64Type;
 use datafusion::common::{Result, internal_datafusion_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ranges::Ranges;
+use crate::exec::range_join::build::accumulator::RangeAccumulator;
 use crate::exec::range_join::build::column::PreparedColumn;
 use crate::exec::range_join::build::crossing::{threshold_test, values_at_crossings};
 use crate::exec::range_join::build::value_index::ValueIndex;
+use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::counts::Counts;
 use crate::range_agg::prefix_sums::Sums;
@@ -27,6 +30,8 @@ pub(crate) enum AggregateEvaluator {
     SumLow(Arc<Sums>),
     First(Arc<Values>),
     Last(Arc<Values>),
+    Rightmost(Arc<Values>),
+    Accumulate(Box<RangeAccumulator>),
     AtExtreme {
         values: Arc<Values>,
         ordered_by: Arc<ValueIndex>,
@@ -52,11 +57,13 @@ pub(crate) struct CpuFallbackUse {
 }
 
 impl AggregateEvaluator {
-    /// The evaluator of an aggregate over these arguments, which are indexes into `columns`.
+    /// The evaluator of an aggregate over these arguments, which are indexes into `columns`. What an accumulator takes is registered in the pool of
+    /// `memory`.
     pub(crate) fn try_new(
-        function: AggregateKind,
+        (function, call): (AggregateKind, Option<&Arc<AccumulatorCall>>),
         arguments: &[usize],
         columns: &[PreparedColumn],
+        memory: &MemoryReservation,
     ) -> Result<Self> {
         let argument = |i: usize| arguments.get(i).and_then(|column| columns.get(*column));
         let first = argument(0);
@@ -67,6 +74,15 @@ impl AggregateEvaluator {
             AggregateKind::SumLow => first.and_then(|c| c.sums.clone()).map(Self::SumLow),
             AggregateKind::First => first.and_then(|c| c.values.clone()).map(Self::First),
             AggregateKind::Last => first.and_then(|c| c.values.clone()).map(Self::Last),
+            AggregateKind::Rightmost => first.and_then(|c| c.values.clone()).map(Self::Rightmost),
+            AggregateKind::Accumulate => {
+                let sorted = (0..arguments.len()).map(|i| argument(i)?.sorted.clone());
+                let sorted = sorted.collect::<Option<Vec<_>>>();
+                let accumulator = call.zip(sorted).map(|(call, sorted)| {
+                    RangeAccumulator::try_new(call, sorted, memory.new_empty())
+                });
+                accumulator.transpose()?.map(Box::new).map(Self::Accumulate)
+            }
             AggregateKind::Extreme(extreme) => {
                 first.and_then(|c| c.index(extreme)).map(Self::Extreme)
             }
@@ -121,13 +137,15 @@ impl AggregateEvaluator {
         }
     }
 
-    /// The aggregate over each range of `rows`, with the thresholds of the probe rows. Over an empty range counts are 0 and all else is NULL.
+    /// The aggregate over each range of `rows`, with the thresholds of the probe rows. Over an empty range counts are 0 and all else is NULL, but an
+    /// accumulator decides itself. It calls `check` between ranges.
     pub(crate) fn evaluate(
         &self,
         ranges: &Ranges,
         thresholds: &[ArrayRef],
         rows: &SortedRows,
         cpu_fallback: &mut CpuFallbackUse,
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<ArrayRef> {
         Ok(match self {
             Self::CountRows => {
@@ -140,6 +158,10 @@ impl AggregateEvaluator {
             Self::Extreme(index) => extreme_values(index, ranges, cpu_fallback)?,
             Self::First(values) => values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(l)))?,
             Self::Last(values) => values.at(ranges.iter().map(|range| last_row(rows, range)))?,
+            Self::Rightmost(values) => {
+                values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(r)))?
+            }
+            Self::Accumulate(accumulator) => accumulator.evaluate(ranges, check)?,
             Self::AtExtreme {
                 values,
                 ordered_by,

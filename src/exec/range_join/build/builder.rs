@@ -60,8 +60,8 @@ impl BuildSideBuilder {
     ) -> Result<Self> {
         let columns = BuildColumns::from_spec(spec);
         let schema = columns.schema(input_schema)?;
-        // The prevailing row of a window may be in another spill run than the window.
-        let store = if columns.prevailing {
+        // The prevailing row of a window may be in another spill run than the window, and accumulators see all rows of a range.
+        let store = if columns.prevailing || columns.accumulated().is_some() {
             None
         } else {
             SpillStore::try_new(&schema, columns.num_equality_keys, &metrics, context)?
@@ -212,8 +212,14 @@ impl BuildSideBuilder {
 
     /// Adds to an out-of-memory error why nothing was spilled.
     fn explain_out_of_memory(&self, error: DataFusionError) -> DataFusionError {
-        match error.find_root() {
-            DataFusionError::ResourcesExhausted(message)
+        match (error.find_root(), self.columns.accumulated()) {
+            (DataFusionError::ResourcesExhausted(message), Some(call)) => {
+                DataFusionError::ResourcesExhausted(format!(
+                    "{message}. The build side of a range join with {} is not written to disk",
+                    call.text
+                ))
+            }
+            (DataFusionError::ResourcesExhausted(message), None)
                 if !self.runtime.disk_manager.tmp_files_enabled() =>
             {
                 DataFusionError::ResourcesExhausted(format!(

@@ -8,12 +8,12 @@ use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::array_bytes::arrays_bytes;
 use crate::common::ordered_type::is_borrowed;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build::crossing::threshold_test;
 use crate::exec::range_join::build::device_side::build_index;
+use crate::exec::range_join::build::sorted_values::sorted_values;
 use crate::exec::range_join::build::value_index::ValueIndex;
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
@@ -50,10 +50,16 @@ impl CollectedColumn {
 
 /// What the aggregates need of one column.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a structure of its own"
+)]
 pub(crate) struct ColumnNeeds {
     counts: bool,
     sums: bool,
     values: bool,
+    /// The values in sorted order, as one array.
+    sorted: bool,
     indexes: Vec<IndexNeeds>,
 }
 
@@ -78,7 +84,10 @@ impl ColumnNeeds {
                     needs.counts |= is_first;
                     needs.sums |= is_first;
                 }
-                AggregateKind::First | AggregateKind::Last => needs.values |= is_first,
+                AggregateKind::First | AggregateKind::Last | AggregateKind::Rightmost => {
+                    needs.values |= is_first;
+                }
+                AggregateKind::Accumulate => needs.sorted |= arguments.contains(&column),
                 AggregateKind::Extreme(extreme) if is_first => needs.add_index(extreme, false),
                 AggregateKind::CountRows | AggregateKind::Extreme(_) => {}
                 AggregateKind::AtExtreme {
@@ -162,6 +171,7 @@ pub(crate) struct PreparedColumn {
     pub(crate) counts: Option<Arc<Counts>>,
     pub(crate) sums: Option<Arc<Sums>>,
     pub(crate) values: Option<Arc<Values>>,
+    pub(crate) sorted: Option<ArrayRef>,
     indexes: Vec<(Extreme, Arc<ValueIndex>)>,
     /// Reserves the device memory of the indexes.
     pub(crate) device_bytes: Vec<DeviceBytes>,
@@ -271,6 +281,16 @@ impl ColumnPreparer<'_> {
             prepared.sums = Some(Arc::new(sums));
             prepared.memory.push(Arc::new(sums_memory));
         }
+        if needs.sorted {
+            self.waiting.check()?;
+            self.grow(permutation_memory, permutation.order_bytes())?;
+            let reserve = |bytes| self.reserve(&column_memory, bytes);
+            let chunks = &column.chunks.arrays;
+            let (sorted, memory) =
+                sorted_values(chunks, &data_type, permutation, reserve, self.workers)?;
+            prepared.sorted = Some(sorted);
+            prepared.memory.push(Arc::new(memory));
+        }
         // Indexes hold what they need of the sorted column.
         drop(column);
         drop(column_memory);
@@ -331,12 +351,14 @@ impl ColumnPreparer<'_> {
             return Ok((chunks.clone(), Arc::clone(column_memory)));
         }
         self.grow(permutation_memory, permutation.order_bytes())?;
-        let memory = self.reserve(column_memory, 2 * column.chunks.bytes())?;
-        let values = Values::of(chunks, &column.data_type, permutation, self.workers)?;
-        let positions = (0..permutation.len()).map(|position| i64::try_from(position).ok());
-        let sorted = values.at(positions)?;
-        drop(values);
-        memory.try_resize(arrays_bytes(std::slice::from_ref(&sorted)))?;
+        let reserve = |bytes| self.reserve(column_memory, bytes);
+        let (sorted, memory) = sorted_values(
+            chunks,
+            &column.data_type,
+            permutation,
+            reserve,
+            self.workers,
+        )?;
         Ok((vec![sorted], Arc::new(memory)))
     }
 

@@ -121,8 +121,10 @@ impl DeviceJoin {
                     argument(0),
                     Some(DataType::Int64 | DataType::UInt64 | DataType::Duration(_))
                 ),
-                AggregateKind::SumLow | AggregateKind::AtCrossing { .. } => false,
-                AggregateKind::First | AggregateKind::Last => true,
+                AggregateKind::SumLow
+                | AggregateKind::AtCrossing { .. }
+                | AggregateKind::Accumulate => false,
+                AggregateKind::First | AggregateKind::Last | AggregateKind::Rightmost => true,
                 AggregateKind::AtExtreme { .. } => {
                     argument(1).is_some_and(|by| key_layout(by).is_some() && !is_ranked(by))
                 }
@@ -480,6 +482,7 @@ impl ColumnsBuilder<'_> {
             }
             AggregateKind::First => return self.value(argument(0), RangeRow::First),
             AggregateKind::Last => return self.value(argument(0), RangeRow::FirstOfLast),
+            AggregateKind::Rightmost => return self.value(argument(0), RangeRow::Last),
             AggregateKind::AtExtreme {
                 extreme,
                 nulls_first,
@@ -492,7 +495,9 @@ impl ColumnsBuilder<'_> {
                 };
                 return self.value(argument(0), at);
             }
-            AggregateKind::SumLow | AggregateKind::AtCrossing { .. } => {
+            AggregateKind::SumLow
+            | AggregateKind::AtCrossing { .. }
+            | AggregateKind::Accumulate => {
                 return internal_err!("devices do not compute {function:?}");
             }
         })

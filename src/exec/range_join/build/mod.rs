@@ -1,6 +1,7 @@
 //! Turns the input of the build side into a [`side::BuildSide`]: collects its partitions, sorts them by equality keys and range key, and indexes
 //! the value columns. Rows that memory can't hold are spilled. Knows the aggregates that are wanted, but nothing of the probe side.
 
+pub(crate) mod accumulator;
 pub(crate) mod aggregate;
 pub(crate) mod builder;
 pub(crate) mod collect;
@@ -12,4 +13,5 @@ pub(crate) mod device_side;
 pub(crate) mod input_order;
 pub(crate) mod side;
 pub(crate) mod sort_and_index;
+pub(crate) mod sorted_values;
 pub(crate) mod value_index;

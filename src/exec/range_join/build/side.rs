@@ -60,11 +60,19 @@ impl BuildSide {
         self.aggregates.iter().filter_map(AggregateEvaluator::index)
     }
 
-    /// Each aggregate over these ranges, with the thresholds of the probe rows, and whether a device failed and the CPU computed any of them.
+    /// Whether computing the aggregates reads the rows of the ranges, and so may take long.
+    pub(crate) fn reads_rows(&self) -> bool {
+        let mut aggregates = self.aggregates.iter();
+        aggregates.any(|a| matches!(a, AggregateEvaluator::Accumulate(_)))
+    }
+
+    /// Each aggregate over these ranges, with the thresholds of the probe rows, and whether a device failed and the CPU computed any of them. Calls
+    /// `check` between ranges whose rows it reads.
     pub(crate) fn aggregate(
         &self,
         ranges: &Ranges,
         thresholds: &[ArrayRef],
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<(Vec<ArrayRef>, bool)> {
         let device = self.device.as_ref();
         let mut cpu_fallback = CpuFallbackUse {
@@ -72,8 +80,8 @@ impl BuildSide {
             used: false,
         };
         let aggregates = self.aggregates.iter();
-        let aggregates =
-            aggregates.map(|a| a.evaluate(ranges, thresholds, &self.rows, &mut cpu_fallback));
+        let aggregates = aggregates
+            .map(|a| a.evaluate(ranges, thresholds, &self.rows, &mut cpu_fallback, check));
         let aggregates = aggregates.collect::<Result<_>>()?;
         Ok((aggregates, cpu_fallback.used))
     }

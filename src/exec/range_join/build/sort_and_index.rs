@@ -167,10 +167,12 @@ impl SortAndIndex {
         drop(permutation);
         permutation_memory.try_resize(kept_bytes)?;
         let mut aggregates = vec![];
-        for (function, arguments) in &self.columns.aggregates {
-            aggregates.push(AggregateEvaluator::try_new(
-                *function, arguments, &prepared,
-            )?);
+        let calls = self.columns.calls.iter().map(Option::as_ref);
+        for ((function, arguments), call) in self.columns.aggregates.iter().zip(calls) {
+            let function = (*function, call);
+            let memory = &permutation_memory;
+            let evaluator = AggregateEvaluator::try_new(function, arguments, &prepared, memory)?;
+            aggregates.push(evaluator);
         }
         let mut memory = vec![Arc::new(rows_memory), Arc::new(permutation_memory)];
         let (mut index_bytes, mut device_bytes) = (0, vec![]);

@@ -182,7 +182,8 @@ impl NestedLoop {
         let side = self.build_side(columns, schema, batches, waiting)?;
         let last = i64::try_from(count).unwrap_or(i64::MAX) - 1;
         // Aggregates with thresholds depend on the order.
-        let (aggregates, _) = side.aggregate(&Ranges::new(vec![0], vec![last]), &[])?;
+        let all = Ranges::new(vec![0], vec![last]);
+        let (aggregates, _) = side.aggregate(&all, &[], &|| waiting.check())?;
         Ok((count, aggregates))
     }
 

@@ -78,7 +78,7 @@ impl DevicePartition {
     /// The range of keys of each row of the batches; `None` if devices can't search them.
     fn key_ranges(&self, batches: &[RecordBatch]) -> Result<Option<KeyRangeBatch>> {
         let spec = &self.partition.spec;
-        if spec.prevailing {
+        if spec.prevailing || spec.bounds.is_empty() {
             return Ok(None);
         }
         let comparisons = spec.bounds.iter().map(|(comparison, _)| *comparison);

@@ -11,6 +11,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::dictionaries::fit;
 use crate::common::ranges::Ranges;
+use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
 use crate::exec::range_join::probe::bounds::{evaluate_bound, evaluate_threshold};
@@ -30,16 +31,25 @@ pub(crate) struct ProbePartition {
 }
 
 impl ProbePartition {
-    /// Joins a batch. Lazy indexes are built on a blocking thread.
+    /// Joins a batch. Lazy indexes are built, and rows of ranges are read, on a blocking thread.
     pub(crate) async fn join(
         &self,
         batch: &RecordBatch,
-        build: &BuildSide,
+        build: &Arc<BuildSide>,
         last_found: &mut SearchHints,
     ) -> Result<Vec<RecordBatch>> {
         let (batch, ranges) = self.find_matches(batch, build, last_found)?;
         build.build_justified_indexes(&ranges).await?;
-        let (aggregates, _) = self.aggregate(std::slice::from_ref(&batch), &ranges, build)?;
+        let batches = std::slice::from_ref(&batch);
+        let (aggregates, _) = if build.reads_rows() {
+            let thresholds = self.thresholds(batches, &ranges)?;
+            let _timer = self.metrics.query_time.timer();
+            let build = Arc::clone(build);
+            blocking(move |waiting| build.aggregate(&ranges, &thresholds, &|| waiting.check()))
+                .await?
+        } else {
+            self.aggregate(batches, &ranges, build)?
+        };
         self.append_columns(&batch, &aggregates)
     }
 
@@ -132,12 +142,17 @@ impl ProbePartition {
         ranges: &Ranges,
         build: &BuildSide,
     ) -> Result<(Vec<ArrayRef>, bool)> {
-        let thresholds = self.spec.thresholds.iter();
-        let thresholds = thresholds.map(|threshold| evaluate_threshold(threshold, batches, ranges));
-        let thresholds: Vec<ArrayRef> = thresholds.collect::<Result<_>>()?;
+        let thresholds = self.thresholds(batches, ranges)?;
         let _timer = self.metrics.baseline.elapsed_compute().timer();
         let _timer = self.metrics.query_time.timer();
-        build.aggregate(ranges, &thresholds)
+        build.aggregate(ranges, &thresholds, &|| Ok(()))
+    }
+
+    /// The thresholds of the rows of batches that match these ranges.
+    fn thresholds(&self, batches: &[RecordBatch], ranges: &Ranges) -> Result<Vec<ArrayRef>> {
+        let thresholds = self.spec.thresholds.iter();
+        let thresholds = thresholds.map(|threshold| evaluate_threshold(threshold, batches, ranges));
+        thresholds.collect()
     }
 
     /// Appends aggregates to a batch, and drops the rows that are not matched if the join drops them.

@@ -7,7 +7,7 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt32Array, new_null_a
 use arrow::compute::{SortOptions, cast};
 use arrow::datatypes::{DataType, Field, Int64Type, SchemaRef};
 use arrow::row::{RowConverter, SortField};
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::array_bytes::arrays_bytes;
@@ -41,6 +41,7 @@ enum Merge {
     Choose {
         order: RowConverter,
         deciding: Vec<DecidingColumn>,
+        /// Whether of equal rows the one with the greatest position wins instead.
         is_last_preferred: bool,
     },
 }
@@ -91,10 +92,11 @@ impl MergePlan {
                     deciding: deciding.collect(),
                     is_last_preferred: matches!(
                         function,
-                        AggregateKind::AtCrossing {
-                            end: RangeEnd::Last,
-                            ..
-                        }
+                        AggregateKind::Rightmost
+                            | AggregateKind::AtCrossing {
+                                end: RangeEnd::Last,
+                                ..
+                            }
                     ),
                 })
             };
@@ -113,9 +115,12 @@ impl MergePlan {
                 AggregateKind::First => {
                     choose(&[(*function, key, DecidingColumn::RangeKey(1), ascending)])?
                 }
-                AggregateKind::Last => {
+                AggregateKind::Last | AggregateKind::Rightmost => {
                     let descending = SortOptions::new(true, false);
                     choose(&[(*function, key, DecidingColumn::RangeKey(1), descending)])?
+                }
+                AggregateKind::Accumulate => {
+                    return internal_err!("a build side with accumulators is never spilled");
                 }
                 AggregateKind::AtExtreme {
                     extreme,

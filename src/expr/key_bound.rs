@@ -1,0 +1,254 @@
+//! A bound in the type of the range key that it is compared with.
+//!
+//! A comparison of two units makes DataFusion cast the coarser one, which is an error where the finer type is too small. If that one is the range key,
+//! the bound is converted instead: rounded up or down, so that comparing the key with it gives the same result, exactly and for every value.
+//!
+//! ```text
+//!   CAST(p.ts AS Timestamp(µs)) >= q.a    p.ts >= rmq_lower_bound(q.a)     q.a in seconds, rounded up
+//!   CAST(p.ts AS Timestamp(µs)) <  q.b    p.ts <= rmq_upper_bound(q.b)     the last second before q.b
+//! ```
+
+use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int32Array, Int64Array};
+use arrow::array::{UInt64Array, make_array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Decimal128Type, Int64Type, UInt64Type};
+use datafusion::common::{Result, exec_datafusion_err, internal_err};
+use datafusion::logical_expr::{
+    ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
+};
+use rmq_engine::Comparison;
+
+/// The function `(bound)` that returns the least or greatest key for which `key * factor` compares with the bound as stated. NULL if there is no such
+/// key, or if the bound is NULL.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct KeyBoundUdf {
+    comparison: Comparison,
+    factor: i128,
+    key_type: DataType,
+    signature: Signature,
+}
+
+impl KeyBoundUdf {
+    /// The conversion for `key * factor`, where keys have this type, compared with a bound by `comparison`.
+    pub(crate) fn new(comparison: Comparison, factor: i128, key_type: DataType) -> Self {
+        Self {
+            comparison,
+            factor,
+            key_type,
+            signature: Signature::any(1, Volatility::Immutable),
+        }
+    }
+
+    /// The comparison of the key with the converted bound.
+    pub(crate) fn converted_comparison(&self) -> Comparison {
+        if self.comparison.is_lower() {
+            Comparison::AtLeast
+        } else {
+            Comparison::AtMost
+        }
+    }
+
+    /// Converts one bound, to a key in these limits.
+    fn convert(&self, bound: i128, (least, greatest): (i128, i128)) -> Option<i128> {
+        let (floor, exact) = (
+            bound.div_euclid(self.factor),
+            bound.rem_euclid(self.factor) == 0,
+        );
+        let next = i128::from(!exact);
+        let key = match self.comparison {
+            Comparison::AtLeast => floor + next,
+            Comparison::Above => floor.saturating_add(1),
+            Comparison::AtMost => floor,
+            Comparison::Below => (floor + next).saturating_sub(1),
+        };
+        if self.comparison.is_lower() {
+            (key <= greatest).then(|| key.max(least))
+        } else {
+            (key >= least).then(|| key.min(greatest))
+        }
+    }
+}
+
+impl ScalarUDFImpl for KeyBoundUdf {
+    fn name(&self) -> &'static str {
+        if self.comparison.is_lower() {
+            "rmq_lower_bound"
+        } else {
+            "rmq_upper_bound"
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arg_types: &[DataType]) -> Result<DataType> {
+        Ok(self.key_type.clone())
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let arrays = ColumnarValue::values_to_arrays(&args.args)?;
+        let [bounds] = arrays.as_slice() else {
+            return internal_err!("a bound is converted alone, not with {}", arrays.len());
+        };
+        let Some(limits) = integer_limits(&self.key_type) else {
+            return internal_err!("a {} is not stored as an integer", self.key_type);
+        };
+        let keys = integers(bounds)?.into_iter();
+        let keys: Vec<_> = keys.map(|b| self.convert(b?, limits)).collect();
+        Ok(ColumnarValue::Array(of_type(&keys, &self.key_type)?))
+    }
+}
+
+/// The least and the greatest of the integers in which values of a type are stored. `None` for types that are not stored as integers of at most 128
+/// bits.
+pub(crate) fn integer_limits(data_type: &DataType) -> Option<(i128, i128)> {
+    macro_rules! limits {
+        ($t:ty) => {
+            Some((i128::from(<$t>::MIN), i128::from(<$t>::MAX)))
+        };
+    }
+    match data_type {
+        DataType::Int8 => limits!(i8),
+        DataType::Int16 => limits!(i16),
+        DataType::UInt8 => limits!(u8),
+        DataType::UInt16 => limits!(u16),
+        DataType::UInt32 => limits!(u32),
+        DataType::UInt64 => limits!(u64),
+        DataType::Int32 | DataType::Date32 | DataType::Time32(_) | DataType::Decimal32(..) => {
+            limits!(i32)
+        }
+        DataType::Int64
+        | DataType::Date64
+        | DataType::Time64(_)
+        | DataType::Timestamp(..)
+        | DataType::Duration(_)
+        | DataType::Decimal64(..) => limits!(i64),
+        DataType::Decimal128(..) => limits!(i128),
+        _ => None,
+    }
+}
+
+/// The integers in which values are stored.
+fn integers(values: &ArrayRef) -> Result<Vec<Option<i128>>> {
+    let values = match values.data_type() {
+        DataType::Dictionary(_, value) => cast(values, value)?,
+        _ => ArrayRef::clone(values),
+    };
+    let stored_as = |data_type| -> Result<ArrayRef> {
+        let data = values.to_data().into_builder().data_type(data_type);
+        Ok(make_array(data.build()?))
+    };
+    let widened = |array: &ArrayRef| -> Result<Vec<Option<i128>>> {
+        let array = cast(array, &DataType::Int64)?;
+        let array = array.as_primitive::<Int64Type>().iter();
+        Ok(array.map(|v| v.map(i128::from)).collect())
+    };
+    match values.data_type() {
+        DataType::Decimal128(..) => Ok(values.as_primitive::<Decimal128Type>().iter().collect()),
+        DataType::UInt64 => {
+            let values = values.as_primitive::<UInt64Type>().iter();
+            Ok(values.map(|v| v.map(i128::from)).collect())
+        }
+        t if t.is_integer() => widened(&values),
+        t if t.primitive_width() == Some(size_of::<i32>()) => widened(&stored_as(DataType::Int32)?),
+        _ => widened(&stored_as(DataType::Int64)?),
+    }
+}
+
+/// Values of a type from the integers in which they are stored, which are within its limits.
+fn of_type(integers: &[Option<i128>], data_type: &DataType) -> Result<ArrayRef> {
+    macro_rules! narrowed {
+        ($array:ty) => {{
+            let narrow = |v: &Option<i128>| v.map(|v| v.try_into()).transpose();
+            let narrowed: Result<$array, _> = integers.iter().map(narrow).collect();
+            narrowed.map_err(|_| exec_datafusion_err!("a bound is beyond a {data_type}"))?
+        }};
+    }
+    let array: &dyn Array = match data_type {
+        DataType::UInt64 => &narrowed!(UInt64Array),
+        DataType::Decimal128(..) => &integers.iter().copied().collect::<Decimal128Array>(),
+        t if t.is_integer() => return Ok(cast(&narrowed!(Int64Array), t)?),
+        t if t.primitive_width() == Some(size_of::<i32>()) => &narrowed!(Int32Array),
+        _ => &narrowed!(Int64Array),
+    };
+    let data = array.to_data().into_builder().data_type(data_type.clone());
+    Ok(make_array(data.build()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::datatypes::{Field, TimeUnit};
+    use datafusion::config::ConfigOptions;
+
+    use super::*;
+
+    fn converted(udf: &KeyBoundUdf, bounds: ArrayRef) -> ArrayRef {
+        let rows = bounds.len();
+        let args = ScalarFunctionArgs {
+            arg_fields: vec![Arc::new(Field::new("b", bounds.data_type().clone(), true))],
+            args: vec![ColumnarValue::Array(bounds)],
+            number_rows: rows,
+            return_field: Arc::new(Field::new("k", udf.key_type.clone(), true)),
+            config_options: Arc::new(ConfigOptions::default()),
+        };
+        let value = udf.invoke_with_args(args).unwrap();
+        value.into_array(rows).unwrap()
+    }
+
+    #[test]
+    fn converted_bounds_hold_for_the_same_keys() {
+        let all = [
+            Comparison::Above,
+            Comparison::AtLeast,
+            Comparison::Below,
+            Comparison::AtMost,
+        ];
+        let bounds: Vec<i64> = (-25..=25)
+            .chain([i64::MIN, i64::MAX, i64::MIN + 7, i64::MAX - 7])
+            .collect();
+        for comparison in all {
+            let seconds = DataType::Timestamp(TimeUnit::Second, None);
+            let udf = KeyBoundUdf::new(comparison, 10, seconds.clone());
+            let keys = converted(&udf, Arc::new(Int64Array::from(bounds.clone())));
+            assert_eq!(keys.data_type(), &seconds);
+            let keys = integers(&keys).unwrap();
+            for (bound, converted) in bounds.iter().zip(keys) {
+                for key in [i64::MIN, -3, -2, -1, 0, 1, 2, 3, i64::MAX] {
+                    let expected = comparison.holds(&(i128::from(key) * 10), &i128::from(*bound));
+                    let found = converted.is_some_and(|converted| {
+                        udf.converted_comparison()
+                            .holds(&i128::from(key), &converted)
+                    });
+                    assert_eq!(found, expected, "{key} {comparison:?} {bound}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_beyond_the_key_are_everything_or_nothing() {
+        let bounds = || -> ArrayRef {
+            let values = [Some(i128::MAX), Some(i128::MIN), None, Some(1500)];
+            let values: Decimal128Array = values.into_iter().collect();
+            Arc::new(values.with_precision_and_scale(38, 3).unwrap())
+        };
+        for (comparison, expected) in [
+            (Comparison::AtLeast, [None, Some(-128), None, Some(2)]),
+            (Comparison::Above, [None, Some(-128), None, Some(2)]),
+            (Comparison::AtMost, [Some(127), None, None, Some(1)]),
+            (Comparison::Below, [Some(127), None, None, Some(1)]),
+        ] {
+            let udf = KeyBoundUdf::new(comparison, 1000, DataType::Int8);
+            let found = integers(&converted(&udf, bounds())).unwrap();
+            assert_eq!(found, expected, "{comparison:?}");
+        }
+        let times = DataType::Time32(TimeUnit::Second);
+        assert_eq!(
+            integers(&of_type(&[Some(5)], &times).unwrap()).unwrap(),
+            [Some(5)]
+        );
+    }
+}

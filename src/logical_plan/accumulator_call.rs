@@ -1,0 +1,87 @@
+//! An aggregate that a range join has no index or prefix sum for: the function's own accumulator sees the rows of each range.
+
+use std::sync::Arc;
+
+use arrow::compute::SortOptions;
+use arrow::datatypes::{DataType, Field, Schema};
+use datafusion::common::Result;
+use datafusion::logical_expr::AggregateUDF;
+use datafusion::physical_expr::aggregate::{AggregateExprBuilder, AggregateFunctionExpr};
+use datafusion::physical_expr::expressions::{Column, Literal};
+use datafusion::physical_expr::{PhysicalExprRef, PhysicalSortExpr};
+use datafusion::scalar::ScalarValue;
+
+/// The call of an aggregate function, over the arguments of a [`RangeAggregate`](crate::logical_plan::range_join::RangeAggregate): first those of the
+/// function that are not literals, then the expressions of ORDER BY that are none of these, then the condition of FILTER.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+pub struct AccumulatorCall {
+    /// The function.
+    pub function: Arc<AggregateUDF>,
+    /// The function's arguments: a literal, or `None` for the next argument of the aggregate.
+    pub literals: Vec<Option<ScalarValue>>,
+    /// The expressions of ORDER BY.
+    pub order_by: Vec<AccumulatorOrder>,
+    /// Whether there is a FILTER.
+    pub is_filtered: bool,
+    /// Whether there is a DISTINCT.
+    pub is_distinct: bool,
+    /// Whether there is an IGNORE NULLS.
+    pub ignores_nulls: bool,
+    /// The call as EXPLAIN shows it.
+    pub text: String,
+}
+
+/// An expression of ORDER BY.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
+pub struct AccumulatorOrder {
+    /// The index of the expression among the arguments of the aggregate.
+    pub argument: usize,
+    /// Whether the order is ascending.
+    pub ascending: bool,
+    /// Whether NULLs come first.
+    pub nulls_first: bool,
+}
+
+impl AccumulatorCall {
+    /// The physical function over columns that have the types of the aggregate's arguments, without its FILTER. Its columns are named by their index.
+    ///
+    /// # Errors
+    /// DataFusion's, if the function does not accept the types.
+    pub fn physical(&self, types: &[DataType]) -> Result<AggregateFunctionExpr> {
+        let fields = types.iter().enumerate();
+        let fields = fields.map(|(i, t)| Field::new(i.to_string(), t.clone(), true));
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        let column = |i: usize| Arc::new(Column::new(&i.to_string(), i)) as PhysicalExprRef;
+        let mut columns = (0..types.len()).map(column);
+        let arguments = self.literals.iter().map(|literal| match literal {
+            Some(literal) => Some(Arc::new(Literal::new(literal.clone())) as PhysicalExprRef),
+            None => columns.next(),
+        });
+        let arguments = arguments.flatten().collect();
+        let order_by = self.order_by.iter().map(|order| PhysicalSortExpr {
+            expr: column(order.argument),
+            options: order.options(),
+        });
+        AggregateExprBuilder::new(Arc::clone(&self.function), arguments)
+            .schema(schema)
+            .alias(&self.text)
+            .order_by(order_by.collect())
+            .with_distinct(self.is_distinct)
+            .with_ignore_nulls(self.ignores_nulls)
+            .build()
+    }
+
+    /// The number of the aggregate's arguments that are arguments of the function.
+    #[must_use]
+    pub fn num_columns(&self) -> usize {
+        self.literals.iter().filter(|l| l.is_none()).count()
+    }
+}
+
+impl AccumulatorOrder {
+    /// The order in Arrow's terms.
+    #[must_use]
+    pub fn options(&self) -> SortOptions {
+        SortOptions::new(!self.ascending, self.nulls_first)
+    }
+}
