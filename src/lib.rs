@@ -72,7 +72,7 @@ mod session;
 mod sorted;
 mod table_functions;
 
-pub use common::options::{ByteSize, DeviceList, EngineChoice, RmqOptions};
+pub use common::options::{ByteSize, DeviceList, EngineChoice, RmqOptions, RowJoins};
 pub use common::range_function::RangeFunction;
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
 pub use planner::query_planning::QueryPlanning;
@@ -101,16 +101,19 @@ pub mod physical_plan {
 ///
 /// 1. [`CheckFrameCalls`](optimizer::CheckFrameCalls), an analyzer rule.
 /// 2. [`RangeCallToLookup`](optimizer::RangeCallToLookup), the first optimizer rule and once more at the end.
-/// 3. [`SubqueryToRangeJoin`](optimizer::SubqueryToRangeJoin) and [`LateralToRangeJoin`](optimizer::LateralToRangeJoin), before DataFusion
+/// 3. [`ExistsToCounts`](optimizer::ExistsToCounts), [`SubqueryToRangeJoin`](optimizer::SubqueryToRangeJoin) and [`LateralToRangeJoin`](optimizer::LateralToRangeJoin), before DataFusion
 ///    decorrelates subqueries.
 /// 4. [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin), the last optimizer rule.
-/// 5. [`KeepRowOrder`](optimizer::KeepRowOrder) and [`ShowRowOrder`](optimizer::ShowRowOrder), the physical rules around `EnsureRequirements`.
+/// 5. [`JoinToRangeJoin`](optimizer::JoinToRangeJoin), a physical rule, before
+///    [`KeepRowOrder`](optimizer::KeepRowOrder) and [`ShowRowOrder`](optimizer::ShowRowOrder), the physical rules around `EnsureRequirements`.
 /// 6. [`UseUniqueGroups`](optimizer::UseUniqueGroups), the last physical rule.
 pub mod optimizer {
+    pub use crate::exec::range_join::join_rule::rule::JoinToRangeJoin;
     pub use crate::exec::range_join::row_order::{KeepRowOrder, ShowRowOrder};
     pub use crate::exec::unique_groups::rule::UseUniqueGroups;
     pub use crate::rewrite::range_call::frame_call::CheckFrameCalls;
     pub use crate::rewrite::range_call::scalar_call::RangeCallToLookup;
+    pub use crate::rewrite::range_join::exists::ExistsToCounts;
     pub use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
     pub use crate::rewrite::range_join::lateral::LateralToRangeJoin;
     pub use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, UInt64Array, new_empty_array};
+use arrow::array::{Array, ArrayRef, AsArray, UInt32Array, UInt64Array, new_empty_array};
 use arrow::compute::{concat, take};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
@@ -70,9 +70,42 @@ impl Values {
         }
     }
 
+    /// The values in sorted order, for callers that take most of them. Rows that the permutation leaves out are at the positions after all others.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub(crate) fn sorted(
+        chunks: &[ArrayRef],
+        data_type: &DataType,
+        permutation: &RowPermutation,
+    ) -> Result<Self> {
+        let mut values = Self::of(chunks, data_type, permutation)?;
+        let Some(order) = values.order.take() else {
+            return Ok(values);
+        };
+        let rows: usize = values.parts.iter().map(|part| part.len()).sum();
+        let left_out = permutation.of_rows(0, rows).zip(0_u32..);
+        let left_out = left_out.filter_map(|(position, row)| position.is_none().then_some(row));
+        let order: Vec<u32> = order.iter().copied().chain(left_out).collect();
+        if let [whole] = values.parts.as_mut_slice() {
+            *whole = take(whole, &UInt32Array::from(order), None)?;
+        } else {
+            values.order = Some(Arc::new(order));
+        }
+        Ok(values)
+    }
+
     /// Bytes of the values, the permutation not included.
     pub(crate) fn bytes(&self) -> usize {
         arrays_bytes(&self.parts)
+    }
+
+    /// Takes the values at these positions, NULL for NULL, in the [roomy](crate::common::dictionaries::roomy_type) type.
+    pub(crate) fn take(&self, positions: &UInt32Array) -> Result<ArrayRef> {
+        match (self.parts.as_slice(), &self.order) {
+            ([whole], None) => with_room(&take(whole, positions, None)?),
+            _ => self.at(positions.iter().map(|position| position.map(i64::from))),
+        }
     }
 
     /// Takes the values at these positions, NULL for `None`, in the [roomy](crate::common::dictionaries::roomy_type) type.
@@ -139,6 +172,16 @@ mod tests {
             let expected: ArrayRef = Arc::new(expected.collect::<StringArray>());
             assert_eq!(&whole.at(positions()).unwrap(), &expected);
             assert_eq!(&parts.at(positions()).unwrap(), &expected);
+            let sorted = Values::sorted(&chunks, &DataType::Utf8, &permutation).unwrap();
+            let positions = positions().map(|p| p.map(|p| u32::try_from(p).unwrap()));
+            let taken = sorted.take(&positions.collect()).unwrap();
+            assert_eq!(&taken, &expected);
+            if let Some(order) = order {
+                let left_out = (0..12).filter(|row| !order.contains(row));
+                let left_out = left_out.map(|row| text(row as usize));
+                let left_out: ArrayRef = Arc::new(left_out.collect::<StringArray>());
+                assert_eq!(&sorted.take(&vec![10, 11].into()).unwrap(), &left_out);
+            }
         }
     }
 }

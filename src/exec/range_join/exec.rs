@@ -46,6 +46,7 @@
 //! built and probed in turn, in one scan for the buffered rows of all partitions, and the partial aggregates are merged (`probe::spilled`). A build
 //! side with prevailing rows is never spilled.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -54,11 +55,18 @@ use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{Distribution, PhysicalExpr, PhysicalExprRef};
-use datafusion::physical_plan::execution_plan::{
-    CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
+use datafusion::physical_expr::projection::ProjectionMapping;
+use datafusion::physical_expr::{
+    Distribution, EquivalenceProperties, Partitioning, PhysicalExpr, PhysicalExprRef,
 };
+use datafusion::physical_plan::execution_plan::{
+    CardinalityEffect, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
+};
+use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::projection::{
+    EmbeddedProjection, ProjectionExec, try_embed_projection,
+};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
@@ -75,6 +83,7 @@ use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::prepared::{PreparedBuild, ProbeShape};
 use crate::exec::range_join::probe::stream::join_stream;
+use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 
 /// Returns the rows of the probe side, each with aggregates over the build rows that match it. Keeps the order and the partitions of the probe
@@ -85,6 +94,8 @@ pub struct RangeJoinExec {
     probe: Arc<dyn ExecutionPlan>,
     build: Arc<dyn ExecutionPlan>,
     spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+    /// What is made of single pairs, if anything.
+    row_join: Option<Arc<RowJoin>>,
     /// The join as the query names its columns.
     label: String,
     engine: RangeJoinEngine,
@@ -103,7 +114,26 @@ impl RangeJoinExec {
         engine: RangeJoinEngine,
     ) -> Result<Self> {
         let spec = with_fast_bounds(spec, &probe.schema());
-        Self::with_spec(probe, build, Arc::new(spec), label, engine)
+        Self::with_spec(probe, build, Arc::new(spec), None, label, engine)
+    }
+
+    /// A join that makes `row_join` of single pairs. It runs on the CPU.
+    pub(crate) fn try_new_row_join(
+        probe: Arc<dyn ExecutionPlan>,
+        build: Arc<dyn ExecutionPlan>,
+        spec: RangeJoinSpec<PhysicalExprRef>,
+        row_join: RowJoin,
+        label: String,
+    ) -> Result<Self> {
+        let spec = Arc::new(with_fast_bounds(spec, &probe.schema()));
+        let engine = RangeJoinEngine::cpu();
+        Self::with_spec(probe, build, spec, Some(Arc::new(row_join)), label, engine)
+    }
+
+    /// What is made of single pairs, if rows and not only aggregates are returned.
+    fn returned_rows(&self) -> Option<&Arc<RowJoin>> {
+        let row_join = self.row_join.as_ref();
+        row_join.filter(|join| !join.returns_probe_rows())
     }
 
     /// The side whose rows are kept.
@@ -135,25 +165,40 @@ impl RangeJoinExec {
         [&self.probe, &self.build]
     }
 
+    /// Whether it returns rows of the build side, not only aggregates over them.
+    pub(crate) fn returns_rows(&self) -> bool {
+        self.returned_rows().is_some()
+    }
+
     /// Whether the result depends on the order of build rows with equal keys.
     pub(crate) fn row_order_matters(&self) -> bool {
-        BuildColumns::from_spec(&self.spec).row_order_matters()
+        self.build_columns().row_order_matters()
+    }
+
+    /// The columns of the build side that the join reads.
+    fn build_columns(&self) -> BuildColumns {
+        BuildColumns::new(&self.spec, self.row_join.as_deref(), &self.build.schema())
     }
 
     fn with_spec(
         probe: Arc<dyn ExecutionPlan>,
         build: Arc<dyn ExecutionPlan>,
         spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+        row_join: Option<Arc<RowJoin>>,
         label: String,
         engine: RangeJoinEngine,
     ) -> Result<Self> {
         let outputs = spec.aggregates.iter().map(RangeAggregate::field);
         let metadata = spec.metadata.clone().into_iter().collect();
-        let properties = properties_with(probe.as_ref(), outputs, metadata)?;
+        let properties = match &row_join {
+            Some(join) if !join.returns_probe_rows() => row_properties(&probe, &build, join)?,
+            _ => properties_with(probe.as_ref(), outputs, metadata)?,
+        };
         Ok(Self {
             probe,
             build,
             spec,
+            row_join,
             label,
             engine,
             properties,
@@ -174,6 +219,53 @@ fn with_fast_bounds(
         }
     }
     spec
+}
+
+/// The properties of an operator that returns rows of both sides. Pairs have the order and the partitions of the probe side; no order is defined if
+/// build rows come after them.
+fn row_properties(
+    probe: &Arc<dyn ExecutionPlan>,
+    build: &Arc<dyn ExecutionPlan>,
+    join: &RowJoin,
+) -> Result<Arc<PlanProperties>> {
+    let known = probe.properties();
+    let schema = Arc::clone(join.schema());
+    let columns = join.column_indices(probe.schema().fields().len());
+    let (Some(columns), false) = (columns, join.marks_build_rows()) else {
+        let partitions = known.output_partitioning().partition_count();
+        return Ok(Arc::new(PlanProperties::new(
+            EquivalenceProperties::new(schema),
+            Partitioning::UnknownPartitioning(partitions),
+            EmissionType::Both,
+            known.boundedness,
+        )));
+    };
+    // The columns of the probe side keep their indices among all, so its equivalences remain valid.
+    let build_schema = build.schema();
+    let build_fields = build_schema.fields().iter().map(|f| f.as_ref().clone());
+    let all = properties_with(probe.as_ref(), build_fields, HashMap::new())?;
+    let all_schema = all.equivalence_properties().schema();
+    let mapping = ProjectionMapping::from_indices(&columns, all_schema)?;
+    let equivalences = all.equivalence_properties();
+    let partitioning = all.output_partitioning().project(&mapping, equivalences);
+    Ok(Arc::new(PlanProperties::new(
+        equivalences.project(&mapping, schema),
+        partitioning,
+        known.emission_type,
+        known.boundedness,
+    )))
+}
+
+impl EmbeddedProjection for RangeJoinExec {
+    fn with_projection(&self, projection: Option<Vec<usize>>) -> Result<Self> {
+        let row_join = match (&self.row_join, projection) {
+            (Some(join), Some(columns)) => Some(Arc::new(join.project(&columns)?)),
+            (row_join, _) => row_join.clone(),
+        };
+        let (probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
+        let (spec, label) = (Arc::clone(&self.spec), self.label.clone());
+        Self::with_spec(probe, build, spec, row_join, label, self.engine.clone())
+    }
 }
 
 impl DisplayAs for RangeJoinExec {
@@ -212,13 +304,25 @@ impl ExecutionPlan for RangeJoinExec {
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true, false]
+        let keeps_order = |join: &Arc<RowJoin>| !join.marks_build_rows();
+        vec![self.returned_rows().is_none_or(keeps_order), false]
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {
         match self.spec.unmatched {
+            _ if self.returned_rows().is_some() => CardinalityEffect::Unknown,
             Unmatched::Keep => CardinalityEffect::Equal,
-            Unmatched::Drop => CardinalityEffect::LowerEqual,
+            Unmatched::Drop | Unmatched::Only => CardinalityEffect::LowerEqual,
+        }
+    }
+
+    fn try_swapping_with_projection(
+        &self,
+        projection: &ProjectionExec,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        match self.returned_rows() {
+            Some(_) => try_embed_projection(projection, self),
+            None => Ok(None),
         }
     }
 
@@ -227,7 +331,9 @@ impl ExecutionPlan for RangeJoinExec {
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
         let mut next = TreeNodeRecursion::Continue;
-        for expression in self.spec.expressions() {
+        let residual = self.row_join.as_ref().and_then(|join| join.residual());
+        let residual = residual.map(JoinFilter::expression);
+        for expression in self.spec.expressions().chain(residual) {
             next = next.visit_sibling(|| f(expression))?;
         }
         Ok(next)
@@ -241,12 +347,13 @@ impl ExecutionPlan for RangeJoinExec {
         let [probe, build] = <[_; 2]>::try_from(children)
             .or_else(|c: Vec<_>| internal_err!("RangeJoinExec has two inputs, not {}", c.len()))?;
         let (spec, label) = (Arc::clone(&self.spec), self.label.clone());
-        let engine = self.engine.clone();
+        let (row_join, engine) = (self.row_join.clone(), self.engine.clone());
         match options.children_properties {
             ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {
                 probe,
                 build,
                 spec,
+                row_join,
                 label,
                 engine,
                 properties: Arc::clone(&self.properties),
@@ -254,7 +361,7 @@ impl ExecutionPlan for RangeJoinExec {
                 prepared: Arc::default(),
             })),
             ChildrenPropertiesMode::Recompute => Ok(Arc::new(Self::with_spec(
-                probe, build, spec, label, engine,
+                probe, build, spec, row_join, label, engine,
             )?)),
         }
     }
@@ -274,12 +381,12 @@ impl ExecutionPlan for RangeJoinExec {
     ) -> Result<SendableRecordBatchStream> {
         let partitions = self.properties.partitioning.partition_count();
         let run = self.prepared.run(&context, partition, partitions);
-        let (build_plan, spec) = (Arc::clone(&self.build), Arc::clone(&self.spec));
+        let (build_plan, columns) = (Arc::clone(&self.build), self.build_columns());
         let metrics = BuildMetrics::new(&self.metrics);
         let (build_context, engine) = (Arc::clone(&context), self.engine.clone());
         let probe_shape = ProbeShape {
             partitions,
-            is_bounded: !self.properties.boundedness.is_unbounded(),
+            is_bounded: !self.probe.boundedness().is_unbounded(),
         };
         let prepared = async move {
             let prepare = || async move {
@@ -288,7 +395,8 @@ impl ExecutionPlan for RangeJoinExec {
                 let inputs = inputs.map(|i| build_plan.execute(i, Arc::clone(&context)));
                 let inputs = inputs.collect::<Result<_>>()?;
                 let schema = build_plan.schema();
-                let builder = BuildSideBuilder::try_new(&spec, &schema, metrics, &context, engine)?;
+                let builder =
+                    BuildSideBuilder::try_new(columns, &schema, metrics, &context, engine)?;
                 PreparedBuild::collect(builder, inputs, probe_shape).await
             };
             run.get(prepare).await
@@ -298,6 +406,10 @@ impl ExecutionPlan for RangeJoinExec {
             spec: Arc::clone(&self.spec),
             metrics: ProbeMetrics::new(partition, &self.metrics),
             pool: Arc::clone(context.memory_pool()),
+            row_join: self.row_join.clone(),
+            partitions,
+            is_bounded: probe_shape.is_bounded,
+            batch_size: context.session_config().batch_size(),
         };
         let input = self.probe.execute(partition, context)?;
         Ok(join_stream(probe_partition, input, prepared))
@@ -312,12 +424,15 @@ impl ExecutionPlan for RangeJoinExec {
         input_stats: &[Arc<Statistics>],
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
+        if self.returned_rows().is_some() {
+            return Ok(Arc::new(Statistics::new_unknown(&self.schema())));
+        }
         let Some(probe) = input_stats.first() else {
             return internal_err!("RangeJoinExec has no statistics of its inputs");
         };
         let mut statistics = match self.spec.unmatched {
             Unmatched::Keep => Statistics::clone(probe),
-            Unmatched::Drop => Statistics::clone(probe).to_inexact(),
+            Unmatched::Drop | Unmatched::Only => Statistics::clone(probe).to_inexact(),
         };
         statistics.total_byte_size = Precision::Absent;
         let aggregates = self.spec.aggregates.iter();

@@ -5,6 +5,7 @@
 pub(crate) mod aggregate_decomposition;
 pub(crate) mod condition;
 pub(crate) mod correlated_aggregate;
+pub(crate) mod exists;
 pub(crate) mod grouped_join;
 pub(crate) mod lateral;
 pub(crate) mod rejection;

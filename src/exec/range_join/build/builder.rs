@@ -7,7 +7,6 @@ use arrow::datatypes::{Schema, SchemaRef};
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::options::RmqOptions;
 use crate::exec::range_join::build::collect::{Collected, CollectedRows, collect};
@@ -21,7 +20,6 @@ use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_me
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::SpillRuns;
 use crate::exec::range_join::spill::store::SpillStore;
-use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// A finished build side.
 pub(crate) enum Built {
@@ -46,16 +44,14 @@ pub(crate) struct BuildSideBuilder {
 impl BuildSideBuilder {
     /// A builder for an input of this schema.
     pub(crate) fn try_new(
-        spec: &RangeJoinSpec<PhysicalExprRef>,
+        columns: BuildColumns,
         input_schema: &Schema,
         metrics: BuildMetrics,
         context: &TaskContext,
         engine: RangeJoinEngine,
     ) -> Result<Self> {
-        let columns = BuildColumns::from_spec(spec);
         let schema = columns.schema(input_schema)?;
-        // The prevailing row of a window may be in another spill run than the window.
-        let store = if columns.prevailing {
+        let store = if !columns.may_spill() {
             None
         } else {
             SpillStore::try_new(&schema, columns.num_equality_keys, &metrics, context)?
@@ -161,6 +157,12 @@ impl BuildSideBuilder {
             {
                 DataFusionError::ResourcesExhausted(format!(
                     "{message}. The build side of a range join can't be written to disk, as the DiskManager is disabled"
+                ))
+            }
+            DataFusionError::ResourcesExhausted(message) if self.columns.returns_rows => {
+                DataFusionError::ResourcesExhausted(format!(
+                    "{message}. The build side of a range join that returns rows is not written to disk; with rmq.row_joins = 'never', DataFusion \
+                     plans such a join"
                 ))
             }
             _ => error,

@@ -10,6 +10,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build::device_side::build_index;
 use crate::exec::range_join::build::value_index::ValueIndex;
+use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
@@ -50,6 +51,8 @@ pub(crate) struct ColumnNeeds {
     counts: bool,
     sums: bool,
     values: bool,
+    /// Whether single rows are taken.
+    rows: bool,
     indexes: Vec<IndexNeeds>,
 }
 
@@ -62,10 +65,13 @@ struct IndexNeeds {
 }
 
 impl ColumnNeeds {
-    /// The needs of all aggregates, of which the arguments are column indexes, of the column with this index.
-    pub(crate) fn of_column(aggregates: &[(AggregateKind, Vec<usize>)], column: usize) -> Self {
-        let mut needs = Self::default();
-        for (function, arguments) in aggregates {
+    /// What a join needs of the value column with this index.
+    pub(crate) fn of_column(columns: &BuildColumns, column: usize) -> Self {
+        let mut needs = Self {
+            rows: columns.row_columns.contains(&column),
+            ..Self::default()
+        };
+        for (function, arguments) in &columns.aggregates {
             let is_first = arguments.first() == Some(&column);
             let is_second = arguments.get(1) == Some(&column);
             match *function {
@@ -106,6 +112,8 @@ pub(crate) struct PreparedColumn {
     pub(crate) counts: Option<Arc<Counts>>,
     pub(crate) sums: Option<Arc<Sums>>,
     pub(crate) values: Option<Arc<Values>>,
+    /// The values in sorted order.
+    pub(crate) rows: Option<Arc<Values>>,
     indexes: Vec<(Extreme, Arc<ValueIndex>)>,
     /// Reserves the device memory of the indexes.
     pub(crate) device_bytes: Vec<DeviceBytes>,
@@ -194,6 +202,16 @@ impl ColumnPreparer<'_> {
             let values = Values::of(&chunks.arrays, data_type, permutation)?;
             memory.try_resize(values.bytes())?;
             prepared.values = Some(Arc::new(values));
+            prepared.memory.push(Arc::new(memory));
+        }
+        if needs.rows {
+            self.waiting.check()?;
+            self.grow(permutation_memory, permutation.order_bytes())?;
+            // The chunks, a copy of them and the sorted copy exist at the same time.
+            let memory = self.reserve(&column_memory, 2 * chunks.bytes())?;
+            let values = Values::sorted(&chunks.arrays, data_type, permutation)?;
+            memory.try_resize(values.bytes())?;
+            prepared.rows = Some(Arc::new(values));
             prepared.memory.push(Arc::new(memory));
         }
         drop(column);

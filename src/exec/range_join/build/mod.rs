@@ -7,6 +7,7 @@ pub(crate) mod collect;
 pub(crate) mod column;
 pub(crate) mod device_side;
 pub(crate) mod input_order;
+pub(crate) mod matched_rows;
 pub(crate) mod side;
 pub(crate) mod sort_and_index;
 pub(crate) mod value_index;

@@ -17,6 +17,7 @@ use crate::exec::range_join::build::column::{
 };
 use crate::exec::range_join::build::device_side::DeviceSide;
 use crate::exec::range_join::build::input_order::restore_order;
+use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::devices::JoinDevices;
@@ -74,6 +75,8 @@ struct Sorted {
     permutation: RowPermutation,
     permutation_memory: MemoryReservation,
     columns: Vec<(CollectedColumn, Arc<MemoryReservation>)>,
+    /// The number of rows, with those that can't match.
+    total_rows: usize,
 }
 
 impl SortAndIndex {
@@ -145,6 +148,7 @@ impl SortAndIndex {
             permutation,
             permutation_memory,
             columns,
+            total_rows: count,
         })
     }
 
@@ -156,6 +160,7 @@ impl SortAndIndex {
             permutation,
             permutation_memory,
             columns,
+            total_rows,
         } = sorted;
         let prepared = self.prepare_columns(columns, &permutation, &permutation_memory)?;
         let kept_bytes = permutation.shared_order_bytes();
@@ -167,7 +172,17 @@ impl SortAndIndex {
                 *function, arguments, &prepared,
             )?);
         }
+        let matched = if self.columns.marks_rows {
+            let memory = permutation_memory.new_empty();
+            memory.try_grow(MatchedRows::bytes(total_rows))?;
+            Some(MatchedRows::new(total_rows, memory))
+        } else {
+            None
+        };
         let mut memory = vec![Arc::new(rows_memory), Arc::new(permutation_memory)];
+        let row_columns = self.columns.row_columns.iter();
+        let row_columns = row_columns.filter_map(|column| prepared.get(*column)?.rows.clone());
+        let row_columns = row_columns.collect();
         let (mut index_bytes, mut device_bytes) = (0, vec![]);
         for column in prepared {
             index_bytes += column.index_registered_bytes();
@@ -197,6 +212,8 @@ impl SortAndIndex {
             rows,
             key_type: self.columns.range_key(types).clone(),
             aggregates,
+            row_columns,
+            matched,
             device,
             _memory: memory,
         })
@@ -217,7 +234,7 @@ impl SortAndIndex {
         };
         let mut prepared = vec![];
         for (i, (column, memory)) in columns.into_iter().enumerate() {
-            let needs = ColumnNeeds::of_column(&self.columns.aggregates, i);
+            let needs = ColumnNeeds::of_column(&self.columns, i);
             let column =
                 column_preparer.prepare(column, memory, needs, permutation, permutation_memory)?;
             prepared.push(column);
