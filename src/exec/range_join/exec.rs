@@ -11,6 +11,8 @@
 //!       p                                         p                              build side
 //! ```
 //!
+//! A join that returns rows, and EXISTS and IN, become a `RangeJoinExec` by a physical rule (`join_rule`).
+//!
 //! A correlated scalar subquery or a lateral join with an aggregate becomes a `RangeJoinExec` without the `AggregateExec`.
 //!
 //! # Algorithm
@@ -33,6 +35,9 @@
 //!
 //! # Variants
 //!
+//! - A join that returns rows (`row_join`) takes the pairs of each range instead of step 5, one batch at a time, and evaluates a further condition on
+//!   them (`probe::rows`): O(pairs). One that needs to know only whether a row has a match looks for the first one (`probe::first_match`). If the
+//!   output depends on which build rows have matched, these are marked, and the partition that ends last returns build rows, in no defined order.
 //! - On devices, the keys and the indexes are copied to all devices after step 2, and steps 4 and 5 run there on coalesced batches
 //!   (`probe::on_devices`). A device that fails is replaced by the CPU unless `rmq.engine = 'cuda'`.
 //! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps 2 to 5
@@ -44,7 +49,7 @@
 //! the values or indexes that the aggregates need, and what they scan are kept. If the pool is limited and has no more memory, and the disk manager
 //! allows it, the build side is written to disk in runs that can each be built in the memory that was granted (`spill`). Every run is then read,
 //! built and probed in turn, in one scan for the buffered rows of all partitions, and the partial aggregates are merged (`probe::spilled`). A build
-//! side with prevailing rows is never spilled.
+//! side with prevailing rows, or of which rows are returned, is never spilled.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -86,8 +91,8 @@ use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 
-/// Returns the rows of the probe side, each with aggregates over the build rows that match it. Keeps the order and the partitions of the probe
-/// side. The build side is collected, sorted and indexed once, on disk if it exceeds the memory: O((N + Q) log N) for N build rows and Q probe
+/// Returns the rows of the probe side, each with aggregates over the build rows that match it, or the rows that match, or the rows of one side by
+/// whether they match. Keeps the order and the partitions of the probe side, unless build rows are returned by whether they match. The build side is collected, sorted and indexed once, on disk if it exceeds the memory: O((N + Q) log N) for N build rows and Q probe
 /// rows.
 #[derive(Debug)]
 pub struct RangeJoinExec {

@@ -23,7 +23,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::fit;
-use crate::exec::range_join::build::side::BuildSide;
+use crate::range_agg::values::Values;
 
 /// What a range join makes of the pairs of a probe row and a build row that match.
 #[derive(Debug, Clone)]
@@ -163,12 +163,13 @@ impl RowJoin {
         columns.collect()
     }
 
-    /// Whether the pairs of these probe rows and build positions meet the further condition. NULL is false.
+    /// Whether the pairs of these probe rows and build positions meet the further condition. NULL is false. `build` has the columns of
+    /// [`Self::row_columns`].
     pub(crate) fn meet_residual(
         &self,
         filter: &JoinFilter,
         probe: &RecordBatch,
-        build: &BuildSide,
+        build: &[Arc<Values>],
         (rows, positions): (&UInt32Array, &UInt32Array),
     ) -> Result<BooleanArray> {
         let columns = filter
@@ -176,7 +177,7 @@ impl RowJoin {
             .iter()
             .map(|column| match column.side {
                 JoinSide::Left => Ok(take(probe.column(column.index), rows, None)?),
-                JoinSide::Right => build.row_columns[column.index].take(positions),
+                JoinSide::Right => build[column.index].take(positions),
                 JoinSide::None => internal_err!("a join condition has the column of no side"),
             });
         let columns = columns.collect::<Result<Vec<_>>>()?;
@@ -192,12 +193,13 @@ impl RowJoin {
         })
     }
 
-    /// The output rows of these pairs of probe rows and build positions, where NULL is a row of NULLs. There are several batches if dictionaries have
+    /// The output rows of these pairs of probe rows and build positions, where NULL is a row of NULLs. `build` has the columns of
+    /// [`Self::row_columns`]. There are several batches if dictionaries have
     /// too few keys for all values.
     pub(crate) fn output(
         &self,
         probe: Option<&RecordBatch>,
-        build: &BuildSide,
+        build: &[Arc<Values>],
         (rows, positions): (&UInt32Array, &UInt32Array),
         marks: Option<&BooleanArray>,
     ) -> Result<Vec<RecordBatch>> {
@@ -206,7 +208,7 @@ impl RowJoin {
             match (column.side, probe) {
                 (JoinSide::Left, Some(probe)) => Ok(take(probe.column(column.index), rows, None)?),
                 (JoinSide::Left, None) => Ok(new_null_array(field.data_type(), num_rows)),
-                (JoinSide::Right, _) => build.row_columns[column.index].take(positions),
+                (JoinSide::Right, _) => build[column.index].take(positions),
                 (JoinSide::None, _) => match marks {
                     Some(marks) => Ok(Arc::new(marks.clone())),
                     None => internal_err!("a join that returns pairs has no mark"),

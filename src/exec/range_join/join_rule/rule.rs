@@ -18,8 +18,8 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{JoinSide, JoinType, NullEquality, Result, ScalarValue};
 use datafusion::logical_expr::Operator;
-use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal};
+use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter, build_join_schema};
@@ -33,6 +33,7 @@ use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::join_rule::condition::RangeCondition;
 use crate::exec::range_join::join_rule::cost::{PairCount, count_pairs};
 use crate::exec::range_join::row_join::RowJoin;
+use crate::expr::index_lookup::IndexLookupUdf;
 use crate::logical_plan::range_join::{
     AggregateKind, KeyInterval, RangeAggregate, RangeJoinSpec, Unmatched,
 };
@@ -81,11 +82,8 @@ impl PhysicalOptimizerRule for JoinToRangeJoin {
     }
 }
 
-/// Probe sides with at most this many rows are faster compared with every build row than by sorting a large build side.
-const FEW_PROBE_ROWS: usize = 16;
-
-/// Build sides with at most this many rows are sorted in negligible time.
-const SMALL_BUILD_ROWS: usize = 1 << 16;
+/// So few rows are compared with all rows of the other side about as fast as ranges are found.
+const FEW_ROWS: usize = 16;
 
 /// A join with a filter, of either kind.
 struct Join<'a> {
@@ -139,6 +137,9 @@ impl<'a> Join<'a> {
         if is_volatile(self.filter.expression()) {
             return reject("its filter is another each time");
         }
+        if self.filter.expression().exists(|e| Ok(looks_up_index(e)))? {
+            return reject("its filter calls a range function");
+        }
         let with_probe = |side| {
             let oriented = Oriented::of(self, side)?;
             oriented.check(wanted)?;
@@ -161,6 +162,17 @@ impl<'a> Join<'a> {
     }
 }
 
+/// Whether an expression looks up an index, which is there while the join's own inputs are read.
+fn looks_up_index(expr: &PhysicalExprRef) -> bool {
+    let call = expr.downcast_ref::<ScalarFunctionExpr>();
+    call.is_some_and(|call| {
+        call.fun()
+            .inner()
+            .downcast_ref::<IndexLookupUdf>()
+            .is_some()
+    })
+}
+
 /// A join with a choice of the probe side. Left is the probe side.
 struct Oriented<'a> {
     join: &'a Join<'a>,
@@ -169,6 +181,8 @@ struct Oriented<'a> {
     on: Vec<(PhysicalExprRef, PhysicalExprRef)>,
     condition: RangeCondition,
     join_type: JoinType,
+    /// Whether the probe side is on the right of the join that is replaced.
+    is_flipped: bool,
 }
 
 impl<'a> Oriented<'a> {
@@ -176,7 +190,8 @@ impl<'a> Oriented<'a> {
         let Join {
             left, right, on, ..
         } = *join;
-        let (probe, build, on, filter, join_type) = if probe_side == JoinSide::Left {
+        let is_flipped = probe_side == JoinSide::Right;
+        let (probe, build, on, filter, join_type) = if !is_flipped {
             (
                 left,
                 right,
@@ -215,6 +230,7 @@ impl<'a> Oriented<'a> {
             on,
             condition,
             join_type,
+            is_flipped,
         })
     }
 
@@ -223,9 +239,9 @@ impl<'a> Oriented<'a> {
         if wanted == RowJoins::Always {
             return Ok(());
         }
-        let is_small = expected_rows(self.build).is_some_and(|rows| rows <= SMALL_BUILD_ROWS);
-        if !is_small && exact_rows(self.probe).is_some_and(|rows| rows <= FEW_PROBE_ROWS) {
-            return reject("it has few rows on one side and many on the other");
+        let has_few = |side| exact_rows(side).is_some_and(|rows| rows <= FEW_ROWS);
+        if has_few(self.probe) || has_few(self.build) {
+            return reject("it has few rows on one side");
         }
         if self.on.is_empty() {
             return Ok(());
@@ -280,13 +296,13 @@ impl<'a> Oriented<'a> {
             on,
             condition,
             join_type,
+            is_flipped,
         } = self;
         // Which side a column of the output is of depends on which side is the probe side.
         let schemas = (join.left.schema(), join.right.schema());
         let (_, columns) = build_join_schema(&schemas.0, &schemas.1, &join.join_type);
-        let flip = join_type != join.join_type || !Arc::ptr_eq(probe, join.left);
         let columns = columns.into_iter().map(|column| match column.side {
-            side if flip => ColumnIndex {
+            side if is_flipped => ColumnIndex {
                 index: column.index,
                 side: side.negate(),
             },

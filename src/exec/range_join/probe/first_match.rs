@@ -98,9 +98,9 @@ impl<'a> FirstMatches<'a> {
             return Ok(false);
         }
         let pairs = (&UInt32Array::from(rows), &UInt32Array::from(positions));
-        let met = self
-            .join
-            .meet_residual(self.residual, self.batch, self.build, pairs)?;
+        let met =
+            self.join
+                .meet_residual(self.residual, self.batch, &self.build.row_columns, pairs)?;
         let met = met.values();
         let mut first = 0;
         for (mut undecided, candidates) in slice {

@@ -176,9 +176,12 @@ impl RowStream {
         let pairs = (&rows, &positions);
         let met = match rows.len() {
             0 => BooleanArray::from(Vec::<bool>::new()),
-            _ => self
-                .join
-                .meet_residual(residual, &candidates.batch, &self.build, pairs)?,
+            _ => self.join.meet_residual(
+                residual,
+                &candidates.batch,
+                &self.build.row_columns,
+                pairs,
+            )?,
         };
         if self.join.returns_build_rows() {
             let matched = matched_rows(&self.build)?;
@@ -222,7 +225,8 @@ impl RowStream {
             UInt32Array::from(positions)
         };
         let pairs = (&UInt32Array::from(rows), &positions);
-        self.join.output(Some(batch), &self.build, pairs, None)
+        self.join
+            .output(Some(batch), &self.build.row_columns, pairs, None)
     }
 
     /// Ends the input. The last partition has to return build rows.
@@ -257,7 +261,7 @@ impl RowStream {
         let no_rows = UInt32Array::from(Vec::<u32>::new());
         let marks = wanted.is_none().then_some(&marks);
         self.join
-            .output(None, &self.build, (&no_rows, &positions), marks)
+            .output(None, &self.build.row_columns, (&no_rows, &positions), marks)
     }
 }
 
