@@ -337,6 +337,36 @@ async fn a_build_side_larger_than_memory() -> Result<()> {
     Ok(())
 }
 
+/// A few rows are compared with all rows of a large side in no order, which is not sorted for them.
+#[tokio::test(flavor = "multi_thread")]
+async fn few_rows_are_compared_with_many() -> Result<()> {
+    let (with, without) = (SessionContext::new(), SessionContext::new());
+    datafusion_rmq::register(&with);
+    set(&with, "rmq.row_joins", "always");
+    for ctx in [&with, &without] {
+        for table in [
+            "CREATE TABLE p AS SELECT value % 10 AS g, value * 7919 % 100003 AS k, value AS v FROM range(0, 70000)",
+            "CREATE TABLE q AS SELECT value % 11 AS g, value * 5000 AS k FROM range(0, 40)",
+        ] {
+            run(ctx, table).await?;
+        }
+    }
+    // A plan that does not know how few rows it has.
+    let q = "(SELECT q.* FROM range(0, 12) r JOIN q ON r.value = q.k / 5000) q";
+    for join in ["JOIN", "LEFT JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN"] {
+        for residual in ["", " AND p.v > 2 * q.k"] {
+            let columns = if join.len() > 9 { "q.*" } else { "q.*, p.v" };
+            let on = format!("p.g = q.g AND p.k BETWEEN q.k AND q.k + 500{residual}");
+            let sql = format!("SELECT {columns} FROM {q} {join} p ON {on}");
+            let plan = with.sql(&sql).await?.create_physical_plan().await?;
+            let found = collect(Arc::clone(&plan), with.task_ctx()).await?;
+            assert_eq!(metric(&plan, "nested_loop_rows"), 12, "{sql}");
+            assert_eq!(lines(&found), answer(&without, &sql).await?.0, "{sql}");
+        }
+    }
+    Ok(())
+}
+
 /// Expressions that fail are evaluated only for pairs in the range.
 #[tokio::test(flavor = "multi_thread")]
 async fn conditions_fail_only_for_pairs_in_the_range() -> Result<()> {
