@@ -170,6 +170,13 @@ impl RangeJoinExec {
         [&self.probe, &self.build]
     }
 
+    /// Whether the join makes something of single pairs of rows: it returns rows, or has a further condition on them. The spec alone does not describe
+    /// such a join.
+    #[must_use]
+    pub fn is_row_join(&self) -> bool {
+        self.row_join.is_some()
+    }
+
     /// Whether it returns rows of the build side, not only aggregates over them.
     pub(crate) fn returns_rows(&self) -> bool {
         self.returned_rows().is_some()

@@ -27,6 +27,9 @@ use rmq_engine::SearchHints;
 /// The position of a row of NULLs. No build side has as many rows.
 const NO_ROW: u32 = u32::MAX;
 
+/// The most build rows that are marked before other tasks may run: it takes about 1 ms.
+const MARKED_AT_ONCE: usize = 1 << 26;
+
 /// Joins a partition of the probe side.
 pub(crate) fn join_rows(
     partition: Arc<ProbePartition>,
@@ -156,9 +159,12 @@ impl RowStream {
         let Some(residual) = join.residual() else {
             if join.returns_build_rows() {
                 let matched = matched_rows(&self.build)?;
-                let ranges = candidates.ranges.iter().filter_map(range_of);
-                ranges.for_each(|range| matched.mark_range(range));
-                candidates.row = candidates.ranges.len();
+                let mut room = MARKED_AT_ONCE;
+                while room > 0 && !candidates.is_done() {
+                    let (_, positions, _) = candidates.next_positions(room);
+                    room = room.saturating_sub(positions.len().max(1));
+                    matched.mark_range(positions.start as usize..positions.end as usize);
+                }
                 return Ok(vec![]);
             }
             let limit = self.partition.batch_size;
