@@ -6,10 +6,10 @@
 //!
 //! | type | returns |
 //! |---|---|
-//! | Inner, Left | pairs, by probe row |
-//! | Right, Full | pairs, by probe row; then the build rows without a match |
-//! | LeftSemi, LeftAnti, LeftMark | probe rows |
-//! | RightSemi, RightAnti, RightMark | build rows, after the last probe row |
+//! | `Inner`, `Left` | pairs, by probe row |
+//! | `Right`, `Full` | pairs, by probe row; then the build rows without a match |
+//! | `LeftSemi`, `LeftAnti`, `LeftMark` | probe rows |
+//! | `RightSemi`, `RightAnti`, `RightMark` | build rows, after the last probe row |
 
 use std::sync::Arc;
 

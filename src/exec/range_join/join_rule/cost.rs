@@ -1,6 +1,8 @@
 //! Whether a hash join would compare many pairs of rows that have equal keys and are not in the range: the one case in which a range join is worth its
 //! sort, as a hash join is done with every pair at once where keys are nearly unique.
 
+#![expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -57,7 +59,7 @@ pub(crate) fn count_pairs(
         None => sample(probe, &probe_keys)?,
     };
     let equal_rows = match sampled {
-        Some(share) => Some(share * build_rows),
+        Some(share) => Some((share * build_rows).max(1.0)),
         None => {
             let distinct = [
                 distinct_keys(build, &build_keys),
@@ -215,7 +217,7 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
     Ok(Some(equal as f64 / pairs_of(chosen.len()).max(1) as f64))
 }
 
-/// A number that seems random, from SplitMix64: rows at one distance from each other may have the same keys.
+/// A number that seems random, by `SplitMix64`: rows at one distance from each other may have the same keys.
 fn scattered(i: usize) -> usize {
     let mut bits = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

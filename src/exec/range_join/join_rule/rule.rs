@@ -367,25 +367,27 @@ impl<'a> Oriented<'a> {
 
     /// The join as EXPLAIN shows it.
     fn label(&self) -> String {
-        let mut label = format!("type={}", self.join_type);
+        let mut parts = vec![format!("type={}", self.join_type)];
         if !self.on.is_empty() {
-            let on = self
-                .on
-                .iter()
-                .map(|(probe, build)| format!("({probe}, {build})"));
-            label += &format!(", on=[{}]", on.collect::<Vec<_>>().join(", "));
+            let on = self.on.iter();
+            let on = on.map(|(probe, build)| format!("({probe}, {build})"));
+            parts.push(format!("on=[{}]", on.collect::<Vec<_>>().join(", ")));
         }
-        let condition = &self.condition;
-        let interval = KeyInterval(&condition.bounds);
-        label += &format!(", range={} in {interval}", condition.key);
-        if let Some(residual) = &condition.residual {
-            label += &format!(", filter={}", residual.expression());
+        let RangeCondition {
+            key,
+            bounds,
+            residual,
+        } = &self.condition;
+        parts.push(format!("range={key} in {}", KeyInterval(bounds)));
+        if let Some(residual) = residual {
+            parts.push(format!("filter={}", residual.expression()));
         }
         let returned = match self.join_type {
             JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => "probe rows",
             JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => "build rows",
             _ => "rows",
         };
-        label + ", returns=" + returned
+        parts.push(format!("returns={returned}"));
+        parts.join(", ")
     }
 }

@@ -107,7 +107,7 @@ impl<'a> FirstMatches<'a> {
             let met = met.slice(first, candidates as usize);
             first += candidates as usize;
             if let Some(offset) = met.set_indices().next() {
-                let position = i64::from(undecided.start) + offset as i64;
+                let position = i64::from(undecided.start + number(offset));
                 self.found[undecided.row as usize] = (position, position);
                 continue;
             }
