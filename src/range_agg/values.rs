@@ -83,7 +83,7 @@ impl Values {
         let Some(order) = values.order.take() else {
             return Ok(values);
         };
-        let rows: usize = values.parts.iter().map(|part| part.len()).sum();
+        let rows: usize = values.parts.iter().map(Array::len).sum();
         let left_out = permutation.of_rows(0, rows).zip(0_u32..);
         let left_out = left_out.filter_map(|(position, row)| position.is_none().then_some(row));
         let order: Vec<u32> = order.iter().copied().chain(left_out).collect();

@@ -45,7 +45,7 @@ impl RowJoin {
     pub(crate) fn new(
         join_type: JoinType,
         residual: Option<JoinFilter>,
-        columns: Vec<ColumnIndex>,
+        columns: &[ColumnIndex],
         schema: SchemaRef,
     ) -> Self {
         let mut build_columns = vec![];
@@ -73,7 +73,7 @@ impl RowJoin {
                 Arc::clone(filter.schema()),
             )
         });
-        let columns = renumbered(&columns);
+        let columns = renumbered(columns);
         Self {
             join_type,
             residual,
@@ -104,7 +104,7 @@ impl RowJoin {
         Ok(Self::new(
             self.join_type,
             residual,
-            columns.map(raw).collect(),
+            &columns.map(raw).collect::<Vec<_>>(),
             schema,
         ))
     }
@@ -166,7 +166,6 @@ impl RowJoin {
     /// Whether the pairs of these probe rows and build positions meet the further condition. NULL is false. `build` has the columns of
     /// [`Self::row_columns`].
     pub(crate) fn meet_residual(
-        &self,
         filter: &JoinFilter,
         probe: &RecordBatch,
         build: &[Arc<Values>],

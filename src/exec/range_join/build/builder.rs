@@ -51,10 +51,10 @@ impl BuildSideBuilder {
         engine: RangeJoinEngine,
     ) -> Result<Self> {
         let schema = columns.schema(input_schema)?;
-        let store = if !columns.may_spill() {
-            None
-        } else {
+        let store = if columns.may_spill() {
             SpillStore::try_new(&schema, columns.num_equality_keys, &metrics, context)?
+        } else {
+            None
         };
         Ok(Self {
             columns,

@@ -47,6 +47,7 @@ impl CollectedColumn {
 
 /// What the aggregates need of one column.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "one for each structure")]
 pub(crate) struct ColumnNeeds {
     counts: bool,
     sums: bool,

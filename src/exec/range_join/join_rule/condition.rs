@@ -67,7 +67,7 @@ impl RangeCondition {
         for (conjunct, comparison) in conjuncts.into_iter().zip(comparisons) {
             match comparison {
                 Some(found) if found.key.as_ref() == key.as_ref() => {
-                    bounds.push((found.comparison, found.bound))
+                    bounds.push((found.comparison, found.bound));
                 }
                 _ => rest.push(Arc::clone(conjunct)),
             }

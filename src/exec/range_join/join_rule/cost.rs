@@ -139,9 +139,9 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
     let memory = loop {
         if let Some(filter) = plan.downcast_ref::<FilterExec>() {
             if let Some(projection) = filter.projection() {
-                columns
-                    .iter_mut()
-                    .for_each(|column| *column = projection[*column]);
+                for column in &mut columns {
+                    *column = projection[*column];
+                }
             }
             plan = filter.input();
         } else if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
@@ -162,9 +162,9 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
         return Ok(None);
     };
     if let Some(projection) = memory.projection() {
-        columns
-            .iter_mut()
-            .for_each(|column| *column = projection[*column]);
+        for column in &mut columns {
+            *column = projection[*column];
+        }
     }
     let batches: Vec<_> = memory
         .partitions()

@@ -86,6 +86,7 @@ impl PhysicalOptimizerRule for JoinToRangeJoin {
 const FEW_ROWS: usize = 16;
 
 /// A join with a filter, of either kind.
+#[expect(clippy::struct_field_names, reason = "the type of a join is called so")]
 struct Join<'a> {
     plan: &'a Arc<dyn ExecutionPlan>,
     left: &'a Arc<dyn ExecutionPlan>,
@@ -191,18 +192,13 @@ impl<'a> Oriented<'a> {
             left, right, on, ..
         } = *join;
         let is_flipped = probe_side == JoinSide::Right;
-        let (probe, build, on, filter, join_type) = if !is_flipped {
-            (
-                left,
-                right,
-                on.to_vec(),
-                join.filter.clone(),
-                join.join_type,
-            )
-        } else {
+        let (probe, build, on, filter, join_type) = if is_flipped {
             let flipped = on.iter().map(|(l, r)| (Arc::clone(r), Arc::clone(l)));
             let (filter, join_type) = (join.filter.swap(), join.join_type.swap());
             (right, left, flipped.collect(), filter, join_type)
+        } else {
+            let (filter, join_type) = (join.filter.clone(), join.join_type);
+            (left, right, on.to_vec(), filter, join_type)
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let Some(condition) = RangeCondition::find(&filter, &probe_schema, &build_schema)? else {
@@ -326,7 +322,7 @@ impl<'a> Oriented<'a> {
             aggregates: vec![],
             metadata: schema.metadata().clone().into_iter().collect(),
         };
-        let row_join = RowJoin::new(join_type, condition.residual, columns.clone(), schema);
+        let row_join = RowJoin::new(join_type, condition.residual, &columns, schema);
         let (probe, build) = (Arc::clone(probe), Arc::clone(build));
         if !row_join.returns_probe_rows() {
             let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label)?;

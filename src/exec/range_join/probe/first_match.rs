@@ -16,7 +16,6 @@ const FIRST_CANDIDATES: usize = 4;
 
 /// The search for the first match of each row of a probe batch.
 pub(crate) struct FirstMatches<'a> {
-    join: &'a RowJoin,
     residual: &'a JoinFilter,
     batch: &'a RecordBatch,
     build: &'a BuildSide,
@@ -45,7 +44,6 @@ const EMPTY: (i64, i64) = (0, -1);
 impl<'a> FirstMatches<'a> {
     /// The search in these ranges of the rows of `batch`.
     pub(crate) fn new(
-        join: &'a RowJoin,
         residual: &'a JoinFilter,
         batch: &'a RecordBatch,
         build: &'a BuildSide,
@@ -60,7 +58,6 @@ impl<'a> FirstMatches<'a> {
         let mut undecided: Vec<_> = undecided.collect();
         undecided.reverse();
         Self {
-            join,
             residual,
             batch,
             build,
@@ -99,8 +96,7 @@ impl<'a> FirstMatches<'a> {
         }
         let pairs = (&UInt32Array::from(rows), &UInt32Array::from(positions));
         let met =
-            self.join
-                .meet_residual(self.residual, self.batch, &self.build.row_columns, pairs)?;
+            RowJoin::meet_residual(self.residual, self.batch, &self.build.row_columns, pairs)?;
         let met = met.values();
         let mut first = 0;
         for (mut undecided, candidates) in slice {

@@ -135,11 +135,10 @@ impl ProbePartition {
         build: &'a BuildSide,
         ranges: &Ranges,
     ) -> Option<FirstMatches<'a>> {
-        let join = self.row_join.as_ref()?;
-        let residual = join.residual()?;
+        let residual = self.row_join.as_ref()?.residual()?;
         let slice_rows = self.batch_size;
         Some(FirstMatches::new(
-            join, residual, batch, build, ranges, slice_rows,
+            residual, batch, build, ranges, slice_rows,
         ))
     }
 

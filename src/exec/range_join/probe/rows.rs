@@ -39,8 +39,8 @@ pub(crate) fn join_rows(
 ) -> BoxStream<'static, Result<RecordBatch>> {
     let fields = partition.schema.fields();
     // Concatenating dictionaries whose keys are too narrow for the values of all batches fails or panics in Arrow.
-    let coalesces = partition.is_bounded && !fields.iter().any(|f| has_few_keys(f.data_type()));
-    let coalescer = coalesces.then(|| {
+    let merges = partition.is_bounded && !fields.iter().any(|f| has_few_keys(f.data_type()));
+    let coalescer = merges.then(|| {
         let size = partition.batch_size;
         let coalescer = BatchCoalescer::new(Arc::clone(&partition.schema), size);
         coalescer.with_biggest_coalesce_batch_size(Some(size / 2))
@@ -87,8 +87,8 @@ impl RowStream {
     /// The next batch of rows.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            let coalesced = self.coalescer.as_mut();
-            let ready = coalesced.and_then(BatchCoalescer::next_completed_batch);
+            let merged = self.coalescer.as_mut();
+            let ready = merged.and_then(BatchCoalescer::next_completed_batch);
             if let Some(batch) = ready.or_else(|| self.ready.pop_front()) {
                 return Ok(Some(batch.record_output(&self.partition.metrics.baseline)));
             }
@@ -182,12 +182,9 @@ impl RowStream {
         let pairs = (&rows, &positions);
         let met = match rows.len() {
             0 => BooleanArray::from(Vec::<bool>::new()),
-            _ => self.join.meet_residual(
-                residual,
-                &candidates.batch,
-                &self.build.row_columns,
-                pairs,
-            )?,
+            _ => {
+                RowJoin::meet_residual(residual, &candidates.batch, &self.build.row_columns, pairs)?
+            }
         };
         if self.join.returns_build_rows() {
             let matched = matched_rows(&self.build)?;
