@@ -72,7 +72,7 @@ mod session;
 mod sorted;
 mod table_functions;
 
-pub use common::options::{ByteSize, DeviceList, EngineChoice, RmqOptions};
+pub use common::options::{ByteSize, DeviceList, EngineChoice, RmqOptions, RowJoins};
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
 pub use planner::query_planning::QueryPlanning;
@@ -83,7 +83,8 @@ pub use session::{SessionStateBuilderExt, register, register_keeping_query_plann
 /// The physical operators.
 ///
 /// A serialized plan can carry a [`RangeJoinExec`](physical_plan::RangeJoinExec) as its spec, its label and its children, from which
-/// [`plan_range_join`](physical_plan::plan_range_join) makes it again, and a [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or
+/// [`plan_range_join`](physical_plan::plan_range_join) makes it again, unless it [is a row join](physical_plan::RangeJoinExec::is_row_join): a session that
+/// serializes physical plans sets `rmq.row_joins` to `never`. It can carry a [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or
 /// [`ReplayExec`](physical_plan::ReplayExec) as its child. A [`RangeLookupExec`](physical_plan::RangeLookupExec) and a
 /// [`PrepareIndexesExec`](physical_plan::PrepareIndexesExec) share tables and indexes with the other operators of their query; serialize their logical
 /// nodes instead and plan them where they run.
@@ -101,16 +102,19 @@ pub mod physical_plan {
 ///
 /// 1. [`CheckFrameCalls`](optimizer::CheckFrameCalls), an analyzer rule.
 /// 2. [`RangeCallToLookup`](optimizer::RangeCallToLookup), the first optimizer rule and once more at the end.
-/// 3. [`SubqueryToRangeJoin`](optimizer::SubqueryToRangeJoin) and [`LateralToRangeJoin`](optimizer::LateralToRangeJoin), before DataFusion
+/// 3. [`ExistsToCounts`](optimizer::ExistsToCounts), [`SubqueryToRangeJoin`](optimizer::SubqueryToRangeJoin) and [`LateralToRangeJoin`](optimizer::LateralToRangeJoin), before DataFusion
 ///    decorrelates subqueries.
 /// 4. [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin), the last optimizer rule.
-/// 5. [`KeepRowOrder`](optimizer::KeepRowOrder) and [`ShowRowOrder`](optimizer::ShowRowOrder), the physical rules around `EnsureRequirements`.
+/// 5. [`JoinToRangeJoin`](optimizer::JoinToRangeJoin), a physical rule, before
+///    [`KeepRowOrder`](optimizer::KeepRowOrder) and [`ShowRowOrder`](optimizer::ShowRowOrder), the physical rules around `EnsureRequirements`.
 /// 6. [`UseUniqueGroups`](optimizer::UseUniqueGroups), the last physical rule.
 pub mod optimizer {
+    pub use crate::exec::range_join::join_rule::rule::JoinToRangeJoin;
     pub use crate::exec::range_join::row_order::{KeepRowOrder, ShowRowOrder};
     pub use crate::exec::unique_groups::rule::UseUniqueGroups;
     pub use crate::rewrite::range_call::frame_call::CheckFrameCalls;
     pub use crate::rewrite::range_call::scalar_call::RangeCallToLookup;
+    pub use crate::rewrite::range_join::exists::ExistsToCounts;
     pub use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
     pub use crate::rewrite::range_join::lateral::LateralToRangeJoin;
     pub use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;

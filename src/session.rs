@@ -16,6 +16,7 @@ use datafusion::prelude::SessionContext;
 use crate::common::column_ref::Names;
 use crate::common::options::RmqOptions;
 use crate::common::range_function::RangeFunction;
+use crate::exec::range_join::join_rule::rule::JoinToRangeJoin;
 use crate::exec::range_join::row_order::{KeepRowOrder, ShowRowOrder};
 use crate::exec::unique_groups::rule::UseUniqueGroups;
 use crate::expr::frame_udf::FrameUdf;
@@ -25,6 +26,7 @@ use crate::planner::query_planner::RmqQueryPlanner;
 use crate::planner::registration::Registration;
 use crate::rewrite::range_call::frame_call::CheckFrameCalls;
 use crate::rewrite::range_call::scalar_call::RangeCallToLookup;
+use crate::rewrite::range_join::exists::ExistsToCounts;
 use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
 use crate::rewrite::range_join::lateral::LateralToRangeJoin;
 use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
@@ -144,6 +146,7 @@ fn register_in(
 fn is_ours(rule: &str) -> bool {
     let ours = [
         RangeCallToLookup.name(),
+        ExistsToCounts.name(),
         SubqueryToRangeJoin.name(),
         LateralToRangeJoin.name(),
         GroupedJoinToRangeJoin.name(),
@@ -156,8 +159,9 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     // First, because other rules fold literal bounds and drop an ORDER BY in a first argument.
     optimizer.rules.insert(0, Arc::new(RangeCallToLookup));
     // Before DataFusion's rules for correlated subqueries, which reject correlation by a range or leave it to fail.
-    optimizer.rules.insert(1, Arc::new(SubqueryToRangeJoin));
-    optimizer.rules.insert(2, Arc::new(LateralToRangeJoin));
+    optimizer.rules.insert(1, Arc::new(ExistsToCounts));
+    optimizer.rules.insert(2, Arc::new(SubqueryToRangeJoin));
+    optimizer.rules.insert(3, Arc::new(LateralToRangeJoin));
     // Again after IN and EXISTS have become columns of joins, for the branches of a CASE with such conditions.
     let is_decorrelated = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
         rule.name() == "decorrelate_predicate_subquery"
@@ -172,9 +176,10 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     optimizer
 }
 
-/// Adds the rules for physical plans: two around the rule that repartitions inputs, and one at the end.
+/// Adds the rules for physical plans: two before the rule that repartitions inputs, one after it, and one at the end.
 fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
     let ours = [
+        JoinToRangeJoin.name(),
         KeepRowOrder.name(),
         ShowRowOrder.name(),
         UseUniqueGroups.name(),
@@ -184,8 +189,9 @@ fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
     let repartition = EnsureRequirements::new();
     let mut rules = optimizer.rules.iter();
     if let Some(index) = rules.position(|rule| rule.name() == repartition.name()) {
-        optimizer.rules.insert(index, Arc::new(KeepRowOrder));
-        optimizer.rules.insert(index + 2, Arc::new(ShowRowOrder));
+        optimizer.rules.insert(index, Arc::new(JoinToRangeJoin));
+        optimizer.rules.insert(index + 1, Arc::new(KeepRowOrder));
+        optimizer.rules.insert(index + 3, Arc::new(ShowRowOrder));
     }
     optimizer.rules.push(Arc::new(UseUniqueGroups));
     optimizer

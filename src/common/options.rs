@@ -40,6 +40,8 @@ pub struct RmqOptions {
     pub devices: DeviceList,
     /// The maximum memory of indexes on each device; `None` uses most of the free memory.
     pub device_memory_limit: Option<ByteSize>,
+    /// Whether joins over a range that return rows, and EXISTS over a range, become range joins. Needs `rewrite`.
+    pub row_joins: RowJoins,
 }
 
 impl Default for RmqOptions {
@@ -52,12 +54,13 @@ impl Default for RmqOptions {
             build_threads: 0,
             devices: DeviceList(vec![0]),
             device_memory_limit: None,
+            row_joins: RowJoins::Auto,
         }
     }
 }
 
 /// The description of each option in `information_schema.df_settings`.
-const HELP: [(&str, &str); 7] = [
+const HELP: [(&str, &str); 8] = [
     (
         "rmq.engine",
         "Which engine answers ranges: 'cpu', 'cuda' for NVIDIA GPUs, or 'auto', which takes the one that should be done first",
@@ -89,6 +92,11 @@ const HELP: [(&str, &str); 7] = [
         "rmq.device_memory_limit",
         "The most memory of each CUDA device that indexes may take: bytes, or with a unit K, M, G or T; '' for most of what is \
          free. Over it the least recently used go",
+    ),
+    (
+        "rmq.row_joins",
+        "Whether joins over a range that return rows, and EXISTS over a range, become range joins: 'auto', where DataFusion would \
+         compare many pairs of rows, 'always' where they can, or 'never'",
     ),
 ];
 
@@ -125,6 +133,7 @@ impl ExtensionOptions for RmqOptions {
                     )?),
                 }
             }
+            "row_joins" => self.row_joins = value.parse()?,
             _ => {
                 let known = HELP.map(|(name, _)| name).join(", ");
                 return config_err!("there is no option rmq.{key}; there are {known}");
@@ -143,6 +152,7 @@ impl ExtensionOptions for RmqOptions {
             self.devices.to_string(),
             self.device_memory_limit
                 .map_or(String::new(), |limit| limit.to_string()),
+            self.row_joins.to_string(),
         ];
         let entry = |((key, description), value): ((&str, &'static str), String)| ConfigEntry {
             key: key.to_string(),
@@ -221,6 +231,42 @@ impl Display for EngineChoice {
             Self::Auto => "auto",
             Self::Cpu => "cpu",
             Self::Cuda => "cuda",
+        })
+    }
+}
+
+/// Which joins over a range that return rows become range joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum RowJoins {
+    /// Those for which DataFusion would compare many pairs of rows, as far as is known.
+    #[default]
+    Auto,
+    /// All that can.
+    Always,
+    /// None.
+    Never,
+}
+
+impl FromStr for RowJoins {
+    type Err = DataFusionError;
+
+    fn from_str(s: &str) -> Result<Self> {
+        match s.to_ascii_lowercase().as_str() {
+            "auto" => Ok(Self::Auto),
+            "always" => Ok(Self::Always),
+            "never" => Ok(Self::Never),
+            _ => config_err!("rmq.row_joins = '{s}': expected 'auto', 'always' or 'never'"),
+        }
+    }
+}
+
+impl Display for RowJoins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Always => "always",
+            Self::Never => "never",
         })
     }
 }

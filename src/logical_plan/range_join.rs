@@ -64,6 +64,20 @@ pub enum Unmatched {
     Drop,
     /// It is kept, as by a left join: counts are 0, other aggregates NULL.
     Keep,
+    /// Only such rows are kept, as by an anti join.
+    Only,
+}
+
+impl Unmatched {
+    /// Whether a probe row is in the output, by whether it has a match.
+    #[must_use]
+    pub fn keeps(self, has_match: bool) -> bool {
+        match self {
+            Self::Drop => has_match,
+            Self::Keep => true,
+            Self::Only => !has_match,
+        }
+    }
 }
 
 /// One aggregate over the matching rows.
@@ -295,6 +309,7 @@ impl Display for RangeJoinSpec<Expr> {
         let kind = match self.unmatched {
             Unmatched::Drop => "Inner",
             Unmatched::Keep => "Left",
+            Unmatched::Only => "LeftAnti",
         };
         write!(f, "type={kind}")?;
         if !self.on.is_empty() {
@@ -304,7 +319,7 @@ impl Display for RangeJoinSpec<Expr> {
             });
             write!(f, ", on=[{}]", on.collect::<Vec<_>>().join(", "))?;
         }
-        write!(f, ", range={} in {}", self.key, Interval(&self.bounds))?;
+        write!(f, ", range={} in {}", self.key, KeyInterval(&self.bounds))?;
         if self.prevailing {
             f.write_str(" include prevailing")?;
         }
@@ -340,9 +355,9 @@ fn operator(comparison: Comparison) -> &'static str {
 }
 
 /// Bounds as an interval, `[q.a, q.b)`. Several lower bounds are shown as their greatest, several upper ones as their least.
-struct Interval<'a>(&'a [(Comparison, Expr)]);
+pub(crate) struct KeyInterval<'a, E>(pub(crate) &'a [(Comparison, E)]);
 
-impl Display for Interval<'_> {
+impl<E: Display> Display for KeyInterval<'_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let end = |lower: bool, tightest: &str| {
             let bounds: Vec<_> = self

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, UInt64Array, new_empty_array};
+use arrow::array::{Array, ArrayRef, AsArray, UInt32Array, UInt64Array, new_empty_array};
 use arrow::compute::{concat, take};
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
@@ -10,6 +10,7 @@ use datafusion::common::Result;
 
 use crate::common::array_bytes::arrays_bytes;
 use crate::common::dictionaries::{has_few_keys, number_of_keys, select, with_room};
+use crate::common::errors::engine_error;
 use crate::common::workers::Workers;
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::cpu::HugePageBuf;
@@ -61,7 +62,7 @@ impl Values {
     }
 
     /// The values of a column, each at its position.
-    pub(crate) fn sorted(values: ArrayRef) -> Self {
+    pub(crate) fn by_position(values: ArrayRef) -> Self {
         Self::new(vec![values], None)
     }
 
@@ -78,9 +79,45 @@ impl Values {
         }
     }
 
+    /// The values in sorted order, for callers that take most of them. Rows that the permutation leaves out are at the positions after all others.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub(crate) fn sorted(
+        chunks: &[ArrayRef],
+        data_type: &DataType,
+        permutation: &RowPermutation,
+        workers: Workers,
+    ) -> Result<Self> {
+        let mut values = Self::of(chunks, data_type, permutation, workers)?;
+        let Some(order) = values.order.take() else {
+            return Ok(values);
+        };
+        let rows: usize = values.parts.iter().map(Array::len).sum();
+        let left_out = permutation.of_rows(0, rows).zip(0_u32..);
+        let left_out = left_out.filter_map(|(position, row)| position.is_none().then_some(row));
+        let order: Vec<u32> = order.iter().copied().chain(left_out).collect();
+        if let [whole] = values.parts.as_mut_slice() {
+            *whole = take(whole, &UInt32Array::from(order), None)?;
+        } else {
+            let mut all = HugePageBuf::zeroed(order.len()).map_err(engine_error)?;
+            all.copy_from_slice(&order);
+            values.order = Some(Arc::new(all));
+        }
+        Ok(values)
+    }
+
     /// Bytes of the values, the permutation not included.
     pub(crate) fn bytes(&self) -> usize {
         arrays_bytes(&self.parts)
+    }
+
+    /// Takes the values at these positions, NULL for NULL, in the [roomy](crate::common::dictionaries::roomy_type) type.
+    pub(crate) fn take(&self, positions: &UInt32Array) -> Result<ArrayRef> {
+        match (self.parts.as_slice(), &self.order) {
+            ([whole], None) => with_room(&take(whole, positions, None)?),
+            _ => self.at(positions.iter().map(|position| position.map(i64::from))),
+        }
     }
 
     /// Takes the values at these positions, NULL for `None`, in the [roomy](crate::common::dictionaries::roomy_type) type.
@@ -149,6 +186,16 @@ mod tests {
             let expected: ArrayRef = Arc::new(expected.collect::<StringArray>());
             assert_eq!(&whole.at(positions()).unwrap(), &expected);
             assert_eq!(&parts.at(positions()).unwrap(), &expected);
+            let sorted = Values::sorted(&chunks, &DataType::Utf8, &permutation).unwrap();
+            let positions = positions().map(|p| p.map(|p| u32::try_from(p).unwrap()));
+            let taken = sorted.take(&positions.collect()).unwrap();
+            assert_eq!(&taken, &expected);
+            if let Some(order) = order {
+                let left_out = (0..12).filter(|row| !order.contains(row));
+                let left_out = left_out.map(|row| text(row as usize));
+                let left_out: ArrayRef = Arc::new(left_out.collect::<StringArray>());
+                assert_eq!(&sorted.take(&vec![10, 11].into()).unwrap(), &left_out);
+            }
         }
     }
 }

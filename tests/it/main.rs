@@ -14,6 +14,7 @@ mod range_join;
 mod range_join_devices;
 mod reasons;
 mod robustness;
+mod row_joins;
 mod runs;
 mod spilling;
 mod sql_files;

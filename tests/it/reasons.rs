@@ -96,6 +96,23 @@ async fn the_log_has_the_reason_for_each_rejection() {
             "SELECT q.id, x.m FROM q CROSS JOIN LATERAL (SELECT median(v + q.a) AS m FROM p WHERE k BETWEEN q.a AND q.b) AS x".into(),
             "not of the columns of one side",
         ),
+        // Joins that return rows.
+        (
+            "SELECT * FROM p x JOIN p ON p.k = x.k AND p.j BETWEEN x.j - 1 AND x.j".into(),
+            "only about 1.0 rows have the keys",
+        ),
+        (
+            "SELECT * FROM p x JOIN p ON p.k = x.k AND p.j > x.j".into(),
+            "a range with one end",
+        ),
+        (
+            "SELECT * FROM p x JOIN p ON p.k > x.k AND p.v < x.v * random()".into(),
+            "another each time",
+        ),
+        (
+            "SELECT * FROM p x JOIN p ON p.k + x.k > 3".into(),
+            "there is no range",
+        ),
     ];
     for (sql, reason) in &reasons {
         let lines = log_of(&ctx, sql).await;

@@ -25,7 +25,8 @@ pub(crate) fn exact(rows: &Precision<usize>) -> Option<usize> {
     }
 }
 
-fn statistics(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<Statistics>> {
+/// The statistics of a plan, if it has any.
+pub(crate) fn statistics(plan: &Arc<dyn ExecutionPlan>) -> Option<Arc<Statistics>> {
     let statistics = StatisticsContext::new().compute(plan.as_ref(), &StatisticsArgs::new());
     statistics.ok()
 }

@@ -7,10 +7,13 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
+use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
+use rmq_engine::Comparison;
 
-/// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates ("values").
+/// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates and the columns of which single
+/// rows are taken ("values").
 #[derive(Debug, Clone)]
 pub(crate) struct BuildColumns {
     expressions: Vec<PhysicalExprRef>,
@@ -20,12 +23,27 @@ pub(crate) struct BuildColumns {
     pub(crate) aggregates: Vec<(AggregateKind, Vec<usize>)>,
     /// The function of each aggregate that an accumulator computes.
     pub(crate) calls: Vec<Option<Arc<AccumulatorCall>>>,
+    /// The columns of which single rows are taken, as indexes among the values.
+    pub(crate) row_columns: Vec<usize>,
+    /// Whether the join returns single rows of the build side.
+    pub(crate) returns_rows: bool,
+    /// Whether it is marked which rows have matched.
+    pub(crate) marks_rows: bool,
+    /// How the range key compares with each bound.
+    pub(crate) comparisons: Vec<Comparison>,
     /// Whether a window begins with the last row at or before its lower bound.
     pub(crate) prevailing: bool,
 }
 
 impl BuildColumns {
-    pub(crate) fn from_spec(spec: &RangeJoinSpec<PhysicalExprRef>) -> Self {
+    /// The columns for a join of `build`, an input of this schema, which makes `row_join` of single pairs.
+    pub(crate) fn new(
+        spec: &RangeJoinSpec<PhysicalExprRef>,
+        row_join: Option<&RowJoin>,
+        build: &Schema,
+    ) -> Self {
+        let row_columns = row_join.map_or_else(Vec::new, |join| join.row_columns(build));
+        let row_join = row_join.filter(|join| !join.returns_probe_rows());
         let mut values: Vec<PhysicalExprRef> = vec![];
         let mut value_index = |value: &PhysicalExprRef| {
             let known = values.iter().position(|v| v.as_ref() == value.as_ref());
@@ -39,6 +57,7 @@ impl BuildColumns {
             (aggregate.function, arguments)
         });
         let aggregates = aggregates.collect();
+        let row_columns = row_columns.iter().map(&mut value_index).collect();
         let equality_keys = spec.on.iter().map(|(_, build)| build);
         let expressions = equality_keys.chain([&spec.key]).cloned().chain(values);
         Self {
@@ -46,6 +65,14 @@ impl BuildColumns {
             num_equality_keys: spec.on.len(),
             aggregates,
             calls: spec.aggregates.iter().map(|a| a.call.clone()).collect(),
+            row_columns,
+            returns_rows: row_join.is_some(),
+            marks_rows: row_join.is_some_and(RowJoin::marks_build_rows),
+            comparisons: spec
+                .bounds
+                .iter()
+                .map(|(comparison, _)| *comparison)
+                .collect(),
             prevailing: spec.prevailing,
         }
     }
@@ -53,6 +80,12 @@ impl BuildColumns {
     /// The first aggregate that an accumulator computes.
     pub(crate) fn accumulated(&self) -> Option<&AccumulatorCall> {
         self.calls.iter().flatten().next().map(AsRef::as_ref)
+    }
+
+    /// Whether the build side may be spilled. Not if the prevailing row of a window may be in another spill run than the window, if accumulators read
+    /// all rows of a range, or if rows of all runs are returned in the order of the probe side.
+    pub(crate) fn may_spill(&self) -> bool {
+        !self.prevailing && !self.returns_rows && self.accumulated().is_none()
     }
 
     /// The same columns with other aggregates, none of which an accumulator computes.

@@ -36,6 +36,19 @@ pub(crate) struct RangeJoinEngine {
 }
 
 impl RangeJoinEngine {
+    /// The engine of a join that needs no index: the CPU.
+    pub(crate) fn cpu() -> Self {
+        Self {
+            catalog: Arc::default(),
+            value_bytes: None,
+            key_bytes: 0,
+            probe_rows: None,
+            partitions: 1,
+            planned: Some(Decision::cpu("")),
+            executed: Arc::default(),
+        }
+    }
+
     /// Plans the engine of a join of these inputs.
     ///
     /// # Errors

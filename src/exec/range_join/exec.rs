@@ -11,6 +11,8 @@
 //!       p                                         p                              build side
 //! ```
 //!
+//! A join that returns rows, and EXISTS and IN, become a `RangeJoinExec` by a physical rule (`join_rule`).
+//!
 //! A correlated scalar subquery or a lateral join with an aggregate becomes a `RangeJoinExec` without the `AggregateExec`.
 //!
 //! # Algorithm
@@ -34,6 +36,9 @@
 //!
 //! # Variants
 //!
+//! - A join that returns rows (`row_join`) takes the pairs of each range instead of step 5, one batch at a time, and evaluates a further condition on
+//!   them (`probe::rows`): O(pairs). One that needs to know only whether a row has a match looks for the first one (`probe::first_match`). If the
+//!   output depends on which build rows have matched, these are marked, and the partition that ends last returns build rows, in no defined order.
 //! - On devices, the keys and the indexes are copied to all devices after step 2, and steps 4 and 5 run there on coalesced batches
 //!   (`probe::on_devices`). A device that fails is replaced by the CPU unless `rmq.engine = 'cuda'`.
 //! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps 2 to 5
@@ -45,8 +50,9 @@
 //! the values or indexes that the aggregates need, and what they scan are kept. If the pool is limited and has no more memory, and the disk manager
 //! allows it, the build side is written to disk in runs that can each be built in the memory that was granted (`spill`). Every run is then read,
 //! built and probed in turn, in one scan for the buffered rows of all partitions, and the partial aggregates are merged (`probe::spilled`). A build
-//! side with prevailing rows, or with aggregates that read the rows of ranges, is never spilled.
+//! side with prevailing rows, with aggregates that read the rows of ranges, or of which rows are returned, is never spilled.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -55,11 +61,18 @@ use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{Distribution, PhysicalExpr, PhysicalExprRef};
-use datafusion::physical_plan::execution_plan::{
-    CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
+use datafusion::physical_expr::projection::ProjectionMapping;
+use datafusion::physical_expr::{
+    Distribution, EquivalenceProperties, Partitioning, PhysicalExpr, PhysicalExprRef,
 };
+use datafusion::physical_plan::execution_plan::{
+    CardinalityEffect, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
+};
+use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
+use datafusion::physical_plan::projection::{
+    EmbeddedProjection, ProjectionExec, try_embed_projection,
+};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties,
@@ -76,16 +89,19 @@ use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::prepared::{PreparedBuild, ProbeShape};
 use crate::exec::range_join::probe::stream::join_stream;
+use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 
-/// Returns the rows of the probe side, each with aggregates over the build rows that match it. Keeps the order and the partitions of the probe
-/// side. The build side is collected, sorted and indexed once, on disk if it exceeds the memory: O((N + Q) log N) for N build rows and Q probe
+/// Returns the rows of the probe side, each with aggregates over the build rows that match it, or the rows that match, or the rows of one side by
+/// whether they match. Keeps the order and the partitions of the probe side, unless build rows are returned by whether they match. The build side is collected, sorted and indexed once, on disk if it exceeds the memory: O((N + Q) log N) for N build rows and Q probe
 /// rows.
 #[derive(Debug)]
 pub struct RangeJoinExec {
     probe: Arc<dyn ExecutionPlan>,
     build: Arc<dyn ExecutionPlan>,
     spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+    /// What is made of single pairs, if anything.
+    row_join: Option<Arc<RowJoin>>,
     /// The join as the query names its columns.
     label: String,
     engine: RangeJoinEngine,
@@ -104,7 +120,26 @@ impl RangeJoinExec {
         engine: RangeJoinEngine,
     ) -> Result<Self> {
         let spec = with_fast_bounds(spec, &probe.schema());
-        Self::with_spec(probe, build, Arc::new(spec), label, engine)
+        Self::with_spec(probe, build, Arc::new(spec), None, label, engine)
+    }
+
+    /// A join that makes `row_join` of single pairs. It runs on the CPU.
+    pub(crate) fn try_new_row_join(
+        probe: Arc<dyn ExecutionPlan>,
+        build: Arc<dyn ExecutionPlan>,
+        spec: RangeJoinSpec<PhysicalExprRef>,
+        row_join: RowJoin,
+        label: String,
+    ) -> Result<Self> {
+        let spec = Arc::new(with_fast_bounds(spec, &probe.schema()));
+        let engine = RangeJoinEngine::cpu();
+        Self::with_spec(probe, build, spec, Some(Arc::new(row_join)), label, engine)
+    }
+
+    /// What is made of single pairs, if rows and not only aggregates are returned.
+    fn returned_rows(&self) -> Option<&Arc<RowJoin>> {
+        let row_join = self.row_join.as_ref();
+        row_join.filter(|join| !join.returns_probe_rows())
     }
 
     /// The side whose rows are kept.
@@ -136,25 +171,47 @@ impl RangeJoinExec {
         [&self.probe, &self.build]
     }
 
+    /// Whether the join makes something of single pairs of rows: it returns rows, or has a further condition on them. The spec alone does not describe
+    /// such a join.
+    #[must_use]
+    pub fn is_row_join(&self) -> bool {
+        self.row_join.is_some()
+    }
+
+    /// Whether it returns rows of the build side, not only aggregates over them.
+    pub(crate) fn returns_rows(&self) -> bool {
+        self.returned_rows().is_some()
+    }
+
     /// Whether the result depends on the order of build rows with equal keys.
     pub(crate) fn row_order_matters(&self) -> bool {
-        BuildColumns::from_spec(&self.spec).row_order_matters()
+        self.build_columns().row_order_matters()
+    }
+
+    /// The columns of the build side that the join reads.
+    fn build_columns(&self) -> BuildColumns {
+        BuildColumns::new(&self.spec, self.row_join.as_deref(), &self.build.schema())
     }
 
     fn with_spec(
         probe: Arc<dyn ExecutionPlan>,
         build: Arc<dyn ExecutionPlan>,
         spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
+        row_join: Option<Arc<RowJoin>>,
         label: String,
         engine: RangeJoinEngine,
     ) -> Result<Self> {
         let outputs = spec.aggregates.iter().map(RangeAggregate::field);
         let metadata = spec.metadata.clone().into_iter().collect();
-        let properties = properties_with(probe.as_ref(), outputs, metadata)?;
+        let properties = match &row_join {
+            Some(join) if !join.returns_probe_rows() => row_properties(&probe, &build, join)?,
+            _ => properties_with(probe.as_ref(), outputs, metadata)?,
+        };
         Ok(Self {
             probe,
             build,
             spec,
+            row_join,
             label,
             engine,
             properties,
@@ -175,6 +232,53 @@ fn with_fast_bounds(
         }
     }
     spec
+}
+
+/// The properties of an operator that returns rows of both sides. Pairs have the order and the partitions of the probe side; no order is defined if
+/// build rows come after them.
+fn row_properties(
+    probe: &Arc<dyn ExecutionPlan>,
+    build: &Arc<dyn ExecutionPlan>,
+    join: &RowJoin,
+) -> Result<Arc<PlanProperties>> {
+    let known = probe.properties();
+    let schema = Arc::clone(join.schema());
+    let columns = join.column_indices(probe.schema().fields().len());
+    let (Some(columns), false) = (columns, join.marks_build_rows()) else {
+        let partitions = known.output_partitioning().partition_count();
+        return Ok(Arc::new(PlanProperties::new(
+            EquivalenceProperties::new(schema),
+            Partitioning::UnknownPartitioning(partitions),
+            EmissionType::Both,
+            known.boundedness,
+        )));
+    };
+    // The columns of the probe side keep their indices among all, so its equivalences remain valid.
+    let build_schema = build.schema();
+    let build_fields = build_schema.fields().iter().map(|f| f.as_ref().clone());
+    let all = properties_with(probe.as_ref(), build_fields, HashMap::new())?;
+    let all_schema = all.equivalence_properties().schema();
+    let mapping = ProjectionMapping::from_indices(&columns, all_schema)?;
+    let equivalences = all.equivalence_properties();
+    let partitioning = all.output_partitioning().project(&mapping, equivalences);
+    Ok(Arc::new(PlanProperties::new(
+        equivalences.project(&mapping, schema),
+        partitioning,
+        known.emission_type,
+        known.boundedness,
+    )))
+}
+
+impl EmbeddedProjection for RangeJoinExec {
+    fn with_projection(&self, projection: Option<Vec<usize>>) -> Result<Self> {
+        let row_join = match (&self.row_join, projection) {
+            (Some(join), Some(columns)) => Some(Arc::new(join.project(&columns)?)),
+            (row_join, _) => row_join.clone(),
+        };
+        let (probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
+        let (spec, label) = (Arc::clone(&self.spec), self.label.clone());
+        Self::with_spec(probe, build, spec, row_join, label, self.engine.clone())
+    }
 }
 
 impl DisplayAs for RangeJoinExec {
@@ -213,13 +317,25 @@ impl ExecutionPlan for RangeJoinExec {
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
-        vec![true, false]
+        let keeps_order = |join: &Arc<RowJoin>| !join.marks_build_rows();
+        vec![self.returned_rows().is_none_or(keeps_order), false]
     }
 
     fn cardinality_effect(&self) -> CardinalityEffect {
         match self.spec.unmatched {
+            _ if self.returned_rows().is_some() => CardinalityEffect::Unknown,
             Unmatched::Keep => CardinalityEffect::Equal,
-            Unmatched::Drop => CardinalityEffect::LowerEqual,
+            Unmatched::Drop | Unmatched::Only => CardinalityEffect::LowerEqual,
+        }
+    }
+
+    fn try_swapping_with_projection(
+        &self,
+        projection: &ProjectionExec,
+    ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        match self.returned_rows() {
+            Some(_) => try_embed_projection(projection, self),
+            None => Ok(None),
         }
     }
 
@@ -228,7 +344,9 @@ impl ExecutionPlan for RangeJoinExec {
         f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
         let mut next = TreeNodeRecursion::Continue;
-        for expression in self.spec.expressions() {
+        let residual = self.row_join.as_ref().and_then(|join| join.residual());
+        let residual = residual.map(JoinFilter::expression);
+        for expression in self.spec.expressions().chain(residual) {
             next = next.visit_sibling(|| f(expression))?;
         }
         Ok(next)
@@ -242,12 +360,13 @@ impl ExecutionPlan for RangeJoinExec {
         let [probe, build] = <[_; 2]>::try_from(children)
             .or_else(|c: Vec<_>| internal_err!("RangeJoinExec has two inputs, not {}", c.len()))?;
         let (spec, label) = (Arc::clone(&self.spec), self.label.clone());
-        let engine = self.engine.clone();
+        let (row_join, engine) = (self.row_join.clone(), self.engine.clone());
         match options.children_properties {
             ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {
                 probe,
                 build,
                 spec,
+                row_join,
                 label,
                 engine,
                 properties: Arc::clone(&self.properties),
@@ -255,7 +374,7 @@ impl ExecutionPlan for RangeJoinExec {
                 prepared: Arc::default(),
             })),
             ChildrenPropertiesMode::Recompute => Ok(Arc::new(Self::with_spec(
-                probe, build, spec, label, engine,
+                probe, build, spec, row_join, label, engine,
             )?)),
         }
     }
@@ -275,12 +394,12 @@ impl ExecutionPlan for RangeJoinExec {
     ) -> Result<SendableRecordBatchStream> {
         let partitions = self.properties.partitioning.partition_count();
         let run = self.prepared.run(&context, partition, partitions);
-        let (build_plan, spec) = (Arc::clone(&self.build), Arc::clone(&self.spec));
+        let (build_plan, columns) = (Arc::clone(&self.build), self.build_columns());
         let metrics = BuildMetrics::new(&self.metrics);
         let (build_context, engine) = (Arc::clone(&context), self.engine.clone());
         let probe_shape = ProbeShape {
             partitions,
-            is_bounded: !self.properties.boundedness.is_unbounded(),
+            is_bounded: !self.probe.boundedness().is_unbounded(),
         };
         let prepared = async move {
             let prepare = || async move {
@@ -289,7 +408,8 @@ impl ExecutionPlan for RangeJoinExec {
                 let inputs = inputs.map(|i| build_plan.execute(i, Arc::clone(&context)));
                 let inputs = inputs.collect::<Result<_>>()?;
                 let schema = build_plan.schema();
-                let builder = BuildSideBuilder::try_new(&spec, &schema, metrics, &context, engine)?;
+                let builder =
+                    BuildSideBuilder::try_new(columns, &schema, metrics, &context, engine)?;
                 PreparedBuild::collect(builder, inputs, probe_shape).await
             };
             run.get(prepare).await
@@ -299,6 +419,10 @@ impl ExecutionPlan for RangeJoinExec {
             spec: Arc::clone(&self.spec),
             metrics: ProbeMetrics::new(partition, &self.metrics),
             pool: Arc::clone(context.memory_pool()),
+            row_join: self.row_join.clone(),
+            partitions,
+            is_bounded: probe_shape.is_bounded,
+            batch_size: context.session_config().batch_size(),
         };
         let input = self.probe.execute(partition, context)?;
         Ok(join_stream(probe_partition, input, prepared))
@@ -313,12 +437,15 @@ impl ExecutionPlan for RangeJoinExec {
         input_stats: &[Arc<Statistics>],
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
+        if self.returned_rows().is_some() {
+            return Ok(Arc::new(Statistics::new_unknown(&self.schema())));
+        }
         let Some(probe) = input_stats.first() else {
             return internal_err!("RangeJoinExec has no statistics of its inputs");
         };
         let mut statistics = match self.spec.unmatched {
             Unmatched::Keep => Statistics::clone(probe),
-            Unmatched::Drop => Statistics::clone(probe).to_inexact(),
+            Unmatched::Drop | Unmatched::Only => Statistics::clone(probe).to_inexact(),
         };
         statistics.total_byte_size = Precision::Absent;
         let aggregates = self.spec.aggregates.iter();

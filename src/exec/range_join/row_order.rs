@@ -110,7 +110,7 @@ fn keeps_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
     }
     if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
         let [probe, _] = join.inputs();
-        return keeps_order(probe);
+        return !join.returns_rows() && keeps_order(probe);
     }
     // The partitions of a union are those of its inputs, one input after the other.
     let union = plan.is::<UnionExec>();

@@ -108,8 +108,9 @@ fn with_unique_groups(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn Ex
 /// Whether a plan returns the rows of a range join in about their order. A hash repartition would destroy it.
 fn reads_range_join(mut plan: &Arc<dyn ExecutionPlan>) -> bool {
     loop {
-        if plan.is::<RangeJoinExec>() {
-            return true;
+        if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
+            // Pairs have most probe rows several times.
+            return !join.returns_rows();
         }
         let passes_on = plan.is::<ProjectionExec>()
             || plan.is::<FilterExec>()

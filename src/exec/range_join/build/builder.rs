@@ -7,7 +7,6 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::options::RmqOptions;
 use crate::exec::common::blocking::{Waiting, blocking};
@@ -23,8 +22,6 @@ use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_me
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::SpillRuns;
 use crate::exec::range_join::spill::store::SpillStore;
-use crate::logical_plan::range_join::RangeJoinSpec;
-use rmq_engine::Comparison;
 
 /// A finished build side.
 pub(crate) enum Built {
@@ -39,8 +36,6 @@ pub(crate) struct BuildSideBuilder {
     pub(crate) columns: BuildColumns,
     /// The schema of `columns`.
     pub(crate) schema: SchemaRef,
-    /// The comparisons of the range key with the bounds.
-    comparisons: Vec<Comparison>,
     pub(crate) metrics: BuildMetrics,
     pub(crate) options: RmqOptions,
     pub(crate) memory: Arc<RetainingPool>,
@@ -52,25 +47,21 @@ pub(crate) struct BuildSideBuilder {
 impl BuildSideBuilder {
     /// A builder for an input of this schema.
     pub(crate) fn try_new(
-        spec: &RangeJoinSpec<PhysicalExprRef>,
+        columns: BuildColumns,
         input_schema: &Schema,
         metrics: BuildMetrics,
         context: &TaskContext,
         engine: RangeJoinEngine,
     ) -> Result<Self> {
-        let columns = BuildColumns::from_spec(spec);
         let schema = columns.schema(input_schema)?;
-        // The prevailing row of a window may be in another spill run than the window, and accumulators see all rows of a range.
-        let store = if columns.prevailing || columns.accumulated().is_some() {
-            None
-        } else {
+        let store = if columns.may_spill() {
             SpillStore::try_new(&schema, columns.num_equality_keys, &metrics, context)?
+        } else {
+            None
         };
-        let comparisons = spec.bounds.iter().map(|(comparison, _)| *comparison);
         Ok(Self {
             columns,
             schema,
-            comparisons: comparisons.collect(),
             metrics,
             options: RmqOptions::of(context.session_config().options()),
             memory: RetainingPool::new(context.memory_pool(), store.is_some()),
@@ -154,8 +145,7 @@ impl BuildSideBuilder {
     ) -> Result<Result<DeviceJoin, CollectedRows>> {
         let types = self.schema.fields().iter().map(|f| f.data_type().clone());
         let types: Vec<DataType> = types.collect();
-        let comparisons = self.comparisons.iter().copied();
-        if !DeviceJoin::supports(&self.columns, &types, comparisons) {
+        if !DeviceJoin::supports(&self.columns, &types) {
             return Ok(Err(rows));
         }
         let Some(devices) = self.select_devices(&rows).await? else {
@@ -212,21 +202,20 @@ impl BuildSideBuilder {
 
     /// Adds to an out-of-memory error why nothing was spilled.
     fn explain_out_of_memory(&self, error: DataFusionError) -> DataFusionError {
-        match (error.find_root(), self.columns.accumulated()) {
-            (DataFusionError::ResourcesExhausted(message), Some(call)) => {
-                DataFusionError::ResourcesExhausted(format!(
-                    "{message}. The build side of a range join with {} is not written to disk",
-                    call.text
-                ))
-            }
-            (DataFusionError::ResourcesExhausted(message), None)
-                if !self.runtime.disk_manager.tmp_files_enabled() =>
-            {
-                DataFusionError::ResourcesExhausted(format!(
-                    "{message}. The build side of a range join can't be written to disk, as the DiskManager is disabled"
-                ))
-            }
-            _ => error,
-        }
+        let DataFusionError::ResourcesExhausted(message) = error.find_root() else {
+            return error;
+        };
+        let why = if let Some(call) = self.columns.accumulated() {
+            let call = &call.text;
+            format!("The build side of a range join with {call} is not written to disk")
+        } else if self.columns.returns_rows {
+            "The build side of a range join that returns rows is not written to disk; with rmq.row_joins = 'never', DataFusion plans such a join"
+                .to_string()
+        } else if !self.runtime.disk_manager.tmp_files_enabled() {
+            "The build side of a range join can't be written to disk, as the DiskManager is disabled".to_string()
+        } else {
+            return error;
+        };
+        DataFusionError::ResourcesExhausted(format!("{message}. {why}"))
     }
 }

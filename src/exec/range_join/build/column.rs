@@ -15,6 +15,7 @@ use crate::exec::range_join::build::crossing::threshold_test;
 use crate::exec::range_join::build::device_side::build_index;
 use crate::exec::range_join::build::sorted_values::sorted_values;
 use crate::exec::range_join::build::value_index::ValueIndex;
+use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
@@ -60,6 +61,8 @@ pub(crate) struct ColumnNeeds {
     values: bool,
     /// The values in sorted order, as one array.
     sorted: bool,
+    /// Whether single rows are taken.
+    rows: bool,
     indexes: Vec<IndexNeeds>,
 }
 
@@ -72,10 +75,13 @@ struct IndexNeeds {
 }
 
 impl ColumnNeeds {
-    /// The needs of all aggregates, of which the arguments are column indexes, of the column with this index.
-    pub(crate) fn of_column(aggregates: &[(AggregateKind, Vec<usize>)], column: usize) -> Self {
-        let mut needs = Self::default();
-        for (function, arguments) in aggregates {
+    /// What a join needs of the value column with this index.
+    pub(crate) fn of_column(columns: &BuildColumns, column: usize) -> Self {
+        let mut needs = Self {
+            rows: columns.row_columns.contains(&column),
+            ..Self::default()
+        };
+        for (function, arguments) in &columns.aggregates {
             let is_first = arguments.first() == Some(&column);
             let is_second = arguments.get(1) == Some(&column);
             match *function {
@@ -172,6 +178,8 @@ pub(crate) struct PreparedColumn {
     pub(crate) sums: Option<Arc<Sums>>,
     pub(crate) values: Option<Arc<Values>>,
     pub(crate) sorted: Option<ArrayRef>,
+    /// The values in sorted order.
+    pub(crate) rows: Option<Arc<Values>>,
     indexes: Vec<(Extreme, Arc<ValueIndex>)>,
     /// Reserves the device memory of the indexes.
     pub(crate) device_bytes: Vec<DeviceBytes>,
@@ -250,7 +258,7 @@ impl ColumnPreparer<'_> {
             let values = match &values {
                 Some((arrays, memory)) if let [array] = arrays.as_slice() => {
                     prepared.memory.push(Arc::clone(memory));
-                    Values::sorted(Arc::clone(array))
+                    Values::by_position(Arc::clone(array))
                 }
                 _ => {
                     self.grow(permutation_memory, permutation.order_bytes())?;
@@ -289,6 +297,17 @@ impl ColumnPreparer<'_> {
             let (sorted, memory) =
                 sorted_values(chunks, &data_type, permutation, reserve, self.workers)?;
             prepared.sorted = Some(sorted);
+            prepared.memory.push(Arc::new(memory));
+        }
+        if needs.rows {
+            self.waiting.check()?;
+            self.grow(permutation_memory, permutation.order_bytes())?;
+            // The chunks, a copy of them and the sorted copy exist at the same time.
+            let memory = self.reserve(&column_memory, 2 * column.chunks.bytes())?;
+            let chunks = &column.chunks.arrays;
+            let values = Values::sorted(chunks, &data_type, permutation, self.workers)?;
+            memory.try_resize(values.bytes())?;
+            prepared.rows = Some(Arc::new(values));
             prepared.memory.push(Arc::new(memory));
         }
         // Indexes hold what they need of the sorted column.

@@ -101,14 +101,10 @@ pub(crate) struct DeviceAnswers {
 }
 
 impl DeviceJoin {
-    /// Whether devices can answer all aggregates over columns of these types, for rows with these bounds.
-    pub(crate) fn supports(
-        columns: &BuildColumns,
-        types: &[DataType],
-        bounds: impl Iterator<Item = Comparison>,
-    ) -> bool {
+    /// Whether devices can answer all aggregates over columns of these types.
+    pub(crate) fn supports(columns: &BuildColumns, types: &[DataType]) -> bool {
         let values = columns.values(types);
-        let lower_bounds = bounds.filter(|comparison| comparison.is_lower()).count();
+        let lower_bounds = columns.comparisons.iter().filter(|c| c.is_lower()).count();
         let aggregates = columns.aggregates.iter();
         let mut supported = aggregates.map(|(function, arguments)| {
             let argument = |i: usize| arguments.get(i).and_then(|column| values.get(*column));
@@ -130,7 +126,8 @@ impl DeviceJoin {
                 }
             }
         });
-        !is_ranked(columns.range_key(types))
+        !columns.returns_rows
+            && !is_ranked(columns.range_key(types))
             && supported.all(|supported| supported)
             && (!columns.prevailing || lower_bounds == 1)
     }
@@ -418,7 +415,7 @@ impl ColumnsBuilder<'_> {
     /// Adds a value column with what the aggregates need of it, unless devices need nothing.
     fn add_column(&mut self, column: usize) -> Result<()> {
         let data_type = &self.needs.values(self.types)[column];
-        let needs = ColumnNeeds::of_column(&self.needs.aggregates, column);
+        let needs = ColumnNeeds::of_column(self.needs, column);
         let single_values = needs.has_values() && has_values_as_keys(data_type);
         let index = |extreme: Extreme| {
             let index = if needs.has_positions(extreme)? {

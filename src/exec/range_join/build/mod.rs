@@ -11,6 +11,7 @@ pub(crate) mod crossing;
 pub(crate) mod device_join;
 pub(crate) mod device_side;
 pub(crate) mod input_order;
+pub(crate) mod matched_rows;
 pub(crate) mod side;
 pub(crate) mod sort_and_index;
 pub(crate) mod sorted_values;

@@ -10,7 +10,9 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::aggregate::{AggregateEvaluator, CpuFallbackUse};
 use crate::exec::range_join::build::device_side::DeviceSide;
+use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::build::value_index::ValueIndex;
+use crate::range_agg::values::Values;
 use crate::sorted::sorted_rows::SortedRows;
 
 /// A sorted and indexed build side.
@@ -19,6 +21,10 @@ pub(crate) struct BuildSide {
     pub(crate) rows: SortedRows,
     pub(crate) key_type: DataType,
     pub(crate) aggregates: Vec<AggregateEvaluator>,
+    /// The columns of which single rows are taken, in sorted order.
+    pub(crate) row_columns: Vec<Arc<Values>>,
+    /// Which rows have matched, if the join wants to know.
+    pub(crate) matched: Option<MatchedRows>,
     /// The device-resident part, if devices were selected and took any of it.
     pub(crate) device: Option<DeviceSide>,
     /// Registers the memory of all but the indexes, which register their own.

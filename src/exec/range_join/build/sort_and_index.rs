@@ -17,6 +17,7 @@ use crate::exec::range_join::build::column::{
 use crate::exec::range_join::build::convert_keys::{convert_keys, split_off};
 use crate::exec::range_join::build::device_side::DeviceSide;
 use crate::exec::range_join::build::input_order::restore_order;
+use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::devices::JoinDevices;
@@ -74,6 +75,8 @@ struct Sorted {
     permutation: RowPermutation,
     permutation_memory: MemoryReservation,
     columns: Vec<(CollectedColumn, Arc<MemoryReservation>)>,
+    /// The number of rows, with those that can't match.
+    total_rows: usize,
 }
 
 impl SortAndIndex {
@@ -119,9 +122,8 @@ impl SortAndIndex {
             &rows_memory,
             workers,
         )?;
-        self.metrics
-            .build_rows
-            .add(parts.iter().map(RowsPart::len).sum());
+        let total_rows = parts.iter().map(RowsPart::len).sum();
+        self.metrics.build_rows.add(total_rows);
         let columns = columns.into_iter().map(|column| {
             let column_memory = split_off(&memory, column.chunks.bytes());
             column_memory.try_resize(column.chunks.bytes())?;
@@ -146,6 +148,7 @@ impl SortAndIndex {
             permutation,
             permutation_memory,
             columns,
+            total_rows,
         })
     }
 
@@ -161,6 +164,7 @@ impl SortAndIndex {
             permutation,
             permutation_memory,
             columns,
+            total_rows,
         } = sorted;
         let prepared = self.prepare_columns(columns, &permutation, &permutation_memory)?;
         let kept_bytes = permutation.shared_order_bytes();
@@ -174,7 +178,17 @@ impl SortAndIndex {
             let evaluator = AggregateEvaluator::try_new(function, arguments, &prepared, memory)?;
             aggregates.push(evaluator);
         }
+        let matched = if self.columns.marks_rows {
+            let memory = permutation_memory.new_empty();
+            memory.try_grow(MatchedRows::bytes(total_rows))?;
+            Some(MatchedRows::new(total_rows, memory))
+        } else {
+            None
+        };
         let mut memory = vec![Arc::new(rows_memory), Arc::new(permutation_memory)];
+        let row_columns = self.columns.row_columns.iter();
+        let row_columns = row_columns.filter_map(|column| prepared.get(*column)?.rows.clone());
+        let row_columns = row_columns.collect();
         let (mut index_bytes, mut device_bytes) = (0, vec![]);
         for column in prepared {
             index_bytes += column.index_registered_bytes();
@@ -204,6 +218,8 @@ impl SortAndIndex {
             rows,
             key_type: self.columns.range_key(types).clone(),
             aggregates,
+            row_columns,
+            matched,
             device,
             _memory: memory,
         })
@@ -226,7 +242,7 @@ impl SortAndIndex {
         };
         let mut prepared = vec![];
         for (i, (column, memory)) in columns.into_iter().enumerate() {
-            let needs = ColumnNeeds::of_column(&self.columns.aggregates, i);
+            let needs = ColumnNeeds::of_column(&self.columns, i);
             let column =
                 column_preparer.prepare(column, memory, needs, permutation, permutation_memory)?;
             prepared.push(column);

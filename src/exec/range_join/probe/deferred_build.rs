@@ -13,10 +13,11 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::dictionaries::has_few_keys;
-use crate::exec::common::blocking::blocking;
+use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::build::collect::CollectedRows;
+use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::probe::nested_loop::NestedLoop;
 use crate::exec::range_join::probe::partition::ProbePartition;
@@ -61,7 +62,10 @@ impl DeferredBuild {
     pub(crate) fn is_worthwhile(columns: &BuildColumns, batches: &[RecordBatch]) -> Result<bool> {
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         let is_large = rows > MAX_EAGERLY_SORTED_ROWS;
-        let (Some(first), true) = (batches.first(), is_large && !columns.prevailing) else {
+        let (Some(first), true) = (
+            batches.first(),
+            is_large && !columns.prevailing && !columns.marks_rows,
+        ) else {
             return Ok(false);
         };
         if columns.num_equality_keys > 0 {
@@ -106,6 +110,26 @@ impl DeferredBuild {
         partition: Arc<ProbePartition>,
         batches: &[RecordBatch],
     ) -> Result<Option<Vec<RecordBatch>>> {
+        self.run(partition, batches, NestedLoop::run).await
+    }
+
+    /// Builds the rows that match any row of a partition, found by a nested loop. Returns `None` as [`Self::compare`] does.
+    pub(crate) async fn build_matching(
+        &self,
+        partition: Arc<ProbePartition>,
+        batches: &[RecordBatch],
+    ) -> Result<Option<BuildSide>> {
+        self.run(partition, batches, NestedLoop::build_matching)
+            .await
+    }
+
+    /// Runs a nested loop over all rows of a partition.
+    async fn run<T: Send + 'static>(
+        &self,
+        partition: Arc<ProbePartition>,
+        batches: &[RecordBatch],
+        work: impl FnOnce(NestedLoop, &Waiting) -> Result<T> + Send + 'static,
+    ) -> Result<Option<T>> {
         let UnsortedBuild {
             builder,
             compared_rows,
@@ -137,7 +161,7 @@ impl DeferredBuild {
             partition,
             build,
         };
-        match blocking(move |waiting| nested_loop.run(&waiting)).await {
+        match blocking(move |waiting| work(nested_loop, &waiting)).await {
             Err(error) if is_out_of_memory(&error) => Ok(None),
             joined => joined.map(Some),
         }

@@ -4,11 +4,13 @@
 pub(crate) mod bounds;
 pub(crate) mod deferred_build;
 pub(crate) mod device_join;
+pub(crate) mod first_match;
 pub(crate) mod nested_loop;
 pub(crate) mod on_devices;
 pub(crate) mod partition;
 pub(crate) mod prepared;
 pub(crate) mod prevailing;
+pub(crate) mod rows;
 pub(crate) mod searchable;
 pub(crate) mod spilled;
 pub(crate) mod stream;

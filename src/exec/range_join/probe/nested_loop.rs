@@ -2,8 +2,8 @@
 //!
 //! 1. For each probe row, a bitmap over the build rows marks those whose equality keys are the same.
 //! 2. Each bound clears the bits of the rows that it excludes.
-//! 3. The rows that are left are aggregated as a build side of their own. If the result depends on the row order, that is one sorted build side of
-//!    all rows that match any probe row; else one per probe row, in any order.
+//! 3. The rows that are left are aggregated as a build side of their own. If the result depends on the row order or on single rows, that is one sorted
+//!    build side of all rows that match any probe row; else one per probe row, in any order.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl NestedLoop {
         search_timer.done();
         let _timer = metrics.query_time.timer();
         metrics.record_nested_loop_rows(self.batch.num_rows());
-        if self.columns.row_order_matters() {
+        if self.columns.row_order_matters() || !self.columns.row_columns.is_empty() {
             return self.aggregate_sorted(&matches, waiting);
         }
         metrics.probe_rows.add(self.batch.num_rows());
@@ -76,6 +76,15 @@ impl NestedLoop {
         let aggregates = aggregates.collect::<Result<_>>()?;
         self.partition
             .append_aggregates(&self.batch, &is_matched, aggregates)
+    }
+
+    /// Builds the rows that match any probe row, on the calling thread, which may block.
+    pub(crate) fn build_matching(self, waiting: &Waiting) -> Result<BuildSide> {
+        let metrics = &self.partition.metrics;
+        let _timer = metrics.search_time.timer();
+        let matches = self.find_matches(waiting)?;
+        metrics.record_nested_loop_rows(self.batch.num_rows());
+        self.sorted_matches(&matches, waiting)
     }
 
     /// The matches of each probe row.
@@ -193,6 +202,14 @@ impl NestedLoop {
         matches: &[MatchBitmaps],
         waiting: &Waiting,
     ) -> Result<Vec<RecordBatch>> {
+        let side = self.sorted_matches(matches, waiting)?;
+        let mut last_found = SearchHints::default();
+        self.partition
+            .join_blocking(&self.batch, &side, &mut last_found)
+    }
+
+    /// A sorted build side of the rows that match any probe row.
+    fn sorted_matches(&self, matches: &[MatchBitmaps], waiting: &Waiting) -> Result<BuildSide> {
         let mut batches = vec![];
         for (i, batch) in self.build.iter().enumerate() {
             waiting.check()?;
@@ -203,10 +220,7 @@ impl NestedLoop {
             }
         }
         let (columns, schema) = (self.columns.clone(), Arc::clone(&self.schema));
-        let side = self.build_side(columns, schema, batches, waiting)?;
-        let mut last_found = SearchHints::default();
-        self.partition
-            .join_blocking(&self.batch, &side, &mut last_found)
+        self.build_side(columns, schema, batches, waiting)
     }
 
     fn build_side(

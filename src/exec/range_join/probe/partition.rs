@@ -15,7 +15,9 @@ use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
 use crate::exec::range_join::probe::bounds::{evaluate_bound, evaluate_threshold};
+use crate::exec::range_join::probe::first_match::FirstMatches;
 use crate::exec::range_join::probe::prevailing::PrevailingRows;
+use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use rmq_engine::CandidateRanges;
 use rmq_engine::SearchHints;
@@ -28,6 +30,14 @@ pub(crate) struct ProbePartition {
     pub(crate) spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
     pub(crate) metrics: ProbeMetrics,
     pub(crate) pool: Arc<dyn MemoryPool>,
+    /// What is made of single pairs, if anything.
+    pub(crate) row_join: Option<Arc<RowJoin>>,
+    /// The number of partitions of the probe side.
+    pub(crate) partitions: usize,
+    /// Whether the probe side ends.
+    pub(crate) is_bounded: bool,
+    /// The number of rows of a batch.
+    pub(crate) batch_size: usize,
 }
 
 impl ProbePartition {
@@ -38,7 +48,11 @@ impl ProbePartition {
         build: &Arc<BuildSide>,
         last_found: &mut SearchHints,
     ) -> Result<Vec<RecordBatch>> {
-        let (batch, ranges) = self.find_matches(batch, build, last_found)?;
+        let Some(ranges) = self.find_matches(batch, build, last_found)? else {
+            return Ok(vec![]);
+        };
+        let ranges = self.refine(batch, build, ranges).await?;
+        let (batch, ranges) = self.select_rows(batch, ranges)?;
         build.build_justified_indexes(&ranges).await?;
         let batches = std::slice::from_ref(&batch);
         let (aggregates, _) = if build.reads_rows() {
@@ -60,31 +74,82 @@ impl ProbePartition {
         build: &BuildSide,
         last_found: &mut SearchHints,
     ) -> Result<Vec<RecordBatch>> {
-        let (batch, ranges) = self.find_matches(batch, build, last_found)?;
+        let Some(mut ranges) = self.find_matches(batch, build, last_found)? else {
+            return Ok(vec![]);
+        };
+        if let Some(mut search) = self.first_matches(batch, build, &ranges) {
+            while search.step()? {}
+            ranges = search.finish();
+        }
+        let (batch, ranges) = self.select_rows(batch, ranges)?;
         build.build_justified_indexes_blocking(&ranges)?;
         let (aggregates, _) = self.aggregate(std::slice::from_ref(&batch), &ranges, build)?;
         self.append_columns(&batch, &aggregates)
     }
 
-    /// The rows of a batch that are in the output, and the positions of the build side that match each.
+    /// The positions of the build side that match each row of a batch by keys; `None` if no row of the batch is in the output.
     fn find_matches(
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
         last_found: &mut SearchHints,
-    ) -> Result<(RecordBatch, Ranges)> {
+    ) -> Result<Option<Ranges>> {
         self.metrics.probe_rows.add(batch.num_rows());
         if self.spec.unmatched == Unmatched::Drop && build.rows().len() == 0 {
             // A join with an empty side evaluates no condition.
-            return Ok((batch.slice(0, 0), Ranges::new(vec![], vec![])));
+            return Ok(None);
         }
-        let ranges = self.find_ranges(batch, build, last_found)?;
-        if self.spec.unmatched == Unmatched::Drop && ranges.iter().any(|(l, r)| l > r) {
-            let matches: BooleanArray = ranges.iter().map(|(l, r)| Some(l <= r)).collect();
-            let batch = filter_record_batch(batch, &matches)?;
-            return Ok((batch, ranges.iter().filter(|(l, r)| l <= r).collect()));
+        self.find_ranges(batch, build, last_found).map(Some)
+    }
+
+    /// The rows of a batch that are in the output, and their ranges.
+    fn select_rows(&self, batch: &RecordBatch, ranges: Ranges) -> Result<(RecordBatch, Ranges)> {
+        let is_kept = |(left, right): (i64, i64)| self.spec.unmatched.keeps(left <= right);
+        if ranges.iter().all(is_kept) {
+            return Ok((batch.clone(), ranges));
         }
-        Ok((batch.clone(), ranges))
+        let kept: BooleanArray = ranges.iter().map(|range| Some(is_kept(range))).collect();
+        let batch = filter_record_batch(batch, &kept)?;
+        Ok((
+            batch,
+            ranges.iter().filter(|range| is_kept(*range)).collect(),
+        ))
+    }
+
+    /// If the join has a further condition and only needs to know whether a row meets it: reduces each range to the first such row.
+    pub(crate) async fn refine(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        ranges: Ranges,
+    ) -> Result<Ranges> {
+        let Some(mut search) = self.first_matches(batch, build, &ranges) else {
+            return Ok(ranges);
+        };
+        loop {
+            let timer = self.metrics.query_time.timer();
+            let has_more = search.step()?;
+            timer.done();
+            if !has_more {
+                return Ok(search.finish());
+            }
+            // Lets other tasks run, and lets a cancelled query end.
+            tokio::task::coop::consume_budget().await;
+        }
+    }
+
+    /// The search for the first rows that meet the further condition, if there is one.
+    fn first_matches<'a>(
+        &'a self,
+        batch: &'a RecordBatch,
+        build: &'a BuildSide,
+        ranges: &Ranges,
+    ) -> Option<FirstMatches<'a>> {
+        let residual = self.row_join.as_ref()?.residual()?;
+        let slice_rows = self.batch_size;
+        Some(FirstMatches::new(
+            residual, batch, build, ranges, slice_rows,
+        ))
     }
 
     /// The positions of the build side that match each row of a batch.
@@ -163,11 +228,12 @@ impl ProbePartition {
         mut aggregates: Vec<ArrayRef>,
     ) -> Result<Vec<RecordBatch>> {
         let mut batch = batch.clone();
-        if self.spec.unmatched == Unmatched::Drop && matched.contains(&false) {
-            let matched: BooleanArray = matched.iter().map(|matched| Some(*matched)).collect();
-            batch = filter_record_batch(&batch, &matched)?;
+        let is_kept = |matched: &bool| self.spec.unmatched.keeps(*matched);
+        if !matched.iter().all(is_kept) {
+            let kept: BooleanArray = matched.iter().map(|m| Some(is_kept(m))).collect();
+            batch = filter_record_batch(&batch, &kept)?;
             for aggregate in &mut aggregates {
-                *aggregate = filter(aggregate, &matched)?;
+                *aggregate = filter(aggregate, &kept)?;
             }
         }
         self.append_columns(&batch, &aggregates)

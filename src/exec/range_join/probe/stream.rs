@@ -17,6 +17,7 @@ use crate::exec::range_join::probe::device_join::answer_on_devices;
 use crate::exec::range_join::probe::on_devices::join_on_devices;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::prepared::PreparedBuild;
+use crate::exec::range_join::probe::rows::join_rows;
 use crate::exec::range_join::probe::searchable::SearchableBuild;
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
@@ -43,14 +44,32 @@ async fn start(
     mut input: BatchStream,
     build: impl Future<Output = Result<Arc<PreparedBuild>>>,
 ) -> Result<BatchStream> {
-    let Some(first) = next_with_rows(&mut input).await? else {
-        return Ok(stream::empty().boxed());
+    let row_join = partition.row_join.clone();
+    let mut read = match next_with_rows(&mut input).await? {
+        Some(first) => vec![first],
+        // The last partition may have to return build rows.
+        None if row_join
+            .as_ref()
+            .is_some_and(|join| join.marks_build_rows()) =>
+        {
+            vec![]
+        }
+        None => return Ok(stream::empty().boxed()),
     };
-    let mut read = vec![first];
     let build = match &*build.await? {
         PreparedBuild::Searchable(build) => Arc::clone(build),
         PreparedBuild::Deferred(deferred) => {
-            if ends_within_nested_loop(deferred, &mut read, &mut input).await?
+            let is_small = ends_within_nested_loop(deferred, &mut read, &mut input).await?;
+            if let Some(join) = row_join.clone().filter(|join| !join.returns_probe_rows()) {
+                if is_small
+                    && let Some(side) = deferred
+                        .build_matching(Arc::clone(&partition), &read)
+                        .await?
+                {
+                    let input = stream::iter(read.into_iter().map(Ok)).boxed();
+                    return Ok(join_rows(partition, join, Arc::new(side), input));
+                }
+            } else if is_small
                 && let Some(joined) = deferred.compare(Arc::clone(&partition), &read).await?
             {
                 let joined = joined.into_iter().filter(|batch| batch.num_rows() > 0);
@@ -61,6 +80,16 @@ async fn start(
         }
     };
     let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();
+    if let Some(join) = row_join.filter(|join| !join.returns_probe_rows()) {
+        return match &*build {
+            SearchableBuild::InMemory(side) => {
+                Ok(join_rows(partition, join, Arc::clone(side), input))
+            }
+            SearchableBuild::OnDevices(_) | SearchableBuild::Spilled(_) => {
+                internal_err!("the build side of a range join that returns rows is not in memory")
+            }
+        };
+    }
     if let SearchableBuild::InMemory(side) = &*build
         && side.device().is_some()
     {

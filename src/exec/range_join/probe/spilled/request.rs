@@ -63,6 +63,7 @@ impl ProbeRequest {
             };
             let last_found = &mut SearchHints::default();
             let ranges = self.partition.find_ranges(&batch, side, last_found)?;
+            let ranges = self.partition.refine(&batch, side, ranges).await?;
             side.build_justified_indexes(&ranges).await?;
             let (aggregates, _) =
                 self.partition

@@ -1,0 +1,225 @@
+//! The range in the filter of a physical join.
+//!
+//! ```text
+//!   p.ts >= q.a AND p.ts < q.b AND p.v > q.limit      build side p, probe side q
+//!     key, bounds   p.ts in [q.a, q.b)
+//!     residual      p.v > q.limit                     evaluated on the pairs that are left
+//! ```
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Schema};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{JoinSide, Result};
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
+use datafusion::physical_expr::utils::{collect_columns, conjunction_opt, split_conjunction};
+use datafusion::physical_expr::{PhysicalExpr as _, PhysicalExprRef};
+use datafusion::physical_expr_common::physical_expr::is_volatile;
+use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
+
+use crate::common::dictionaries::has_few_keys;
+use crate::common::ordered_type::{is_ordered, value_type};
+use crate::rewrite::common::infallible::keeps_values;
+use rmq_engine::Comparison;
+
+/// A join's filter, split into the range of a key and what is left.
+#[derive(Debug, Clone)]
+pub(crate) struct RangeCondition {
+    /// The range key, over the build side.
+    pub(crate) key: PhysicalExprRef,
+    /// The comparisons of the key with bounds over the probe side.
+    pub(crate) bounds: Vec<(Comparison, PhysicalExprRef)>,
+    /// The other conditions on pairs.
+    pub(crate) residual: Option<JoinFilter>,
+}
+
+impl RangeCondition {
+    /// Splits a filter whose left side is the probe side. Of several keys, the one with bounds on both ends is taken, else the first one. `None` if no
+    /// key of the build side is compared with bounds over the probe side.
+    pub(crate) fn find(
+        filter: &JoinFilter,
+        probe: &Schema,
+        build: &Schema,
+    ) -> Result<Option<Self>> {
+        let conjuncts = split_conjunction(filter.expression());
+        let comparisons = conjuncts
+            .iter()
+            .map(|c| key_comparison(c, filter, probe, build));
+        let comparisons: Vec<Option<KeyComparison>> = comparisons.collect::<Result<_>>()?;
+        let mut best: Option<(PhysicalExprRef, bool)> = None;
+        for candidate in comparisons.iter().flatten() {
+            let with = |lower: bool| {
+                let mut all = comparisons.iter().flatten();
+                all.any(|c| {
+                    c.key.as_ref() == candidate.key.as_ref() && c.comparison.is_lower() == lower
+                })
+            };
+            let is_closed = with(true) && with(false);
+            if best.as_ref().is_none_or(|(_, closed)| is_closed && !closed) {
+                best = Some((Arc::clone(&candidate.key), is_closed));
+            }
+        }
+        let Some((key, _)) = best else {
+            return Ok(None);
+        };
+        let (mut bounds, mut rest) = (vec![], vec![]);
+        for (conjunct, comparison) in conjuncts.into_iter().zip(comparisons) {
+            match comparison {
+                Some(found) if found.key.as_ref() == key.as_ref() => {
+                    bounds.push((found.comparison, found.bound));
+                }
+                _ => rest.push(Arc::clone(conjunct)),
+            }
+        }
+        let residual = conjunction_opt(rest).map(|rest| with_its_columns(&rest, filter));
+        Ok(Some(Self {
+            key,
+            bounds,
+            residual: residual.transpose()?,
+        }))
+    }
+
+    /// Whether the range has a lower and an upper bound.
+    pub(crate) fn is_closed(&self) -> bool {
+        let is_lower = |(comparison, _): &(Comparison, _)| comparison.is_lower();
+        self.bounds.iter().any(is_lower) && !self.bounds.iter().all(is_lower)
+    }
+
+    /// Why the conditions besides the range can't be evaluated on pairs, if they can't.
+    pub(crate) fn residual_rejection(&self) -> Option<String> {
+        let residual = self.residual.as_ref()?;
+        let columns = residual
+            .column_indices()
+            .iter()
+            .zip(residual.schema().fields());
+        let mut build_columns = columns.filter(|(column, _)| column.side == JoinSide::Right);
+        let few = build_columns.find(|(_, field)| has_few_keys(field.data_type()));
+        few.map(|(_, field)| {
+            let (name, data_type) = (field.name(), field.data_type());
+            format!("its condition needs {name}, a {data_type}")
+        })
+    }
+}
+
+/// A comparison of a key of the build side with a bound over the probe side.
+struct KeyComparison {
+    key: PhysicalExprRef,
+    comparison: Comparison,
+    bound: PhysicalExprRef,
+}
+
+/// The comparison that a conjunct makes, if it is one that sorted keys can answer.
+fn key_comparison(
+    conjunct: &PhysicalExprRef,
+    filter: &JoinFilter,
+    probe: &Schema,
+    build: &Schema,
+) -> Result<Option<KeyComparison>> {
+    let Some(binary) = conjunct.downcast_ref::<BinaryExpr>() else {
+        return Ok(None);
+    };
+    let sides = (side(binary.left(), filter), side(binary.right(), filter));
+    let (key, op, bound) = match sides {
+        (Some(JoinSide::Right), Some(JoinSide::Left)) => {
+            (binary.left(), Some(*binary.op()), binary.right())
+        }
+        (Some(JoinSide::Left), Some(JoinSide::Right)) => {
+            (binary.right(), binary.op().swap(), binary.left())
+        }
+        _ => return Ok(None),
+    };
+    let comparison = match op {
+        Some(Operator::Gt) => Comparison::Above,
+        Some(Operator::GtEq) => Comparison::AtLeast,
+        Some(Operator::Lt) => Comparison::Below,
+        Some(Operator::LtEq) => Comparison::AtMost,
+        _ => return Ok(None),
+    };
+    let (key, bound) = (over_side(key, filter)?, over_side(bound, filter)?);
+    let (key_type, bound_type) = (key.data_type(build)?, bound.data_type(probe)?);
+    let is_searchable = is_ordered(&key_type)
+        && value_type(&key_type) == value_type(&bound_type)
+        && !is_volatile(&key)
+        && !is_volatile(&bound)
+        // It is evaluated for all rows of the build side, the join's only for pairs with equal keys.
+        && cannot_fail(&key, build)?;
+    Ok(is_searchable.then_some(KeyComparison {
+        key,
+        comparison,
+        bound,
+    }))
+}
+
+/// The one side that an expression has columns of.
+fn side(expr: &PhysicalExprRef, filter: &JoinFilter) -> Option<JoinSide> {
+    let columns = collect_columns(expr);
+    let mut sides = columns
+        .iter()
+        .map(|c| filter.column_indices().get(c.index()));
+    let first = sides.next()??.side;
+    sides
+        .all(|column| column.is_some_and(|column| column.side == first))
+        .then_some(first)
+}
+
+/// An expression over the columns of a filter as one over the columns of its side.
+fn over_side(expr: &PhysicalExprRef, filter: &JoinFilter) -> Result<PhysicalExprRef> {
+    with_columns(expr, |column| {
+        let index = filter.column_indices().get(column.index())?.index;
+        Some(Column::new(column.name(), index))
+    })
+}
+
+/// A filter of this part of a filter's expression, with only the columns that it needs.
+fn with_its_columns(part: &PhysicalExprRef, filter: &JoinFilter) -> Result<JoinFilter> {
+    let columns = collect_columns(part);
+    let mut indices: Vec<usize> = columns.iter().map(Column::index).collect();
+    indices.sort_unstable();
+    let expression = with_columns(part, |column| {
+        let index = indices.binary_search(&column.index()).ok()?;
+        Some(Column::new(column.name(), index))
+    })?;
+    let of_filter = indices.iter().map(|i| filter.column_indices()[*i].clone());
+    let columns: Vec<ColumnIndex> = of_filter.collect();
+    let schema = Arc::new(filter.schema().project(&indices)?);
+    Ok(JoinFilter::new(expression, columns, schema))
+}
+
+/// Replaces the columns of an expression.
+fn with_columns(
+    expr: &PhysicalExprRef,
+    replace: impl Fn(&Column) -> Option<Column>,
+) -> Result<PhysicalExprRef> {
+    let replaced = Arc::clone(expr).transform_up(|e| {
+        let column = e.downcast_ref::<Column>().and_then(&replace);
+        Ok(match column {
+            Some(column) => Transformed::yes(Arc::new(column) as PhysicalExprRef),
+            None => Transformed::no(e),
+        })
+    });
+    replaced.data()
+}
+
+/// Whether an expression is known to have a value, or NULL, for every row.
+fn cannot_fail(expr: &PhysicalExprRef, schema: &Schema) -> Result<bool> {
+    if expr.is::<Column>() || expr.is::<Literal>() {
+        return Ok(true);
+    }
+    if let Some(cast) = expr.downcast_ref::<CastExpr>() {
+        let from = cast.expr().data_type(schema)?;
+        let keeps = keeps_values(&from, &cast.data_type(schema)?);
+        return Ok(keeps && cannot_fail(cast.expr(), schema)?);
+    }
+    let Some(binary) = expr.downcast_ref::<BinaryExpr>() else {
+        return Ok(false);
+    };
+    // Integer arithmetic wraps around.
+    let number = |t: DataType| t.is_integer() || t.is_floating();
+    let is_known = matches!(
+        binary.op(),
+        Operator::Plus | Operator::Minus | Operator::Multiply
+    ) && number(binary.left().data_type(schema)?)
+        && number(binary.right().data_type(schema)?);
+    Ok(is_known && cannot_fail(binary.left(), schema)? && cannot_fail(binary.right(), schema)?)
+}

@@ -1,0 +1,231 @@
+//! What a range join makes of single pairs of rows: it returns them, or only needs to know whether there is one, and may have a further condition
+//! on them.
+//!
+//! Equality keys and the range of a key, which say what matches, are in `RangeJoinSpec`, as for a join that returns aggregates. Types of joins are
+//! those of DataFusion with the probe side on the left:
+//!
+//! | type | returns |
+//! |---|---|
+//! | `Inner`, `Left` | pairs, by probe row |
+//! | `Right`, `Full` | pairs, by probe row; then the build rows without a match |
+//! | `LeftSemi`, `LeftAnti`, `LeftMark` | probe rows |
+//! | `RightSemi`, `RightAnti`, `RightMark` | build rows, after the last probe row |
+
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, new_null_array};
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::compute::{prep_null_mask_filter, take};
+use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
+use datafusion::common::{JoinSide, JoinType, Result, internal_err};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
+
+use crate::common::dictionaries::fit;
+use crate::range_agg::values::Values;
+
+/// What a range join makes of the pairs of a probe row and a build row that match.
+#[derive(Debug, Clone)]
+pub(crate) struct RowJoin {
+    /// Left is the probe side.
+    join_type: JoinType,
+    /// A further condition on pairs. Columns of the right side are indexes into `build_columns`.
+    residual: Option<JoinFilter>,
+    /// The columns of the build side of which single rows are taken, as indexes into its schema.
+    build_columns: Vec<usize>,
+    /// The columns of the output. Those of the right side are indexes into `build_columns`; `JoinSide::None` is the mark.
+    columns: Vec<ColumnIndex>,
+    schema: SchemaRef,
+}
+
+impl RowJoin {
+    /// Joins by this type, where left is the probe side and right the build side. `columns`, of `schema`, and those of `residual` are indexes into
+    /// the schemas of these sides.
+    pub(crate) fn new(
+        join_type: JoinType,
+        residual: Option<JoinFilter>,
+        columns: &[ColumnIndex],
+        schema: SchemaRef,
+    ) -> Self {
+        let mut build_columns = vec![];
+        let mut renumbered = |columns: &[ColumnIndex]| -> Vec<ColumnIndex> {
+            let columns = columns.iter().map(|column| {
+                let mut column = column.clone();
+                if column.side == JoinSide::Right {
+                    let known = build_columns
+                        .iter()
+                        .position(|known| *known == column.index);
+                    column.index = known.unwrap_or_else(|| {
+                        build_columns.push(column.index);
+                        build_columns.len() - 1
+                    });
+                }
+                column
+            });
+            columns.collect()
+        };
+        let residual = residual.map(|filter| {
+            let columns = renumbered(filter.column_indices());
+            JoinFilter::new(
+                Arc::clone(filter.expression()),
+                columns,
+                Arc::clone(filter.schema()),
+            )
+        });
+        let columns = renumbered(columns);
+        Self {
+            join_type,
+            residual,
+            build_columns,
+            columns,
+            schema,
+        }
+    }
+
+    /// The same join with these columns of the output only.
+    pub(crate) fn project(&self, columns: &[usize]) -> Result<Self> {
+        let schema = Arc::new(self.schema.project(columns)?);
+        let columns = columns.iter().map(|column| self.columns[*column].clone());
+        let raw = |mut column: ColumnIndex| {
+            if column.side == JoinSide::Right {
+                column.index = self.build_columns[column.index];
+            }
+            column
+        };
+        let residual = self.residual.as_ref().map(|filter| {
+            let columns = filter.column_indices().iter().cloned().map(raw).collect();
+            JoinFilter::new(
+                Arc::clone(filter.expression()),
+                columns,
+                Arc::clone(filter.schema()),
+            )
+        });
+        Ok(Self::new(
+            self.join_type,
+            residual,
+            &columns.map(raw).collect::<Vec<_>>(),
+            schema,
+        ))
+    }
+
+    pub(crate) fn join_type(&self) -> JoinType {
+        self.join_type
+    }
+
+    /// The further condition on pairs.
+    pub(crate) fn residual(&self) -> Option<&JoinFilter> {
+        self.residual.as_ref()
+    }
+
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// The columns of the output as indexes into the columns of the probe side, then those of the build side; `None` if one is the mark.
+    pub(crate) fn column_indices(&self, probe_columns: usize) -> Option<Vec<usize>> {
+        let indices = self.columns.iter().map(|column| match column.side {
+            JoinSide::Left => Some(column.index),
+            JoinSide::Right => Some(probe_columns + self.build_columns[column.index]),
+            JoinSide::None => None,
+        });
+        indices.collect()
+    }
+
+    /// Whether the output is probe rows, possibly with aggregates: for each the join only needs to know whether it has a match.
+    pub(crate) fn returns_probe_rows(&self) -> bool {
+        use JoinType::{LeftAnti, LeftMark, LeftSemi};
+        matches!(self.join_type, LeftSemi | LeftAnti | LeftMark)
+    }
+
+    /// Whether the output is build rows, each at most once.
+    pub(crate) fn returns_build_rows(&self) -> bool {
+        use JoinType::{RightAnti, RightMark, RightSemi};
+        matches!(self.join_type, RightSemi | RightAnti | RightMark)
+    }
+
+    /// Whether the output depends on which build rows have matched, so that it ends with rows that the last partition returns.
+    pub(crate) fn marks_build_rows(&self) -> bool {
+        self.returns_build_rows() || matches!(self.join_type, JoinType::Right | JoinType::Full)
+    }
+
+    /// Whether a probe row without a match is returned, with NULLs.
+    pub(crate) fn keeps_probe_rows(&self) -> bool {
+        matches!(self.join_type, JoinType::Left | JoinType::Full)
+    }
+
+    /// The columns of the build side of which single rows are taken, over its schema.
+    pub(crate) fn row_columns(&self, build: &Schema) -> Vec<PhysicalExprRef> {
+        let columns = self.build_columns.iter();
+        let columns = columns.map(|index| {
+            Arc::new(Column::new(build.field(*index).name(), *index)) as PhysicalExprRef
+        });
+        columns.collect()
+    }
+
+    /// Whether the pairs of these probe rows and build positions meet the further condition. NULL is false. `build` has the columns of
+    /// [`Self::row_columns`].
+    pub(crate) fn meet_residual(
+        filter: &JoinFilter,
+        probe: &RecordBatch,
+        build: &[Arc<Values>],
+        (rows, positions): (&UInt32Array, &UInt32Array),
+    ) -> Result<BooleanArray> {
+        let columns = filter
+            .column_indices()
+            .iter()
+            .map(|column| match column.side {
+                JoinSide::Left => Ok(take(probe.column(column.index), rows, None)?),
+                JoinSide::Right => build[column.index].take(positions),
+                JoinSide::None => internal_err!("a join condition has the column of no side"),
+            });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        let schema = Arc::clone(filter.schema());
+        let pairs = RecordBatch::try_new_with_options(schema, columns, &options)?;
+        let met = filter.expression().evaluate(&pairs)?;
+        let met = met.into_array(rows.len())?;
+        let met = met.as_boolean();
+        Ok(match met.null_count() {
+            0 => met.clone(),
+            _ => prep_null_mask_filter(met),
+        })
+    }
+
+    /// The output rows of these pairs of probe rows and build positions, where NULL is a row of NULLs. `build` has the columns of
+    /// [`Self::row_columns`]. There are several batches if dictionaries have
+    /// too few keys for all values.
+    pub(crate) fn output(
+        &self,
+        probe: Option<&RecordBatch>,
+        build: &[Arc<Values>],
+        (rows, positions): (&UInt32Array, &UInt32Array),
+        marks: Option<&BooleanArray>,
+    ) -> Result<Vec<RecordBatch>> {
+        let num_rows = positions.len();
+        let column = |(column, field): (&ColumnIndex, &FieldRef)| -> Result<ArrayRef> {
+            match (column.side, probe) {
+                (JoinSide::Left, Some(probe)) => Ok(take(probe.column(column.index), rows, None)?),
+                (JoinSide::Left, None) => Ok(new_null_array(field.data_type(), num_rows)),
+                (JoinSide::Right, _) => build[column.index].take(positions),
+                (JoinSide::None, _) => match marks {
+                    Some(marks) => Ok(Arc::new(marks.clone())),
+                    None => internal_err!("a join that returns pairs has no mark"),
+                },
+            }
+        };
+        let fields = self.schema.fields();
+        let columns = self.columns.iter().zip(fields).map(column);
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let types: Vec<&DataType> = fields.iter().map(|field| field.data_type()).collect();
+        let parts = fit(&columns, &types, num_rows)?.into_iter();
+        let parts = parts.map(|(rows, columns)| {
+            let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+            let schema = Arc::clone(&self.schema);
+            Ok(RecordBatch::try_new_with_options(
+                schema, columns, &options,
+            )?)
+        });
+        parts.collect()
+    }
+}
