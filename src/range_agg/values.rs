@@ -186,7 +186,7 @@ mod tests {
             let expected: ArrayRef = Arc::new(expected.collect::<StringArray>());
             assert_eq!(&whole.at(positions()).unwrap(), &expected);
             assert_eq!(&parts.at(positions()).unwrap(), &expected);
-            let sorted = Values::sorted(&chunks, &DataType::Utf8, &permutation).unwrap();
+            let sorted = Values::sorted(&chunks, &DataType::Utf8, &permutation, workers).unwrap();
             let positions = positions().map(|p| p.map(|p| u32::try_from(p).unwrap()));
             let taken = sorted.take(&positions.collect()).unwrap();
             assert_eq!(&taken, &expected);

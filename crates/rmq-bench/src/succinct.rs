@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use range_minimum_query::Rmq;
 use rmq_engine::cpu::CpuEngine;
-use rmq_engine::{Answers, BuildOptions, EngineError, RangeIndex};
+use rmq_engine::{Answers, BuildOptions, Crossings, EngineError, RangeEnd, RangeIndex};
 
 use rmq_bench::workload::Bounds;
 use rmq_bench::{clock, data, memory};
@@ -76,6 +76,18 @@ impl<K: IndexableKey, F: FindMinimum> RangeIndex<K> for SuccinctIndex<K, F> {
         }
         out.valid.fill(u64::MAX);
         Ok(())
+    }
+
+    fn crossings(
+        &self,
+        _: &[i64],
+        _: &[i64],
+        _: &[K],
+        _: RangeEnd,
+        _: Crossings<'_>,
+    ) -> Result<(), EngineError> {
+        let why = "a succinct index keeps no minima to search for thresholds";
+        Err(EngineError::Invalid(why.to_string()))
     }
 }
 
