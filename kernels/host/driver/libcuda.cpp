@@ -21,6 +21,9 @@ namespace build_kernels {
 namespace answer_kernels {
 #include "../../answer.cu"
 }
+namespace crossing_kernels {
+#include "../../crossing.cu"
+}
 namespace bounds_kernels {
 #include "../../bounds.cu"
 }
@@ -64,7 +67,10 @@ const std::map<std::string, Kernel>& kernels() {
   ADD(build_kernels, build_level_##K##_##C) ADD(build_kernels, build_level_##K##_##C##_at)
 #define ADD_ANSWER(K, C, P) \
   ADD(answer_kernels, answer_##K##_##C##_##P##_value) ADD(answer_kernels, answer_##K##_##C##_##P##_position) ADD(answer_kernels, answer_##K##_##C##_##P##_both)
-#define ADD_SHAPE(K, C) ADD_BUILD(K, C) ADD_ANSWER(K, C, p32) ADD_ANSWER(K, C, p64)
+#define ADD_CROSSING(K, C, P) \
+  ADD(crossing_kernels, crossing_##K##_##C##_##P##_first) ADD(crossing_kernels, crossing_##K##_##C##_##P##_last)
+#define ADD_SHAPE(K, C) \
+  ADD_BUILD(K, C) ADD_ANSWER(K, C, p32) ADD_ANSWER(K, C, p64) ADD_CROSSING(K, C, p32) ADD_CROSSING(K, C, p64)
 #define ADD_KEY(K)                                                                                                     \
   ADD(build_kernels, build_table_##K) ADD(build_kernels, build_table_##K##_at) ADD(bounds_kernels, bounds_##K)           \
   ADD(join_kernels, join_check_##K) ADD(join_kernels, join_key_bits_##K) ADD(join_kernels, join_sort_words_##K)          \

@@ -59,11 +59,15 @@ impl BuildSideBuilder {
         } else {
             None
         };
+        let mut options = RmqOptions::of(context.session_config().options());
+        if options.build_threads == 0 {
+            options.build_threads = context.session_config().target_partitions();
+        }
         Ok(Self {
             columns,
             schema,
             metrics,
-            options: RmqOptions::of(context.session_config().options()),
+            options,
             memory: RetainingPool::new(context.memory_pool(), store.is_some()),
             store,
             engine,
