@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use datafusion::common::Result;
+use datafusion::common::{DataFusionError, Result};
 
 use crate::common::errors::engine_error;
 use crate::common::options::ByteSize;
@@ -10,6 +10,7 @@ use crate::exec::common::blocking::Waiting;
 use crate::index::catalog::{DeviceBytes, IndexCatalog};
 use crate::index::cpu_fallback::device_failure;
 use crate::index::devices::DeviceEngine;
+use rmq_engine::EngineError;
 
 /// The devices that the engine choice selected for a build side.
 #[derive(Debug, Clone)]
@@ -64,5 +65,16 @@ impl JoinDevices {
         log::warn!("the CPU answers a range join: {reason}");
         record_fallback();
         Ok(None)
+    }
+}
+
+/// Whether an error says that devices have too little memory.
+pub(crate) fn is_out_of_device_memory(error: &DataFusionError) -> bool {
+    match error.find_root() {
+        DataFusionError::External(error) => {
+            let error = error.downcast_ref::<EngineError>();
+            matches!(error, Some(EngineError::DeviceMemory { .. }))
+        }
+        _ => false,
     }
 }

@@ -170,7 +170,9 @@ impl<K: CpuKey> ChunkedColumn<K> {
         let threads = threads.min(self.len() >> 20).max(1);
         let mut rest: &mut [K] = &mut bits;
         std::thread::scope(|scope| {
-            let mut parts = chunks.chunks(chunks.len().div_ceil(threads)).peekable();
+            let mut parts = chunks
+                .chunks(chunks.len().div_ceil(threads).max(1))
+                .peekable();
             while let Some(part) = parts.next() {
                 let len = part.iter().map(|chunk| chunk.len()).sum();
                 let (mut here, after) = std::mem::take(&mut rest).split_at_mut(len);

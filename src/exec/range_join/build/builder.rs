@@ -15,7 +15,7 @@ use crate::exec::range_join::build::device_join::DeviceJoin;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::devices::JoinDevices;
+use crate::exec::range_join::devices::{JoinDevices, is_out_of_device_memory};
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
@@ -166,8 +166,11 @@ impl BuildSideBuilder {
                 waiting.check()?;
             }
             match built {
-                // The CPU needs less memory, or spills.
-                Err(error) if is_out_of_memory(&error) => Ok(None),
+                // Sorting on the CPU needs less memory of the host, or spills, and less of the devices.
+                Err(error) if is_out_of_memory(&error) || is_out_of_device_memory(&error) => {
+                    log::debug!("the CPU sorts a range join: {error}");
+                    Ok(None)
+                }
                 built => {
                     let record_fallback = || metrics.record_cpu_fallback();
                     Ok(devices.or_cpu_fallback(built, record_fallback)?.flatten())
