@@ -87,7 +87,7 @@ fn in_parts(
 
 /// Writes each number to the next place of the group in its lowest bits.
 fn scatter(source: &mut [u64], target: &mut [u64]) {
-    let group = |number: u64| (number & 0xFFFF) as usize * SYMBOLS >> 16;
+    let group = |number: u64| ((number & 0xFFFF) as usize * SYMBOLS) >> 16;
     let room = target.len() / SYMBOLS;
     let mut filled = vec![0; SYMBOLS];
     for number in source {

@@ -93,7 +93,7 @@ impl Groups {
         loop {
             let column: Vec<Interner> = columns_of_parts
                 .iter_mut()
-                .flat_map(Iterator::next)
+                .filter_map(Iterator::next)
                 .collect();
             if column.is_empty() {
                 return Ok((Self { columns, pairs }, ids));
@@ -105,14 +105,16 @@ impl Groups {
                 continue;
             }
             // Pairs of the ids that groups and values have now.
-            let tables: Vec<Shards<IdMap<u64>>> =
-                pairs_of_parts.iter_mut().flat_map(Iterator::next).collect();
+            let tables: Vec<Shards<IdMap<u64>>> = pairs_of_parts
+                .iter_mut()
+                .filter_map(Iterator::next)
+                .collect();
             let renumbered = tables.iter().zip(ids.iter().zip(&ids_of_values));
             let keys = workers.map(renumbered.collect(), |(table, (groups, values))| {
+                #[expect(clippy::cast_possible_truncation, reason = "a pair of 32-bit ids")]
                 let keys = table.keys().into_iter().map(|pair| {
-                    let (group, value) = (pair >> 32, pair & u64::from(u32::MAX));
-                    let [group, value] = [groups[group as usize], values[value as usize]];
-                    u64::from(group) << 32 | u64::from(value)
+                    let (group, value) = ((pair >> 32) as usize, pair as u32 as usize);
+                    u64::from(groups[group]) << 32 | u64::from(values[value])
                 });
                 Ok(keys.collect::<Vec<u64>>())
             })?;

@@ -235,7 +235,7 @@ struct Pairs<'a, K> {
     rows: &'a mut [u32],
 }
 
-impl<'a, K> Pairs<'a, K> {
+impl<K> Pairs<'_, K> {
     fn len(&self) -> usize {
         self.keys.len()
     }
@@ -252,54 +252,67 @@ impl<'a, K> Pairs<'a, K> {
     }
 }
 
-/// Sorts many pairs with all threads; `scratch` is as long.
-fn sort_by_buckets<K: RadixKey>(
-    pairs: Pairs<K>,
-    scratch: Pairs<K>,
-    workers: Workers,
-) -> Result<()> {
-    let len = pairs.len();
-    let (keys, rows) = (&*pairs.keys, &*pairs.rows);
-    let ranges = workers.ranges(len, 1);
-    let extremes = workers.map(ranges.clone(), |range| {
-        let keys = keys[range].iter();
-        Ok(keys.fold((K::MAX, K::ZERO), |(least, most), key| {
-            (least.min(*key), most.max(*key))
-        }))
-    })?;
-    let least = extremes
-        .iter()
-        .map(|(least, _)| *least)
-        .min()
-        .unwrap_or(K::ZERO);
-    let most = extremes
-        .iter()
-        .map(|(_, most)| *most)
-        .max()
-        .unwrap_or(K::ZERO);
-    if least >= most {
-        return Ok(());
+/// The digit that divides keys into buckets: some bits of their distance from the least key.
+#[derive(Clone, Copy)]
+struct LeadingDigit<K> {
+    least: K,
+    shift: u32,
+    bits: u32,
+}
+
+impl<K: RadixKey> LeadingDigit<K> {
+    /// The digit that divides these keys into small buckets, if they are evenly distributed; `None` if all keys are equal.
+    fn of(keys: &[K], workers: Workers) -> Result<Option<Self>> {
+        let extremes = workers.map(workers.ranges(keys.len(), 1), |range| {
+            let keys = keys[range].iter();
+            Ok(keys.fold((K::MAX, K::ZERO), |(least, most), key| {
+                (least.min(*key), most.max(*key))
+            }))
+        })?;
+        let least = extremes.iter().map(|(least, _)| *least).min();
+        let most = extremes.iter().map(|(_, most)| *most).max();
+        let (Some(least), Some(most)) = (least, most) else {
+            return Ok(None);
+        };
+        if least >= most {
+            return Ok(None);
+        }
+        let all_bits = most.above(least).bit_length();
+        let bits = keys.len().ilog2().saturating_sub(BUCKET_ROWS);
+        let bits = bits.clamp(1, BUCKET_BITS).min(all_bits);
+        let shift = all_bits - bits;
+        Ok(Some(Self { least, shift, bits }))
     }
-    let bits = most.above(least).bit_length();
-    let digit_bits = len
-        .ilog2()
-        .saturating_sub(BUCKET_ROWS)
-        .clamp(1, BUCKET_BITS)
-        .min(bits);
-    let shift = bits - digit_bits;
-    let bucket = |key: K| key.above(least).bits_from(shift);
+
+    #[inline]
+    fn bucket(&self, key: K) -> usize {
+        key.above(self.least).bits_from(self.shift)
+    }
+}
+
+/// Moves pairs to their buckets, stably. Returns the end of each bucket.
+fn move_to_buckets<K: RadixKey>(
+    from: &Pairs<K>,
+    to: &mut Pairs<K>,
+    digit: LeadingDigit<K>,
+    workers: Workers,
+) -> Result<Vec<usize>> {
+    let (keys, rows) = (&*from.keys, &*from.rows);
+    let ranges = workers.ranges(keys.len(), 1);
     let mut counts = workers.map(ranges.clone(), |range| {
-        let mut counts = vec![0_u32; 1 << digit_bits];
+        let mut counts = vec![0_u32; 1 << digit.bits];
         for keys in keys[range].chunks(STEP) {
             workers.check()?;
-            keys.iter().for_each(|key| counts[bucket(*key)] += 1);
+            for key in keys {
+                counts[digit.bucket(*key)] += 1;
+            }
         }
         Ok(counts)
     })?;
     // From counts to the first position of each bucket's rows of each part.
     let mut ends = vec![];
     let mut next = 0;
-    for bucket in 0..1 << digit_bits {
+    for bucket in 0..1 << digit.bits {
         for counts in &mut counts {
             let count = counts[bucket];
             counts[bucket] = next;
@@ -307,48 +320,54 @@ fn sort_by_buckets<K: RadixKey>(
         }
         ends.push(next as usize);
     }
-    {
-        let (to_keys, to_rows) = (
-            SharedSlots::new(scratch.keys),
-            SharedSlots::new(scratch.rows),
-        );
-        let parts = ranges.into_iter().zip(counts).collect();
-        workers.map(parts, |(range, mut next): (Range<usize>, Vec<u32>)| {
-            let steps = keys[range.clone()]
-                .chunks(STEP)
-                .zip(rows[range].chunks(STEP));
-            for (keys, rows) in steps {
-                workers.check()?;
-                for (key, row) in keys.iter().zip(rows) {
-                    let next = &mut next[bucket(*key)];
-                    to_keys.store(*next as usize, *key);
-                    to_rows.store(*next as usize, *row);
-                    *next += 1;
-                }
+    let (to_keys, to_rows) = (SharedSlots::new(to.keys), SharedSlots::new(to.rows));
+    let parts = ranges.into_iter().zip(counts).collect();
+    workers.map(parts, |(range, mut next): (Range<usize>, Vec<u32>)| {
+        let steps = keys[range.clone()].chunks(STEP);
+        for (keys, rows) in steps.zip(rows[range].chunks(STEP)) {
+            workers.check()?;
+            for (key, row) in keys.iter().zip(rows) {
+                let next = &mut next[digit.bucket(*key)];
+                to_keys.store(*next as usize, *key);
+                to_rows.store(*next as usize, *row);
+                *next += 1;
             }
-            Ok(())
-        })?;
-    }
+        }
+        Ok(())
+    })?;
+    Ok(ends)
+}
+
+/// Sorts many pairs with all threads; `scratch` is as long.
+fn sort_by_buckets<K: RadixKey>(
+    pairs: Pairs<K>,
+    mut scratch: Pairs<K>,
+    workers: Workers,
+) -> Result<()> {
+    let Some(digit) = LeadingDigit::of(pairs.keys, workers)? else {
+        return Ok(());
+    };
+    let ends = move_to_buckets(&pairs, &mut scratch, digit, workers)?;
     // Buckets that are small, several per task, and others.
     let (mut small, mut large) = (vec![], vec![]);
     let (mut rest, mut rest_scratch) = (pairs, scratch);
-    let mut done = 0;
-    let mut buckets: Vec<usize> = vec![];
+    let (mut done, mut buckets) = (0, vec![]);
     for (i, end) in ends.iter().enumerate() {
-        let is_last = i + 1 == ends.len();
-        buckets.push(*end - done);
-        let following = if is_last { 0 } else { ends[i + 1] - end };
-        if !is_last && end - done + following <= 1 << BUCKET_ROWS {
+        let len = end - done;
+        buckets.push(len);
+        if let Some(next) = ends.get(i + 1)
+            && next - done <= 1 << BUCKET_ROWS
+        {
             continue;
         }
-        let (here, after) = rest.split_at(end - done);
-        let (here_scratch, after_scratch) = rest_scratch.split_at(end - done);
+        let (to, after) = rest.split_at(len);
+        let (from, after_scratch) = rest_scratch.split_at(len);
         (rest, rest_scratch) = (after, after_scratch);
-        let task = (here, here_scratch, std::mem::take(&mut buckets));
-        if *end - done > LARGE && shift > 0 {
-            large.push(task);
+        let buckets = std::mem::take(&mut buckets);
+        if len > LARGE && digit.shift > 0 {
+            large.push((to, from));
         } else {
-            small.push(task);
+            small.push((to, from, buckets));
         }
         done = *end;
     }
@@ -373,7 +392,7 @@ fn sort_by_buckets<K: RadixKey>(
         },
     )?;
     // Most keys may have the same leading digit.
-    for (to, from, _) in large {
+    for (to, from) in large {
         let Pairs { keys, rows } = to;
         let steps = keys.chunks_mut(STEP).zip(rows.chunks_mut(STEP));
         let steps = steps.zip(from.keys.chunks(STEP).zip(from.rows.chunks(STEP)));
@@ -499,6 +518,9 @@ mod tests {
 
     use super::*;
 
+    /// Makes the key of a row, given its number.
+    type KeyOf = fn(&mut fastrand::Rng, u64) -> u64;
+
     /// Sorts groups of these lengths, and compares with a stable sort.
     fn check<K: RadixKey>(
         bits: &[K],
@@ -534,8 +556,8 @@ mod tests {
             .all(|((_, row), position)| *row == position);
         assert!(moves.is_some() || stays, "{name}");
         for ((_, row), position) in expected.iter().zip(0..) {
-            let moved = moves.as_ref().map_or(*row, |moves| moves[*row as usize]);
-            assert_eq!(moved, position, "{name}");
+            let to = moves.as_ref().map_or(*row, |moves| moves[*row as usize]);
+            assert_eq!(to, position, "{name}");
         }
     }
 
@@ -543,7 +565,7 @@ mod tests {
     fn groups_are_sorted_as_by_a_stable_sort() {
         let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
         // Different keys, few, one that most have, backwards, ascending but for the last, within a small range, some far away.
-        let kinds: [(&str, fn(&mut fastrand::Rng, u64) -> u64); 7] = [
+        let kinds: [(&str, KeyOf); 7] = [
             ("different", |random, _| random.u64(..)),
             ("few", |random, _| random.u64(..5)),
             ("one", |random, _| {
@@ -563,13 +585,14 @@ mod tests {
                 random.u64(..1 << (20 + i % 100 / 99 * 40))
             }),
         ];
+        let many_groups = vec![17; 5000];
         let lengths: [&[usize]; 6] = [
             &[0, 1, 2, 0, 700],
             &[5000, 0, 3, 30_000, 1100],
             &[LARGE + 1],
             &[10, 3 * LARGE, 0, 20, LARGE + 7, 2000],
             &[0],
-            &[17; 5000],
+            &many_groups,
         ];
         for (name, key) in kinds {
             for lengths in lengths {

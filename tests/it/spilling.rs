@@ -210,7 +210,8 @@ async fn little_memory_gives_the_same_results() {
     }
     println!("spilling: {asked} queries, {with_files} of them wrote {files} files");
     assert!(
-        with_files * 8 > asked || !is_usual(),
+        // Aggregates that read the rows of their windows never write files.
+        with_files * 16 > asked || !is_usual(),
         "{with_files} of {asked} queries wrote files"
     );
 }

@@ -88,7 +88,8 @@ impl SourceKeys {
 
     fn batches(&self) -> impl Iterator<Item = &RecordBatch> {
         let table = memory_table(&self.scan);
-        table.into_iter().flat_map(|t| t.partitions()).flatten()
+        let partitions = table.into_iter().flat_map(MemorySourceConfig::partitions);
+        partitions.flatten()
     }
 }
 
@@ -148,7 +149,10 @@ fn source_column(
             }
             filter.input()
         } else if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
-            (column < join.probe().schema().fields().len()).then(|| join.probe())?
+            // A join that returns pairs has a probe row several times.
+            let is_probe_row = !join.returns_rows();
+            let is_probe_column = column < join.probe().schema().fields().len();
+            (is_probe_row && is_probe_column).then(|| join.probe())?
         } else if let Some(lookup) = plan.downcast_ref::<RangeLookupExec>() {
             (column < lookup.input().schema().fields().len()).then(|| lookup.input())?
         } else if plan.is::<RepartitionExec>()

@@ -48,6 +48,10 @@ impl SlotValue for u128 {
 /// A store is a plain move on x86-64 and aarch64, so this costs nothing against exclusive slices.
 pub struct SharedSlots<'a, T: SlotValue>(&'a [T::Slot]);
 
+#[expect(
+    clippy::expl_impl_clone_on_copy,
+    reason = "deriving it would require slots that can be copied"
+)]
 impl<T: SlotValue> Clone for SharedSlots<'_, T> {
     fn clone(&self) -> Self {
         *self

@@ -109,7 +109,6 @@ impl DeviceJoin {
         let mut supported = aggregates.map(|(function, arguments)| {
             let argument = |i: usize| arguments.get(i).and_then(|column| values.get(*column));
             match function {
-                AggregateKind::CountRows => true,
                 AggregateKind::Count | AggregateKind::Extreme(_) => {
                     argument(0).is_some_and(|of| key_layout(of).is_some() && !is_ranked(of))
                 }
@@ -120,7 +119,10 @@ impl DeviceJoin {
                 AggregateKind::SumLow
                 | AggregateKind::AtCrossing { .. }
                 | AggregateKind::Accumulate => false,
-                AggregateKind::First | AggregateKind::Last | AggregateKind::Rightmost => true,
+                AggregateKind::CountRows
+                | AggregateKind::First
+                | AggregateKind::Last
+                | AggregateKind::Rightmost => true,
                 AggregateKind::AtExtreme { .. } => {
                     argument(1).is_some_and(|by| key_layout(by).is_some() && !is_ranked(by))
                 }
