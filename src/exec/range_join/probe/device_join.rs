@@ -10,7 +10,7 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
-use crate::exec::range_join::build::device_join::{DeviceAnswers, DeviceJoin};
+use crate::exec::range_join::build::device_join::{DeviceAnswers, DeviceJoin, DeviceProbe};
 use crate::exec::range_join::metrics::DeviceMetrics;
 use crate::exec::range_join::probe::bounds::evaluate_bound;
 use crate::exec::range_join::probe::partition::ProbePartition;
@@ -41,28 +41,31 @@ pub(crate) fn answer_on_devices(
 }
 
 impl DeviceJoinPartition {
-    /// The aggregates of all rows of the batches; `None` if devices fail and the CPU may take over.
-    fn answer_on_devices(&self, batches: &[RecordBatch]) -> Result<Option<DeviceAnswers>> {
+    /// The groups and the bounds of all rows of the batches.
+    fn probe(&self, batches: &[RecordBatch]) -> Result<DeviceProbe> {
         let spec = &self.partition.spec;
-        let search_timer = self.partition.metrics.search_time.timer();
-        let mut probe = self
-            .build
-            .probe(spec.bounds.iter().map(|(comparison, _)| *comparison))?;
+        let _timer = self.partition.metrics.search_time.timer();
+        let comparisons = spec.bounds.iter().map(|(comparison, _)| *comparison);
+        let mut probe = self.build.probe(comparisons)?;
         for batch in batches {
             let equality_keys = self.partition.equality_keys(batch)?;
             let groups = self.build.groups(batch.num_rows(), &equality_keys)?;
             let can_match = || {
+                let groups = groups.iter();
                 groups
-                    .iter()
                     .map(|group| *group != CandidateRanges::NO_GROUP)
+                    .collect()
             };
             let bounds = spec.bounds.iter();
-            let bounds =
-                bounds.map(|(_, bound)| evaluate_bound(bound, batch, || can_match().collect()));
+            let bounds = bounds.map(|(_, bound)| evaluate_bound(bound, batch, can_match));
             let bounds: Vec<ArrayRef> = bounds.collect::<Result<_>>()?;
             probe.add(groups, &bounds)?;
         }
-        search_timer.done();
+        Ok(probe)
+    }
+
+    /// The aggregates of all rows; `None` if devices fail and the CPU may take over.
+    fn answer_on_devices(&self, probe: DeviceProbe) -> Result<Option<DeviceAnswers>> {
         let _timer = self.partition.metrics.query_time.timer();
         let record_fallback = || self.metrics.cuda_fallbacks.add(1);
         self.build.answer(probe, record_fallback)
@@ -91,7 +94,10 @@ impl AnswerBatches for DeviceJoinPartition {
             return Ok(batches.iter().map(|_| empty()).collect());
         }
         // An error of a bound may concern rows that match nothing; the CPU tells which.
-        let Ok(Some(answers)) = self.answer_on_devices(batches) else {
+        let Ok(probe) = self.probe(batches) else {
+            return self.join_on_cpu(batches);
+        };
+        let Some(answers) = self.answer_on_devices(probe)? else {
             return self.join_on_cpu(batches);
         };
         self.metrics.device_batches.add(1);
