@@ -8,41 +8,34 @@
 
 use std::sync::{Arc, OnceLock};
 
-use arrow::array::{ArrayDataBuilder, ArrayRef, AsArray, make_array};
-use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
-use arrow::datatypes::{DataType, UInt32Type};
-use datafusion::common::{
-    DataFusionError, Result, SharedResult, internal_datafusion_err, internal_err,
-};
+use arrow::array::ArrayRef;
+use arrow::buffer::BooleanBuffer;
+use arrow::datatypes::DataType;
+use datafusion::common::{DataFusionError, Result, SharedResult, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
-use crate::common::ordered_type::{KeyLayout, is_ranked, key_layout};
+use crate::common::ordered_type::{is_ranked, key_layout};
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::column::ColumnNeeds;
 use crate::exec::range_join::build::convert_keys::convert_keys;
+use crate::exec::range_join::build::device_columns::{AggregateResult, ColumnsBuilder};
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::catalog::DeviceBytes;
-use crate::index::decoder::{Decoder, buffer};
-use crate::index::sort_keys::{Chunks, Encoded, KeyColumn};
+use crate::index::decoder::buffer;
 use crate::logical_plan::range_join::AggregateKind;
-use crate::range_agg::values::Values;
-use crate::sorted::arrange::encode_chunks;
 use crate::sorted::bucket_sort::SortContext;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
-use crate::sorted::permutation::RowPermutation;
 use crate::sorted::sort_rows::group_rows;
 use rmq_engine::{
-    Column, ColumnChunks, Comparison, Extreme, ExtremeIndex, IntegerKind, OutputValues,
-    RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex, RangeJoinInput, RangeJoinOutput,
-    RangeJoinProbe, RangeRow, RowGroups,
+    ColumnChunks, Comparison, RangeJoinAnswer, RangeJoinIndex, RangeJoinInput, RangeJoinProbe,
+    RowGroups,
 };
 
 /// A build side on devices.
@@ -63,17 +56,6 @@ pub(crate) struct DeviceJoin {
     fallback: CpuFallbackSide,
     _memory: [MemoryReservation; 2],
     _device_memory: DeviceBytes,
-}
-
-/// How an array is made of a device's answers.
-#[derive(Debug)]
-enum AggregateResult {
-    /// 64-bit integers of this type, the answers themselves.
-    Integers(DataType),
-    /// Keys.
-    Keys(Decoder),
-    /// Numbers of rows, of which these are the values in input order.
-    Rows(Arc<Values>),
 }
 
 /// The same build side on the CPU, made when the devices first fail.
@@ -357,174 +339,6 @@ impl DeviceProbe {
     }
 }
 
-impl AggregateResult {
-    /// The array of a device's answers.
-    fn array(&self, output: RangeJoinOutput, rows: usize) -> Result<ArrayRef> {
-        let valid = match output.valid {
-            Some(valid) => NullBuffer::new(BooleanBuffer::new(buffer(valid), 0, rows)),
-            None => NullBuffer::new_valid(rows),
-        };
-        match (self, output.values) {
-            (Self::Integers(data_type), OutputValues::W64(values)) => {
-                Ok(integers(data_type, buffer(values), valid)?)
-            }
-            (Self::Keys(decoder), OutputValues::W32(keys)) => decoder.decode_32(keys, valid),
-            (Self::Keys(decoder), OutputValues::W64(keys)) => decoder.decode_64(keys, valid),
-            (Self::Keys(decoder), OutputValues::W128(keys)) => decoder.decode_128(keys, valid),
-            (Self::Rows(values), OutputValues::W32(numbers)) => {
-                let numbers = integers(&DataType::UInt32, buffer(numbers), valid)?;
-                let numbers = numbers.as_primitive::<UInt32Type>().iter();
-                values.at(numbers.map(|number| number.map(i64::from)))
-            }
-            _ => internal_err!("a device returned values of another width"),
-        }
-    }
-}
-
-/// 64- or 32-bit integers as an array of this type.
-fn integers(data_type: &DataType, values: Buffer, valid: NullBuffer) -> Result<ArrayRef> {
-    let data = ArrayDataBuilder::new(data_type.clone())
-        .len(valid.len())
-        .nulls(Some(valid))
-        .add_buffer(values)
-        .build()?;
-    Ok(make_array(data))
-}
-
-/// Describes the value columns for devices.
-struct ColumnsBuilder<'a> {
-    rows: &'a CollectedRows,
-    needs: &'a BuildColumns,
-    types: &'a [DataType],
-    workers: Workers<'a>,
-    /// The columns that devices need.
-    columns: Vec<RangeJoinColumn>,
-    /// For each value column the index among those of devices, and the decoder of its keys.
-    on_devices: Vec<Option<(usize, Decoder)>>,
-}
-
-impl ColumnsBuilder<'_> {
-    /// The arrays of a value column.
-    fn chunks(&self, column: usize) -> Chunks {
-        let arrays = self.rows.batches.iter();
-        let arrays = arrays.map(|batch| Arc::clone(&self.needs.values(batch.columns())[column]));
-        Chunks {
-            arrays: arrays.collect(),
-            owned_elsewhere: true,
-        }
-    }
-
-    /// Adds a value column with what the aggregates need of it, unless devices need nothing.
-    fn add_column(&mut self, column: usize) -> Result<()> {
-        let data_type = &self.needs.values(self.types)[column];
-        let needs = ColumnNeeds::of_column(self.needs, column);
-        let single_values = needs.has_values() && has_values_as_keys(data_type);
-        let index = |extreme: Extreme| {
-            let index = if needs.has_positions(extreme)? {
-                ExtremeIndex::Rows
-            } else {
-                ExtremeIndex::Values
-            };
-            Some(index)
-        };
-        let (min, max) = (index(Extreme::Min), index(Extreme::Max));
-        if !(single_values || needs.has_counts() || min.is_some() || max.is_some()) {
-            self.on_devices.push(None);
-            return Ok(());
-        }
-        let encoded = encode_chunks(&self.chunks(column), data_type, self.workers)?;
-        let Some(decoder) = encoded.first().map(|encoded| encoded.decoder.clone()) else {
-            return internal_err!("a value column without an array");
-        };
-        self.on_devices.push(Some((self.columns.len(), decoder)));
-        self.columns.push(RangeJoinColumn {
-            values: chunks_of_columns(encoded)?,
-            min,
-            max,
-            counts: needs.has_counts(),
-            sums: needs.has_sums().then_some(IntegerKind::Signed),
-            single_values,
-        });
-        Ok(())
-    }
-
-    /// The index of a value column among those of devices, and the decoder of its keys.
-    fn on_devices(&self, column: usize) -> Result<(usize, Decoder)> {
-        let known = self.on_devices.get(column).cloned().flatten();
-        known.ok_or_else(|| internal_datafusion_err!("value column {column} is not on devices"))
-    }
-
-    /// What devices answer for an aggregate over these columns, and what makes an array of that.
-    fn answer(
-        &self,
-        function: AggregateKind,
-        arguments: &[usize],
-    ) -> Result<(RangeJoinAnswer, AggregateResult)> {
-        let argument = |i: usize| arguments.get(i).copied().unwrap_or_default();
-        let count = || AggregateResult::Integers(DataType::Int64);
-        Ok(match function {
-            AggregateKind::CountRows => (RangeJoinAnswer::Count, count()),
-            AggregateKind::Count => {
-                let (column, _) = self.on_devices(argument(0))?;
-                (RangeJoinAnswer::CountValid { column }, count())
-            }
-            AggregateKind::Sum => {
-                let (column, _) = self.on_devices(argument(0))?;
-                let data_type = self.needs.values(self.types)[argument(0)].clone();
-                let result = AggregateResult::Integers(data_type);
-                (RangeJoinAnswer::Sum { column }, result)
-            }
-            AggregateKind::Extreme(extreme) => {
-                let (column, decoder) = self.on_devices(argument(0))?;
-                let answer = RangeJoinAnswer::Extreme { column, extreme };
-                (answer, AggregateResult::Keys(decoder))
-            }
-            AggregateKind::First => return self.value(argument(0), RangeRow::First),
-            AggregateKind::Last => return self.value(argument(0), RangeRow::FirstOfLast),
-            AggregateKind::Rightmost => return self.value(argument(0), RangeRow::Last),
-            AggregateKind::AtExtreme {
-                extreme,
-                nulls_first,
-            } => {
-                let (column, _) = self.on_devices(argument(1))?;
-                let at = RangeRow::FirstOrdered {
-                    column,
-                    extreme,
-                    nulls_first,
-                };
-                return self.value(argument(0), at);
-            }
-            AggregateKind::SumLow
-            | AggregateKind::AtCrossing { .. }
-            | AggregateKind::Accumulate => {
-                return internal_err!("devices do not compute {function:?}");
-            }
-        })
-    }
-
-    /// The value of a column at one row of each range.
-    fn value(&self, column: usize, at: RangeRow) -> Result<(RangeJoinAnswer, AggregateResult)> {
-        let data_type = &self.needs.values(self.types)[column];
-        if has_values_as_keys(data_type) {
-            let (column, decoder) = self.on_devices(column)?;
-            let answer = RangeJoinAnswer::Value { column, at };
-            return Ok((answer, AggregateResult::Keys(decoder)));
-        }
-        let chunks = self.chunks(column);
-        let identity = RowPermutation::identity(self.rows.num_rows());
-        let values = Values::of(&chunks.arrays, data_type, &identity, self.workers)?;
-        let result = AggregateResult::Rows(Arc::new(values));
-        Ok((RangeJoinAnswer::Row { at }, result))
-    }
-}
-
-/// Whether the values of a type, which is no dictionary, can be restored from keys of fixed width.
-fn has_values_as_keys(data_type: &DataType) -> bool {
-    let is_plain = !matches!(data_type, DataType::Dictionary(..));
-    let layout = key_layout(data_type);
-    is_plain && layout.is_some_and(|layout| !matches!(layout, KeyLayout::Rank | KeyLayout::AllNull))
-}
-
 /// The keys of several batches as devices get them.
 fn chunks_of_keys(keys: OrderKeys) -> Result<ColumnChunks> {
     Ok(match keys {
@@ -532,25 +346,5 @@ fn chunks_of_keys(keys: OrderKeys) -> Result<ColumnChunks> {
         OrderKeys::W64(columns) => ColumnChunks::W64(columns),
         OrderKeys::W128(columns) => ColumnChunks::W128(columns),
         OrderKeys::Bytes(..) => return internal_err!("devices have no keys of variable length"),
-    })
-}
-
-/// Encoded chunks as devices get them.
-fn chunks_of_columns(encoded: Vec<Encoded>) -> Result<ColumnChunks> {
-    fn all<K>(
-        encoded: Vec<Encoded>,
-        of_width: fn(KeyColumn) -> Option<Column<K>>,
-    ) -> Result<Vec<Column<K>>> {
-        let columns = encoded.into_iter().map(|encoded| of_width(encoded.column));
-        let columns: Option<Vec<_>> = columns.collect();
-        match columns {
-            Some(columns) => Ok(columns),
-            None => internal_err!("a column has keys of different widths"),
-        }
-    }
-    Ok(match encoded.first().map(|encoded| &encoded.column) {
-        None | Some(KeyColumn::W32(_)) => ColumnChunks::W32(all(encoded, KeyColumn::into_32)?),
-        Some(KeyColumn::W64(_)) => ColumnChunks::W64(all(encoded, KeyColumn::into_64)?),
-        Some(KeyColumn::W128(_)) => ColumnChunks::W128(all(encoded, KeyColumn::into_128)?),
     })
 }

@@ -8,6 +8,7 @@ pub(crate) mod collect;
 pub(crate) mod column;
 pub(crate) mod convert_keys;
 pub(crate) mod crossing;
+pub(crate) mod device_columns;
 pub(crate) mod device_join;
 pub(crate) mod device_side;
 pub(crate) mod input_order;
