@@ -25,6 +25,11 @@ impl<'a> Workers<'a> {
         Self { threads, check }
     }
 
+    /// The most threads that work on a step.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads
+    }
+
     /// Checks for cancellation.
     ///
     /// # Errors

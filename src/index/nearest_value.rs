@@ -19,7 +19,7 @@ use datafusion::common::{Result, internal_datafusion_err};
 use crate::common::ordered_type::value_type;
 use crate::index::sort_keys::native;
 
-/// What the integer 1 of a type stands for.
+/// What the integer 1 of a type means.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unit {
     /// A multiple of 10^-scale.
@@ -151,6 +151,29 @@ fn power_of_ten(scale: u32) -> i256 {
     i256::from(10).wrapping_pow(scale)
 }
 
+/// Expands `$helper!(T)` with the integer type that values of `$data_type` are stored as, or `$wide` for those of 256 bits.
+macro_rules! with_stored_type {
+    ($data_type:expr, $helper:ident, $wide:expr) => {
+        match ($data_type, $data_type.primitive_width()) {
+            (DataType::Decimal256(..), _) => $wide,
+            (t, Some(1)) if t.is_unsigned_integer() => $helper!(u8),
+            (t, Some(2)) if t.is_unsigned_integer() => $helper!(u16),
+            (t, Some(4)) if t.is_unsigned_integer() => $helper!(u32),
+            (t, Some(8)) if t.is_unsigned_integer() => $helper!(u64),
+            (_, Some(1)) => $helper!(i8),
+            (_, Some(2)) => $helper!(i16),
+            (_, Some(4)) => $helper!(i32),
+            (_, Some(8)) => $helper!(i64),
+            (_, Some(16)) => $helper!(i128),
+            (other, _) => {
+                return Err(internal_datafusion_err!(
+                    "{other} is not stored as integers"
+                ));
+            }
+        }
+    };
+}
+
 /// The integers that a type of integers, decimals or times is stored as.
 fn integers(values: &ArrayRef) -> Result<Vec<Option<i256>>> {
     macro_rules! stored {
@@ -164,27 +187,8 @@ fn integers(values: &ArrayRef) -> Result<Vec<Option<i256>>> {
             values.collect()
         }};
     }
-    Ok(
-        match (values.data_type(), values.data_type().primitive_width()) {
-            (DataType::Decimal256(..), _) => {
-                values.as_primitive::<Decimal256Type>().iter().collect()
-            }
-            (t, Some(1)) if t.is_unsigned_integer() => stored!(u8),
-            (t, Some(2)) if t.is_unsigned_integer() => stored!(u16),
-            (t, Some(4)) if t.is_unsigned_integer() => stored!(u32),
-            (t, Some(8)) if t.is_unsigned_integer() => stored!(u64),
-            (_, Some(1)) => stored!(i8),
-            (_, Some(2)) => stored!(i16),
-            (_, Some(4)) => stored!(i32),
-            (_, Some(8)) => stored!(i64),
-            (_, Some(16)) => stored!(i128),
-            (other, _) => {
-                return Err(internal_datafusion_err!(
-                    "{other} is not stored as integers"
-                ));
-            }
-        },
-    )
+    let wide = || values.as_primitive::<Decimal256Type>().iter().collect();
+    Ok(with_stored_type!(values.data_type(), stored, wide()))
 }
 
 /// A threshold in units of the column.
@@ -324,28 +328,12 @@ impl Rounding {
                 stored_array(&values, column)?
             }};
         }
-        let values: ArrayRef = match (column, column.primitive_width()) {
-            (DataType::Decimal256(..), _) => {
-                let values = (0..rows)
-                    .map(|row| self.clamp(to_integer(row)?, i256::MIN, i256::MAX, &mut exact, row));
-                let values: PrimitiveArray<Decimal256Type> = values.collect();
-                Arc::new(values.with_data_type(column.clone()))
-            }
-            (t, Some(1)) if t.is_unsigned_integer() => stored!(u8),
-            (t, Some(2)) if t.is_unsigned_integer() => stored!(u16),
-            (t, Some(4)) if t.is_unsigned_integer() => stored!(u32),
-            (t, Some(8)) if t.is_unsigned_integer() => stored!(u64),
-            (_, Some(1)) => stored!(i8),
-            (_, Some(2)) => stored!(i16),
-            (_, Some(4)) => stored!(i32),
-            (_, Some(8)) => stored!(i64),
-            (_, Some(16)) => stored!(i128),
-            (other, _) => {
-                return Err(internal_datafusion_err!(
-                    "{other} is not stored as integers"
-                ));
-            }
-        };
+        let values: ArrayRef = with_stored_type!(column, stored, {
+            let values = (0..rows)
+                .map(|row| self.clamp(to_integer(row)?, i256::MIN, i256::MAX, &mut exact, row));
+            let values: PrimitiveArray<Decimal256Type> = values.collect();
+            Arc::new(values.with_data_type(column.clone()))
+        });
         exact.resize(rows, false);
         Ok(Converted {
             values,

@@ -53,6 +53,18 @@ impl GroupIds {
         }
     }
 
+    /// `rows` rows with the id 0.
+    pub(crate) fn of_one_group(rows: usize) -> Self {
+        let mut runs = vec![];
+        push(&mut runs, 0, rows);
+        let batch = vec![];
+        Self {
+            rows,
+            len: rows,
+            ids: Encoding::Runs { runs, batch },
+        }
+    }
+
     /// Adds `rows` rows, whose ids `fill` writes.
     ///
     /// # Errors
@@ -135,13 +147,7 @@ impl GroupIds {
     /// If the memory is not available.
     pub(crate) fn leave_out(self, nulls: &NullBuffer, memory: &MemoryReservation) -> Result<Self> {
         let (rows, len) = (self.rows, self.len);
-        let mut ids = match self.ids {
-            Encoding::Plain(ids) => ids,
-            Encoding::Runs { runs, .. } => {
-                memory.try_grow(rows * size_of::<u32>())?;
-                decode(&runs, rows)?
-            }
-        };
+        let mut ids = self.into_plain(memory)?;
         for (id, valid) in ids.iter_mut().zip(nulls) {
             if !valid {
                 *id = NO_GROUP;
@@ -151,22 +157,30 @@ impl GroupIds {
         Ok(Self { rows, len, ids })
     }
 
-    /// Writes the group of each row, which is that of its id in `groups`. Rows without a group get [`NO_GROUP`].
-    pub(crate) fn write_groups(&self, groups: &[u32], to: &mut [u32]) {
-        let group_of = |id: u32| groups.get(id as usize).copied().unwrap_or(NO_GROUP);
-        match &self.ids {
+    /// Returns the group of each row, which is that of its id in `groups`, and [`NO_GROUP`] for rows without one. The memory that this takes is
+    /// reserved in `memory`.
+    ///
+    /// # Errors
+    /// If the memory is not available.
+    pub(crate) fn into_groups(
+        self,
+        groups: &[u32],
+        memory: &MemoryReservation,
+    ) -> Result<HugePageBuf<u32>> {
+        let mut ids = self.into_plain(memory)?;
+        for id in ids.iter_mut().filter(|id| **id != NO_GROUP) {
+            *id = groups[*id as usize];
+        }
+        Ok(ids)
+    }
+
+    /// Decodes to one id per row. The memory that this takes is reserved in `memory`.
+    fn into_plain(self, memory: &MemoryReservation) -> Result<HugePageBuf<u32>> {
+        match self.ids {
+            Encoding::Plain(ids) => Ok(ids),
             Encoding::Runs { runs, .. } => {
-                let mut rest = to;
-                for run in runs {
-                    let (here, after) = rest.split_at_mut(run.rows as usize);
-                    here.fill(group_of(run.group));
-                    rest = after;
-                }
-            }
-            Encoding::Plain(ids) => {
-                for (to, id) in to.iter_mut().zip(ids.iter()) {
-                    *to = group_of(*id);
-                }
+                memory.try_grow(self.rows * size_of::<u32>())?;
+                decode(&runs, self.rows)
             }
         }
     }
@@ -302,6 +316,18 @@ mod tests {
             check(write(ids), &|_| true);
             let ids = build().leave_out(&nulls, &memory).unwrap();
             check(write(ids), &|i| i % 11 > 0);
+            // Groups numbered backwards.
+            let numbers: Vec<u32> = (0..number(groups)).rev().collect();
+            let of_groups = build().into_groups(&numbers, &memory).unwrap();
+            for (i, group) in of_groups.iter().enumerate() {
+                let id = expected[i] as usize;
+                let expected = numbers.get(id).copied().unwrap_or(NO_GROUP);
+                assert_eq!(*group, expected, "{name}, row {i}");
+            }
+            let one = GroupIds::of_one_group(70)
+                .into_groups(&[5], &memory)
+                .unwrap();
+            assert!(one.iter().eq([5; 70].iter()));
             let mut full = GroupIds::new(3);
             full.add(3, |_| Ok(())).unwrap();
             assert!(full.add(1, |_| Ok(())).is_err());

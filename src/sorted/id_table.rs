@@ -137,7 +137,7 @@ fn merge_sharded<T: IdTable>(
     parts: &[Vec<T::Key<'_>>],
     workers: Workers,
 ) -> Result<(Shards<T>, Vec<Vec<u32>>)> {
-    let shards = workers.parts(usize::MAX).next_power_of_two();
+    let shards = workers.threads().next_power_of_two();
     // The first occurrence of each part's keys, as part and index.
     let firsts = parts.iter().map(|keys| {
         let mut firsts = Vec::new();

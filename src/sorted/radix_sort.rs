@@ -564,7 +564,7 @@ mod tests {
     #[test]
     fn groups_are_sorted_as_by_a_stable_sort() {
         let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
-        // Different keys, few, one that most have, backwards, ascending but for the last, within a small range, some far away.
+        // Different keys, few, one that most have, backwards, ascending with exceptions, within a small range, some far away.
         let kinds: [(&str, KeyOf); 7] = [
             ("different", |random, _| random.u64(..)),
             ("few", |random, _| random.u64(..5)),

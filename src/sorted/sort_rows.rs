@@ -15,12 +15,11 @@ use arrow::datatypes::DataType;
 use arrow::row::Rows;
 use datafusion::common::{Result, exec_err};
 
-use crate::common::errors::engine_error;
 use crate::common::workers::Workers;
 use crate::sorted::bucket_sort::{SortContext, sort_in_steps};
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::groups::Groups;
-use crate::sorted::id_table::{NO_GROUP, number};
+use crate::sorted::id_table::number;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::permutation::{GroupedRows, RowPermutation};
 use crate::sorted::radix_sort::{RadixKey, sort_groups, unsorted_groups};
@@ -108,8 +107,8 @@ const MERGE_BYTES: usize = 48;
 #[derive(Debug)]
 pub(crate) struct GroupedKeys {
     pub(crate) groups: Option<Groups>,
-    /// The group of each row, [`NO_GROUP`] for a row that matches nothing; `None` if all rows are of one group.
-    pub(crate) ids: Option<HugePageBuf<u32>>,
+    /// The group of each row, part by part, `NO_GROUP` for a row that matches nothing; `None` if all rows are of one group.
+    pub(crate) ids: Option<Vec<HugePageBuf<u32>>>,
     pub(crate) keys: OrderKeys,
 }
 
@@ -121,7 +120,6 @@ pub(crate) struct GroupedKeys {
 pub(crate) fn group_rows(mut parts: Vec<RowsPart>, context: SortContext) -> Result<GroupedKeys> {
     let SortContext { memory, workers } = context;
     let nulls: Vec<(NullBuffer, bool)> = parts.iter_mut().map(RowsPart::take_nulls).collect();
-    let rows = nulls.iter().map(|(nulls, _)| nulls.len()).sum();
     let all_valid = nulls.iter().all(|(_, all_valid)| *all_valid);
     let (groups, group_ids, keys) = take_apart(parts)?;
     if groups.is_empty() && all_valid {
@@ -131,39 +129,44 @@ pub(crate) fn group_rows(mut parts: Vec<RowsPart>, context: SortContext) -> Resu
             keys,
         });
     }
-    memory.try_grow(rows * size_of::<u32>())?;
-    let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
-    let (groups, numbers) = if groups.is_empty() {
-        (None, vec![vec![]; nulls.len()])
+    let (groups, group_ids, numbers) = if groups.is_empty() {
+        let ids = nulls
+            .iter()
+            .map(|(nulls, _)| GroupIds::of_one_group(nulls.len()));
+        (None, ids.collect(), vec![vec![0]; nulls.len()])
     } else {
         let (groups, numbers) = merge_groups(groups, context)?;
-        (Some(groups), numbers)
+        (Some(groups), group_ids, numbers)
     };
-    let mut rest = &mut ids[..];
-    let parts = group_ids.into_iter().zip(numbers).zip(nulls);
-    let parts = parts.map(|((ids, groups), nulls)| {
-        let (here, after) = std::mem::take(&mut rest).split_at_mut(nulls.0.len());
-        rest = after;
-        (ids, groups, nulls, here)
-    });
-    workers.map(parts.collect(), |(ids, groups, (nulls, all_valid), to)| {
-        // Without equality keys all rows are of group 0, as the memory is zeroed.
-        if !groups.is_empty() {
-            ids.write_groups(&groups, to);
-        } else if ids.len() > 0 {
-            to.fill(NO_GROUP);
-        }
-        if !all_valid {
-            let null_rows = to.iter_mut().zip(&nulls).filter(|(_, valid)| !valid);
-            null_rows.for_each(|(id, _)| *id = NO_GROUP);
-        }
-        Ok(())
+    let parts = leave_out_nulls(group_ids, numbers, nulls, context)?;
+    let ids = workers.map(parts, |part: GroupedRows| {
+        part.ids.into_groups(&part.groups, memory)
     })?;
     Ok(GroupedKeys {
         groups,
         ids: Some(ids),
         keys,
     })
+}
+
+/// Removes the rows with a NULL range key from the groups of each part.
+fn leave_out_nulls(
+    group_ids: Vec<GroupIds>,
+    groups: Vec<Vec<u32>>,
+    nulls: Vec<(NullBuffer, bool)>,
+    context: SortContext,
+) -> Result<Vec<GroupedRows>> {
+    let parts = group_ids.into_iter().zip(groups).zip(nulls);
+    context
+        .workers
+        .map(parts.collect(), |((ids, groups), (nulls, all_valid))| {
+            let ids = if all_valid {
+                ids
+            } else {
+                ids.leave_out(&nulls, context.memory)?
+            };
+            Ok(GroupedRows { ids, groups })
+        })
 }
 
 /// The groups, the group ids, and the keys of all parts.
@@ -220,18 +223,7 @@ pub(crate) fn sort_rows(
         }
     } else {
         let (groups, numbers) = merge_groups(groups, context)?;
-        let with_nulls = group_ids.into_iter().zip(numbers).zip(nulls);
-        let parts = workers.map(
-            with_nulls.collect(),
-            |((ids, groups), (nulls, all_valid))| {
-                let ids = if all_valid {
-                    ids
-                } else {
-                    ids.leave_out(&nulls, memory)?
-                };
-                Ok(GroupedRows { ids, groups })
-            },
-        )?;
+        let parts = leave_out_nulls(group_ids, numbers, nulls, context)?;
         memory.try_grow((groups.len() + 1) * size_of::<usize>() + rows * size_of::<u32>())?;
         let (permutation, starts) = RowPermutation::by_group(parts, groups.len(), workers)?;
         (Some(groups), permutation, starts)
@@ -283,6 +275,7 @@ fn sort<K: RadixKey>(
         return Ok((K::search_over(columns, starts), permutation));
     }
     if permutation.is_identity()
+        && !one_group
         && let [column] = columns
         && unsorted_groups(column.bits(), encoding, starts, workers)?.is_empty()
     {

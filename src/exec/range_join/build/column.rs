@@ -209,7 +209,6 @@ impl PreparedColumn {
 /// Prepares the columns of one build side. Everything that it builds has a reservation of its own, which is freed with it.
 pub(crate) struct ColumnPreparer<'a> {
     pub(crate) metrics: &'a BuildMetrics,
-    pub(crate) threads: usize,
     /// The devices for the indexes, if any were selected.
     pub(crate) devices: Option<&'a JoinDevices>,
     pub(crate) waiting: &'a Waiting,
@@ -405,7 +404,7 @@ impl ColumnPreparer<'_> {
     fn build_options(&self, positions: bool) -> BuildOptions {
         BuildOptions {
             positions,
-            threads: self.threads,
+            threads: self.workers.threads(),
         }
     }
 

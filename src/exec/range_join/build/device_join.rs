@@ -52,9 +52,8 @@ pub(crate) struct DeviceJoin {
     answers: Vec<RangeJoinAnswer>,
     /// What makes arrays of the answers, one per aggregate.
     results: Vec<AggregateResult>,
-    prevailing: bool,
     fallback: CpuFallbackSide,
-    _memory: [MemoryReservation; 2],
+    _memory: MemoryReservation,
     _device_memory: DeviceBytes,
 }
 
@@ -78,7 +77,7 @@ pub(crate) struct DeviceProbe {
 
 /// The aggregates of probe rows, one array per aggregate.
 pub(crate) struct DeviceAnswers {
-    pub(crate) matched: BooleanBuffer,
+    pub(crate) matched: Vec<bool>,
     pub(crate) aggregates: Vec<ArrayRef>,
 }
 
@@ -165,7 +164,7 @@ impl DeviceJoin {
             .iter()
             .any(|answer| matches!(answer, RangeJoinAnswer::Row { .. }));
         let groups = grouped.ids.as_ref().map(|ids| RowGroups {
-            ids: vec![&ids[..]],
+            ids: ids.iter().map(|ids| &ids[..]).collect(),
             count: grouped.groups.as_ref().map_or(1, Groups::len),
         });
         let input = RangeJoinInput {
@@ -194,7 +193,7 @@ impl DeviceJoin {
         metrics.build_rows.add(rows.num_rows());
         let has_ids = grouped.ids.is_some();
         drop(grouped.ids);
-        groups_memory.try_resize(0)?;
+        drop(groups_memory);
         rows_memory.try_resize(grouped.groups.as_ref().map_or(0, Groups::bytes))?;
         let total = rows.memory.size() + rows_memory.size();
         metrics.build_mem_used.set_max(total);
@@ -206,7 +205,6 @@ impl DeviceJoin {
             key_type: columns.range_key(&types).clone(),
             answers,
             results,
-            prevailing: columns.prevailing,
             fallback: CpuFallbackSide {
                 columns: columns.clone(),
                 rows: Arc::clone(rows),
@@ -214,7 +212,7 @@ impl DeviceJoin {
                 threads,
                 side: OnceLock::new(),
             },
-            _memory: [rows_memory, groups_memory],
+            _memory: rows_memory,
             _device_memory: device_memory,
         }))
     }
@@ -224,17 +222,15 @@ impl DeviceJoin {
         self.index.rows()
     }
 
-    /// Begins a batch of probe rows with these comparisons.
+    /// Begins a batch of probe rows.
     ///
     /// # Errors
     /// An execution error for a range key without an order.
-    pub(crate) fn probe(
-        &self,
-        comparisons: impl IntoIterator<Item = Comparison>,
-    ) -> Result<DeviceProbe> {
-        let bounds = comparisons.into_iter().map(|comparison| {
+    pub(crate) fn probe(&self) -> Result<DeviceProbe> {
+        let bounds = self.fallback.columns.comparisons.iter();
+        let bounds = bounds.map(|comparison| {
             let keys = OrderKeys::try_new(&self.key_type)?;
-            Ok((comparison, keys))
+            Ok((*comparison, keys))
         });
         Ok(DeviceProbe {
             rows: 0,
@@ -272,7 +268,7 @@ impl DeviceJoin {
             rows: probe.rows,
             groups: self.has_ids.then(|| groups.collect()),
             bounds: bounds.collect::<Result<_>>()?,
-            prevailing: self.prevailing,
+            prevailing: self.fallback.columns.prevailing,
         };
         let outputs = self.index.answer(&request, &self.answers);
         let outputs = outputs.map_err(engine_error);
@@ -287,7 +283,7 @@ impl DeviceJoin {
         let aggregates = self.results.iter().zip(outputs);
         let aggregates = aggregates.map(|(result, output)| result.array(output, probe.rows));
         Ok(Some(DeviceAnswers {
-            matched,
+            matched: matched.iter().collect(),
             aggregates: aggregates.collect::<Result<_>>()?,
         }))
     }

@@ -235,7 +235,6 @@ impl SortAndIndex {
         let column_preparer = ColumnPreparer {
             workers: self.workers(&check),
             metrics: &self.metrics,
-            threads: self.threads,
             devices: self.devices.as_ref(),
             waiting: &self.waiting,
             lazy_indexes: RefCell::default(),

@@ -21,7 +21,6 @@ use rmq_engine::{CandidateRanges, SearchHints};
 struct DeviceJoinPartition {
     partition: Arc<ProbePartition>,
     build: Arc<DeviceJoin>,
-    pool: Arc<dyn MemoryPool>,
     metrics: DeviceMetrics,
 }
 
@@ -32,7 +31,6 @@ pub(crate) fn answer_on_devices(
     input: BoxStream<'static, Result<RecordBatch>>,
 ) -> BoxStream<'static, Result<RecordBatch>> {
     let partition = DeviceJoinPartition {
-        pool: Arc::clone(&partition.pool),
         metrics: partition.metrics.for_devices(),
         partition,
         build,
@@ -45,8 +43,7 @@ impl DeviceJoinPartition {
     fn probe(&self, batches: &[RecordBatch]) -> Result<DeviceProbe> {
         let spec = &self.partition.spec;
         let _timer = self.partition.metrics.search_time.timer();
-        let comparisons = spec.bounds.iter().map(|(comparison, _)| *comparison);
-        let mut probe = self.build.probe(comparisons)?;
+        let mut probe = self.build.probe()?;
         for batch in batches {
             let equality_keys = self.partition.equality_keys(batch)?;
             let groups = self.build.groups(batch.num_rows(), &equality_keys)?;
@@ -101,20 +98,9 @@ impl AnswerBatches for DeviceJoinPartition {
             return self.join_on_cpu(batches);
         };
         self.metrics.device_batches.add(1);
-        let DeviceAnswers {
-            matched,
-            aggregates,
-        } = answers;
-        let (mut start, mut joined) = (0, vec![]);
-        for batch in batches {
-            let rows = batch.num_rows();
-            partition.metrics.probe_rows.add(rows);
-            let matched: Vec<bool> = matched.slice(start, rows).iter().collect();
-            let aggregates = aggregates.iter().map(|a| a.slice(start, rows)).collect();
-            joined.extend(partition.append_aggregates(batch, &matched, aggregates)?);
-            start += rows;
-        }
-        Ok(joined)
+        let rows = batches.iter().map(RecordBatch::num_rows);
+        partition.metrics.probe_rows.add(rows.sum());
+        partition.append_to_batches(batches, &answers.matched, &answers.aggregates)
     }
 
     fn row_bytes(&self) -> usize {
@@ -122,7 +108,7 @@ impl AnswerBatches for DeviceJoinPartition {
     }
 
     fn pool(&self) -> &Arc<dyn MemoryPool> {
-        &self.pool
+        &self.partition.pool
     }
 
     fn baseline(&self) -> &BaselineMetrics {

@@ -24,7 +24,6 @@ use rmq_engine::SearchHints;
 struct DevicePartition {
     partition: Arc<ProbePartition>,
     build: Arc<BuildSide>,
-    pool: Arc<dyn MemoryPool>,
     metrics: DeviceMetrics,
 }
 
@@ -35,7 +34,6 @@ pub(crate) fn join_on_devices(
     input: BoxStream<'static, Result<RecordBatch>>,
 ) -> BoxStream<'static, Result<RecordBatch>> {
     let partition = DevicePartition {
-        pool: Arc::clone(&partition.pool),
         metrics: partition.metrics.for_devices(),
         partition,
         build,
@@ -117,20 +115,8 @@ impl AnswerBatches for DevicePartition {
             &self.metrics.device_batches
         };
         counter.add(1);
-        let mut start = 0;
-        let mut joined = vec![];
-        for batch in batches {
-            let rows = batch.num_rows();
-            let range = start..start + rows;
-            let bounds = ranges.left()[range.clone()]
-                .iter()
-                .zip(&ranges.right()[range]);
-            let matched: Vec<bool> = bounds.map(|(l, r)| l <= r).collect();
-            let aggregates = aggregates.iter().map(|a| a.slice(start, rows)).collect();
-            joined.extend(partition.append_aggregates(batch, &matched, aggregates)?);
-            start += rows;
-        }
-        Ok(joined)
+        let matched: Vec<bool> = ranges.iter().map(|(l, r)| l <= r).collect();
+        partition.append_to_batches(batches, &matched, &aggregates)
     }
 
     fn row_bytes(&self) -> usize {
@@ -138,7 +124,7 @@ impl AnswerBatches for DevicePartition {
     }
 
     fn pool(&self) -> &Arc<dyn MemoryPool> {
-        &self.pool
+        &self.partition.pool
     }
 
     fn baseline(&self) -> &BaselineMetrics {

@@ -239,6 +239,24 @@ impl ProbePartition {
         self.append_columns(&batch, &aggregates)
     }
 
+    /// Appends aggregates to several batches, of which they have all rows, as [`Self::append_aggregates`] does to one.
+    pub(crate) fn append_to_batches(
+        &self,
+        batches: &[RecordBatch],
+        matched: &[bool],
+        aggregates: &[ArrayRef],
+    ) -> Result<Vec<RecordBatch>> {
+        let (mut start, mut joined) = (0, vec![]);
+        for batch in batches {
+            let rows = batch.num_rows();
+            let matched = &matched[start..start + rows];
+            let aggregates = aggregates.iter().map(|a| a.slice(start, rows)).collect();
+            joined.extend(self.append_aggregates(batch, matched, aggregates)?);
+            start += rows;
+        }
+        Ok(joined)
+    }
+
     /// Appends aggregates to a batch. Returns several batches if dictionaries of aggregates have too few keys for all values.
     fn append_columns(
         &self,

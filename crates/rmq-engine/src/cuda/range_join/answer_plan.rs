@@ -9,7 +9,7 @@ use crate::cuda::batch_buffers::Offsets;
 use crate::cuda::key::CudaKey;
 use crate::{EngineError, Extreme, RangeJoinAnswer, RangeRow};
 
-/// The kernels' work for a batch: what is computed, wherever it is put.
+/// The kernels' work for a batch: what is computed, and not where the results are put.
 #[derive(Debug)]
 pub struct AnswerPlan<'a> {
     pub replica: &'a BuildReplica,
