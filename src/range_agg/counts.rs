@@ -1,15 +1,14 @@
 //! Counts of non-NULL values of ranges, as differences of prefix counts.
 
 use arrow::array::{Array, ArrayRef, Int64Array};
-use arrow::buffer::NullBuffer;
 use datafusion::common::Result;
 
 use crate::common::errors::engine_error;
 use crate::common::ranges::Ranges;
-use crate::common::workers::Workers;
+use crate::common::workers::{STEP, Workers};
 use crate::range_agg::accumulate::accumulate;
-use crate::sorted::permutation::{RowPermutation, steps};
-use rmq_engine::cpu::{HugePageBuf, SharedSlots};
+use crate::sorted::permutation::RowPermutation;
+use rmq_engine::cpu::HugePageBuf;
 
 /// Prefix counts: the number of non-NULL values before each position.
 #[derive(Debug)]
@@ -32,19 +31,18 @@ impl Counts {
             return Ok(Self(None));
         }
         let mut counts = HugePageBuf::zeroed(permutation.len() + 1).map_err(engine_error)?;
-        let slots = SharedSlots::new(&mut counts);
-        let nulls: Vec<Option<NullBuffer>> = workers.map(
-            chunks.iter().collect(),
-            |c: &ArrayRef| Ok(c.logical_nulls()),
-        )?;
-        let steps = steps(chunks.iter().map(Array::len));
-        workers.map(steps, |(chunk, rows, first)| {
-            let nulls = nulls[chunk].as_ref();
-            for (row, position) in rows.clone().zip(permutation.of_rows(first, rows.len())) {
-                if let Some(position) = position {
-                    let valid = nulls.is_none_or(|nulls| nulls.is_valid(row));
-                    slots.store(position + 1, u32::from(valid));
-                }
+        let flags = workers.map(chunks.iter().collect(), |chunk: &ArrayRef| {
+            Ok(match chunk.logical_nulls() {
+                Some(nulls) => nulls.iter().map(u8::from).collect(),
+                None => vec![1; chunk.len()],
+            })
+        })?;
+        let flags: Vec<&[u8]> = flags.iter().map(Vec::as_slice).collect();
+        let flags = permutation.permute(&flags, workers)?;
+        let steps = counts[1..].chunks_mut(STEP).zip(flags.chunks(STEP));
+        workers.map(steps.collect(), |(counts, flags): (&mut [u32], &[u8])| {
+            for (count, flag) in counts.iter_mut().zip(flags) {
+                *count = u32::from(*flag);
             }
             Ok(())
         })?;
@@ -52,12 +50,18 @@ impl Counts {
         Ok(Self(Some(counts)))
     }
 
-    /// Estimates the bytes that the counts of a column take.
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, HugePageBuf::bytes)
+    }
+
+    /// Estimates the bytes that counting a column takes at its peak.
     pub(crate) fn estimate(chunks: &[ArrayRef], permutation: &RowPermutation) -> usize {
         if chunks.iter().all(|chunk| chunk.logical_null_count() == 0) {
             return 0;
         }
-        (permutation.len() + 1) * size_of::<u32>()
+        // One byte for each row before and after it is moved.
+        (permutation.len() + 1) * (size_of::<u32>() + 2)
     }
 
     /// The number of non-NULL values of a range within the column.

@@ -93,10 +93,8 @@ impl Values {
         let Some(order) = values.order.take() else {
             return Ok(values);
         };
-        let rows: usize = values.parts.iter().map(Array::len).sum();
-        let left_out = permutation.of_rows(0, rows).zip(0_u32..);
-        let left_out = left_out.filter_map(|(position, row)| position.is_none().then_some(row));
-        let order: Vec<u32> = order.iter().copied().chain(left_out).collect();
+        let order = order.iter().copied().chain(permutation.left_out());
+        let order: Vec<u32> = order.collect();
         if let [whole] = values.parts.as_mut_slice() {
             *whole = take(whole, &UInt32Array::from(order), None)?;
         } else {

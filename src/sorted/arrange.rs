@@ -1,17 +1,16 @@
 //! Permuted columns of keys.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
-use arrow::array::ArrayRef;
+use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err};
 
 use crate::common::errors::engine_error;
 use crate::common::ordered_type::{is_borrowed, is_ranked, key_bytes};
-use crate::common::workers::Workers;
+use crate::common::workers::{STEP, Workers};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
-use crate::sorted::permutation::{RowPermutation, steps};
+use crate::sorted::permutation::RowPermutation;
 use rmq_engine::cpu::SlotValue;
 use rmq_engine::{Column, Extreme, Key, Validity};
 
@@ -103,7 +102,9 @@ pub(crate) fn estimate_arrange(
     let permuted = if is_identity {
         0
     } else {
-        permutation.len() * key_bytes(data_type)
+        // Of nullable columns, also which values are NULL, one byte each before and after.
+        let nullable = chunks.arrays.iter().any(|array| array.null_count() > 0);
+        permutation.len() * (key_bytes(data_type) + if nullable { 2 } else { 0 })
     };
     ranks + permuted
 }
@@ -132,21 +133,21 @@ fn permute<K: Key + SlotValue>(
     if columns.iter().all(|column| column.validity().is_none()) {
         return Ok(column);
     }
-    let mut valid: Vec<AtomicU8> = vec![];
-    valid.resize_with(permutation.len().div_ceil(8), || AtomicU8::new(u8::MAX));
-    let steps = steps(chunks.iter().map(|chunk| chunk.len()));
-    workers.map(steps, |(chunk, rows, first)| {
-        let Some(validity) = columns[chunk].validity() else {
-            return Ok(());
-        };
-        for (row, position) in rows.clone().zip(permutation.of_rows(first, rows.len())) {
-            if let Some(position) = position.filter(|_| !validity.is_valid(row)) {
-                valid[position / 8].fetch_and(!(1 << (position % 8)), Ordering::Relaxed);
-            }
-        }
-        Ok(())
+    let flags = workers.map(columns.iter().collect(), |column: &Column<K>| {
+        let flag = |row| u8::from(column.validity().is_none_or(|v| v.is_valid(row)));
+        Ok((0..column.len()).map(flag).collect::<Vec<u8>>())
     })?;
-    let valid: Vec<u8> = valid.into_iter().map(AtomicU8::into_inner).collect();
+    let flags: Vec<&[u8]> = flags.iter().map(Vec::as_slice).collect();
+    let flags = permutation.permute(&flags, workers)?;
+    let pack = |flags: &[u8]| {
+        (0..8)
+            .zip(flags)
+            .fold(0, |byte, (i, flag)| byte | flag << i)
+    };
+    let valid = workers.map(flags.chunks(STEP).collect(), |flags: &[u8]| {
+        Ok(flags.chunks(8).map(pack).collect::<Vec<u8>>())
+    })?;
+    let valid = valid.concat();
     let validity = Validity::new(Arc::new(valid), 0);
     column.with_validity(validity).map_err(engine_error)
 }

@@ -46,7 +46,8 @@ pub(crate) fn sort_in_steps<T: Copy>(
         sorted.sort_by(compare);
         return Ok(());
     }
-    let splitters = splitters(sorted, &compare);
+    let buckets = (len / STEP).next_power_of_two().min(BUCKETS);
+    let splitters = splitters(buckets, len, |i| sorted[i], &compare);
     let bucket_memory = context.memory.new_empty();
     bucket_memory.try_grow(len * size_of::<u16>())?;
     #[expect(
@@ -86,9 +87,13 @@ pub(crate) fn sort_in_steps<T: Copy>(
     Ok(())
 }
 
-/// Chooses distinct items, in order, that split the items into at most [`BUCKETS`] buckets, of about one step each if possible.
-fn splitters<T: Copy>(items: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> Vec<T> {
-    let buckets = (items.len() / STEP).next_power_of_two().min(BUCKETS);
+/// Chooses distinct items, in order, that split `len` items into at most this many buckets, about equally.
+pub(crate) fn splitters<T: Copy>(
+    buckets: usize,
+    len: usize,
+    item: impl Fn(usize) -> T,
+    compare: &impl Fn(&T, &T) -> Ordering,
+) -> Vec<T> {
     // Pseudo-random positions: a fixed stride could coincide with a period of the data.
     let mut state = 0_u64;
     let mut sample: Vec<T> = (0..buckets * OVERSAMPLING)
@@ -96,8 +101,8 @@ fn splitters<T: Copy>(items: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> Vec
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            let position = (u128::from(state) * items.len() as u128) >> 64;
-            items[usize::try_from(position).unwrap_or_default()]
+            let position = (u128::from(state) * len as u128) >> 64;
+            item(usize::try_from(position).unwrap_or_default())
         })
         .collect();
     sample.sort_by(compare);
@@ -111,7 +116,8 @@ fn splitters<T: Copy>(items: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> Vec
 }
 
 /// The bucket of an item: twice the number of smaller splitters, plus one if it equals the next splitter.
-fn bucket<T>(item: &T, splitters: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> usize {
+#[inline]
+pub(crate) fn bucket<T>(item: &T, splitters: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> usize {
     let (mut first, mut len) = (0, splitters.len());
     while len > 0 {
         let half = len.div_ceil(2);
@@ -192,7 +198,7 @@ mod tests {
         // Most keys are close to each other, as times of day beside a few of another year.
         let keys = (0..40 * STEP).map(|i| random.u64(..1 << 30) << (i % 3 * 16));
         let keys: Vec<u64> = keys.collect();
-        let splitters = splitters(&keys, &Ord::cmp);
+        let splitters = splitters(64, keys.len(), |i| keys[i], &Ord::cmp);
         let mut counts = vec![0; 2 * splitters.len() + 1];
         for key in &keys {
             counts[bucket(key, &splitters, &Ord::cmp)] += 1;

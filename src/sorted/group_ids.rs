@@ -6,7 +6,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
 use crate::sorted::id_table::{NO_GROUP, number};
-use rmq_engine::cpu::HugePageBuf;
+use rmq_engine::cpu::{HugePageBuf, RowGroups};
 
 /// The group id of each row, [`NO_GROUP`] for a row without a group. Rows sorted by their equality keys form long runs of one group,
 /// which are run-length encoded: one id per row would be most of their memory.
@@ -21,19 +21,13 @@ pub(crate) struct GroupIds {
 #[derive(Debug)]
 enum Encoding {
     Runs {
-        runs: Vec<GroupRun>,
+        /// The group and the number of rows of each run.
+        runs: Vec<(u32, u32)>,
         /// A buffer for the ids of one batch.
         batch: Vec<u32>,
     },
     /// One id per row, after runs turned out to be short.
     Plain(HugePageBuf<u32>),
-}
-
-/// Consecutive rows of one group.
-#[derive(Debug, Clone, Copy)]
-struct GroupRun {
-    group: u32,
-    rows: u32,
 }
 
 /// Runs of fewer rows than this on average are not encoded.
@@ -100,45 +94,14 @@ impl GroupIds {
         }
     }
 
-    /// Number of rows.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Estimates the bytes that the ids take.
     pub(crate) fn bytes(&self) -> usize {
         match &self.ids {
             Encoding::Runs { runs, batch } => {
-                runs.capacity() * size_of::<GroupRun>() + batch.capacity() * size_of::<u32>()
+                runs.capacity() * size_of::<(u32, u32)>() + batch.capacity() * size_of::<u32>()
             }
             Encoding::Plain(ids) => ids.bytes(),
         }
-    }
-
-    /// The number of rows of each of `groups` groups, and whether the rows are in the order of their groups and all have one.
-    pub(crate) fn counts(&self, groups: usize) -> (Vec<u32>, bool) {
-        let mut counts = vec![0; groups];
-        let (mut ordered, mut last) = (true, 0);
-        let mut count = |group: u32, rows: u32| {
-            ordered &= group >= last && group != NO_GROUP;
-            last = group;
-            if group != NO_GROUP {
-                counts[group as usize] += rows;
-            }
-        };
-        match &self.ids {
-            Encoding::Runs { runs, .. } => {
-                for run in runs {
-                    count(run.group, run.rows);
-                }
-            }
-            Encoding::Plain(ids) => {
-                // A run of rows is counted at once.
-                let runs = ids[..self.len].chunk_by(|id, next| id == next);
-                runs.for_each(|run| count(run[0], number(run.len())));
-            }
-        }
-        (counts, ordered)
     }
 
     /// Removes the rows with a NULL from their groups. The memory that this takes is reserved in `memory`.
@@ -185,56 +148,31 @@ impl GroupIds {
         }
     }
 
-    /// Writes the position of each row: the rows of a group get consecutive positions from that in `next` on. Rows without a group get
-    /// [`NO_GROUP`].
-    pub(crate) fn write_positions(self, next: &mut [u32], positions: &mut [u32]) {
+    /// The ids in the form by which rows are partitioned.
+    pub(crate) fn into_row_groups(self) -> RowGroups {
         match self.ids {
-            Encoding::Runs { runs, .. } => {
-                let mut rest = positions;
-                for run in runs {
-                    let (here, after) = rest.split_at_mut(run.rows as usize);
-                    rest = after;
-                    if run.group == NO_GROUP {
-                        here.fill(NO_GROUP);
-                        continue;
-                    }
-                    let next = &mut next[run.group as usize];
-                    for (position, to) in here.iter_mut().zip(*next..) {
-                        *position = to;
-                    }
-                    *next += run.rows;
-                }
-            }
-            Encoding::Plain(ids) => {
-                for (position, id) in positions.iter_mut().zip(ids.iter()) {
-                    *position = NO_GROUP;
-                    if *id != NO_GROUP {
-                        let next = &mut next[*id as usize];
-                        *position = *next;
-                        *next += 1;
-                    }
-                }
-            }
+            Encoding::Plain(ids) => RowGroups::Each(ids, self.len),
+            Encoding::Runs { runs, .. } => RowGroups::Runs(runs),
         }
     }
 }
 
 /// Appends rows of one group.
-fn push(runs: &mut Vec<GroupRun>, group: u32, rows: usize) {
+fn push(runs: &mut Vec<(u32, u32)>, group: u32, rows: usize) {
     let rows = number(rows);
     match runs.last_mut() {
-        Some(last) if last.group == group => last.rows += rows,
-        _ => runs.push(GroupRun { group, rows }),
+        Some((last, of_last)) if *last == group => *of_last += rows,
+        _ => runs.push((group, rows)),
     }
 }
 
 /// Decodes to one id per row, with room for further rows.
-fn decode(runs: &[GroupRun], rows: usize) -> Result<HugePageBuf<u32>> {
+fn decode(runs: &[(u32, u32)], rows: usize) -> Result<HugePageBuf<u32>> {
     let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
     let mut rest = &mut ids[..];
-    for run in runs {
-        let (here, after) = rest.split_at_mut(run.rows as usize);
-        here.fill(run.group);
+    for (group, rows) in runs {
+        let (here, after) = rest.split_at_mut(*rows as usize);
+        here.fill(*group);
         rest = after;
     }
     Ok(ids)
@@ -286,36 +224,18 @@ mod tests {
             assert_eq!(is_short, name.contains("short"), "{name}");
             let groups = expected.iter().filter(|n| **n != NO_GROUP).max();
             let groups = groups.map_or(0, |last| *last as usize + 1);
-            let (counts, ordered) = ids.counts(groups);
-            for (group, count) in counts.iter().enumerate() {
-                let all = expected.iter().filter(|n| **n as usize == group);
-                assert_eq!(*count as usize, all.count(), "{name}, group {group}");
-            }
-            let is_ordered = expected.is_sorted() && !expected.contains(&NO_GROUP);
-            assert_eq!(ordered, is_ordered, "{name}");
+            let rows = |ids: GroupIds| {
+                let mut rows = vec![];
+                let ids = ids.into_row_groups();
+                ids.for_each_run(|id, run| rows.extend(std::iter::repeat_n(id, run)));
+                rows
+            };
+            assert_eq!(rows(ids), expected, "{name}");
             let nulls = (0..expected.len()).map(|i| i % 11 > 0);
-            let nulls: NullBuffer = nulls.collect();
-            let write = |ids: GroupIds| {
-                let mut next: Vec<u32> = (0..number(groups)).map(|group| group * 10_000).collect();
-                let mut positions = vec![7; expected.len()];
-                ids.write_positions(&mut next, &mut positions);
-                positions
-            };
-            let check = |positions: Vec<u32>, there: &dyn Fn(usize) -> bool| {
-                let mut seen = vec![0; groups];
-                for (i, position) in positions.into_iter().enumerate() {
-                    if expected[i] == NO_GROUP || !there(i) {
-                        assert_eq!(position, NO_GROUP, "{name}, row {i}");
-                        continue;
-                    }
-                    let seen = &mut seen[expected[i] as usize];
-                    assert_eq!(position, expected[i] * 10_000 + *seen, "{name}, row {i}");
-                    *seen += 1;
-                }
-            };
-            check(write(ids), &|_| true);
-            let ids = build().leave_out(&nulls, &memory).unwrap();
-            check(write(ids), &|i| i % 11 > 0);
+            let ids = build().leave_out(&nulls.collect(), &memory).unwrap();
+            let left = expected.iter().enumerate();
+            let left = left.map(|(i, id)| if i % 11 > 0 { *id } else { NO_GROUP });
+            assert_eq!(rows(ids), left.collect::<Vec<_>>(), "{name}");
             // Groups numbered backwards.
             let numbers: Vec<u32> = (0..number(groups)).rev().collect();
             let of_groups = build().into_groups(&numbers, &memory).unwrap();

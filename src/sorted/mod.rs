@@ -1,7 +1,7 @@
 //! The sorted build side of a range join: rows grouped by their equality keys and sorted by their order keys, in memory.
 //!
 //! - `groups`, `interner`, `byte_interner`, `id_map`, `id_table`, `group_ids`: the group of each row.
-//! - `order_keys`, `sort_rows`, `radix_sort`, `bucket_sort`, `permutation`, `arrange`: sort rows and permute columns.
+//! - `order_keys`, `sort_rows`, `group_sort`, `radix_sort`, `bucket_sort`, `permutation`, `arrange`: sort rows and permute columns.
 //! - `sorted_rows`, `device_keys`: the candidate rows of a probe row. The search itself is the engine's.
 
 pub(crate) mod arrange;
@@ -9,6 +9,7 @@ pub(crate) mod bucket_sort;
 pub(crate) mod byte_interner;
 pub(crate) mod device_keys;
 pub(crate) mod group_ids;
+pub(crate) mod group_sort;
 pub(crate) mod groups;
 pub(crate) mod id_map;
 pub(crate) mod id_table;

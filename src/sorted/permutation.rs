@@ -1,29 +1,53 @@
 //! The permutation that sorts the rows of a build side, and columns permuted by it.
+//!
+//! A column moves in two passes, both of which read and write memory in order, a few thousand places at a time:
+//!
+//! 1. Rows are partitioned by group, and large groups that are not in order by ranges of keys, too: all parts of the rows at once
+//!    ([`Partition`]).
+//! 2. Within each group, or range of keys, that is not in order rows are arranged. These fit a core's cache.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
-use arrow::buffer::NullBuffer;
+use bytemuck::Pod;
 use datafusion::common::Result;
 
 use crate::common::errors::engine_error;
 use crate::common::workers::{STEP, Workers};
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::id_table::{NO_GROUP, number};
-use rmq_engine::cpu::{HugePageBuf, SharedSlots, SlotValue};
+use rmq_engine::cpu::{CountedPart, HugePageBuf, PartWriter, Partition, SharedSlots, SlotValue};
 
 /// The position of a row that is left out.
 const LEFT_OUT: u32 = NO_GROUP;
 
-/// A map from rows, in input order, to positions, in sorted order, and back. Rows may be left out.
+/// A map from rows, in input order, to positions, in sorted order. Rows may be left out.
 #[derive(Debug)]
 pub(crate) struct RowPermutation {
-    /// The position of each row; `None` for the identity.
-    positions: Option<HugePageBuf<u32>>,
+    moves: Moves,
+    /// How rows are arranged after they moved.
+    arrangement: Option<Arrangement>,
     /// Number of positions: of the rows that are not left out.
     len: usize,
     /// The row at each position, computed on demand.
     order: OnceLock<Arc<HugePageBuf<u32>>>,
+}
+
+#[derive(Debug)]
+enum Moves {
+    None,
+    Partition(Partition),
+    /// The position of each row.
+    Positions(HugePageBuf<u32>),
+}
+
+/// The order of rows within ranges of positions.
+#[derive(Debug)]
+pub(crate) struct Arrangement {
+    /// Ranges that are not in order, ascending.
+    pub(crate) ranges: Vec<Range<usize>>,
+    /// For each position in one of them: where its row is before, from the start of the range on.
+    pub(crate) sources: HugePageBuf<u32>,
 }
 
 /// Consecutive rows whose groups were numbered apart from those of other rows.
@@ -34,9 +58,10 @@ pub(crate) struct GroupedRows {
 }
 
 impl RowPermutation {
-    fn new(positions: Option<HugePageBuf<u32>>, len: usize) -> Self {
+    fn new(moves: Moves, len: usize) -> Self {
         Self {
-            positions,
+            moves,
+            arrangement: None,
             len,
             order: OnceLock::new(),
         }
@@ -44,96 +69,47 @@ impl RowPermutation {
 
     /// The identity of `len` rows.
     pub(crate) fn identity(len: usize) -> Self {
-        Self::new(None, len)
-    }
-
-    /// Keeps the order of the valid rows and leaves out the others.
-    ///
-    /// # Errors
-    /// If the memory is not available.
-    pub(crate) fn from_valid(nulls: &[NullBuffer]) -> Result<Self> {
-        let rows = nulls.iter().map(NullBuffer::len).sum();
-        let mut positions = HugePageBuf::zeroed(rows).map_err(engine_error)?;
-        let mut len = 0;
-        for (position, valid) in positions.iter_mut().zip(nulls.iter().flatten()) {
-            *position = if valid { number(len) } else { LEFT_OUT };
-            len += usize::from(valid);
-        }
-        Ok(Self::new(Some(positions), len))
+        Self::new(Moves::None, len)
     }
 
     /// Sorts rows by group, stably; rows without a group are left out. Also returns the first position of each group, and the end of the last.
     /// `parts` are all rows in order.
     ///
     /// # Errors
-    /// If the memory is not available or the query is cancelled.
+    /// If the query is cancelled.
     pub(crate) fn by_group(
         parts: Vec<GroupedRows>,
         groups: usize,
         workers: Workers,
     ) -> Result<(Self, Vec<usize>)> {
-        let counts = workers.map(parts.iter().collect(), |part: &GroupedRows| {
-            Ok(part.ids.counts(part.groups.len()))
+        let parts = workers.map(parts, |part: GroupedRows| {
+            let counted = CountedPart::new(part.ids.into_row_groups(), part.groups.len());
+            Ok((counted, part.groups))
         })?;
-        // Rows are in order if they are in each part, by ids that ascend as the groups do, and from part to part.
-        let numbered = parts.iter().flat_map(|part| &part.groups);
-        let ordered = counts.iter().all(|(_, ordered)| *ordered) && numbered.is_sorted();
-        let mut starts = vec![0; groups + 1];
-        let mut counts: Vec<Vec<u32>> = counts.into_iter().map(|(counts, _)| counts).collect();
-        for (part, counts) in parts.iter().zip(&counts) {
-            for (group, count) in part.groups.iter().zip(counts) {
-                starts[*group as usize + 1] += *count as usize;
-            }
-        }
-        for group in 0..groups {
-            starts[group + 1] += starts[group];
-        }
-        if ordered {
-            return Ok((Self::identity(starts[groups]), starts));
-        }
-        // The rows of a group are in the order of the parts: from counts to first positions.
-        let mut next: Vec<u32> = starts.iter().map(|start| number(*start)).collect();
-        for (part, counts) in parts.iter().zip(&mut counts) {
-            for (group, count) in part.groups.iter().zip(counts) {
-                let next = &mut next[*group as usize];
-                let first = *next;
-                *next += *count;
-                *count = first;
-            }
-        }
-        let rows = parts.iter().map(|part| part.ids.len()).sum();
-        let mut positions = HugePageBuf::zeroed(rows).map_err(engine_error)?;
-        let mut rest = &mut positions[..];
-        let parts = parts.into_iter().zip(counts).map(|(part, next)| {
-            let (here, after) = std::mem::take(&mut rest).split_at_mut(part.ids.len());
-            rest = after;
-            (part.ids, next, here)
-        });
-        workers.map(parts.collect(), |(ids, mut next, positions)| {
-            ids.write_positions(&mut next, positions);
-            Ok(())
-        })?;
-        Ok((Self::new(Some(positions), starts[groups]), starts))
+        let partition = Partition::new(parts, groups);
+        let starts = partition.starts().to_vec();
+        let len = partition.len();
+        let moves = if partition.is_ordered() {
+            Moves::None
+        } else {
+            Moves::Partition(partition)
+        };
+        Ok((Self::new(moves, len), starts))
     }
 
-    /// Composes with a permutation of the positions, which is applied second.
-    ///
-    /// # Errors
-    /// If the query is cancelled.
-    pub(crate) fn then(self, second: HugePageBuf<u32>, workers: Workers) -> Result<Self> {
-        let Some(mut positions) = self.positions else {
-            return Ok(Self::new(Some(second), self.len));
-        };
-        let steps = positions.chunks_mut(4 * STEP).collect();
-        workers.map(steps, |step: &mut [u32]| {
-            for position in step {
-                if let Some(next) = second.get(*position as usize) {
-                    *position = *next;
-                }
-            }
-            Ok(())
-        })?;
-        Ok(Self::new(Some(positions), self.len))
+    /// Moves rows by a partition, and then arranges them.
+    pub(crate) fn arranged(partition: Partition, arrangement: Arrangement) -> Self {
+        let len = partition.len();
+        let mut permutation = Self::new(Moves::Partition(partition), len);
+        permutation.arrangement = Some(arrangement);
+        permutation
+    }
+
+    /// Arranges rows after they moved.
+    pub(crate) fn then_arrange(self, arrangement: Arrangement) -> Self {
+        let mut permutation = Self::new(self.moves, self.len);
+        permutation.arrangement = Some(arrangement);
+        permutation
     }
 
     /// The permutation with these rows at the positions; other rows of `rows` are left out.
@@ -146,7 +122,7 @@ impl RowPermutation {
         for (position, row) in order.iter().enumerate() {
             positions[*row as usize] = number(position);
         }
-        Ok(Self::new(Some(positions), order.len()))
+        Ok(Self::new(Moves::Positions(positions), order.len()))
     }
 
     /// Number of positions: of the rows that are not left out.
@@ -156,13 +132,27 @@ impl RowPermutation {
 
     /// Whether this is the identity.
     pub(crate) fn is_identity(&self) -> bool {
-        self.positions.is_none()
+        matches!(self.moves, Moves::None) && self.arrangement.is_none()
     }
 
-    /// Bytes of the maps that exist.
+    /// The partition by which rows move first, if there is one.
+    pub(crate) fn partition(&self) -> Option<&Partition> {
+        match &self.moves {
+            Moves::Partition(partition) => Some(partition),
+            Moves::None | Moves::Positions(_) => None,
+        }
+    }
+
+    /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
+        let moves = match &self.moves {
+            Moves::None => 0,
+            Moves::Partition(partition) => partition.bytes(),
+            Moves::Positions(positions) => positions.bytes(),
+        };
+        let arrangement = self.arrangement.as_ref().map_or(0, Arrangement::bytes);
         let order = self.order.get().map_or(0, |order| order.bytes());
-        self.positions.as_ref().map_or(0, HugePageBuf::bytes) + order
+        moves + arrangement + order
     }
 
     /// Bytes that remain allocated when this is dropped, because others share the order.
@@ -171,20 +161,35 @@ impl RowPermutation {
         shared.map_or(0, |order| order.bytes())
     }
 
-    /// The positions of `rows` rows from `first` on; `None` for a row that is left out.
-    pub(crate) fn of_rows(&self, first: usize, rows: usize) -> impl Iterator<Item = Option<usize>> {
-        (first..first + rows).map(|row| match &self.positions {
-            None => Some(row),
-            Some(positions) => (positions[row] != LEFT_OUT).then_some(positions[row] as usize),
-        })
+    /// The rows that are left out, ascending.
+    pub(crate) fn left_out(&self) -> Vec<u32> {
+        let mut left_out = vec![];
+        let mut next = 0;
+        let mut see = |is_left_out: bool, rows: usize| {
+            let end = next + number(rows);
+            if is_left_out {
+                left_out.extend(next..end);
+            }
+            next = end;
+        };
+        match &self.moves {
+            Moves::None => {}
+            Moves::Partition(partition) => {
+                for (groups, numbers) in partition.parts() {
+                    groups.for_each_run(|group, rows| see(group as usize >= numbers.len(), rows));
+                }
+            }
+            Moves::Positions(positions) => positions.iter().for_each(|p| see(*p == LEFT_OUT, 1)),
+        }
+        left_out
     }
 
     /// Bytes that the first call of [`Self::order`] allocates; 0 after it.
     pub(crate) fn order_bytes(&self) -> usize {
-        match (&self.positions, self.order.get()) {
-            (Some(_), None) => self.len * size_of::<u32>(),
-            _ => 0,
+        if self.is_identity() || self.order.get().is_some() {
+            return 0;
         }
+        self.len * size_of::<u32>()
     }
 
     /// The row at each position; `None` for the identity.
@@ -192,19 +197,39 @@ impl RowPermutation {
     /// # Errors
     /// If the memory is not available or the query is cancelled.
     pub(crate) fn order(&self, workers: Workers) -> Result<Option<&Arc<HugePageBuf<u32>>>> {
-        let Some(positions) = &self.positions else {
+        if self.is_identity() {
             return Ok(None);
-        };
+        }
         if self.order.get().is_none() {
             let mut order = HugePageBuf::zeroed(self.len).map_err(engine_error)?;
-            let slots = SharedSlots::new(&mut order);
-            let steps = positions.chunks(4 * STEP).enumerate().collect();
-            workers.map(steps, |(step, positions): (usize, &[u32])| {
-                for (row, position) in (step * 4 * STEP..).zip(positions) {
-                    slots.store(*position as usize, number(row));
+            match &self.moves {
+                Moves::None => {
+                    let steps = order.chunks_mut(4 * STEP).enumerate().collect();
+                    workers.map(steps, |(step, order): (usize, &mut [u32])| {
+                        for (row, i) in order.iter_mut().zip(step * 4 * STEP..) {
+                            *row = number(i);
+                        }
+                        Ok(())
+                    })?;
                 }
-                Ok(())
-            })?;
+                Moves::Partition(partition) => {
+                    write_parts(partition, &mut order, workers, |rows, writer| {
+                        let rows: Vec<u32> = rows.map(number).collect();
+                        writer.write(&rows);
+                    })?;
+                }
+                Moves::Positions(positions) => {
+                    let slots = SharedSlots::new(&mut order);
+                    let steps = positions.chunks(4 * STEP).enumerate().collect();
+                    workers.map(steps, |(step, positions): (usize, &[u32])| {
+                        for (row, position) in (step * 4 * STEP..).zip(positions) {
+                            slots.store(*position as usize, number(row));
+                        }
+                        Ok(())
+                    })?;
+                }
+            }
+            self.arrange(&mut order, workers)?;
             self.order.get_or_init(|| Arc::new(order));
         }
         Ok(self.order.get())
@@ -220,29 +245,183 @@ impl RowPermutation {
         workers: Workers,
     ) -> Result<HugePageBuf<T>> {
         let mut permuted = HugePageBuf::zeroed(self.len).map_err(engine_error)?;
-        let Some(positions) = &self.positions else {
-            let mut rest = &mut permuted[..];
-            let copies = steps(chunks.iter().map(|chunk| chunk.len()));
-            let copies = copies.into_iter().map(|(chunk, rows, _)| {
-                let (here, after) = std::mem::take(&mut rest).split_at_mut(rows.len());
-                rest = after;
-                (&chunks[chunk][rows], here)
-            });
-            workers.map(copies.collect(), |(values, here): (&[T], &mut [T])| {
-                here.copy_from_slice(values);
-                Ok(())
-            })?;
-            return Ok(permuted);
-        };
-        let slots = SharedSlots::new(&mut permuted);
-        let moves = steps(chunks.iter().map(|chunk| chunk.len()));
-        workers.map(moves, |(chunk, rows, first)| {
-            let positions = &positions[first..first + rows.len()];
-            slots.scatter(&chunks[chunk][rows], positions);
-            Ok(())
-        })?;
+        match &self.moves {
+            Moves::None => {
+                let mut rest = &mut permuted[..];
+                let copies = steps(chunks.iter().map(|chunk| chunk.len()));
+                let copies = copies.into_iter().map(|(chunk, rows, _)| {
+                    let (here, after) = std::mem::take(&mut rest).split_at_mut(rows.len());
+                    rest = after;
+                    (&chunks[chunk][rows], here)
+                });
+                workers.map(copies.collect(), |(values, here): (&[T], &mut [T])| {
+                    here.copy_from_slice(values);
+                    Ok(())
+                })?;
+            }
+            Moves::Partition(partition) => {
+                move_by(partition, chunks, &mut permuted, workers)?;
+            }
+            Moves::Positions(positions) => {
+                let slots = SharedSlots::new(&mut permuted);
+                let moves = steps(chunks.iter().map(|chunk| chunk.len()));
+                workers.map(moves, |(chunk, rows, first)| {
+                    let positions = &positions[first..first + rows.len()];
+                    slots.scatter(&chunks[chunk][rows], positions);
+                    Ok(())
+                })?;
+            }
+        }
+        self.arrange(&mut permuted, workers)?;
         Ok(permuted)
     }
+
+    /// Arranges values that have moved.
+    fn arrange<T: Pod + Send + Sync>(&self, values: &mut [T], workers: Workers) -> Result<()> {
+        let Some(Arrangement { ranges, sources }) = &self.arrangement else {
+            return Ok(());
+        };
+        let tasks = split_by_ranges(values, ranges);
+        workers.map(tasks, |task: RangesOf<T>| {
+            let mut before = vec![];
+            for range in task.ranges {
+                let values = &mut task.values[range.start - task.first..range.end - task.first];
+                before.clear();
+                before.extend_from_slice(values);
+                for (value, source) in values.iter_mut().zip(&sources[range.clone()]) {
+                    *value = before[*source as usize];
+                }
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+}
+
+impl Arrangement {
+    fn bytes(&self) -> usize {
+        self.ranges.capacity() * size_of::<Range<usize>>() + self.sources.bytes()
+    }
+}
+
+/// Moves the values of all rows, which are in `chunks`, by a partition.
+///
+/// # Errors
+/// If the query is cancelled.
+pub(crate) fn move_by<T: Pod + Send + Sync>(
+    partition: &Partition,
+    chunks: &[&[T]],
+    to: &mut [T],
+    workers: Workers,
+) -> Result<()> {
+    let chunks = Chunked::new(chunks);
+    write_parts(partition, to, workers, |rows, writer| {
+        chunks.pieces(rows).for_each(|values| writer.write(values));
+    })
+}
+
+/// Writes all parts of a partition; `write` is called with a step of rows and the writer of their part.
+fn write_parts<T: Pod + Send>(
+    partition: &Partition,
+    to: &mut [T],
+    workers: Workers,
+    write: impl Fn(Range<usize>, &mut PartWriter<T>) + Sync,
+) -> Result<()> {
+    let mut next = 0;
+    let writers = partition.writers(to).into_iter().map(|writer| {
+        let first = next;
+        next += writer.rows();
+        (first..next, writer)
+    });
+    workers.map(
+        writers.collect(),
+        |(rows, mut writer): (Range<usize>, PartWriter<T>)| {
+            for start in rows.clone().step_by(STEP) {
+                workers.check()?;
+                write(start..rows.end.min(start + STEP), &mut writer);
+            }
+            Ok(())
+        },
+    )?;
+    Ok(())
+}
+
+/// A column in chunks, of which rows are found.
+pub(crate) struct Chunked<'a, T> {
+    chunks: &'a [&'a [T]],
+    /// The first row of each chunk.
+    firsts: Vec<usize>,
+}
+
+impl<'a, T: Copy> Chunked<'a, T> {
+    pub(crate) fn new(chunks: &'a [&'a [T]]) -> Self {
+        let firsts = chunks.iter().scan(0, |next, chunk| {
+            let first = *next;
+            *next += chunk.len();
+            Some(first)
+        });
+        Self {
+            firsts: firsts.collect(),
+            chunks,
+        }
+    }
+
+    /// The chunk that has a row, and the row within it.
+    fn find(&self, row: usize) -> (usize, usize) {
+        let chunk = self.firsts.partition_point(|first| *first <= row) - 1;
+        (chunk, row - self.firsts[chunk])
+    }
+
+    /// The values of rows, which must exist, in slices.
+    pub(crate) fn pieces(&self, rows: Range<usize>) -> impl Iterator<Item = &'a [T]> {
+        let (mut chunk, mut row) = match rows.is_empty() {
+            true => (0, 0),
+            false => self.find(rows.start),
+        };
+        let mut left = rows.len();
+        let chunks = self.chunks;
+        std::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
+            let piece = &chunks[chunk][row..];
+            let piece = &piece[..piece.len().min(left)];
+            (chunk, row) = (chunk + 1, 0);
+            left -= piece.len();
+            Some(piece)
+        })
+    }
+}
+
+/// Consecutive ranges of positions that one thread works on, and the values from the first of them to the end of the last.
+pub(crate) struct RangesOf<'a, 'r, T> {
+    pub(crate) ranges: &'r [Range<usize>],
+    /// The position of the first value.
+    pub(crate) first: usize,
+    pub(crate) values: &'a mut [T],
+}
+
+/// Divides values by ascending ranges of positions into tasks of about a step.
+pub(crate) fn split_by_ranges<'a, 'r, T>(
+    values: &'a mut [T],
+    ranges: &'r [Range<usize>],
+) -> Vec<RangesOf<'a, 'r, T>> {
+    let mut tasks = vec![];
+    let (mut rest, mut rest_first) = (values, 0);
+    let mut ranges = ranges;
+    while let Some(first) = ranges.first() {
+        let within = |range: &Range<usize>| range.end - first.start <= 4 * STEP;
+        let (here, after) = ranges.split_at(ranges.partition_point(within).max(1));
+        let end = here[here.len() - 1].end;
+        let (until, after_values) = std::mem::take(&mut rest).split_at_mut(end - rest_first);
+        tasks.push(RangesOf {
+            ranges: here,
+            first: first.start,
+            values: &mut until[first.start - rest_first..],
+        });
+        (rest, rest_first, ranges) = (after_values, end, after);
+    }
+    tasks
 }
 
 /// Divides chunks of these lengths into steps that threads take: the chunk, rows within it, and the first of them in all.

@@ -18,11 +18,12 @@ use datafusion::common::{Result, exec_err};
 use crate::common::workers::Workers;
 use crate::sorted::bucket_sort::{SortContext, sort_in_steps};
 use crate::sorted::group_ids::GroupIds;
+use crate::sorted::group_sort::{sort_groups, unsorted_groups};
 use crate::sorted::groups::Groups;
 use crate::sorted::id_table::number;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::permutation::{GroupedRows, RowPermutation};
-use crate::sorted::radix_sort::{RadixKey, sort_groups, unsorted_groups};
+use crate::sorted::radix_sort::RadixKey;
 use crate::sorted::sorted_rows::{RangeKeys, SortedRows, row_at};
 use rmq_engine::Column;
 use rmq_engine::cpu::{CpuKeySearch, HugePageBuf};
@@ -129,16 +130,7 @@ pub(crate) fn group_rows(mut parts: Vec<RowsPart>, context: SortContext) -> Resu
             keys,
         });
     }
-    let (groups, group_ids, numbers) = if groups.is_empty() {
-        let ids = nulls
-            .iter()
-            .map(|(nulls, _)| GroupIds::of_one_group(nulls.len()));
-        (None, ids.collect(), vec![vec![0]; nulls.len()])
-    } else {
-        let (groups, numbers) = merge_groups(groups, context)?;
-        (Some(groups), group_ids, numbers)
-    };
-    let parts = leave_out_nulls(group_ids, numbers, nulls, context)?;
+    let (groups, parts) = number_groups(groups, group_ids, nulls, context)?;
     let ids = workers.map(parts, |part: GroupedRows| {
         part.ids.into_groups(&part.groups, memory)
     })?;
@@ -147,6 +139,25 @@ pub(crate) fn group_rows(mut parts: Vec<RowsPart>, context: SortContext) -> Resu
         ids: Some(ids),
         keys,
     })
+}
+
+/// Merges the groups of parts, of which there is one if there are no equality keys, and leaves out rows with a NULL range key.
+fn number_groups(
+    groups: Vec<Groups>,
+    group_ids: Vec<GroupIds>,
+    nulls: Vec<(NullBuffer, bool)>,
+    context: SortContext,
+) -> Result<(Option<Groups>, Vec<GroupedRows>)> {
+    let (groups, group_ids, numbers) = if groups.is_empty() {
+        let ids = nulls.iter();
+        let ids = ids.map(|(nulls, _)| GroupIds::of_one_group(nulls.len()));
+        (None, ids.collect(), vec![vec![0]; nulls.len()])
+    } else {
+        let (groups, numbers) = merge_groups(groups, context)?;
+        (Some(groups), group_ids, numbers)
+    };
+    let parts = leave_out_nulls(group_ids, numbers, nulls, context)?;
+    Ok((groups, parts))
 }
 
 /// Removes the rows with a NULL range key from the groups of each part.
@@ -211,22 +222,15 @@ pub(crate) fn sort_rows(
     let nulls: Vec<(NullBuffer, bool)> = parts.iter_mut().map(RowsPart::take_nulls).collect();
     let all_valid = nulls.iter().all(|(_, all_valid)| *all_valid);
     let (groups, group_ids, keys) = take_apart(parts)?;
-    let (groups, permutation, starts) = if groups.is_empty() {
-        if all_valid {
-            (None, RowPermutation::identity(rows), vec![0, rows])
-        } else {
-            memory.try_grow(rows * size_of::<u32>())?;
-            let nulls: Vec<NullBuffer> = nulls.into_iter().map(|(nulls, _)| nulls).collect();
-            let permutation = RowPermutation::from_valid(&nulls)?;
-            let starts = vec![0, permutation.len()];
-            (None, permutation, starts)
-        }
+    let (groups, permutation, starts) = if groups.is_empty() && all_valid {
+        (None, RowPermutation::identity(rows), vec![0, rows])
     } else {
-        let (groups, numbers) = merge_groups(groups, context)?;
-        let parts = leave_out_nulls(group_ids, numbers, nulls, context)?;
-        memory.try_grow((groups.len() + 1) * size_of::<usize>() + rows * size_of::<u32>())?;
-        let (permutation, starts) = RowPermutation::by_group(parts, groups.len(), workers)?;
-        (Some(groups), permutation, starts)
+        let (groups, parts) = number_groups(groups, group_ids, nulls, context)?;
+        let count = groups.as_ref().map_or(1, Groups::len);
+        let counts = 2 * parts.len() * size_of::<u32>() + size_of::<usize>();
+        memory.try_grow(count * counts)?;
+        let (permutation, starts) = RowPermutation::by_group(parts, count, workers)?;
+        (groups, permutation, starts)
     };
     let (keys, permutation) = match keys {
         OrderKeys::W32(columns) => {
@@ -282,12 +286,7 @@ fn sort<K: RadixKey>(
         return Ok((K::search_over(columns, starts), permutation));
     }
     memory.try_grow(permutation.len() * size_of::<K>())?;
-    let chunks: Vec<&[K]> = columns.iter().map(Column::bits).collect();
-    let mut keys = permutation.permute(&chunks, workers)?;
-    let permutation = match sort_groups(&mut keys, encoding, starts, context)? {
-        None => permutation,
-        Some(moves) => permutation.then(moves, workers)?,
-    };
+    let (keys, permutation) = sort_groups(columns, encoding, starts, permutation, context)?;
     let keys = Column::new(Arc::new(keys), encoding);
     Ok((K::search_over(&[keys], starts), permutation))
 }

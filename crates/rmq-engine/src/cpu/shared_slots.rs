@@ -1,6 +1,6 @@
 //! Memory that several threads fill at scattered positions.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use bytemuck::Pod;
 
@@ -12,6 +12,15 @@ pub trait SlotValue: Pod {
 
     #[doc(hidden)]
     fn store(self, slot: &Self::Slot);
+}
+
+impl SlotValue for u8 {
+    type Slot = AtomicU8;
+
+    #[inline]
+    fn store(self, slot: &AtomicU8) {
+        slot.store(self, Ordering::Relaxed);
+    }
 }
 
 impl SlotValue for u32 {

@@ -234,6 +234,7 @@ impl ColumnPreparer<'_> {
             let bytes = Counts::estimate(chunks, permutation);
             let memory = self.reserve(&column_memory, bytes)?;
             let counts = Counts::of(chunks, permutation, self.workers)?;
+            memory.try_resize(counts.bytes())?;
             prepared.counts = Some(Arc::new(counts));
             prepared.memory.push(Arc::new(memory));
         }

@@ -138,8 +138,8 @@ impl SortAndIndex {
         };
         let (rows, permutation) = sort_rows(parts, context)?;
         // Sorting needs more memory than its result.
-        permutation_memory.try_resize(permutation.bytes())?;
         rows_memory.try_resize(rows.bytes())?;
+        permutation_memory.try_resize(permutation.bytes())?;
         let already_sorted = permutation.is_identity();
         self.metrics.already_sorted.add(usize::from(already_sorted));
         Ok(Sorted {

@@ -1,0 +1,581 @@
+//! Moves values to the places of their rows' groups: a stable counting sort of columns.
+//!
+//! The rows come in consecutive parts. Rows are counted by part and group, so that each part knows where its rows of each group go, and all
+//! parts can be written at once. A value that is stored far from the one before costs a cache line read and written for 8 bytes. So the values
+//! of a group are gathered in a line of their own and stored when it is full, past the caches: half the time, while the lines of all groups
+//! fit in the second-level cache. (Software write-combining; Polychroniou and Ross, *A Comprehensive Study of Main-Memory Partitioning*,
+//! SIGMOD 2014.)
+
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+
+use super::huge_page_buf::HugePageBuf;
+
+/// The most groups of a part whose values are gathered in lines: 1 MiB of lines.
+const MAX_LINES: usize = 1 << 14;
+
+/// Rows of a part below which lines do not pay: those of rare groups are stored value by value in the end.
+const MIN_ROWS_PER_LINE: usize = 32;
+
+/// The bytes of a cache line.
+const LINE: usize = 64;
+
+/// The group of each row of a part, in the order of the rows. A row whose group is not below the number of groups has none.
+#[derive(Debug)]
+pub enum RowGroups {
+    /// One group for each of the first rows of the slice.
+    Each(HugePageBuf<u32>, usize),
+    /// Runs of rows of one group: the group, and the number of rows.
+    Runs(Vec<(u32, u32)>),
+}
+
+impl RowGroups {
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Each(_, len) => *len,
+            Self::Runs(runs) => runs.iter().map(|(_, rows)| *rows as usize).sum(),
+        }
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Each(groups, _) => groups.bytes(),
+            Self::Runs(runs) => runs.capacity() * size_of::<(u32, u32)>(),
+        }
+    }
+
+    /// Calls `visit` with each run of rows of one group, and the number of its rows, until it fails.
+    ///
+    /// # Errors
+    /// That of `visit`.
+    pub fn try_for_each_run<E>(
+        &self,
+        mut visit: impl FnMut(u32, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self {
+            Self::Each(groups, len) => {
+                let mut runs = groups[..*len].chunk_by(|group, next| group == next);
+                runs.try_for_each(|run| visit(run[0], run.len()))
+            }
+            Self::Runs(runs) => {
+                let mut runs = runs.iter();
+                runs.try_for_each(|(group, rows)| visit(*group, *rows as usize))
+            }
+        }
+    }
+
+    /// Calls `visit` with each run of rows of one group, and the number of its rows.
+    pub fn for_each_run(&self, mut visit: impl FnMut(u32, usize)) {
+        let visit = |group, rows| {
+            visit(group, rows);
+            Ok::<_, std::convert::Infallible>(())
+        };
+        let Ok(()) = self.try_for_each_run(visit);
+    }
+}
+
+/// A part of the rows, counted by group.
+#[derive(Debug)]
+pub struct CountedPart {
+    groups: RowGroups,
+    /// The rows of each group, then 0.
+    counts: Vec<u32>,
+    is_ordered: bool,
+}
+
+impl CountedPart {
+    /// Counts the rows of each of `num_groups` groups.
+    #[must_use]
+    pub fn new(groups: RowGroups, num_groups: usize) -> Self {
+        let mut counts = vec![0; num_groups + 1];
+        let (mut is_ordered, mut last) = (true, 0);
+        groups.for_each_run(|group, rows| {
+            is_ordered &= group >= last && (group as usize) < num_groups;
+            last = group;
+            counts[(group as usize).min(num_groups)] += rows as u32;
+        });
+        counts[num_groups] = 0;
+        Self {
+            groups,
+            counts,
+            is_ordered,
+        }
+    }
+
+    fn num_groups(&self) -> usize {
+        self.counts.len() - 1
+    }
+}
+
+/// Where the rows of all parts go: by group, and within a group in input order.
+#[derive(Debug)]
+pub struct Partition {
+    parts: Vec<Part>,
+    starts: Vec<usize>,
+    is_ordered: bool,
+}
+
+#[derive(Debug)]
+struct Part {
+    groups: RowGroups,
+    /// The position of the part's first row of each group, then one that no row has. The positions of a group's rows are consecutive, and no two
+    /// parts or groups have common ones.
+    firsts: Vec<u32>,
+    /// The group of the partition that each group of the part is.
+    numbers: Vec<u32>,
+}
+
+impl Partition {
+    /// Divides fewer than 2^32 rows into `num_groups` groups. With each part goes the group that each of its own groups is.
+    ///
+    /// # Panics
+    /// If a part has other groups than numbers, a number is not below `num_groups`, or there are 2^32 rows.
+    #[must_use]
+    pub fn new(parts: Vec<(CountedPart, Vec<u32>)>, num_groups: usize) -> Self {
+        let mut starts = vec![0; num_groups + 1];
+        for (part, numbers) in &parts {
+            assert_eq!(
+                part.num_groups(),
+                numbers.len(),
+                "a number for each group of a part"
+            );
+            for (number, count) in numbers.iter().zip(&part.counts) {
+                starts[1 + *number as usize] += *count as usize;
+            }
+        }
+        for group in 0..num_groups {
+            starts[group + 1] += starts[group];
+        }
+        assert!(
+            u32::try_from(starts[num_groups]).is_ok(),
+            "fewer than 2^32 rows"
+        );
+        let ordered = parts.iter().all(|(part, _)| part.is_ordered);
+        let numbers = parts.iter().flat_map(|(_, numbers)| numbers);
+        let is_ordered = ordered && numbers.is_sorted();
+        // The rows of a group are in the order of the parts: from counts to first positions.
+        let mut next: Vec<u32> = starts.iter().map(|start| *start as u32).collect();
+        let parts = parts.into_iter().map(|(part, numbers)| {
+            let CountedPart {
+                groups,
+                counts: mut firsts,
+                ..
+            } = part;
+            for (number, first) in numbers.iter().zip(&mut firsts) {
+                let next = &mut next[*number as usize];
+                (*first, *next) = (*next, *next + *first);
+            }
+            Part {
+                groups,
+                firsts,
+                numbers,
+            }
+        });
+        Self {
+            parts: parts.collect(),
+            starts,
+            is_ordered,
+        }
+    }
+
+    /// The first position of each group, and the end of the last.
+    #[must_use]
+    pub fn starts(&self) -> &[usize] {
+        &self.starts
+    }
+
+    /// Number of rows that have a group.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.starts[self.starts.len() - 1]
+    }
+
+    /// Whether no row has a group.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether all rows have a group and are in the order of their groups, so that none moves.
+    #[must_use]
+    pub fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
+    /// The group of each row of each part, as the part numbers them, and the group of the partition by that number.
+    pub fn parts(&self) -> impl Iterator<Item = (&RowGroups, &[u32])> {
+        let parts = self.parts.iter();
+        parts.map(|part| (&part.groups, part.numbers.as_slice()))
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let parts = self.parts.iter();
+        let parts =
+            parts.map(|part| part.groups.bytes() + 2 * part.firsts.len() * size_of::<u32>());
+        parts.sum::<usize>() + self.starts.len() * size_of::<usize>()
+    }
+
+    /// One writer for each part, that moves its values to their positions in `to`. Threads may use them at the same time.
+    ///
+    /// # Panics
+    /// If `to` is shorter than [`Self::len`].
+    pub fn writers<'a, T: Pod + Send>(&'a self, to: &'a mut [T]) -> Vec<PartWriter<'a, T>> {
+        assert!(to.len() >= self.len(), "room for all rows");
+        let to = to.as_mut_ptr();
+        let writers = self.parts.iter().map(|part| PartWriter {
+            part,
+            row: 0,
+            next: part.firsts.clone(),
+            lines: Lines::if_useful::<T>(part, to),
+            to,
+            exclusive: PhantomData,
+        });
+        writers.collect()
+    }
+}
+
+/// A cache line of values of one group.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; LINE]);
+
+/// One line for each group of a part, and one for rows without a group.
+struct Lines(Vec<Line>);
+
+impl Lines {
+    fn if_useful<T>(part: &Part, to: *mut T) -> Option<Self> {
+        let groups = part.firsts.len();
+        let pays = groups <= MAX_LINES && part.groups.len() >= groups * MIN_ROWS_PER_LINE;
+        let fits = LINE.is_multiple_of(size_of::<T>()) && to.addr().is_multiple_of(LINE);
+        let is_each = matches!(part.groups, RowGroups::Each(..));
+        (pays && fits && is_each).then(|| Self(vec![Line([0; LINE]); groups]))
+    }
+}
+
+/// Writes the values of one part. What is written is there when the writer is dropped.
+pub struct PartWriter<'a, T: Pod> {
+    part: &'a Part,
+    /// The number of rows written.
+    row: usize,
+    /// The position of the next row of each group.
+    next: Vec<u32>,
+    lines: Option<Lines>,
+    to: *mut T,
+    exclusive: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: writers of one slice write disjoint positions of it, and do not read it.
+unsafe impl<T: Pod + Send> Send for PartWriter<'_, T> {}
+
+impl<T: Pod> PartWriter<'_, T> {
+    /// Number of rows of the part.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.part.groups.len()
+    }
+
+    /// Moves the values of the next rows to their positions.
+    ///
+    /// # Panics
+    /// If the part has no more rows.
+    pub fn write(&mut self, values: &[T]) {
+        let (first, end) = (self.row, self.row + values.len());
+        match &self.part.groups {
+            RowGroups::Each(groups, len) => {
+                let groups = &groups[..*len][first..end];
+                self.row = end;
+                match self.lines.take() {
+                    Some(mut lines) => {
+                        self.write_lines(groups, values, &mut lines.0);
+                        self.lines = Some(lines);
+                    }
+                    None => self.write_each(groups, values),
+                }
+            }
+            RowGroups::Runs(runs) => {
+                // Runs are few, so the first is found by a walk over them.
+                let (mut values, mut skip) = (values, first);
+                for (group, rows) in runs {
+                    let rows = *rows as usize;
+                    if skip >= rows {
+                        skip -= rows;
+                        continue;
+                    }
+                    let (here, rest) = values.split_at(values.len().min(rows - skip));
+                    self.write_run(*group, here);
+                    (values, skip) = (rest, 0);
+                    if values.is_empty() {
+                        break;
+                    }
+                }
+                assert!(values.is_empty(), "more values than rows");
+                self.row = end;
+            }
+        }
+    }
+
+    /// Stores each value at the next position of its group.
+    fn write_each(&mut self, groups: &[u32], values: &[T]) {
+        let none = self.next.len() - 1;
+        for (group, value) in groups.iter().zip(values) {
+            let group = (*group as usize).min(none);
+            if group < none {
+                let next = &mut self.next[group];
+                // SAFETY: this row of the part was counted as one of the group's and is written once, so the position is one of those that only
+                // this writer has, which are all below `Partition::len`, which is at most the length of `to`.
+                unsafe { self.to.add(*next as usize).write(*value) };
+                *next += 1;
+            }
+        }
+    }
+
+    /// Stores values of one group at its next positions.
+    fn write_run(&mut self, group: u32, values: &[T]) {
+        let group = group as usize;
+        if group >= self.next.len() - 1 {
+            return;
+        }
+        let next = &mut self.next[group];
+        // SAFETY: as in `write_each`, for all rows of the run.
+        unsafe {
+            let to = self.to.add(*next as usize);
+            std::ptr::copy_nonoverlapping(values.as_ptr(), to, values.len());
+        }
+        *next += values.len() as u32;
+    }
+
+    /// Gathers values in the lines of their groups, and stores those that are full.
+    fn write_lines(&mut self, groups: &[u32], values: &[T], lines: &mut [Line]) {
+        let per_line = const { LINE / size_of::<T>() };
+        let none = self.next.len() - 1;
+        for (group, value) in groups.iter().zip(values) {
+            let group = (*group as usize).min(none);
+            // SAFETY: `none` is the last index of `next` and of `lines`.
+            let (next, line) = unsafe {
+                (
+                    self.next.get_unchecked_mut(group),
+                    &mut lines.get_unchecked_mut(group).0,
+                )
+            };
+            let position = *next as usize;
+            *next = next.wrapping_add(1);
+            let within = position % per_line;
+            // SAFETY: `within` is below the number of values of a line, which is aligned to its size.
+            unsafe { line.as_mut_ptr().cast::<T>().add(within).write(*value) };
+            if within + 1 < per_line || group == none {
+                continue;
+            }
+            let first = self.part.firsts[group] as usize;
+            let start = position + 1 - per_line;
+            // SAFETY: as in `write_each`, for the rows of the group from the greater of `first` and `start` on. `to` is aligned to lines, as is
+            // `start`.
+            unsafe {
+                if start >= first {
+                    store_line(self.to.add(start).cast(), line);
+                } else {
+                    self.store_part(line, first..position + 1);
+                }
+            }
+        }
+    }
+
+    /// Stores the values of a line at these positions, which are all of it or some.
+    ///
+    /// # Safety
+    /// No other writer has the positions, and they are within `to`.
+    unsafe fn store_part(&self, line: &[u8; LINE], positions: std::ops::Range<usize>) {
+        let per_line = LINE / size_of::<T>();
+        for position in positions {
+            // SAFETY: within the line, and as the caller promises.
+            unsafe {
+                let value = line.as_ptr().cast::<T>().add(position % per_line).read();
+                self.to.add(position).write(value);
+            }
+        }
+    }
+}
+
+impl<T: Pod> Drop for PartWriter<'_, T> {
+    fn drop(&mut self) {
+        let Some(Lines(lines)) = &self.lines else {
+            return;
+        };
+        let per_line = LINE / size_of::<T>();
+        let groups = self.next.len() - 1;
+        for (group, line) in lines[..groups].iter().enumerate() {
+            let (first, next) = (self.part.firsts[group] as usize, self.next[group] as usize);
+            let rest = first.max(next - next % per_line)..next;
+            // SAFETY: as in `write_each`, for the rows of the group that are still in its line.
+            unsafe { self.store_part(&line.0, rest) };
+        }
+        fence();
+    }
+}
+
+/// Stores a line without reading what it replaces.
+///
+/// # Safety
+/// The line at `to` can be written and is aligned.
+#[inline]
+unsafe fn store_line(to: *mut Line, line: &[u8; LINE]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+        let from = line.as_ptr().cast::<__m128i>();
+        for i in 0..LINE / size_of::<__m128i>() {
+            // SAFETY: within both lines; SSE2 is part of x86-64.
+            unsafe { _mm_stream_si128(to.cast::<__m128i>().add(i), _mm_loadu_si128(from.add(i))) };
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: as the caller promises.
+    unsafe {
+        to.write(Line(*line));
+    }
+}
+
+/// Makes stored lines visible to other threads before what this thread stores from here on.
+fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86-64.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::HugePageBuf;
+
+    /// Groups of rows: parts of rows, each with its group.
+    fn check<T: Pod + Send + Sync + PartialEq + std::fmt::Debug>(
+        parts: &[Vec<u32>],
+        groups: usize,
+        in_runs: bool,
+        of: impl Fn(usize) -> T,
+    ) {
+        let counted = parts.iter().map(|part| {
+            let row_groups = if in_runs {
+                RowGroups::Runs(
+                    part.chunk_by(|a, b| a == b)
+                        .map(|run| (run[0], run.len() as u32))
+                        .collect(),
+                )
+            } else {
+                let mut each = HugePageBuf::zeroed(part.len() + 3).expect("memory");
+                each[..part.len()].copy_from_slice(part);
+                RowGroups::Each(each, part.len())
+            };
+            assert_eq!(row_groups.len(), part.len());
+            CountedPart::new(row_groups, groups)
+        });
+        // Each part numbers the groups backwards.
+        let numbers: Vec<u32> = (0..groups as u32).rev().collect();
+        let counted = counted.map(|part| (part, numbers.clone()));
+        let partition = Partition::new(counted.collect(), groups);
+        let mut expected: Vec<(u32, usize)> = vec![];
+        for (row, group) in parts.iter().flatten().enumerate() {
+            if (*group as usize) < groups {
+                expected.push((groups as u32 - 1 - group, row));
+            }
+        }
+        expected.sort_by_key(|(group, _)| *group);
+        assert_eq!(partition.len(), expected.len());
+        let mut counts = vec![0; groups];
+        for (group, _) in &expected {
+            counts[*group as usize] += 1;
+        }
+        let ends = partition.starts().windows(2);
+        assert!(ends.map(|ends| ends[1] - ends[0]).eq(counts));
+        let values: Vec<T> = (0..parts.iter().map(Vec::len).sum()).map(&of).collect();
+        let mut moved = HugePageBuf::zeroed(partition.len()).expect("memory");
+        let writers = partition.writers(&mut moved);
+        std::thread::scope(|scope| {
+            let mut rest = &values[..];
+            for (mut writer, part) in writers.into_iter().zip(parts) {
+                let (here, after) = rest.split_at(part.len());
+                rest = after;
+                assert_eq!(writer.rows(), part.len());
+                scope.spawn(move || {
+                    for values in here.chunks(700) {
+                        writer.write(values);
+                    }
+                });
+            }
+        });
+        let expected: Vec<T> = expected.iter().map(|(_, row)| of(*row)).collect();
+        assert!(
+            moved[..] == expected[..],
+            "{groups} groups, runs: {in_runs}"
+        );
+    }
+
+    #[test]
+    fn values_of_all_widths_go_to_their_groups() {
+        let seed = 0x853C_49E6_748F_EA9B_u64;
+        println!("seed {seed:#x}");
+        let mut random = seed;
+        let mut next = |below: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 20) as usize % below
+        };
+        for groups in [0, 1, 2, 9, 500, 20_000] {
+            for rows in [0, 1, 100, 5000, 40_000] {
+                for run in [1, 30] {
+                    let parts = [rows / 3, 0, rows - rows / 3].map(|rows| {
+                        let mut part: Vec<u32> = vec![];
+                        while part.len() < rows {
+                            // One more than there are: rows without a group, as those of `u32::MAX`.
+                            let group = match next(groups + 2) {
+                                group if group > groups => u32::MAX,
+                                group => group as u32,
+                            };
+                            let run = (1 + next(run)).min(rows - part.len());
+                            part.extend(std::iter::repeat_n(group, run));
+                        }
+                        part
+                    });
+                    for in_runs in [false, true] {
+                        check(&parts, groups, in_runs, |row| row as u8);
+                        check(&parts, groups, in_runs, |row| row as u32);
+                        check(&parts, groups, in_runs, |row| row as u64);
+                        check(&parts, groups, in_runs, |row| (row as u128) << 50);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_in_the_order_of_their_groups_stay() {
+        let partition = |parts: &[&[(u32, u32)]], numbers: &[Vec<u32>]| {
+            let parts = parts.iter().zip(numbers).map(|(runs, numbers)| {
+                let part = CountedPart::new(RowGroups::Runs(runs.to_vec()), numbers.len());
+                (part, numbers.clone())
+            });
+            Partition::new(parts.collect(), 3).is_ordered()
+        };
+        let numbers = [vec![0, 1], vec![1, 2]];
+        assert!(partition(&[&[(0, 5), (1, 3)], &[(0, 2), (1, 2)]], &numbers));
+        assert!(!partition(&[&[(1, 5), (0, 3)], &[(0, 2)]], &numbers));
+        assert!(!partition(&[&[(0, 5), (u32::MAX, 3)], &[(0, 2)]], &numbers));
+        let numbers = [vec![1, 2], vec![0, 1]];
+        assert!(!partition(&[&[(0, 5)], &[(0, 2)]], &numbers));
+    }
+}

@@ -1,0 +1,417 @@
+//! Sorts range keys within groups, stably and on all threads.
+//!
+//! 1. Groups that ascend already are found and left alone.
+//! 2. A large group is divided into ranges of keys of about equal size by quantiles of a sample. Rows are partitioned again, by these ranges.
+//! 3. Groups and ranges, which fit a core's cache, are dealt to threads, each of which sorts them by itself ([`Scratch`]).
+//!
+//! For n keys that differ in b bits this takes O(n b) and 8 bytes per key beside the keys.
+
+use datafusion::common::{DataFusionError, Result, internal_err};
+use std::ops::Range;
+
+use crate::common::errors::engine_error;
+use crate::common::workers::{STEP, Workers};
+use crate::sorted::bucket_sort::{SortContext, bucket, splitters};
+use crate::sorted::id_table::{NO_GROUP, number};
+use crate::sorted::permutation::{
+    Arrangement, Chunked, RangesOf, RowPermutation, move_by, split_by_ranges,
+};
+use crate::sorted::radix_sort::{RadixKey, Scratch};
+use rmq_engine::cpu::{CountedPart, HugePageBuf, Partition, RowGroups};
+use rmq_engine::{Column, Encoding};
+
+/// The rows of a range of keys, about: they and what sorting them takes fit the second-level cache.
+const RANGE_ROWS: usize = 1 << 15;
+
+/// The most ranges in all, about: values are written to all of them at once.
+const MAX_RANGES: usize = 1 << 12;
+
+/// Sorts the keys of rows that `permutation` moves to their groups; `starts` has the first position of each group, and the end of the last.
+/// Returns the sorted keys, as the bits of a column, and the permutation that sorts the rows. Memory, that of the keys excepted, is reserved
+/// with the context and stays reserved.
+///
+/// # Errors
+/// The context's errors: memory is exhausted, or the work is cancelled.
+pub(crate) fn sort_groups<K: RadixKey>(
+    columns: &[Column<K>],
+    encoding: Encoding<K>,
+    starts: &[usize],
+    permutation: RowPermutation,
+    context: SortContext,
+) -> Result<(HugePageBuf<K>, RowPermutation)> {
+    let SortContext { memory, workers } = context;
+    let chunks: Vec<&[K]> = columns.iter().map(Column::bits).collect();
+    let rows = permutation.len();
+    let mut keys = permutation.permute(&chunks, workers)?;
+    let unsorted = unsorted_groups(&keys, encoding, starts, workers)?;
+    if unsorted.is_empty() {
+        return Ok((keys, permutation));
+    }
+    memory.try_grow(rows * size_of::<u32>())?;
+    let key_ranges = KeyRanges::choose(&keys, encoding, starts, &unsorted);
+    let partition = if key_ranges.are_groups() {
+        None
+    } else {
+        memory
+            .try_grow(chunks.iter().map(|chunk| chunk.len()).sum::<usize>() * size_of::<u32>())?;
+        let partition = key_ranges.partition(&chunks, encoding, starts, &permutation, workers)?;
+        move_by(&partition, &chunks, &mut keys, workers)?;
+        Some(partition)
+    };
+    let starts = partition.as_ref().map_or(starts, Partition::starts);
+    let ranges = key_ranges.unsorted(starts, &unsorted);
+    let mut sources = HugePageBuf::zeroed(rows).map_err(engine_error)?;
+    let tasks = split_by_ranges(&mut keys, &ranges);
+    let tasks = tasks
+        .into_iter()
+        .zip(split_by_ranges(&mut sources, &ranges));
+    workers.map(
+        tasks.collect(),
+        |(task, to): (RangesOf<K>, RangesOf<u32>)| {
+            let mut scratch = Scratch::default();
+            for range in task.ranges {
+                let here = range.start - task.first..range.end - task.first;
+                let sources = scratch.sort(&mut task.values[here.clone()], encoding);
+                to.values[here].copy_from_slice(sources);
+            }
+            Ok(())
+        },
+    )?;
+    let arrangement = Arrangement { ranges, sources };
+    let permutation = match partition {
+        Some(partition) => RowPermutation::arranged(partition, arrangement),
+        None => permutation.then_arrange(arrangement),
+    };
+    Ok((keys, permutation))
+}
+/// The groups, in order, of which the keys do not ascend.
+pub(crate) fn unsorted_groups<K: RadixKey>(
+    keys: &[K],
+    encoding: Encoding<K>,
+    starts: &[usize],
+    workers: Workers,
+) -> Result<Vec<usize>> {
+    let steps = (0..keys.len()).step_by(4 * STEP).collect();
+    let unsorted = workers.map(steps, |from: usize| {
+        let end = keys.len().min(from + 4 * STEP);
+        let mut unsorted = vec![];
+        let mut group = starts.partition_point(|start| *start <= from) - 1;
+        let mut position = from;
+        while position < end {
+            let stop = starts[group + 1];
+            // The next key, too, if it is of the same group.
+            if !K::is_sorted(&keys[position..stop.min(end + 1)], encoding) {
+                unsorted.push(group);
+            }
+            position = stop;
+            group += 1;
+        }
+        Ok(unsorted)
+    })?;
+    let mut unsorted: Vec<usize> = unsorted.into_iter().flatten().collect();
+    unsorted.dedup();
+    Ok(unsorted)
+}
+
+/// Ranges of encoded keys, one or several for each group. Every second range of several contains equal keys.
+struct KeyRanges<K> {
+    /// What the ranges of all groups are divided by, ascending within each group.
+    splitters: Vec<K>,
+    /// The first splitter of each group, and the number of all.
+    first_splitters: Vec<usize>,
+    /// The first range of each group, and the number of all.
+    first_ranges: Vec<usize>,
+}
+
+impl<K: RadixKey> KeyRanges<K> {
+    /// Divides the large ones among the groups that are not in order.
+    fn choose(keys: &[K], encoding: Encoding<K>, starts: &[usize], unsorted: &[usize]) -> Self {
+        let rows = |group: usize| starts[group + 1] - starts[group];
+        let all: usize = unsorted.iter().map(|group| rows(*group)).sum();
+        let rows_of_range = RANGE_ROWS.max(all / MAX_RANGES);
+        let mut next_unsorted = unsorted.iter().peekable();
+        let mut ranges = Self {
+            splitters: vec![],
+            first_splitters: vec![0],
+            first_ranges: vec![0],
+        };
+        for group in 0..starts.len() - 1 {
+            let is_unsorted = next_unsorted.next_if(|next| **next == group).is_some();
+            let mut of_group = 1;
+            if is_unsorted && rows(group) > 2 * rows_of_range {
+                let keys = &keys[starts[group]..starts[group + 1]];
+                let count = keys.len().div_ceil(rows_of_range);
+                let key = |i: usize| encoding.encode(keys[i]);
+                let splitters = splitters(count, keys.len(), key, &K::cmp);
+                of_group = 2 * splitters.len() + 1;
+                ranges.splitters.extend(splitters);
+            }
+            ranges.first_splitters.push(ranges.splitters.len());
+            ranges
+                .first_ranges
+                .push(ranges.first_ranges[group] + of_group);
+        }
+        ranges
+    }
+
+    /// Whether each group is one range.
+    fn are_groups(&self) -> bool {
+        self.splitters.is_empty()
+    }
+
+    fn num_ranges(&self) -> usize {
+        self.first_ranges[self.first_ranges.len() - 1]
+    }
+
+    /// The range of a key of a group.
+    #[inline]
+    fn range(&self, group: usize, key: K) -> u32 {
+        let of_group = self.first_splitters[group]..self.first_splitters[group + 1];
+        let first = self.first_ranges[group];
+        if of_group.is_empty() {
+            return number(first);
+        }
+        number(first + bucket(&key, &self.splitters[of_group], &K::cmp))
+    }
+
+    /// Partitions the rows by range. `permutation` moves them to their groups.
+    fn partition(
+        &self,
+        chunks: &[&[K]],
+        encoding: Encoding<K>,
+        starts: &[usize],
+        permutation: &RowPermutation,
+        workers: Workers,
+    ) -> Result<Partition> {
+        let in_place: Vec<RowGroups>;
+        let parts: Vec<(&RowGroups, Option<&[u32]>)> = match permutation.partition() {
+            Some(partition) => {
+                let parts = partition.parts();
+                parts
+                    .map(|(groups, numbers)| (groups, Some(numbers)))
+                    .collect()
+            }
+            None if permutation.is_identity() => {
+                let parts = workers.ranges(permutation.len(), 1).into_iter();
+                in_place = parts.map(|rows| groups_of(rows, starts)).collect();
+                in_place.iter().map(|groups| (groups, None)).collect()
+            }
+            None => return internal_err!("rows to sort have not been moved to their groups"),
+        };
+        let mut next = 0;
+        let parts = parts.into_iter().map(|(groups, numbers)| {
+            let first = next;
+            next += groups.len();
+            (first..next, groups, numbers)
+        });
+        let chunks = Chunked::new(chunks);
+        type Part<'a> = (Range<usize>, &'a RowGroups, Option<&'a [u32]>);
+        let parts = workers.map(parts.collect(), |(rows, groups, numbers): Part| {
+            let mut ranges = HugePageBuf::zeroed(rows.len()).map_err(engine_error)?;
+            let len = rows.len();
+            let mut keys = chunks.pieces(rows).flat_map(|piece| piece.chunks(STEP));
+            let (mut keys_here, mut rest): (&[K], _) = (&[], &mut ranges[..]);
+            groups.try_for_each_run(|group, mut rows| {
+                let group = match numbers {
+                    Some(numbers) => numbers.get(group as usize).copied(),
+                    None => Some(group),
+                };
+                while rows > 0 {
+                    if keys_here.is_empty() {
+                        workers.check()?;
+                        keys_here = keys.next().unwrap_or_default();
+                    }
+                    let len = rows.min(keys_here.len());
+                    let (keys, other_keys) = keys_here.split_at(len);
+                    let (to, other_to) = std::mem::take(&mut rest).split_at_mut(len);
+                    (keys_here, rest) = (other_keys, other_to);
+                    rows -= len;
+                    match group {
+                        None => to.fill(NO_GROUP),
+                        Some(group) => {
+                            for (range, bits) in to.iter_mut().zip(keys) {
+                                *range = self.range(group as usize, encoding.encode(*bits));
+                            }
+                        }
+                    }
+                }
+                Ok::<_, DataFusionError>(())
+            })?;
+            let counted = CountedPart::new(RowGroups::Each(ranges, len), self.num_ranges());
+            Ok((counted, (0..number(self.num_ranges())).collect()))
+        })?;
+        Ok(Partition::new(parts, self.num_ranges()))
+    }
+
+    /// The ranges of positions that are to be sorted, given the first position of each range of keys.
+    fn unsorted(&self, starts: &[usize], unsorted: &[usize]) -> Vec<Range<usize>> {
+        let ranges = unsorted.iter().flat_map(|group| {
+            let ranges = self.first_ranges[*group]..self.first_ranges[group + 1];
+            ranges
+                .step_by(2)
+                .map(|range| starts[range]..starts[range + 1])
+        });
+        ranges.filter(|range| range.len() > 1).collect()
+    }
+}
+
+/// The group of each of these rows, which are in the order of the groups.
+fn groups_of(rows: Range<usize>, starts: &[usize]) -> RowGroups {
+    let mut runs = vec![];
+    let mut group = starts
+        .partition_point(|start| *start <= rows.start)
+        .saturating_sub(1);
+    let mut row = rows.start;
+    while row < rows.end {
+        let end = starts[group + 1].min(rows.end);
+        if end > row {
+            runs.push((number(group), number(end - row)));
+        }
+        (row, group) = (end, group + 1);
+    }
+    RowGroups::Runs(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use datafusion::common::exec_err;
+    use datafusion::execution::memory_pool::{GreedyMemoryPool, MemoryConsumer, MemoryPool};
+
+    use super::*;
+
+    /// Makes the key of a row, given its number.
+    type KeyOf = fn(&mut fastrand::Rng, u64) -> u64;
+
+    /// Sorts groups of these lengths, and compares with a stable sort.
+    fn check<K: RadixKey>(
+        bits: &[K],
+        encoding: Encoding<K>,
+        lengths: &[usize],
+        threads: usize,
+        name: &str,
+    ) {
+        let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(1 << 30));
+        let memory = MemoryConsumer::new("test").register(&pool);
+        let context = SortContext {
+            memory: &memory,
+            workers: Workers::new(threads, &|| Ok(())),
+        };
+        let mut starts = vec![0];
+        for len in lengths {
+            starts.push(starts[starts.len() - 1] + len);
+        }
+        let mut expected: Vec<(K, u32)> = bits.iter().copied().zip(0..).collect();
+        for ends in starts.windows(2) {
+            expected[ends[0]..ends[1]].sort_by_key(|(bits, _)| encoding.encode(*bits));
+        }
+        let permutation = RowPermutation::identity(bits.len());
+        let column = [Column::new(Arc::new(bits.to_vec()), encoding)];
+        let (sorted, permutation) =
+            sort_groups(&column, encoding, &starts, permutation, context).unwrap();
+        let name = format!("{name}, {lengths:?}, {threads} threads");
+        assert!(
+            sorted.iter().eq(expected.iter().map(|(bits, _)| bits)),
+            "{name}"
+        );
+        let rows = expected.iter().map(|(_, row)| *row);
+        match permutation.order(context.workers).unwrap() {
+            Some(order) => assert!(order.iter().copied().eq(rows), "{name}"),
+            None => assert!(rows.eq(0..number(bits.len())), "{name}"),
+        }
+    }
+
+    #[test]
+    fn groups_are_sorted_as_by_a_stable_sort() {
+        let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
+        // Different keys, few, one that most have, backwards, ascending with exceptions, within a small range, some far away.
+        let kinds: [(&str, KeyOf); 7] = [
+            ("different", |random, _| random.u64(..)),
+            ("few", |random, _| random.u64(..5)),
+            ("one", |random, _| {
+                if random.u64(..4) > 0 {
+                    7
+                } else {
+                    random.u64(..1 << 40)
+                }
+            }),
+            ("backwards", |_, i| u64::MAX / 2 - i),
+            (
+                "ascending",
+                |random, i| if random.u64(..9999) == 0 { 0 } else { i },
+            ),
+            ("near", |random, _| (1 << 60) + random.u64(..1 << 25)),
+            ("some far", |random, i| {
+                random.u64(..1 << (20 + i % 100 / 99 * 40))
+            }),
+        ];
+        let many_groups = vec![17; 5000];
+        let lengths: [&[usize]; 6] = [
+            &[0, 1, 2, 0, 700],
+            &[5000, 0, 3, 30_000, 1100],
+            &[2 * RANGE_ROWS + 1],
+            &[10, 6 * RANGE_ROWS, 0, 20, 2 * RANGE_ROWS + 7, 2000],
+            &[0],
+            &many_groups,
+        ];
+        for (name, key) in kinds {
+            for lengths in lengths {
+                let rows: usize = lengths.iter().sum();
+                let keys: Vec<u64> = (0..rows as u64).map(|i| key(random, i)).collect();
+                for threads in [1, 3] {
+                    check(&keys, Encoding::signed(), lengths, threads, name);
+                }
+                let wide: Vec<u128> = keys.iter().map(|key| u128::from(*key) << 50).collect();
+                check(&wide, Encoding::unsigned(), lengths, 2, name);
+                #[expect(clippy::cast_possible_truncation, reason = "cut on purpose")]
+                let narrow: Vec<u32> = keys.iter().map(|key| *key as u32).collect();
+                check(&narrow, Encoding::float(), lengths, 2, name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_sort_ends_when_it_is_cancelled_or_memory_is_exhausted() {
+        let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
+        let rows = 8 * RANGE_ROWS;
+        let keys: Vec<u64> = (0..rows).map(|_| random.u64(..)).collect();
+        let sort = |bytes: usize, threads: usize, check: &(dyn Fn() -> Result<()> + Sync)| {
+            let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(bytes));
+            let memory = MemoryConsumer::new("test").register(&pool);
+            let context = SortContext {
+                memory: &memory,
+                workers: Workers::new(threads, check),
+            };
+            let starts = [0, rows];
+            let column = [Column::new(Arc::new(keys.clone()), Encoding::unsigned())];
+            let permutation = RowPermutation::identity(rows);
+            let sorted = sort_groups(&column, Encoding::unsigned(), &starts, permutation, context);
+            sorted.map(|_| ())
+        };
+        for bytes in [0, rows * 4, rows * 7] {
+            assert!(sort(bytes, 2, &|| Ok(())).is_err(), "{bytes} bytes");
+        }
+        let checks = AtomicUsize::new(0);
+        let count = || {
+            checks.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        sort(usize::MAX, 1, &count).unwrap();
+        let all = checks.load(Ordering::Relaxed);
+        assert!(all > 3 * rows / STEP, "{all} checks");
+        for last in [1, all / 3, all / 2, all - 1] {
+            checks.store(0, Ordering::Relaxed);
+            let end_early = || match checks.fetch_add(1, Ordering::Relaxed) {
+                before if before >= last => exec_err!("the query was cancelled"),
+                _ => Ok(()),
+            };
+            assert!(
+                sort(usize::MAX, 1, &end_early).is_err(),
+                "after {last} of {all}"
+            );
+            assert_eq!(checks.load(Ordering::Relaxed), last + 1);
+        }
+    }
+}
