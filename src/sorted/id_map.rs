@@ -52,6 +52,23 @@ impl<K> Default for IdMap<K> {
 }
 
 impl<K: IntKey> IdMap<K> {
+    /// Returns the id of a key, which is `next` for a new one, and caches it. Not inlined, so that a hit of the cache is short code.
+    #[inline(never)]
+    fn add_to_table(&mut self, key: K, next: u32) -> u32 {
+        let id = *self.ids.entry(key).or_insert(next);
+        if self.ids.len() > RECENT {
+            self.recent = vec![];
+        } else if let Some(recent) = self.recent.get_mut(slot(key)) {
+            *recent = (key, id);
+        } else {
+            self.lookups += 1;
+            if self.lookups == RECENT {
+                self.recent = vec![(K::default(), NO_GROUP); RECENT];
+            }
+        }
+        id
+    }
+
     /// The keys and their ids, in no order.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (K, u32)> {
         self.ids.iter().map(|(key, id)| (*key, *id))
@@ -82,18 +99,10 @@ impl<K: IntKey> IdTable for IdMap<K> {
 
     #[inline]
     fn add_as(&mut self, key: K, next: u32) -> u32 {
-        if self.recent.is_empty() || self.ids.len() > RECENT {
-            self.lookups += 1;
-            if self.lookups == RECENT {
-                self.recent = vec![(K::default(), NO_GROUP); RECENT];
-            }
-            return *self.ids.entry(key).or_insert(next);
+        match self.recent.get(slot(key)) {
+            Some((recent, id)) if *recent == key && *id != NO_GROUP => *id,
+            _ => self.add_to_table(key, next),
         }
-        let recent = &mut self.recent[slot(key)];
-        if recent.0 != key || recent.1 == NO_GROUP {
-            *recent = (key, *self.ids.entry(key).or_insert(next));
-        }
-        recent.1
     }
 
     #[inline]

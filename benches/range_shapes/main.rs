@@ -1,0 +1,132 @@
+//! Queries over ranges of a key whose answer is not an aggregate: pairs, EXISTS, the nearest row, overlaps, thresholds; and any aggregate.
+//!
+//! `cargo bench -p datafusion-rmq --profile quick --bench range_shapes -- FOLDER QUERY.sql...` reads all Parquet files of a folder into memory, one
+//! table each, and runs the queries. `peers.py` writes the tables, and runs the same queries in DuckDB.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::util::display::array_value_to_string;
+use datafusion::datasource::MemTable;
+use datafusion::error::{DataFusionError, Result};
+use datafusion::physical_plan::{collect, displayable};
+use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
+
+use rmq_bench::clock::process_time;
+use rmq_bench::memory::{Resident, release_unused};
+
+/// Measures queries over tables in memory.
+#[derive(Parser)]
+struct Options {
+    /// A folder of Parquet files, each of which is a table
+    tables: PathBuf,
+    /// Files with one query each, which returns one row
+    queries: Vec<PathBuf>,
+    /// Threads and partitions
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    /// The best of so many runs counts
+    #[arg(long, default_value_t = 3)]
+    runs: usize,
+    /// Settings, such as `rmq.rewrite=false`
+    #[arg(long)]
+    set: Vec<String>,
+    /// Print the plan
+    #[arg(long)]
+    explain: bool,
+    /// Passed by `cargo bench`
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// Registers the Parquet files of a folder as tables in memory, of contiguous partitions.
+async fn read_tables(ctx: &SessionContext, folder: &Path, partitions: usize) -> Result<()> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<_, _>>()?;
+    files.retain(|file| file.extension().is_some_and(|end| end == "parquet"));
+    files.sort();
+    // One partition, so that rows keep their order.
+    let reader = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
+    for file in files {
+        let name = file.file_stem().and_then(|name| name.to_str());
+        let (Some(name), Some(path)) = (name, file.to_str()) else {
+            continue;
+        };
+        let frame = reader.read_parquet(path, ParquetReadOptions::default());
+        let batches = frame.await?.collect().await?;
+        let schema = batches.first().map(RecordBatch::schema);
+        let schema = schema.ok_or_else(|| DataFusionError::Plan(format!("{name} has no row")))?;
+        let share = batches.len().div_ceil(partitions);
+        let partitions = batches.chunks(share).map(<[_]>::to_vec).collect();
+        let table = MemTable::try_new(schema, partitions)?;
+        ctx.register_table(name, Arc::new(table))?;
+    }
+    Ok(())
+}
+
+/// Runs a query and returns its CPU and wall times, the peak of memory above that before, and the only row.
+async fn run(ctx: &SessionContext, sql: &str) -> Result<(Duration, Duration, usize, String)> {
+    release_unused();
+    let before = Resident::reset_peak();
+    let (cpu, wall) = (process_time(), Instant::now());
+    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+    let batches = collect(plan, ctx.task_ctx()).await?;
+    let (cpu, wall) = (process_time() - cpu, wall.elapsed());
+    let peak = before.and_then(|before| Some(Resident::now()?.peak.saturating_sub(before)));
+    let batch = batches.iter().find(|batch| batch.num_rows() > 0);
+    let columns = batch.map_or(&[][..], RecordBatch::columns).iter();
+    let row = columns.map(|column| array_value_to_string(column, 0));
+    let row = row.collect::<Result<Vec<_>, _>>()?.join(" ");
+    Ok((cpu, wall, peak.unwrap_or_default(), row))
+}
+
+async fn measure(options: Options) -> Result<()> {
+    let config = SessionConfig::new().with_target_partitions(options.threads);
+    let ctx = SessionContext::new_with_config(config);
+    datafusion_rmq::register(&ctx);
+    for setting in &options.set {
+        ctx.sql(&format!("SET {setting}")).await?.collect().await?;
+    }
+    read_tables(&ctx, &options.tables, options.threads).await?;
+    for file in &options.queries {
+        let sql = std::fs::read_to_string(file)?;
+        if options.explain {
+            let plan = ctx.sql(&sql).await?.create_physical_plan().await?;
+            println!("{}", displayable(plan.as_ref()).indent(false));
+        }
+        let mut best: Option<(Duration, Duration, usize)> = None;
+        let mut answer = None;
+        for _ in 0..options.runs.max(1) {
+            let (cpu, wall, peak, row) = run(&ctx, &sql).await?;
+            let answer = answer.get_or_insert_with(|| row.clone());
+            assert_eq!(answer, &row, "two runs of {} differ", file.display());
+            if best.is_none_or(|(least, ..)| cpu < least) {
+                best = Some((cpu, wall, peak));
+            }
+        }
+        let (cpu, wall, peak) = best.unwrap_or_default();
+        println!(
+            "{} {:.3} {:.3} {} = {}",
+            file.file_stem().unwrap_or_default().display(),
+            cpu.as_secs_f64(),
+            wall.as_secs_f64(),
+            peak >> 20,
+            answer.unwrap_or_default()
+        );
+    }
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(options.threads)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async { tokio::spawn(measure(options)).await })
+        .map_err(|error| DataFusionError::External(error.into()))?
+}
