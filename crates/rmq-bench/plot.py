@@ -15,6 +15,7 @@ import argparse
 import csv
 import itertools
 import math
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -254,7 +255,7 @@ def plot_comparison(rows, out):
 
 def short_device(name):
     """The name of a GPU without its memory and driver."""
-    return name.split(";")[0].removeprefix("NVIDIA ") or "no GPU"
+    return re.sub(r" \d+GB.*", "", name.split(";")[0].removeprefix("NVIDIA ")) or "no GPU"
 
 
 def plot_devices(rows, out):

@@ -34,6 +34,8 @@ pub struct Vulkan {
     clock: vk::QueryPool,
     /// Seconds of a tick of the clock.
     tick: f64,
+    /// The bits that the clock has.
+    ticks: u64,
     pub memory: vk::PhysicalDeviceMemoryProperties,
     pub limits: Limits,
     pub name: String,
@@ -74,6 +76,8 @@ impl Times {
 struct Candidate {
     physical: vk::PhysicalDevice,
     family: u32,
+    /// Bits of the family's clock.
+    clock_bits: u32,
     properties: vk::PhysicalDeviceProperties,
 }
 
@@ -206,6 +210,7 @@ impl Vulkan {
             commands,
             fence,
             clock,
+            ticks: u64::MAX >> (64 - candidate.clock_bits),
             tick: f64::from(properties.limits.timestamp_period) * 1e-9,
             memory,
             limits,
@@ -246,7 +251,7 @@ impl Vulkan {
             (device.get_query_pool_results(self.clock, 0, &mut ticks, wait))
                 .map_err(failed("read the clock"))?;
             Ok(Times {
-                device: ticks[1].wrapping_sub(ticks[0]) as f64 * self.tick,
+                device: (ticks[1].wrapping_sub(ticks[0]) & self.ticks) as f64 * self.tick,
                 wall,
             })
         }
@@ -359,12 +364,13 @@ fn candidate(instance: &ash::Instance, physical: vk::PhysicalDevice) -> Result<C
         return Err(format!("{name} does not switch ray tracing on"));
     }
     let suits = |family: &vk::QueueFamilyProperties| {
-        family.queue_flags.contains(vk::QueueFlags::COMPUTE) && family.timestamp_valid_bits == 64
+        family.queue_flags.contains(vk::QueueFlags::COMPUTE) && family.timestamp_valid_bits > 0
     };
     match families.iter().position(suits) {
         Some(family) => Ok(Candidate {
             physical,
             family: family as u32,
+            clock_bits: families[family].timestamp_valid_bits,
             properties,
         }),
         None => Err(format!("{name} has no compute queue with a clock")),

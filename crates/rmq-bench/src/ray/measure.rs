@@ -133,6 +133,7 @@ fn on_column(
     let values = Arc::new(data::column::<u32>(data, 1 << n));
     let column = vulkan.column(&values)?;
     let asked = ask(run, vulkan, n, &values)?;
+    let ranks = rank_planes(&values)?;
     for system in System::ALL {
         // The layout as published is for values from 0 to 1.
         if system == System::RtxrmqByValue && data != Data::Uniform {
@@ -141,11 +142,10 @@ fn on_column(
         }
         run.progress.now(&format!("{}, n = 2^{n}", system.name()));
         let planes = match system {
-            System::Rtxrmq | System::LevelsWithRays => Some(rank_planes(&values)?),
-            System::RtxrmqByValue => Some(value_planes(&values)),
-            System::Levels => None,
+            System::RtxrmqByValue => &value_planes(&values),
+            _ => &ranks,
         };
-        let search = match prepare(run, &column, system, planes.as_ref()) {
+        let search = match prepare(run, &column, system, planes) {
             Err(error @ (VulkanError::Memory { .. } | VulkanError::Unsupported(_))) => {
                 run.progress.say(&format!(
                     "not measured: {}, n = 2^{n}: {error}",
@@ -217,15 +217,13 @@ fn prepare<'v>(
     run: &Run,
     column: &RayColumn<'v>,
     system: System,
-    planes: Option<&Planes>,
+    planes: &Planes,
 ) -> Result<RaySearch<'v>, VulkanError> {
     let cutoff = run.args.cutoff[0].min(1 << 20) as u32;
-    match (system, planes) {
-        (System::LevelsWithRays, Some(planes)) => {
-            column.levels_with_rays(planes, ENTRIES_WITH_RAYS)
-        }
-        (_, Some(planes)) => column.rtxrmq(planes, run.args.ray_block),
-        (_, None) => column.levels_alone(cutoff.max(1 << LEVEL_SHIFT)),
+    match system {
+        System::Rtxrmq | System::RtxrmqByValue => column.rtxrmq(planes, run.args.ray_block),
+        System::Levels => column.levels_alone(cutoff.max(1 << LEVEL_SHIFT)),
+        System::LevelsWithRays => column.levels_with_rays(planes, ENTRIES_WITH_RAYS),
     }
 }
 

@@ -68,14 +68,18 @@ impl Vulkan {
         };
         // SAFETY: the buffer is the device's, as below.
         let needed = unsafe { self.device.get_buffer_memory_requirements(handle) };
-        let wanted = if on_host {
-            vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT
-        } else {
-            vk::MemoryPropertyFlags::DEVICE_LOCAL
+        let host = vk::MemoryPropertyFlags::HOST_VISIBLE | vk::MemoryPropertyFlags::HOST_COHERENT;
+        // The host reads memory that it does not cache slowly.
+        let wanted = match purpose {
+            Purpose::Staging => [host | vk::MemoryPropertyFlags::HOST_CACHED, host],
+            Purpose::Table => [host; 2],
+            Purpose::Array | Purpose::Structure => [vk::MemoryPropertyFlags::DEVICE_LOCAL; 2],
         };
-        let kind = (0..self.memory.memory_type_count).find(|kind| {
-            let flags = self.memory.memory_types[*kind as usize].property_flags;
-            needed.memory_type_bits >> kind & 1 == 1 && flags.contains(wanted)
+        let kind = wanted.iter().find_map(|wanted| {
+            (0..self.memory.memory_type_count).find(|kind| {
+                let flags = self.memory.memory_types[*kind as usize].property_flags;
+                needed.memory_type_bits >> kind & 1 == 1 && flags.contains(*wanted)
+            })
         });
         let kind = kind.ok_or_else(|| {
             let memory = if on_host { "the host's" } else { "its own" };
