@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws the figures of the GPU-RMQ paper from runs of `rmq-bench --measure paper`, one run a device, and writes them with tables into the docs.
+"""Draws the figures of the GPU-RMQ paper from runs of `rmq-bench --measure paper`, one for each device, and writes them with tables into the docs.
 
     pip install matplotlib
     python3 crates/rmq-bench/paper_figures.py RESULTS [RESULTS ...] [--docs docs/benchmarks.md]
 
-RESULTS is a folder with `results.csv`, or such a file. Figures have the paper's numbers, a panel for each device, and go to the folder that has the
+RESULTS is a folder with `results.csv`, or such a file; sections of a device may be in several. Figures have the paper's numbers, a panel for each device, and go to the folder that has the
 name of the docs (docs/benchmarks); the text between the two marks in the docs is written anew, with the tables. Figures are SVG, to be read on a
 light and on a dark page. What a run did not measure is left out.
 """
@@ -63,15 +63,14 @@ def system(row):
 
 
 class Device:
-    """The results of one run: rows of f32 uniform values, answered with values."""
+    """The results of a device: rows of f32 uniform values, answered with values."""
 
-    def __init__(self, path):
-        rows = read(path / "results.csv" if path.is_dir() else path)
+    def __init__(self, name, rows):
         self.rows = [row for row in rows if (row["key"], row["data"], row["result"]) == ("f32", "uniform", "value")]
         if not self.rows:
-            sys.exit(f"{path} has no results for values of uniform f32 columns")
+            sys.exit(f"error: no results of {name} are for values of uniform f32 columns")
         self.reads = [row for row in rows if row["section"] == "reads"]
-        self.name = short_device(self.rows[0]["gpu"])
+        self.name = name
         self.cpu = self.rows[0]["cpu"].replace(";", ",")
 
     def points(self, sections, workload, y, names):
@@ -85,6 +84,15 @@ class Device:
 
     def search(self, workload, y=ns, names=tuple(SYSTEMS)):
         return self.points(("search", "limit", "rays"), workload, y, names)
+
+
+def open_devices(paths):
+    """Reads all results. Runs on the same device, of different sections, are put together."""
+    by_device = defaultdict(list)
+    for path in paths:
+        for row in read(path / "results.csv" if path.is_dir() else path):
+            by_device[short_device(row["gpu"])].append(row)
+    return [Device(name, rows) for name, rows in by_device.items()]
 
 
 def save(figure, folder, name):
@@ -317,7 +325,7 @@ def tables(device):
     text = [f"### {device.name}", "", f"Host: {device.cpu}.", "", "ns a query, mixed ranges:", ""]
     text += table(header, [
         *by_system(mixed),
-        ["ours: times faster than the better of CL and VL", *faster("mixed", False)],
+        ["ours: times faster than the better of CL and VL, paper's parameters", *faster("mixed", False)],
         ["ours: times faster than the best of the heat map", *faster("mixed", True)],
     ])
     text += ["", "By length of the ranges:", ""]
@@ -357,9 +365,7 @@ def main():
     parser.add_argument("results", type=Path, nargs="+", metavar="RESULTS")
     parser.add_argument("--docs", type=Path, default=Path("docs/benchmarks.md"))
     args = parser.parse_args()
-    devices = [Device(path) for path in args.results]
-    if len({device.name for device in devices}) < len(devices):
-        parser.error("two runs have the same device")
+    devices = open_devices(args.results)
     folder = args.docs.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("figure-*.svg"):

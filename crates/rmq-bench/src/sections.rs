@@ -53,7 +53,7 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
     // The engine opens the device again and needs its memory.
     drop(lab);
     if run.args.measures(Measure::Rays) {
-        measure_rays(&mut run)?;
+        measure_rays(&mut run);
     }
     if run.args.measures(Measure::Join) {
         let cuda = open_cuda(&run.args);
@@ -73,17 +73,15 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
 }
 
 #[cfg(feature = "rt")]
-fn measure_rays(run: &mut Run) -> Result<(), Box<dyn Error>> {
-    ray::measure::measure(run)
+fn measure_rays(run: &mut Run) {
+    ray::measure::measure(run);
 }
 
 #[cfg(not(feature = "rt"))]
-#[allow(clippy::unnecessary_wraps, reason = "as with the feature")]
-fn measure_rays(run: &mut Run) -> Result<(), Box<dyn Error>> {
+fn measure_rays(run: &mut Run) {
     let skipped = "Vulkan: skipped: built without the feature `rt`";
     run.progress.say(skipped);
     run.machine.push(skipped.to_owned());
-    Ok(())
 }
 
 /// Opens the device for measurements of single kernels, if it is wanted and there is one, and describes it.

@@ -71,14 +71,14 @@ struct Asked<'v> {
 }
 
 /// Measures all systems on all columns, if there is a device.
-pub fn measure(run: &mut Run) -> Result<(), Box<dyn Error>> {
+pub fn measure(run: &mut Run) {
     let vulkan = match Vulkan::open() {
         Ok(vulkan) => vulkan,
         Err(error) => {
             let skipped = format!("Vulkan: skipped: {error}");
             run.progress.say(&skipped);
             run.machine.push(skipped);
-            return Ok(());
+            return;
         }
     };
     run.machine.push(format!("Vulkan: {}", vulkan.describe()));
@@ -109,15 +109,20 @@ pub fn measure(run: &mut Run) -> Result<(), Box<dyn Error>> {
     );
     for n in sizes {
         for data in run.args.data.clone() {
-            on_column(run, &vulkan, n, data, &mut costs, &mut precision)?;
+            let measured = on_column(run, &vulkan, n, data, &mut costs, &mut precision);
+            if let Err(error) = measured {
+                // What was measured before, and by other sections, is worth keeping.
+                let what = format!(
+                    "Vulkan: not measured: 2^{n} {} values: {error}",
+                    data.name()
+                );
+                run.progress.say(&what);
+                run.machine.push(what);
+            }
         }
     }
-    run.tables.extend(
-        [costs, precision]
-            .into_iter()
-            .filter(|table| !table.is_empty()),
-    );
-    Ok(())
+    let tables = [costs, precision].into_iter();
+    run.tables.extend(tables.filter(|table| !table.is_empty()));
 }
 
 fn on_column(

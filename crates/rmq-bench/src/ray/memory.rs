@@ -19,7 +19,7 @@ pub struct Buffer<'v> {
     /// The bytes that are allocated.
     allocated: u64,
     /// Where the host sees it; null for memory that it does not see.
-    mapped: *mut u8,
+    mapped: *mut u32,
 }
 
 /// What a buffer is for.
@@ -172,13 +172,13 @@ impl Buffer<'_> {
     pub fn write(&self, bytes: &[u8]) {
         assert!(!self.mapped.is_null() && bytes.len() as u64 <= self.bytes);
         // SAFETY: mapped and that long, and nothing runs while the host writes.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.mapped, bytes.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.mapped.cast(), bytes.len()) };
     }
 
     /// Reads the first words of memory that the host sees.
     fn words(&self, count: usize) -> impl Iterator<Item = u32> {
         assert!(!self.mapped.is_null() && count as u64 * 4 <= self.bytes);
-        let start = self.mapped.cast::<u32>();
+        let start = self.mapped;
         // SAFETY: mapped and that long; mappings are aligned to more than words.
         (0..count).map(move |i| unsafe { start.add(i).read() })
     }

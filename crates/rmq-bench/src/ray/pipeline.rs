@@ -103,12 +103,12 @@ impl Vulkan {
         };
         let modules = shaders.iter().map(|shader| self.module(shader));
         let modules = modules.collect::<Result<Vec<_>, _>>()?;
-        let made = make(&modules, pipeline.layout);
+        let handle = make(&modules, pipeline.layout);
         for module in modules {
             // SAFETY: pipelines keep what they need of it.
             unsafe { self.device.destroy_shader_module(module, None) };
         }
-        pipeline.handle = made.map_err(failed("make a pipeline"))?;
+        pipeline.handle = handle.map_err(failed("make a pipeline"))?;
         Ok(pipeline)
     }
 
