@@ -1,4 +1,4 @@
-// What a search gets, as push constants: `SearchArguments` in crates/rmq-bench/src/ray/search.rs.
+// What a search gets, as push constants: `SearchArguments` in crates/rmq-bench/src/ray/arguments.rs.
 #extension GL_EXT_ray_tracing : require
 #include "arrays.glsl"
 

@@ -18,7 +18,7 @@ use crate::run::Run;
 use super::device::{Times, Vulkan};
 use super::error::VulkanError;
 use super::layout::{Planes, rank_planes, value_planes};
-use super::search::{BuildCosts, GROUP, LEVEL_SHIFT, RayColumn, RayQueries, RaySearch};
+use super::search::{BuildCosts, GROUP, LEVEL_SHIFT, RayColumn, RayQueries, RaySearch, Shaders};
 
 /// The longest column, as a power of two.
 const LONGEST: u32 = 26;
@@ -81,6 +81,15 @@ pub fn measure(run: &mut Run) {
             return;
         }
     };
+    let shaders = match Shaders::new(&vulkan) {
+        Ok(shaders) => shaders,
+        Err(error) => {
+            let skipped = format!("Vulkan: skipped: {}: {error}", vulkan.describe());
+            run.progress.say(&skipped);
+            run.machine.push(skipped);
+            return;
+        }
+    };
     run.machine.push(format!("Vulkan: {}", vulkan.describe()));
     if run.gpu.is_empty() {
         run.gpu.clone_from(&vulkan.name);
@@ -109,7 +118,14 @@ pub fn measure(run: &mut Run) {
     );
     for n in sizes {
         for data in run.args.data.clone() {
-            let measured = on_column(run, &vulkan, n, data, &mut costs, &mut precision);
+            let measured = on_column(
+                run,
+                (&vulkan, &shaders),
+                n,
+                data,
+                &mut costs,
+                &mut precision,
+            );
             if let Err(error) = measured {
                 // What was measured before, and by other sections, is worth keeping.
                 let what = format!(
@@ -127,7 +143,7 @@ pub fn measure(run: &mut Run) {
 
 fn on_column(
     run: &mut Run,
-    vulkan: &Vulkan,
+    (vulkan, shaders): (&Vulkan, &Shaders<'_>),
     n: u32,
     data: Data,
     costs: &mut Table,
@@ -136,7 +152,7 @@ fn on_column(
     run.progress
         .now(&format!("Vulkan: a column of 2^{n} {} values", data.name()));
     let values = Arc::new(data::column::<u32>(data, 1 << n));
-    let column = vulkan.column(&values)?;
+    let column = shaders.column(&values)?;
     let asked = ask(run, vulkan, n, &values)?;
     let ranks = rank_planes(&values)?;
     for system in System::ALL {

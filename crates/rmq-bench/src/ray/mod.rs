@@ -4,6 +4,7 @@
 //! Values are the bits of floats that are not negative, so bits have the floats' order.
 
 mod acceleration;
+mod arguments;
 mod device;
 mod error;
 mod hardware;

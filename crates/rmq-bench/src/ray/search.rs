@@ -5,16 +5,12 @@ use std::time::Instant;
 use ash::vk;
 
 use super::acceleration::{PART_UNIT, Scene, SceneBuilder};
+use super::arguments::{MAX_LEVELS, MinimaArguments, SearchArguments, TrianglesArguments};
 use super::device::{Times, Vulkan};
 use super::error::VulkanError;
 use super::layout::{Cell, Grid, Planes};
 use super::memory::{Buffer, Purpose};
-use super::pipeline::{
-    Arguments, LEVELS, LEVELS_RAYS, MINIMA, Pipeline, RTXRMQ, RayPipeline, TRIANGLES,
-};
-
-/// The most levels above the column; the shaders have the same number.
-const MAX_LEVELS: usize = 8;
+use super::pipeline::{LEVELS, LEVELS_RAYS, MINIMA, Pipeline, RTXRMQ, RayPipeline, TRIANGLES};
 
 /// Entries of a chunk of the levels are 2^5, as for CL on CUDA.
 pub const LEVEL_SHIFT: u32 = 5;
@@ -25,67 +21,22 @@ pub const GROUP: u32 = 16;
 /// The most triangles of a part of a scene: some devices have no room for more at once.
 const PART: u64 = 1 << 22;
 
-/// What a search gets: mirrors `Search` in `kernels/rt/search.glsl`, which documents the fields.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-struct SearchArguments {
-    values: u64,
-    minima: u64,
-    left: u64,
-    right: u64,
-    answers: u64,
-    scene: u64,
-    queries: u32,
-    minima_from: u32,
-    top: u32,
-    block_shift: u32,
-    side: u32,
-    above: f32,
-    end: f32,
-    level: [u32; MAX_LEVELS],
-    padding: u32,
+/// The pipelines of all systems and of their builds.
+pub struct Shaders<'v> {
+    vulkan: &'v Vulkan,
+    minima: Pipeline<'v>,
+    triangles: Pipeline<'v>,
+    rtxrmq: RayPipeline<'v>,
+    levels: RayPipeline<'v>,
+    levels_with_rays: RayPipeline<'v>,
 }
-
-// SAFETY: six numbers of 8 bytes, then sixteen of 4.
-unsafe impl Arguments for SearchArguments {}
-
-/// Mirrors the arguments of `minima.comp`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct MinimaArguments {
-    from: u64,
-    to: u64,
-    entries: u32,
-    shift: u32,
-}
-
-// SAFETY: two numbers of 8 bytes, then two of 4.
-unsafe impl Arguments for MinimaArguments {}
-
-/// Mirrors the arguments of `triangles.comp`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct TrianglesArguments {
-    planes: u64,
-    vertices: u64,
-    first: u32,
-    count: u32,
-    block_shift: u32,
-    side: u32,
-    above: f32,
-    padding: u32,
-}
-
-// SAFETY: two numbers of 8 bytes, then six of 4.
-unsafe impl Arguments for TrianglesArguments {}
 
 /// A column in the device's memory.
 pub struct RayColumn<'v> {
     vulkan: &'v Vulkan,
+    shaders: &'v Shaders<'v>,
     values: Buffer<'v>,
     rows: u32,
-    minima: Pipeline<'v>,
-    triangles: Pipeline<'v>,
 }
 
 /// Inclusive bounds of queries in the device's memory, and room for their answers.
@@ -98,7 +49,7 @@ pub struct RayQueries<'v> {
 
 /// A system with its index, ready to answer queries.
 pub struct RaySearch<'v> {
-    pipeline: RayPipeline<'v>,
+    pipeline: &'v RayPipeline<'v>,
     arguments: SearchArguments,
     /// Whether launch indices combine minima in the memory of the answers, which must hold the greatest value before.
     combines_in_answers: bool,
@@ -130,7 +81,19 @@ struct Levels<'v> {
     entries: u32,
 }
 
-impl Vulkan {
+impl<'v> Shaders<'v> {
+    /// Compiles all shaders.
+    pub fn new(vulkan: &'v Vulkan) -> Result<Self, VulkanError> {
+        Ok(Self {
+            vulkan,
+            minima: vulkan.compute_pipeline(MINIMA)?,
+            triangles: vulkan.compute_pipeline(TRIANGLES)?,
+            rtxrmq: vulkan.ray_pipeline(RTXRMQ, true)?,
+            levels: vulkan.ray_pipeline(LEVELS, false)?,
+            levels_with_rays: vulkan.ray_pipeline(LEVELS_RAYS, true)?,
+        })
+    }
+
     /// Copies a column to the device.
     ///
     /// # Errors
@@ -141,14 +104,15 @@ impl Vulkan {
             return Err(VulkanError::Unsupported(why.to_owned()));
         }
         Ok(RayColumn {
-            vulkan: self,
-            values: self.upload(values)?,
+            vulkan: self.vulkan,
+            shaders: self,
+            values: self.vulkan.upload(values)?,
             rows: values.len() as u32,
-            minima: self.compute_pipeline(MINIMA)?,
-            triangles: self.compute_pipeline(TRIANGLES)?,
         })
     }
+}
 
+impl Vulkan {
     /// Copies the bounds of queries to the device.
     pub fn queries(&self, left: &[u32], right: &[u32]) -> Result<RayQueries<'_>, VulkanError> {
         let count = left.len().min(right.len());
@@ -177,7 +141,6 @@ impl<'v> RayColumn<'v> {
         assert_eq!(planes.bits.len(), self.rows as usize);
         let vulkan = self.vulkan;
         let grid = Grid::new(self.rows.into(), block_shift)?;
-        let pipeline = vulkan.ray_pipeline(RTXRMQ, true)?;
         let plane_of = vulkan.upload(&planes.bits)?;
         let measured = Measured::begin(vulkan);
         let (values, minima, mut times) = self.block_minima(&self.values, grid)?;
@@ -208,7 +171,7 @@ impl<'v> RayColumn<'v> {
         let mut build = measured.end(times, compaction, rows + u64::from(grid.blocks));
         build.build_bytes += plane_of.bytes;
         Ok(RaySearch {
-            pipeline,
+            pipeline: &self.shaders.rtxrmq,
             arguments: SearchArguments {
                 values: self.values.address,
                 minima: minima.address,
@@ -229,11 +192,10 @@ impl<'v> RayColumn<'v> {
 
     /// Builds the levels of CL, of which the highest has at most `cutoff` entries, for a pipeline without rays.
     pub fn levels_alone(&self, cutoff: u32) -> Result<RaySearch<'v>, VulkanError> {
-        let pipeline = self.vulkan.ray_pipeline(LEVELS, false)?;
         let measured = Measured::begin(self.vulkan);
         let (levels, times) = self.levels(&self.values, cutoff)?;
         Ok(RaySearch {
-            pipeline,
+            pipeline: &self.shaders.levels,
             arguments: self.level_arguments(&levels),
             combines_in_answers: true,
             build: measured.end(times, (0, 0), 0),
@@ -249,7 +211,6 @@ impl<'v> RayColumn<'v> {
         cutoff: u32,
     ) -> Result<RaySearch<'v>, VulkanError> {
         let vulkan = self.vulkan;
-        let pipeline = vulkan.ray_pipeline(LEVELS_RAYS, true)?;
         let plane_of = vulkan.upload(&planes.bits)?;
         let measured = Measured::begin(vulkan);
         let (levels, mut times) = self.levels(&self.values, cutoff)?;
@@ -275,7 +236,7 @@ impl<'v> RayColumn<'v> {
         arguments.above = cell.above as f32;
         arguments.end = planes.end;
         Ok(RaySearch {
-            pipeline,
+            pipeline: &self.shaders.levels_with_rays,
             arguments,
             combines_in_answers: true,
             build,
@@ -325,7 +286,7 @@ impl<'v> RayColumn<'v> {
                     shift: LEVEL_SHIFT,
                 };
                 self.vulkan
-                    .dispatch(commands, &self.minima, &arguments, counts[k]);
+                    .dispatch(commands, &self.shaders.minima, &arguments, counts[k]);
                 self.vulkan.barrier(commands);
             }
         })?;
@@ -367,7 +328,7 @@ impl<'v> RayColumn<'v> {
                 };
                 let chunks = entries.div_ceil(1 << step);
                 self.vulkan
-                    .dispatch(commands, &self.minima, &arguments, chunks);
+                    .dispatch(commands, &self.shaders.minima, &arguments, chunks);
                 self.vulkan.barrier(commands);
                 below = to.address;
             }
@@ -414,7 +375,7 @@ impl<'v> RayColumn<'v> {
                     padding: 0,
                 };
                 self.vulkan
-                    .dispatch(commands, &self.triangles, &arguments, count);
+                    .dispatch(commands, &self.shaders.triangles, &arguments, count);
             })?;
         }
         Ok(())
@@ -503,7 +464,7 @@ impl RaySearch<'_> {
                     record_fill(vulkan, commands, queries, u32::MAX);
                     vulkan.barrier(commands);
                 }
-                vulkan.trace(commands, &self.pipeline, &arguments, width);
+                vulkan.trace(commands, self.pipeline, &arguments, width);
             })?;
             if round > 0 {
                 times.push(time);
@@ -530,18 +491,4 @@ fn record_fill(vulkan: &Vulkan, commands: vk::CommandBuffer, queries: &RayQuerie
     let (answers, bytes) = (&queries.answers, u64::from(queries.count) * 4);
     // SAFETY: the answers are that long.
     unsafe { (vulkan.device).cmd_fill_buffer(commands, answers.handle, 0, bytes, word) };
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_match_the_push_constants_of_the_shaders() {
-        assert_eq!(std::mem::offset_of!(SearchArguments, scene), 40);
-        assert_eq!(std::mem::offset_of!(SearchArguments, level), 76);
-        assert_eq!(size_of::<SearchArguments>(), 112);
-        assert_eq!(size_of::<MinimaArguments>(), 24);
-        assert_eq!(size_of::<TrianglesArguments>(), 40);
-    }
 }

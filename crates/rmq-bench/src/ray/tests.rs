@@ -7,6 +7,7 @@ use rmq_bench::random::mix;
 use super::device::Vulkan;
 use super::error::VulkanError;
 use super::layout::{rank_planes, value_planes};
+use super::search::Shaders;
 
 /// Opens a device; `None` if there is none.
 fn open() -> Option<Vulkan> {
@@ -71,12 +72,13 @@ const SIZES: [u32; 9] = [1, 2, 33, 1000, 1024, 1025, 5000, 40_000, 100_000];
 #[test]
 fn rtxrmq_matches_a_scan() {
     let Some(vulkan) = open() else { return };
+    let shaders = Shaders::new(&vulkan).expect("they compile");
     for n in SIZES {
         let (left, right) = ranges(n);
         let queries = vulkan.queries(&left, &right).expect("it fits");
         for (data, values) in columns(n) {
             let expected = scan(&values, &left, &right);
-            let column = vulkan.column(&values).expect("it fits");
+            let column = shaders.column(&values).expect("it fits");
             let planes = rank_planes(&values).expect("there are few");
             for shift in [1, 5, 10, 15] {
                 let search = column.rtxrmq(&planes, shift).expect("it fits");
@@ -93,11 +95,12 @@ fn rtxrmq_matches_a_scan() {
 #[test]
 fn published_planes_are_near_a_scan() {
     let Some(vulkan) = open() else { return };
+    let shaders = Shaders::new(&vulkan).expect("they compile");
     let n = 40_000;
     let (left, right) = ranges(n);
     let queries = vulkan.queries(&left, &right).expect("it fits");
     let (_, values) = &columns(n)[0];
-    let column = vulkan.column(values).expect("it fits");
+    let column = shaders.column(values).expect("it fits");
     let search = column.rtxrmq(&value_planes(values), 10).expect("it fits");
     search
         .answer(&vulkan, &queries, 1)
@@ -112,12 +115,13 @@ fn published_planes_are_near_a_scan() {
 #[test]
 fn levels_match_a_scan_with_and_without_rays() {
     let Some(vulkan) = open() else { return };
+    let shaders = Shaders::new(&vulkan).expect("they compile");
     for n in SIZES {
         let (left, right) = ranges(n);
         let queries = vulkan.queries(&left, &right).expect("it fits");
         for (data, values) in columns(n) {
             let expected = scan(&values, &left, &right);
-            let column = vulkan.column(&values).expect("it fits");
+            let column = shaders.column(&values).expect("it fits");
             let planes = rank_planes(&values).expect("there are few");
             for cutoff in [1, 32, 2048] {
                 let alone = column.levels_alone(cutoff).expect("it fits");
@@ -138,8 +142,9 @@ fn levels_match_a_scan_with_and_without_rays() {
 fn what_is_freed_is_counted() {
     let Some(vulkan) = open() else { return };
     {
+        let shaders = Shaders::new(&vulkan).expect("they compile");
         let (_, values) = &columns(5000)[0];
-        let column = vulkan.column(values).expect("it fits");
+        let column = shaders.column(values).expect("it fits");
         let planes = rank_planes(values).expect("there are few");
         let search = column.rtxrmq(&planes, 10).expect("it fits");
         assert!(search.build.index_bytes > 0 && search.build.build_bytes > 0);
