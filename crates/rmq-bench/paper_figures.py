@@ -49,13 +49,15 @@ STEPS = {
     PIPELINE: ("CL as a ray-tracing pipeline, no rays", COLORS[5], "-"),
     WITH_RAYS: ("CL with rays on the highest level", COLORS[7], "-"),
     RTXRMQ: ("RTXRMQ", COLORS[4], "-"),
-    BY_VALUE: ("RTXRMQ, planes at values", COLORS[6], ":"),
+    BY_VALUE: ("RTXRMQ, planes at values, 2^15 a block", COLORS[6], ":"),
 }
 
 
 def system(row):
-    """The system of a row: contenders on the CPU without their number of threads; None for those with one thread."""
+    """The system of a row: contenders on the CPU without their number of threads, RTXRMQ without its blocks; None for those with one thread."""
     name = row["contender"]
+    if name.startswith(f"{RTXRMQ} 2^"):
+        return RTXRMQ
     found = re.fullmatch(r"(CPU|HRMQ) (\d+) threads?", name)
     if not found:
         return name
@@ -74,12 +76,13 @@ class Device:
         self.cpu = self.rows[0]["cpu"].replace(";", ",")
 
     def points(self, sections, workload, y, names):
-        """Points (log2 n, y(row)) by system, in the order of `names`."""
+        """Points (log2 n, y(row)) by system, in the order of `names`: of several settings the first, of times the least."""
         lines = {name: {} for name in names}
         for row in self.rows:
             if row["section"] in sections and row["workload"] == workload and system(row) in lines:
                 if value := y(row):
-                    lines[system(row)].setdefault(log2_n(row), value)
+                    points, n = lines[system(row)], log2_n(row)
+                    points[n] = min(points.get(n, value), value) if y is ns else points.get(n, value)
         return {name: sorted(points.items()) for name, points in lines.items() if points}
 
     def search(self, workload, y=ns, names=tuple(SYSTEMS)):

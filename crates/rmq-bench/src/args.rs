@@ -79,9 +79,9 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_value = "32,8,64", value_parser = clap::value_parser!(u64).range(1..))]
     pub cutoff: Vec<u64>,
 
-    /// Values of a block of RTXRMQ, as a power of two; the authors' default is 15
-    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=20))]
-    pub ray_block: u32,
+    /// Values of a block of RTXRMQ, as powers of two. The first is the authors' default; which is best depends on lengths of columns and ranges
+    #[arg(long, value_delimiter = ',', default_value = "15,12,17", value_parser = clap::value_parser!(u32).range(1..=20))]
+    pub ray_block: Vec<u32>,
 
     /// Ordinal of the CUDA device
     #[arg(long, default_value_t = 0)]

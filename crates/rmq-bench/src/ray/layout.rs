@@ -20,7 +20,7 @@ const BIAS: u32 = 127;
 const FRACTION: u32 = 23;
 
 /// The greatest coordinate across the rays: halves of whole numbers are exact up to there.
-const LONGEST: u64 = 1 << 22;
+const LONGEST: u64 = 1 << 23;
 
 /// The planes of all entries.
 #[derive(Debug, Clone, PartialEq)]
@@ -187,6 +187,7 @@ mod tests {
     fn grids_are_as_square_as_can_be() {
         let grid = Grid::new(1 << 26, 15).expect("it is exact");
         assert_eq!((grid.blocks, grid.side), (2048, 46));
+        assert!(Grid::new(1 << 26, 17).is_ok() && Grid::new(1 << 26, 12).is_ok());
         let grid = Grid::new(1000, 15).expect("it is exact");
         assert_eq!((grid.shift, grid.blocks, grid.side), (10, 1, 1));
         assert!(Grid::new(1 << 30, 20).is_err());

@@ -9,7 +9,7 @@ use rmq_bench::data::{self, Data};
 use rmq_bench::table::{Table, power_of_two, three_digits};
 use rmq_bench::workload::Workload;
 
-use crate::args::{ResultKind, Width};
+use crate::args::{Args, ResultKind, Width};
 use crate::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers};
 use crate::index;
 use crate::record::{Case, Record, Section, Setting};
@@ -35,10 +35,10 @@ const TOLERANCE: f32 = 1.0 / (1 << 20) as f32;
 /// A system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum System {
-    /// RTXRMQ with planes by ranks.
-    Rtxrmq,
+    /// RTXRMQ with planes by ranks, in blocks of 2^`shift` values.
+    Rtxrmq { shift: u32, is_first: bool },
     /// RTXRMQ with planes by values, as published.
-    RtxrmqByValue,
+    RtxrmqByValue { shift: u32 },
     /// CL as a ray-tracing pipeline that traces no rays.
     Levels,
     /// CL with a ray for the highest level.
@@ -46,19 +46,46 @@ enum System {
 }
 
 impl System {
-    const ALL: [Self; 4] = [
-        Self::Rtxrmq,
-        Self::RtxrmqByValue,
-        Self::Levels,
-        Self::LevelsWithRays,
-    ];
+    /// The systems for a column of 2^n values.
+    fn all(args: &Args, n: u32, data: Data) -> Vec<Self> {
+        let first = args.ray_block[0];
+        // Larger blocks than the column are like the column.
+        let others = args.ray_block[1..].iter().filter(|shift| **shift < n);
+        let shifts = std::iter::once(&first).chain(others).enumerate();
+        let mut systems: Vec<_> = shifts
+            .map(|(i, shift)| Self::Rtxrmq {
+                shift: *shift,
+                is_first: i == 0,
+            })
+            .collect();
+        // The layout as published is for values from 0 to 1.
+        if data == Data::Uniform {
+            systems.push(Self::RtxrmqByValue { shift: first });
+        }
+        systems.extend([Self::Levels, Self::LevelsWithRays]);
+        systems
+    }
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Rtxrmq => "Vulkan, RTXRMQ",
-            Self::RtxrmqByValue => "Vulkan, RTXRMQ with planes at values",
+    fn name(self) -> String {
+        let name = match self {
+            Self::Rtxrmq {
+                shift,
+                is_first: false,
+            } => return format!("Vulkan, RTXRMQ, 2^{shift} a block"),
+            Self::Rtxrmq { .. } => "Vulkan, RTXRMQ",
+            Self::RtxrmqByValue { .. } => "Vulkan, RTXRMQ with planes at values",
             Self::Levels => "Vulkan, CL as a pipeline without rays",
             Self::LevelsWithRays => "Vulkan, CL with rays on the highest level",
+        };
+        name.to_owned()
+    }
+
+    /// The entries of the highest level, at most.
+    fn cutoff(self, args: &Args) -> u32 {
+        match self {
+            Self::Levels => (args.cutoff[0].min(1 << 20) as u32).max(1 << LEVEL_SHIFT),
+            Self::LevelsWithRays => ENTRIES_WITH_RAYS,
+            Self::Rtxrmq { .. } | Self::RtxrmqByValue { .. } => 0,
         }
     }
 }
@@ -96,8 +123,11 @@ pub fn measure(run: &mut Run) {
     }
     let sizes = run.host_sizes(Width::U32);
     let sizes: Vec<_> = sizes.into_iter().filter(|n| *n <= LONGEST).collect();
-    let columns = sizes.len() * run.args.data.len();
-    run.progress.expect(columns * System::ALL.len());
+    for n in &sizes {
+        let systems = run.args.data.iter();
+        let systems = systems.map(|data| System::all(&run.args, *n, *data).len());
+        run.progress.expect(systems.sum());
+    }
     let mut costs = Table::new(
         format!("Ray-tracing pipelines on {}", vulkan.describe()),
         [
@@ -155,18 +185,17 @@ fn on_column(
     let column = shaders.column(&values)?;
     let asked = ask(run, vulkan, n, &values)?;
     let ranks = rank_planes(&values)?;
-    for system in System::ALL {
-        // The layout as published is for values from 0 to 1.
-        if system == System::RtxrmqByValue && data != Data::Uniform {
-            run.progress.done();
-            continue;
-        }
+    for system in System::all(&run.args, n, data) {
+        let by_value = matches!(system, System::RtxrmqByValue { .. });
         run.progress.now(&format!("{}, n = 2^{n}", system.name()));
-        let planes = match system {
-            System::RtxrmqByValue => &value_planes(&values),
-            _ => &ranks,
+        let published;
+        let planes = if by_value {
+            published = value_planes(&values);
+            &published
+        } else {
+            &ranks
         };
-        let search = match prepare(run, &column, system, planes) {
+        let search = match prepare(&run.args, &column, system, planes) {
             Err(error @ (VulkanError::Memory { .. } | VulkanError::Unsupported(_))) => {
                 run.progress.say(&format!(
                     "not measured: {}, n = 2^{n}: {error}",
@@ -181,7 +210,7 @@ fn on_column(
         for one in &asked {
             let times = search.answer(vulkan, &one.queries, run.args.rounds)?;
             let answers = one.queries.answers(vulkan)?;
-            let wrong = if system == System::RtxrmqByValue {
+            let wrong = if by_value {
                 let case = format!("{}, {} ranges", power_of_two(n), one.workload.name());
                 compare_roughly(&case, &answers, &one.expected, precision)
             } else {
@@ -235,16 +264,18 @@ fn ask<'v>(
 }
 
 fn prepare<'v>(
-    run: &Run,
+    args: &Args,
     column: &RayColumn<'v>,
     system: System,
     planes: &Planes,
 ) -> Result<RaySearch<'v>, VulkanError> {
-    let cutoff = run.args.cutoff[0].min(1 << 20) as u32;
+    let cutoff = system.cutoff(args);
     match system {
-        System::Rtxrmq | System::RtxrmqByValue => column.rtxrmq(planes, run.args.ray_block),
-        System::Levels => column.levels_alone(cutoff.max(1 << LEVEL_SHIFT)),
-        System::LevelsWithRays => column.levels_with_rays(planes, ENTRIES_WITH_RAYS),
+        System::Rtxrmq { shift, .. } | System::RtxrmqByValue { shift } => {
+            column.rtxrmq(planes, shift)
+        }
+        System::Levels => column.levels_alone(cutoff),
+        System::LevelsWithRays => column.levels_with_rays(planes, cutoff),
     }
 }
 
@@ -269,30 +300,27 @@ fn compare_roughly(case: &str, answers: &[u32], expected: &[u32], table: &mut Ta
 }
 
 fn record(
-    args: &crate::args::Args,
+    args: &Args,
     case: Case,
     system: System,
     search: &RaySearch<'_>,
     (seconds, queries, wrong): (f64, u64, u64),
 ) -> Record {
     let setting = match system {
-        System::Rtxrmq | System::RtxrmqByValue => Setting {
-            chunk: 1 << args.ray_block.min(case.n),
+        System::Rtxrmq { shift, .. } | System::RtxrmqByValue { shift } => Setting {
+            chunk: 1 << shift.min(case.n),
             ..Setting::default()
         },
         System::Levels | System::LevelsWithRays => Setting {
             group: GROUP,
             chunk: 1 << LEVEL_SHIFT,
-            cutoff: match system {
-                System::Levels => args.cutoff[0].max(1 << LEVEL_SHIFT),
-                _ => ENTRIES_WITH_RAYS.into(),
-            },
+            cutoff: system.cutoff(args).into(),
         },
     };
     Record {
         section: Section::Rays,
         case,
-        contender: system.name().to_owned(),
+        contender: system.name(),
         setting,
         queries,
         threads: 0,

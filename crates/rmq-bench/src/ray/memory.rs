@@ -29,7 +29,7 @@ pub enum Purpose {
     Array,
     /// The memory of an acceleration structure.
     Structure,
-    /// A table of shaders, which the host writes.
+    /// A table of shaders.
     Table,
     /// A copy on its way from or to the host.
     Staging,
@@ -52,7 +52,7 @@ impl Vulkan {
             Purpose::Table => arrays | vk::BufferUsageFlags::SHADER_BINDING_TABLE_KHR,
             Purpose::Staging => arrays,
         };
-        let on_host = matches!(purpose, Purpose::Table | Purpose::Staging);
+        let on_host = purpose == Purpose::Staging;
         let info = vk::BufferCreateInfo::default().size(bytes).usage(usage);
         // SAFETY: the info is valid.
         let handle = unsafe { self.device.create_buffer(&info, None) };
@@ -72,8 +72,9 @@ impl Vulkan {
         // The host reads memory that it does not cache slowly.
         let wanted = match purpose {
             Purpose::Staging => [host | vk::MemoryPropertyFlags::HOST_CACHED, host],
-            Purpose::Table => [host; 2],
-            Purpose::Array | Purpose::Structure => [vk::MemoryPropertyFlags::DEVICE_LOCAL; 2],
+            Purpose::Array | Purpose::Structure | Purpose::Table => {
+                [vk::MemoryPropertyFlags::DEVICE_LOCAL; 2]
+            }
         };
         let kind = wanted.iter().find_map(|wanted| {
             (0..self.memory.memory_type_count).find(|kind| {
@@ -120,11 +121,19 @@ impl Vulkan {
 
     /// Allocates an array of the words.
     pub fn upload(&self, words: &[u32]) -> Result<Buffer<'_>, VulkanError> {
+        let buffer = self.buffer(size_of_val(words) as u64, Purpose::Array)?;
+        self.write(&buffer, words)?;
+        Ok(buffer)
+    }
+
+    /// Copies words to the start of an array or a table.
+    ///
+    /// # Panics
+    /// Where it is shorter.
+    pub fn write(&self, buffer: &Buffer<'_>, words: &[u32]) -> Result<(), VulkanError> {
         let bytes = size_of_val(words) as u64;
-        let (buffer, staging) = (
-            self.buffer(bytes, Purpose::Array)?,
-            self.buffer(bytes.min(STAGED), Purpose::Staging)?,
-        );
+        assert!(bytes <= buffer.bytes);
+        let staging = self.buffer(bytes.min(STAGED), Purpose::Staging)?;
         for (part, words) in words.chunks(STAGED as usize / 4).enumerate() {
             let bytes = size_of_val(words) as u64;
             // SAFETY: the words are their bytes.
@@ -139,7 +148,7 @@ impl Vulkan {
                 (self.device).cmd_copy_buffer(commands, staging.handle, buffer.handle, &copy);
             })?;
         }
-        Ok(buffer)
+        Ok(())
     }
 
     /// Copies the first `count` words of an array to the host.

@@ -198,7 +198,11 @@ impl Vulkan {
             let at = (place(group as u32) - table.address) as usize;
             contents[at..at + bytes].copy_from_slice(handle);
         }
-        table.write(&contents);
+        let words = contents.chunks_exact(4);
+        let words: Vec<_> = words
+            .map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes")))
+            .collect();
+        self.write(&table, &words)?;
         let at = |group: u32| {
             let none = vk::StridedDeviceAddressRegionKHR::default();
             if group >= groups {
