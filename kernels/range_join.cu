@@ -3,7 +3,7 @@
 //
 // Input rows get a place in sorted order (`order[place]` is a row). Columns are gathered to that order. A row that belongs to no group has the
 // id `groups`, so that it is sorted behind all others and never gathered. All kernels take one thread per row, place, word or query.
-#include "index.cuh"
+#include "rows.cuh"
 
 // The rows of a build side as they came. Passed to kernels by value.
 struct Rows {
@@ -26,12 +26,6 @@ template <class K> __device__ __forceinline__ K key_of(const Rows& rows, u64 row
   K bits = static_cast<const K*>(rows.keys)[row];
   return Key<K>::fold(bits, Key<K>::word(rows.fold), Key<K>::word(rows.flip));
 }
-
-__device__ __forceinline__ u64 row_at(const u32* order, u64 place) { return order ? order[place] : place; }
-
-__device__ __forceinline__ u64 this_thread() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
-
-__device__ __forceinline__ bool bit_at(const u32* words, u64 i) { return words[i / 32] >> i % 32 & 1; }
 
 __device__ __forceinline__ u64 low_word(u32 key) { return key; }
 __device__ __forceinline__ u64 low_word(u64 key) { return key; }
@@ -279,19 +273,6 @@ KERNEL(256) join_matched(const u32* left, const u32* right, u32 m, u32* matched)
   u32 q = u32(this_thread());
   u32 word = __ballot_sync(~0u, q < m && left[q] <= right[q]);
   if (threadIdx.x % 32 == 0 && q < m) matched[q / 32] = word;
-}
-
-// Returns the number of set bits before bit `end`.
-__device__ __forceinline__ u32 bits_before(const u32* words, const u32* before, u32 end) {
-  u32 rest = end % 32;
-  return before[end / 32] + (rest ? __popc(words[end / 32] & ((1u << rest) - 1)) : 0);
-}
-
-// Returns how many values of a range are not NULL; `valid` may be null.
-__device__ __forceinline__ u32 count_valid(const u32* valid, const u32* valid_before, u32 l, u32 r) {
-  if (l > r) return 0;
-  if (!valid) return r - l + 1;
-  return bits_before(valid, valid_before, r + 1) - bits_before(valid, valid_before, l);
 }
 
 // Counts the values of each range that are not NULL, or, if `valid` is null, all of them.

@@ -19,15 +19,15 @@ use crate::range_agg::values::Values;
 use crate::sorted::arrange::encode_chunks;
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::{
-    Column, ColumnChunks, Extreme, ExtremeIndex, IntegerKind, OutputValues, RangeJoinAnswer,
+    Addends, Column, ColumnChunks, Extreme, ExtremeIndex, OutputValues, RangeJoinAnswer,
     RangeJoinColumn, RangeJoinOutput, RangeRow,
 };
 
 /// How an array is made of a device's answers.
 #[derive(Debug)]
 pub(crate) enum AggregateResult {
-    /// 64-bit integers of this type, the answers themselves.
-    Integers(DataType),
+    /// 64-bit numbers of this type, the answers themselves.
+    Numbers(DataType),
     /// Keys.
     Keys(Decoder),
     /// Numbers of rows, of which these are the values in input order.
@@ -42,15 +42,15 @@ impl AggregateResult {
             None => NullBuffer::new_valid(rows),
         };
         match (self, output.values) {
-            (Self::Integers(data_type), OutputValues::W64(values)) => {
-                Ok(integers(data_type, buffer(values), valid)?)
+            (Self::Numbers(data_type), OutputValues::W64(values)) => {
+                numbers_of(data_type, buffer(values), valid)
             }
             (Self::Keys(decoder), OutputValues::W32(keys)) => decoder.decode_32(keys, valid),
             (Self::Keys(decoder), OutputValues::W64(keys)) => decoder.decode_64(keys, valid),
             (Self::Keys(decoder), OutputValues::W128(keys)) => decoder.decode_128(keys, valid),
             (Self::Rows(values), OutputValues::W32(numbers)) => {
-                let numbers = integers(&DataType::UInt32, buffer(numbers), valid)?;
-                let numbers = numbers.as_primitive::<UInt32Type>().iter();
+                let rows = numbers_of(&DataType::UInt32, buffer(numbers), valid)?;
+                let numbers = rows.as_primitive::<UInt32Type>().iter();
                 values.at(numbers.map(|number| number.map(i64::from)))
             }
             _ => internal_err!("a device returned values of another width"),
@@ -58,8 +58,8 @@ impl AggregateResult {
     }
 }
 
-/// 64- or 32-bit integers as an array of this type.
-fn integers(data_type: &DataType, values: Buffer, valid: NullBuffer) -> Result<ArrayRef> {
+/// 64- or 32-bit numbers as an array of this type.
+fn numbers_of(data_type: &DataType, values: Buffer, valid: NullBuffer) -> Result<ArrayRef> {
     let data = ArrayDataBuilder::new(data_type.clone())
         .len(valid.len())
         .nulls(Some(valid))
@@ -119,7 +119,7 @@ impl ColumnsBuilder<'_> {
             min,
             max,
             counts: needs.has_counts(),
-            sums: needs.has_sums().then_some(IntegerKind::Signed),
+            sums: addends(data_type).filter(|_| needs.has_sums()),
             single_values,
         });
         Ok(())
@@ -138,7 +138,7 @@ impl ColumnsBuilder<'_> {
         arguments: &[usize],
     ) -> Result<(RangeJoinAnswer, AggregateResult)> {
         let argument = |i: usize| arguments.get(i).copied().unwrap_or_default();
-        let count = || AggregateResult::Integers(DataType::Int64);
+        let count = || AggregateResult::Numbers(DataType::Int64);
         Ok(match function {
             AggregateKind::CountRows => (RangeJoinAnswer::Count, count()),
             AggregateKind::Count => {
@@ -148,8 +148,13 @@ impl ColumnsBuilder<'_> {
             AggregateKind::Sum => {
                 let (column, _) = self.on_devices(argument(0))?;
                 let data_type = self.needs.values(self.types)[argument(0)].clone();
-                let result = AggregateResult::Integers(data_type);
+                let result = AggregateResult::Numbers(data_type);
                 (RangeJoinAnswer::Sum { column }, result)
+            }
+            AggregateKind::SumLow => {
+                let (column, _) = self.on_devices(argument(0))?;
+                let result = AggregateResult::Numbers(DataType::Float64);
+                (RangeJoinAnswer::SumError { column }, result)
             }
             AggregateKind::Extreme(extreme) => {
                 let (column, decoder) = self.on_devices(argument(0))?;
@@ -171,9 +176,7 @@ impl ColumnsBuilder<'_> {
                 };
                 return self.value(argument(0), at);
             }
-            AggregateKind::SumLow
-            | AggregateKind::AtCrossing { .. }
-            | AggregateKind::Accumulate => {
+            AggregateKind::AtCrossing { .. } | AggregateKind::Accumulate => {
                 return internal_err!("devices do not compute {function:?}");
             }
         })
@@ -192,6 +195,16 @@ impl ColumnsBuilder<'_> {
         let values = Values::of(&chunks.arrays, data_type, &identity, self.workers)?;
         let result = AggregateResult::Rows(Arc::new(values));
         Ok((RangeJoinAnswer::Row { at }, result))
+    }
+}
+
+/// What devices sum values of a type as; `None` if they can't.
+pub(crate) fn addends(data_type: &DataType) -> Option<Addends> {
+    match data_type {
+        DataType::Int64 | DataType::Duration(_) => Some(Addends::Signed),
+        DataType::UInt64 => Some(Addends::Unsigned),
+        DataType::Float64 => Some(Addends::Floats),
+        _ => None,
     }
 }
 

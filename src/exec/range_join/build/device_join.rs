@@ -3,8 +3,8 @@
 //! The CPU only numbers the groups of equal keys. Keys, group ids and values go up as they came; the device sorts and indexes them. A batch of
 //! probe rows goes up as group ids and bounds, and the aggregates come down: ranges of rows never leave the device.
 //!
-//! Aggregates that need the rows on the CPU (sums of floats) leave the build side to the CPU ([`DeviceJoin::supports`]); then devices only
-//! search its sorted keys and answer minima and maxima (`build::device_side`).
+//! Aggregates that devices lack leave the build side to the CPU ([`DeviceJoin::supports`]); then devices only search its sorted keys and answer
+//! minima and maxima (`build::device_side`).
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +20,7 @@ use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build::collect::CollectedRows;
 use crate::exec::range_join::build::convert_keys::convert_keys;
-use crate::exec::range_join::build::device_columns::{AggregateResult, ColumnsBuilder};
+use crate::exec::range_join::build::device_columns::{AggregateResult, ColumnsBuilder, addends};
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::build_columns::BuildColumns;
@@ -34,8 +34,8 @@ use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::sort_rows::group_rows;
 use rmq_engine::{
-    ColumnChunks, Comparison, RangeJoinAnswer, RangeJoinIndex, RangeJoinInput, RangeJoinProbe,
-    RowGroups,
+    Addends, ColumnChunks, Comparison, RangeJoinAnswer, RangeJoinIndex, RangeJoinInput,
+    RangeJoinProbe, RowGroups,
 };
 
 /// A build side on devices.
@@ -93,13 +93,9 @@ impl DeviceJoin {
                 AggregateKind::Count | AggregateKind::Extreme(_) => {
                     argument(0).is_some_and(|of| key_layout(of).is_some() && !is_ranked(of))
                 }
-                AggregateKind::Sum => matches!(
-                    argument(0),
-                    Some(DataType::Int64 | DataType::UInt64 | DataType::Duration(_))
-                ),
-                AggregateKind::SumLow
-                | AggregateKind::AtCrossing { .. }
-                | AggregateKind::Accumulate => false,
+                AggregateKind::Sum => argument(0).is_some_and(|of| addends(of).is_some()),
+                AggregateKind::SumLow => argument(0).and_then(addends) == Some(Addends::Floats),
+                AggregateKind::AtCrossing { .. } | AggregateKind::Accumulate => false,
                 AggregateKind::CountRows
                 | AggregateKind::First
                 | AggregateKind::Last

@@ -175,7 +175,8 @@ fn build_keys<K: CudaKey>(
     };
     let gather = clock.lap();
 
-    let columns = gathered.into_iter().map(|column| column.build(&work));
+    let columns = gathered.into_iter();
+    let columns = columns.map(|column| column.build(&mut work));
     let columns = columns.collect::<Result<_, _>>()?;
     Ok(BuildReplica {
         keys: sorted_keys,

@@ -68,7 +68,7 @@ impl CudaRangeJoin {
         let (value_bytes, valid) = match answer {
             RangeJoinAnswer::Matched => (0, true),
             RangeJoinAnswer::Count | RangeJoinAnswer::CountValid { .. } => (8, false),
-            RangeJoinAnswer::Sum { .. } => (8, true),
+            RangeJoinAnswer::Sum { .. } | RangeJoinAnswer::SumError { .. } => (8, true),
             RangeJoinAnswer::Extreme { column, .. } | RangeJoinAnswer::Value { column, .. } => {
                 (bytes_of(column), true)
             }
