@@ -151,18 +151,26 @@ KERNEL(256) join_count_bits(const u32* words, u64 count, u32* counts) {
   if (i <= count) counts[i] = i < count ? __popc(words[i]) : 0;
 }
 
+// What values of a width are added as.
+template <class K> struct Addend {
+  using Type = u64;
+};
+template <> struct Addend<u128> {
+  using Type = u128;
+};
+
 __device__ __forceinline__ u64 integer(u32 bits, u32 is_signed) { return is_signed ? u64(i64(int(bits))) : bits; }
 __device__ __forceinline__ u64 integer(u64 bits, u32) { return bits; }
-__device__ __forceinline__ u64 integer(u128 bits, u32) { return bits.lo; }
+__device__ __forceinline__ u128 integer(u128 bits, u32) { return bits; }
 
-// Gathers integers as 64 bits, 0 for NULL, and writes 0 behind them: prefix sums of this are the sums before each place. `valid` is in sorted
+// Gathers integers as 64 bits, or those of 128 bits as they are, 0 for NULL, and writes 0 behind them: prefix sums of this are the sums before each place. `valid` is in sorted
 // order, and null without NULLs.
 template <class K>
-__device__ __forceinline__ void addends(const K* from, const u32* order, const u32* valid, u64 n, u32 is_signed, u64* to) {
+__device__ __forceinline__ void addends(const K* from, const u32* order, const u32* valid, u64 n, u32 is_signed, typename Addend<K>::Type* to) {
   u64 place = this_thread();
   if (place > n) return;
   bool counts = place < n && (!valid || bit_at(valid, place));
-  to[place] = counts ? integer(from[row_at(order, place)], is_signed) : 0;
+  to[place] = counts ? integer(from[row_at(order, place)], is_signed) : typename Addend<K>::Type{};
 }
 
 // --- queries ---
@@ -281,18 +289,32 @@ KERNEL(256) join_counts(const u32* left, const u32* right, u32 m, const u32* val
   if (q < m) store_streamed(counts + q, u64(count_valid(valid, valid_before, left[q], right[q])));
 }
 
+__device__ __forceinline__ u64 minus(u64 a, u64 b) { return a - b; }
+__device__ __forceinline__ u128 minus(u128 a, u128 b) { return {a.lo - b.lo, a.hi - b.hi - (a.lo < b.lo)}; }
+
 // Sums each range; `sums` holds the sum before each place. A sum of no value is NULL.
-KERNEL(256)
-join_sums(const u32* left, const u32* right, u32 m, const u64* sums, const u32* valid, const u32* valid_before, u64* to, u32* to_valid) {
+template <class T>
+__device__ __forceinline__ void sum_ranges(const u32* left, const u32* right, u32 m, const T* sums, const u32* valid, const u32* valid_before, T* to,
+                                           u32* to_valid) {
   u32 q = u32(this_thread());
   bool some = false;
   if (q < m) {
     u32 l = left[q], r = right[q];
     some = count_valid(valid, valid_before, l, r) > 0;
-    store_streamed(to + q, some ? sums[u64(r) + 1] - sums[l] : 0);
+    store_streamed(to + q, some ? minus(sums[u64(r) + 1], sums[l]) : T{});
   }
   u32 word = __ballot_sync(~0u, some);
   if (threadIdx.x % 32 == 0 && q < m) to_valid[q / 32] = word;
+}
+
+KERNEL(256)
+join_sums_u64(const u32* left, const u32* right, u32 m, const u64* sums, const u32* valid, const u32* valid_before, u64* to, u32* to_valid) {
+  sum_ranges(left, right, m, sums, valid, valid_before, to, to_valid);
+}
+
+KERNEL(256)
+join_sums_u128(const u32* left, const u32* right, u32 m, const u128* sums, const u32* valid, const u32* valid_before, u128* to, u32* to_valid) {
+  sum_ranges(left, right, m, sums, valid, valid_before, to, to_valid);
 }
 
 // Finds the first of the rows of each range with the greatest key; 0 where the range is empty.
@@ -369,7 +391,7 @@ __device__ __forceinline__ void take(const u32* left, const u32* right, u32 m, u
     sort_words<K>(rows, order, shift, width, from, words);                                                                                    \
   }                                                                                                                                           \
   KERNEL(256) join_gather_##K(const K* from, const u32* order, u64 n, K fold, K flip, K* to) { gather<K>(from, order, n, fold, flip, to); }     \
-  KERNEL(256) join_addends_##K(const K* from, const u32* order, const u32* valid, u64 n, u32 is_signed, u64* to) {                             \
+  KERNEL(256) join_addends_##K(const K* from, const u32* order, const u32* valid, u64 n, u32 is_signed, Addend<K>::Type* to) {                 \
     addends<K>(from, order, valid, n, is_signed, to);                                                                                         \
   }                                                                                                                                           \
   KERNEL(256) join_first_of_last_##K(const K* keys, const u32* left, const u32* right, u32 m, u32* places) {                                   \

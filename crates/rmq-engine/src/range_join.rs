@@ -193,7 +193,7 @@ pub enum ExtremeIndex {
 
 /// What the stored bits of values are when they are summed.
 ///
-/// Integers are summed modulo 2^64: values of 32 bits are extended, and of values of 128 bits the low 64 bits count. A sum of floats is as
+/// Integers are summed modulo 2^64, to which values of 32 bits are extended, those of 128 bits modulo 2^128. A sum of floats is as
 /// accurate as if it were added exactly and rounded once, and overflows only if it exceeds the largest float.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Addends {
@@ -265,7 +265,7 @@ pub enum RangeJoinAnswer {
         /// The column.
         column: usize,
     },
-    /// The sum of a column's values: the 64 bits of an integer or a float, NULL if no value is there.
+    /// The sum of a column's values: 128 bits for integers of 128 bits, else the 64 bits of an integer or a float, NULL if no value is there.
     Sum {
         /// The column.
         column: usize,

@@ -76,7 +76,7 @@ pub struct Values {
     keys: Vec<u128>,
     valid: Vec<bool>,
     /// As addends.
-    integers: Vec<u64>,
+    integers: Vec<u128>,
     spec: RangeJoinColumn,
 }
 
@@ -111,9 +111,9 @@ impl Values {
         let integers = bits.iter().map(|bits| {
             let bits: u128 = (*bits).into();
             if signed {
-                i64::from(bits as u32 as i32) as u64
+                u128::from(i64::from(bits as u32 as i32) as u64)
             } else {
-                bits as u64
+                bits
             }
         });
         Self {
@@ -448,16 +448,24 @@ pub fn expected<K: JoinWidth>(
             let column = &values[column];
             let valid = rows.iter().filter(|row| column.is_valid(**row));
             if column.spec.sums == Some(Addends::Floats) {
-                let sum = exact_sum(valid.map(|row| column.integers[*row as usize]));
+                let sum = exact_sum(valid.map(|row| column.integers[*row as usize] as u64));
                 return sum.map(|[sum, _]| sum.into());
             }
             let integers = valid.map(|row| column.integers[*row as usize]);
-            integers.reduce(u64::wrapping_add).map(u128::from)
+            let sum = integers.reduce(u128::wrapping_add);
+            let wide = column.spec.values.value_bytes() == 16;
+            sum.map(|sum| {
+                if wide {
+                    sum
+                } else {
+                    sum & u128::from(u64::MAX)
+                }
+            })
         }
         RangeJoinAnswer::SumError { column } => {
             let column = &values[column];
             let valid = rows.iter().filter(|row| column.is_valid(**row));
-            let sum = exact_sum(valid.map(|row| column.integers[*row as usize]));
+            let sum = exact_sum(valid.map(|row| column.integers[*row as usize] as u64));
             sum.map(|[_, error]| error.into())
         }
         RangeJoinAnswer::Extreme { column, extreme } => {

@@ -90,19 +90,16 @@ impl DeviceJoin {
         let mut supported = aggregates.map(|(function, arguments)| {
             let argument = |i: usize| arguments.get(i).and_then(|column| values.get(*column));
             match function {
-                AggregateKind::Count | AggregateKind::Extreme(_) => {
-                    argument(0).is_some_and(|of| key_layout(of).is_some() && !is_ranked(of))
-                }
+                AggregateKind::Extreme(_) => argument(0).and_then(key_layout).is_some(),
                 AggregateKind::Sum => argument(0).is_some_and(|of| addends(of).is_some()),
                 AggregateKind::SumLow => argument(0).and_then(addends) == Some(Addends::Floats),
                 AggregateKind::AtCrossing { .. } | AggregateKind::Accumulate => false,
                 AggregateKind::CountRows
+                | AggregateKind::Count
                 | AggregateKind::First
                 | AggregateKind::Last
                 | AggregateKind::Rightmost => true,
-                AggregateKind::AtExtreme { .. } => {
-                    argument(1).is_some_and(|by| key_layout(by).is_some() && !is_ranked(by))
-                }
+                AggregateKind::AtExtreme { .. } => argument(1).and_then(key_layout).is_some(),
             }
         });
         !columns.returns_rows
@@ -129,6 +126,7 @@ impl DeviceJoin {
         let types: Vec<DataType> = types.collect();
         let rows_memory = rows.memory.new_empty();
         let groups_memory = rows.memory.new_empty();
+        let values_memory = rows.memory.new_empty();
         let context = SortContext {
             memory: &groups_memory,
             workers,
@@ -143,6 +141,8 @@ impl DeviceJoin {
             needs: columns,
             types: &types,
             workers,
+            memory: &values_memory,
+            kept_bytes: 0,
             columns: vec![],
             on_devices: vec![],
         };
@@ -163,6 +163,7 @@ impl DeviceJoin {
             ids: ids.iter().map(|ids| &ids[..]).collect(),
             count: grouped.groups.as_ref().map_or(1, Groups::len),
         });
+        let kept_bytes = builder.kept_bytes;
         let input = RangeJoinInput {
             keys: chunks_of_keys(grouped.keys)?,
             groups,
@@ -190,7 +191,9 @@ impl DeviceJoin {
         let has_ids = grouped.ids.is_some();
         drop(grouped.ids);
         drop(groups_memory);
-        rows_memory.try_resize(grouped.groups.as_ref().map_or(0, Groups::bytes))?;
+        drop(values_memory);
+        let groups_bytes = grouped.groups.as_ref().map_or(0, Groups::bytes);
+        rows_memory.try_resize(groups_bytes + kept_bytes)?;
         let total = rows.memory.size() + rows_memory.size();
         metrics.build_mem_used.set_max(total);
         Ok(Some(Self {

@@ -86,6 +86,11 @@ impl ExtremeReplica {
     }
 }
 
+/// The bytes of a sum of integers of this many bytes.
+pub fn sum_bytes(value_bytes: usize) -> usize {
+    value_bytes.max(size_of::<u64>())
+}
+
 /// A column as it came, on the device.
 #[derive(Debug, Clone, Copy)]
 pub struct StagedColumn<'a> {
@@ -171,7 +176,8 @@ impl StagedColumn<'_> {
                     floats = Some(GatheredFloats::gather(work, from, order, valid, rows)?);
                 }
                 Some(addends) => {
-                    let sums = work.allocate::<u64>(self.rows + 1)?;
+                    let bytes = sum_bytes(size_of::<K>()) as u64;
+                    let sums = work.allocate::<u8>((self.rows + 1) * bytes)?;
                     self.gather_addends::<K>(work, valid, addends, sums.address())?;
                     column.sums = Some(ColumnSums::Integers(sums));
                 }
@@ -321,7 +327,11 @@ impl GatheredColumn {
         }
         if let Some(ColumnSums::Integers(values)) = &self.column.sums {
             let len = self.rows + 1;
-            let sums = PrefixSums::new::<u64>(work, len)?;
+            let sums = if sum_bytes(self.column.value_bytes) == 16 {
+                PrefixSums::new::<u128>(work, len)?
+            } else {
+                PrefixSums::new::<u64>(work, len)?
+            };
             // SAFETY: there are so many values.
             unsafe { sums.run(work, values.address(), len)? };
             scratch.push(sums);

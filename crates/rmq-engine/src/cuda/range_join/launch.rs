@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::answer_plan::{AnswerPlan, ChunkLayout};
 use super::batch::ProbeBatch;
-use super::column::{ColumnSums, DeviceColumn};
+use super::column::{ColumnSums, DeviceColumn, sum_bytes};
 use super::rows::{DeviceBound, DeviceSearch, MAX_BOUNDS};
 use crate::cuda::driver::module::Function;
 use crate::cuda::driver::stream::{Stream, argument};
@@ -308,6 +308,12 @@ impl Launch<'_> {
             match &column.sums {
                 Some(ColumnSums::Integers(sums)) => {
                     let sums = sums.address();
+                    let kernels = &self.plan.replica.kernels;
+                    let kernel = if sum_bytes(column.value_bytes) == 16 {
+                        kernels.sums_128
+                    } else {
+                        kernels.sums_64
+                    };
                     let arguments = [
                         argument(&left),
                         argument(&right),
@@ -318,7 +324,7 @@ impl Launch<'_> {
                         argument(&to),
                         argument(&to_valid),
                     ];
-                    self.run(self.plan.replica.kernels.sums, arguments)
+                    self.run(kernel, arguments)
                 }
                 Some(ColumnSums::Floats(floats)) => {
                     let (sums, error) = (floats.on_device(), u32::from(error));

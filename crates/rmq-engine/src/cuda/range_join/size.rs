@@ -1,5 +1,6 @@
 //! The bytes of device memory that a build side takes.
 
+use super::column::sum_bytes;
 use super::float_sums::float_sum_bytes;
 use super::group_ids::are_narrow;
 use super::prefix_sums::TILE as SCAN_TILE;
@@ -36,7 +37,7 @@ pub fn building_bytes(input: &RangeJoinInput<'_>, shape: Option<Shape>) -> usize
     // Row numbers, and sums of prefix sums.
     let gathering = built
         .saturating_add(4 * rows)
-        .saturating_add(2 * scan_bytes(8 * (rows + 1)));
+        .saturating_add(2 * scan_bytes(16 * (rows + 1)));
     // What came is freed before values that float sums can't contain are moved out; all of them may be such.
     let floats = input.columns.iter();
     let floats = floats.filter(|column| column.sums == Some(Addends::Floats));
@@ -63,7 +64,7 @@ fn column_bytes(column: &RangeJoinColumn, rows: usize, shape: Option<Shape>) -> 
     bytes += match column.sums {
         None => 0,
         Some(Addends::Floats) => float_sum_bytes(rows)[0],
-        Some(_) => 8 * (rows + 1),
+        Some(_) => sum_bytes(column.values.value_bytes()) * (rows + 1),
     };
     for extreme in [Extreme::Min, Extreme::Max] {
         let Some(kind) = column.index_of(extreme) else {
