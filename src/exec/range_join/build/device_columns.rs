@@ -13,6 +13,7 @@ use crate::common::workers::Workers;
 use crate::exec::range_join::build::collect::CollectedRows;
 use crate::exec::range_join::build::column::ColumnNeeds;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::device_aggregates::addends;
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
 use crate::logical_plan::range_join::AggregateKind;
@@ -20,8 +21,8 @@ use crate::range_agg::values::Values;
 use crate::sorted::arrange::encode_chunks;
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::{
-    Addends, Column, ColumnChunks, Extreme, ExtremeIndex, OutputValues, RangeJoinAnswer,
-    RangeJoinColumn, RangeJoinOutput, RangeRow,
+    Column, ColumnChunks, Extreme, ExtremeIndex, OutputValues, RangeJoinAnswer, RangeJoinColumn,
+    RangeJoinOutput, RangeRow,
 };
 
 /// How an array is made of a device's answers.
@@ -238,19 +239,6 @@ impl ColumnsBuilder<'_> {
         let values = Values::of(&chunks.arrays, data_type, &identity, self.workers)?;
         let result = AggregateResult::Rows(Arc::new(values));
         Ok((RangeJoinAnswer::Row { at }, result))
-    }
-}
-
-/// What devices sum values of a type as; `None` if they can't.
-pub(crate) fn addends(data_type: &DataType) -> Option<Addends> {
-    match data_type {
-        DataType::Int64
-        | DataType::Duration(_)
-        | DataType::Decimal64(..)
-        | DataType::Decimal128(..) => Some(Addends::Signed),
-        DataType::UInt64 => Some(Addends::Unsigned),
-        DataType::Float64 => Some(Addends::Floats),
-        _ => None,
     }
 }
 

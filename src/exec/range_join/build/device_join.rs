@@ -15,27 +15,26 @@ use datafusion::common::{DataFusionError, Result, SharedResult, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
-use crate::common::ordered_type::{is_ranked, key_layout};
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build::collect::CollectedRows;
 use crate::exec::range_join::build::convert_keys::convert_keys;
-use crate::exec::range_join::build::device_columns::{AggregateResult, ColumnsBuilder, addends};
+use crate::exec::range_join::build::device_columns::{AggregateResult, ColumnsBuilder};
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::device_aggregates::{devices_answer, devices_sort};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::catalog::DeviceBytes;
 use crate::index::decoder::buffer;
-use crate::logical_plan::range_join::AggregateKind;
 use crate::sorted::bucket_sort::SortContext;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::sort_rows::group_rows;
 use rmq_engine::{
-    Addends, ColumnChunks, Comparison, RangeJoinAnswer, RangeJoinIndex, RangeJoinInput,
-    RangeJoinProbe, RowGroups,
+    ColumnChunks, Comparison, RangeJoinAnswer, RangeJoinIndex, RangeJoinInput, RangeJoinProbe,
+    RowGroups,
 };
 
 /// A build side on devices.
@@ -85,27 +84,14 @@ impl DeviceJoin {
     /// Whether devices can answer all aggregates over columns of these types.
     pub(crate) fn supports(columns: &BuildColumns, types: &[DataType]) -> bool {
         let values = columns.values(types);
-        let lower_bounds = columns.comparisons.iter().filter(|c| c.is_lower()).count();
-        let aggregates = columns.aggregates.iter();
-        let mut supported = aggregates.map(|(function, arguments)| {
-            let argument = |i: usize| arguments.get(i).and_then(|column| values.get(*column));
-            match function {
-                AggregateKind::Extreme(_) => argument(0).and_then(key_layout).is_some(),
-                AggregateKind::Sum => argument(0).is_some_and(|of| addends(of).is_some()),
-                AggregateKind::SumLow => argument(0).and_then(addends) == Some(Addends::Floats),
-                AggregateKind::AtCrossing { .. } | AggregateKind::Accumulate => false,
-                AggregateKind::CountRows
-                | AggregateKind::Count
-                | AggregateKind::First
-                | AggregateKind::Last
-                | AggregateKind::Rightmost => true,
-                AggregateKind::AtExtreme { .. } => argument(1).and_then(key_layout).is_some(),
-            }
-        });
+        let comparisons = columns.comparisons.iter().copied();
+        let mut aggregates = columns.aggregates.iter();
         !columns.returns_rows
-            && !is_ranked(columns.range_key(types))
-            && supported.all(|supported| supported)
-            && (!columns.prevailing || lower_bounds == 1)
+            && devices_sort(columns.range_key(types), comparisons, columns.prevailing)
+            && aggregates.all(|(function, arguments)| {
+                let arguments = arguments.iter().filter_map(|i| values.get(*i).cloned());
+                devices_answer(*function, &arguments.collect::<Vec<_>>())
+            })
     }
 
     /// Sorts and indexes collected rows on devices. Returns the rows as they were if the devices leave that to the CPU.
