@@ -60,7 +60,7 @@ fn tables(ctx: &SessionContext, build: usize, probe: usize) {
         ("a", column(numbers(probe, 1000))),
         ("width", column(numbers(probe, 200))),
     ];
-    register(ctx, "q", &columns, &vec![probe / 10; 9]);
+    register(ctx, "q", &columns, &[probe / 10; 9]);
 }
 
 /// Queries that devices sort and answer.

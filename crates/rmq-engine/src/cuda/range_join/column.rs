@@ -38,7 +38,7 @@ pub struct DeviceColumn {
 pub enum ColumnSums {
     /// The sum of the integers before each row.
     Integers(DeviceMemory),
-    Floats(FloatSums),
+    Floats(Box<FloatSums>),
 }
 
 impl DeviceColumn {
@@ -337,7 +337,7 @@ impl GatheredColumn {
             scratch.push(sums);
         }
         if let Some(floats) = self.floats {
-            self.column.sums = Some(ColumnSums::Floats(floats.build(work)?));
+            self.column.sums = Some(ColumnSums::Floats(Box::new(floats.build(work)?)));
         }
         work.finish_step()?;
         Ok(self.column)
