@@ -3,7 +3,7 @@
 //
 // Input rows get a place in sorted order (`order[place]` is a row). Columns are gathered to that order. A row that belongs to no group has the
 // id `groups`, so that it is sorted behind all others and never gathered. All kernels take one thread per row, place, word or query.
-#include "index.cuh"
+#include "rows.cuh"
 
 // The rows of a build side as they came. Passed to kernels by value.
 struct Rows {
@@ -26,12 +26,6 @@ template <class K> __device__ __forceinline__ K key_of(const Rows& rows, u64 row
   K bits = static_cast<const K*>(rows.keys)[row];
   return Key<K>::fold(bits, Key<K>::word(rows.fold), Key<K>::word(rows.flip));
 }
-
-__device__ __forceinline__ u64 row_at(const u32* order, u64 place) { return order ? order[place] : place; }
-
-__device__ __forceinline__ u64 this_thread() { return u64(blockIdx.x) * blockDim.x + threadIdx.x; }
-
-__device__ __forceinline__ bool bit_at(const u32* words, u64 i) { return words[i / 32] >> i % 32 & 1; }
 
 __device__ __forceinline__ u64 low_word(u32 key) { return key; }
 __device__ __forceinline__ u64 low_word(u64 key) { return key; }
@@ -157,18 +151,26 @@ KERNEL(256) join_count_bits(const u32* words, u64 count, u32* counts) {
   if (i <= count) counts[i] = i < count ? __popc(words[i]) : 0;
 }
 
+// What values of a width are added as.
+template <class K> struct Addend {
+  using Type = u64;
+};
+template <> struct Addend<u128> {
+  using Type = u128;
+};
+
 __device__ __forceinline__ u64 integer(u32 bits, u32 is_signed) { return is_signed ? u64(i64(int(bits))) : bits; }
 __device__ __forceinline__ u64 integer(u64 bits, u32) { return bits; }
-__device__ __forceinline__ u64 integer(u128 bits, u32) { return bits.lo; }
+__device__ __forceinline__ u128 integer(u128 bits, u32) { return bits; }
 
-// Gathers integers as 64 bits, 0 for NULL, and writes 0 behind them: prefix sums of this are the sums before each place. `valid` is in sorted
+// Gathers integers as 64 bits, or those of 128 bits as they are, 0 for NULL, and writes 0 behind them: prefix sums of this are the sums before each place. `valid` is in sorted
 // order, and null without NULLs.
 template <class K>
-__device__ __forceinline__ void addends(const K* from, const u32* order, const u32* valid, u64 n, u32 is_signed, u64* to) {
+__device__ __forceinline__ void addends(const K* from, const u32* order, const u32* valid, u64 n, u32 is_signed, typename Addend<K>::Type* to) {
   u64 place = this_thread();
   if (place > n) return;
   bool counts = place < n && (!valid || bit_at(valid, place));
-  to[place] = counts ? integer(from[row_at(order, place)], is_signed) : 0;
+  to[place] = counts ? integer(from[row_at(order, place)], is_signed) : typename Addend<K>::Type{};
 }
 
 // --- queries ---
@@ -281,37 +283,38 @@ KERNEL(256) join_matched(const u32* left, const u32* right, u32 m, u32* matched)
   if (threadIdx.x % 32 == 0 && q < m) matched[q / 32] = word;
 }
 
-// Returns the number of set bits before bit `end`.
-__device__ __forceinline__ u32 bits_before(const u32* words, const u32* before, u32 end) {
-  u32 rest = end % 32;
-  return before[end / 32] + (rest ? __popc(words[end / 32] & ((1u << rest) - 1)) : 0);
-}
-
-// Returns how many values of a range are not NULL; `valid` may be null.
-__device__ __forceinline__ u32 count_valid(const u32* valid, const u32* valid_before, u32 l, u32 r) {
-  if (l > r) return 0;
-  if (!valid) return r - l + 1;
-  return bits_before(valid, valid_before, r + 1) - bits_before(valid, valid_before, l);
-}
-
 // Counts the values of each range that are not NULL, or, if `valid` is null, all of them.
 KERNEL(256) join_counts(const u32* left, const u32* right, u32 m, const u32* valid, const u32* valid_before, u64* counts) {
   u32 q = u32(this_thread());
   if (q < m) store_streamed(counts + q, u64(count_valid(valid, valid_before, left[q], right[q])));
 }
 
+__device__ __forceinline__ u64 minus(u64 a, u64 b) { return a - b; }
+__device__ __forceinline__ u128 minus(u128 a, u128 b) { return {a.lo - b.lo, a.hi - b.hi - (a.lo < b.lo)}; }
+
 // Sums each range; `sums` holds the sum before each place. A sum of no value is NULL.
-KERNEL(256)
-join_sums(const u32* left, const u32* right, u32 m, const u64* sums, const u32* valid, const u32* valid_before, u64* to, u32* to_valid) {
+template <class T>
+__device__ __forceinline__ void sum_ranges(const u32* left, const u32* right, u32 m, const T* sums, const u32* valid, const u32* valid_before, T* to,
+                                           u32* to_valid) {
   u32 q = u32(this_thread());
   bool some = false;
   if (q < m) {
     u32 l = left[q], r = right[q];
     some = count_valid(valid, valid_before, l, r) > 0;
-    store_streamed(to + q, some ? sums[u64(r) + 1] - sums[l] : 0);
+    store_streamed(to + q, some ? minus(sums[u64(r) + 1], sums[l]) : T{});
   }
   u32 word = __ballot_sync(~0u, some);
   if (threadIdx.x % 32 == 0 && q < m) to_valid[q / 32] = word;
+}
+
+KERNEL(256)
+join_sums_u64(const u32* left, const u32* right, u32 m, const u64* sums, const u32* valid, const u32* valid_before, u64* to, u32* to_valid) {
+  sum_ranges(left, right, m, sums, valid, valid_before, to, to_valid);
+}
+
+KERNEL(256)
+join_sums_u128(const u32* left, const u32* right, u32 m, const u128* sums, const u32* valid, const u32* valid_before, u128* to, u32* to_valid) {
+  sum_ranges(left, right, m, sums, valid, valid_before, to, to_valid);
 }
 
 // Finds the first of the rows of each range with the greatest key; 0 where the range is empty.
@@ -388,7 +391,7 @@ __device__ __forceinline__ void take(const u32* left, const u32* right, u32 m, u
     sort_words<K>(rows, order, shift, width, from, words);                                                                                    \
   }                                                                                                                                           \
   KERNEL(256) join_gather_##K(const K* from, const u32* order, u64 n, K fold, K flip, K* to) { gather<K>(from, order, n, fold, flip, to); }     \
-  KERNEL(256) join_addends_##K(const K* from, const u32* order, const u32* valid, u64 n, u32 is_signed, u64* to) {                             \
+  KERNEL(256) join_addends_##K(const K* from, const u32* order, const u32* valid, u64 n, u32 is_signed, Addend<K>::Type* to) {                 \
     addends<K>(from, order, valid, n, is_signed, to);                                                                                         \
   }                                                                                                                                           \
   KERNEL(256) join_first_of_last_##K(const K* keys, const u32* left, const u32* right, u32 m, u32* places) {                                   \

@@ -16,20 +16,35 @@ constexpr int TILE = THREADS * ITEMS;
 
 __device__ __forceinline__ u32 digit_of(u32 word, u32 shift, u32 bits) { return word >> shift & ((1u << bits) - 1); }
 
-// Returns the sum of `mine` over the threads of the block before this one. `sums` is shared, and can be used again after a barrier.
-template <class T> __device__ __forceinline__ T sum_before(T mine, T* sums) {
+// --- addition of three widths ---
+
+__device__ __forceinline__ u32 plus(u32 a, u32 b) { return a + b; }
+__device__ __forceinline__ u64 plus(u64 a, u64 b) { return a + b; }
+__device__ __forceinline__ u128 plus(u128 a, u128 b) {
+  u64 lo = a.lo + b.lo;
+  return {lo, a.hi + b.hi + (lo < a.lo)};
+}
+
+__device__ __forceinline__ u32 shuffle_up(u32 x, u32 by) { return __shfl_up_sync(~0u, x, by); }
+__device__ __forceinline__ u64 shuffle_up(u64 x, u32 by) { return __shfl_up_sync(~0u, x, by); }
+__device__ __forceinline__ u128 shuffle_up(u128 x, u32 by) { return {shuffle_up(x.lo, by), shuffle_up(x.hi, by)}; }
+
+// Returns the sum of `mine` over the threads of the block before this one, and in `all` with `mine`. `sums` is shared, and can be used again after a barrier.
+template <class T> __device__ __forceinline__ T sum_before(T mine, T* sums, T* all = nullptr) {
   u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   T through = mine;
 #pragma unroll
   for (u32 step = 1; step < 32; step *= 2) {
-    T below = __shfl_up_sync(~0u, through, step);
-    if (lane >= step) through += below;
+    T below = shuffle_up(through, step);
+    if (lane >= step) through = plus(through, below);
   }
   if (lane == 31) sums[warp] = through;
   __syncthreads();
-  T before = 0;
-  for (u32 w = 0; w < warp; w++) before += sums[w];
-  return before + through - mine;
+  T before{};
+  for (u32 w = 0; w < warp; w++) before = plus(before, sums[w]);
+  if (all) *all = plus(before, through);
+  T below = shuffle_up(through, 1);
+  return lane > 0 ? plus(before, below) : before;
 }
 
 // Counts the digits of tile blockIdx.x: counts[digit * tiles + tile].
@@ -125,35 +140,38 @@ constexpr int SCAN_TILE = THREADS * SCAN_ITEMS;
 template <class T> __device__ __forceinline__ void reduce(const T* values, u64 n, T* tile_sums) {
   __shared__ T sums[WARPS];
   u64 first = u64(blockIdx.x) * SCAN_TILE + threadIdx.x;
-  T mine = 0;
+  T mine{}, all;
 #pragma unroll
   for (int k = 0; k < SCAN_ITEMS; k++) {
     u64 i = first + k * THREADS;
-    if (i < n) mine += values[i];
+    if (i < n) mine = plus(mine, values[i]);
   }
-  T before = sum_before(mine, sums);
-  if (threadIdx.x == THREADS - 1) tile_sums[blockIdx.x] = before + mine;
+  sum_before(mine, sums, &all);
+  if (threadIdx.x == THREADS - 1) tile_sums[blockIdx.x] = all;
 }
 
 // Replaces each value by the sum of those before it. `tile_starts` holds the sum of those before each tile; null if there is one tile.
 template <class T> __device__ __forceinline__ void scan(T* values, u64 n, const T* tile_starts) {
   __shared__ T sums[WARPS];
   u64 first = u64(blockIdx.x) * SCAN_TILE + threadIdx.x * SCAN_ITEMS;
-  T at[SCAN_ITEMS], mine = 0;
+  T at[SCAN_ITEMS], mine{};
 #pragma unroll
   for (int k = 0; k < SCAN_ITEMS; k++) {
-    at[k] = first + k < n ? values[first + k] : 0;
-    mine += at[k];
+    at[k] = first + k < n ? values[first + k] : T{};
+    mine = plus(mine, at[k]);
   }
-  T before = sum_before(mine, sums) + (tile_starts ? tile_starts[blockIdx.x] : 0);
+  T before = sum_before(mine, sums);
+  if (tile_starts) before = plus(before, tile_starts[blockIdx.x]);
 #pragma unroll
   for (int k = 0; k < SCAN_ITEMS; k++) {
     if (first + k < n) values[first + k] = before;
-    before += at[k];
+    before = plus(before, at[k]);
   }
 }
 
 KERNEL(THREADS) scan_reduce_u32(const u32* values, u64 n, u32* tile_sums) { reduce(values, n, tile_sums); }
 KERNEL(THREADS) scan_reduce_u64(const u64* values, u64 n, u64* tile_sums) { reduce(values, n, tile_sums); }
+KERNEL(THREADS) scan_reduce_u128(const u128* values, u64 n, u128* tile_sums) { reduce(values, n, tile_sums); }
 KERNEL(THREADS) scan_apply_u32(u32* values, u64 n, const u32* tile_starts) { scan(values, n, tile_starts); }
 KERNEL(THREADS) scan_apply_u64(u64* values, u64 n, const u64* tile_starts) { scan(values, n, tile_starts); }
+KERNEL(THREADS) scan_apply_u128(u128* values, u64 n, const u128* tile_starts) { scan(values, n, tile_starts); }

@@ -431,6 +431,10 @@ inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
 
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __longlong_as_double(long long bits) { return emulate::from_bits<double>(uint64_t(bits)); }
+inline long long __double_as_longlong(double x) { return (long long)emulate::to_bits(x); }
+
 template <class T> T __ldg(const T* p) { return *p; }
 template <class T> T __ldcg(const T* p) { return *p; }
 template <class T> T __ldcs(const T* p) { return *p; }

@@ -10,15 +10,16 @@ template <class K> struct JoinKernels {
   void (*key_bits)(Rows, u64*);
   void (*sort_words)(Rows, const u32*, u32, u32, u32, u32*);
   void (*gather)(const K*, const u32*, u64, K, K, K*);
-  void (*addends)(const K*, const u32*, const u32*, u64, u32, u64*);
+  void (*addends)(const K*, const u32*, const u32*, u64, u32, typename Addend<K>::Type*);
+  void (*sums)(const u32*, const u32*, u32, const typename Addend<K>::Type*, const u32*, const u32*, typename Addend<K>::Type*, u32*);
   void (*search)(Search, u32, u32*, u32*);
   void (*first_of_last)(const K*, const u32*, const u32*, u32, u32*);
   void (*take)(const u32*, const u32*, u32, u32, const i64*, const u32*, const K*, const u32*, K*, u32*);
 };
 
-#define KERNELS(K)                                                                                                                       \
+#define KERNELS(K, SUM)                                                                                                                       \
   JoinKernels<K> {                                                                                                                       \
-    #K, join_check_##K, join_key_bits_##K, join_sort_words_##K, join_gather_##K, join_addends_##K, join_search_##K, join_first_of_last_##K, join_take_##K         \
+    #K, join_check_##K, join_key_bits_##K, join_sort_words_##K, join_gather_##K, join_addends_##K, join_sums_##SUM, join_search_##K, join_first_of_last_##K, join_take_##K         \
   }
 
 static void set_words(u64* words, Wide x) {
@@ -170,7 +171,8 @@ template <class K> void test(const JoinKernels<K>& kernels, Random& random) {
   }
   const u32 *some_valid = nulls ? valid.data() : nullptr, *some_before = nulls ? valid_before.data() : nullptr;
   u32 is_signed = u32(random.below(2));
-  Buffer<u64> sums(u64(places) + 1);
+  using Integer = typename Addend<K>::Type;
+  Buffer<Integer> sums(u64(places) + 1);
   emulate::launch(blocks_for(places + 1), 256, seed, [&] { kernels.addends(values.data(), sorted, some_valid, places, is_signed, sums.data()); });
   prefix_sums(sums.data(), sums.size(), seed);
   auto row_of = [&](u32 place) { return sorted ? sorted[place] : place; };
@@ -225,7 +227,8 @@ template <class K> void test(const JoinKernels<K>& kernels, Random& random) {
     for (u32 b = 1; b < count; b++) search.bound[b - 1] = search.bound[b];
     emulate::launch(blocks_for(m), 256, seed, [&] { kernels.search(search, m, left.data(), right.data()); });
   }
-  Buffer<u64> counts(m), sums_found(m);
+  Buffer<u64> counts(m);
+  Buffer<Integer> sums_found(m);
   Buffer<u32> matched((m + 31) / 32), sums_valid((m + 31) / 32), last_valid((m + 31) / 32), found_valid((m + 31) / 32), is_found((m + 31) / 32);
   Buffer<i64> found(m);
   Buffer<K> last(m), taken(m);
@@ -237,7 +240,7 @@ template <class K> void test(const JoinKernels<K>& kernels, Random& random) {
   auto run = [&](auto&& body) { emulate::launch(blocks_for(m), 256, seed, body); };
   run([&] { join_matched(left.data(), right.data(), m, matched.data()); });
   run([&] { join_counts(left.data(), right.data(), m, some_valid, some_before, counts.data()); });
-  run([&] { join_sums(left.data(), right.data(), m, sums.data(), some_valid, some_before, sums_found.data(), sums_valid.data()); });
+  run([&] { kernels.sums(left.data(), right.data(), m, sums.data(), some_valid, some_before, sums_found.data(), sums_valid.data()); });
   Buffer<u32> first_of_last(m), first_ordered(m);
   u32 nulls_first = u32(random.below(2));
   run([&] { kernels.first_of_last(sorted_keys.data(), left.data(), right.data(), m, first_of_last.data()); });
@@ -284,14 +287,15 @@ template <class K> void test(const JoinKernels<K>& kernels, Random& random) {
     bool some = !match.empty();
     expect((matched[q / 32] >> q % 32 & 1) == some, name, "match", q);
     expect(some ? left[q] == match.front() && right[q] == match.back() : left[q] == 1 && right[q] == 0, name, "range", q);
-    u64 valid_count = 0, sum = 0;
+    u64 valid_count = 0;
+    Wide sum = 0;
     for (u32 place : match) {
       if (!column.is_valid(row_of(place))) continue;
       valid_count++;
-      sum += integer(column.bits[row_of(place)], is_signed);
+      sum += wide(integer(column.bits[row_of(place)], is_signed));
     }
     expect(counts[q] == valid_count, name, "count", q);
-    expect((sums_valid[q / 32] >> q % 32 & 1) == (valid_count > 0) && (valid_count == 0 || sums_found[q] == sum), name, "sum", q);
+    expect((sums_valid[q / 32] >> q % 32 & 1) == (valid_count > 0) && (valid_count == 0 || wide(sums_found[q]) == wide(narrow<Integer>(sum))), name, "sum", q);
     u64 last_key = some ? match.back() : 0, ordered = some ? match.front() : 0;
     while (some && last_key > match.front() && side.key(row_of(u32(last_key - 1))) == side.key(row_of(match.back()))) last_key--;
     expect(first_of_last[q] == last_key, name, "first row with the last key", q);
@@ -313,9 +317,9 @@ int main(int count, char** arguments) {
   int cases = count > 1 ? std::atoi(arguments[1]) : 500;
   for (int number = 0; number < cases; number++) {
     Random random(number);
-    test(KERNELS(u32), random);
-    test(KERNELS(u64), random);
-    test(KERNELS(u128), random);
+    test(KERNELS(u32, u64), random);
+    test(KERNELS(u64, u64), random);
+    test(KERNELS(u128, u128), random);
   }
   std::printf("%d build sides per key width\n", cases);
 }

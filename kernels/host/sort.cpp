@@ -29,15 +29,15 @@ template <class T> void test_sums(Random& random) {
   u64 n = random.one_in(4) ? random.between(1, 3 * SCAN_TILE) : random.between(1, 300);
   Buffer<T> values(n);
   std::vector<T> before(n);
-  T sum = 0;
+  Wide sum = 0;
   for (u64 i = 0; i < n; i++) {
-    values[i] = T(random.bits());
-    before[i] = sum;
-    sum += values[i];
+    values[i] = narrow<T>(Wide(random.bits()) << 64 | random.bits());
+    before[i] = narrow<T>(sum);
+    sum += wide(values[i]);
   }
   prefix_sums(values.data(), n, unsigned(random.below(6)));
   for (u64 i = 0; i < n; i++)
-    if (values[i] != before[i]) fail("prefix sums", n, i, values[i], before[i]);
+    if (wide(values[i]) != wide(before[i])) fail("prefix sums", n, i, u64(wide(values[i])), u64(wide(before[i])));
 }
 
 int main(int count, char** arguments) {
@@ -47,6 +47,7 @@ int main(int count, char** arguments) {
     test_sort(random);
     test_sums<u32>(random);
     test_sums<u64>(random);
+    test_sums<u128>(random);
   }
   std::printf("%d sorts and prefix sums\n", cases);
 }

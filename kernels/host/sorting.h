@@ -8,11 +8,13 @@
 template <class T> void prefix_sums(T* values, u64 n, unsigned seed) {
   auto reduce_tiles = [&](T* sums) {
     if constexpr (sizeof(T) == 4) scan_reduce_u32(values, n, sums);
-    else scan_reduce_u64(values, n, sums);
+    else if constexpr (sizeof(T) == 8) scan_reduce_u64(values, n, sums);
+    else scan_reduce_u128(values, n, sums);
   };
   auto apply = [&](const T* starts) {
     if constexpr (sizeof(T) == 4) scan_apply_u32(values, n, starts);
-    else scan_apply_u64(values, n, starts);
+    else if constexpr (sizeof(T) == 8) scan_apply_u64(values, n, starts);
+    else scan_apply_u128(values, n, starts);
   };
   unsigned tiles = unsigned((n + SCAN_TILE - 1) / SCAN_TILE);
   if (tiles <= 1) {

@@ -20,6 +20,11 @@ pub trait DeviceEngine: Engine {
     /// Free bytes of a device's memory; `None` if the driver does not report them.
     fn free_bytes(&self, ordinal: usize) -> Option<usize>;
 
+    /// The nanoseconds that a byte takes on the bus, if they were measured.
+    fn bus_byte(&self) -> Option<f64> {
+        None
+    }
+
     /// The bytes that the index of a column of this size takes of each device, the column included.
     fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize;
 
@@ -65,6 +70,10 @@ impl DeviceEngine for CudaEngine {
 
     fn free_bytes(&self, ordinal: usize) -> Option<usize> {
         self.free_bytes(ordinal)
+    }
+
+    fn bus_byte(&self) -> Option<f64> {
+        self.bus_byte()
     }
 
     fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {

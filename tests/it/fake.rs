@@ -11,9 +11,10 @@ use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::{CudaOptions, CudaVersion, DeviceInfo, DeviceUse};
 use rmq_engine::{
     Answers, BuildOptions, Column, ColumnSize, Crossings, Engine, EngineError, Key, KeyRanges,
-    KeySearch, RangeEnd, RangeIndex, SortedKeys,
+    KeySearch, RangeEnd, RangeIndex, RangeJoinIndex, RangeJoinInput, SortedKeys,
 };
 
+use crate::fake_range_join::{FakeRangeJoin, building_bytes};
 use crate::support::set;
 
 /// The settings and counters of the devices.
@@ -36,6 +37,10 @@ pub struct Fake {
     pub search_fails_at: AtomicUsize,
     /// The number of key ranges searched.
     pub searched: AtomicUsize,
+    /// Whether devices sort and answer range joins; otherwise they leave the sort to the CPU.
+    pub joins: bool,
+    /// The step of range joins that ends in this error, counted from 1.
+    pub join_fault: Mutex<Option<(usize, EngineError)>>,
     pub failed: AtomicBool,
     /// The number of times that devices were opened, and their ordinals.
     pub opened: Mutex<Vec<Vec<usize>>>,
@@ -73,6 +78,8 @@ impl Default for Fake {
             answer_fails_at: AtomicUsize::new(0),
             search_fails_at: AtomicUsize::new(0),
             searched: AtomicUsize::new(0),
+            joins: false,
+            join_fault: Mutex::default(),
             failed: AtomicBool::new(false),
             opened: Mutex::default(),
             built: AtomicUsize::new(0),
@@ -121,6 +128,37 @@ impl Fake {
 
     pub fn ranges(&self) -> usize {
         self.batches.lock().unwrap().iter().sum()
+    }
+
+    /// Counts a step of a range join.
+    ///
+    /// # Errors
+    /// The fault of this step. After one of a device, all steps fail.
+    pub fn join_step(&self) -> Result<(), EngineError> {
+        let mut fault = self.join_fault.lock().unwrap();
+        if let Some((left, error)) = &mut *fault {
+            *left -= 1;
+            if *left == 0 {
+                let error = error.clone();
+                *fault = None;
+                let lost = matches!(error, EngineError::Device { .. });
+                self.failed.fetch_or(lost, Relaxed);
+                return Err(error);
+            }
+        }
+        if self.failed.load(Relaxed) {
+            return Err(device_error(0));
+        }
+        Ok(())
+    }
+}
+
+/// The error of a device that failed.
+pub fn device_error(ordinal: usize) -> EngineError {
+    EngineError::Device {
+        ordinal,
+        what: "do as it was told",
+        why: "a test said so".to_string(),
     }
 }
 
@@ -187,11 +225,7 @@ impl Threads {
     }
 
     fn error(&self) -> EngineError {
-        EngineError::Device {
-            ordinal: self.ordinals[0],
-            what: "do as it was told",
-            why: "a test said so".to_string(),
-        }
+        device_error(self.ordinals[0])
     }
 
     fn wrap<K: Key>(
@@ -265,6 +299,26 @@ impl Engine for Threads {
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError> {
         self.wrap(CpuEngine::default().build_u128(column, options)?)
+    }
+
+    fn build_range_join(
+        &self,
+        input: &RangeJoinInput<'_>,
+        _: usize,
+    ) -> Result<Option<Arc<dyn RangeJoinIndex>>, EngineError> {
+        if !self.fake.joins {
+            return Ok(None);
+        }
+        let index = FakeRangeJoin::build(&self.fake, input, &self.stop)?;
+        Ok(Some(Arc::new(index)))
+    }
+
+    fn range_join_bytes(&self, input: &RangeJoinInput<'_>) -> usize {
+        if self.fake.joins {
+            building_bytes(input)
+        } else {
+            0
+        }
     }
 
     fn memory_bytes(&self, _: ColumnSize, _: &BuildOptions) -> usize {

@@ -49,7 +49,7 @@ fn tables(ctx: &SessionContext) {
 }
 
 /// Waits until all memory is released: work that was running when a query ended runs to completion.
-async fn wait_until_released(ctx: &SessionContext, fake: &Fake) {
+pub async fn wait_until_released(ctx: &SessionContext, fake: &Fake) {
     let begun = Instant::now();
     let held = || ctx.runtime_env().memory_pool.reserved() + fake.held.load(Relaxed);
     while held() > 0 {

@@ -1,7 +1,16 @@
 //! The cost model that chooses between engines: the one with the smaller estimated time, from a few measured constants.
 
+/// Nanoseconds per byte of the bus of the machine of [`Costs::MEASURED`]: 55.5 GB/s.
+const BUS_BYTE: f64 = 0.018;
+
+/// Bytes of a range on the bus: its bounds, and the answer.
+const RANGE_BYTES: f64 = 16.0;
+
+/// Bytes of a search on the bus: a segment and two keys, and the positions found.
+const SEARCH_BYTES: f64 = 32.0;
+
 /// Costs in nanoseconds, measured on one NVIDIA H200 with 16 CPU cores. On other machines both engines differ, but a choice that is not
-/// close stays the same.
+/// close stays the same. What the bus costs is that of the machine ([`Costs::with_bus`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
     /// The CPU engine on one core: a range of a small column.
@@ -49,6 +58,18 @@ impl Costs {
         cuda_query: 300_000.0,
         cuda_open: 80_000_000.0,
     };
+
+    /// Returns these costs for a bus that takes so many nanoseconds per byte.
+    #[must_use]
+    pub fn with_bus(self, bus_byte: f64) -> Self {
+        let more = bus_byte - BUS_BYTE;
+        Self {
+            cuda_range: self.cuda_range + RANGE_BYTES * more,
+            cuda_search: self.cuda_search + SEARCH_BYTES * more,
+            cuda_build_byte: self.cuda_build_byte + more,
+            ..self
+        }
+    }
 }
 
 impl Default for Costs {
@@ -277,6 +298,17 @@ mod tests {
             power.expect("a device is chosen for many ranges")
         };
         assert!(ranges(8) < ranges(0));
+    }
+
+    #[test]
+    fn a_slow_bus_moves_work_to_the_cpu() {
+        let on_bus = |bus_byte| on_cuda(&LARGE, &Costs::MEASURED.with_bus(bus_byte));
+        let measured = on_cuda(&LARGE, &Costs::MEASURED);
+        assert!((on_bus(BUS_BYTE) - measured).abs() < 1.0);
+        // A link that costs nothing, and a bus of 2 GB/s.
+        assert!(on_bus(0.0) > 0.0 && on_bus(0.0) < measured);
+        assert!(on_bus(0.5) > 4.0 * measured);
+        assert_eq!(choose(&LARGE, &Costs::MEASURED.with_bus(0.5)), Choice::Cpu);
     }
 
     #[test]

@@ -122,6 +122,10 @@ impl RangeJoinInput<'_> {
         for (i, column) in self.columns.iter().enumerate() {
             column.values.check(&format!("value column {i}"))?;
             fits("a value column", rows, column.values.rows())?;
+            if column.sums == Some(Addends::Floats) {
+                let bytes = column.values.value_bytes();
+                fits("a float to be summed, in bytes,", size_of::<f64>(), bytes)?;
+            }
         }
         Ok(())
     }
@@ -149,7 +153,7 @@ pub struct RangeJoinColumn {
     /// Whether [`RangeJoinAnswer::CountValid`] can be requested.
     pub counts: bool,
     /// What [`RangeJoinAnswer::Sum`] takes the values for, if it is requested.
-    pub sums: Option<IntegerKind>,
+    pub sums: Option<Addends>,
     /// Whether [`RangeJoinAnswer::Value`] can be requested.
     pub single_values: bool,
 }
@@ -187,13 +191,18 @@ pub enum ExtremeIndex {
     Rows,
 }
 
-/// How the stored bits of integers extend to 64 bits. Only 32-bit values differ; of 128-bit values the low 64 bits are summed.
+/// What the stored bits of values are when they are summed.
+///
+/// Integers are summed modulo 2^64, to which values of 32 bits are extended, those of 128 bits modulo 2^128. A sum of floats is as
+/// accurate as if it were added exactly and rounded once, and overflows only if it exceeds the largest float.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IntegerKind {
-    /// Two's complement.
+pub enum Addends {
+    /// Integers in two's complement.
     Signed,
-    /// Zero-extended.
+    /// Unsigned integers.
     Unsigned,
+    /// Floats of 64 bits.
+    Floats,
 }
 
 /// A batch of probe rows. Several record batches become one by passing the chunks of all.
@@ -256,8 +265,14 @@ pub enum RangeJoinAnswer {
         /// The column.
         column: usize,
     },
-    /// The sum of a column's integers modulo 2^64: 64 bits, NULL if no value is there.
+    /// The sum of a column's values: 128 bits for integers of 128 bits, else the 64 bits of an integer or a float, NULL if no value is there.
     Sum {
+        /// The column.
+        column: usize,
+    },
+    /// The rounding error of [`Self::Sum`] of floats, by which it is less than the exact sum: a float's bits, 0 for a sum that is not finite, NULL
+    /// if no value is there.
+    SumError {
         /// The column.
         column: usize,
     },
@@ -353,6 +368,10 @@ impl RangeJoinAnswer {
             Self::Matched | Self::Count => Ok(()),
             Self::CountValid { column: i } => require(column(i)?.counts, "a count of values"),
             Self::Sum { column: i } => require(column(i)?.sums.is_some(), "a sum"),
+            Self::SumError { column: i } => {
+                let built = column(i)?.sums == Some(Addends::Floats);
+                require(built, "the rounding error of a sum")
+            }
             Self::Extreme { column: i, extreme } => {
                 require(column(i)?.index_of(extreme).is_some(), "an extreme")
             }

@@ -5,7 +5,7 @@
 //
 // Everything runs when it is enqueued, so missing waits are not found. An access past the end of device memory faults.
 // EMULATED_DEVICES is the number of devices (2).
-#include "../../index.cuh"
+#include "../../rows.cuh"
 #include <sys/mman.h>
 #include <map>
 #include <mutex>
@@ -32,6 +32,10 @@ namespace sort_kernels {
 }
 namespace join_kernels {
 #include "../../range_join.cu"
+}
+
+namespace float_kernels {
+#include "../../float_sums.cu"
 }
 
 namespace {
@@ -81,8 +85,11 @@ const std::map<std::string, Kernel>& kernels() {
       ADD(build_kernels, build_valid_words) ADD(build_kernels, build_valid_parent)
       ADD(sort_kernels, sort_count) ADD(sort_kernels, sort_scatter)
       ADD(sort_kernels, scan_reduce_u32) ADD(sort_kernels, scan_reduce_u64) ADD(sort_kernels, scan_apply_u32) ADD(sort_kernels, scan_apply_u64)
+      ADD(sort_kernels, scan_reduce_u128) ADD(sort_kernels, scan_apply_u128)
       ADD(join_kernels, join_group_starts) ADD(join_kernels, join_rows) ADD(join_kernels, join_gather_bits) ADD(join_kernels, join_count_bits)
-      ADD(join_kernels, join_matched) ADD(join_kernels, join_counts) ADD(join_kernels, join_sums) ADD(join_kernels, join_first_ordered)
+      ADD(join_kernels, join_matched) ADD(join_kernels, join_counts) ADD(join_kernels, join_sums_u64) ADD(join_kernels, join_sums_u128) ADD(join_kernels, join_first_ordered)
+      ADD(float_kernels, float_gather) ADD(float_kernels, float_sum_values) ADD(float_kernels, float_sum_blocks)
+      ADD(float_kernels, float_take_outliers) ADD(float_kernels, float_sums)
   };
   return all;
 }

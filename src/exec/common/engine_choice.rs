@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, plan_datafusion_err};
@@ -110,12 +111,15 @@ pub(crate) async fn decide(
         key_bytes: case.key_bytes,
         search_key_bytes: case.search_key_bytes,
         ranges: case.ranges,
-        cores: case.partitions,
+        cores: available_parallelism()
+            .map_or(case.partitions, |cores| cores.get().min(case.partitions)),
         ready_on_cpu: (case.is_cached)(&Target::Cpu),
         ready_on_cuda: on_cuda.is_some_and(|target| (case.is_cached)(&target)),
         open: known.is_some(),
     };
     let costs = catalog.devices().source().costs();
+    let bus_byte = known.and_then(|engine| engine.bus_byte());
+    let costs = bus_byte.map_or(costs, |bus_byte| costs.with_bus(bus_byte));
     if cost_model::choose(&work, &costs) == Choice::Cpu {
         return Ok(Some(Decision::cpu(why)));
     }

@@ -77,6 +77,18 @@ impl BuildColumns {
         }
     }
 
+    /// Whether minima or maxima are searched, as values or for their rows.
+    pub(crate) fn has_extremes(&self) -> bool {
+        self.aggregates.iter().any(|(function, _)| {
+            matches!(
+                function,
+                AggregateKind::Extreme(_)
+                    | AggregateKind::AtExtreme { .. }
+                    | AggregateKind::AtCrossing { .. }
+            )
+        })
+    }
+
     /// The first aggregate that an accumulator computes.
     pub(crate) fn accumulated(&self) -> Option<&AccumulatorCall> {
         self.calls.iter().flatten().next().map(AsRef::as_ref)

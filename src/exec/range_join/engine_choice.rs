@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::datatypes::Schema;
+use arrow::datatypes::{DataType, Schema};
 use datafusion::catalog::Session;
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
@@ -13,16 +13,20 @@ use crate::common::options::RmqOptions;
 use crate::common::ordered_type::key_bytes;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::common::statistics::expected_rows;
+use crate::exec::range_join::device_aggregates::{devices_answer, devices_sort};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::index::catalog::IndexCatalog;
 use crate::index::devices::Target;
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 
+/// Bytes of the narrowest keys.
+const MIN_KEY_BYTES: usize = 4;
+
 /// The engine choice of one join, made as soon as the number of build rows is known: at planning, or when they have been collected.
 #[derive(Debug, Clone)]
 pub(crate) struct RangeJoinEngine {
     catalog: Arc<IndexCatalog>,
-    /// Bytes of the widest value whose minimum or maximum is wanted; none if there is no such aggregate, and so no work for devices.
+    /// Bytes of the widest value that is aggregated; none if there is no work for devices.
     value_bytes: Option<usize>,
     /// Bytes of the range key.
     key_bytes: usize,
@@ -142,20 +146,26 @@ impl fmt::Display for RangeJoinEngine {
     }
 }
 
-/// Bytes of the widest value whose minimum or maximum is wanted.
+/// Bytes of the widest value that devices have work with; `None` if they have none.
 fn value_bytes(spec: &RangeJoinSpec<PhysicalExprRef>, schema: &Schema) -> Result<Option<usize>> {
-    let mut widest = None;
+    let comparisons = spec.bounds.iter().map(|(comparison, _)| *comparison);
+    let range_key = spec.key.data_type(schema)?;
+    let mut all_answered = devices_sort(&range_key, comparisons, spec.prevailing);
+    let (mut ordered, mut any) = (None, None);
     for aggregate in &spec.aggregates {
-        let ordered = match aggregate.function {
-            AggregateKind::Extreme(_) => aggregate.arguments.first(),
-            AggregateKind::AtExtreme { .. } | AggregateKind::AtCrossing { .. } => {
-                aggregate.arguments.get(1)
-            }
+        let types = aggregate.arguments.iter();
+        let types = types.map(|argument| argument.data_type(schema));
+        let types: Vec<DataType> = types.collect::<Result<_>>()?;
+        let function = aggregate.function;
+        let searched = match function {
+            AggregateKind::Extreme(_) => types.first(),
+            AggregateKind::AtExtreme { .. } | AggregateKind::AtCrossing { .. } => types.get(1),
             _ => None,
         };
-        if let Some(values) = ordered {
-            widest = widest.max(Some(key_bytes(&values.data_type(schema)?)));
-        }
+        ordered = ordered.max(searched.map(key_bytes));
+        any = any.max(Some(types.first().map_or(MIN_KEY_BYTES, key_bytes)));
+        all_answered &= devices_answer(function, &types);
     }
-    Ok(widest)
+    // Where the CPU sorts, only minima and maxima are left for devices.
+    Ok(ordered.or(any.filter(|_| all_answered)))
 }

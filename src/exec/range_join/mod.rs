@@ -6,6 +6,7 @@
 pub(crate) mod build;
 pub(crate) mod build_columns;
 pub(crate) mod data_size;
+pub(crate) mod device_aggregates;
 pub(crate) mod devices;
 pub(crate) mod engine_choice;
 pub(crate) mod exec;

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use super::batch_buffers::BatchBuffers;
+use super::bus;
 use super::driver::device::Device;
 use super::driver::module::Modules;
 use super::memory::device_memory::Budget;
@@ -18,6 +19,8 @@ pub struct Gpu {
     pub budget: Arc<Budget>,
     pub modules: Modules,
     pub pinned: Arc<PinnedPool>,
+    /// Nanoseconds per byte on the way to the device or back; none if that could not be measured.
+    pub bus_byte: Option<f64>,
     buffers: Mutex<BufferPool>,
     buffers_released: Condvar,
     in_flight: AtomicUsize,
@@ -34,17 +37,20 @@ struct BufferPool {
 }
 
 impl Gpu {
-    /// Opens a device. Its indexes take at most `limit` bytes, by default 90 % of the memory that is free now.
+    /// Opens a device and measures the bus to it. Its indexes take at most `limit` bytes, by default 90 % of the memory that is free now.
     ///
     /// # Errors
     /// Those of [`Device::open`] and [`Device::memory`].
     pub fn open(ordinal: usize, limit: Option<usize>) -> Result<Self, EngineError> {
         let device = Arc::new(Device::open(ordinal)?);
         let (free, _) = device.memory()?;
+        let pinned = Arc::new(PinnedPool::new(&device));
+        let bus_byte = bus::measure(&device, &pinned).ok();
         Ok(Self {
             budget: Arc::new(Budget::new(limit.unwrap_or(free / 10 * 9))),
             modules: Modules::new(&device),
-            pinned: Arc::new(PinnedPool::new(&device)),
+            pinned,
+            bus_byte,
             device,
             buffers: Mutex::default(),
             buffers_released: Condvar::new(),

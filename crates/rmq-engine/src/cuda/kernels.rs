@@ -40,3 +40,6 @@ pub const SORT: Module = module!("sort");
 
 /// Build sides of range joins, and queries of them.
 pub const RANGE_JOIN: Module = module!("range_join");
+
+/// Sums of ranges of floats.
+pub const FLOAT_SUMS: Module = module!("float_sums");

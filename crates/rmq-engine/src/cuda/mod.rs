@@ -15,6 +15,7 @@
 
 #[doc(hidden)]
 pub mod batch_buffers;
+mod bus;
 #[doc(hidden)]
 pub mod driver;
 #[doc(hidden)]
@@ -139,6 +140,15 @@ impl CudaEngine {
             .iter()
             .find(|gpu| gpu.device.ordinal() == ordinal)?;
         gpu.device.memory().ok().map(|(free, _)| free)
+    }
+
+    /// Returns the nanoseconds that a byte takes on the way to the device with the slowest bus or back, as measured when the devices were opened.
+    #[must_use]
+    pub fn bus_byte(&self) -> Option<f64> {
+        self.gpus
+            .iter()
+            .filter_map(|gpu| gpu.bus_byte)
+            .reduce(f64::max)
     }
 
     /// Returns a clone whose builds end in [`EngineError::Stopped`] soon after `stop` is set.

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 
 use rmq_engine::cuda::{CudaEngine, CudaOptions, Fault, devices};
 use rmq_engine::{
-    Column, ColumnChunks, Comparison, Encoding, Engine, EngineError, Extreme, RangeJoinAnswer,
-    RangeJoinColumn, RangeJoinInput, RangeJoinProbe, RangeRow, RowGroups,
+    Addends, Column, ColumnChunks, Comparison, Encoding, Engine, EngineError, Extreme,
+    RangeJoinAnswer, RangeJoinColumn, RangeJoinInput, RangeJoinProbe, RangeRow, RowGroups,
 };
 
 use crate::cuda::open;
@@ -175,6 +175,10 @@ fn what_does_not_fit_is_an_error() {
     assert!(matches!(wrong_id, Err(EngineError::Invalid(_))));
     let short = engine.build_range_join(&input(&ids[1..]), 1);
     assert!(matches!(short, Err(EngineError::Lengths { .. })));
+    let mut narrow_floats = input(&ids);
+    narrow_floats.columns[0].sums = Some(Addends::Floats);
+    let narrow_floats = engine.build_range_join(&narrow_floats, 1);
+    assert!(matches!(narrow_floats, Err(EngineError::Lengths { .. })));
     let mut mixed = input(&ids);
     let bits = || Arc::new((0..5_u32).collect::<Vec<_>>());
     mixed.keys = ColumnChunks::W32(vec![
@@ -197,11 +201,12 @@ fn what_does_not_fit_is_an_error() {
     let count = [RangeJoinAnswer::Count];
     assert!(index.answer(&probe(groups(), vec![]), &count).is_ok());
     let unbuilt = [RangeJoinAnswer::Sum { column: 0 }];
+    let error = [RangeJoinAnswer::SumError { column: 0 }];
     let row = [RangeJoinAnswer::Row {
         at: RangeRow::First,
     }];
     let missing = [RangeJoinAnswer::CountValid { column: 1 }];
-    for answers in [unbuilt, row, missing] {
+    for answers in [unbuilt, error, row, missing] {
         let result = index.answer(&probe(groups(), vec![]), &answers);
         assert!(matches!(result, Err(EngineError::Invalid(_))));
     }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use rmq_engine::cuda::CudaEngine;
 use rmq_engine::{
-    CandidateRanges, Column, ColumnChunks, Comparison, Encoding, Engine, EngineError, Extreme,
-    ExtremeIndex, IntegerKind, Key, OutputValues, RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex,
+    Addends, CandidateRanges, Column, ColumnChunks, Comparison, Encoding, Engine, EngineError,
+    Extreme, ExtremeIndex, Key, OutputValues, RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex,
     RangeJoinInput, RangeJoinOutput, RangeJoinProbe, RangeRow, RowGroups, Validity,
 };
 
+use crate::float_case::{exact_sum, random_floats};
 use crate::oracle::{DATA, Data, Width, keys};
 use rmq_testing::Random;
 
@@ -75,7 +76,7 @@ pub struct Values {
     keys: Vec<u128>,
     valid: Vec<bool>,
     /// As addends.
-    integers: Vec<u64>,
+    integers: Vec<u128>,
     spec: RangeJoinColumn,
 }
 
@@ -84,19 +85,35 @@ impl Values {
         let encoding = encodings::<K>()[random.below(3)];
         let keys = keys::<K>(DATA[random.below(DATA.len())], n, random);
         let bits: Vec<K> = keys.iter().map(|key| encoding.decode(*key)).collect();
+        let addends = [Addends::Signed, Addends::Unsigned][random.below(2)];
+        Self::of_bits(&bits, encoding, addends, random)
+    }
+
+    /// A column of floats, whose sums are sums of floats.
+    fn floats(n: usize, random: &mut Random) -> Self {
+        let bits: Vec<u64> = random_floats(n, random);
+        Self::of_bits(&bits, Encoding::float(), Addends::Floats, random)
+    }
+
+    fn of_bits<K: JoinWidth>(
+        bits: &[K],
+        encoding: Encoding<K>,
+        addends: Addends,
+        random: &mut Random,
+    ) -> Self {
+        let n = bits.len();
         let valid: Vec<bool> = match random.below(3) {
             0 => vec![],
             1 => (0..n).map(|_| random.below(2) == 0).collect(),
             _ => (0..n).map(|i| i / 40 % 3 == 0).collect(),
         };
-        let kind = [IntegerKind::Signed, IntegerKind::Unsigned][random.below(2)];
-        let signed = kind == IntegerKind::Signed && size_of::<K>() == 4;
+        let signed = addends == Addends::Signed && size_of::<K>() == 4;
         let integers = bits.iter().map(|bits| {
             let bits: u128 = (*bits).into();
             if signed {
-                i64::from(bits as u32 as i32) as u64
+                u128::from(i64::from(bits as u32 as i32) as u64)
             } else {
-                bits as u64
+                bits
             }
         });
         Self {
@@ -105,12 +122,12 @@ impl Values {
                 min: Some(ExtremeIndex::Rows),
                 max: Some(ExtremeIndex::Rows),
                 counts: true,
-                sums: Some(kind),
+                sums: Some(addends),
                 single_values: true,
-                ..RangeJoinColumn::new(chunks_of(&bits, &valid, encoding, random))
+                ..RangeJoinColumn::new(chunks_of(bits, &valid, encoding, random))
             },
             bits: bits.iter().map(|bits| (*bits).into()).collect(),
-            keys: keys.iter().map(|key| (*key).into()).collect(),
+            keys: bits.iter().map(|b| encoding.encode(*b).into()).collect(),
             valid,
         }
     }
@@ -196,6 +213,7 @@ impl<K: JoinWidth> Case<K> {
                 Values::new::<u32>(n, random),
                 Values::new::<u64>(n, random),
                 Values::new::<u128>(n, random),
+                Values::floats(n, random),
             ],
             starts: (0..=count).map(start).collect(),
             order,
@@ -366,7 +384,7 @@ impl<K: JoinWidth> Batch<K> {
 pub fn all_answers() -> Vec<RangeJoinAnswer> {
     let mut answers = vec![RangeJoinAnswer::Matched, RangeJoinAnswer::Count];
     let mut places = vec![RangeRow::First, RangeRow::Last, RangeRow::FirstOfLast];
-    for column in 0..3 {
+    for column in 0..4 {
         for extreme in [Extreme::Min, Extreme::Max] {
             answers.push(RangeJoinAnswer::Extreme { column, extreme });
             places.push(RangeRow::Extreme { column, extreme });
@@ -379,9 +397,10 @@ pub fn all_answers() -> Vec<RangeJoinAnswer> {
         answers.push(RangeJoinAnswer::CountValid { column });
         answers.push(RangeJoinAnswer::Sum { column });
     }
+    answers.push(RangeJoinAnswer::SumError { column: 3 });
     for at in places {
         answers.push(RangeJoinAnswer::Row { at });
-        answers.extend((0..3).map(|column| RangeJoinAnswer::Value { column, at }));
+        answers.extend((0..4).map(|column| RangeJoinAnswer::Value { column, at }));
     }
     answers
 }
@@ -428,8 +447,26 @@ pub fn expected<K: JoinWidth>(
         RangeJoinAnswer::Sum { column } => {
             let column = &values[column];
             let valid = rows.iter().filter(|row| column.is_valid(**row));
+            if column.spec.sums == Some(Addends::Floats) {
+                let sum = exact_sum(valid.map(|row| column.integers[*row as usize] as u64));
+                return sum.map(|[sum, _]| sum.into());
+            }
             let integers = valid.map(|row| column.integers[*row as usize]);
-            integers.reduce(u64::wrapping_add).map(u128::from)
+            let sum = integers.reduce(u128::wrapping_add);
+            let wide = column.spec.values.value_bytes() == 16;
+            sum.map(|sum| {
+                if wide {
+                    sum
+                } else {
+                    sum & u128::from(u64::MAX)
+                }
+            })
+        }
+        RangeJoinAnswer::SumError { column } => {
+            let column = &values[column];
+            let valid = rows.iter().filter(|row| column.is_valid(**row));
+            let sum = exact_sum(valid.map(|row| column.integers[*row as usize] as u64));
+            sum.map(|[_, error]| error.into())
         }
         RangeJoinAnswer::Extreme { column, extreme } => {
             let row = values[column].extreme(rows, extreme);

@@ -9,6 +9,8 @@ mod cuda_range_join;
 mod cuda_search;
 mod engine;
 #[cfg(feature = "cuda")]
+mod float_case;
+#[cfg(feature = "cuda")]
 mod join_case;
 mod key_search;
 mod oracle;

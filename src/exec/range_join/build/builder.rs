@@ -158,6 +158,8 @@ impl BuildSideBuilder {
         let rows = Arc::new(rows);
         let (columns, metrics) = (self.columns.clone(), self.metrics.clone());
         let (threads, shared) = (self.options.threads(), Arc::clone(&rows));
+        // What devices do of a build side that the CPU sorts.
+        let has_extremes = columns.has_extremes();
         let build = move |waiting: Waiting| {
             let built = DeviceJoin::build(&columns, &shared, &metrics, threads, &devices, &waiting);
             drop(shared);
@@ -167,7 +169,11 @@ impl BuildSideBuilder {
             }
             match built {
                 // Sorting on the CPU needs less memory of the host, or spills, and less of the devices.
-                Err(error) if is_out_of_memory(&error) || is_out_of_device_memory(&error) => {
+                Err(error)
+                    if is_out_of_memory(&error)
+                        || is_out_of_device_memory(&error)
+                            && (has_extremes || devices.allow_cpu_fallback()) =>
+                {
                     log::debug!("the CPU sorts a range join: {error}");
                     Ok(None)
                 }

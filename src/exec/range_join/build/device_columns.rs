@@ -2,32 +2,34 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayDataBuilder, ArrayRef, AsArray, make_array};
+use arrow::array::{Array, ArrayDataBuilder, ArrayRef, AsArray, UInt32Array, make_array};
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer};
 use arrow::datatypes::{DataType, UInt32Type};
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::common::ordered_type::{KeyLayout, key_layout};
+use crate::common::ordered_type::{KeyLayout, is_borrowed, key_layout};
 use crate::common::workers::Workers;
 use crate::exec::range_join::build::collect::CollectedRows;
 use crate::exec::range_join::build::column::ColumnNeeds;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::device_aggregates::addends;
 use crate::index::decoder::{Decoder, buffer};
-use crate::index::sort_keys::{Chunks, Encoded, KeyColumn};
+use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
 use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::values::Values;
 use crate::sorted::arrange::encode_chunks;
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::{
-    Column, ColumnChunks, Extreme, ExtremeIndex, IntegerKind, OutputValues, RangeJoinAnswer,
-    RangeJoinColumn, RangeJoinOutput, RangeRow,
+    Column, ColumnChunks, Extreme, ExtremeIndex, OutputValues, RangeJoinAnswer, RangeJoinColumn,
+    RangeJoinOutput, RangeRow,
 };
 
 /// How an array is made of a device's answers.
 #[derive(Debug)]
 pub(crate) enum AggregateResult {
-    /// 64-bit integers of this type, the answers themselves.
-    Integers(DataType),
+    /// Numbers of this type, the answers themselves.
+    Numbers(DataType),
     /// Keys.
     Keys(Decoder),
     /// Numbers of rows, of which these are the values in input order.
@@ -42,15 +44,18 @@ impl AggregateResult {
             None => NullBuffer::new_valid(rows),
         };
         match (self, output.values) {
-            (Self::Integers(data_type), OutputValues::W64(values)) => {
-                Ok(integers(data_type, buffer(values), valid)?)
+            (Self::Numbers(data_type), OutputValues::W64(values)) => {
+                numbers_of(data_type, buffer(values), valid)
+            }
+            (Self::Numbers(data_type), OutputValues::W128(values)) => {
+                numbers_of(data_type, buffer(values), valid)
             }
             (Self::Keys(decoder), OutputValues::W32(keys)) => decoder.decode_32(keys, valid),
             (Self::Keys(decoder), OutputValues::W64(keys)) => decoder.decode_64(keys, valid),
             (Self::Keys(decoder), OutputValues::W128(keys)) => decoder.decode_128(keys, valid),
             (Self::Rows(values), OutputValues::W32(numbers)) => {
-                let numbers = integers(&DataType::UInt32, buffer(numbers), valid)?;
-                let numbers = numbers.as_primitive::<UInt32Type>().iter();
+                let rows = numbers_of(&DataType::UInt32, buffer(numbers), valid)?;
+                let numbers = rows.as_primitive::<UInt32Type>().iter();
                 values.at(numbers.map(|number| number.map(i64::from)))
             }
             _ => internal_err!("a device returned values of another width"),
@@ -58,8 +63,8 @@ impl AggregateResult {
     }
 }
 
-/// 64- or 32-bit integers as an array of this type.
-fn integers(data_type: &DataType, values: Buffer, valid: NullBuffer) -> Result<ArrayRef> {
+/// Numbers of 32, 64 or 128 bits as an array of this type.
+fn numbers_of(data_type: &DataType, values: Buffer, valid: NullBuffer) -> Result<ArrayRef> {
     let data = ArrayDataBuilder::new(data_type.clone())
         .len(valid.len())
         .nulls(Some(valid))
@@ -68,12 +73,15 @@ fn integers(data_type: &DataType, values: Buffer, valid: NullBuffer) -> Result<A
     Ok(make_array(data))
 }
 
-/// Describes the value columns for devices.
+/// Describes the value columns for devices. What is copied for that is registered in `memory`.
 pub(crate) struct ColumnsBuilder<'a> {
     pub(crate) rows: &'a CollectedRows,
     pub(crate) needs: &'a BuildColumns,
     pub(crate) types: &'a [DataType],
     pub(crate) workers: Workers<'a>,
+    pub(crate) memory: &'a MemoryReservation,
+    /// Bytes of what makes arrays of answers, which stays when the devices have the columns.
+    pub(crate) kept_bytes: usize,
     /// The columns that devices need.
     pub(crate) columns: Vec<RangeJoinColumn>,
     /// For each value column the index among those of devices, and the decoder of its keys.
@@ -105,24 +113,57 @@ impl ColumnsBuilder<'_> {
             Some(index)
         };
         let (min, max) = (index(Extreme::Min), index(Extreme::Max));
-        if !(single_values || needs.has_counts() || min.is_some() || max.is_some()) {
+        let has_values = single_values || needs.has_sums() || min.is_some() || max.is_some();
+        if !has_values && !needs.has_counts() {
             self.on_devices.push(None);
             return Ok(());
         }
-        let encoded = encode_chunks(&self.chunks(column), data_type, self.workers)?;
+        let encoded = if has_values || is_borrowed(data_type) {
+            self.encode(&self.chunks(column), data_type)?
+        } else {
+            self.encode_nulls(&self.chunks(column))?
+        };
         let Some(decoder) = encoded.first().map(|encoded| encoded.decoder.clone()) else {
             return internal_err!("a value column without an array");
         };
+        self.kept_bytes += decoder.bytes();
         self.on_devices.push(Some((self.columns.len(), decoder)));
         self.columns.push(RangeJoinColumn {
             values: chunks_of_columns(encoded)?,
             min,
             max,
             counts: needs.has_counts(),
-            sums: needs.has_sums().then_some(IntegerKind::Signed),
+            sums: addends(data_type).filter(|_| needs.has_sums()),
             single_values,
         });
         Ok(())
+    }
+
+    /// The keys of a column: ranks among all its values, or its own chunks.
+    fn encode(&self, chunks: &Chunks, data_type: &DataType) -> Result<Vec<Encoded>> {
+        if is_borrowed(data_type) {
+            return encode_chunks(chunks, data_type, self.workers);
+        }
+        let peak = chunks.copy_bytes(data_type);
+        self.memory.try_grow(peak)?;
+        let encoded = encode_chunks(chunks, data_type, self.workers)?;
+        let kept = encoded.iter().map(|e| e.copied_bytes + e.decoder.bytes());
+        self.memory.shrink(peak.saturating_sub(kept.sum()));
+        Ok(encoded)
+    }
+
+    /// Keys of a column of which only the NULLs matter: all zero.
+    fn encode_nulls(&self, chunks: &Chunks) -> Result<Vec<Encoded>> {
+        self.memory.try_grow(chunks.rows() * size_of::<u32>())?;
+        let encoded = chunks.arrays.iter().map(|array| {
+            let zeros = UInt32Array::new(vec![0; array.len()].into(), array.logical_nulls());
+            let chunk = Chunks {
+                arrays: vec![Arc::new(zeros)],
+                owned_elsewhere: true,
+            };
+            encode(&chunk, &DataType::UInt32, Extreme::Min)
+        });
+        encoded.collect()
     }
 
     /// The index of a value column among those of devices, and the decoder of its keys.
@@ -133,12 +174,12 @@ impl ColumnsBuilder<'_> {
 
     /// What devices answer for an aggregate over these columns, and what makes an array of that.
     pub(crate) fn answer(
-        &self,
+        &mut self,
         function: AggregateKind,
         arguments: &[usize],
     ) -> Result<(RangeJoinAnswer, AggregateResult)> {
         let argument = |i: usize| arguments.get(i).copied().unwrap_or_default();
-        let count = || AggregateResult::Integers(DataType::Int64);
+        let count = || AggregateResult::Numbers(DataType::Int64);
         Ok(match function {
             AggregateKind::CountRows => (RangeJoinAnswer::Count, count()),
             AggregateKind::Count => {
@@ -148,8 +189,13 @@ impl ColumnsBuilder<'_> {
             AggregateKind::Sum => {
                 let (column, _) = self.on_devices(argument(0))?;
                 let data_type = self.needs.values(self.types)[argument(0)].clone();
-                let result = AggregateResult::Integers(data_type);
+                let result = AggregateResult::Numbers(data_type);
                 (RangeJoinAnswer::Sum { column }, result)
+            }
+            AggregateKind::SumLow => {
+                let (column, _) = self.on_devices(argument(0))?;
+                let result = AggregateResult::Numbers(DataType::Float64);
+                (RangeJoinAnswer::SumError { column }, result)
             }
             AggregateKind::Extreme(extreme) => {
                 let (column, decoder) = self.on_devices(argument(0))?;
@@ -171,16 +217,14 @@ impl ColumnsBuilder<'_> {
                 };
                 return self.value(argument(0), at);
             }
-            AggregateKind::SumLow
-            | AggregateKind::AtCrossing { .. }
-            | AggregateKind::Accumulate => {
+            AggregateKind::AtCrossing { .. } | AggregateKind::Accumulate => {
                 return internal_err!("devices do not compute {function:?}");
             }
         })
     }
 
     /// The value of a column at one row of each range.
-    fn value(&self, column: usize, at: RangeRow) -> Result<(RangeJoinAnswer, AggregateResult)> {
+    fn value(&mut self, column: usize, at: RangeRow) -> Result<(RangeJoinAnswer, AggregateResult)> {
         let data_type = &self.needs.values(self.types)[column];
         if has_values_as_keys(data_type) {
             let (column, decoder) = self.on_devices(column)?;
@@ -188,6 +232,9 @@ impl ColumnsBuilder<'_> {
             return Ok((answer, AggregateResult::Keys(decoder)));
         }
         let chunks = self.chunks(column);
+        let bytes = chunks.bytes();
+        self.memory.try_grow(bytes)?;
+        self.kept_bytes += bytes;
         let identity = RowPermutation::identity(self.rows.num_rows());
         let values = Values::of(&chunks.arrays, data_type, &identity, self.workers)?;
         let result = AggregateResult::Rows(Arc::new(values));

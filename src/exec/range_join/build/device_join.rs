@@ -3,8 +3,8 @@
 //! The CPU only numbers the groups of equal keys. Keys, group ids and values go up as they came; the device sorts and indexes them. A batch of
 //! probe rows goes up as group ids and bounds, and the aggregates come down: ranges of rows never leave the device.
 //!
-//! Aggregates that need the rows on the CPU (sums of floats) leave the build side to the CPU ([`DeviceJoin::supports`]); then devices only
-//! search its sorted keys and answer minima and maxima (`build::device_side`).
+//! Aggregates that devices lack leave the build side to the CPU ([`DeviceJoin::supports`]); then devices only search its sorted keys and answer
+//! minima and maxima (`build::device_side`).
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,7 +15,6 @@ use datafusion::common::{DataFusionError, Result, SharedResult, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
-use crate::common::ordered_type::{is_ranked, key_layout};
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build::collect::CollectedRows;
@@ -24,11 +23,11 @@ use crate::exec::range_join::build::device_columns::{AggregateResult, ColumnsBui
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::device_aggregates::{devices_answer, devices_sort};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::catalog::DeviceBytes;
 use crate::index::decoder::buffer;
-use crate::logical_plan::range_join::AggregateKind;
 use crate::sorted::bucket_sort::SortContext;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
@@ -85,34 +84,14 @@ impl DeviceJoin {
     /// Whether devices can answer all aggregates over columns of these types.
     pub(crate) fn supports(columns: &BuildColumns, types: &[DataType]) -> bool {
         let values = columns.values(types);
-        let lower_bounds = columns.comparisons.iter().filter(|c| c.is_lower()).count();
-        let aggregates = columns.aggregates.iter();
-        let mut supported = aggregates.map(|(function, arguments)| {
-            let argument = |i: usize| arguments.get(i).and_then(|column| values.get(*column));
-            match function {
-                AggregateKind::Count | AggregateKind::Extreme(_) => {
-                    argument(0).is_some_and(|of| key_layout(of).is_some() && !is_ranked(of))
-                }
-                AggregateKind::Sum => matches!(
-                    argument(0),
-                    Some(DataType::Int64 | DataType::UInt64 | DataType::Duration(_))
-                ),
-                AggregateKind::SumLow
-                | AggregateKind::AtCrossing { .. }
-                | AggregateKind::Accumulate => false,
-                AggregateKind::CountRows
-                | AggregateKind::First
-                | AggregateKind::Last
-                | AggregateKind::Rightmost => true,
-                AggregateKind::AtExtreme { .. } => {
-                    argument(1).is_some_and(|by| key_layout(by).is_some() && !is_ranked(by))
-                }
-            }
-        });
+        let comparisons = columns.comparisons.iter().copied();
+        let mut aggregates = columns.aggregates.iter();
         !columns.returns_rows
-            && !is_ranked(columns.range_key(types))
-            && supported.all(|supported| supported)
-            && (!columns.prevailing || lower_bounds == 1)
+            && devices_sort(columns.range_key(types), comparisons, columns.prevailing)
+            && aggregates.all(|(function, arguments)| {
+                let arguments = arguments.iter().filter_map(|i| values.get(*i).cloned());
+                devices_answer(*function, &arguments.collect::<Vec<_>>())
+            })
     }
 
     /// Sorts and indexes collected rows on devices. Returns the rows as they were if the devices leave that to the CPU.
@@ -133,6 +112,7 @@ impl DeviceJoin {
         let types: Vec<DataType> = types.collect();
         let rows_memory = rows.memory.new_empty();
         let groups_memory = rows.memory.new_empty();
+        let values_memory = rows.memory.new_empty();
         let context = SortContext {
             memory: &groups_memory,
             workers,
@@ -147,6 +127,8 @@ impl DeviceJoin {
             needs: columns,
             types: &types,
             workers,
+            memory: &values_memory,
+            kept_bytes: 0,
             columns: vec![],
             on_devices: vec![],
         };
@@ -167,6 +149,7 @@ impl DeviceJoin {
             ids: ids.iter().map(|ids| &ids[..]).collect(),
             count: grouped.groups.as_ref().map_or(1, Groups::len),
         });
+        let kept_bytes = builder.kept_bytes;
         let input = RangeJoinInput {
             keys: chunks_of_keys(grouped.keys)?,
             groups,
@@ -194,7 +177,9 @@ impl DeviceJoin {
         let has_ids = grouped.ids.is_some();
         drop(grouped.ids);
         drop(groups_memory);
-        rows_memory.try_resize(grouped.groups.as_ref().map_or(0, Groups::bytes))?;
+        drop(values_memory);
+        let groups_bytes = grouped.groups.as_ref().map_or(0, Groups::bytes);
+        rows_memory.try_resize(groups_bytes + kept_bytes)?;
         let total = rows.memory.size() + rows_memory.size();
         metrics.build_mem_used.set_max(total);
         Ok(Some(Self {

@@ -48,7 +48,8 @@ pub struct QueryKernels {
     pub search: Function,
     pub matched: Function,
     pub counts: Function,
-    pub sums: Function,
+    pub sums_64: Function,
+    pub sums_128: Function,
     pub take_row: Function,
     pub first_of_last: Function,
     pub first_ordered: Function,
@@ -175,7 +176,8 @@ fn build_keys<K: CudaKey>(
     };
     let gather = clock.lap();
 
-    let columns = gathered.into_iter().map(|column| column.build(&work));
+    let columns = gathered.into_iter();
+    let columns = columns.map(|column| column.build(&mut work));
     let columns = columns.collect::<Result<_, _>>()?;
     Ok(BuildReplica {
         keys: sorted_keys,
@@ -318,7 +320,8 @@ impl QueryKernels {
             search: find(&format!("join_search_{}", K::NAME))?,
             matched: find("join_matched")?,
             counts: find("join_counts")?,
-            sums: find("join_sums")?,
+            sums_64: find("join_sums_u64")?,
+            sums_128: find("join_sums_u128")?,
             take_row: find("join_take_u32")?,
             first_of_last: find(&format!("join_first_of_last_{}", K::NAME))?,
             first_ordered: find("join_first_ordered")?,

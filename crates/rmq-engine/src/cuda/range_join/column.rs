@@ -2,6 +2,7 @@
 
 use cudarc::driver::sys::CUdeviceptr;
 
+use super::float_sums::{FloatSums, GatheredFloats};
 use super::prefix_sums::PrefixSums;
 use super::work::Work;
 use crate::cuda::driver::module::Function;
@@ -13,9 +14,7 @@ use crate::cuda::rmq::build::{BuildKernels, allocate, fill_paddings};
 use crate::cuda::rmq::index::{KernelOutput, answer_kernel};
 use crate::cuda::rmq::layout::{DeviceIndex, Layout};
 use crate::cuda::rmq::shape::Shape;
-use crate::{
-    ColumnSize, Encoding, EngineError, Extreme, ExtremeIndex, IntegerKind, RangeJoinColumn,
-};
+use crate::{Addends, ColumnSize, Encoding, EngineError, Extreme, ExtremeIndex, RangeJoinColumn};
 
 /// A value column on a device.
 #[derive(Debug)]
@@ -27,12 +26,19 @@ pub struct DeviceColumn {
     valid: Option<DeviceMemory>,
     /// The number of set bits before each word of `valid`.
     valid_before: Option<DeviceMemory>,
-    /// The sum of the values before each row.
-    pub sums: Option<DeviceMemory>,
+    pub sums: Option<ColumnSums>,
     /// The values themselves.
     pub values: Option<DeviceMemory>,
     /// The kernel that takes single values.
     pub take: Function,
+}
+
+/// What sums of ranges are computed from.
+#[derive(Debug)]
+pub enum ColumnSums {
+    /// The sum of the integers before each row.
+    Integers(DeviceMemory),
+    Floats(Box<FloatSums>),
 }
 
 impl DeviceColumn {
@@ -53,10 +59,14 @@ impl DeviceColumn {
 
     /// Bytes of the device's memory.
     pub fn bytes(&self) -> usize {
-        let parts = [&self.valid, &self.valid_before, &self.sums, &self.values];
+        let parts = [&self.valid, &self.valid_before, &self.values];
         let indexes = [&self.min, &self.max].into_iter().flatten();
         let parts = parts.into_iter().flatten().map(DeviceMemory::bytes);
-        parts.sum::<usize>() + indexes.map(|one| one.memory.bytes()).sum::<usize>()
+        let sums = self.sums.as_ref().map_or(0, |sums| match sums {
+            ColumnSums::Integers(sums) => sums.bytes(),
+            ColumnSums::Floats(sums) => sums.bytes(),
+        });
+        parts.sum::<usize>() + sums + indexes.map(|one| one.memory.bytes()).sum::<usize>()
     }
 }
 
@@ -74,6 +84,11 @@ impl ExtremeReplica {
     pub fn kernel(&self, output: KernelOutput) -> Function {
         self.kernels[output as usize]
     }
+}
+
+/// The bytes of a sum of integers of this many bytes.
+pub fn sum_bytes(value_bytes: usize) -> usize {
+    value_bytes.max(size_of::<u64>())
 }
 
 /// A column as it came, on the device.
@@ -96,6 +111,7 @@ pub struct GatheredColumn {
     column: DeviceColumn,
     rows: u64,
     indexes: Vec<PendingIndex>,
+    floats: Option<GatheredFloats>,
 }
 
 #[derive(Debug)]
@@ -129,6 +145,7 @@ impl StagedColumn<'_> {
             take: work.kernel(RANGE_JOIN, &format!("join_take_{}", K::NAME))?,
         };
         let mut indexes = vec![];
+        let mut floats = None;
         // SAFETY: each piece of memory is new and as long as what is written to it; guaranteed by the caller.
         unsafe {
             let sums_or_counts = spec.counts || spec.sums.is_some();
@@ -151,11 +168,19 @@ impl StagedColumn<'_> {
                 self.gather_values::<K>(work, values.address())?;
                 column.values = Some(values);
             }
-            if let Some(kind) = spec.sums {
-                let sums = work.allocate::<u64>(self.rows + 1)?;
-                let (valid, _) = column.valid_addresses();
-                self.gather_addends::<K>(work, valid, kind, sums.address())?;
-                column.sums = Some(sums);
+            let (valid, _) = column.valid_addresses();
+            match spec.sums {
+                None => {}
+                Some(Addends::Floats) => {
+                    let (from, order, rows) = (self.values, self.order, self.rows);
+                    floats = Some(GatheredFloats::gather(work, from, order, valid, rows)?);
+                }
+                Some(addends) => {
+                    let bytes = sum_bytes(size_of::<K>()) as u64;
+                    let sums = work.allocate::<u8>((self.rows + 1) * bytes)?;
+                    self.gather_addends::<K>(work, valid, addends, sums.address())?;
+                    column.sums = Some(ColumnSums::Integers(sums));
+                }
             }
             for extreme in [Extreme::Min, Extreme::Max] {
                 let Some(kind) = spec.index_of(extreme) else {
@@ -174,6 +199,7 @@ impl StagedColumn<'_> {
             column,
             rows: self.rows,
             indexes,
+            floats,
         })
     }
 
@@ -203,10 +229,10 @@ impl StagedColumn<'_> {
         &self,
         work: &Work<'_>,
         valid: CUdeviceptr,
-        kind: IntegerKind,
+        addends: Addends,
         to: CUdeviceptr,
     ) -> Result<(), EngineError> {
-        let is_signed = u32::from(kind == IntegerKind::Signed);
+        let is_signed = u32::from(addends == Addends::Signed);
         let arguments = [
             argument(&self.values),
             argument(&self.order),
@@ -263,11 +289,11 @@ impl StagedColumn<'_> {
 }
 
 impl GatheredColumn {
-    /// Builds indexes and prefix sums, and waits for them.
+    /// Builds indexes and sums, and waits for them.
     ///
     /// # Errors
     /// [`EngineError::Stopped`], and those of the device.
-    pub fn build(self, work: &Work<'_>) -> Result<DeviceColumn, EngineError> {
+    pub fn build(mut self, work: &mut Work<'_>) -> Result<DeviceColumn, EngineError> {
         for pending in &self.indexes {
             let PendingIndex {
                 layout,
@@ -299,12 +325,19 @@ impl GatheredColumn {
             unsafe { sums.run(work, before.address(), len)? };
             scratch.push(sums);
         }
-        if let Some(values) = &self.column.sums {
+        if let Some(ColumnSums::Integers(values)) = &self.column.sums {
             let len = self.rows + 1;
-            let sums = PrefixSums::new::<u64>(work, len)?;
+            let sums = if sum_bytes(self.column.value_bytes) == 16 {
+                PrefixSums::new::<u128>(work, len)?
+            } else {
+                PrefixSums::new::<u64>(work, len)?
+            };
             // SAFETY: there are so many values.
             unsafe { sums.run(work, values.address(), len)? };
             scratch.push(sums);
+        }
+        if let Some(floats) = self.floats {
+            self.column.sums = Some(ColumnSums::Floats(Box::new(floats.build(work)?)));
         }
         work.finish_step()?;
         Ok(self.column)

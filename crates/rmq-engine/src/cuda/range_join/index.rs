@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::answer_plan::AnswerPlan;
 use super::batch::ProbeBatch;
 use super::build::{BuildReplica, build};
+use super::column::sum_bytes;
 use super::outputs::AnswerShape;
 use super::probe::answer;
 use crate::cuda::gpu::Gpu;
@@ -68,7 +69,8 @@ impl CudaRangeJoin {
         let (value_bytes, valid) = match answer {
             RangeJoinAnswer::Matched => (0, true),
             RangeJoinAnswer::Count | RangeJoinAnswer::CountValid { .. } => (8, false),
-            RangeJoinAnswer::Sum { .. } => (8, true),
+            RangeJoinAnswer::Sum { column } => (sum_bytes(bytes_of(column)), true),
+            RangeJoinAnswer::SumError { .. } => (8, true),
             RangeJoinAnswer::Extreme { column, .. } | RangeJoinAnswer::Value { column, .. } => {
                 (bytes_of(column), true)
             }

@@ -6,6 +6,7 @@ use cudarc::driver::sys::CUdeviceptr;
 
 use super::answer_plan::{AnswerPlan, ChunkLayout};
 use super::batch::ProbeBatch;
+use super::column::{ColumnSums, DeviceColumn, sum_bytes};
 use super::rows::{DeviceBound, DeviceSearch, MAX_BOUNDS};
 use crate::cuda::driver::module::Function;
 use crate::cuda::driver::stream::{Stream, argument};
@@ -248,20 +249,10 @@ impl Launch<'_> {
                         self.count(replica.columns[column].valid_addresses(), to)?;
                     }
                     RangeJoinAnswer::Sum { column } => {
-                        let column = &replica.columns[column];
-                        let sums = address(column.sums.as_ref());
-                        let (valid, valid_before) = column.valid_addresses();
-                        let arguments = [
-                            argument(&left),
-                            argument(&right),
-                            argument(&self.m),
-                            argument(&sums),
-                            argument(&valid),
-                            argument(&valid_before),
-                            argument(&to),
-                            argument(&to_valid),
-                        ];
-                        self.run(kernels.sums, arguments)?;
+                        self.sum(&replica.columns[column], false, (to, to_valid))?;
+                    }
+                    RangeJoinAnswer::SumError { column } => {
+                        self.sum(&replica.columns[column], true, (to, to_valid))?;
                     }
                     RangeJoinAnswer::Value { column, at } => {
                         let column = &replica.columns[column];
@@ -298,6 +289,63 @@ impl Launch<'_> {
         ];
         // SAFETY: arguments are those of `join_counts`; guaranteed by the caller.
         unsafe { self.run(self.plan.replica.kernels.counts, arguments) }
+    }
+
+    /// Sums ranges; `error` asks for the rounding errors of sums of floats.
+    unsafe fn sum(
+        &self,
+        column: &DeviceColumn,
+        error: bool,
+        (to, to_valid): (CUdeviceptr, CUdeviceptr),
+    ) -> Result<(), EngineError> {
+        let (left, right) = (
+            self.address(self.layout.left),
+            self.address(self.layout.right),
+        );
+        let (valid, valid_before) = column.valid_addresses();
+        // SAFETY: arguments are those of the kernels; guaranteed by the caller.
+        unsafe {
+            match &column.sums {
+                Some(ColumnSums::Integers(sums)) => {
+                    let sums = sums.address();
+                    let kernels = &self.plan.replica.kernels;
+                    let kernel = if sum_bytes(column.value_bytes) == 16 {
+                        kernels.sums_128
+                    } else {
+                        kernels.sums_64
+                    };
+                    let arguments = [
+                        argument(&left),
+                        argument(&right),
+                        argument(&self.m),
+                        argument(&sums),
+                        argument(&valid),
+                        argument(&valid_before),
+                        argument(&to),
+                        argument(&to_valid),
+                    ];
+                    self.run(kernel, arguments)
+                }
+                Some(ColumnSums::Floats(floats)) => {
+                    let (sums, error) = (floats.on_device(), u32::from(error));
+                    let arguments = [
+                        argument(&left),
+                        argument(&right),
+                        argument(&self.m),
+                        argument(&sums),
+                        argument(&valid),
+                        argument(&valid_before),
+                        argument(&error),
+                        argument(&to),
+                        argument(&to_valid),
+                    ];
+                    self.run(floats.kernel, arguments)
+                }
+                None => Err(EngineError::Invalid(
+                    "a sum was requested of a column without sums".to_owned(),
+                )),
+            }
+        }
     }
 
     unsafe fn take(

@@ -26,6 +26,10 @@ impl Summand for u64 {
     const NAME: &'static str = "u64";
 }
 
+impl Summand for u128 {
+    const NAME: &'static str = "u128";
+}
+
 /// The kernels for numbers of one width, and memory for the sums of tiles.
 #[derive(Debug)]
 pub struct PrefixSums {

@@ -1,5 +1,7 @@
 //! The bytes of device memory that a build side takes.
 
+use super::column::sum_bytes;
+use super::float_sums::float_sum_bytes;
 use super::group_ids::are_narrow;
 use super::prefix_sums::TILE as SCAN_TILE;
 use super::sort::{PASS_BITS, TILE};
@@ -7,7 +9,7 @@ use crate::cuda::batch_buffers::Offsets;
 use crate::cuda::rmq::layout::Layout;
 use crate::cuda::rmq::shape::Shape;
 use crate::range_join::each_width;
-use crate::{ColumnSize, Extreme, ExtremeIndex, RangeJoinColumn, RangeJoinInput};
+use crate::{Addends, ColumnSize, Extreme, ExtremeIndex, RangeJoinColumn, RangeJoinInput};
 
 /// Returns an upper bound of the bytes that a build takes at a time; `usize::MAX` if the input is too long.
 pub fn building_bytes(input: &RangeJoinInput<'_>, shape: Option<Shape>) -> usize {
@@ -35,8 +37,14 @@ pub fn building_bytes(input: &RangeJoinInput<'_>, shape: Option<Shape>) -> usize
     // Row numbers, and sums of prefix sums.
     let gathering = built
         .saturating_add(4 * rows)
-        .saturating_add(2 * scan_bytes(8 * (rows + 1)));
-    (staging.end + starts).saturating_add(sorting.max(gathering))
+        .saturating_add(2 * scan_bytes(16 * (rows + 1)));
+    // What came is freed before values that float sums can't contain are moved out; all of them may be such.
+    let floats = input.columns.iter();
+    let floats = floats.filter(|column| column.sums == Some(Addends::Floats));
+    let [plain, most] = float_sum_bytes(rows);
+    let summing = gathering.saturating_add(floats.count() * (most - plain));
+    let sorting = sorting.max(gathering).saturating_add(staging.end);
+    sorting.max(summing).saturating_add(starts)
 }
 
 /// The sums of tiles, of their tiles, and so on.
@@ -53,9 +61,11 @@ fn column_bytes(column: &RangeJoinColumn, rows: usize, shape: Option<Shape>) -> 
     if column.single_values {
         bytes += rows * column.values.value_bytes();
     }
-    if column.sums.is_some() {
-        bytes += 8 * (rows + 1);
-    }
+    bytes += match column.sums {
+        None => 0,
+        Some(Addends::Floats) => float_sum_bytes(rows)[0],
+        Some(_) => sum_bytes(column.values.value_bytes()) * (rows + 1),
+    };
     for extreme in [Extreme::Min, Extreme::Max] {
         let Some(kind) = column.index_of(extreme) else {
             continue;
