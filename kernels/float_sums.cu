@@ -2,7 +2,8 @@
 // accurate as if they were added exactly and rounded once.
 //
 // A sum is two floats: the rounded sum and its rounding error. Every 16 values in sorted order form a block, every 16 blocks one of the next
-// level, and the sum of a range is composed of whole blocks and of the values beside them, from left to right. Values that blocks can't
+// level. The sum of a range is composed of the values beside whole blocks, and at each level of two sums of consecutive blocks that are
+// within one block of the next level. Values that blocks can't
 // contain (NaN, infinities, values of which a few overflow) are outliers: they are moved to a column of their own and leave zeros.
 //
 // The additions are those of the CPU in the same order. The compiler must not contract them with products, which are written as `__dmul_rn`.
@@ -48,6 +49,8 @@ constexpr u32 WIDTH_BITS = 4, WIDTH = 1 << WIDTH_BITS;
 struct SumTree {
   const double* values;
   const Sum* blocks;  // of whole blocks of 16 values, then of 16 such blocks, and so on
+  const Sum* until;   // for each block: from the first block of the next level's block to this one
+  const Sum* since;   // for each block: from this one to the last of the next level's block
   u64 n;              // values
 };
 
@@ -65,20 +68,25 @@ __device__ __forceinline__ Sum load_sum(const Sum* p) {
   return {__longlong_as_double(i64(bits.x)), __longlong_as_double(i64(bits.y))};
 }
 
-__device__ __forceinline__ void add_blocks(Sum& sum, const Sum* level, u64 from, u64 to) {
-  for (u64 i = from; i < to; i++) add_sum(sum, load_sum(level + i));
-}
-
-// Sums each whole block of blocks.
-KERNEL(256) float_sum_blocks(const Sum* below, u64 blocks, Sum* to) {
-  u64 block = this_thread();
-  if (block >= blocks) return;
+// Sums the blocks of each block of the next level, also of the last one, which may not be whole: from its first one, and to its last one.
+KERNEL(256) float_sum_blocks(const Sum* blocks, u64 count, Sum* until, Sum* since, Sum* to) {
+  u64 first = this_thread() * WIDTH;
+  if (first >= count) return;
+  u64 end = min(first + WIDTH, count);
   Sum sum = {0, 0};
-  add_blocks(sum, below, block * WIDTH, (block + 1) * WIDTH);
-  to[block] = sum;
+  for (u64 i = first; i < end; i++) {
+    add_sum(sum, load_sum(blocks + i));
+    until[i] = sum;
+  }
+  if (end == first + WIDTH) to[first / WIDTH] = sum;
+  sum = {0, 0};
+  for (u64 i = end; i-- > first;) {
+    add_sum(sum, load_sum(blocks + i));
+    since[i] = sum;
+  }
 }
 
-// Sums the values `from` to `to`, from left to right.
+// Sums the values `from` to `to`.
 __device__ __forceinline__ Sum sum_of(const SumTree& tree, u64 from, u64 to) {
   Sum sum = {0, 0};
   u64 first = (from + WIDTH - 1) / WIDTH, end = to / WIDTH;
@@ -88,17 +96,25 @@ __device__ __forceinline__ Sum sum_of(const SumTree& tree, u64 from, u64 to) {
   }
   add_values(sum, tree.values, from, first * WIDTH);
   // Up to the level at which no whole block of the next one is left, then down again.
-  const Sum* level = tree.blocks;
+  u64 level = 0;  // its first block among those of all levels
   u32 shift = WIDTH_BITS;
   for (;;) {
-    u64 here = first, here_end = end;
-    first = (here + WIDTH - 1) / WIDTH;
-    end = here_end / WIDTH;
-    if (first >= end) {
-      add_blocks(sum, level, here, here_end);
+    u64 last = end - 1;
+    if (first / WIDTH == last / WIDTH) {
+      if (first % WIDTH == 0) add_sum(sum, load_sum(tree.until + level + last));
+      else if (end % WIDTH == 0 || end == tree.n >> shift) add_sum(sum, load_sum(tree.since + level + first));
+      else
+        for (u64 i = first; i < end; i++) add_sum(sum, load_sum(tree.blocks + level + i));
       break;
     }
-    add_blocks(sum, level, here, first * WIDTH);
+    if (first % WIDTH != 0) add_sum(sum, load_sum(tree.since + level + first));
+    u64 above = (first + WIDTH - 1) / WIDTH, above_end = end / WIDTH;
+    if (above >= above_end) {
+      if (end % WIDTH != 0) add_sum(sum, load_sum(tree.until + level + last));
+      break;
+    }
+    first = above;
+    end = above_end;
     level += tree.n >> shift;
     shift += WIDTH_BITS;
   }
@@ -106,7 +122,7 @@ __device__ __forceinline__ Sum sum_of(const SumTree& tree, u64 from, u64 to) {
     shift -= WIDTH_BITS;
     level -= tree.n >> shift;
     u64 here_end = to >> shift;
-    add_blocks(sum, level, here_end / WIDTH * WIDTH, here_end);
+    if (here_end % WIDTH != 0) add_sum(sum, load_sum(tree.until + level + here_end - 1));
   }
   add_values(sum, tree.values, to / WIDTH * WIDTH, to);
   return sum;

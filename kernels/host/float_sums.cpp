@@ -1,4 +1,4 @@
-// Tests sums of ranges of floats, bit by bit, against the CPU's way of adding: block sums in vectors, descended by recursion.
+// Tests sums of ranges of floats, bit by bit, against the CPU's way of adding: sums of blocks in vectors, descended by recursion.
 #include "../float_sums.cu"
 #include <algorithm>
 #include <cmath>
@@ -32,29 +32,52 @@ static void add(Pair& sum, Pair other) {
 
 struct Tree {
   std::vector<double> values;
-  std::vector<std::vector<Pair>> levels;
+  std::vector<Pair> blocks;
+  struct Level {
+    std::vector<Pair> until, since;
+  };
+  std::vector<Level> levels;
 
   explicit Tree(std::vector<double> all) : values(std::move(all)) {
-    std::vector<Pair> level(values.size() / 16);
-    for (u64 i = 0; i < level.size(); i++) add_all(level[i], values, i * 16, i * 16 + 16);
-    while (!level.empty()) {
-      std::vector<Pair> above(level.size() / 16);
-      for (u64 i = 0; i < above.size() * 16; i++) add(above[i / 16], level[i]);
+    blocks.resize(values.size() / 16);
+    for (u64 i = 0; i < blocks.size(); i++) add_all(blocks[i], values, i * 16, i * 16 + 16);
+    std::vector<Pair> below = blocks;
+    while (below.size() > 1) {
+      Level level = {below, below};
+      std::vector<Pair> above;
+      for (u64 first = 0; first < below.size(); first += 16) {
+        u64 end = std::min<u64>(first + 16, below.size());
+        Pair sum, back;
+        for (u64 i = first; i < end; i++) {
+          add(sum, below[i]);
+          level.until[i] = sum;
+        }
+        for (u64 i = end; i-- > first;) {
+          add(back, below[i]);
+          level.since[i] = back;
+        }
+        if (end == first + 16) above.push_back(sum);
+      }
       levels.push_back(std::move(level));
-      level = std::move(above);
+      below = std::move(above);
     }
   }
 
-  void add_blocks(u64 level, u64 from, u64 to, Pair& sum) const {
-    if (level == levels.size()) return;
-    auto each = [&](u64 first, u64 end) {
-      for (u64 i = first; i < end; i++) add(sum, levels[level][i]);
-    };
+  Pair block(u64 level, u64 i) const { return level == 0 ? blocks[i] : levels[level - 1].until[i * 16 + 15]; }
+
+  void add_blocks(u64 number, u64 from, u64 to, Pair& sum) const {
+    if (number == levels.size()) return add(sum, block(number, from));
+    const Level& level = levels[number];
+    if (from / 16 == (to - 1) / 16) {
+      if (from % 16 == 0) return add(sum, level.until[to - 1]);
+      if (to % 16 == 0 || to == level.since.size()) return add(sum, level.since[from]);
+      for (u64 i = from; i < to; i++) add(sum, block(number, i));
+      return;
+    }
     u64 first = (from + 15) / 16, end = to / 16;
-    if (first >= end) return each(from, to);
-    each(from, first * 16);
-    add_blocks(level + 1, first, end, sum);
-    each(end * 16, to);
+    if (from % 16) add(sum, level.since[from]);
+    if (first < end) add_blocks(number + 1, first, end, sum);
+    if (to % 16) add(sum, level.until[to - 1]);
   }
 
   Pair sum(u64 from, u64 to) const {
@@ -124,22 +147,30 @@ static double random_float(Random& random, u64 kind) {
 }
 
 // The sums of blocks, as the engine launches them.
-static Buffer<Sum> blocks_of(const double* values, u64 n, unsigned seed) {
-  u64 all = 0;
-  for (u64 level = n >> WIDTH_BITS; level > 0; level >>= WIDTH_BITS) all += level;
-  Buffer<Sum> blocks(all);
-  Sum* to = blocks.data();
-  const Sum* below = nullptr;
-  for (u64 count = n >> WIDTH_BITS; count > 0; count >>= WIDTH_BITS) {
-    emulate::launch(blocks_for(count), 256, seed, [&] {
-      if (below) float_sum_blocks(below, count, to);
-      else float_sum_values(values, count, to);
-    });
-    below = to;
-    to += count;
+struct Blocks {
+  Buffer<Sum> blocks, until, since;
+  SumTree tree;
+
+  Blocks(const double* values, u64 n, unsigned seed) : blocks(count_of(n)), until(count_of(n)), since(count_of(n)) {
+    u64 level = 0, count = n >> WIDTH_BITS;
+    emulate::launch(blocks_for(count), 256, seed, [&] { float_sum_values(values, count, blocks.data()); });
+    while (count > 0) {
+      Sum* here = blocks.data() + level;
+      emulate::launch(blocks_for((count + 15) / 16), 256, seed, [&] {
+        float_sum_blocks(here, count, until.data() + level, since.data() + level, here + count);
+      });
+      level += count;
+      count >>= WIDTH_BITS;
+    }
+    tree = {values, blocks.data(), until.data(), since.data(), n};
   }
-  return blocks;
-}
+
+  static u64 count_of(u64 n) {
+    u64 all = 0;
+    for (u64 level = n >> WIDTH_BITS; level > 0; level >>= WIDTH_BITS) all += level;
+    return all;
+  }
+};
 
 static Buffer<u32> before_words(Buffer<u32>& bits, u64 words, unsigned seed) {
   Buffer<u32> before(words + 1);
@@ -202,9 +233,9 @@ static void test(Random& random) {
   }
   for (u64 i = 0; i < n; i++) expect(emulate::to_bits(plain[i]) == emulate::to_bits(want.plain.values[i]), "value", i);
   for (u64 i = 0; i < count; i++) expect(emulate::to_bits(huge[i]) == emulate::to_bits(want.huge.values[i]), "huge value", i);
-  Buffer<Sum> blocks = blocks_of(plain.data(), n, seed), huge_blocks = blocks_of(huge.data(), count, seed);
-  sums.plain = {plain.data(), blocks.data(), n};
-  sums.huge = {huge.data(), huge_blocks.data(), count};
+  Blocks blocks(plain.data(), n, seed), huge_blocks(huge.data(), count, seed);
+  sums.plain = blocks.tree;
+  sums.huge = huge_blocks.tree;
 
   u32 m = u32(random.between(1, 300));
   Buffer<u32> left(m), right(m), sum_valid((m + 31) / 32), error_valid((m + 31) / 32);

@@ -1,4 +1,4 @@
-//! A tree of block sums, which adds up any range of a column in O(log n) additions.
+//! A tree of block sums, which adds up any range of a column in a few additions per level.
 
 use arrow::buffer::ScalarBuffer;
 use datafusion::common::Result;
@@ -6,15 +6,26 @@ use datafusion::common::Result;
 use crate::common::workers::{STEP, Workers};
 use crate::range_agg::double_double::DoubleDouble;
 
-/// How many values, or blocks, form one block of the next level.
+/// How many values form a block, and how many blocks one of the next level.
 const WIDTH: usize = 16;
 
 /// Values without outliers, and the sums of their blocks.
 #[derive(Debug)]
 pub(crate) struct SumTree {
     values: ScalarBuffer<f64>,
-    /// Bottom up: the sums of whole blocks of [`WIDTH`] values, of [`WIDTH`] such blocks, and so on.
-    levels: Vec<Vec<DoubleDouble>>,
+    /// The sum of each whole block of [`WIDTH`] values.
+    blocks: Vec<DoubleDouble>,
+    /// Bottom up: the sums of `blocks`, then of the whole blocks of [`WIDTH`] of these, and so on.
+    levels: Vec<Level>,
+}
+
+/// Sums of consecutive blocks of a level that are within one block of the next level, so that a range needs two of them.
+#[derive(Debug)]
+struct Level {
+    /// The sum from the first block of the next level's block to this one.
+    until: Vec<DoubleDouble>,
+    /// The sum from this block to the last of the next level's block.
+    since: Vec<DoubleDouble>,
 }
 
 impl SumTree {
@@ -23,31 +34,36 @@ impl SumTree {
     /// # Errors
     /// If the query is cancelled.
     pub(crate) fn new(values: ScalarBuffer<f64>, workers: Workers) -> Result<Self> {
+        let mut blocks = vec![DoubleDouble::default(); values.len() / WIDTH];
+        let steps = values.chunks(WIDTH * STEP).zip(blocks.chunks_mut(STEP));
+        let sum_blocks = |(values, sums): (&[f64], &mut [DoubleDouble])| {
+            for (sum, block) in sums.iter_mut().zip(values.chunks_exact(WIDTH)) {
+                sum.add_all(block);
+            }
+            Ok(())
+        };
+        workers.map(steps.collect(), sum_blocks)?;
         let mut levels = vec![];
-        let mut level = sum_blocks(&values, workers, |values| {
-            let mut sum = DoubleDouble::default();
-            sum.add_all(values);
-            sum
-        })?;
-        while !level.is_empty() {
-            let above = sum_blocks(&level, workers, |blocks| {
-                let mut sum = DoubleDouble::default();
-                for block in blocks {
-                    sum.add(*block);
-                }
-                sum
-            })?;
-            levels.push(std::mem::replace(&mut level, above));
+        let mut above = blocks.clone();
+        while above.len() > 1 {
+            let level = Level::new(&above, workers)?;
+            above = level.whole_blocks().collect();
+            levels.push(level);
         }
-        Ok(Self { values, levels })
+        Ok(Self {
+            values,
+            blocks,
+            levels,
+        })
     }
 
-    /// Estimates the bytes of the levels over this many values, the values not included.
+    /// Estimates the bytes of the sums of this many values at the peak, the values not included.
     pub(crate) fn estimate(values: usize) -> usize {
-        values / (WIDTH - 1) * size_of::<DoubleDouble>()
+        // The blocks once more, of which the first level is computed; each level is a sixteenth of the one below.
+        4 * values / (WIDTH - 1) * size_of::<DoubleDouble>()
     }
 
-    /// Sums the values of the positions `from..to`, from left to right: where adding one by one is exact, so is this.
+    /// Sums the values of the positions `from..to`: where adding one by one is exact, so is this.
     pub(crate) fn sum(&self, from: usize, to: usize) -> DoubleDouble {
         let mut sum = DoubleDouble::default();
         let (first, end) = (from.div_ceil(WIDTH), to / WIDTH);
@@ -56,45 +72,82 @@ impl SumTree {
             return sum;
         }
         sum.add_all(&self.values[from..first * WIDTH]);
-        add_blocks(&self.levels, first, end, &mut sum);
+        self.add_blocks(0, first, end, &mut sum);
         sum.add_all(&self.values[end * WIDTH..to]);
         sum
     }
+
+    /// Adds the blocks `from..to`, at least one, of a level.
+    fn add_blocks(&self, number: usize, from: usize, to: usize, sum: &mut DoubleDouble) {
+        let last = to - 1;
+        let Some(level) = self.levels.get(number) else {
+            // A level of one block.
+            return sum.add(self.block(number, from));
+        };
+        if from / WIDTH == last / WIDTH {
+            if from.is_multiple_of(WIDTH) {
+                return sum.add(level.until[last]);
+            }
+            if to.is_multiple_of(WIDTH) || to == level.since.len() {
+                return sum.add(level.since[from]);
+            }
+            for block in from..to {
+                sum.add(self.block(number, block));
+            }
+            return;
+        }
+        let (first, end) = (from.div_ceil(WIDTH), to / WIDTH);
+        if !from.is_multiple_of(WIDTH) {
+            sum.add(level.since[from]);
+        }
+        if first < end {
+            self.add_blocks(number + 1, first, end, sum);
+        }
+        if !to.is_multiple_of(WIDTH) {
+            sum.add(level.until[last]);
+        }
+    }
+
+    /// The sum of one block of a level.
+    fn block(&self, number: usize, block: usize) -> DoubleDouble {
+        match number.checked_sub(1) {
+            None => self.blocks[block],
+            Some(below) => self.levels[below].until[(block + 1) * WIDTH - 1],
+        }
+    }
 }
 
-/// Sums each whole block.
-fn sum_blocks<T: Sync>(
-    items: &[T],
-    workers: Workers,
-    sum: impl Fn(&[T]) -> DoubleDouble + Sync,
-) -> Result<Vec<DoubleDouble>> {
-    let mut sums = vec![DoubleDouble::default(); items.len() / WIDTH];
-    let steps = items.chunks(WIDTH * STEP).zip(sums.chunks_mut(STEP));
-    workers.map(
-        steps.collect(),
-        |(items, sums): (&[T], &mut [DoubleDouble])| {
-            for (to, block) in sums.iter_mut().zip(items.chunks_exact(WIDTH)) {
-                *to = sum(block);
+impl Level {
+    /// Sums consecutive blocks.
+    fn new(blocks: &[DoubleDouble], workers: Workers) -> Result<Self> {
+        let mut level = Self {
+            until: vec![DoubleDouble::default(); blocks.len()],
+            since: vec![DoubleDouble::default(); blocks.len()],
+        };
+        let sums = level.until.chunks_mut(STEP).zip(level.since.chunks_mut(STEP));
+        let steps = blocks.chunks(STEP).zip(sums);
+        type Step<'a> = (&'a [DoubleDouble], (&'a mut [DoubleDouble], &'a mut [DoubleDouble]));
+        workers.map(steps.collect(), |(blocks, (until, since)): Step| {
+            let sums = until.chunks_mut(WIDTH).zip(since.chunks_mut(WIDTH));
+            for (blocks, (until, since)) in blocks.chunks(WIDTH).zip(sums) {
+                let mut sum = DoubleDouble::default();
+                for (until, block) in until.iter_mut().zip(blocks) {
+                    sum.add(*block);
+                    *until = sum;
+                }
+                let mut sum = DoubleDouble::default();
+                for (since, block) in since.iter_mut().zip(blocks).rev() {
+                    sum.add(*block);
+                    *since = sum;
+                }
             }
             Ok(())
-        },
-    )?;
-    Ok(sums)
-}
-
-/// Adds the blocks `from..to` of the lowest of these levels.
-fn add_blocks(levels: &[Vec<DoubleDouble>], from: usize, to: usize, sum: &mut DoubleDouble) {
-    let Some((level, above)) = levels.split_first() else {
-        return;
-    };
-    let add = |sum: &mut DoubleDouble, from: usize, to: usize| {
-        level[from..to].iter().for_each(|block| sum.add(*block));
-    };
-    let (first, end) = (from.div_ceil(WIDTH), to / WIDTH);
-    if first >= end {
-        return add(sum, from, to);
+        })?;
+        Ok(level)
     }
-    add(sum, from, first * WIDTH);
-    add_blocks(above, first, end, sum);
-    add(sum, end * WIDTH, to);
+
+    /// The sums of the whole blocks of the next level.
+    fn whole_blocks(&self) -> impl Iterator<Item = DoubleDouble> {
+        self.until.chunks_exact(WIDTH).map(|of_block| of_block[WIDTH - 1])
+    }
 }

@@ -43,6 +43,8 @@ pub struct DeviceFloatSums {
 struct DeviceSumTree {
     values: CUdeviceptr,
     blocks: CUdeviceptr,
+    until: CUdeviceptr,
+    since: CUdeviceptr,
     n: u64,
 }
 
@@ -50,7 +52,8 @@ struct DeviceSumTree {
 #[derive(Debug)]
 struct SumTree {
     values: DeviceMemory,
-    blocks: DeviceMemory,
+    /// The arrays `blocks`, `until` and `since` of `SumTree` in `kernels/float_sums.cu`, one after another.
+    sums: DeviceMemory,
     n: u64,
 }
 
@@ -104,7 +107,7 @@ impl FloatSums {
 /// The most bytes that the sums of `rows` values take, without outliers and with as many as there are values.
 pub fn float_sum_bytes(rows: usize) -> [usize; 2] {
     let bitmap = rows.div_ceil(32) * 4;
-    let tree = rows * 8 + num_blocks(rows as u64) as usize * SUM_BYTES as usize;
+    let tree = rows * 8 + 3 * num_blocks(rows as u64) as usize * SUM_BYTES as usize;
     // The counts of outliers are allocated to find that there are none.
     let plain = tree + 2 * bitmap + 4;
     [plain, plain + tree + 3 * 4 * (rows + 1)]
@@ -246,31 +249,48 @@ impl Outliers {
 impl SumTree {
     /// Enqueues the sums of blocks of `n` values, which are written by work that is enqueued already.
     fn new(work: &Work<'_>, values: DeviceMemory, n: u64) -> Result<Self, EngineError> {
-        let blocks = work.allocate::<[f64; 2]>(num_blocks(n))?;
-        let mut kernel = work.kernel(FLOAT_SUMS, "float_sum_values")?;
-        let (mut from, mut to) = (values.address(), blocks.address());
+        let array = num_blocks(n) * SUM_BYTES;
+        let sums = work.allocate::<[f64; 2]>(3 * num_blocks(n))?;
+        let sum_values = work.kernel(FLOAT_SUMS, "float_sum_values")?;
+        let sum_blocks = work.kernel(FLOAT_SUMS, "float_sum_blocks")?;
+        let (from, mut blocks) = (values.address(), sums.address());
         let mut count = n >> WIDTH_BITS;
+        if count > 0 {
+            let arguments = [argument(&from), argument(&count), argument(&blocks)];
+            // SAFETY: arguments are those of `float_sum_values`; there are 16 values for each block, and room for all blocks.
+            unsafe { work.launch(sum_values, count, arguments)? };
+        }
         while count > 0 {
-            let arguments = [argument(&from), argument(&count), argument(&to)];
-            // SAFETY: arguments are those of both kernels; there are 16 values, or blocks, for each block, and room for all blocks.
-            unsafe { work.launch(kernel, count, arguments)? };
-            kernel = work.kernel(FLOAT_SUMS, "float_sum_blocks")?;
-            from = to;
-            to += count * SUM_BYTES;
+            let (until, since) = (blocks + array, blocks + 2 * array);
+            let above = blocks + count * SUM_BYTES;
+            let arguments = [
+                argument(&blocks),
+                argument(&count),
+                argument(&until),
+                argument(&since),
+                argument(&above),
+            ];
+            // SAFETY: arguments are those of `float_sum_blocks`; each array has room for the blocks of all levels, and `above` for those of the
+            // next one.
+            unsafe { work.launch(sum_blocks, count.div_ceil(1 << WIDTH_BITS), arguments)? };
+            blocks = above;
             count >>= WIDTH_BITS;
         }
-        Ok(Self { values, blocks, n })
+        Ok(Self { values, sums, n })
     }
 
     fn on_device(&self) -> DeviceSumTree {
+        let (blocks, array) = (self.sums.address(), num_blocks(self.n) * SUM_BYTES);
         DeviceSumTree {
             values: self.values.address(),
-            blocks: self.blocks.address(),
+            blocks,
+            until: blocks + array,
+            since: blocks + 2 * array,
             n: self.n,
         }
     }
 
     fn bytes(&self) -> usize {
-        self.values.bytes() + self.blocks.bytes()
+        self.values.bytes() + self.sums.bytes()
     }
 }
