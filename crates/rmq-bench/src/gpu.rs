@@ -129,7 +129,7 @@ fn on_column(
 }
 
 /// Makes a column on the host and copies it, part by part.
-fn fill<K: IndexableKey>(
+pub fn fill<K: IndexableKey>(
     lab: &Lab,
     column: &DeviceColumn,
     data: Data,

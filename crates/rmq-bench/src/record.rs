@@ -65,6 +65,8 @@ pub enum Section {
     Crossover,
     /// Succinct indexes on the CPU beside our engine, by number of threads.
     Succinct,
+    /// Variants of our search.
+    Variants,
 }
 
 impl Section {
@@ -78,6 +80,7 @@ impl Section {
             Self::Trip => "trip",
             Self::Crossover => "crossover",
             Self::Succinct => "succinct",
+            Self::Variants => "variants",
         }
     }
 }

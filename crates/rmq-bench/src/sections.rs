@@ -8,7 +8,7 @@ use rmq_engine::cuda::{CudaEngine, CudaOptions};
 use crate::args::{Args, EngineKind, Measure};
 use crate::lab::device::Lab;
 use crate::run::Run;
-use crate::{cpu, crossover, gpu, join, kernels, key_search, model, succinct, trip};
+use crate::{cpu, crossover, gpu, join, kernels, key_search, model, succinct, trip, variants};
 
 /// Measures all sections that `args` name.
 pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
@@ -27,6 +27,9 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
     if lab.is_some() {
         run.progress.expect(kernels::steps(&run.args));
     }
+    if lab.is_some() && run.args.measures(Measure::Variants) {
+        run.progress.expect(variants::steps(&run.args));
+    }
     if lab.is_some() && run.args.measures(Measure::Reads) {
         run.progress.expect(model::GROUP_STEPS);
     }
@@ -41,6 +44,9 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
             model::measure_groups(&mut run, lab)?;
         }
         gpu::measure(&mut run, lab)?;
+        if run.args.measures(Measure::Variants) {
+            variants::measure(&mut run, lab)?;
+        }
     }
     if run.args.measures(Measure::Keys) {
         let cuda = open_cuda(&run.args);

@@ -16,3 +16,4 @@ pub mod paper;
 pub mod paper_index;
 #[cfg(test)]
 mod tests;
+pub mod variants;

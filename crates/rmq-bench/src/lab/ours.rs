@@ -73,6 +73,7 @@ impl Lab {
             key_bytes: column.key_bytes,
             wide_positions,
             threads: 1,
+            queries: 1,
             combines_in_answers: false,
         })
     }

@@ -1,0 +1,231 @@
+//! Variants of our search on the GPU: one table of all on a list of cases, beside today's search, VL and the model.
+
+use rmq_engine::EngineError;
+use rmq_engine::cuda::rmq::index::KernelOutput;
+
+use rmq_bench::data::Data;
+use rmq_bench::table::{Table, power_of_two, three_digits};
+use rmq_bench::workload::Workload;
+
+use crate::args::{Args, ResultKind, Width};
+use crate::gpu;
+use crate::lab::access::HostIndex;
+use crate::lab::costs::UnitCosts;
+use crate::lab::device::{DeviceAnswers, DeviceColumn, Lab};
+use crate::lab::kernel::KernelUnderTest;
+use crate::lab::paper::{BEST_VECTOR, PaperKernel};
+use crate::lab::variants::VARIANTS;
+use crate::model::costs_table;
+use crate::record::{Case, Record, Section, Setting};
+use crate::run::Run;
+
+/// The most entries of VL's highest level: the paper's.
+const CUTOFF: u64 = 32;
+
+/// The longest column of ascending values, as a power of two: it is made on the host.
+const LONGEST_INCREASING: u32 = 30;
+
+/// The column whose ranges are also measured in the order of their left bounds: sorting them takes seconds.
+const ASCENDING: u32 = 28;
+
+/// Columns, as pairs of data and the length as a power of two.
+fn columns(args: &Args) -> Vec<(Data, u32)> {
+    let uniform = args.n.iter().map(|n| (Data::Uniform, *n));
+    let increasing = args.n.iter().filter(|n| **n <= LONGEST_INCREASING);
+    uniform
+        .chain(increasing.map(|n| (Data::Increasing, *n)))
+        .collect()
+}
+
+/// Lengths of ranges that are measured on a column.
+fn workloads(data: Data, n: u32, result: ResultKind) -> Vec<Workload> {
+    let mut workloads = vec![Workload::Mixed, Workload::Small];
+    if data == Data::Uniform && result == ResultKind::Value {
+        workloads.extend([Workload::Medium, Workload::Large]);
+        if n == ASCENDING {
+            workloads.push(Workload::Ascending);
+        }
+    }
+    workloads
+}
+
+/// Returns the number of steps.
+pub fn steps(args: &Args) -> usize {
+    columns(args).len()
+}
+
+/// A column and the memory for answers.
+struct Bench<'a> {
+    run: &'a mut Run,
+    lab: &'a Lab,
+    costs: &'a UnitCosts,
+    column: DeviceColumn,
+    data: Data,
+    n: u32,
+    reference: DeviceAnswers,
+    answers: DeviceAnswers,
+}
+
+/// Measures all variants on all cases.
+///
+/// # Errors
+/// Those of the driver. A column that does not fit the device is skipped.
+pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
+    run.progress.now("GPU: what reads cost");
+    let costs = lab.unit_costs(run.args.rounds)?;
+    run.tables.push(costs_table(&costs));
+    let header = ["", "model", "near", "VL", "today"].map(str::to_owned);
+    let names = VARIANTS.map(|variant| variant.name.replace('_', " "));
+    let header = header
+        .into_iter()
+        .chain(names)
+        .chain(["today / best".to_owned()]);
+    let mut table = Table::new("Variants of our search, ns a query", header);
+    for (data, n) in columns(&run.args) {
+        run.progress
+            .now(&format!("GPU: variants on 2^{n} {} values", data.name()));
+        match on_column(run, lab, &costs, data, n, &mut table) {
+            Err(EngineError::DeviceMemory { .. }) => run.progress.say(&format!(
+                "not measured further, the GPU's memory is too small: 2^{n} {} values",
+                data.name()
+            )),
+            other => other?,
+        }
+        run.progress.done();
+    }
+    run.tables.push(table);
+    Ok(())
+}
+
+fn on_column(
+    run: &mut Run,
+    lab: &Lab,
+    costs: &UnitCosts,
+    data: Data,
+    n: u32,
+    table: &mut Table,
+) -> Result<(), EngineError> {
+    let column = lab.column(1 << n, 4)?;
+    if data == Data::Uniform {
+        lab.fill_uniform(&column)?;
+    } else {
+        gpu::fill::<u32>(lab, &column, data, n)?;
+    }
+    let count = 1 << run.args.batch;
+    let mut bench = Bench {
+        lab,
+        costs,
+        column,
+        data,
+        n,
+        reference: lab.answers(count)?,
+        answers: lab.answers(count)?,
+        run,
+    };
+    bench.measure(ResultKind::Value, table)?;
+    bench.measure(ResultKind::Position, table)
+}
+
+impl Bench<'_> {
+    fn measure(&mut self, result: ResultKind, table: &mut Table) -> Result<(), EngineError> {
+        let (lab, rounds, count) = (self.lab, self.run.args.rounds, 1 << self.run.args.batch);
+        let output = KernelOutput::from(result);
+        let today = lab.ours(&self.column, output, rounds)?;
+        let vector = PaperKernel::Vector {
+            chunk: BEST_VECTOR,
+            heat_map: false,
+        };
+        let vector = lab.paper(&self.column, vector, output, CUTOFF, rounds)?;
+        // The model counts reads of an index without positions.
+        let mut index = (result == ResultKind::Value)
+            .then(|| lab.host_index(&self.column, &today))
+            .transpose()?;
+        for workload in workloads(self.data, self.n, result) {
+            let case = Case::new(Width::U32, self.data, result, workload, self.n);
+            let bounds = lab.bounds(workload.into(), &self.column, count)?;
+            if workload == Workload::Ascending {
+                lab.sort(&bounds, &self.column)?;
+            }
+            let mut cells = Vec::new();
+            for near in [false, true] {
+                // Ranges in order find in the caches what those before them read.
+                let index = index
+                    .as_mut()
+                    .filter(|_| workload != Workload::Ascending)
+                    .map(|index: &mut HostIndex| {
+                        index.near = near;
+                        &*index
+                    });
+                let Some(index) = index else {
+                    cells.push("-".to_owned());
+                    continue;
+                };
+                let pattern = lab.count_reads_of(index, &self.column, &bounds)?;
+                let streamed = if self.column.wide_positions { 20.0 } else { 12.0 };
+                let seconds = self.costs.model(&pattern, streamed).sum();
+                cells.push(three_digits(seconds * 1e9));
+            }
+            let seconds = lab.answer(&today, &bounds, &self.reference, count, rounds)?;
+            let ours = ns(seconds, count);
+            self.record(case, "today", &today, count, seconds, 0);
+            let seconds = lab.answer(&vector, &bounds, &self.answers, count, rounds)?;
+            cells.push(three_digits(ns(seconds, count)));
+            let wrong = lab.differ(&self.reference, &self.answers, output, 4, count)?;
+            self.record(case, "VL", &vector, count, seconds, wrong);
+            cells.push(three_digits(ours));
+            let mut best = ours;
+            for variant in VARIANTS {
+                let Some(kernel) = lab.variant(&self.column, &today, variant, rounds)? else {
+                    cells.push("-".to_owned());
+                    continue;
+                };
+                let seconds = lab.answer(&kernel, &bounds, &self.answers, count, rounds)?;
+                let wrong = lab.differ(&self.reference, &self.answers, output, 4, count)?;
+                self.record(case, variant.name, &kernel, count, seconds, wrong);
+                let ns = ns(seconds, count);
+                best = best.min(ns);
+                let mark = if wrong > 0 { " WRONG" } else { "" };
+                cells.push(format!("{}{mark}", three_digits(ns)));
+            }
+            cells.push(three_digits(ours / best));
+            let name = format!(
+                "{}, {}, {}, {}",
+                workload.name(),
+                result.name(),
+                self.data.name(),
+                power_of_two(self.n)
+            );
+            table.row(name, cells);
+        }
+        Ok(())
+    }
+
+    fn record(
+        &mut self,
+        case: Case,
+        contender: &str,
+        kernel: &KernelUnderTest,
+        queries: u32,
+        seconds: f64,
+        wrong: u64,
+    ) {
+        self.run.found(Record {
+            section: Section::Variants,
+            case,
+            contender: contender.to_owned(),
+            setting: Setting::default(),
+            queries: queries.into(),
+            threads: 0,
+            seconds,
+            build_seconds: Some(kernel.build_seconds),
+            index_bytes: Some(kernel.index_bytes()),
+            build_bytes: 0,
+            wrong,
+        });
+    }
+}
+
+/// Nanoseconds a query.
+fn ns(seconds: f64, queries: u32) -> f64 {
+    seconds * 1e9 / f64::from(queries)
+}
