@@ -10,11 +10,15 @@
 // - `pair`: for positions. The table's entries are pairs of a minimum and its position, for rows 0 and up (`variant_pairs`). Two of them cover the
 //   range with its ends; a minimum within the range is the answer. Otherwise as `near`.
 // LEVELS, who reads entries of levels 1 and up: `groups` of threads after queuing (as in `answer.cu`), or each of the `threads` for its own query.
-// COLUMN, the same for the column.
+// COLUMN, the same for the column; or `warp`: each thread for itself if its range spans at most two chunks, and otherwise the warp, one chunk after
+// the other, with one entry a thread; or `count`: as `warp`, but `groups` if there are more than MANY chunks.
 #include "../answer.cu"
 
 enum Start { FOUR, NEAR, PACK, PAIR };
-enum Readers { GROUPS_OF_THREADS, THREADS_ALONE };
+enum Readers { GROUPS_OF_THREADS, THREADS_ALONE, WHOLE_WARP, BY_COUNT };
+
+// Chunks of the column that a warp reads one after the other at most.
+constexpr int MANY = 8;
 
 struct alignas(8) KeyAndPlace {
   u32 key, at;
@@ -25,6 +29,17 @@ template <class K> __device__ __forceinline__ Pack<K> load_pack(const Pack<K>* p
   Pack<K> pack;
   memcpy(&pack, &bits, 16);
   return pack;
+}
+
+// Loads an entry of the column that is not expected to be read again soon.
+__device__ __forceinline__ u32 load_alone(const u32* p) {
+#ifdef EMULATE
+  return *p;
+#else
+  u32 v;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  return v;
+#endif
 }
 
 // What a thread finds in consecutive entries.
@@ -83,6 +98,36 @@ __device__ __forceinline__ Run<K, P> read_run(const void* level, P first, P last
   return run;
 }
 
+// Reads entries first..=last of one chunk of the column for each thread of `asking`, all threads together. Two chunks are in flight at once.
+template <class P, bool AT>
+__device__ __forceinline__ Run<u32, P> read_by_warp(const u32* column, u32 asking, P first, P last, Encoding<u32> encoding) {
+  u32 lane = threadIdx.x % 32;
+  Run<u32, P> mine = {~0u, 0, 0, 0};
+  while (asking != 0) {
+    int thread[2] = {-1, -1};
+    P start[2];
+    u32 bits[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      if (asking == 0) continue;
+      thread[i] = __ffs(asking) - 1;
+      asking &= asking - 1;
+      start[i] = __shfl_sync(~0u, first, thread[i]);
+      P end = __shfl_sync(~0u, last, thread[i]), at = start[i] + lane;
+      // Threads past the end read the last entry again.
+      bits[i] = load_alone(column + (at < end ? at : end));
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      if (thread[i] < 0) continue;
+      u32 key = encoding.encode(bits[i]), least = __reduce_min_sync(~0u, key);
+      u32 at = AT ? u32(__ffs(__ballot_sync(~0u, key == least)) - 1) : 0;
+      if (int(lane) == thread[i]) mine.least = least, mine.at = start[i] + at;
+    }
+  }
+  return mine;
+}
+
 // Entries i and i + 1 of an array of 4-byte keys, whose place in 16 bytes is arbitrary.
 __device__ __forceinline__ void load_near(const u32* array, u64 i, u32& one, u32& next, const CachePolicy& policy) {
   u64 address = reinterpret_cast<u64>(array + i);
@@ -96,7 +141,7 @@ __device__ __forceinline__ void load_near(const u32* array, u64 i, u32& one, u32
 template <class K, class P, int BYTES, bool VALUE, bool AT, Start WIDE, Readers LEVELS, Readers COLUMN>
 __device__ __forceinline__ void search(const Index& x, u32 m, u32 q, P l, P r, K* values, i64* positions, u32* valid) {
   constexpr int CHUNK = Chunk<K, BYTES>::SIZE, SHIFT = Chunk<K, BYTES>::SHIFT;
-  constexpr bool QUEUES = LEVELS == GROUPS_OF_THREADS || COLUMN == GROUPS_OF_THREADS;
+  constexpr bool QUEUES = LEVELS == GROUPS_OF_THREADS || COLUMN == GROUPS_OF_THREADS || COLUMN == BY_COUNT;
   __shared__ Slot<K, P> all_slots[QUEUES ? WARPS : 1][QUEUES ? 64 : 1];
   Slot<K, P>* slots = all_slots[QUEUES ? threadIdx.x / 32 : 0];
   int lane = threadIdx.x % 32;
@@ -239,29 +284,43 @@ __device__ __forceinline__ void search(const Index& x, u32 m, u32 q, P l, P r, K
     }
   }
 
-  if constexpr (COLUMN == THREADS_ALONE) {
-    if (narrow || go_left) {
+  if constexpr (COLUMN != GROUPS_OF_THREADS) {
+    if (narrow || (COLUMN == THREADS_ALONE && go_left)) {
       Run<K, P> run = read_run<K, P, AT, true>(x.level[0], l, narrow ? r : l | (CHUNK - 1), false, false, encoding, policy);
       if (AT ? !Key<K>::less(best, run.least) : Key<K>::less(run.least, best)) {
         best = run.least;
         if (AT) best_entry = run.at, best_level = 0, best_row = 0;
       }
     }
-    if (go_right) {
+    if (COLUMN == THREADS_ALONE && go_right) {
       Run<K, P> run = read_run<K, P, AT, true>(x.level[0], r & ~P(CHUNK - 1), r, false, false, encoding, policy);
       if (Key<K>::less(run.least, best)) {
         best = run.least;
         if (AT) best_entry = run.at, best_level = 0, best_row = 0;
       }
     }
-  } else {
+  }
+  if constexpr (COLUMN != THREADS_ALONE) {
+    if (COLUMN != GROUPS_OF_THREADS) narrow = false;  // its entries are read
     P chunk_l = l >> SHIFT, chunk_r = r >> SHIFT;
     bool one = narrow && chunk_l == chunk_r;
     go_left |= narrow;
     go_right |= narrow && !one;
     u32 lefts = __ballot_sync(~0u, go_left), rights = __ballot_sync(~0u, go_right);
     int count = __popc(lefts) + __popc(rights);
-    if (count > 0) {
+    if (COLUMN == WHOLE_WARP || (COLUMN == BY_COUNT && count <= MANY)) {
+      const K* column = static_cast<const K*>(x.level[0]);
+      Run<K, P> run = read_by_warp<P, AT>(column, lefts, l, l | (CHUNK - 1), encoding);
+      if (go_left && (AT ? !Key<K>::less(best, run.least) : Key<K>::less(run.least, best))) {
+        best = run.least;
+        if (AT) best_entry = run.at, best_level = 0, best_row = 0;
+      }
+      run = read_by_warp<P, AT>(column, rights, r & ~P(CHUNK - 1), r, encoding);
+      if (go_right && Key<K>::less(run.least, best)) {
+        best = run.least;
+        if (AT) best_entry = run.at, best_level = 0, best_row = 0;
+      }
+    } else if (count > 0) {
       u32 before = (1u << lane) - 1;
       int slot_l = __popc(lefts & before), slot_r = __popc(lefts) + __popc(rights & before);
       if (go_left) slots[slot_l].task = Task<P>::make(chunk_l, u32(l) % CHUNK, one ? u32(r) % CHUNK : CHUNK - 1, true, true);
@@ -371,8 +430,9 @@ VARIANT(four_threads_groups, FOUR, THREADS_ALONE, GROUPS_OF_THREADS, 1, 1)
 VARIANT(near_threads_groups, NEAR, THREADS_ALONE, GROUPS_OF_THREADS, 1, 1)
 VARIANT(near_threads_groups_full, NEAR, THREADS_ALONE, GROUPS_OF_THREADS, 1, 8)
 VARIANT(near_threads_groups_two, NEAR, THREADS_ALONE, GROUPS_OF_THREADS, 2, 1)
-VARIANT(pack_threads_groups, PACK, THREADS_ALONE, GROUPS_OF_THREADS, 1, 1)
-VARIANT(near_threads_threads, NEAR, THREADS_ALONE, THREADS_ALONE, 1, 1)
+VARIANT(pack_threads_groups_full, PACK, THREADS_ALONE, GROUPS_OF_THREADS, 1, 8)
 VARIANT(near_threads_threads_full, NEAR, THREADS_ALONE, THREADS_ALONE, 1, 8)
+VARIANT(near_threads_warp_full, NEAR, THREADS_ALONE, WHOLE_WARP, 1, 8)
+VARIANT(near_threads_count_full, NEAR, THREADS_ALONE, BY_COUNT, 1, 8)
 VARIANT_OF_POSITIONS(pair_threads_groups, PAIR, THREADS_ALONE, GROUPS_OF_THREADS, 1, 1)
-VARIANT_OF_POSITIONS(pair_threads_threads, PAIR, THREADS_ALONE, THREADS_ALONE, 1, 1)
+VARIANT_OF_POSITIONS(pair_threads_warp_full, PAIR, THREADS_ALONE, WHOLE_WARP, 1, 8)

@@ -59,12 +59,6 @@ void test(const Shape& shape, int cases) {
 
 int main(int count, char** arguments) {
   int cases = count > 1 ? std::atoi(arguments[1]) : 500;
-  test({BUILD(64), variant_pairs_c64,
-        {SMALL(near_groups_groups), SMALL(four_threads_groups), SMALL(near_threads_groups), SMALL(pack_threads_groups),
-         SMALL(near_threads_threads), SMALL(near_threads_groups_two), SMALL(near_threads_groups_full), SMALL(near_threads_threads_full), PAIRS(pair_threads_groups, 64), PAIRS(pair_threads_threads, 64)}},
-       cases);
-  test({BUILD(128), variant_pairs_c128,
-        {LARGE(near_groups_groups), LARGE(four_threads_groups), LARGE(near_threads_groups), LARGE(pack_threads_groups),
-         LARGE(near_threads_threads), LARGE(near_threads_groups_two), LARGE(near_threads_groups_full), LARGE(near_threads_threads_full), PAIRS(pair_threads_groups, 128), PAIRS(pair_threads_threads, 128)}},
-       cases);
+  test({BUILD(64), variant_pairs_c64, {SMALL(near_groups_groups), SMALL(four_threads_groups), SMALL(near_threads_groups), SMALL(near_threads_groups_full), SMALL(near_threads_groups_two), SMALL(pack_threads_groups_full), SMALL(near_threads_threads_full), SMALL(near_threads_warp_full), SMALL(near_threads_count_full), PAIRS(pair_threads_groups, 64), PAIRS(pair_threads_warp_full, 64)}}, cases);
+  test({BUILD(128), variant_pairs_c128, {LARGE(near_groups_groups), LARGE(four_threads_groups), LARGE(near_threads_groups), LARGE(near_threads_groups_full), LARGE(near_threads_groups_two), LARGE(pack_threads_groups_full), LARGE(near_threads_threads_full), LARGE(near_threads_warp_full), LARGE(near_threads_count_full), PAIRS(pair_threads_groups, 128), PAIRS(pair_threads_warp_full, 128)}}, cases);
 }

@@ -28,11 +28,16 @@ const LONGEST_INCREASING: u32 = 30;
 /// The column whose ranges are also measured in the order of their left bounds: sorting them takes seconds.
 const ASCENDING: u32 = 28;
 
+/// A short column, whose small ranges are as short as most windows: about 12 values.
+const SHORT: u32 = 12;
+
 /// Columns, as pairs of data and the length as a power of two.
 fn columns(args: &Args) -> Vec<(Data, u32)> {
+    let short = std::iter::once((Data::Uniform, SHORT));
     let uniform = args.n.iter().map(|n| (Data::Uniform, *n));
     let increasing = args.n.iter().filter(|n| **n <= LONGEST_INCREASING);
-    uniform
+    short
+        .chain(uniform)
         .chain(increasing.map(|n| (Data::Increasing, *n)))
         .collect()
 }
@@ -75,12 +80,13 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
     let costs = lab.unit_costs(run.args.rounds)?;
     run.tables.push(costs_table(&costs));
     let header = ["", "model", "near", "VL", "today"].map(str::to_owned);
-    let names = VARIANTS.map(|variant| variant.name.replace('_', " "));
+    let names = VARIANTS.map(|variant| variant.short.to_owned());
     let header = header
         .into_iter()
         .chain(names)
         .chain(["today / best".to_owned()]);
-    let mut table = Table::new("Variants of our search, ns a query", header);
+    let title = "Variants of our search, ns a query (wide ranges: n near, 4 four, k pack, p pair / levels: t threads, g groups / column: g groups, t threads, w warp, c by count)";
+    let mut table = Table::new(title, header);
     for (data, n) in columns(&run.args) {
         run.progress
             .now(&format!("GPU: variants on 2^{n} {} values", data.name()));
@@ -161,7 +167,11 @@ impl Bench<'_> {
                     continue;
                 };
                 let pattern = lab.count_reads_of(index, &self.column, &bounds)?;
-                let streamed = if self.column.wide_positions { 20.0 } else { 12.0 };
+                let streamed = if self.column.wide_positions {
+                    20.0
+                } else {
+                    12.0
+                };
                 let seconds = self.costs.model(&pattern, streamed).sum();
                 cells.push(three_digits(seconds * 1e9));
             }

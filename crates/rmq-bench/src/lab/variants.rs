@@ -19,44 +19,46 @@ const MODULE: Module = Module {
 pub struct Variant {
     /// The name, as in those of its kernels.
     pub name: &'static str,
+    /// The name in the header of a table.
+    pub short: &'static str,
     /// Queries per thread.
     queries: u64,
     /// Whether its table has pairs of a minimum and its position; for positions of 32 bits only.
     of_pairs: bool,
 }
 
-const fn variant(name: &'static str) -> Variant {
+const fn variant(name: &'static str, short: &'static str) -> Variant {
     Variant {
         name,
+        short,
         queries: 1,
         of_pairs: false,
     }
 }
 
-const fn with_pairs(name: &'static str) -> Variant {
+const fn of_pairs(name: &'static str, short: &'static str) -> Variant {
     Variant {
-        name,
-        queries: 1,
         of_pairs: true,
+        ..variant(name, short)
     }
 }
 
 /// All variants.
-pub const VARIANTS: [Variant; 10] = [
-    variant("near_groups_groups"),
-    variant("four_threads_groups"),
-    variant("near_threads_groups"),
-    variant("near_threads_groups_full"),
+pub const VARIANTS: [Variant; 11] = [
+    variant("near_groups_groups", "n/g/g"),
+    variant("four_threads_groups", "4/t/g"),
+    variant("near_threads_groups", "n/t/g"),
+    variant("near_threads_groups_full", "n/t/g full"),
     Variant {
-        name: "near_threads_groups_two",
         queries: 2,
-        of_pairs: false,
+        ..variant("near_threads_groups_two", "n/t/g two")
     },
-    variant("pack_threads_groups"),
-    variant("near_threads_threads"),
-    variant("near_threads_threads_full"),
-    with_pairs("pair_threads_groups"),
-    with_pairs("pair_threads_threads"),
+    variant("pack_threads_groups_full", "k/t/g full"),
+    variant("near_threads_threads_full", "n/t/t full"),
+    variant("near_threads_warp_full", "n/t/w full"),
+    variant("near_threads_count_full", "n/t/c full"),
+    of_pairs("pair_threads_groups", "p/t/g"),
+    of_pairs("pair_threads_warp_full", "p/t/w full"),
 ];
 
 impl Lab {
