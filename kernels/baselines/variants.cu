@@ -8,7 +8,8 @@
 //   entry that ends in b. Neighbours are mostly in the same sector, so the L2 cache gets little more than two requests instead of four.
 // - `pack`: as `near`, with a 16-byte load in each place, and another one where a place crosses 16 bytes.
 // - `pair`: for positions. The table's entries are pairs of a minimum and its position, for rows 0 and up (`variant_pairs`). Two of them cover the
-//   range with its ends; a minimum within the range is the answer. Otherwise as `near`.
+//   range with its ends; a minimum within the range is the answer. Otherwise as `near`. With `warp`, a chunk at an end whose minimum is within the
+//   range, as its offset tells, is not read.
 // LEVELS, who reads entries of levels 1 and up: `groups` of threads after queuing (as in `answer.cu`), or each of the `threads` for its own query.
 // COLUMN, the same for the column; or `warp`: each thread for itself if its range spans at most two chunks, and otherwise the warp, one chunk after
 // the other, with one entry a thread; or `count`: as `warp`, but `groups` if there are more than MANY chunks.
@@ -32,12 +33,12 @@ template <class K> __device__ __forceinline__ Pack<K> load_pack(const Pack<K>* p
 }
 
 // Loads an entry of the column that is not expected to be read again soon.
-__device__ __forceinline__ u32 load_alone(const u32* p) {
+__device__ __forceinline__ u32 load_once(const u32* p, const CachePolicy& policy) {
 #ifdef EMULATE
   return *p;
 #else
   u32 v;
-  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(v) : "l"(p));
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(v) : "l"(p), "l"(policy.once));
   return v;
 #endif
 }
@@ -98,9 +99,10 @@ __device__ __forceinline__ Run<K, P> read_run(const void* level, P first, P last
   return run;
 }
 
-// Reads entries first..=last of one chunk of the column for each thread of `asking`, all threads together. Two chunks are in flight at once.
-template <class P, bool AT>
-__device__ __forceinline__ Run<u32, P> read_by_warp(const u32* column, u32 asking, P first, P last, Encoding<u32> encoding) {
+// Reads a part of one chunk of the column for each thread of `asking`, all threads together: from `end` on, or if RIGHT up to it. Two chunks are in
+// flight at once.
+template <class P, int CHUNK, bool AT, bool RIGHT>
+__device__ __forceinline__ Run<u32, P> read_by_warp(const u32* column, u32 asking, P end, Encoding<u32> encoding, const CachePolicy& policy) {
   u32 lane = threadIdx.x % 32;
   Run<u32, P> mine = {~0u, 0, 0, 0};
   while (asking != 0) {
@@ -112,10 +114,11 @@ __device__ __forceinline__ Run<u32, P> read_by_warp(const u32* column, u32 askin
       if (asking == 0) continue;
       thread[i] = __ffs(asking) - 1;
       asking &= asking - 1;
-      start[i] = __shfl_sync(~0u, first, thread[i]);
-      P end = __shfl_sync(~0u, last, thread[i]), at = start[i] + lane;
-      // Threads past the end read the last entry again.
-      bits[i] = load_alone(column + (at < end ? at : end));
+      P its = __shfl_sync(~0u, end, thread[i]);
+      start[i] = RIGHT ? its & ~P(CHUNK - 1) : its;
+      P last = RIGHT ? its : its | (CHUNK - 1), at = start[i] + lane;
+      // Threads past the last entry read it again.
+      bits[i] = load_once(column + (at < last ? at : last), policy);
     }
 #pragma unroll
     for (int i = 0; i < 2; i++) {
@@ -141,6 +144,8 @@ __device__ __forceinline__ void load_near(const u32* array, u64 i, u32& one, u32
 template <class K, class P, int BYTES, bool VALUE, bool AT, Start WIDE, Readers LEVELS, Readers COLUMN>
 __device__ __forceinline__ void search(const Index& x, u32 m, u32 q, P l, P r, K* values, i64* positions, u32* valid) {
   constexpr int CHUNK = Chunk<K, BYTES>::SIZE, SHIFT = Chunk<K, BYTES>::SHIFT;
+  // Whether an end whose minimum is within the range is taken instead of searched, at level 1 as in the table.
+  constexpr bool KNOWS_ENDS = WIDE == PAIR && COLUMN == WHOLE_WARP;
   constexpr bool QUEUES = LEVELS == GROUPS_OF_THREADS || COLUMN == GROUPS_OF_THREADS || COLUMN == BY_COUNT;
   __shared__ Slot<K, P> all_slots[QUEUES ? WARPS : 1][QUEUES ? 64 : 1];
   Slot<K, P>* slots = all_slots[QUEUES ? threadIdx.x / 32 : 0];
@@ -155,18 +160,19 @@ __device__ __forceinline__ void search(const Index& x, u32 m, u32 q, P l, P r, K
   u32 best_level = 0, best_row = 0;
   bool narrow = some;  // its levels are not reached yet
   bool go_left = false, go_right = false;
-  P a = l >> SHIFT * x.top, b = r >> SHIFT * x.top;
+  // No device has memory for 2^32 chunks, so entries of levels have 32 bits.
+  u32 a = u32(l >> SHIFT * x.top), b = u32(r >> SHIFT * x.top);
   if (some && b - a >= 2) {
     narrow = false;
-    u32 row = 31 - __clz(u32(b - a - 1));
-    P one = a + 1, two = b - (P(1) << row);
+    u32 row = 31 - __clz(b - a - 1);
+    u32 one = a + 1, two = b - (1u << row);
     best_level = x.top;
     if constexpr (WIDE == PAIR) {
       // The range with its ends.
       const KeyAndPlace* pairs = static_cast<const KeyAndPlace*>(x.table);
-      u32 covering = 31 - __clz(u32(b - a + 1));
+      u32 covering = 31 - __clz(b - a + 1);
       const KeyAndPlace* minima = pairs + covering * x.table_stride;
-      KeyAndPlace here = minima[a], there = minima[b + 1 - (P(1) << covering)];
+      KeyAndPlace here = minima[a], there = minima[b + 1 - (1u << covering)];
       if (there.key < here.key) here = there;
       best = here.key;
       best_entry = here.at;
@@ -212,7 +218,7 @@ __device__ __forceinline__ void search(const Index& x, u32 m, u32 q, P l, P r, K
       if (AT && WIDE == FOUR) go_left = !Key<K>::less(best, first);
       if (AT && WIDE != FOUR && Key<K>::same(first, best)) {
         // The leftmost minimum is at the end or in the inside.
-        best_entry = row == 0 ? a : P(x.table_at[(row - 1) * x.table_stride + a]);
+        best_entry = row == 0 ? a : x.table_at[(row - 1) * x.table_stride + a];
         go_left = best_entry == a;
         if (go_left) best_entry = second ? two : one;
         if (!go_left) best_row = 0;
@@ -221,14 +227,14 @@ __device__ __forceinline__ void search(const Index& x, u32 m, u32 q, P l, P r, K
   }
 
   for (int k = x.top - 1; k > 0; k--) {
-    P entry_l = l >> SHIFT * k, entry_r = r >> SHIFT * k;
+    u32 entry_l = u32(l >> SHIFT * k), entry_r = u32(r >> SHIFT * k);
     bool here = narrow && entry_r - entry_l >= 2;
     narrow &= !here;
     K first = Key<K>::max(), last = first;
     if constexpr (LEVELS == THREADS_ALONE) {
       if (here || go_left) {
-        P end = here ? entry_r : entry_l | (CHUNK - 1);
-        Run<K, P> run = read_run<K, P, AT, false>(x.level[k], entry_l, end, true, here, encoding, policy);
+        u32 end = here ? entry_r : entry_l | (CHUNK - 1);
+        Run<K, u32> run = read_run<K, u32, AT, false>(x.level[k], entry_l, end, true, here, encoding, policy);
         if (AT ? !Key<K>::less(best, run.least) : Key<K>::less(run.least, best)) {
           best = run.least;
           if (AT) best_entry = run.at, best_level = k, best_row = 0;
@@ -237,7 +243,7 @@ __device__ __forceinline__ void search(const Index& x, u32 m, u32 q, P l, P r, K
         if (here) last = run.last;
       }
       if (go_right) {
-        Run<K, P> run = read_run<K, P, AT, false>(x.level[k], entry_r & ~P(CHUNK - 1), entry_r, false, true, encoding, policy);
+        Run<K, u32> run = read_run<K, u32, AT, false>(x.level[k], entry_r & ~u32(CHUNK - 1), entry_r, false, true, encoding, policy);
         if (Key<K>::less(run.least, best)) {
           best = run.least;
           if (AT) best_entry = run.at, best_level = k, best_row = 0;
@@ -246,6 +252,20 @@ __device__ __forceinline__ void search(const Index& x, u32 m, u32 q, P l, P r, K
       }
       go_left = (here || go_left) && (AT ? !Key<K>::less(best, first) : Key<K>::less(first, best));
       go_right = (here || go_right) && Key<K>::less(last, best);
+      if (KNOWS_ENDS && k == 1) {
+        const u8* offsets = static_cast<const u8*>(x.offset[1]);
+        if (go_left && (P(entry_l) << SHIFT) + offsets[entry_l] >= l) {
+          best = first;
+          best_entry = entry_l, best_level = 1, best_row = 0;
+          go_left = false;
+          go_right = go_right && Key<K>::less(last, best);
+        }
+        if (go_right && (P(entry_r) << SHIFT) + offsets[entry_r] <= r) {
+          best = last;
+          best_entry = entry_r, best_level = 1, best_row = 0;
+          go_right = false;
+        }
+      }
     } else {
       P chunk_l = entry_l >> SHIFT, chunk_r = entry_r >> SHIFT;
       bool one = here && chunk_l == chunk_r;
@@ -310,12 +330,12 @@ __device__ __forceinline__ void search(const Index& x, u32 m, u32 q, P l, P r, K
     int count = __popc(lefts) + __popc(rights);
     if (COLUMN == WHOLE_WARP || (COLUMN == BY_COUNT && count <= MANY)) {
       const K* column = static_cast<const K*>(x.level[0]);
-      Run<K, P> run = read_by_warp<P, AT>(column, lefts, l, l | (CHUNK - 1), encoding);
+      Run<K, P> run = read_by_warp<P, CHUNK, AT, false>(column, lefts, l, encoding, policy);
       if (go_left && (AT ? !Key<K>::less(best, run.least) : Key<K>::less(run.least, best))) {
         best = run.least;
         if (AT) best_entry = run.at, best_level = 0, best_row = 0;
       }
-      run = read_by_warp<P, AT>(column, rights, r & ~P(CHUNK - 1), r, encoding);
+      run = read_by_warp<P, CHUNK, AT, true>(column, rights, r, encoding, policy);
       if (go_right && Key<K>::less(run.least, best)) {
         best = run.least;
         if (AT) best_entry = run.at, best_level = 0, best_row = 0;
@@ -433,6 +453,7 @@ VARIANT(near_threads_groups_two, NEAR, THREADS_ALONE, GROUPS_OF_THREADS, 2, 1)
 VARIANT(pack_threads_groups_full, PACK, THREADS_ALONE, GROUPS_OF_THREADS, 1, 8)
 VARIANT(near_threads_threads_full, NEAR, THREADS_ALONE, THREADS_ALONE, 1, 8)
 VARIANT(near_threads_warp_full, NEAR, THREADS_ALONE, WHOLE_WARP, 1, 8)
+VARIANT(pack_threads_warp_full, PACK, THREADS_ALONE, WHOLE_WARP, 1, 8)
 VARIANT(near_threads_count_full, NEAR, THREADS_ALONE, BY_COUNT, 1, 8)
 VARIANT_OF_POSITIONS(pair_threads_groups, PAIR, THREADS_ALONE, GROUPS_OF_THREADS, 1, 1)
 VARIANT_OF_POSITIONS(pair_threads_warp_full, PAIR, THREADS_ALONE, WHOLE_WARP, 1, 8)

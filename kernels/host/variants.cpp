@@ -57,8 +57,13 @@ void test(const Shape& shape, int cases) {
    {NAMED(NAME, 128, 64, value), NAMED(NAME, 128, 64, position)}, false}
 #define PAIRS(NAME, BYTES) {#NAME " c" #BYTES, {nullptr, NAMED(NAME, BYTES, 32, position)}, {}, true}
 
+#define EACH(SINGLE, BYTES)                                                                                                            \
+  {SINGLE(near_groups_groups), SINGLE(four_threads_groups), SINGLE(near_threads_groups), SINGLE(near_threads_groups_full),               \
+   SINGLE(near_threads_groups_two), SINGLE(pack_threads_groups_full), SINGLE(near_threads_threads_full), SINGLE(near_threads_warp_full), \
+   SINGLE(pack_threads_warp_full), SINGLE(near_threads_count_full), PAIRS(pair_threads_groups, BYTES), PAIRS(pair_threads_warp_full, BYTES)}
+
 int main(int count, char** arguments) {
   int cases = count > 1 ? std::atoi(arguments[1]) : 500;
-  test({BUILD(64), variant_pairs_c64, {SMALL(near_groups_groups), SMALL(four_threads_groups), SMALL(near_threads_groups), SMALL(near_threads_groups_full), SMALL(near_threads_groups_two), SMALL(pack_threads_groups_full), SMALL(near_threads_threads_full), SMALL(near_threads_warp_full), SMALL(near_threads_count_full), PAIRS(pair_threads_groups, 64), PAIRS(pair_threads_warp_full, 64)}}, cases);
-  test({BUILD(128), variant_pairs_c128, {LARGE(near_groups_groups), LARGE(four_threads_groups), LARGE(near_threads_groups), LARGE(near_threads_groups_full), LARGE(near_threads_groups_two), LARGE(pack_threads_groups_full), LARGE(near_threads_threads_full), LARGE(near_threads_warp_full), LARGE(near_threads_count_full), PAIRS(pair_threads_groups, 128), PAIRS(pair_threads_warp_full, 128)}}, cases);
+  test({BUILD(64), variant_pairs_c64, EACH(SMALL, 64)}, cases);
+  test({BUILD(128), variant_pairs_c128, EACH(LARGE, 128)}, cases);
 }

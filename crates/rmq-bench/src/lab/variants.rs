@@ -44,7 +44,7 @@ const fn of_pairs(name: &'static str, short: &'static str) -> Variant {
 }
 
 /// All variants.
-pub const VARIANTS: [Variant; 11] = [
+pub const VARIANTS: [Variant; 12] = [
     variant("near_groups_groups", "n/g/g"),
     variant("four_threads_groups", "4/t/g"),
     variant("near_threads_groups", "n/t/g"),
@@ -56,6 +56,7 @@ pub const VARIANTS: [Variant; 11] = [
     variant("pack_threads_groups_full", "k/t/g full"),
     variant("near_threads_threads_full", "n/t/t full"),
     variant("near_threads_warp_full", "n/t/w full"),
+    variant("pack_threads_warp_full", "k/t/w full"),
     variant("near_threads_count_full", "n/t/c full"),
     of_pairs("pair_threads_groups", "p/t/g"),
     of_pairs("pair_threads_warp_full", "p/t/w full"),
