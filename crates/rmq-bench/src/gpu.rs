@@ -188,7 +188,7 @@ impl Bench<'_> {
     }
 
     fn ours(&self, result: ResultKind) -> Result<KernelUnderTest, EngineError> {
-        self.lab.ours(&self.column, result.into(), self.rounds())
+        (self.lab).ours(&self.column, result.into(), None, self.rounds())
     }
 
     /// Returns the names under which a kernel is measured beside ours, with its settings.

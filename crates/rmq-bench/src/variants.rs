@@ -2,6 +2,7 @@
 
 use rmq_engine::EngineError;
 use rmq_engine::cuda::rmq::index::KernelOutput;
+use rmq_engine::cuda::rmq::shape::Shape;
 
 use rmq_bench::data::Data;
 use rmq_bench::table::{Table, power_of_two, three_digits};
@@ -14,7 +15,7 @@ use crate::lab::costs::UnitCosts;
 use crate::lab::device::{DeviceAnswers, DeviceColumn, Lab};
 use crate::lab::kernel::KernelUnderTest;
 use crate::lab::paper::{BEST_VECTOR, PaperKernel};
-use crate::lab::variants::VARIANTS;
+use crate::lab::variants::{VARIANTS, Variant};
 use crate::model::costs_table;
 use crate::record::{Case, Record, Section, Setting};
 use crate::run::Run;
@@ -30,6 +31,20 @@ const ASCENDING: u32 = 28;
 
 /// A short column, whose small ranges are as short as most windows: about 12 values.
 const SHORT: u32 = 12;
+
+/// Columns, as powers of two, on which other shapes of the index are measured.
+const SHAPED: [u32; 3] = [20, 24, 28];
+
+/// The variants that are measured there.
+const OF_SHAPES: [&str; 4] = [
+    "near_threads_threads_full",
+    "near_threads_warp_full",
+    "pack_threads_warp_full",
+    "near_threads_count_full",
+];
+
+/// Bytes of a chunk, and entries of the highest level at most.
+const SHAPES: [(u32, u64); 4] = [(64, 1 << 12), (64, 1 << 16), (128, 1 << 14), (128, 1 << 18)];
 
 /// Columns, as pairs of data and the length as a power of two.
 fn columns(args: &Args) -> Vec<(Data, u32)> {
@@ -52,6 +67,12 @@ fn workloads(data: Data, n: u32, result: ResultKind) -> Vec<Workload> {
         }
     }
     workloads
+}
+
+/// The variants that are measured on other shapes of the index.
+fn of_shapes() -> impl Iterator<Item = Variant> {
+    let all = VARIANTS.into_iter();
+    all.filter(|variant| OF_SHAPES.contains(&variant.name))
 }
 
 /// Returns the number of steps.
@@ -87,10 +108,14 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
         .chain(["today / best".to_owned()]);
     let title = "Variants of our search, ns a query (wide ranges: n near, 4 four, k pack, p pair / levels: t threads, g groups / column: g groups, t threads, w warp, c by count)";
     let mut table = Table::new(title, header);
+    let header = ["", "chunk, bytes", "top entries", "index, %", "today"].map(str::to_owned);
+    let chosen = of_shapes().map(|variant| variant.short.to_owned());
+    let header = header.into_iter().chain(chosen);
+    let mut shapes = Table::new("Other shapes of the index, ns a query", header);
     for (data, n) in columns(&run.args) {
         run.progress
             .now(&format!("GPU: variants on 2^{n} {} values", data.name()));
-        match on_column(run, lab, &costs, data, n, &mut table) {
+        match on_column(run, lab, &costs, data, n, [&mut table, &mut shapes]) {
             Err(EngineError::DeviceMemory { .. }) => run.progress.say(&format!(
                 "not measured further, the GPU's memory is too small: 2^{n} {} values",
                 data.name()
@@ -99,7 +124,7 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
         }
         run.progress.done();
     }
-    run.tables.push(table);
+    run.tables.extend([shapes, table]);
     Ok(())
 }
 
@@ -109,7 +134,7 @@ fn on_column(
     costs: &UnitCosts,
     data: Data,
     n: u32,
-    table: &mut Table,
+    [table, shapes]: [&mut Table; 2],
 ) -> Result<(), EngineError> {
     let column = lab.column(1 << n, 4)?;
     if data == Data::Uniform {
@@ -129,14 +154,18 @@ fn on_column(
         run,
     };
     bench.measure(ResultKind::Value, table)?;
-    bench.measure(ResultKind::Position, table)
+    bench.measure(ResultKind::Position, table)?;
+    if data == Data::Uniform && SHAPED.contains(&n) {
+        bench.measure_shapes(shapes)?;
+    }
+    Ok(())
 }
 
 impl Bench<'_> {
     fn measure(&mut self, result: ResultKind, table: &mut Table) -> Result<(), EngineError> {
         let (lab, rounds, count) = (self.lab, self.run.args.rounds, 1 << self.run.args.batch);
         let output = KernelOutput::from(result);
-        let today = lab.ours(&self.column, output, rounds)?;
+        let today = lab.ours(&self.column, output, None, rounds)?;
         let vector = PaperKernel::Vector {
             chunk: BEST_VECTOR,
             heat_map: false,
@@ -185,7 +214,7 @@ impl Bench<'_> {
             cells.push(three_digits(ours));
             let mut best = ours;
             for variant in VARIANTS {
-                let Some(kernel) = lab.variant(&self.column, &today, variant, rounds)? else {
+                let Some(kernel) = lab.variant(&self.column, &today, None, variant, rounds)? else {
                     cells.push("-".to_owned());
                     continue;
                 };
@@ -206,6 +235,53 @@ impl Bench<'_> {
                 power_of_two(self.n)
             );
             table.row(name, cells);
+        }
+        Ok(())
+    }
+
+    /// Measures values on indexes of other shapes.
+    fn measure_shapes(&mut self, table: &mut Table) -> Result<(), EngineError> {
+        let (lab, rounds, count) = (self.lab, self.run.args.rounds, 1 << self.run.args.batch);
+        let output = KernelOutput::Value;
+        let best = lab.ours(&self.column, output, None, 1)?;
+        for workload in [Workload::Mixed, Workload::Small] {
+            let case = Case::new(Width::U32, self.data, ResultKind::Value, workload, self.n);
+            let bounds = lab.bounds(workload.into(), &self.column, count)?;
+            lab.answer(&best, &bounds, &self.reference, count, 1)?;
+            for (chunk_bytes, top_entries) in SHAPES {
+                let other = Some(Shape {
+                    chunk_bytes,
+                    top_entries,
+                    wide_positions: false,
+                });
+                let today = lab.ours(&self.column, output, other, rounds)?;
+                let share = today.index_bytes() as f64 / case.column_bytes() as f64;
+                let mut cells = vec![
+                    chunk_bytes.to_string(),
+                    top_entries.to_string(),
+                    three_digits(share * 100.0),
+                ];
+                let mut answer = |name: &str, kernel: &KernelUnderTest| {
+                    let seconds = lab.answer(kernel, &bounds, &self.answers, count, rounds)?;
+                    let wrong = lab.differ(&self.reference, &self.answers, output, 4, count)?;
+                    let mark = if wrong > 0 { " WRONG" } else { "" };
+                    cells.push(format!("{}{mark}", three_digits(ns(seconds, count))));
+                    Ok::<_, EngineError>((name.to_owned(), seconds, wrong))
+                };
+                let mut found = vec![answer("today", &today)?];
+                for variant in of_shapes() {
+                    let kernel = lab.variant(&self.column, &today, other, variant, rounds)?;
+                    if let Some(kernel) = kernel {
+                        found.push(answer(variant.name, &kernel)?);
+                    }
+                }
+                for (name, seconds, wrong) in found {
+                    let name = format!("{name}, {chunk_bytes} B, top {top_entries}");
+                    self.record(case, &name, &today, count, seconds, wrong);
+                }
+                let title = format!("{}, {}", workload.name(), power_of_two(self.n));
+                table.row(title, cells);
+            }
         }
         Ok(())
     }

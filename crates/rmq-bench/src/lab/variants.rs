@@ -5,6 +5,7 @@ use rmq_engine::cuda::driver::module::Module;
 use rmq_engine::cuda::driver::stream::argument;
 use rmq_engine::cuda::rmq::index::KernelOutput;
 use rmq_engine::cuda::rmq::layout::Layout;
+use rmq_engine::cuda::rmq::shape::Shape;
 
 use super::device::{DeviceColumn, Lab};
 use super::kernel::{KernelIndex, KernelUnderTest};
@@ -63,7 +64,7 @@ pub const VARIANTS: [Variant; 12] = [
 ];
 
 impl Lab {
-    /// Prepares a variant on the index of `ours`, which must outlive it; `None` if it has no kernel for such an index.
+    /// Prepares a variant on the index of `ours`, which has that shape and must outlive it; `None` if it has no kernel for such an index.
     ///
     /// # Errors
     /// Those of the driver.
@@ -74,6 +75,7 @@ impl Lab {
         &self,
         column: &DeviceColumn,
         ours: &KernelUnderTest,
+        shape: Option<Shape>,
         variant: Variant,
         rounds: u32,
     ) -> Result<Option<KernelUnderTest>, EngineError> {
@@ -84,7 +86,7 @@ impl Lab {
         if variant.of_pairs && (ours.wide_positions || ours.output == KernelOutput::Value) {
             return Ok(None);
         }
-        let layout = Layout::new(column.size(), ours.output != KernelOutput::Value, None)?;
+        let layout = Layout::new(column.size(), ours.output != KernelOutput::Value, shape)?;
         let chunk = layout.shape.chunk_bytes;
         let width = if ours.wide_positions { 64 } else { 32 };
         let (name, output) = (variant.name, ours.output.name());
