@@ -32,7 +32,8 @@ docs:
     cargo build --bin rmq
     scripts/check-readme {{ target }}/debug/rmq
 
-# Rebuild the PTX of the kernels and test their logic on the CPU
+# Rebuild the PTX of the kernels and the SPIR-V of the shaders, and test the kernels' logic on the CPU
 kernels:
     kernels/compile
+    kernels/compile-shaders
     kernels/host/test 100

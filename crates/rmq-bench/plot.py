@@ -5,7 +5,7 @@
     python3 crates/rmq-bench/plot.py RESULTS [RESULTS ...] [--out FOLDER]
 
 RESULTS is a CSV file, or a folder with `results.csv`. Of `results.csv`, which `rmq-bench` writes, it draws each section that is there:
-search, build time, memory, reads of groups of threads, warp-local queuing, heat maps, succinct indexes, host to host, crossover. Several of
+search with ray-tracing pipelines, build time, memory, reads of groups of threads, warp-local queuing, heat maps, succinct indexes, host to host, crossover. Several of
 them, from several machines, are merged into `merged.csv`, of which it draws our search and the better of CL and VL by device. Of the file
 that the engine's benchmark writes (`RMQ_BENCH_CSV`), it draws times of all contenders. Figures go to the folder of the first file unless
 --out names another.
@@ -15,6 +15,7 @@ import argparse
 import csv
 import itertools
 import math
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -209,7 +210,7 @@ def plot_comparison(rows, out):
     """Draws the figures of `results.csv`."""
     sections = {name: rows for (name,), rows in grouped(rows, "section").items()}
     values = "values of the column"
-    searches = sections.get("limit", []) + sections.get("search", [])
+    searches = sections.get("limit", []) + sections.get("search", []) + sections.get("rays", [])
     for case, found in grouped(searches, *CASE).items():
         title = case_title(*case)
         title = title[0].upper() + title[1:]
@@ -254,7 +255,7 @@ def plot_comparison(rows, out):
 
 def short_device(name):
     """The name of a GPU without its memory and driver."""
-    return name.split(";")[0].removeprefix("NVIDIA ") or "no GPU"
+    return re.sub(r" \d+GB.*", "", name.split(";")[0].removeprefix("NVIDIA ")) or "no GPU"
 
 
 def plot_devices(rows, out):

@@ -79,6 +79,10 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', default_value = "32,8,64", value_parser = clap::value_parser!(u64).range(1..))]
     pub cutoff: Vec<u64>,
 
+    /// Values of a block of RTXRMQ, as powers of two. The first is the authors' default; which is best depends on lengths of columns and ranges
+    #[arg(long, value_delimiter = ',', default_value = "15,12,17", value_parser = clap::value_parser!(u32).range(1..=20))]
+    pub ray_block: Vec<u32>,
+
     /// Ordinal of the CUDA device
     #[arg(long, default_value_t = 0)]
     pub device: usize,
@@ -107,7 +111,7 @@ pub struct Args {
 /// A section of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
-    /// All figures of the paper: search with all lengths of ranges, reads, heat, queuing, succinct
+    /// All figures of the paper: search with all lengths of ranges, reads, heat, queuing, succinct, and with the feature `rt` rays
     Paper,
     /// Nanoseconds per query of each kernel and engine, with build time and memory
     Search,
@@ -119,6 +123,8 @@ pub enum Measure {
     Queuing,
     /// Succinct indexes on the CPU beside our engine, by number of threads
     Succinct,
+    /// RTXRMQ and GPU-RMQ (CL) as ray-tracing pipelines of Vulkan, up to 2^26 values and 2^22 queries; needs the feature `rt`
+    Rays,
     /// From host memory to host memory, by number of threads
     Trip,
     /// Rows and queries from which on the GPU is faster than the CPU
@@ -226,6 +232,9 @@ impl Args {
                 Measure::Succinct,
             ];
             self.measure.extend(figures);
+            if cfg!(feature = "rt") {
+                self.measure.push(Measure::Rays);
+            }
         }
         if self.workload.is_empty() {
             self.workload.push(Workload::Mixed);

@@ -400,8 +400,7 @@ impl Bench<'_> {
 
     /// Measures the ways in which the threads of CL work together.
     fn queuing(&mut self, result: ResultKind) -> Result<(), EngineError> {
-        let workloads = self.run.args.first_workload();
-        for workload in workloads {
+        for workload in self.run.args.workload.clone() {
             let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
             self.set_reference(result, &bounds)?;

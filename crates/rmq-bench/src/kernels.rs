@@ -121,7 +121,7 @@ pub fn column_steps(args: &Args, key: Width, n: u32) -> usize {
             steps += search_steps(args);
         }
         if args.measures(Measure::Queuing) {
-            steps += workloads * ways(*result).len();
+            steps += args.workload.len() * ways(*result).len();
         }
         if args.measures(Measure::Heat) && in_heat_map(key, n, *result) {
             steps += workloads * heat_map().len();

@@ -28,6 +28,8 @@ mod key_search;
 mod lab;
 mod model;
 mod progress;
+#[cfg(feature = "rt")]
+mod ray;
 mod record;
 mod report;
 mod run;

@@ -61,6 +61,8 @@ pub enum Section {
     Reads,
     Heat,
     Queuing,
+    /// Ray-tracing pipelines.
+    Rays,
     Trip,
     Crossover,
     /// Succinct indexes on the CPU beside our engine, by number of threads.
@@ -77,6 +79,7 @@ impl Section {
             Self::Reads => "reads",
             Self::Heat => "heat",
             Self::Queuing => "queuing",
+            Self::Rays => "rays",
             Self::Trip => "trip",
             Self::Crossover => "crossover",
             Self::Succinct => "succinct",

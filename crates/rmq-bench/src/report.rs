@@ -100,7 +100,7 @@ fn or_dash(number: Option<f64>) -> String {
 /// Computes all tables.
 pub fn tables(records: &[Record]) -> Vec<Table> {
     let mut tables = Vec::new();
-    let searches = groups(records, &[Section::Limit, Section::Search]);
+    let searches = groups(records, &[Section::Limit, Section::Search, Section::Rays]);
     let heat_maps = groups(records, &[Section::Heat]);
     for group in &searches {
         let heat_map = heat_maps.iter().find(|heat| heat.key == group.key);

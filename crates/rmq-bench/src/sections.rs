@@ -7,6 +7,8 @@ use rmq_engine::cuda::{CudaEngine, CudaOptions};
 
 use crate::args::{Args, EngineKind, Measure};
 use crate::lab::device::Lab;
+#[cfg(feature = "rt")]
+use crate::ray;
 use crate::run::Run;
 use crate::{cpu, crossover, gpu, join, kernels, key_search, model, succinct, trip, variants};
 
@@ -56,6 +58,9 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
     let limits = limits.map(join::Limits::measure).transpose()?;
     // The engine opens the device again and needs its memory.
     drop(lab);
+    if run.args.measures(Measure::Rays) {
+        measure_rays(&mut run);
+    }
     if run.args.measures(Measure::Join) {
         let cuda = open_cuda(&run.args);
         join::measure(&mut run, cuda.as_ref(), limits)?;
@@ -71,6 +76,18 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
     }
     run.progress.finish();
     Ok(run)
+}
+
+#[cfg(feature = "rt")]
+fn measure_rays(run: &mut Run) {
+    ray::measure::measure(run);
+}
+
+#[cfg(not(feature = "rt"))]
+fn measure_rays(run: &mut Run) {
+    let skipped = "Vulkan: skipped: built without the feature `rt`";
+    run.progress.say(skipped);
+    run.machine.push(skipped.to_owned());
 }
 
 /// Opens the device for measurements of single kernels, if it is wanted and there is one, and describes it.

@@ -236,6 +236,9 @@ impl Lab {
             entries.push(count);
         }
         let memory = self.allocate(bytes as usize)?;
+        // Kernels read the padding of levels and ignore it.
+        // SAFETY: within the memory, which nothing else uses yet.
+        unsafe { self.stream.memset(memory.address(), 0, memory.bytes())? };
         for (k, (keys, positions)) in offsets.iter().enumerate().skip(1) {
             index.level[k] = memory.address() + keys;
             if position_bytes > 0 {

@@ -1,6 +1,7 @@
 //! The paper's kernels compared with a naive scan: values and positions, on small columns around the edges of chunks.
 //!
-//! Without a device these tests print `skipped: no CUDA device` and pass; `RMQ_TEST_CUDA=1` makes them fail instead.
+//! Without a device these tests print `skipped: no CUDA device` and pass; `RMQ_TEST_CUDA=1` makes them fail instead. `RMQ_TEST_SMALL=1` leaves large
+//! columns out and tests fewer small ones, for tools that make a device slow.
 
 use rmq_engine::EngineError;
 use rmq_engine::cuda::memory::device_memory::DeviceMemory;
@@ -26,6 +27,11 @@ fn open() -> Option<Lab> {
 
 /// Entries of a group, of chunks of both kinds of index, of blocks of threads, and their powers.
 const EDGES: [usize; 8] = [8, 16, 32, 64, 256, 512, 1024, 32_768];
+
+/// Whether columns are few and small.
+fn is_small() -> bool {
+    std::env::var_os("RMQ_TEST_SMALL").is_some()
+}
 
 /// The most entries of the highest level: of one that is scanned as a whole, and of the smallest one.
 const CUTOFFS: [u64; 2] = [64, 1];
@@ -229,6 +235,9 @@ fn test_sizes<K: LabKey>(lab: &Lab, tested: Tested, outputs: &[KernelOutput]) {
     let mut random = Random(20_260_901);
     let mut sizes = vec![1, 2, 3];
     sizes.extend(EDGES.iter().flat_map(|edge| [edge - 1, *edge, edge + 1]));
+    if is_small() {
+        sizes = vec![1, 33, 1025];
+    }
     for n in sizes {
         let pattern = PATTERNS[random.below(PATTERNS.len())];
         let keys = keys::<K>(pattern, n, &mut random);
@@ -327,6 +336,9 @@ fn lowest_common_ancestors_match_a_scan() {
 /// More values than one scan of sums covers.
 #[test]
 fn a_large_tree_has_our_answers() {
+    if is_small() {
+        return;
+    }
     let Some(lab) = open() else { return };
     let count = 1 << 20;
     let column = lab.column((5 << 20) + 77, 4).expect("it fits");
@@ -353,7 +365,9 @@ fn a_large_tree_has_our_answers() {
 fn counted_searches_have_the_answers_of_the_device() {
     let Some(lab) = open() else { return };
     let count = 1 << 12;
-    for n in [70_000, (17 << 20) + 5] {
+    let sizes = [70_000, (17 << 20) + 5];
+    for n in if is_small() { &sizes[..1] } else { &sizes } {
+        let n = *n;
         let column = lab.column(n, 4).expect("it fits");
         lab.fill_uniform(&column).expect("the device works");
         let ours = lab
@@ -395,6 +409,9 @@ fn sorted_bounds_ascend() {
 
 #[test]
 fn what_reads_cost_is_measured() {
+    if is_small() {
+        return;
+    }
     let Some(lab) = open() else { return };
     let costs = lab.unit_costs(1).expect("the device works");
     for cost in [costs.entry, costs.half, costs.line] {

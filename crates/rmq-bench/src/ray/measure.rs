@@ -1,0 +1,349 @@
+//! The section of ray-tracing pipelines. It needs no CUDA: answers are compared with those of the CPU engine.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use rmq_engine::cpu::CpuEngine;
+
+use rmq_bench::data::{self, Data};
+use rmq_bench::table::{Table, power_of_two, three_digits};
+use rmq_bench::workload::Workload;
+
+use crate::args::{Args, ResultKind, Width};
+use crate::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers};
+use crate::index;
+use crate::record::{Case, Record, Section, Setting};
+use crate::run::Run;
+
+use super::device::{Times, Vulkan};
+use super::error::VulkanError;
+use super::layout::{Planes, rank_planes, value_planes};
+use super::search::{BuildCosts, GROUP, LEVEL_SHIFT, RayColumn, RayQueries, RaySearch, Shaders};
+
+/// The longest column, as a power of two.
+const LONGEST: u32 = 26;
+
+/// The most queries, as a power of two.
+const MOST_QUERIES: u32 = 22;
+
+/// Entries of the level that has rays, at most: as many as a block of RTXRMQ has by default.
+const ENTRIES_WITH_RAYS: u32 = 1 << 15;
+
+/// How far answers of the published layout may be off; devices compute the distance of a hit with such an error.
+const TOLERANCE: f32 = 1.0 / (1 << 20) as f32;
+
+/// A system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum System {
+    /// RTXRMQ with planes by ranks, in blocks of 2^`shift` values.
+    Rtxrmq { shift: u32, is_first: bool },
+    /// RTXRMQ with planes by values, as published.
+    RtxrmqByValue { shift: u32 },
+    /// CL as a ray-tracing pipeline that traces no rays.
+    Levels,
+    /// CL with a ray for the highest level.
+    LevelsWithRays,
+}
+
+impl System {
+    /// The systems for a column of 2^n values.
+    fn all(args: &Args, n: u32, data: Data) -> Vec<Self> {
+        let first = args.ray_block[0];
+        // Larger blocks than the column are like the column.
+        let others = args.ray_block[1..].iter().filter(|shift| **shift < n);
+        let shifts = std::iter::once(&first).chain(others).enumerate();
+        let mut systems: Vec<_> = shifts
+            .map(|(i, shift)| Self::Rtxrmq {
+                shift: *shift,
+                is_first: i == 0,
+            })
+            .collect();
+        // The layout as published is for values from 0 to 1.
+        if data == Data::Uniform {
+            systems.push(Self::RtxrmqByValue { shift: first });
+        }
+        systems.extend([Self::Levels, Self::LevelsWithRays]);
+        systems
+    }
+
+    fn name(self) -> String {
+        let name = match self {
+            Self::Rtxrmq {
+                shift,
+                is_first: false,
+            } => return format!("Vulkan, RTXRMQ, 2^{shift} a block"),
+            Self::Rtxrmq { .. } => "Vulkan, RTXRMQ",
+            Self::RtxrmqByValue { .. } => "Vulkan, RTXRMQ with planes at values",
+            Self::Levels => "Vulkan, CL as a pipeline without rays",
+            Self::LevelsWithRays => "Vulkan, CL with rays on the highest level",
+        };
+        name.to_owned()
+    }
+
+    /// The entries of the highest level, at most.
+    fn cutoff(self, args: &Args) -> u32 {
+        match self {
+            Self::Levels => (args.cutoff[0].min(1 << 20) as u32).max(1 << LEVEL_SHIFT),
+            Self::LevelsWithRays => ENTRIES_WITH_RAYS,
+            Self::Rtxrmq { .. } | Self::RtxrmqByValue { .. } => 0,
+        }
+    }
+}
+
+/// The queries of a workload, and their answers by the CPU engine.
+struct Asked<'v> {
+    workload: Workload,
+    queries: RayQueries<'v>,
+    expected: Vec<u32>,
+}
+
+/// Measures all systems on all columns, if there is a device.
+pub fn measure(run: &mut Run) {
+    let vulkan = match Vulkan::open() {
+        Ok(vulkan) => vulkan,
+        Err(error) => {
+            let skipped = format!("Vulkan: skipped: {error}");
+            run.progress.say(&skipped);
+            run.machine.push(skipped);
+            return;
+        }
+    };
+    let shaders = match Shaders::new(&vulkan) {
+        Ok(shaders) => shaders,
+        Err(error) => {
+            let skipped = format!("Vulkan: skipped: {}: {error}", vulkan.describe());
+            run.progress.say(&skipped);
+            run.machine.push(skipped);
+            return;
+        }
+    };
+    run.machine.push(format!("Vulkan: {}", vulkan.describe()));
+    if run.gpu.is_empty() {
+        run.gpu.clone_from(&vulkan.name);
+    }
+    let sizes = run.host_sizes(Width::U32);
+    let sizes: Vec<_> = sizes.into_iter().filter(|n| *n <= LONGEST).collect();
+    for n in &sizes {
+        let systems = run.args.data.iter();
+        let systems = systems.map(|data| System::all(&run.args, *n, *data).len());
+        run.progress.expect(systems.sum());
+    }
+    let mut costs = Table::new(
+        format!("Ray-tracing pipelines on {}", vulkan.describe()),
+        [
+            "",
+            "ns a query, device",
+            "wall",
+            "build, ms, device",
+            "wall",
+            "triangles",
+            "built, MB",
+            "compacted, MB",
+        ]
+        .map(str::to_owned),
+    );
+    let mut precision = Table::new(
+        "RTXRMQ with planes at values, as published: answers that are not the minimum",
+        ["", "answers", "of", "off by at most"].map(str::to_owned),
+    );
+    for n in sizes {
+        for data in run.args.data.clone() {
+            let measured = on_column(
+                run,
+                (&vulkan, &shaders),
+                n,
+                data,
+                &mut costs,
+                &mut precision,
+            );
+            if let Err(error) = measured {
+                // What was measured before, and by other sections, is worth keeping.
+                let what = format!(
+                    "Vulkan: not measured: 2^{n} {} values: {error}",
+                    data.name()
+                );
+                run.progress.say(&what);
+                run.machine.push(what);
+            }
+        }
+    }
+    let tables = [costs, precision].into_iter();
+    run.tables.extend(tables.filter(|table| !table.is_empty()));
+}
+
+fn on_column(
+    run: &mut Run,
+    (vulkan, shaders): (&Vulkan, &Shaders<'_>),
+    n: u32,
+    data: Data,
+    costs: &mut Table,
+    precision: &mut Table,
+) -> Result<(), Box<dyn Error>> {
+    run.progress
+        .now(&format!("Vulkan: a column of 2^{n} {} values", data.name()));
+    let values = Arc::new(data::column::<u32>(data, 1 << n));
+    let column = shaders.column(&values)?;
+    let asked = ask(run, vulkan, n, &values)?;
+    let ranks = rank_planes(&values)?;
+    for system in System::all(&run.args, n, data) {
+        let by_value = matches!(system, System::RtxrmqByValue { .. });
+        run.progress.now(&format!("{}, n = 2^{n}", system.name()));
+        let published;
+        let planes = if by_value {
+            published = value_planes(&values);
+            &published
+        } else {
+            &ranks
+        };
+        let search = match prepare(&run.args, &column, system, planes) {
+            Err(error @ (VulkanError::Memory { .. } | VulkanError::Unsupported(_))) => {
+                run.progress.say(&format!(
+                    "not measured: {}, n = 2^{n}: {error}",
+                    system.name()
+                ));
+                run.progress.done();
+                continue;
+            }
+            other => other?,
+        };
+        let mut first = None;
+        for one in &asked {
+            let times = search.answer(vulkan, &one.queries, run.args.rounds)?;
+            let answers = one.queries.answers(vulkan)?;
+            let wrong = if by_value {
+                let case = format!("{}, {} ranges", power_of_two(n), one.workload.name());
+                compare_roughly(&case, &answers, &one.expected, precision)
+            } else {
+                let pairs = answers.iter().zip(&one.expected);
+                pairs.filter(|(a, b)| a != b).count() as u64
+            };
+            first.get_or_insert((times, answers.len()));
+            let case = Case::new(Width::U32, data, ResultKind::Value, one.workload, n);
+            let found = (times.device, answers.len() as u64, wrong);
+            run.found(record(&run.args, case, system, &search, found));
+        }
+        if let Some((times, count)) = first {
+            let name = format!("{}, {}, {}", system.name(), data.name(), power_of_two(n));
+            costs.row(name, cells(times, count, &search.build));
+        }
+        run.progress.done();
+    }
+    Ok(())
+}
+
+/// Makes the queries of all workloads, and answers them with the CPU engine.
+fn ask<'v>(
+    run: &Run,
+    vulkan: &'v Vulkan,
+    n: u32,
+    values: &Arc<Vec<u32>>,
+) -> Result<Vec<Asked<'v>>, Box<dyn Error>> {
+    let options = BatchOptions {
+        result: ResultKind::Value,
+        threads: run.threads() as usize,
+        batch_size: CPU_BATCH_SIZE,
+    };
+    let column = index::float_column(values);
+    let built = index::build(&CpuEngine::new(), &column, options.result, run.threads(), 1)?;
+    let count = 1 << run.args.batch.min(MOST_QUERIES);
+    let mut asked = Vec::new();
+    for workload in run.args.workload.clone() {
+        let bounds = workload.bounds(1 << n, count);
+        let expected = match batches::collect(&*built.index, bounds.all(), options)? {
+            CollectedAnswers::Values(values) => values,
+            CollectedAnswers::Positions(_) => unreachable!("values were asked for"),
+        };
+        let narrow = |bounds: &[i64]| -> Vec<u32> { bounds.iter().map(|b| *b as u32).collect() };
+        asked.push(Asked {
+            workload,
+            queries: vulkan.queries(&narrow(&bounds.left), &narrow(&bounds.right))?,
+            expected,
+        });
+    }
+    Ok(asked)
+}
+
+fn prepare<'v>(
+    args: &Args,
+    column: &RayColumn<'v>,
+    system: System,
+    planes: &Planes,
+) -> Result<RaySearch<'v>, VulkanError> {
+    let cutoff = system.cutoff(args);
+    match system {
+        System::Rtxrmq { shift, .. } | System::RtxrmqByValue { shift } => {
+            column.rtxrmq(planes, shift)
+        }
+        System::Levels => column.levels_alone(cutoff),
+        System::LevelsWithRays => column.levels_with_rays(planes, cutoff),
+    }
+}
+
+/// Counts the answers that are off by more than the error of a hit, and adds a line about the others.
+fn compare_roughly(case: &str, answers: &[u32], expected: &[u32], table: &mut Table) -> u64 {
+    let (mut off, mut wrong, mut most) = (0_u64, 0, 0.0_f32);
+    for (answer, expected) in answers.iter().zip(expected) {
+        let difference = f32::from_bits(*answer) - f32::from_bits(*expected);
+        if answer == expected {
+            continue;
+        }
+        if (0.0..=TOLERANCE).contains(&difference) {
+            off += 1;
+            most = most.max(difference);
+        } else {
+            wrong += 1;
+        }
+    }
+    let most = format!("{most:.1e}");
+    table.row(case, [off.to_string(), answers.len().to_string(), most]);
+    wrong
+}
+
+fn record(
+    args: &Args,
+    case: Case,
+    system: System,
+    search: &RaySearch<'_>,
+    (seconds, queries, wrong): (f64, u64, u64),
+) -> Record {
+    let setting = match system {
+        System::Rtxrmq { shift, .. } | System::RtxrmqByValue { shift } => Setting {
+            chunk: 1 << shift.min(case.n),
+            ..Setting::default()
+        },
+        System::Levels | System::LevelsWithRays => Setting {
+            group: GROUP,
+            chunk: 1 << LEVEL_SHIFT,
+            cutoff: system.cutoff(args).into(),
+        },
+    };
+    Record {
+        section: Section::Rays,
+        case,
+        contender: system.name(),
+        setting,
+        queries,
+        threads: 0,
+        seconds,
+        build_seconds: Some(search.build.times.device),
+        index_bytes: Some(search.build.index_bytes),
+        build_bytes: search.build.build_bytes,
+        wrong,
+    }
+}
+
+/// The line of a system in the table of costs.
+fn cells(times: Times, queries: usize, build: &BuildCosts) -> Vec<String> {
+    let ns = |seconds: f64| three_digits(seconds * 1e9 / queries as f64);
+    let ms = |seconds: f64| three_digits(seconds * 1e3);
+    let mb = |bytes: u64| three_digits(bytes as f64 / 1e6);
+    vec![
+        ns(times.device),
+        ns(times.wall),
+        ms(build.times.device),
+        ms(build.times.wall),
+        build.triangles.to_string(),
+        mb(build.compaction.0),
+        mb(build.compaction.1),
+    ]
+}

@@ -1,0 +1,154 @@
+//! All systems compared with a naive scan, on columns around the edges of chunks and blocks.
+//!
+//! Without a device these tests print `skipped: no Vulkan ray tracing` and pass; `RMQ_TEST_VULKAN=1` makes them fail instead.
+
+use rmq_bench::random::mix;
+
+use super::device::Vulkan;
+use super::error::VulkanError;
+use super::layout::{rank_planes, value_planes};
+use super::search::Shaders;
+
+/// Opens a device; `None` if there is none.
+fn open() -> Option<Vulkan> {
+    match Vulkan::open() {
+        Ok(vulkan) => Some(vulkan),
+        Err(error @ VulkanError::Unavailable(_))
+            if std::env::var_os("RMQ_TEST_VULKAN").is_none() =>
+        {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Columns of floats that are not negative, as bits.
+fn columns(n: u32) -> [(&'static str, Vec<u32>); 4] {
+    let unit = |i: u32| (mix(u64::from(i) + u64::from(n)) >> 40) as f32 / (1 << 24) as f32;
+    [
+        ("uniform", (0..n).map(|i| unit(i).to_bits()).collect()),
+        ("increasing", (0..n).map(|i| 0x3000_0000 + i).collect()),
+        ("decreasing", (0..n).map(|i| 0x3000_0000 + n - i).collect()),
+        (
+            "ties",
+            (0..n).map(|i| (unit(i) * 3.0).floor().to_bits()).collect(),
+        ),
+    ]
+}
+
+/// Ranges within a column: single values, ranges from edge to edge of chunks and blocks, the whole column, random ones.
+fn ranges(n: u32) -> (Vec<u32>, Vec<u32>) {
+    let last = n - 1;
+    let mut ranges = vec![(0, 0), (0, last), (last, last), (last / 2, last)];
+    for edge in [16, 32, 64, 1024, 2048, 4096]
+        .into_iter()
+        .filter(|edge| *edge <= n)
+    {
+        ranges.extend([(0, edge - 1), (edge - 1, last), (edge.min(last), last)]);
+        ranges.push((edge - 1, (2 * edge).min(last)));
+        ranges.push((edge.min(last), (3 * edge - 1).min(last)));
+    }
+    for i in 0..300 {
+        let random =
+            |bound: u32, k: u64| (mix(i * 2 + k + u64::from(n) * 7919) % u64::from(bound)) as u32;
+        let length = 1 + random([4, 20, 100, 700, n][i as usize % 5].min(n), 0);
+        let left = random(n - length + 1, 1);
+        ranges.push((left, left + length - 1));
+    }
+    ranges.into_iter().unzip()
+}
+
+fn scan(values: &[u32], left: &[u32], right: &[u32]) -> Vec<u32> {
+    let least = |(l, r): (&u32, &u32)| values[*l as usize..=*r as usize].iter().min();
+    let pairs = left.iter().zip(right).map(least);
+    pairs
+        .map(|least| *least.expect("ranges are not empty"))
+        .collect()
+}
+
+const SIZES: [u32; 9] = [1, 2, 33, 1000, 1024, 1025, 5000, 40_000, 100_000];
+
+#[test]
+fn rtxrmq_matches_a_scan() {
+    let Some(vulkan) = open() else { return };
+    let shaders = Shaders::new(&vulkan).expect("they compile");
+    for n in SIZES {
+        let (left, right) = ranges(n);
+        let queries = vulkan.queries(&left, &right).expect("it fits");
+        for (data, values) in columns(n) {
+            let expected = scan(&values, &left, &right);
+            let column = shaders.column(&values).expect("it fits");
+            let planes = rank_planes(&values).expect("there are few");
+            for shift in [1, 5, 10, 15] {
+                let search = column.rtxrmq(&planes, shift).expect("it fits");
+                search
+                    .answer(&vulkan, &queries, 1)
+                    .expect("the device works");
+                let found = queries.answers(&vulkan).expect("the device works");
+                assert_eq!(found, expected, "{data}, n {n}, blocks of 2^{shift}");
+            }
+        }
+    }
+}
+
+#[test]
+fn published_planes_are_near_a_scan() {
+    let Some(vulkan) = open() else { return };
+    let shaders = Shaders::new(&vulkan).expect("they compile");
+    let n = 40_000;
+    let (left, right) = ranges(n);
+    let queries = vulkan.queries(&left, &right).expect("it fits");
+    let (_, values) = &columns(n)[0];
+    let column = shaders.column(values).expect("it fits");
+    let search = column.rtxrmq(&value_planes(values), 10).expect("it fits");
+    search
+        .answer(&vulkan, &queries, 1)
+        .expect("the device works");
+    let found = queries.answers(&vulkan).expect("the device works");
+    for (found, expected) in found.iter().zip(scan(values, &left, &right)) {
+        let difference = f32::from_bits(*found) - f32::from_bits(expected);
+        assert!((0.0..1e-6).contains(&difference), "{difference}");
+    }
+}
+
+#[test]
+fn levels_match_a_scan_with_and_without_rays() {
+    let Some(vulkan) = open() else { return };
+    let shaders = Shaders::new(&vulkan).expect("they compile");
+    for n in SIZES {
+        let (left, right) = ranges(n);
+        let queries = vulkan.queries(&left, &right).expect("it fits");
+        for (data, values) in columns(n) {
+            let expected = scan(&values, &left, &right);
+            let column = shaders.column(&values).expect("it fits");
+            let planes = rank_planes(&values).expect("there are few");
+            for cutoff in [1, 32, 2048] {
+                let alone = column.levels_alone(cutoff).expect("it fits");
+                let with_rays = column.levels_with_rays(&planes, cutoff).expect("it fits");
+                for (kind, search) in [("alone", alone), ("with rays", with_rays)] {
+                    search
+                        .answer(&vulkan, &queries, 1)
+                        .expect("the device works");
+                    let found = queries.answers(&vulkan).expect("the device works");
+                    assert_eq!(found, expected, "{data}, n {n}, cutoff {cutoff}, {kind}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_freed_is_counted() {
+    let Some(vulkan) = open() else { return };
+    {
+        let shaders = Shaders::new(&vulkan).expect("they compile");
+        let (_, values) = &columns(5000)[0];
+        let column = shaders.column(values).expect("it fits");
+        let planes = rank_planes(values).expect("there are few");
+        let search = column.rtxrmq(&planes, 10).expect("it fits");
+        assert!(search.build.index_bytes > 0 && search.build.build_bytes > 0);
+        assert!(vulkan.allocated() > search.build.index_bytes);
+    }
+    assert_eq!(vulkan.allocated(), 0);
+}
