@@ -131,8 +131,6 @@ pub enum Measure {
     Crossover,
     /// From ranges of keys to positions in sorted keys, as in range joins, from host memory to host memory
     Keys,
-    /// Variants of our search on the GPU beside today's, VL and the model, on a list of cases; of the other flags only n counts
-    Variants,
     /// A range join: build side and probe rows from host memory, answers to host memory
     Join,
 }

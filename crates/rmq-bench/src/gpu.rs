@@ -129,7 +129,7 @@ fn on_column(
 }
 
 /// Makes a column on the host and copies it, part by part.
-pub fn fill<K: IndexableKey>(
+fn fill<K: IndexableKey>(
     lab: &Lab,
     column: &DeviceColumn,
     data: Data,
@@ -188,7 +188,7 @@ impl Bench<'_> {
     }
 
     fn ours(&self, result: ResultKind) -> Result<KernelUnderTest, EngineError> {
-        (self.lab).ours(&self.column, result.into(), None, self.rounds())
+        self.lab.ours(&self.column, result.into(), self.rounds())
     }
 
     /// Returns the names under which a kernel is measured beside ours, with its settings.

@@ -36,7 +36,6 @@ mod run;
 mod sections;
 mod succinct;
 mod trip;
-mod variants;
 
 use std::error::Error;
 use std::fmt::Write as _;

@@ -29,7 +29,20 @@ impl ReadModel {
     pub fn new(run: &mut Run, lab: &Lab) -> Result<Self, EngineError> {
         run.progress.now("GPU: what reads cost");
         let costs = lab.unit_costs(run.args.rounds)?;
-        run.tables.push(costs_table(&costs));
+        let header = ["ns", "L1 cache", "L2 cache", "memory"];
+        let mut table = Table::new("What a read costs", header.map(str::to_owned));
+        let ns = |seconds: f64| three_digits(seconds * 1e9);
+        let dash = || "-".to_owned();
+        table.row(
+            "4 bytes, one thread",
+            [ns(costs.l1_entry), ns(costs.entry.l2), ns(costs.entry.dram)],
+        );
+        for (name, cost) in [("64 bytes", costs.half), ("128 bytes", costs.line)] {
+            table.row(name, [dash(), ns(cost.l2), ns(cost.dram)]);
+        }
+        let streamed = ns(costs.streamed_byte * 128.0);
+        table.row("128 bytes, streamed", [dash(), dash(), streamed]);
+        run.tables.push(table);
         let header = [
             "",
             "entries of the table",
@@ -81,24 +94,6 @@ impl ReadModel {
             run.tables.push(self.reads);
         }
     }
-}
-
-/// Shows what a read costs.
-pub fn costs_table(costs: &UnitCosts) -> Table {
-    let header = ["ns", "L1 cache", "L2 cache", "memory"];
-    let mut table = Table::new("What a read costs", header.map(str::to_owned));
-    let ns = |seconds: f64| three_digits(seconds * 1e9);
-    let dash = || "-".to_owned();
-    table.row(
-        "4 bytes, one thread",
-        [ns(costs.l1_entry), ns(costs.entry.l2), ns(costs.entry.dram)],
-    );
-    for (name, cost) in [("64 bytes", costs.half), ("128 bytes", costs.line)] {
-        table.row(name, [dash(), ns(cost.l2), ns(cost.dram)]);
-    }
-    let streamed = ns(costs.streamed_byte * 128.0);
-    table.row("128 bytes, streamed", [dash(), dash(), streamed]);
-    table
 }
 
 /// Returns the reads a query of the table, of levels 2 and up, of level 1 and of the column.

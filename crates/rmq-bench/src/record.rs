@@ -67,8 +67,6 @@ pub enum Section {
     Crossover,
     /// Succinct indexes on the CPU beside our engine, by number of threads.
     Succinct,
-    /// Variants of our search.
-    Variants,
 }
 
 impl Section {
@@ -83,7 +81,6 @@ impl Section {
             Self::Trip => "trip",
             Self::Crossover => "crossover",
             Self::Succinct => "succinct",
-            Self::Variants => "variants",
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::lab::device::Lab;
 #[cfg(feature = "rt")]
 use crate::ray;
 use crate::run::Run;
-use crate::{cpu, crossover, gpu, join, kernels, key_search, model, succinct, trip, variants};
+use crate::{cpu, crossover, gpu, join, kernels, key_search, model, succinct, trip};
 
 /// Measures all sections that `args` name.
 pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
@@ -29,9 +29,6 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
     if lab.is_some() {
         run.progress.expect(kernels::steps(&run.args));
     }
-    if lab.is_some() && run.args.measures(Measure::Variants) {
-        run.progress.expect(variants::steps(&run.args));
-    }
     if lab.is_some() && run.args.measures(Measure::Reads) {
         run.progress.expect(model::GROUP_STEPS);
     }
@@ -46,9 +43,6 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
             model::measure_groups(&mut run, lab)?;
         }
         gpu::measure(&mut run, lab)?;
-        if run.args.measures(Measure::Variants) {
-            variants::measure(&mut run, lab)?;
-        }
     }
     if run.args.measures(Measure::Keys) {
         let cuda = open_cuda(&run.args);

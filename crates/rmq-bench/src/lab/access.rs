@@ -8,6 +8,10 @@ use rmq_engine::cuda::rmq::layout::Layout;
 use super::device::{DeviceBounds, DeviceColumn, Lab};
 use super::kernel::KernelUnderTest;
 
+/// Reads of 4 bytes for two places of a row of the table, with two neighbouring entries each. One neighbour in eight is in another sector of
+/// 32 bytes.
+const NEIGHBOURS: f64 = 2.0 + 2.0 / 8.0;
+
 /// The queries that are counted.
 const COUNTED: u32 = 1 << 16;
 
@@ -21,9 +25,6 @@ pub struct HostIndex {
     pub levels: Vec<Vec<u32>>,
     /// `table[0]` is empty; row 0 is the highest level.
     pub table: Vec<Vec<u32>>,
-    /// Whether ranges too wide for a level read two places of the table, with two neighbouring entries each, and no other level: the
-    /// search of the variants `near`.
-    pub near: bool,
 }
 
 /// The reads of one array.
@@ -178,21 +179,14 @@ impl HostIndex {
             let row = (b - a - 1).ilog2();
             let minima = self.row(row as usize);
             best = minima[a as usize + 1].min(minima[(b - (1 << row)) as usize]);
-            let level = &self.levels[top];
-            go_left = level[a as usize] < best;
-            go_right = level[b as usize] < best;
+            go_left = minima[a as usize] < best;
+            go_right = minima[(b + 1 - (1 << row)) as usize] < best;
             let of_row = if row == 0 {
                 &mut pattern.levels[top]
             } else {
                 &mut pattern.table[row as usize]
             };
-            of_row.entries += 2.0;
-            if self.near {
-                // The neighbour of one entry in eight is in another sector of 32 bytes.
-                of_row.entries += 2.0 / 8.0;
-            } else {
-                pattern.levels[top].entries += 2.0;
-            }
+            of_row.entries += NEIGHBOURS;
         } else {
             begin = top - 1;
             while begin > 0 && at(r, begin) - at(l, begin) <= 1 {
@@ -273,7 +267,6 @@ impl Lab {
             shift: layout.shift,
             levels: vec![Vec::new()],
             table: vec![Vec::new()],
-            near: false,
         };
         for k in 1..=layout.top {
             let level = array(layout.level[k].start, layout.entries[k]);
@@ -301,19 +294,6 @@ impl Lab {
         bounds: &DeviceBounds,
     ) -> Result<AccessPattern, EngineError> {
         let index = self.host_index(column, ours)?;
-        self.count_reads_of(&index, column, bounds)
-    }
-
-    /// Counts what a search in such an index reads a query, on a sample of the queries.
-    ///
-    /// # Errors
-    /// Those of the driver.
-    pub fn count_reads_of(
-        &self,
-        index: &HostIndex,
-        column: &DeviceColumn,
-        bounds: &DeviceBounds,
-    ) -> Result<AccessPattern, EngineError> {
         let count = COUNTED.min(bounds.count) as usize;
         let words_each = if column.wide_positions { 2 } else { 1 };
         let left = self.words(&bounds.left, count * words_each)?;
@@ -322,7 +302,7 @@ impl Lab {
             let words = words[i * words_each..(i + 1) * words_each].iter().rev();
             words.fold(0, |bound, word| bound << 32 | u64::from(*word))
         };
-        let mut pattern = AccessPattern::new(index);
+        let mut pattern = AccessPattern::new(&index);
         for i in 0..count {
             index.search(bound(&left, i), bound(&right, i), None, &mut pattern);
         }
@@ -367,7 +347,6 @@ mod tests {
             shift,
             levels,
             table,
-            near: false,
         }
     }
 

@@ -30,8 +30,6 @@ pub struct KernelUnderTest {
     pub wide_positions: bool,
     /// Threads per query.
     pub threads: u64,
-    /// Queries per thread, where a thread answers several.
-    pub queries: u64,
     /// Whether values must be the greatest key before the launch, as threads combine their minima there.
     pub combines_in_answers: bool,
 }
@@ -107,7 +105,7 @@ impl Lab {
                 if kernel.combines_in_answers {
                     (self.stream).memset(values, 0xFF, count as usize * kernel.key_bytes)?;
                 }
-                let threads = (kernel.threads * u64::from(count)).div_ceil(kernel.queries);
+                let threads = kernel.threads * u64::from(count);
                 self.stream.launch(kernel.function, threads, arguments)
             }
         })

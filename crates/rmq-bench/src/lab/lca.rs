@@ -102,7 +102,6 @@ impl Lab {
             key_bytes: column.key_bytes,
             wide_positions: false,
             threads: 1,
-            queries: 1,
             combines_in_answers: false,
         })
     }

@@ -16,4 +16,3 @@ pub mod paper;
 pub mod paper_index;
 #[cfg(test)]
 mod tests;
-pub mod variants;

@@ -177,7 +177,6 @@ impl Lab {
             key_bytes: column.key_bytes,
             wide_positions: column.wide_positions,
             threads: kernel.threads(),
-            queries: 1,
             combines_in_answers: kernel.combines_in_answers(),
         })
     }
