@@ -1,24 +1,23 @@
 // Answers batches of range-minimum queries: one thread owns a query, groups of threads read chunks for it.
 //
-// A search begins at the highest level of which the range has an entry inside, three entries or more, and reads them; a range too wide for the levels
-// below the table begins with the table. The first and the last entry also cover values outside the range: the search continues
-// in the chunk below one of them only if its minimum is less than the best key found so far. Most ranges read one or two cache lines, and few read
-// the two lines of the column that hold their ends.
+// A search begins at the lowest level at which the range spans at most two chunks, and reads the one or two chunks in which the range begins
+// and ends. The entries in between are within the range. The first and the last entry also cover values outside the range: the search continues
+// in the chunk below one of them only if its minimum is less than the best key found so far. A range too wide for any level begins with four
+// entries of the sparse table. Most ranges read one or two cache lines, and few read the two lines of the column that hold their ends.
 //
-// In the table, four entries of one row, in two places, are enough. With row j and the inside a + 1 ..= b - 1, entry a of the row covers the end a and
-// else only the inside, so it is less than the inside's minimum exactly if level[top][a] is, and then equal to it. The same holds for the entry that
-// ends in b. Neighbours are mostly in the same sector, so the L2 cache gets little more than two requests, instead of four with entries of the level.
+// The four entries are of one row, in two places. Let a and b be the entries of the highest level at the ends of the range, and row j the one of which two
+// entries cover all between. Entry a of row j covers a and otherwise only what is between, so it is less than the minimum of that
+// exactly if level[top][a] is, and then equal to it. The same holds for the entry that ends with b. Neighbours are mostly in one sector, so the
+// L2 cache gets little more than two requests; with the entries of the highest level they were four.
 //
-// Who reads, which the name of a kernel tells:
-// - `threads`: each thread reads the levels for its own query, 16 bytes a load, and groups of threads the column. There is no queue to
-//   fill, and a range reads few entries of a level.
-// - `groups`: groups of threads read the levels, too. A load of a group gets 64 bytes at once, where those of a thread get the sectors of a line one
-//   after the other. That pays where level 1 is in the device's memory (`crates/rmq-engine/src/cuda/rmq/shape.rs` decides).
+// Who reads the levels above the column, the name of a kernel tells:
+// - `threads`: each thread for its own query, 16 bytes a load. That needs no queue, and a range touches few entries of a level.
+// - `groups` of threads. A load of a group gets 64 bytes at once, where a thread gets one sector after the other, each of which waits for the
+//   device's memory if the level is there. `crates/rmq-engine/src/cuda/rmq/shape.rs` chooses.
 //
-// For groups, the threads of a warp put the chunks that they need into a queue (after the paper's warp-local queuing), which groups of threads process, one
-// chunk at a time each. The number of instructions limits the search, not the latency of memory: prefetching
-// the chunks of several tasks per group was slower, as most queues are short. One warp a chunk of the column, without a queue, is up to 14 % faster where few ranges
-// reach the column, and 30 to 70 % slower where most do (small ranges of short columns, ascending values).
+// Groups read the column in either case. The threads of a warp put the chunks that they need into a queue (after the paper's warp-local queuing). Groups of
+// threads, each of which reads one chunk at a time, process the queue. The number of instructions limits the search, not the latency of memory: prefetching
+// the chunks of several tasks per group was slower, as most queues are short.
 #include "index.cuh"
 
 constexpr int THREADS = 256;
