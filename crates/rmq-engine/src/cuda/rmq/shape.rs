@@ -46,3 +46,17 @@ impl Shape {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_read_the_levels_of_long_columns() {
+        for (key_bytes, rows) in [(4, 1 << 30), (8, 1 << 28), (16, 1 << 26)] {
+            assert!(!Shape::best(rows, key_bytes).levels_by_groups);
+            assert!(Shape::best(rows + 32, key_bytes).levels_by_groups);
+        }
+        assert!(!Shape::best(0, 4).levels_by_groups);
+    }
+}
