@@ -3,7 +3,8 @@
 #ifdef EMULATE
 #include "host/emulate.h"
 #else
-#define KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+// Threads a block at most, and blocks that a multiprocessor holds at least, if that is given.
+#define KERNEL(...) extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
 #endif
 
 // --- loads and stores with a cache policy ---

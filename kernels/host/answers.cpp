@@ -11,19 +11,23 @@ template <class K, class P> using Answer = void (*)(Index, u32, const P*, const 
 // The answer kernels of one shape, by the answers that they write.
 template <class K> struct Answers {
   Kernels<K> build;
-  Answer<K, u32> p32[3];
+  std::vector<Answer<K, u32>> p32[3];
   Answer<K, u64> p64[3];
 };
 
-#define ANSWERS(K, BYTES)                                                                                                     \
-  Answers<K> {                                                                                                                \
-    {#K "_c" #BYTES,                                                                                                          \
-     BYTES,                                                                                                                   \
-     {build_bottom_##K##_c##BYTES, build_bottom_##K##_c##BYTES##_at},                                                         \
-     {build_level_##K##_c##BYTES, build_level_##K##_c##BYTES##_at},                                                           \
-     {build_table_##K, build_table_##K##_at}},                                                                                \
-        {answer_##K##_c##BYTES##_p32_value, answer_##K##_c##BYTES##_p32_position, answer_##K##_c##BYTES##_p32_both},           \
-        {answer_##K##_c##BYTES##_p64_value, answer_##K##_c##BYTES##_p64_position, answer_##K##_c##BYTES##_p64_both},           \
+#define BUILD(K, BYTES)                                                        \
+  {#K "_c" #BYTES,                                                             \
+   BYTES,                                                                      \
+   {build_bottom_##K##_c##BYTES, build_bottom_##K##_c##BYTES##_at},            \
+   {build_level_##K##_c##BYTES, build_level_##K##_c##BYTES##_at},              \
+   {build_table_##K, build_table_##K##_at}}
+#define NAMED(K, BYTES, BITS, READERS, WANT) answer_##K##_c##BYTES##_p##BITS##_##READERS##_##WANT
+#define THREADS_ONLY(K, BYTES, WANT) {NAMED(K, BYTES, 32, threads, WANT)}
+#define THREADS_AND_GROUPS(K, BYTES, WANT) {NAMED(K, BYTES, 32, threads, WANT), NAMED(K, BYTES, 32, groups, WANT)}
+#define ANSWERS(K, BYTES, P32)                                                                   \
+  Answers<K> {                                                                                   \
+    BUILD(K, BYTES), {P32(K, BYTES, value), P32(K, BYTES, position), P32(K, BYTES, both)},       \
+        {NAMED(K, BYTES, 64, groups, value), NAMED(K, BYTES, 64, groups, position), NAMED(K, BYTES, 64, groups, both)}, \
   }
 
 template <class K> void test(const Answers<K>& kernels, int cases) {
@@ -39,7 +43,7 @@ template <class K> void test(const Answers<K>& kernels, int cases) {
     BuiltIndex<K> built(kernels.build, column, top, at, random);
     for (Want want : {VALUE, POSITION, BOTH}) {
       if (want != VALUE && !at) continue;
-      ask<K, u32>(kernels.build.name, want, column, random, kernels.p32[want], built.index);
+      for (auto kernel : kernels.p32[want]) ask<K, u32>(kernels.build.name, want, column, random, kernel, built.index);
       ask<K, u64>(kernels.build.name, want, column, random, kernels.p64[want], built.index);
     }
   }
@@ -48,8 +52,8 @@ template <class K> void test(const Answers<K>& kernels, int cases) {
 
 int main(int count, char** arguments) {
   int cases = count > 1 ? std::atoi(arguments[1]) : 500;
-  test(ANSWERS(u32, 64), cases);
-  test(ANSWERS(u32, 128), cases);
-  test(ANSWERS(u64, 128), cases);
-  test(ANSWERS(u128, 128), cases);
+  test(ANSWERS(u32, 64, THREADS_ONLY), cases);
+  test(ANSWERS(u32, 128, THREADS_AND_GROUPS), cases);
+  test(ANSWERS(u64, 128, THREADS_AND_GROUPS), cases);
+  test(ANSWERS(u128, 128, THREADS_AND_GROUPS), cases);
 }

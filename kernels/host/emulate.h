@@ -378,7 +378,7 @@ inline unsigned lane() { return machine.current->lane; }
 #define __forceinline__ inline __attribute__((always_inline))
 #define __restrict__ __restrict
 #define __shared__ static
-#define KERNEL(threads) inline void
+#define KERNEL(...) inline void
 
 #define threadIdx (emulate::machine.current->index)
 #define blockIdx (emulate::machine.block_index)

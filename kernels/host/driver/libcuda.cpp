@@ -69,18 +69,20 @@ const std::map<std::string, Kernel>& kernels() {
 #define ADD_BUILD(K, C)                                                                         \
   ADD(build_kernels, build_bottom_##K##_##C) ADD(build_kernels, build_bottom_##K##_##C##_at)     \
   ADD(build_kernels, build_level_##K##_##C) ADD(build_kernels, build_level_##K##_##C##_at)
-#define ADD_ANSWER(K, C, P) \
-  ADD(answer_kernels, answer_##K##_##C##_##P##_value) ADD(answer_kernels, answer_##K##_##C##_##P##_position) ADD(answer_kernels, answer_##K##_##C##_##P##_both)
+#define ADD_ANSWER(K, C, P, R)                                                                                             \
+  ADD(answer_kernels, answer_##K##_##C##_##P##_##R##_value) ADD(answer_kernels, answer_##K##_##C##_##P##_##R##_position)       \
+  ADD(answer_kernels, answer_##K##_##C##_##P##_##R##_both)
 #define ADD_CROSSING(K, C, P) \
   ADD(crossing_kernels, crossing_##K##_##C##_##P##_first) ADD(crossing_kernels, crossing_##K##_##C##_##P##_last)
 #define ADD_SHAPE(K, C) \
-  ADD_BUILD(K, C) ADD_ANSWER(K, C, p32) ADD_ANSWER(K, C, p64) ADD_CROSSING(K, C, p32) ADD_CROSSING(K, C, p64)
+  ADD_BUILD(K, C) ADD_ANSWER(K, C, p32, threads) ADD_ANSWER(K, C, p64, groups) ADD_CROSSING(K, C, p32) ADD_CROSSING(K, C, p64)
 #define ADD_KEY(K)                                                                                                     \
   ADD(build_kernels, build_table_##K) ADD(build_kernels, build_table_##K##_at) ADD(bounds_kernels, bounds_##K)           \
   ADD(join_kernels, join_check_##K) ADD(join_kernels, join_key_bits_##K) ADD(join_kernels, join_sort_words_##K)          \
   ADD(join_kernels, join_gather_##K) ADD(join_kernels, join_addends_##K) ADD(join_kernels, join_search_##K)              \
   ADD(join_kernels, join_take_##K) ADD(join_kernels, join_first_of_last_##K)
       ADD_SHAPE(u32, c64) ADD_SHAPE(u32, c128) ADD_SHAPE(u64, c128) ADD_SHAPE(u128, c128)
+      ADD_ANSWER(u32, c128, p32, groups) ADD_ANSWER(u64, c128, p32, groups) ADD_ANSWER(u128, c128, p32, groups)
       ADD_KEY(u32) ADD_KEY(u64) ADD_KEY(u128)
       ADD(build_kernels, build_valid_words) ADD(build_kernels, build_valid_parent)
       ADD(sort_kernels, sort_count) ADD(sort_kernels, sort_scatter)

@@ -8,6 +8,10 @@ use rmq_engine::cuda::rmq::layout::Layout;
 use super::device::{DeviceBounds, DeviceColumn, Lab};
 use super::kernel::KernelUnderTest;
 
+/// Reads of 4 bytes for two places of a row of the table, with two neighbouring entries each. One neighbour in eight is in another sector of
+/// 32 bytes.
+const NEIGHBOURS: f64 = 2.0 + 2.0 / 8.0;
+
 /// The queries that are counted.
 const COUNTED: u32 = 1 << 16;
 
@@ -175,16 +179,14 @@ impl HostIndex {
             let row = (b - a - 1).ilog2();
             let minima = self.row(row as usize);
             best = minima[a as usize + 1].min(minima[(b - (1 << row)) as usize]);
-            let level = &self.levels[top];
-            go_left = level[a as usize] < best;
-            go_right = level[b as usize] < best;
-            pattern.levels[top].entries += 2.0;
+            go_left = minima[a as usize] < best;
+            go_right = minima[(b + 1 - (1 << row)) as usize] < best;
             let of_row = if row == 0 {
                 &mut pattern.levels[top]
             } else {
                 &mut pattern.table[row as usize]
             };
-            of_row.entries += 2.0;
+            of_row.entries += NEIGHBOURS;
         } else {
             begin = top - 1;
             while begin > 0 && at(r, begin) - at(l, begin) <= 1 {

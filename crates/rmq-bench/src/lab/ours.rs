@@ -37,8 +37,7 @@ impl Lab {
         let layout = Layout::new(column.size(), positions, None)?;
         let kernels = BuildKernels::find::<K>(&self.gpu, &layout, positions)?;
         let wide_positions = layout.shape.wide_positions || column.wide_positions;
-        let chunk_bytes = layout.shape.chunk_bytes;
-        let function = answer_kernel::<K>(&self.gpu, chunk_bytes, wide_positions, output)?;
+        let function = answer_kernel::<K>(&self.gpu, layout.shape, wide_positions, output)?;
 
         // In a layout the column comes first; here it has memory of its own.
         let before = layout.level[1].start;

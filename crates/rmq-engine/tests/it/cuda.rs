@@ -44,12 +44,18 @@ fn open_shaped(shape: Option<Shape>) -> Option<CudaEngine> {
 fn shapes(key_bytes: usize) -> Vec<Option<Shape>> {
     let mut shapes = vec![None];
     for chunk_bytes in [64, 128] {
-        for (top_entries, wide_positions) in [(8192, false), (3, true), (40, false)] {
+        for (top_entries, wide_positions, by_groups) in [
+            (8192, false, false),
+            (3, true, true),
+            (40, false, true),
+            (3, false, false),
+        ] {
             if chunk_bytes == 128 || key_bytes == 4 {
                 shapes.push(Some(Shape {
                     chunk_bytes,
                     top_entries,
                     wide_positions,
+                    levels_by_groups: by_groups && chunk_bytes == 128,
                 }));
             }
         }

@@ -260,7 +260,7 @@ impl StagedColumn<'_> {
         let rows = kind == ExtremeIndex::Rows;
         let layout = Layout::new(size, rows, self.shape)?;
         let kernels = BuildKernels::find::<K>(work.gpu, &layout, rows)?;
-        let find = |output| answer_kernel::<K>(work.gpu, layout.shape.chunk_bytes, false, output);
+        let find = |output| answer_kernel::<K>(work.gpu, layout.shape, false, output);
         let answer_kernels = [
             find(KernelOutput::Value)?,
             find(KernelOutput::Position)?,

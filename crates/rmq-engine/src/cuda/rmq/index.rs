@@ -76,20 +76,23 @@ impl KernelOutput {
     }
 }
 
-/// Finds the kernel that answers queries on an index.
+/// Finds the kernel that answers queries on an index of a shape, with bounds of 64 bits if `wide_positions`.
 ///
 /// # Errors
 /// Those of [`Modules::function`](crate::cuda::driver::module::Modules::function).
 pub fn answer_kernel<K: CudaKey>(
     gpu: &Gpu,
-    chunk_bytes: u32,
+    shape: Shape,
     wide_positions: bool,
     output: KernelOutput,
 ) -> Result<Function, EngineError> {
+    let by_groups = wide_positions || shape.levels_by_groups;
     let name = format!(
-        "answer_{}_c{chunk_bytes}_p{}_{}",
+        "answer_{}_c{}_p{}_{}_{}",
         K::NAME,
+        shape.chunk_bytes,
         if wide_positions { 64 } else { 32 },
+        if by_groups { "groups" } else { "threads" },
         output.name()
     );
     gpu.modules.function(K::ANSWER, &name)
@@ -183,8 +186,7 @@ impl IndexReplica {
         layout: &Layout,
     ) -> Result<Self, EngineError> {
         let wide_positions = layout.shape.wide_positions;
-        let find =
-            |output| answer_kernel::<K>(gpu, layout.shape.chunk_bytes, wide_positions, output);
+        let find = |output| answer_kernel::<K>(gpu, layout.shape, wide_positions, output);
         let find_if_positions = |output| source.positions.then(|| find(output)).transpose();
         let kernels = AnswerKernels {
             value: find(KernelOutput::Value)?,
