@@ -127,6 +127,7 @@ fn main() -> Result<()> {
         .worker_threads(options.threads)
         .enable_all()
         .build()?;
-    runtime.block_on(async { tokio::spawn(measure(options)).await })
+    runtime
+        .block_on(async { tokio::spawn(measure(options)).await })
         .map_err(|error| DataFusionError::External(error.into()))?
 }

@@ -124,9 +124,15 @@ impl Level {
             until: vec![DoubleDouble::default(); blocks.len()],
             since: vec![DoubleDouble::default(); blocks.len()],
         };
-        let sums = level.until.chunks_mut(STEP).zip(level.since.chunks_mut(STEP));
+        let sums = level
+            .until
+            .chunks_mut(STEP)
+            .zip(level.since.chunks_mut(STEP));
         let steps = blocks.chunks(STEP).zip(sums);
-        type Step<'a> = (&'a [DoubleDouble], (&'a mut [DoubleDouble], &'a mut [DoubleDouble]));
+        type Step<'a> = (
+            &'a [DoubleDouble],
+            (&'a mut [DoubleDouble], &'a mut [DoubleDouble]),
+        );
         workers.map(steps.collect(), |(blocks, (until, since)): Step| {
             let sums = until.chunks_mut(WIDTH).zip(since.chunks_mut(WIDTH));
             for (blocks, (until, since)) in blocks.chunks(WIDTH).zip(sums) {
@@ -148,6 +154,8 @@ impl Level {
 
     /// The sums of the whole blocks of the next level.
     fn whole_blocks(&self) -> impl Iterator<Item = DoubleDouble> {
-        self.until.chunks_exact(WIDTH).map(|of_block| of_block[WIDTH - 1])
+        self.until
+            .chunks_exact(WIDTH)
+            .map(|of_block| of_block[WIDTH - 1])
     }
 }
