@@ -66,14 +66,14 @@ impl FloatSums {
     pub(crate) fn estimate(arrays: &[ArrayRef], workers: Workers) -> Result<usize> {
         let rows: usize = arrays.iter().map(Array::len).sum();
         if borrow_values(arrays, workers)?.is_some() {
-            return Ok(SumTree::estimate(rows));
+            return Ok(SumTree::bytes(rows));
         }
         let outliers = arrays.iter().map(|array| {
             let values = array.as_primitive::<Float64Type>().values();
             count_outliers(values, workers)
         });
         let outliers = outliers.sum::<Result<usize>>()?;
-        Ok(rows * size_of::<f64>() + SumTree::estimate(rows) + Outliers::estimate(outliers))
+        Ok(rows * size_of::<f64>() + SumTree::bytes(rows) + Outliers::estimate(outliers))
     }
 
     /// Whether the sums refer to the memory of the column that they were built of.
@@ -562,13 +562,13 @@ mod tests {
         let sums = sums_of(std::slice::from_ref(&plain));
         assert!(sums.borrows_column());
         let workers = Workers::new(1, &|| Ok(()));
-        assert_eq!(FloatSums::estimate(&[plain], workers).unwrap(), 10 * 16);
+        assert_eq!(FloatSums::estimate(&[plain], workers).unwrap(), 30 * 16);
         let outlier: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN; 160]));
         let sums = sums_of(std::slice::from_ref(&outlier));
         assert!(!sums.borrows_column());
         assert_eq!(
             FloatSums::estimate(&[outlier], workers).unwrap(),
-            160 * (8 + 24) + 320
+            160 * (8 + 24) + 2 * 30 * 16
         );
     }
 }

@@ -87,7 +87,7 @@ impl Outliers {
     /// Estimates the bytes of this many outliers.
     pub(crate) fn estimate(count: usize) -> usize {
         let each = size_of::<u32>() + size_of::<Specials>() + size_of::<f64>();
-        count * each + SumTree::estimate(count)
+        count * each + SumTree::bytes(count)
     }
 
     /// Adds the outliers of the positions `from..to` to `plain`, the sum of the other values.

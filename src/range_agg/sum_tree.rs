@@ -43,12 +43,20 @@ impl SumTree {
             Ok(())
         };
         workers.map(steps.collect(), sum_blocks)?;
-        let mut levels = vec![];
-        let mut above = blocks.clone();
-        while above.len() > 1 {
-            let level = Level::new(&above, workers)?;
-            above = level.whole_blocks().collect();
-            levels.push(level);
+        let mut levels: Vec<Level> = vec![];
+        loop {
+            let above: Vec<DoubleDouble>;
+            let below = match levels.last() {
+                None => &blocks,
+                Some(level) => {
+                    above = level.whole_blocks().collect();
+                    &above
+                }
+            };
+            if below.len() < 2 {
+                break;
+            }
+            levels.push(Level::new(below, workers)?);
         }
         Ok(Self {
             values,
@@ -57,10 +65,15 @@ impl SumTree {
         })
     }
 
-    /// Estimates the bytes of the sums of this many values at the peak, the values not included.
-    pub(crate) fn estimate(values: usize) -> usize {
-        // The blocks once more, of which the first level is computed; each level is a sixteenth of the one below.
-        4 * values / (WIDTH - 1) * size_of::<DoubleDouble>()
+    /// The bytes of the sums of this many values, the values not included.
+    pub(crate) fn bytes(values: usize) -> usize {
+        let blocks = values / WIDTH;
+        let (mut level, mut sums) = (blocks, blocks);
+        while level > 1 {
+            sums += 2 * level;
+            level /= WIDTH;
+        }
+        sums * size_of::<DoubleDouble>()
     }
 
     /// Sums the values of the positions `from..to`: where adding one by one is exact, so is this.
