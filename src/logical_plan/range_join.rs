@@ -345,7 +345,7 @@ impl Display for RangeJoinSpec<Expr> {
 }
 
 /// The SQL operator of a comparison.
-fn operator(comparison: Comparison) -> &'static str {
+pub(crate) fn operator(comparison: Comparison) -> &'static str {
     match comparison {
         Comparison::AtLeast => ">=",
         Comparison::Above => ">",
