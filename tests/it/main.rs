@@ -6,6 +6,7 @@ mod dictionaries;
 mod fake;
 mod lazy_index;
 mod nested_loop;
+mod overlaps;
 mod plans;
 mod prevailing;
 mod properties;

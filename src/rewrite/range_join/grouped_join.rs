@@ -18,8 +18,10 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, JoinType, NullEquality, Result};
+use datafusion::functions_aggregate::min_max::{Max, Min};
+use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
-    Aggregate, Expr, ExprSchemable, Extension, Join, LogicalPlan, Projection,
+    Aggregate, Expr, ExprSchemable, Extension, Filter, Join, LogicalPlan, Projection, lit,
 };
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
@@ -27,11 +29,15 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use crate::common::options::RmqOptions;
 use crate::common::ordered_type::value_type;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
-use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
+use crate::rewrite::common::infallible::is_infallible;
+use crate::rewrite::range_join::aggregate_decomposition::{
+    AggregateDecomposition, AggregateInput, is_row_count,
+};
 use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats, is_of};
 use crate::rewrite::range_join::correlated_aggregate::has_outer_columns;
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::rewrite::range_join::side_sizes::is_sort_wasteful;
+use crate::rewrite::range_join::threshold::Threshold;
 
 /// Rewrites an aggregate over a join on a range to an aggregate over a range join. Does nothing if `rmq.rewrite` is false.
 ///
@@ -192,11 +198,45 @@ impl GroupedJoin<'_> {
             _ => Unmatched::Keep,
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
-        let filter = join.filter.iter().cloned().collect();
-        let mut condition =
-            Condition::try_match(on, filter, Constants::Filter, probe_schema, build_schema)?;
+        let mut filter: Vec<Expr> = join.filter.iter().cloned().collect();
+        let mut calls = vec![];
+        for expr in &aggregate.aggr_expr {
+            let Expr::AggregateFunction(call) = columns.resolve(expr.clone())?.unalias() else {
+                return reject(format!("{expr} is no aggregate"));
+            };
+            calls.push(call);
+        }
+        // Extremes of the probe side's columns need no count.
+        let mut of_build = calls
+            .iter()
+            .filter(|call| !is_extreme_of(call, probe_schema));
+        let counts_rows = calls.iter().any(is_row_count) && of_build.all(is_row_count);
+        let matched = |on: &[(Expr, Expr)], filter: &[Expr]| {
+            Condition::try_match(
+                on.to_vec(),
+                filter.to_vec(),
+                Constants::Filter,
+                probe_schema,
+                build_schema,
+            )
+        };
+        let (mut condition, threshold) = match matched(&on, &filter) {
+            Err(reason) if counts_rows => {
+                let found = Threshold::take_second(&mut filter, probe_schema, build_schema)?;
+                let threshold = found.ok_or(reason)?;
+                (matched(&on, &filter)?, Some(threshold))
+            }
+            matched => (matched?, None),
+        };
 
         condition.check_infallible(build_schema)?;
+        if let Some(value) = threshold.as_ref().map(Threshold::value)
+            && !is_infallible(value, build_schema)?
+        {
+            return reject(format!(
+                "{value} may end in an error for rows that match nothing"
+            ));
+        }
         if is_sort_wasteful(probe, build) {
             return reject("it has few rows on one side and many on the other");
         }
@@ -222,11 +262,16 @@ impl GroupedJoin<'_> {
             aggregates: vec![],
         };
         let (mut merges, mut values) = (vec![], vec![]);
-        for expr in &aggregate.aggr_expr {
-            let Expr::AggregateFunction(call) = columns.resolve(expr.clone())?.unalias() else {
-                return reject(format!("{expr} is no aggregate"));
+        let mut count = None;
+        for call in &calls {
+            let found = match &threshold {
+                Some(threshold) if is_row_count(call) => {
+                    let found = decomposition.count_crossing(threshold)?;
+                    count = Some(found.row_value.clone());
+                    found
+                }
+                _ => decomposition.decompose(call)?,
             };
-            let found = decomposition.decompose(&call)?;
             merges.extend(found.group_aggregates);
             values.push(found.group_value);
         }
@@ -239,12 +284,17 @@ impl GroupedJoin<'_> {
             key: condition.key,
             bounds: condition.bounds,
             prevailing: false,
-            thresholds: vec![],
+            thresholds: threshold.map(|t| t.limit).into_iter().collect(),
             aggregates,
             metadata: metadata.clone().into_iter().collect(),
         };
         let node = Arc::new(RangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
-        let joined = Arc::new(LogicalPlan::Extension(Extension { node }));
+        let mut joined = Arc::new(LogicalPlan::Extension(Extension { node }));
+        if let Some(count) = count.filter(|_| unmatched == Unmatched::Drop) {
+            // The range join drops the rows without candidates, not those of whose candidates none crosses the threshold.
+            let matches = Filter::try_new(count.gt(lit(0_i64)), joined)?;
+            joined = Arc::new(LogicalPlan::Filter(matches));
+        }
         // The grouping columns come first in both schemas.
         let old = &aggregate.schema;
         let group_columns = old.fields().len() - values.len();
@@ -279,6 +329,13 @@ impl GroupedJoin<'_> {
         }
         Ok(LogicalPlan::Projection(plan))
     }
+}
+
+/// Whether a call is a minimum or maximum of the columns of the probe side, which matching rows do not change.
+fn is_extreme_of(call: &AggregateFunction, probe: &DFSchema) -> bool {
+    let (inner, params) = (call.func.inner(), &call.params);
+    let mut needed = params.args.iter().chain(params.filter.as_deref());
+    (inner.is::<Min>() || inner.is::<Max>()) && needed.all(|expr| is_of(expr, probe))
 }
 
 /// Removes duplicates from grouping expressions. Also returns, for each of the `columns` grouping columns, the index of its expression. Grouping sets

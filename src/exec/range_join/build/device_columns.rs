@@ -173,6 +173,7 @@ impl ColumnsBuilder<'_> {
             }
             AggregateKind::SumLow
             | AggregateKind::AtCrossing { .. }
+            | AggregateKind::CountCrossing { .. }
             | AggregateKind::Accumulate => {
                 return internal_err!("devices do not compute {function:?}");
             }

@@ -99,6 +99,7 @@ impl DeviceJoin {
                 ),
                 AggregateKind::SumLow
                 | AggregateKind::AtCrossing { .. }
+                | AggregateKind::CountCrossing { .. }
                 | AggregateKind::Accumulate => false,
                 AggregateKind::CountRows
                 | AggregateKind::First

@@ -72,7 +72,12 @@ impl BuildSide {
     /// Whether computing the aggregates reads the rows of the ranges, and so may take long.
     pub(crate) fn reads_rows(&self) -> bool {
         let mut aggregates = self.aggregates.iter();
-        aggregates.any(|a| matches!(a, AggregateEvaluator::Accumulate(_)))
+        aggregates.any(|a| {
+            matches!(
+                a,
+                AggregateEvaluator::Accumulate(_) | AggregateEvaluator::CountCrossing { .. }
+            )
+        })
     }
 
     /// Each aggregate over these ranges, with the thresholds of the probe rows, and whether a device failed and the CPU computed any of them. Calls

@@ -17,6 +17,7 @@ use crate::common::array_bytes::arrays_bytes;
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::crossing::threshold_test;
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
+use crate::exec::range_join::spill::retaining_pool::CONSUMER_NAME;
 use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Chunks;
 use crate::range_agg::values::Values;
@@ -113,7 +114,7 @@ impl ThresholdIndex {
         rows: usize,
         pool: &Arc<dyn MemoryPool>,
     ) -> Result<Option<BuiltIndex>> {
-        let memory = MemoryConsumer::new("RangeJoinExec[threshold]").register(pool);
+        let memory = MemoryConsumer::new(CONSUMER_NAME).register(pool);
         let is_column = threshold.value.is::<Column>();
         if !is_column {
             // The widest values that arithmetic yields.
