@@ -194,7 +194,11 @@ fn exists(random: &mut Random) -> (String, String) {
 
 /// The number of intervals that overlap, or whether any does, and the same by a join, which DataFusion can plan.
 fn count(random: &mut Random) -> (String, String) {
-    let on = overlap(random);
+    let mut on = overlap(random);
+    while on.contains("BETWEEN p.") {
+        // Three expressions of the searched side.
+        on = overlap(random);
+    }
     let counted = format!("SELECT q.id, count(p.id) AS n FROM q LEFT JOIN p ON {on} GROUP BY q.id");
     match random.below(6) {
         0 => (
@@ -229,13 +233,13 @@ fn count(random: &mut Random) -> (String, String) {
 #[tokio::test(flavor = "multi_thread")]
 async fn pairs_that_overlap_are_those_that_datafusion_returns() {
     let threshold_rows = compare("pairs that overlap", join).await;
-    assert!(!is_usual() || threshold_rows > 10_000, "{threshold_rows}");
+    assert!(!is_usual() || threshold_rows > 2_000, "{threshold_rows}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overlap_exists_where_datafusion_says_so() {
     let threshold_rows = compare("overlaps that exist", exists).await;
-    assert!(!is_usual() || threshold_rows > 10_000, "{threshold_rows}");
+    assert!(!is_usual() || threshold_rows > 2_000, "{threshold_rows}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

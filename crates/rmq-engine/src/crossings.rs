@@ -70,24 +70,21 @@ impl RowList {
         self.ends.clear();
     }
 
-    /// Lists one range: `visit` passes its rows to [`RangeRows::add`] until that returns false. Returns whether there is room for a further range.
+    /// Begins with the next range.
     #[inline(always)]
-    pub(crate) fn list_range(
-        &mut self,
-        limits: ListLimits,
-        visit: impl FnOnce(&mut RangeRows<'_>),
-    ) -> bool {
-        let before = self.positions.len();
-        let of_range = before.saturating_add(limits.per_range);
-        let mut rows = RangeRows {
+    pub(crate) fn begin_range(&mut self, limits: ListLimits) -> RangeRows<'_> {
+        let of_range = self.positions.len().saturating_add(limits.per_range);
+        RangeRows {
             stop: of_range.min(limits.total),
             positions: &mut self.positions,
-        };
-        if rows.has_room() {
-            visit(&mut rows);
         }
+    }
+
+    /// Ends the range whose first row has this index among all rows. Returns whether there is room for a further range.
+    #[inline(always)]
+    pub(crate) fn end_range(&mut self, first: usize, limits: ListLimits) -> bool {
         let end = self.positions.len();
-        if end < limits.total || end == of_range {
+        if end < limits.total || end == first.saturating_add(limits.per_range) {
             self.ends.push(end);
         }
         end < limits.total
@@ -102,8 +99,9 @@ pub(crate) struct RangeRows<'a> {
 }
 
 impl RangeRows<'_> {
+    /// Whether a row can be added.
     #[inline(always)]
-    fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         self.positions.len() < self.stop
     }
 

@@ -103,12 +103,12 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
         check_inputs(left, right, thresholds.len())?;
         out.clear();
         for ((left, right), threshold) in left.iter().zip(right).zip(thresholds) {
-            let mut failure = Ok(());
-            let has_room = out.list_range(limits, |rows| {
-                failure = for_each_at_most(self, *left, *right, *threshold, |at| rows.add(at));
-            });
-            failure?;
-            if !has_room {
+            let first = out.positions.len();
+            let mut rows = out.begin_range(limits);
+            if rows.has_room() {
+                for_each_at_most(self, *left, *right, *threshold, |at| rows.add(at))?;
+            }
+            if !out.end_range(first, limits) {
                 break;
             }
         }

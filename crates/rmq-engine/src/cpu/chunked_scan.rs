@@ -141,12 +141,13 @@ impl<K: CpuKey> ChunkedColumn<K> {
     ) -> Result<(), EngineError> {
         let scan = self.scan()?;
         for ((left, right), threshold) in left.iter().zip(right).zip(thresholds) {
-            let has_room = out.list_range(limits, |rows| {
-                if let Some((first, count)) = clipped(*left, *right, self.len()) {
-                    scan.for_each_at_most(first, count, *threshold, |at| rows.add(at as i64));
-                }
-            });
-            if !has_room {
+            let before = out.positions.len();
+            let mut rows = out.begin_range(limits);
+            let range = clipped(*left, *right, self.len()).filter(|_| rows.has_room());
+            if let Some((first, count)) = range {
+                scan.for_each_at_most(first, count, *threshold, |at| rows.add(at as i64));
+            }
+            if !out.end_range(before, limits) {
                 break;
             }
         }

@@ -2,8 +2,8 @@
 //!
 //! 1. For each probe row, a bitmap over the build rows marks those whose equality keys are the same.
 //! 2. Each bound clears the bits of the rows that it excludes.
-//! 3. The rows that are left are aggregated as a build side of their own. If the result depends on the row order, on thresholds or on single rows, that is one sorted
-//!    build side of all rows that match any probe row; else one per probe row, in any order.
+//! 3. The rows that are left are aggregated as a build side of their own. If the result depends on the row order, on thresholds or on single rows, that
+//!    is one sorted build side of all rows that match any probe row; else one per probe row, in any order.
 
 use std::sync::Arc;
 

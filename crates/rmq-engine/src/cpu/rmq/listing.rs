@@ -33,10 +33,11 @@ pub(crate) unsafe fn list_at_most<K: Key + Pod, S: Kernel<K>>(
     let listing = Listing(BatchSearch::new(context));
     let offset = context.alignment_offset;
     for ((left, right), threshold) in left.iter().zip(right).zip(thresholds) {
-        let has_room = out.list_range(limits, |rows| {
-            let Some(range) = listing.clip(*left, *right) else {
-                return;
-            };
+        let before = out.positions.len();
+        let mut rows = out.begin_range(limits);
+        // Not in a closure, which would be compiled for the base instruction set.
+        let range = listing.clip(*left, *right);
+        if let Some(range) = range.filter(|_| rows.has_room()) {
             // SAFETY: guaranteed by the caller; `clip` returns positions of the column.
             unsafe {
                 listing.visit::<S>(range, *threshold, |first, mut hits| {
@@ -51,8 +52,8 @@ pub(crate) unsafe fn list_at_most<K: Key + Pod, S: Kernel<K>>(
                     true
                 });
             }
-        });
-        if !has_room {
+        }
+        if !out.end_range(before, limits) {
             break;
         }
     }
