@@ -22,6 +22,8 @@ use rmq_engine::Comparison;
 pub(crate) struct RowThreshold {
     /// The value, over columns of the build side. It has no errors.
     pub(crate) value: PhysicalExprRef,
+    /// Whether its keys are ranks, as of strings, which have to be sorted.
+    pub(crate) is_ranked: bool,
     /// How the value compares with the limit. NULL does not qualify.
     pub(crate) comparison: Comparison,
     /// The limit, over the probe side.

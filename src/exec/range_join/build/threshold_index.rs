@@ -29,6 +29,9 @@ const FEW_ROWS: usize = 32;
 /// long as indexing one.
 const FILTERED_SHARE: usize = 4;
 
+/// For values whose ranks are indexed, ranges are filtered until they have this many times the rows of the build side: the values have to be sorted.
+const FILTERED_TIMES: usize = 16;
+
 /// The index, or that there is none.
 #[derive(Debug)]
 pub(crate) struct ThresholdIndex {
@@ -57,7 +60,12 @@ impl ThresholdIndex {
     }
 
     /// Whether these ranges of a build side with `build_rows` rows should be searched by the index. Counts the ranges.
-    pub(crate) fn is_justified(&self, ranges: &Ranges, build_rows: usize) -> bool {
+    pub(crate) fn is_justified(
+        &self,
+        threshold: &RowThreshold,
+        ranges: &Ranges,
+        build_rows: usize,
+    ) -> bool {
         let (mut rows, mut searches) = (0_usize, 0);
         for (left, right) in ranges.iter() {
             let len = usize::try_from(right - left + 1).unwrap_or(0);
@@ -71,7 +79,12 @@ impl ThresholdIndex {
             Some(built) => built.is_some(),
             None => {
                 let before = self.counted_rows.fetch_add(rows, Ordering::Relaxed);
-                before.saturating_add(rows) > build_rows / FILTERED_SHARE
+                let filtered_rows = if threshold.is_ranked {
+                    build_rows.saturating_mul(FILTERED_TIMES)
+                } else {
+                    build_rows / FILTERED_SHARE
+                };
+                before.saturating_add(rows) > filtered_rows
             }
         }
     }

@@ -19,7 +19,7 @@ use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::has_few_keys;
-use crate::common::ordered_type::{is_ordered, value_type};
+use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::rewrite::common::infallible::keeps_values;
 use rmq_engine::Comparison;
@@ -90,6 +90,7 @@ impl RangeCondition {
             residual: filter_of(residual)?,
             threshold: threshold.map(|found| RowThreshold {
                 value: found.key,
+                is_ranked: found.is_ranked,
                 comparison: found.comparison,
                 limit: found.bound,
                 rest,
@@ -134,6 +135,7 @@ impl RangeCondition {
 /// A comparison of a key of the build side with a bound over the probe side.
 struct KeyComparison {
     key: PhysicalExprRef,
+    is_ranked: bool,
     comparison: Comparison,
     bound: PhysicalExprRef,
 }
@@ -175,6 +177,7 @@ fn key_comparison(
         && cannot_fail(&key, build)?;
     Ok(is_searchable.then_some(KeyComparison {
         key,
+        is_ranked: is_ranked(&key_type),
         comparison,
         bound,
     }))

@@ -213,10 +213,10 @@ impl ProbePartition {
 
     /// The join, if it has a threshold and these ranges justify its index.
     fn justified_threshold(&self, build: &BuildSide, ranges: &Ranges) -> Option<&Arc<RowJoin>> {
-        let join = self.row_join.as_ref();
-        let join = join.filter(|join| join.threshold().is_some())?;
-        let rows = build.rows().len();
-        let is_justified = build.threshold_index.is_justified(ranges, rows);
+        let join = self.row_join.as_ref()?;
+        let (threshold, rows) = (join.threshold()?, build.rows().len());
+        let index = &build.threshold_index;
+        let is_justified = index.is_justified(threshold, ranges, rows);
         is_justified.then_some(join)
     }
 
