@@ -57,18 +57,15 @@ impl ThresholdQueries {
     }
 
     /// The searches with these numbers, each in a range that begins at the given position.
-    pub(crate) fn select(&self, searches: impl Iterator<Item = (usize, i64)> + Clone) -> Self {
-        let rows = || searches.clone().map(|(row, _)| row);
-        fn keys<K: Copy>(keys: &[K], rows: impl Iterator<Item = usize>) -> Vec<K> {
-            rows.map(|row| keys[row]).collect()
-        }
+    pub(crate) fn select(&self, searches: &[(usize, i64)]) -> Self {
+        let numbers = || searches.iter().map(|(number, _)| *number);
         Self {
-            left: searches.clone().map(|(_, left)| left).collect(),
-            right: rows().map(|row| self.right[row]).collect(),
+            left: searches.iter().map(|(_, left)| *left).collect(),
+            right: numbers().map(|number| self.right[number]).collect(),
             keys: match &self.keys {
-                AnyKeys::W32(all) => AnyKeys::W32(keys(all, rows())),
-                AnyKeys::W64(all) => AnyKeys::W64(keys(all, rows())),
-                AnyKeys::W128(all) => AnyKeys::W128(keys(all, rows())),
+                AnyKeys::W32(keys) => AnyKeys::W32(numbers().map(|n| keys[n]).collect()),
+                AnyKeys::W64(keys) => AnyKeys::W64(numbers().map(|n| keys[n]).collect()),
+                AnyKeys::W128(keys) => AnyKeys::W128(numbers().map(|n| keys[n]).collect()),
             },
         }
     }

@@ -71,7 +71,7 @@ impl RowList {
     }
 
     /// Begins with the next range.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn begin_range(&mut self, limits: ListLimits) -> RangeRows<'_> {
         let of_range = self.positions.len().saturating_add(limits.per_range);
         RangeRows {
@@ -81,7 +81,7 @@ impl RowList {
     }
 
     /// Ends the range whose first row has this index among all rows. Returns whether there is room for a further range.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn end_range(&mut self, first: usize, limits: ListLimits) -> bool {
         let end = self.positions.len();
         if end < limits.total || end == first.saturating_add(limits.per_range) {
@@ -100,13 +100,13 @@ pub(crate) struct RangeRows<'a> {
 
 impl RangeRows<'_> {
     /// Whether a row can be added.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.positions.len() < self.stop
     }
 
     /// Adds a row. Returns whether there is room for a further one.
-    #[inline(always)]
+    #[inline]
     pub(crate) fn add(&mut self, position: i64) -> bool {
         self.positions.push(position);
         self.has_room()

@@ -27,9 +27,9 @@ use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, is_row_count,
 };
-use crate::rewrite::range_join::condition::{Condition, Constants};
+use crate::rewrite::range_join::condition::Constants;
 use crate::rewrite::range_join::rejection::{Match, reject};
-use crate::rewrite::range_join::threshold::{Threshold, key_of_extremes};
+use crate::rewrite::range_join::threshold::{Threshold, key_of_extremes, match_condition};
 
 /// A correlated subquery as a range join without its probe side.
 #[derive(Debug)]
@@ -96,26 +96,11 @@ impl CorrelatedAggregate {
             Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
             None => None,
         };
-        let matched = |conditions: &[Expr]| {
-            Condition::try_match(
-                vec![],
-                conditions.to_vec(),
-                constants,
-                probe,
-                build.schema(),
-            )
-        };
         let counts_rows = !calls.is_empty() && calls.iter().all(is_row_count);
-        let mut condition = match matched(&conditions) {
-            Err(reason) if counts_rows => {
-                threshold = Threshold::take_second(&mut conditions, probe, build.schema())?;
-                if threshold.is_none() {
-                    return Err(reason);
-                }
-                matched(&conditions)?
-            }
-            matched => matched?,
-        };
+        let meaning = (constants, counts_rows);
+        let (mut condition, counted) =
+            match_condition(&[], conditions, meaning, probe, build.schema())?;
+        threshold = threshold.or(counted);
         if let Some(threshold) = &mut threshold {
             threshold.guard(branches, probe)?;
         }

@@ -149,7 +149,7 @@ fn in_expression(
 fn exists_by_count(exists: &Exists, outer: &DFSchema, config: &dyn OptimizerConfig) -> Match<Expr> {
     let Exists { subquery, negated } = exists;
     let rows = Rows::of(subquery)?;
-    if let Some(first) = rows.first_crossing(outer, config)? {
+    if let Some(first) = rows.first_crossing(outer, config) {
         return Ok(if *negated {
             first.is_null()
         } else {
@@ -274,11 +274,7 @@ impl<'a> Rows<'a> {
     }
 
     /// The subquery that returns the least range key of the rows that meet a threshold, NULL without any; `None` if there is no threshold.
-    fn first_crossing(
-        &self,
-        outer: &DFSchema,
-        config: &dyn OptimizerConfig,
-    ) -> Match<Option<Expr>> {
+    fn first_crossing(&self, outer: &DFSchema, config: &dyn OptimizerConfig) -> Option<Expr> {
         let mut plan = self.input;
         while let LogicalPlan::Filter(filter) = plan {
             let conjuncts = split_conjunction(&filter.predicate).into_iter().cloned();
@@ -297,11 +293,11 @@ impl<'a> Rows<'a> {
                 let found = CorrelatedAggregate::try_match(&least, outer, &[], config);
                 if found.is_ok_and(|found| !found.spec.thresholds.is_empty()) {
                     let outer_columns = self.subquery.outer_ref_columns.clone();
-                    return Ok(Some(subquery(least, outer_columns)));
+                    return Some(subquery(least, outer_columns));
                 }
             }
             plan = &filter.input;
         }
-        Ok(None)
+        None
     }
 }

@@ -27,10 +27,12 @@ use datafusion::logical_expr::{Expr, ExprSchemable};
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::logical_plan::range_join::AggregateKind;
 use crate::rewrite::common::conditional::Branch;
+use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::common::lossless_casts::without_lossless_casts;
 use crate::rewrite::range_join::condition::{
-    check_repeats, compared_with, guard, is_of, split_between,
+    Condition, Constants, check_repeats, compared_with, guard, is_of, split_between,
 };
+use crate::rewrite::range_join::rejection::{Match, reject};
 use rmq_engine::{Comparison, RangeEnd};
 
 /// The comparison of a value of the build side with a threshold of the probe side.
@@ -91,7 +93,7 @@ impl Threshold {
 
     /// Takes the threshold out of `conditions`, if two expressions of the build side are compared, one of them once. The other one, whose bounds stay,
     /// has bounds at both ends, or else comes first. Leaves the conditions as they are otherwise.
-    pub(crate) fn take_second(
+    fn take_second(
         conditions: &mut Vec<Expr>,
         probe: &DFSchema,
         build: &DFSchema,
@@ -127,9 +129,15 @@ impl Threshold {
         (function, vec![self.value.clone()])
     }
 
-    /// The value of the build side.
-    pub(crate) fn value(&self) -> &Expr {
-        &self.value
+    /// Rejects a value that may fail for rows that the join would not evaluate it for.
+    pub(crate) fn check_infallible(&self, build: &DFSchema) -> Match<()> {
+        let value = &self.value;
+        if is_infallible(value, build)? {
+            return Ok(());
+        }
+        reject(format!(
+            "{value} may end in an error for rows that match nothing"
+        ))
     }
 
     /// The range join's aggregate, and its arguments: `value` of the first or last row that crosses the threshold.
@@ -145,6 +153,26 @@ impl Threshold {
     /// Guards the threshold if it may fail: for rows that don't take all these branches it is NULL.
     pub(crate) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
         guard(&mut self.limit, branches, probe)
+    }
+}
+
+/// Matches a condition. If it has two range keys, and rows are only counted, one of them becomes a threshold.
+pub(crate) fn match_condition(
+    on: &[(Expr, Expr)],
+    mut rest: Vec<Expr>,
+    (constants, counts_rows): (Constants, bool),
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Match<(Condition, Option<Threshold>)> {
+    let matched =
+        |rest: &[Expr]| Condition::try_match(on.to_vec(), rest.to_vec(), constants, probe, build);
+    match matched(&rest) {
+        Err(reason) if counts_rows => {
+            let found = Threshold::take_second(&mut rest, probe, build)?;
+            let threshold = found.ok_or(reason)?;
+            Ok((matched(&rest)?, Some(threshold)))
+        }
+        matched => Ok((matched?, None)),
     }
 }
 

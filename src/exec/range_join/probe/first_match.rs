@@ -190,7 +190,7 @@ impl Slice {
         let mut slice = Self::default();
         let rows = undecided.iter();
         let rows = rows.map(|row| (row.row as usize, i64::from(row.start)));
-        let listed = qualifying.list_from(rows, candidates)?;
+        let listed = qualifying.list_from(&rows.collect::<Vec<_>>(), candidates)?;
         // Build sides have fewer than 2^32 rows.
         let positions = listed.positions.iter();
         slice.positions = positions

@@ -66,11 +66,7 @@ impl QualifyingRows {
     }
 
     /// Lists the first rows of some probe rows, at most `per_row` of each, from a position on.
-    pub(crate) fn list_from(
-        &self,
-        rows: impl Iterator<Item = (usize, i64)> + Clone,
-        per_row: usize,
-    ) -> Result<RowList> {
+    pub(crate) fn list_from(&self, rows: &[(usize, i64)], per_row: usize) -> Result<RowList> {
         let queries = self.queries.select(rows);
         let limits = ListLimits {
             per_range: per_row,

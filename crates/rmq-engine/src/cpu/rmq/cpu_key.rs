@@ -245,7 +245,7 @@ impl CpuKey for u128 {
     ) {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            listing::count_at_most::<Self, Portable>(context, left, right, thresholds, counts)
+            listing::count_at_most::<Self, Portable>(context, left, right, thresholds, counts);
         }
     }
 }
