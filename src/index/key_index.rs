@@ -1,21 +1,22 @@
 //! An engine's index of a column's keys, for any key width.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Int64Array, new_empty_array};
+use arrow::array::{ArrayRef, Int64Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
-use arrow::compute::concat;
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 
 use crate::common::errors::engine_error;
 use crate::common::ranges::Ranges;
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Encoded, KeyColumn};
-use crate::index::threshold::{AnyKeys, ThresholdTest, threshold_keys};
+use crate::index::threshold::{AnyKeys, ThresholdTest};
+use crate::index::threshold_queries::ThresholdQueries;
 use rmq_engine::cpu::{LazyBuild, lazy_index_u32, lazy_index_u64, lazy_index_u128};
 use rmq_engine::{
-    BuildOptions, Column, Crossings, Engine, EngineError, Key, OutputBuffer, Outputs, RangeEnd,
-    RangeIndex,
+    BuildOptions, Column, Engine, EngineError, Key, ListLimits, OutputBuffer, Outputs, RangeEnd,
+    RangeIndex, RowList,
 };
 
 /// An engine's index, and the decoder of its keys.
@@ -39,6 +40,20 @@ macro_rules! with_index {
             AnyWidth::W32($index) => $body,
             AnyWidth::W64($index) => $body,
             AnyWidth::W128($index) => $body,
+        }
+    };
+}
+
+/// Runs `$body` with `$index` bound to the index and `$keys` to keys of its width. `$body` returns the engine's error, or `Ok` of a result.
+macro_rules! with_keys {
+    ($any:expr, $any_keys:expr, ($index:ident, $keys:ident) => $body:expr) => {
+        match ($any, $any_keys) {
+            (AnyWidth::W32($index), AnyKeys::W32($keys)) => $body,
+            (AnyWidth::W64($index), AnyKeys::W64($keys)) => $body,
+            (AnyWidth::W128($index), AnyKeys::W128($keys)) => $body,
+            _ => Ok(exec_err!(
+                "thresholds and column have keys of different widths"
+            )),
         }
     };
 }
@@ -143,21 +158,81 @@ impl KeyIndex {
         end: RangeEnd,
         test: ThresholdTest,
     ) -> Result<Result<Answer>, EngineError> {
-        let queries = match ThresholdQueries::try_new(ranges, thresholds, &self.decoder, test) {
-            Ok(queries) => queries,
-            Err(error) => return Ok(Err(error)),
+        let found = match self.threshold_queries(ranges, thresholds, test) {
+            Ok(queries) => self.find(&queries, end)?,
+            Err(error) => Err(error),
         };
-        let found = match (&self.index, &queries.keys) {
-            (AnyWidth::W32(index), AnyKeys::W32(keys)) => queries.find(index.as_ref(), keys, end),
-            (AnyWidth::W64(index), AnyKeys::W64(keys)) => queries.find(index.as_ref(), keys, end),
-            (AnyWidth::W128(index), AnyKeys::W128(keys)) => queries.find(index.as_ref(), keys, end),
-            _ => {
-                return Ok(exec_err!(
-                    "thresholds and column have keys of different widths"
-                ));
-            }
-        };
-        found.map(Ok)
+        Ok(found.map(|positions| Answer {
+            values: None,
+            positions: Some(Arc::new(positions)),
+            used_cpu_fallback: false,
+        }))
+    }
+
+    /// The threshold searches of these ranges, as [`Self::crossings`] makes them.
+    ///
+    /// # Errors
+    /// An execution error for thresholds that can't be compared with the column.
+    pub(crate) fn threshold_queries(
+        &self,
+        ranges: &[Ranges],
+        thresholds: &[ArrayRef],
+        test: ThresholdTest,
+    ) -> Result<ThresholdQueries> {
+        ThresholdQueries::try_new(ranges, thresholds, &self.decoder, test)
+    }
+
+    /// Finds the first or last row of each range that passes: its position, NULL if there is none.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub(crate) fn find(
+        &self,
+        queries: &ThresholdQueries,
+        end: RangeEnd,
+    ) -> Result<Result<Int64Array>, EngineError> {
+        with_keys!(&self.index, &queries.keys, (index, keys) => {
+            queries.find(index.as_ref(), keys, end).map(Ok)
+        })
+    }
+
+    /// Lists the rows that pass, of these ranges.
+    ///
+    /// # Errors
+    /// The outer error is the engine's; the inner one is for queries of another index.
+    pub(crate) fn list(
+        &self,
+        queries: &ThresholdQueries,
+        ranges: Range<usize>,
+        limits: ListLimits,
+        out: &mut RowList,
+    ) -> Result<Result<()>, EngineError> {
+        let (left, right) = (
+            &queries.left[ranges.clone()],
+            &queries.right[ranges.clone()],
+        );
+        with_keys!(&self.index, &queries.keys, (index, keys) => {
+            index.list_at_most(left, right, &keys[ranges], limits, out).map(Ok)
+        })
+    }
+
+    /// Counts the rows that pass, of each of these ranges.
+    ///
+    /// # Errors
+    /// As [`Self::list`].
+    pub(crate) fn count(
+        &self,
+        queries: &ThresholdQueries,
+        ranges: Range<usize>,
+        counts: &mut [i64],
+    ) -> Result<Result<()>, EngineError> {
+        let (left, right) = (
+            &queries.left[ranges.clone()],
+            &queries.right[ranges.clone()],
+        );
+        with_keys!(&self.index, &queries.keys, (index, keys) => {
+            index.count_at_most(left, right, &keys[ranges], counts).map(Ok)
+        })
     }
 
     /// Number of rows, NULLs included.
@@ -182,70 +257,6 @@ impl KeyIndex {
 
     pub(crate) fn decoder(&self) -> &Decoder {
         &self.decoder
-    }
-}
-
-/// Threshold searches of a batch: ranges, empty where no row can qualify, and the keys of thresholds.
-struct ThresholdQueries {
-    left: Vec<i64>,
-    right: Vec<i64>,
-    keys: AnyKeys,
-}
-
-impl ThresholdQueries {
-    fn try_new(
-        ranges: &[Ranges],
-        thresholds: &[ArrayRef],
-        decoder: &Decoder,
-        test: ThresholdTest,
-    ) -> Result<Self> {
-        let thresholds: Vec<&dyn Array> = thresholds.iter().map(AsRef::as_ref).collect();
-        let thresholds = match thresholds.as_slice() {
-            [] => new_empty_array(decoder.value_type()),
-            many => concat(many)?,
-        };
-        let found = threshold_keys(&thresholds, decoder.value_type(), decoder.distinct(), test)?;
-        let mut left: Vec<i64> = ranges.iter().flat_map(Ranges::left).copied().collect();
-        let mut right: Vec<i64> = ranges.iter().flat_map(Ranges::right).copied().collect();
-        if let Some(valid) = found.valid {
-            for ((left, right), valid) in left.iter_mut().zip(&mut right).zip(&valid) {
-                if !valid {
-                    (*left, *right) = (0, -1);
-                }
-            }
-        }
-        Ok(Self {
-            left,
-            right,
-            keys: found.keys,
-        })
-    }
-
-    fn find<K: Key>(
-        &self,
-        index: &dyn RangeIndex<K>,
-        keys: &[K],
-        end: RangeEnd,
-    ) -> Result<Answer, EngineError> {
-        let n = self.left.len();
-        let mut outputs = index.outputs(n, false, true);
-        let mut answers = outputs.answers();
-        let out = Crossings {
-            // They were requested.
-            positions: answers.positions.take().unwrap_or_default(),
-            valid: answers.valid,
-        };
-        index.crossings(&self.left, &self.right, keys, end, out)?;
-        let valid = NullBuffer::new(BooleanBuffer::new(buffer(outputs.valid), 0, n));
-        let positions = outputs.positions.map(|positions| {
-            let positions = ScalarBuffer::new(buffer(positions), 0, n);
-            Arc::new(Int64Array::new(positions, Some(valid))) as ArrayRef
-        });
-        Ok(Answer {
-            values: None,
-            positions,
-            used_cpu_fallback: false,
-        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Indexes of single columns: a column is encoded as keys, an engine builds an index of the keys, and the session caches it.
 //!
 //! - `sort_keys`, `rank`, `key_bits`, `decoder`: Arrow values to order-preserving keys and back.
-//! - `threshold`, `nearest_value`: values of other types as keys, exactly.
+//! - `threshold`, `nearest_value`: values of other types as keys, exactly. `threshold_queries`: searches for thresholds.
 //! - `key_index`, `column_index`, `cpu_fallback`: the index of a column, on the CPU or on devices, and the CPU's part where devices fail.
 //! - `catalog`, `version`, `devices`: the indexes that a session caches, the version of a table's data that each belongs to, and the
 //!   session's CUDA devices.
@@ -18,4 +18,5 @@ pub(crate) mod rank;
 pub(crate) mod ready_index;
 pub(crate) mod sort_keys;
 pub(crate) mod threshold;
+pub(crate) mod threshold_queries;
 pub(crate) mod version;

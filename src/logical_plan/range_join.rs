@@ -49,7 +49,8 @@ pub struct RangeJoinSpec<E> {
     /// Whether the row that is in force at the start of the range matches too: the last one whose range key is at or before the only lower
     /// bound, unless a bound is NULL or the lower bound is above an upper one.
     pub prevailing: bool,
-    /// Thresholds over the probe side, to which [`AggregateKind::AtCrossing`] refers by index. NULL gives NULL.
+    /// Thresholds over the probe side, to which [`AggregateKind::AtCrossing`] and [`AggregateKind::CountCrossing`] refer by index. No row qualifies
+    /// for NULL.
     pub thresholds: Vec<E>,
     /// The aggregates over the matching rows.
     pub aggregates: Vec<RangeAggregate<E>>,
@@ -132,6 +133,13 @@ pub enum AggregateKind {
         /// The index of the threshold among [`RangeJoinSpec::thresholds`].
         threshold: usize,
     },
+    /// `(v)`: the number of rows whose v compares so with a threshold of the probe row. A NULL v does not qualify; -0.0 equals 0.0.
+    CountCrossing {
+        /// How v compares with the threshold.
+        comparison: Comparison,
+        /// The index of the threshold among [`RangeJoinSpec::thresholds`].
+        threshold: usize,
+    },
     /// Any aggregate function, whose accumulator sees the matching rows by the range key, those of equal keys in input order: see [`AccumulatorCall`].
     /// It decides what it does with NULLs and returns without rows.
     Accumulate,
@@ -143,13 +151,19 @@ impl<E> RangeAggregate<E> {
     pub fn field(&self) -> Field {
         let counts = matches!(
             self.function,
-            AggregateKind::CountRows | AggregateKind::Count
+            AggregateKind::CountRows | AggregateKind::Count | AggregateKind::CountCrossing { .. }
         );
         Field::new(&self.output, self.data_type.clone(), !counts)
     }
 }
 
 impl<E> RangeJoinSpec<E> {
+    /// Whether an aggregate counts the rows that cross a threshold.
+    pub(crate) fn counts_crossings(&self) -> bool {
+        let mut functions = self.aggregates.iter().map(|a| a.function);
+        functions.any(|f| matches!(f, AggregateKind::CountCrossing { .. }))
+    }
+
     /// All expressions: pairs of equality keys, the range key, bounds, thresholds, arguments.
     pub fn expressions(&self) -> impl Iterator<Item = &E> {
         let on = self.on.iter().flat_map(|(probe, build)| [probe, build]);
@@ -337,6 +351,16 @@ impl Display for RangeJoinSpec<Expr> {
                     let (end, op) = (end.name(), operator(comparison));
                     format!("{end}({x} where {v} {op} {threshold})")
                 }
+                (
+                    AggregateKind::CountCrossing {
+                        comparison,
+                        threshold,
+                    },
+                    [v],
+                ) => {
+                    let (op, threshold) = (operator(comparison), &self.thresholds[threshold]);
+                    format!("count(* where {v} {op} {threshold})")
+                }
                 _ => aggregate.to_string(),
             }
         });
@@ -345,7 +369,7 @@ impl Display for RangeJoinSpec<Expr> {
 }
 
 /// The SQL operator of a comparison.
-fn operator(comparison: Comparison) -> &'static str {
+pub(crate) fn operator(comparison: Comparison) -> &'static str {
     match comparison {
         Comparison::AtLeast => ">=",
         Comparison::Above => ">",

@@ -105,6 +105,14 @@ impl Values {
         Ok(values)
     }
 
+    /// The values as one array, each at its position; `None` if they are not stored so.
+    pub(crate) fn whole(&self) -> Option<&ArrayRef> {
+        match (self.parts.as_slice(), &self.order) {
+            ([whole], None) => Some(whole),
+            _ => None,
+        }
+    }
+
     /// Bytes of the values, the permutation not included.
     pub(crate) fn bytes(&self) -> usize {
         arrays_bytes(&self.parts)

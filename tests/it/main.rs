@@ -7,6 +7,7 @@ mod fake;
 mod fake_range_join;
 mod lazy_index;
 mod nested_loop;
+mod overlaps;
 mod plans;
 mod prevailing;
 mod properties;

@@ -128,6 +128,8 @@ fn condition(random: &mut Random) -> String {
         format!("{p}.k + 1 > {q}.k AND {p}.k + 1 < {q}.k + 4 AND {p}.v >= {q}.v"),
         format!("{p}.k >= {q}.k AND {p}.k < CASE WHEN {q}.v > 3 THEN {q}.k + 6 END"),
         format!("{p}.k <= {q}.k + 2 AND {p}.v >= {q}.v - 1"),
+        format!("{p}.k <= {q}.v AND {p}.v >= {q}.k"),
+        format!("{p}.k < {q}.k + 3 AND {p}.f > {q}.f"),
     ];
     parts.push(ranges[random.below(ranges.len())].clone());
     let residuals = [

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use crate::column::Column;
-use crate::crossings::{Crossings, RangeEnd};
+use crate::crossings::{Crossings, ListLimits, RangeEnd, RowList, check_inputs, check_length};
 use crate::error::EngineError;
 use crate::key::Key;
 use crate::outputs::{Answers, Outputs};
@@ -83,6 +83,85 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
         end: RangeEnd,
         out: Crossings<'_>,
     ) -> Result<(), EngineError>;
+
+    /// Lists the rows of each range whose key is at most a threshold, as [`RangeIndex::crossings`] finds the first of them. Replaces the contents of
+    /// `out`.
+    ///
+    /// Stops at the limits: memory and time are bounded by the number of ranges and `limits.total`, and a further call continues. This
+    /// implementation makes one search per row; the CPU's descends the levels once per range.
+    ///
+    /// # Errors
+    /// As [`RangeIndex::crossings`].
+    fn list_at_most(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        limits: ListLimits,
+        out: &mut RowList,
+    ) -> Result<(), EngineError> {
+        check_inputs(left, right, thresholds.len())?;
+        out.clear();
+        for ((left, right), threshold) in left.iter().zip(right).zip(thresholds) {
+            let first = out.positions.len();
+            let mut rows = out.begin_range(limits);
+            if rows.has_room() {
+                for_each_at_most(self, *left, *right, *threshold, |at| rows.add(at))?;
+            }
+            if !out.end_range(first, limits) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts the rows of each range whose key is at most a threshold, the rows that [`RangeIndex::list_at_most`] would list.
+    ///
+    /// # Errors
+    /// As [`RangeIndex::crossings`].
+    fn count_at_most(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        counts: &mut [i64],
+    ) -> Result<(), EngineError> {
+        check_inputs(left, right, thresholds.len())?;
+        check_length("the slice for counts", left.len(), counts.len())?;
+        let bounds = left.iter().zip(right).zip(thresholds);
+        for (((left, right), threshold), count) in bounds.zip(counts) {
+            *count = 0;
+            for_each_at_most(self, *left, *right, *threshold, |_| {
+                *count += 1;
+                true
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Calls `visit` with each row of a range whose key is at most a threshold, by one search per row, until it returns false.
+fn for_each_at_most<K: Key, I: RangeIndex<K> + ?Sized>(
+    index: &I,
+    left: i64,
+    right: i64,
+    threshold: K,
+    mut visit: impl FnMut(i64) -> bool,
+) -> Result<(), EngineError> {
+    let mut left = left;
+    while left <= right {
+        let (mut positions, mut valid) = ([0], [0]);
+        let out = Crossings {
+            positions: &mut positions,
+            valid: &mut valid,
+        };
+        index.crossings(&[left], &[right], &[threshold], RangeEnd::First, out)?;
+        if valid[0] == 0 || !visit(positions[0]) {
+            break;
+        }
+        left = positions[0] + 1;
+    }
+    Ok(())
 }
 
 /// How an index is built.

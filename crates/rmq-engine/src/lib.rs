@@ -26,7 +26,7 @@ mod range_join;
 pub use candidates::CandidateRanges;
 pub use column::{Column, SharedSlice, Validity};
 pub use comparison::Comparison;
-pub use crossings::{Crossings, RangeEnd};
+pub use crossings::{Crossings, ListLimits, RangeEnd, RowList};
 pub use engine::{BuildOptions, ColumnSize, Engine, RangeIndex};
 pub use error::EngineError;
 pub use index::{Index, Value};

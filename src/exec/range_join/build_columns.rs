@@ -149,6 +149,17 @@ impl BuildColumns {
         &columns[self.num_equality_keys + 1..]
     }
 
+    /// Whether an aggregate depends on thresholds of the probe rows, so that the rows of several probe rows can't be aggregated each by themselves.
+    pub(crate) fn has_thresholds(&self) -> bool {
+        let mut functions = self.aggregates.iter().map(|(function, _)| function);
+        functions.any(|function| {
+            matches!(
+                function,
+                AggregateKind::AtCrossing { .. } | AggregateKind::CountCrossing { .. }
+            )
+        })
+    }
+
     /// Whether the result depends on the order of rows with equal keys. Sums of floats do not: they are rounded once.
     pub(crate) fn row_order_matters(&self) -> bool {
         let chooses_a_row = |(function, _): &(AggregateKind, _)| match function {
@@ -160,6 +171,7 @@ impl BuildColumns {
             | AggregateKind::Accumulate => true,
             AggregateKind::CountRows
             | AggregateKind::Count
+            | AggregateKind::CountCrossing { .. }
             | AggregateKind::Sum
             | AggregateKind::SumLow
             | AggregateKind::Extreme(_) => false,

@@ -32,7 +32,9 @@ pub(crate) fn devices_answer(function: AggregateKind, arguments: &[DataType]) ->
         | AggregateKind::First
         | AggregateKind::Last
         | AggregateKind::Rightmost => true,
-        AggregateKind::AtCrossing { .. } | AggregateKind::Accumulate => false,
+        AggregateKind::AtCrossing { .. }
+        | AggregateKind::CountCrossing { .. }
+        | AggregateKind::Accumulate => false,
     }
 }
 

@@ -118,6 +118,13 @@ impl ProbeMetrics {
             .add(count);
     }
 
+    /// Records rows whose matches an index on the join's threshold found. The metric is shown only if there are any.
+    pub(crate) fn record_threshold_rows(&self, count: usize) {
+        rows(summary(&self.set))
+            .counter("threshold_rows", self.partition)
+            .add(count);
+    }
+
     /// The additional metrics of a partition whose rows are sent to devices.
     pub(crate) fn for_devices(&self) -> DeviceMetrics {
         let counter = |name| summary(&self.set).counter(name, self.partition);

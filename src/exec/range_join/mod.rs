@@ -16,4 +16,5 @@ pub(crate) mod metrics;
 pub(crate) mod probe;
 pub(crate) mod row_join;
 pub(crate) mod row_order;
+pub(crate) mod row_threshold;
 pub(crate) mod spill;

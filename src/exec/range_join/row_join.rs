@@ -23,6 +23,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::fit;
+use crate::exec::range_join::row_threshold::{RowThreshold, renumbered};
 use crate::range_agg::values::Values;
 
 /// What a range join makes of the pairs of a probe row and a build row that match.
@@ -32,6 +33,8 @@ pub(crate) struct RowJoin {
     join_type: JoinType,
     /// A further condition on pairs. Columns of the right side are indexes into `build_columns`.
     residual: Option<JoinFilter>,
+    /// The part of `residual` that an index answers. Its columns of the right side are indexes into `build_columns`.
+    threshold: Option<RowThreshold>,
     /// The columns of the build side of which single rows are taken, as indexes into its schema.
     build_columns: Vec<usize>,
     /// The columns of the output. Those of the right side are indexes into `build_columns`; `JoinSide::None` is the mark.
@@ -40,47 +43,42 @@ pub(crate) struct RowJoin {
 }
 
 impl RowJoin {
-    /// Joins by this type, where left is the probe side and right the build side. `columns`, of `schema`, and those of `residual` are indexes into
-    /// the schemas of these sides.
-    pub(crate) fn new(
+    /// Joins by this type, where left is the probe side and right the build side. `columns`, of `schema`, and those of `residual` and of `threshold`,
+    /// which is a part of it, are indexes into the schemas of these sides.
+    pub(crate) fn try_new(
         join_type: JoinType,
-        residual: Option<JoinFilter>,
+        residual: Option<&JoinFilter>,
+        threshold: Option<&RowThreshold>,
         columns: &[ColumnIndex],
         schema: SchemaRef,
-    ) -> Self {
+    ) -> Result<Self> {
+        let of_residual = residual.map_or(&[][..], JoinFilter::column_indices);
         let mut build_columns = vec![];
-        let mut renumbered = |columns: &[ColumnIndex]| -> Vec<ColumnIndex> {
-            let columns = columns.iter().map(|column| {
-                let mut column = column.clone();
-                if column.side == JoinSide::Right {
-                    let known = build_columns
-                        .iter()
-                        .position(|known| *known == column.index);
-                    column.index = known.unwrap_or_else(|| {
-                        build_columns.push(column.index);
-                        build_columns.len() - 1
-                    });
-                }
-                column
-            });
-            columns.collect()
-        };
-        let residual = residual.map(|filter| {
-            let columns = renumbered(filter.column_indices());
-            JoinFilter::new(
-                Arc::clone(filter.expression()),
-                columns,
-                Arc::clone(filter.schema()),
-            )
-        });
-        let columns = renumbered(columns);
-        Self {
-            join_type,
-            residual,
-            build_columns,
-            columns,
-            schema,
+        for column in of_residual.iter().chain(columns) {
+            if column.side == JoinSide::Right && !build_columns.contains(&column.index) {
+                build_columns.push(column.index);
+            }
         }
+        let number = |index: usize| {
+            let known = build_columns.iter().position(|known| *known == index);
+            // All columns are known; a threshold has those of the residual.
+            known.unwrap_or(usize::MAX)
+        };
+        let columns = columns.iter().map(|column| ColumnIndex {
+            index: match column.side {
+                JoinSide::Right => number(column.index),
+                JoinSide::Left | JoinSide::None => column.index,
+            },
+            side: column.side,
+        });
+        Ok(Self {
+            join_type,
+            residual: residual.map(|filter| renumbered(filter, number)),
+            threshold: threshold.map(|t| t.renumbered(number)).transpose()?,
+            columns: columns.collect(),
+            build_columns,
+            schema,
+        })
     }
 
     /// The same join with these columns of the output only.
@@ -93,20 +91,16 @@ impl RowJoin {
             }
             column
         };
-        let residual = self.residual.as_ref().map(|filter| {
-            let columns = filter.column_indices().iter().cloned().map(raw).collect();
-            JoinFilter::new(
-                Arc::clone(filter.expression()),
-                columns,
-                Arc::clone(filter.schema()),
-            )
-        });
-        Ok(Self::new(
+        let number = |column: usize| self.build_columns[column];
+        let residual = self.residual.as_ref().map(|f| renumbered(f, number));
+        let threshold = self.threshold.as_ref().map(|t| t.renumbered(number));
+        Self::try_new(
             self.join_type,
-            residual,
+            residual.as_ref(),
+            threshold.transpose()?.as_ref(),
             &columns.map(raw).collect::<Vec<_>>(),
             schema,
-        ))
+        )
     }
 
     pub(crate) fn join_type(&self) -> JoinType {
@@ -116,6 +110,11 @@ impl RowJoin {
     /// The further condition on pairs.
     pub(crate) fn residual(&self) -> Option<&JoinFilter> {
         self.residual.as_ref()
+    }
+
+    /// The part of the further condition that an index answers.
+    pub(crate) fn threshold(&self) -> Option<&RowThreshold> {
+        self.threshold.as_ref()
     }
 
     pub(crate) fn schema(&self) -> &SchemaRef {

@@ -66,6 +66,19 @@ pub(crate) enum AggregateInput {
     Subquery,
 }
 
+/// Whether a call counts all rows: `count(*)`.
+pub(crate) fn is_row_count(call: &AggregateFunction) -> bool {
+    let params = &call.params;
+    let is_constant =
+        matches!(params.args.as_slice(), [Expr::Literal(value, _)] if !value.is_null());
+    call.func.inner().is::<Count>()
+        && is_constant
+        && params.filter.is_none()
+        && !params.distinct
+        && params.order_by.is_empty()
+        && params.null_treatment != Some(NullTreatment::IgnoreNulls)
+}
+
 /// A decomposed aggregate, in terms of the range join's columns.
 pub(crate) struct DecomposedAggregate {
     /// The value for one row of the probe side.
@@ -155,22 +168,36 @@ impl AggregateDecomposition<'_> {
     }
 
     fn count(&mut self, call: &AggregateFunction, argument: &Expr) -> Match<DecomposedAggregate> {
-        let counts_rows = matches!(argument, Expr::Literal(value, _) if !value.is_null());
-        let (count, merge) = if counts_rows && call.params.filter.is_none() {
+        if is_row_count(call) {
             let count = self.add(AggregateKind::CountRows, vec![], DataType::Int64);
-            let merge = if self.input == AggregateInput::Join(Unmatched::Keep) {
-                // Without a match, a left join returns one row.
-                when(count.clone().eq(lit(0_i64)), lit(1_i64)).otherwise(count.clone())?
-            } else {
-                count.clone()
-            };
-            (count, merge)
+            return self.counted_rows(count);
+        }
+        let argument = self.filtered(argument, call)?;
+        self.check_joins(&argument.get_type(self.build)?)?;
+        let count = self.add(AggregateKind::Count, vec![argument], DataType::Int64);
+        self.counted(count.clone(), count)
+    }
+
+    /// Decomposes `count(*)` over the rows that cross a threshold.
+    pub(crate) fn count_crossing(&mut self, threshold: &Threshold) -> Match<DecomposedAggregate> {
+        let (function, arguments) = threshold.count();
+        let count = self.add(function, arguments, DataType::Int64);
+        self.counted_rows(count)
+    }
+
+    /// Decomposes `count(*)`, of which `count` is the number of matching rows.
+    fn counted_rows(&self, count: Expr) -> Match<DecomposedAggregate> {
+        let merge = if self.input == AggregateInput::Join(Unmatched::Keep) {
+            // Without a match, a left join returns one row.
+            when(count.clone().eq(lit(0_i64)), lit(1_i64)).otherwise(count.clone())?
         } else {
-            let argument = self.filtered(argument, call)?;
-            self.check_joins(&argument.get_type(self.build)?)?;
-            let count = self.add(AggregateKind::Count, vec![argument], DataType::Int64);
-            (count.clone(), count)
+            count.clone()
         };
+        self.counted(count, merge)
+    }
+
+    /// Decomposes a count, of which `merge` is added up over a group.
+    fn counted(&self, count: Expr, merge: Expr) -> Match<DecomposedAggregate> {
         let mut decomposed = self.decomposed(count, aggregate(sum_udaf(), merge));
         // The sum of no counts is NULL, but a count is 0. (`coalesce` would need another pass of DataFusion's optimizer.)
         let sum = decomposed.group_value;

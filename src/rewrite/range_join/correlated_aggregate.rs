@@ -24,10 +24,12 @@ use crate::logical_plan::range_join::{AggregateKind, RangeJoin, RangeJoinSpec, U
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::common::names::unused_name;
-use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
-use crate::rewrite::range_join::condition::{Condition, Constants};
+use crate::rewrite::range_join::aggregate_decomposition::{
+    AggregateDecomposition, AggregateInput, is_row_count,
+};
+use crate::rewrite::range_join::condition::Constants;
 use crate::rewrite::range_join::rejection::{Match, reject};
-use crate::rewrite::range_join::threshold::{Threshold, key_of_extremes};
+use crate::rewrite::range_join::threshold::{Threshold, key_of_extremes, match_condition};
 
 /// A correlated subquery as a range join without its probe side.
 #[derive(Debug)]
@@ -94,11 +96,14 @@ impl CorrelatedAggregate {
             Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
             None => None,
         };
+        let counts_rows = !calls.is_empty() && calls.iter().all(is_row_count);
+        let meaning = (constants, counts_rows);
+        let (mut condition, counted) =
+            match_condition(&[], conditions, meaning, probe, build.schema())?;
+        threshold = threshold.or(counted);
         if let Some(threshold) = &mut threshold {
             threshold.guard(branches, probe)?;
         }
-        let mut condition =
-            Condition::try_match(vec![], conditions, constants, probe, build.schema())?;
         condition.guard(branches, probe)?;
         let mut decomposition = AggregateDecomposition {
             config,
@@ -111,6 +116,9 @@ impl CorrelatedAggregate {
         let mut row_values = vec![];
         for call in &calls {
             row_values.push(match &threshold {
+                Some(threshold) if counts_rows => {
+                    decomposition.count_crossing(threshold)?.row_value
+                }
                 Some(threshold) => decomposition.at_crossing(threshold, call)?,
                 None => decomposition.decompose(call)?.row_value,
             });
@@ -160,7 +168,9 @@ impl CorrelatedAggregate {
         let before = self.spec.thresholds.len();
         self.spec.thresholds.extend(other.spec.thresholds);
         let aggregates = other.spec.aggregates.into_iter().map(|mut aggregate| {
-            if let AggregateKind::AtCrossing { threshold, .. } = &mut aggregate.function {
+            if let AggregateKind::AtCrossing { threshold, .. }
+            | AggregateKind::CountCrossing { threshold, .. } = &mut aggregate.function
+            {
                 *threshold += before;
             }
             aggregate

@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, ExprSchema, Result, ScalarValue, Spans};
-use datafusion::functions_aggregate::expr_fn::count;
+use datafusion::functions_aggregate::expr_fn::{count, min};
 use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::utils::COUNT_STAR_EXPANSION;
+use datafusion::logical_expr::utils::{COUNT_STAR_EXPANSION, split_conjunction};
 use datafusion::logical_expr::{
     Aggregate, Distinct, Expr, Filter, LogicalPlan, Operator, Subquery, lit, when,
 };
@@ -29,7 +29,7 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
 use crate::rewrite::common::names::save_name;
-use crate::rewrite::range_join::condition::check_repeats;
+use crate::rewrite::range_join::condition::{check_repeats, compared_with, split_between};
 use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
 use crate::rewrite::range_join::rejection::{Match, reject};
 
@@ -144,10 +144,18 @@ fn in_expression(
     })
 }
 
-/// `[NOT] EXISTS (…)` as `(SELECT count(*) …) > 0`, or `= 0`.
+/// `[NOT] EXISTS (…)` as `(SELECT count(*) …) > 0`, or `= 0`. With a threshold, rows are not counted: `(SELECT min(k) …) IS NOT NULL`, or `IS NULL`, for
+/// a range key k.
 fn exists_by_count(exists: &Exists, outer: &DFSchema, config: &dyn OptimizerConfig) -> Match<Expr> {
     let Exists { subquery, negated } = exists;
     let rows = Rows::of(subquery)?;
+    if let Some(first) = rows.first_crossing(outer, config) {
+        return Ok(if *negated {
+            first.is_null()
+        } else {
+            first.is_not_null()
+        });
+    }
     let matches = rows.count(None, None, outer, config)?;
     let zero = lit(0_i64);
     Ok(if *negated {
@@ -199,6 +207,15 @@ fn in_by_counts(
         )
         .otherwise(unmatched)?;
     Ok(case)
+}
+
+/// A scalar subquery with these columns of the outer query.
+fn subquery(plan: LogicalPlan, outer_ref_columns: Vec<Expr>) -> Expr {
+    Expr::ScalarSubquery(Subquery {
+        subquery: Arc::new(plan),
+        outer_ref_columns,
+        spans: Spans::new(),
+    })
 }
 
 /// The rows of a subquery, without what does not matter to whether there is one.
@@ -253,10 +270,34 @@ impl<'a> Rows<'a> {
         let aggregate = Aggregate::try_new(input, vec![], vec![count(counted)])?;
         let counts = LogicalPlan::Aggregate(aggregate);
         CorrelatedAggregate::try_match(&counts, outer, &[], config)?;
-        Ok(Expr::ScalarSubquery(Subquery {
-            subquery: Arc::new(counts),
-            outer_ref_columns: outer_columns,
-            spans: Spans::new(),
-        }))
+        Ok(subquery(counts, outer_columns))
+    }
+
+    /// The subquery that returns the least range key of the rows that meet a threshold, NULL without any; `None` if there is no threshold.
+    fn first_crossing(&self, outer: &DFSchema, config: &dyn OptimizerConfig) -> Option<Expr> {
+        let mut plan = self.input;
+        while let LogicalPlan::Filter(filter) = plan {
+            let conjuncts = split_conjunction(&filter.predicate).into_iter().cloned();
+            for conjunct in conjuncts.flat_map(split_between) {
+                let Some((key, ..)) = compared_with(&conjunct, Expr::contains_outer) else {
+                    continue;
+                };
+                if key.contains_outer() || check_repeats(&key).is_err() {
+                    continue;
+                }
+                let input = Arc::new(self.input.clone());
+                let Ok(aggregate) = Aggregate::try_new(input, vec![], vec![min(key)]) else {
+                    continue;
+                };
+                let least = LogicalPlan::Aggregate(aggregate);
+                let found = CorrelatedAggregate::try_match(&least, outer, &[], config);
+                if found.is_ok_and(|found| !found.spec.thresholds.is_empty()) {
+                    let outer_columns = self.subquery.outer_ref_columns.clone();
+                    return Some(subquery(least, outer_columns));
+                }
+            }
+            plan = &filter.input;
+        }
+        None
     }
 }

@@ -18,8 +18,10 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, JoinType, NullEquality, Result};
+use datafusion::functions_aggregate::min_max::{Max, Min};
+use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
-    Aggregate, Expr, ExprSchemable, Extension, Join, LogicalPlan, Projection,
+    Aggregate, Expr, ExprSchemable, Extension, Filter, Join, LogicalPlan, Projection, lit,
 };
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
@@ -27,11 +29,14 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use crate::common::options::RmqOptions;
 use crate::common::ordered_type::value_type;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
-use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
-use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats, is_of};
+use crate::rewrite::range_join::aggregate_decomposition::{
+    AggregateDecomposition, AggregateInput, is_row_count,
+};
+use crate::rewrite::range_join::condition::{Constants, check_repeats, is_of};
 use crate::rewrite::range_join::correlated_aggregate::has_outer_columns;
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::rewrite::range_join::side_sizes::is_sort_wasteful;
+use crate::rewrite::range_join::threshold::match_condition;
 
 /// Rewrites an aggregate over a join on a range to an aggregate over a range join. Does nothing if `rmq.rewrite` is false.
 ///
@@ -163,24 +168,33 @@ impl GroupedJoin<'_> {
             // DataFusion decorrelates this later, which it could not do through a range join.
             return reject("one of its sides needs an outer query");
         }
-        let as_written = || join.on.clone();
-        let flipped = || {
-            let pairs = join.on.iter();
-            pairs.map(|(l, r)| (r.clone(), l.clone())).collect()
-        };
+        let as_written = &join.on;
+        let flipped = join.on.iter().map(|(l, r)| (r.clone(), l.clone()));
+        let flipped: Vec<_> = flipped.collect();
         match join.join_type {
-            JoinType::Inner => self.between((left, right), as_written()).or_else(|reason| {
-                let second = self.between((right, left), flipped());
+            JoinType::Inner => self.between((left, right), as_written).or_else(|reason| {
+                let second = self.between((right, left), &flipped);
                 second.map_err(|_| reason)
             }),
-            JoinType::Left => self.between((left, right), as_written()),
-            JoinType::Right => self.between((right, left), flipped()),
+            JoinType::Left => self.between((left, right), as_written),
+            JoinType::Right => self.between((right, left), &flipped),
             other => reject(format!("it is a {other} join")),
         }
     }
 
+    /// The calls of the aggregate, over the join's columns.
+    fn calls(&self) -> Match<Vec<AggregateFunction>> {
+        let calls = self.aggregate.aggr_expr.iter().map(|expr| {
+            match self.columns.resolve(expr.clone())?.unalias() {
+                Expr::AggregateFunction(call) => Ok(call),
+                _ => reject(format!("{expr} is no aggregate")),
+            }
+        });
+        calls.collect()
+    }
+
     /// Matches with a given probe side and build side.
-    fn between(&self, (probe, build): Sides<'_>, on: Vec<(Expr, Expr)>) -> Match<LogicalPlan> {
+    fn between(&self, (probe, build): Sides<'_>, on: &[(Expr, Expr)]) -> Match<LogicalPlan> {
         let Self {
             aggregate,
             join,
@@ -192,11 +206,16 @@ impl GroupedJoin<'_> {
             _ => Unmatched::Keep,
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
+        let calls = self.calls()?;
         let filter = join.filter.iter().cloned().collect();
-        let mut condition =
-            Condition::try_match(on, filter, Constants::Filter, probe_schema, build_schema)?;
+        let meaning = (Constants::Filter, counts_rows(&calls, probe_schema));
+        let (mut condition, threshold) =
+            match_condition(on, filter, meaning, probe_schema, build_schema)?;
 
         condition.check_infallible(build_schema)?;
+        if let Some(threshold) = &threshold {
+            threshold.check_infallible(build_schema)?;
+        }
         if is_sort_wasteful(probe, build) {
             return reject("it has few rows on one side and many on the other");
         }
@@ -222,11 +241,16 @@ impl GroupedJoin<'_> {
             aggregates: vec![],
         };
         let (mut merges, mut values) = (vec![], vec![]);
-        for expr in &aggregate.aggr_expr {
-            let Expr::AggregateFunction(call) = columns.resolve(expr.clone())?.unalias() else {
-                return reject(format!("{expr} is no aggregate"));
+        let mut count = None;
+        for call in &calls {
+            let found = match &threshold {
+                Some(threshold) if is_row_count(call) => {
+                    let found = decomposition.count_crossing(threshold)?;
+                    count = Some(found.row_value.clone());
+                    found
+                }
+                _ => decomposition.decompose(call)?,
             };
-            let found = decomposition.decompose(&call)?;
             merges.extend(found.group_aggregates);
             values.push(found.group_value);
         }
@@ -239,12 +263,17 @@ impl GroupedJoin<'_> {
             key: condition.key,
             bounds: condition.bounds,
             prevailing: false,
-            thresholds: vec![],
+            thresholds: threshold.map(|t| t.limit).into_iter().collect(),
             aggregates,
             metadata: metadata.clone().into_iter().collect(),
         };
         let node = Arc::new(RangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
-        let joined = Arc::new(LogicalPlan::Extension(Extension { node }));
+        let mut joined = Arc::new(LogicalPlan::Extension(Extension { node }));
+        if let Some(count) = count.filter(|_| unmatched == Unmatched::Drop) {
+            // The range join drops the rows without candidates, not those of whose candidates none crosses the threshold.
+            let counted = Filter::try_new(count.gt(lit(0_i64)), joined)?;
+            joined = Arc::new(LogicalPlan::Filter(counted));
+        }
         // The grouping columns come first in both schemas.
         let old = &aggregate.schema;
         let group_columns = old.fields().len() - values.len();
@@ -265,20 +294,39 @@ impl GroupedJoin<'_> {
         });
         let grouped = Arc::new(LogicalPlan::Aggregate(grouped));
         let plan = Projection::try_new(named.collect(), grouped)?;
-        for (i, (new, old)) in plan.schema.fields().iter().zip(old.fields()).enumerate() {
-            if i < group_columns && new.is_nullable() && !old.is_nullable() {
-                return reject(format!("{} would be nullable", old.name()));
-            }
-            if new.data_type() != old.data_type() {
-                let (new, old, name) = (new.data_type(), old.data_type(), old.name());
-                return reject(format!("{name} would be a {new} instead of a {old}"));
-            }
-            if new.metadata() != old.metadata() {
-                return reject(format!("{} would have other metadata", old.name()));
-            }
-        }
+        check_fields(&plan.schema, old, group_columns)?;
         Ok(LogicalPlan::Projection(plan))
     }
+}
+
+/// Whether calls count rows, and nothing else is needed of them. Extremes of the probe side's columns need no count.
+fn counts_rows(calls: &[AggregateFunction], probe: &DFSchema) -> bool {
+    let mut of_build = calls.iter().filter(|call| !is_extreme_of(call, probe));
+    calls.iter().any(is_row_count) && of_build.all(is_row_count)
+}
+
+/// Whether a call is a minimum or maximum of the columns of the probe side, which matching rows do not change.
+fn is_extreme_of(call: &AggregateFunction, probe: &DFSchema) -> bool {
+    let (inner, params) = (call.func.inner(), &call.params);
+    let mut needed = params.args.iter().chain(params.filter.as_deref());
+    (inner.is::<Min>() || inner.is::<Max>()) && needed.all(|expr| is_of(expr, probe))
+}
+
+/// Checks that the columns of a plan are those of the plan that it replaces.
+fn check_fields(new: &DFSchema, old: &DFSchema, group_columns: usize) -> Match<()> {
+    for (i, (new, old)) in new.fields().iter().zip(old.fields()).enumerate() {
+        if i < group_columns && new.is_nullable() && !old.is_nullable() {
+            return reject(format!("{} would be nullable", old.name()));
+        }
+        if new.data_type() != old.data_type() {
+            let (new, old, name) = (new.data_type(), old.data_type(), old.name());
+            return reject(format!("{name} would be a {new} instead of a {old}"));
+        }
+        if new.metadata() != old.metadata() {
+            return reject(format!("{} would have other metadata", old.name()));
+        }
+    }
+    Ok(())
 }
 
 /// Removes duplicates from grouping expressions. Also returns, for each of the `columns` grouping columns, the index of its expression. Grouping sets

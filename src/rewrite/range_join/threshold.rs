@@ -1,4 +1,4 @@
-//! A threshold in the condition of a correlated subquery: the first, or last, key of a range where a value crosses it.
+//! A threshold in the condition of an aggregate: the first, or last, key of a range where a value crosses it, and the number of rows that do.
 //!
 //! ```text
 //!   (SELECT min(p.k) FROM p WHERE p.sym = q.sym AND p.k >= q.a AND p.v <= q.x)
@@ -7,8 +7,16 @@
 //!     min(p.k)      first(p.k where p.v <= q.x)             max(p.k) is the last
 //! ```
 //!
+//! ```text
+//!   (SELECT count(*) FROM p WHERE p.sym = q.sym AND p.start <= q.stop AND p.stop >= q.start)      intervals that overlap
+//!     threshold     p.stop >= q.start
+//!     the rest      p.sym = q.sym AND p.start <= q.stop
+//!     count(*)      count(* where p.stop >= q.start)
+//! ```
+//!
 //! A condition with two range keys is no range join. But where the aggregates are minima and maxima of one of them, the rows of the range are sorted
-//! by it, so the answer is in the first or last row of the range that crosses the threshold.
+//! by it, so the answer is in the first or last row of the range that crosses the threshold. The rows to be counted are listed by the levels of chunk
+//! minima. Two searches, for starts and for stops, would count only intervals none of which ends before it begins.
 
 use datafusion::common::{DFSchema, Result};
 use datafusion::functions_aggregate::min_max::{Max, Min};
@@ -19,10 +27,12 @@ use datafusion::logical_expr::{Expr, ExprSchemable};
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::logical_plan::range_join::AggregateKind;
 use crate::rewrite::common::conditional::Branch;
+use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::common::lossless_casts::without_lossless_casts;
 use crate::rewrite::range_join::condition::{
-    check_repeats, compared_with, guard, is_of, split_between,
+    Condition, Constants, check_repeats, compared_with, guard, is_of, split_between,
 };
+use crate::rewrite::range_join::rejection::{Match, reject};
 use rmq_engine::{Comparison, RangeEnd};
 
 /// The comparison of a value of the build side with a threshold of the probe side.
@@ -81,6 +91,55 @@ impl Threshold {
         Ok(Some(threshold))
     }
 
+    /// Takes the threshold out of `conditions`, if two expressions of the build side are compared, one of them once. The other one, whose bounds stay,
+    /// has bounds at both ends, or else comes first. Leaves the conditions as they are otherwise.
+    fn take_second(
+        conditions: &mut Vec<Expr>,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Result<Option<Self>> {
+        let conjuncts = conditions.iter().cloned();
+        let conjuncts = conjuncts.flat_map(split_conjunction_owned);
+        let mut compared: Vec<(Expr, usize)> = vec![];
+        for conjunct in conjuncts.flat_map(split_between) {
+            let range = compared_with(&conjunct, |bound| is_of(bound, probe));
+            let Some((value, ..)) = range.filter(|(value, ..)| is_of(value, build)) else {
+                continue;
+            };
+            let value = without_lossless_casts(&value, build)?;
+            match compared.iter_mut().find(|(known, _)| known == value) {
+                Some((_, times)) => *times += 1,
+                None => compared.push((value.clone(), 1)),
+            }
+        }
+        let key = match compared.as_slice() {
+            [(first, _), (_, 1)] => first,
+            [(_, 1), (second, _)] => second,
+            _ => return Ok(None),
+        };
+        Self::take_from(conditions, key, probe, build)
+    }
+
+    /// The range join's aggregate that counts the rows that cross the threshold, and its arguments.
+    pub(crate) fn count(&self) -> (AggregateKind, Vec<Expr>) {
+        let function = AggregateKind::CountCrossing {
+            comparison: self.comparison,
+            threshold: 0,
+        };
+        (function, vec![self.value.clone()])
+    }
+
+    /// Rejects a value that may fail for rows that the join would not evaluate it for.
+    pub(crate) fn check_infallible(&self, build: &DFSchema) -> Match<()> {
+        let value = &self.value;
+        if is_infallible(value, build)? {
+            return Ok(());
+        }
+        reject(format!(
+            "{value} may end in an error for rows that match nothing"
+        ))
+    }
+
     /// The range join's aggregate, and its arguments: `value` of the first or last row that crosses the threshold.
     pub(crate) fn aggregate(&self, end: RangeEnd, value: Expr) -> (AggregateKind, Vec<Expr>) {
         let function = AggregateKind::AtCrossing {
@@ -94,6 +153,26 @@ impl Threshold {
     /// Guards the threshold if it may fail: for rows that don't take all these branches it is NULL.
     pub(crate) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
         guard(&mut self.limit, branches, probe)
+    }
+}
+
+/// Matches a condition. If it has two range keys, and rows are only counted, one of them becomes a threshold.
+pub(crate) fn match_condition(
+    on: &[(Expr, Expr)],
+    mut rest: Vec<Expr>,
+    (constants, counts_rows): (Constants, bool),
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Match<(Condition, Option<Threshold>)> {
+    let matched =
+        |rest: &[Expr]| Condition::try_match(on.to_vec(), rest.to_vec(), constants, probe, build);
+    match matched(&rest) {
+        Err(reason) if counts_rows => {
+            let found = Threshold::take_second(&mut rest, probe, build)?;
+            let threshold = found.ok_or(reason)?;
+            Ok((matched(&rest)?, Some(threshold)))
+        }
+        matched => Ok((matched?, None)),
     }
 }
 

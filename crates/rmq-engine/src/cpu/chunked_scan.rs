@@ -6,7 +6,7 @@ use crate::column::{Column, Validity};
 use crate::cpu::huge_page_buf::HugePageBuf;
 use crate::cpu::rmq::cpu_key::CpuKey;
 use crate::cpu::simd::prefetch::prefetch;
-use crate::crossings::{Crossings, RangeEnd};
+use crate::crossings::{Crossings, ListLimits, RangeEnd, RowList};
 use crate::error::EngineError;
 use crate::key::Encoding;
 use crate::outputs::Answers;
@@ -126,6 +126,52 @@ impl<K: CpuKey> ChunkedColumn<K> {
             let at = rows.and_then(|(first, rows)| scan.crossing(first, rows, *threshold, end));
             out.positions[query] = at.map_or(0, |at| at as i64);
             out.valid[query / 64] |= u64::from(at.is_some()) << (query % 64);
+        }
+        Ok(())
+    }
+
+    /// Lists rows as [`RangeIndex::list_at_most`](crate::RangeIndex::list_at_most) does; the slices have been checked, and `out` is empty.
+    pub(crate) fn list_at_most(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        limits: ListLimits,
+        out: &mut RowList,
+    ) -> Result<(), EngineError> {
+        let scan = self.scan()?;
+        for ((left, right), threshold) in left.iter().zip(right).zip(thresholds) {
+            let before = out.positions.len();
+            let mut rows = out.begin_range(limits);
+            let range = clipped(*left, *right, self.len()).filter(|_| rows.has_room());
+            if let Some((first, count)) = range {
+                scan.for_each_at_most(first, count, *threshold, |at| rows.add(at as i64));
+            }
+            if !out.end_range(before, limits) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts rows as [`RangeIndex::count_at_most`](crate::RangeIndex::count_at_most) does; the slices have been checked.
+    pub(crate) fn count_at_most(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        counts: &mut [i64],
+    ) -> Result<(), EngineError> {
+        let scan = self.scan()?;
+        let bounds = left.iter().zip(right).zip(thresholds);
+        for (((left, right), threshold), count) in bounds.zip(counts) {
+            *count = 0;
+            if let Some((first, rows)) = clipped(*left, *right, self.len()) {
+                scan.for_each_at_most(first, rows, *threshold, |_| {
+                    *count += 1;
+                    true
+                });
+            }
         }
         Ok(())
     }
@@ -324,6 +370,33 @@ impl<K: CpuKey> Scan<'_, K> {
         match end {
             RangeEnd::First => (from..=to).find_map(in_chunk),
             RangeEnd::Last => (from..=to).rev().find_map(in_chunk),
+        }
+    }
+
+    /// Calls `visit` with each row whose key is at most `threshold`, of `rows` rows from `first` on, until it returns false.
+    fn for_each_at_most(
+        &self,
+        first: usize,
+        rows: usize,
+        threshold: K,
+        mut visit: impl FnMut(usize) -> bool,
+    ) {
+        let mut at = first;
+        for chunk in self.chunks.chunk_of(first)..self.bits.len() {
+            let start = self.chunks.starts[chunk];
+            let end = self.chunks.starts[chunk + 1].min(first + rows);
+            let validity = self.chunks.columns[chunk].validity();
+            for (row, bits) in (at..end).zip(&self.bits[chunk][at - start..]) {
+                let qualifies = self.encoding.encode(*bits) <= threshold
+                    && validity.is_none_or(|validity| validity.is_valid(row - start));
+                if qualifies && !visit(row) {
+                    return;
+                }
+            }
+            at = end;
+            if at == first + rows {
+                return;
+            }
         }
     }
 }

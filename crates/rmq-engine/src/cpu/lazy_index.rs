@@ -11,7 +11,7 @@ use crate::column::Column;
 use crate::cpu::chunked_scan::ChunkedColumn;
 use crate::cpu::engine::CpuEngine;
 use crate::cpu::rmq::cpu_key::CpuKey;
-use crate::crossings::{Crossings, RangeEnd};
+use crate::crossings::{Crossings, ListLimits, RangeEnd, RowList, check_inputs, check_length};
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::outputs::Answers;
@@ -150,6 +150,45 @@ impl<K: CpuKey> LazyIndex<K> {
             None => self.index()?.0.crossings(left, right, thresholds, end, out),
         }
     }
+
+    fn list(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        limits: ListLimits,
+        out: &mut RowList,
+    ) -> Result<(), EngineError> {
+        check_inputs(left, right, thresholds.len())?;
+        out.clear();
+        let chunks = self.chunks().clone();
+        match chunks {
+            Some(chunks) => chunks.list_at_most(left, right, thresholds, limits, out),
+            None => {
+                let (index, _) = self.index()?;
+                index.list_at_most(left, right, thresholds, limits, out)
+            }
+        }
+    }
+
+    fn count(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        counts: &mut [i64],
+    ) -> Result<(), EngineError> {
+        check_inputs(left, right, thresholds.len())?;
+        check_length("the slice for counts", left.len(), counts.len())?;
+        let chunks = self.chunks().clone();
+        match chunks {
+            Some(chunks) => chunks.count_at_most(left, right, thresholds, counts),
+            None => self
+                .index()?
+                .0
+                .count_at_most(left, right, thresholds, counts),
+        }
+    }
 }
 
 /// Implementations that are not generic, so that they are compiled with this crate's optimisation level.
@@ -213,6 +252,27 @@ macro_rules! lazy_index {
                 out: Crossings<'_>,
             ) -> Result<(), EngineError> {
                 self.find_crossings(left, right, thresholds, end, out)
+            }
+
+            fn list_at_most(
+                &self,
+                left: &[i64],
+                right: &[i64],
+                thresholds: &[$key],
+                limits: ListLimits,
+                out: &mut RowList,
+            ) -> Result<(), EngineError> {
+                self.list(left, right, thresholds, limits, out)
+            }
+
+            fn count_at_most(
+                &self,
+                left: &[i64],
+                right: &[i64],
+                thresholds: &[$key],
+                counts: &mut [i64],
+            ) -> Result<(), EngineError> {
+                self.count(left, right, thresholds, counts)
             }
         }
     };

@@ -1,4 +1,4 @@
-//! Threshold searches of the CPU engine, lazily built indexes and `Index` against a naive scan.
+//! Threshold searches and listings of the CPU engine, lazily built indexes and `Index` against a naive scan.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use rmq_engine::{BuildOptions, Column, Crossings, EngineError, Index, Key, Range
 use rmq_testing::{Random, runs};
 
 use crate::oracle::{
-    Case, DATA, NULLS, Nulls, Width, compare_crossings, ranges, small, thresholds,
+    Case, DATA, NULLS, Nulls, Width, compare_crossings, compare_listings, ranges, small, thresholds,
 };
 
 /// Checks one column with every instruction set, and its lazily built index before and after the build.
@@ -27,6 +27,7 @@ fn check<K: Width>(case: &Case<K>, queries: usize, random: &mut Random) {
             let index = K::index(&engine, case.column.clone(), &options).expect("there is memory");
             let what = format!("{}, {simd:?}, positions {positions}", case.what);
             compare_crossings(&*index, case, &left, &right, &thresholds, &what);
+            compare_listings(&*index, case, &left, &right, &thresholds, &what);
         }
     }
 }
@@ -135,8 +136,10 @@ macro_rules! check_lazy {
         let thresholds = thresholds(&case.keys, left.len(), random);
         let index = $lazy(chunks(&case, random), BuildOptions::default());
         compare_crossings(&*index, &case, &left, &right, &thresholds, "scanned");
+        compare_listings(&*index, &case, &left, &right, &thresholds, "scanned");
         assert_eq!(rmq_engine::cpu::LazyBuild::build(&*index), Ok(true));
         compare_crossings(&*index, &case, &left, &right, &thresholds, "built");
+        compare_listings(&*index, &case, &left, &right, &thresholds, "built");
     }};
 }
 
@@ -230,4 +233,61 @@ fn bad_input_is_an_error() {
         matches!(result, Err(EngineError::Lengths { .. })),
         "{result:?}"
     );
+}
+
+/// An index that leaves listings to the trait.
+#[derive(Debug)]
+struct OnlyCrossings(Arc<dyn rmq_engine::RangeIndex<u64>>);
+
+impl rmq_engine::RangeIndex<u64> for OnlyCrossings {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn has_positions(&self) -> bool {
+        self.0.has_positions()
+    }
+
+    fn index_bytes(&self) -> usize {
+        self.0.index_bytes()
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.0.memory_bytes()
+    }
+
+    fn answer(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        out: rmq_engine::Answers<'_, u64>,
+    ) -> Result<(), EngineError> {
+        self.0.answer(left, right, out)
+    }
+
+    fn crossings(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[u64],
+        end: RangeEnd,
+        out: Crossings<'_>,
+    ) -> Result<(), EngineError> {
+        self.0.crossings(left, right, thresholds, end, out)
+    }
+}
+
+#[test]
+fn an_index_without_listings_of_its_own_searches_row_by_row() {
+    for mut random in runs("listings by searches", &[]) {
+        for nulls in NULLS {
+            let case = Case::<u64>::new(DATA[2], nulls, 700, &mut random);
+            let (left, right) = ranges(700, 60, &mut random);
+            let thresholds = thresholds(&case.keys, left.len(), &mut random);
+            let options = BuildOptions::default();
+            let index = u64::index(&CpuEngine::new(), case.column.clone(), &options);
+            let index = OnlyCrossings(index.expect("small"));
+            compare_listings(&index, &case, &left, &right, &thresholds, "row by row");
+        }
+    }
 }

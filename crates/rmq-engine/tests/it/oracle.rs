@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use rmq_engine::{
-    BuildOptions, Column, Crossings, Encoding, Engine, EngineError, Key, Outputs, RangeEnd,
-    RangeIndex, Validity,
+    BuildOptions, Column, Crossings, Encoding, Engine, EngineError, Key, ListLimits, Outputs,
+    RangeEnd, RangeIndex, RowList, Validity,
 };
 
 use rmq_testing::Random;
@@ -455,6 +455,88 @@ pub fn compare_crossings<K: Width>(
         }
         if !n.is_multiple_of(64) {
             assert_eq!(valid[n / 64] >> (n % 64), 0, "bits past the end, {what}");
+        }
+    }
+}
+
+/// The rows of a range whose keys are at most a threshold, by a scan.
+fn rows_at_most<K: Width>(case: &Case<K>, left: i64, right: i64, threshold: K) -> Vec<i64> {
+    let (l, r) = (left.max(0), right.min(case.keys.len() as i64 - 1));
+    let rows = (l..=r).filter(|at| {
+        let at = *at as usize;
+        case.valid[at] && case.keys[at] <= threshold
+    });
+    rows.collect()
+}
+
+/// Compares the listings and counts of an index with naive scans. Of long columns it takes a few of the ranges.
+pub fn compare_listings<K: Width>(
+    index: &dyn RangeIndex<K>,
+    case: &Case<K>,
+    left: &[i64],
+    right: &[i64],
+    thresholds: &[K],
+    what: &str,
+) {
+    let n = left.len().min(24).min(1 + 200_000 / (case.keys.len() + 1));
+    let (left, right, thresholds) = (&left[..n], &right[..n], &thresholds[..n]);
+    let expected = (0..n).map(|i| rows_at_most(case, left[i], right[i], thresholds[i]));
+    let expected: Vec<Vec<i64>> = expected.collect();
+    let mut counts = vec![-7; n];
+    let result = index.count_at_most(left, right, thresholds, &mut counts);
+    result.unwrap_or_else(|error| panic!("{error}: {what}"));
+    for (i, rows) in expected.iter().enumerate() {
+        assert_eq!(counts[i], rows.len() as i64, "{what}, count of query {i}");
+    }
+    let rows: usize = expected.iter().map(Vec::len).sum();
+    let mut out = RowList::default();
+    for total in [1 + rows / 3, 1 + rows / 50, usize::MAX] {
+        for per_range in [1, 3, usize::MAX] {
+            let (mut left, mut found) = (left.to_vec(), vec![Vec::<i64>::new(); n]);
+            let mut first = 0;
+            while first < n {
+                // What is left of the limit of the range that was listed in part.
+                let limits = ListLimits {
+                    per_range: per_range - found[first].len().min(per_range),
+                    total,
+                };
+                let ends = if found[first].is_empty() {
+                    first..n
+                } else {
+                    first..first + 1
+                };
+                let result = index.list_at_most(
+                    &left[ends.clone()],
+                    &right[ends.clone()],
+                    &thresholds[ends],
+                    limits,
+                    &mut out,
+                );
+                result.unwrap_or_else(|error| panic!("{error}: {what}"));
+                assert!(out.positions.len() <= total, "{what}");
+                let mut start = 0;
+                for end in &out.ends {
+                    found[first].extend(&out.positions[start..*end]);
+                    (start, first) = (*end, first + 1);
+                }
+                if let [.., last] = &out.positions[start..] {
+                    left[first] = last + 1;
+                    found[first].extend(&out.positions[start..]);
+                } else {
+                    assert!(first == n || !out.ends.is_empty(), "no progress, {what}");
+                }
+            }
+            for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let most = expected.len().min(per_range);
+                assert_eq!(
+                    found,
+                    &expected[..most],
+                    "{what}, rows of query {i}: {}..={}, at most {:?}, {per_range} per range, {total} in all",
+                    left[i],
+                    right[i],
+                    thresholds[i]
+                );
+            }
         }
     }
 }

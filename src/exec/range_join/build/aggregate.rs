@@ -38,6 +38,11 @@ pub(crate) enum AggregateEvaluator {
         /// Finds the first NULL among the values that order, if NULLs come first.
         nulls: Option<Arc<Counts>>,
     },
+    CountCrossing {
+        searched: Arc<ValueIndex>,
+        comparison: Comparison,
+        threshold: usize,
+    },
     AtCrossing {
         values: Arc<Values>,
         searched: Arc<ValueIndex>,
@@ -99,6 +104,18 @@ impl AggregateEvaluator {
                         .filter(|_| nulls_first)
                         .and_then(|c| c.counts.clone()),
                 }),
+            AggregateKind::CountCrossing {
+                comparison,
+                threshold,
+            } => {
+                let extreme = threshold_test(comparison).extreme;
+                let searched = first.and_then(|c| c.index(extreme));
+                searched.map(|searched| Self::CountCrossing {
+                    searched,
+                    comparison,
+                    threshold,
+                })
+            }
             AggregateKind::AtCrossing {
                 end,
                 comparison,
@@ -130,6 +147,9 @@ impl AggregateEvaluator {
             | Self::AtExtreme {
                 ordered_by: index, ..
             }
+            | Self::CountCrossing {
+                searched: index, ..
+            }
             | Self::AtCrossing {
                 searched: index, ..
             } => Some(index),
@@ -138,7 +158,7 @@ impl AggregateEvaluator {
     }
 
     /// The aggregate over each range of `rows`, with the thresholds of the probe rows. Over an empty range counts are 0 and all else is NULL, but an
-    /// accumulator decides itself. It calls `check` between ranges.
+    /// accumulator decides itself. What reads rows calls `check` between ranges.
     pub(crate) fn evaluate(
         &self,
         ranges: &Ranges,
@@ -177,6 +197,18 @@ impl AggregateEvaluator {
                 });
                 values.at(rows)?
             }
+            Self::CountCrossing {
+                searched,
+                comparison,
+                threshold,
+            } => {
+                let thresholds = evaluated(thresholds, *threshold)?;
+                let test = threshold_test(*comparison);
+                let queries = searched
+                    .index()
+                    .threshold_queries(ranges, thresholds, test)?;
+                Arc::new(searched.index().count(&queries, check)?)
+            }
             Self::AtCrossing {
                 values,
                 searched,
@@ -184,9 +216,7 @@ impl AggregateEvaluator {
                 comparison,
                 threshold,
             } => {
-                let thresholds = thresholds.get(*threshold);
-                let thresholds = thresholds
-                    .ok_or_else(|| internal_datafusion_err!("a threshold was not evaluated"))?;
+                let thresholds = evaluated(thresholds, *threshold)?;
                 let test = (*end, *comparison);
                 let allowed = cpu_fallback.allowed;
                 let (values, used) =
@@ -196,6 +226,12 @@ impl AggregateEvaluator {
             }
         })
     }
+}
+
+/// The threshold with this number.
+fn evaluated(thresholds: &[ArrayRef], number: usize) -> Result<&ArrayRef> {
+    let threshold = thresholds.get(number);
+    threshold.ok_or_else(|| internal_datafusion_err!("a threshold was not evaluated"))
 }
 
 /// The extreme value of each range; NULL for a range without values.

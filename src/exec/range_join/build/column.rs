@@ -95,7 +95,12 @@ impl ColumnNeeds {
                 }
                 AggregateKind::Accumulate => needs.sorted |= arguments.contains(&column),
                 AggregateKind::Extreme(extreme) if is_first => needs.add_index(extreme, false),
-                AggregateKind::CountRows | AggregateKind::Extreme(_) => {}
+                AggregateKind::CountCrossing { comparison, .. } if is_first => {
+                    needs.add_index(threshold_test(comparison).extreme, false);
+                }
+                AggregateKind::CountRows
+                | AggregateKind::CountCrossing { .. }
+                | AggregateKind::Extreme(_) => {}
                 AggregateKind::AtExtreme {
                     extreme,
                     nulls_first,

@@ -217,7 +217,9 @@ impl ColumnsBuilder<'_> {
                 };
                 return self.value(argument(0), at);
             }
-            AggregateKind::AtCrossing { .. } | AggregateKind::Accumulate => {
+            AggregateKind::AtCrossing { .. }
+            | AggregateKind::CountCrossing { .. }
+            | AggregateKind::Accumulate => {
                 return internal_err!("devices do not compute {function:?}");
             }
         })

@@ -11,6 +11,7 @@ use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::aggregate::{AggregateEvaluator, CpuFallbackUse};
 use crate::exec::range_join::build::device_side::DeviceSide;
 use crate::exec::range_join::build::matched_rows::MatchedRows;
+use crate::exec::range_join::build::threshold_index::ThresholdIndex;
 use crate::exec::range_join::build::value_index::ValueIndex;
 use crate::range_agg::values::Values;
 use crate::sorted::sorted_rows::SortedRows;
@@ -23,6 +24,8 @@ pub(crate) struct BuildSide {
     pub(crate) aggregates: Vec<AggregateEvaluator>,
     /// The columns of which single rows are taken, in sorted order.
     pub(crate) row_columns: Vec<Arc<Values>>,
+    /// The index on the values that a join of rows compares with thresholds.
+    pub(crate) threshold_index: Arc<ThresholdIndex>,
     /// Which rows have matched, if the join wants to know.
     pub(crate) matched: Option<MatchedRows>,
     /// The device-resident part, if devices were selected and took any of it.
@@ -69,7 +72,12 @@ impl BuildSide {
     /// Whether computing the aggregates reads the rows of the ranges, and so may take long.
     pub(crate) fn reads_rows(&self) -> bool {
         let mut aggregates = self.aggregates.iter();
-        aggregates.any(|a| matches!(a, AggregateEvaluator::Accumulate(_)))
+        aggregates.any(|a| {
+            matches!(
+                a,
+                AggregateEvaluator::Accumulate(_) | AggregateEvaluator::CountCrossing { .. }
+            )
+        })
     }
 
     /// Each aggregate over these ranges, with the thresholds of the probe rows, and whether a device failed and the CPU computed any of them. Calls

@@ -19,6 +19,7 @@ use crate::exec::range_join::build::device_side::DeviceSide;
 use crate::exec::range_join::build::input_order::restore_order;
 use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build::threshold_index::ThresholdIndex;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
@@ -219,6 +220,7 @@ impl SortAndIndex {
             key_type: self.columns.range_key(types).clone(),
             aggregates,
             row_columns,
+            threshold_index: Arc::new(ThresholdIndex::new(self.threads)),
             matched,
             device,
             _memory: memory,

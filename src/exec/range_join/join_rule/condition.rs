@@ -3,13 +3,13 @@
 //! ```text
 //!   p.ts >= q.a AND p.ts < q.b AND p.v > q.limit      build side p, probe side q
 //!     key, bounds   p.ts in [q.a, q.b)
-//!     residual      p.v > q.limit                     evaluated on the pairs that are left
+//!     residual      p.v > q.limit                     evaluated on the pairs that are left, or
+//!     threshold     p.v > q.limit                     an index on p.v finds the rows of the range that qualify
 //! ```
 
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{JoinSide, Result};
 use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
@@ -19,7 +19,8 @@ use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::has_few_keys;
-use crate::common::ordered_type::{is_ordered, value_type};
+use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
+use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::rewrite::common::infallible::keeps_values;
 use rmq_engine::Comparison;
 
@@ -32,6 +33,8 @@ pub(crate) struct RangeCondition {
     pub(crate) bounds: Vec<(Comparison, PhysicalExprRef)>,
     /// The other conditions on pairs.
     pub(crate) residual: Option<JoinFilter>,
+    /// The first of these that compares a value of the build side with a limit of the probe side.
+    pub(crate) threshold: Option<RowThreshold>,
 }
 
 impl RangeCondition {
@@ -63,20 +66,35 @@ impl RangeCondition {
         let Some((key, _)) = best else {
             return Ok(None);
         };
-        let (mut bounds, mut rest) = (vec![], vec![]);
+        let (mut bounds, mut residual, mut rest) = (vec![], vec![], vec![]);
+        let mut threshold = None;
         for (conjunct, comparison) in conjuncts.into_iter().zip(comparisons) {
             match comparison {
                 Some(found) if found.key.as_ref() == key.as_ref() => {
                     bounds.push((found.comparison, found.bound));
+                    continue;
                 }
+                Some(found) if threshold.is_none() => threshold = Some(found),
                 _ => rest.push(Arc::clone(conjunct)),
             }
+            residual.push(Arc::clone(conjunct));
         }
-        let residual = conjunction_opt(rest).map(|rest| with_its_columns(&rest, filter));
+        let filter_of = |conjuncts| -> Result<Option<JoinFilter>> {
+            let part = conjunction_opt(conjuncts);
+            part.map(|part| with_its_columns(&part, filter)).transpose()
+        };
+        let rest = filter_of(rest)?;
         Ok(Some(Self {
             key,
             bounds,
-            residual: residual.transpose()?,
+            residual: filter_of(residual)?,
+            threshold: threshold.map(|found| RowThreshold {
+                value: found.key,
+                is_ranked: found.is_ranked,
+                comparison: found.comparison,
+                limit: found.bound,
+                rest,
+            }),
         }))
     }
 
@@ -84,6 +102,18 @@ impl RangeCondition {
     pub(crate) fn is_closed(&self) -> bool {
         let is_lower = |(comparison, _): &(Comparison, _)| comparison.is_lower();
         self.bounds.iter().any(is_lower) && !self.bounds.iter().all(is_lower)
+    }
+
+    /// Whether the pairs are bounded at both ends: by the range, or at one end by the range and at the other by the threshold, as where two intervals
+    /// overlap. The candidates of such a join are all rows up to a bound, which the index on the threshold narrows.
+    pub(crate) fn is_bounded_twice(&self) -> bool {
+        let is_opposite = |threshold: &RowThreshold| {
+            let lower = threshold.comparison.is_lower();
+            self.bounds
+                .iter()
+                .all(|(bound, _)| bound.is_lower() != lower)
+        };
+        self.is_closed() || self.threshold.as_ref().is_some_and(is_opposite)
     }
 
     /// Why the conditions besides the range can't be evaluated on pairs, if they can't.
@@ -105,6 +135,7 @@ impl RangeCondition {
 /// A comparison of a key of the build side with a bound over the probe side.
 struct KeyComparison {
     key: PhysicalExprRef,
+    is_ranked: bool,
     comparison: Comparison,
     bound: PhysicalExprRef,
 }
@@ -146,6 +177,7 @@ fn key_comparison(
         && cannot_fail(&key, build)?;
     Ok(is_searchable.then_some(KeyComparison {
         key,
+        is_ranked: is_ranked(&key_type),
         comparison,
         bound,
     }))
@@ -184,21 +216,6 @@ fn with_its_columns(part: &PhysicalExprRef, filter: &JoinFilter) -> Result<JoinF
     let columns: Vec<ColumnIndex> = of_filter.collect();
     let schema = Arc::new(filter.schema().project(&indices)?);
     Ok(JoinFilter::new(expression, columns, schema))
-}
-
-/// Replaces the columns of an expression.
-fn with_columns(
-    expr: &PhysicalExprRef,
-    replace: impl Fn(&Column) -> Option<Column>,
-) -> Result<PhysicalExprRef> {
-    let replaced = Arc::clone(expr).transform_up(|e| {
-        let column = e.downcast_ref::<Column>().and_then(&replace);
-        Ok(match column {
-            Some(column) => Transformed::yes(Arc::new(column) as PhysicalExprRef),
-            None => Transformed::no(e),
-        })
-    });
-    replaced.data()
 }
 
 /// Whether an expression is known to have a value, or NULL, for every row.

@@ -35,7 +35,7 @@ use crate::exec::range_join::join_rule::cost::{PairCount, count_pairs};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::expr::index_lookup::IndexLookupUdf;
 use crate::logical_plan::range_join::{
-    AggregateKind, KeyInterval, RangeAggregate, RangeJoinSpec, Unmatched,
+    AggregateKind, KeyInterval, RangeAggregate, RangeJoinSpec, Unmatched, operator,
 };
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
@@ -251,14 +251,14 @@ impl<'a> Oriented<'a> {
                 | JoinType::LeftMark
                 | JoinType::RightMark
         );
-        if !self.condition.is_closed() && returns_pairs {
+        if !self.condition.is_bounded_twice() && returns_pairs {
             return reject(
                 "a range with one end has too many of the pairs that a hash join compares",
             );
         }
         match count_pairs(&self.on, self.probe, self.build)? {
             PairCount::Many => Ok(()),
-            PairCount::Unknown if self.condition.is_closed() => Ok(()),
+            PairCount::Unknown if self.condition.is_bounded_twice() => Ok(()),
             PairCount::Unknown => {
                 reject("nothing tells how many rows have the same keys, and its range has one end")
             }
@@ -268,7 +268,7 @@ impl<'a> Oriented<'a> {
         }
     }
 
-    /// Whether this orientation of a join is better than the other one: first by the ends of the range, then if it streams the rows that it keeps, then by
+    /// Whether this orientation of a join is better than the other one: first by the ends of the range and of the pairs, then if it streams the rows that it keeps, then by
     /// the size of what is sorted.
     fn is_better_than(&self, other: &Self) -> bool {
         let streams = |this: &Self| {
@@ -278,7 +278,14 @@ impl<'a> Oriented<'a> {
                 Right | Full | RightAnti | RightMark | RightSemi
             )
         };
-        let rank = |this: &Self| (this.condition.is_closed(), streams(this));
+        let rank = |this: &Self| {
+            let condition = &this.condition;
+            (
+                condition.is_closed(),
+                condition.is_bounded_twice(),
+                streams(this),
+            )
+        };
         let rows = |this: &Self| expected_rows(this.build).unwrap_or(usize::MAX);
         rank(self) > rank(other) || rank(self) == rank(other) && rows(self) < rows(other)
     }
@@ -323,7 +330,8 @@ impl<'a> Oriented<'a> {
             aggregates: vec![],
             metadata: schema.metadata().clone().into_iter().collect(),
         };
-        let row_join = RowJoin::new(join_type, condition.residual, &columns, schema);
+        let (residual, threshold) = (condition.residual.as_ref(), condition.threshold.as_ref());
+        let row_join = RowJoin::try_new(join_type, residual, threshold, &columns, schema)?;
         let (probe, build) = (Arc::clone(probe), Arc::clone(build));
         if !row_join.returns_probe_rows() {
             let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label)?;
@@ -375,10 +383,20 @@ impl<'a> Oriented<'a> {
             key,
             bounds,
             residual,
+            threshold,
         } = &self.condition;
         parts.push(format!("range={key} in {}", KeyInterval(bounds)));
-        if let Some(residual) = residual {
-            parts.push(format!("filter={}", residual.expression()));
+        let filter = match threshold {
+            Some(threshold) => threshold.rest.as_ref(),
+            None => residual.as_ref(),
+        };
+        if let Some(threshold) = threshold {
+            let (value, limit) = (&threshold.value, &threshold.limit);
+            let op = operator(threshold.comparison);
+            parts.push(format!("threshold={value} {op} {limit}"));
+        }
+        if let Some(filter) = filter {
+            parts.push(format!("filter={}", filter.expression()));
         }
         let returned = match self.join_type {
             JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => "probe rows",

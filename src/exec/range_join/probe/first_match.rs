@@ -1,14 +1,18 @@
 //! Finds, for each probe row, the first build row in its range that meets a further condition, where the join only needs to know whether there is one.
 //!
+//! Candidates are the rows of the range, or those of them that meet the join's threshold, which its index lists.
+//!
 //! The condition is evaluated in slices of candidates of many probe rows. Each round takes twice as many candidates of a row as the one before it,
 //! and a row with a match takes part in no further round: at most about twice as many candidates are evaluated as come before the first match.
 
 use arrow::array::{RecordBatch, UInt32Array};
+use arrow::buffer::BooleanBuffer;
 use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
 
 /// The number of candidates of each row in the first round.
@@ -16,7 +20,10 @@ const FIRST_CANDIDATES: usize = 4;
 
 /// The search for the first match of each row of a probe batch.
 pub(crate) struct FirstMatches<'a> {
-    residual: &'a JoinFilter,
+    /// `None` if the first candidates are the matches.
+    residual: Option<&'a JoinFilter>,
+    /// The rows of the ranges that are candidates; `None` if all are.
+    qualifying: Option<QualifyingRows>,
     batch: &'a RecordBatch,
     build: &'a BuildSide,
     /// The most candidates that are evaluated at once.
@@ -42,11 +49,10 @@ struct Undecided {
 const EMPTY: (i64, i64) = (0, -1);
 
 impl<'a> FirstMatches<'a> {
-    /// The search in these ranges of the rows of `batch`.
+    /// The search in these ranges of the rows of a batch.
     pub(crate) fn new(
         residual: &'a JoinFilter,
-        batch: &'a RecordBatch,
-        build: &'a BuildSide,
+        (batch, build): (&'a RecordBatch, &'a BuildSide),
         ranges: &Ranges,
         slice_rows: usize,
     ) -> Self {
@@ -58,7 +64,8 @@ impl<'a> FirstMatches<'a> {
         let mut undecided: Vec<_> = undecided.collect();
         undecided.reverse();
         Self {
-            residual,
+            residual: Some(residual),
+            qualifying: None,
             batch,
             build,
             slice_rows,
@@ -69,6 +76,34 @@ impl<'a> FirstMatches<'a> {
         }
     }
 
+    /// The search among the rows that meet a threshold, with the rest of the condition.
+    pub(crate) fn among(
+        qualifying: QualifyingRows,
+        rest: Option<&'a JoinFilter>,
+        (batch, build): (&'a RecordBatch, &'a BuildSide),
+        ranges: &Ranges,
+        slice_rows: usize,
+    ) -> Result<Self> {
+        let Some(rest) = rest else {
+            let found = qualifying.first()?;
+            return Ok(Self {
+                residual: None,
+                qualifying: None,
+                batch,
+                build,
+                slice_rows,
+                undecided: vec![],
+                next_round: vec![],
+                candidates: 0,
+                found: found.iter().collect(),
+            });
+        };
+        Ok(Self {
+            qualifying: Some(qualifying),
+            ..Self::new(rest, (batch, build), ranges, slice_rows)
+        })
+    }
+
     /// For each row the range of its first match, or an empty one. To be called after [`Self::step`] has returned false.
     pub(crate) fn finish(self) -> Ranges {
         self.found.into_iter().collect()
@@ -76,43 +111,101 @@ impl<'a> FirstMatches<'a> {
 
     /// Evaluates one slice of candidates. Returns whether there are more.
     pub(crate) fn step(&mut self) -> Result<bool> {
+        let Some(residual) = self.residual else {
+            return Ok(false);
+        };
         if self.undecided.is_empty() {
             self.undecided = std::mem::take(&mut self.next_round);
             self.undecided.reverse();
             self.candidates = (2 * self.candidates).min(self.slice_rows);
         }
-        let (mut rows, mut positions) = (vec![], vec![]);
-        let mut slice = vec![];
-        while positions.len() + self.candidates <= self.slice_rows
-            && let Some(undecided) = self.undecided.pop()
-        {
-            let candidates = (undecided.end - undecided.start).min(number(self.candidates));
-            positions.extend(undecided.start..undecided.start + candidates);
-            rows.resize(positions.len(), undecided.row);
-            slice.push((undecided, candidates));
-        }
-        if slice.is_empty() {
+        let slice = match &self.qualifying {
+            Some(qualifying) => {
+                let taken = (self.slice_rows / self.candidates).min(self.undecided.len());
+                let mut taken = self.undecided.split_off(self.undecided.len() - taken);
+                taken.reverse();
+                Slice::qualifying(qualifying, taken, self.candidates)?
+            }
+            None => Slice::of_ranges(&mut self.undecided, self.candidates, self.slice_rows),
+        };
+        if slice.undecided.is_empty() {
             return Ok(false);
         }
-        let pairs = (&UInt32Array::from(rows), &UInt32Array::from(positions));
-        let met =
-            RowJoin::meet_residual(self.residual, self.batch, &self.build.row_columns, pairs)?;
-        let met = met.values();
+        let columns = &self.build.row_columns;
+        let positions = UInt32Array::from(slice.positions);
+        let met = if positions.is_empty() {
+            BooleanBuffer::new_unset(0)
+        } else {
+            let pairs = (&UInt32Array::from(slice.rows), &positions);
+            let met = RowJoin::meet_residual(residual, self.batch, columns, pairs)?;
+            met.values().clone()
+        };
         let mut first = 0;
-        for (mut undecided, candidates) in slice {
-            let met = met.slice(first, candidates as usize);
-            first += candidates as usize;
+        for (undecided, candidates) in slice.undecided {
+            let met = met.slice(first, candidates);
             if let Some(offset) = met.set_indices().next() {
-                let position = i64::from(undecided.start + number(offset));
+                let position = i64::from(positions.value(first + offset));
                 self.found[undecided.row as usize] = (position, position);
-                continue;
-            }
-            undecided.start += candidates;
-            if undecided.start < undecided.end {
+            } else if undecided.start < undecided.end {
                 self.next_round.push(undecided);
             }
+            first += candidates;
         }
         Ok(!self.undecided.is_empty() || !self.next_round.is_empty())
+    }
+}
+
+/// Some candidates.
+#[derive(Default)]
+struct Slice {
+    rows: Vec<u32>,
+    positions: Vec<u32>,
+    /// The rows, each with the positions that are left after these candidates, and the number of these.
+    undecided: Vec<(Undecided, usize)>,
+}
+
+impl Slice {
+    /// The next positions of rows, `candidates` of each, as long as all together are at most `limit`.
+    fn of_ranges(undecided: &mut Vec<Undecided>, candidates: usize, limit: usize) -> Self {
+        let mut slice = Self::default();
+        while slice.positions.len() + candidates <= limit
+            && let Some(mut row) = undecided.pop()
+        {
+            let end = row.end.min(row.start.saturating_add(number(candidates)));
+            slice.positions.extend(row.start..end);
+            slice.rows.resize(slice.positions.len(), row.row);
+            let taken = end - row.start;
+            row.start = end;
+            slice.undecided.push((row, taken as usize));
+        }
+        slice
+    }
+
+    /// The next positions of rows that qualify, `candidates` of each.
+    fn qualifying(
+        qualifying: &QualifyingRows,
+        undecided: Vec<Undecided>,
+        candidates: usize,
+    ) -> Result<Self> {
+        let mut slice = Self::default();
+        let rows = undecided.iter();
+        let rows = rows.map(|row| (row.row as usize, i64::from(row.start)));
+        let listed = qualifying.list_from(&rows.collect::<Vec<_>>(), candidates)?;
+        // Build sides have fewer than 2^32 rows.
+        let positions = listed.positions.iter();
+        slice.positions = positions
+            .map(|p| u32::try_from(*p).unwrap_or(u32::MAX))
+            .collect();
+        for (mut row, end) in undecided.into_iter().zip(listed.ends) {
+            let start = slice.rows.len();
+            slice.rows.resize(end, row.row);
+            row.start = match slice.positions[start..end].last() {
+                Some(last) if end - start == candidates => last + 1,
+                _ => row.end,
+            };
+            slice.undecided.push((row, end - start));
+        }
+        Ok(slice)
     }
 }
 

@@ -10,6 +10,7 @@ pub(crate) mod on_devices;
 pub(crate) mod partition;
 pub(crate) mod prepared;
 pub(crate) mod prevailing;
+pub(crate) mod qualifying;
 pub(crate) mod rows;
 pub(crate) mod searchable;
 pub(crate) mod spilled;

@@ -2,8 +2,8 @@
 //!
 //! 1. For each probe row, a bitmap over the build rows marks those whose equality keys are the same.
 //! 2. Each bound clears the bits of the rows that it excludes.
-//! 3. The rows that are left are aggregated as a build side of their own. If the result depends on the row order or on single rows, that is one sorted
-//!    build side of all rows that match any probe row; else one per probe row, in any order.
+//! 3. The rows that are left are aggregated as a build side of their own. If the result depends on the row order, on thresholds or on single rows, that
+//!    is one sorted build side of all rows that match any probe row; else one per probe row, in any order.
 
 use std::sync::Arc;
 
@@ -56,7 +56,10 @@ impl NestedLoop {
         search_timer.done();
         let _timer = metrics.query_time.timer();
         metrics.record_nested_loop_rows(self.batch.num_rows());
-        if self.columns.row_order_matters() || !self.columns.row_columns.is_empty() {
+        if self.columns.row_order_matters()
+            || self.columns.has_thresholds()
+            || !self.columns.row_columns.is_empty()
+        {
             return self.aggregate_sorted(&matches, waiting);
         }
         metrics.probe_rows.add(self.batch.num_rows());
@@ -190,7 +193,7 @@ impl NestedLoop {
         let columns = self.columns.clone().without_equality_keys();
         let side = self.build_side(columns, schema, batches, waiting)?;
         let last = i64::try_from(count).unwrap_or(i64::MAX) - 1;
-        // Aggregates with thresholds depend on the order.
+        // There are no thresholds.
         let all = Ranges::new(vec![0], vec![last]);
         let (aggregates, _) = side.aggregate(&all, &[], &|| waiting.check())?;
         Ok((count, aggregates))

@@ -17,6 +17,7 @@ use crate::exec::range_join::metrics::ProbeMetrics;
 use crate::exec::range_join::probe::bounds::{evaluate_bound, evaluate_threshold};
 use crate::exec::range_join::probe::first_match::FirstMatches;
 use crate::exec::range_join::probe::prevailing::PrevailingRows;
+use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use rmq_engine::CandidateRanges;
@@ -77,7 +78,8 @@ impl ProbePartition {
         let Some(mut ranges) = self.find_matches(batch, build, last_found)? else {
             return Ok(vec![]);
         };
-        if let Some(mut search) = self.first_matches(batch, build, &ranges) {
+        let qualifying = self.qualifying_rows_blocking(batch, build, &ranges)?;
+        if let Some(mut search) = self.first_matches(batch, build, &ranges, qualifying)? {
             while search.step()? {}
             ranges = search.finish();
         }
@@ -123,7 +125,8 @@ impl ProbePartition {
         build: &BuildSide,
         ranges: Ranges,
     ) -> Result<Ranges> {
-        let Some(mut search) = self.first_matches(batch, build, &ranges) else {
+        let qualifying = self.qualifying_rows(batch, build, &ranges).await?;
+        let Some(mut search) = self.first_matches(batch, build, &ranges, qualifying)? else {
             return Ok(ranges);
         };
         loop {
@@ -144,12 +147,98 @@ impl ProbePartition {
         batch: &'a RecordBatch,
         build: &'a BuildSide,
         ranges: &Ranges,
-    ) -> Option<FirstMatches<'a>> {
-        let residual = self.row_join.as_ref()?.residual()?;
+        qualifying: Option<QualifyingRows>,
+    ) -> Result<Option<FirstMatches<'a>>> {
+        let Some(join) = self.row_join.as_deref() else {
+            return Ok(None);
+        };
+        let sides = (batch, build);
         let slice_rows = self.batch_size;
-        Some(FirstMatches::new(
-            residual, batch, build, ranges, slice_rows,
-        ))
+        Ok(match (qualifying, join.threshold(), join.residual()) {
+            (Some(rows), Some(threshold), _) => Some(FirstMatches::among(
+                rows,
+                threshold.rest.as_ref(),
+                sides,
+                ranges,
+                slice_rows,
+            )?),
+            (_, _, Some(residual)) => Some(FirstMatches::new(residual, sides, ranges, slice_rows)),
+            (_, _, None) => None,
+        })
+    }
+
+    /// The rows of ranges of a batch that meet the join's threshold, if it has one and the ranges justify its index. Builds that on a blocking thread.
+    pub(crate) async fn qualifying_rows(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        ranges: &Ranges,
+    ) -> Result<Option<QualifyingRows>> {
+        let rows = build.rows().len();
+        let Some(join) = self.justified_threshold(build, ranges) else {
+            return Ok(None);
+        };
+        if !build.threshold_index.is_decided() {
+            let (join, columns) = (Arc::clone(join), build.row_columns.clone());
+            let (index, pool) = (Arc::clone(&build.threshold_index), Arc::clone(&self.pool));
+            let work = move |_| {
+                if let Some(threshold) = join.threshold() {
+                    index.build(threshold, &columns, rows, &pool);
+                }
+                Ok(())
+            };
+            blocking(work).await?;
+        }
+        self.find_qualifying(batch, build, ranges)
+    }
+
+    /// Does the same on the calling thread.
+    fn qualifying_rows_blocking(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        ranges: &Ranges,
+    ) -> Result<Option<QualifyingRows>> {
+        let rows = build.rows().len();
+        let Some(join) = self.justified_threshold(build, ranges) else {
+            return Ok(None);
+        };
+        if let Some(threshold) = join.threshold() {
+            build
+                .threshold_index
+                .build(threshold, &build.row_columns, rows, &self.pool);
+        }
+        self.find_qualifying(batch, build, ranges)
+    }
+
+    /// The join, if it has a threshold and these ranges justify its index.
+    fn justified_threshold(&self, build: &BuildSide, ranges: &Ranges) -> Option<&Arc<RowJoin>> {
+        let join = self.row_join.as_ref()?;
+        let (threshold, rows) = (join.threshold()?, build.rows().len());
+        let index = &build.threshold_index;
+        let is_justified = index.is_justified(threshold, ranges, rows);
+        is_justified.then_some(join)
+    }
+
+    /// Prepares searches of the index, if it could be built.
+    fn find_qualifying(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        ranges: &Ranges,
+    ) -> Result<Option<QualifyingRows>> {
+        let threshold = self.row_join.as_ref().and_then(|join| join.threshold());
+        let (Some(threshold), Some(_)) = (threshold, build.threshold_index.index()) else {
+            return Ok(None);
+        };
+        let batches = std::slice::from_ref(batch);
+        let Ok(limits) = evaluate_threshold(&threshold.limit, batches, ranges) else {
+            // The whole condition, evaluated pair by pair, may not come to the limit of the row that fails.
+            return Ok(None);
+        };
+        self.metrics.record_threshold_rows(batch.num_rows());
+        let index = &build.threshold_index;
+        QualifyingRows::try_new(index, ranges, &limits, threshold.comparison).map(Some)
     }
 
     /// The positions of the build side that match each row of a batch.

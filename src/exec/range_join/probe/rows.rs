@@ -2,7 +2,8 @@
 //!
 //! 1. For each probe batch, `ProbePartition::find_ranges` finds the range of build positions that matches each row.
 //! 2. The pairs of the ranges are taken in slices of one output batch, by probe row, so that memory is bounded however many there are.
-//! 3. A further condition is evaluated on each slice. What is left is returned, with the probe rows that have matched nothing where these are kept.
+//! 3. A further condition is evaluated on each slice, or an index lists the rows that meet its threshold, and only the rest of it is evaluated. What
+//!    is left is returned, with the probe rows that have matched nothing where these are kept.
 //! 4. Where build rows must be returned by whether they have matched, pairs mark these. The partition that ends last returns them.
 
 use std::collections::VecDeque;
@@ -10,6 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{BooleanArray, RecordBatch, UInt32Array};
+use arrow::buffer::BooleanBuffer;
 use arrow::compute::BatchCoalescer;
 use datafusion::common::{JoinType, Result, internal_err};
 use datafusion::physical_plan::metrics::RecordOutput;
@@ -21,6 +23,7 @@ use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
 use rmq_engine::SearchHints;
 
@@ -126,7 +129,7 @@ impl RowStream {
         }
         if let Some(input) = &mut self.input {
             match input.try_next().await? {
-                Some(batch) => self.begin(batch)?,
+                Some(batch) => self.begin(batch).await?,
                 None => self.end()?,
             }
             return Ok(Some(vec![]));
@@ -138,7 +141,7 @@ impl RowStream {
     }
 
     /// Begins with a probe batch.
-    fn begin(&mut self, batch: RecordBatch) -> Result<()> {
+    async fn begin(&mut self, batch: RecordBatch) -> Result<()> {
         self.partition.metrics.probe_rows.add(batch.num_rows());
         // A join with an empty side evaluates no condition.
         let is_empty = self.build.rows().len() == 0 && !self.join.keeps_probe_rows();
@@ -149,7 +152,9 @@ impl RowStream {
         let ranges = self
             .partition
             .find_ranges(&batch, &self.build, last_found)?;
-        self.current = Some(Candidates::new(batch, ranges));
+        let qualifying = self.partition.qualifying_rows(&batch, &self.build, &ranges);
+        let qualifying = qualifying.await?;
+        self.current = Some(Candidates::new(batch, ranges, qualifying));
         Ok(())
     }
 
@@ -176,15 +181,19 @@ impl RowStream {
             let matched = self.build.matched.as_ref();
             let matched = matched.filter(|_| self.join.returns_build_rows());
             matched.is_none_or(|matched| !matched.is_marked(position as usize))
-        });
+        })?;
+        let residual = match (&candidates.qualifying, join.threshold()) {
+            (Some(_), Some(threshold)) => threshold.rest.as_ref(),
+            _ => Some(residual),
+        };
         let rows = UInt32Array::from(slice.rows);
         let positions = UInt32Array::from(slice.positions);
         let pairs = (&rows, &positions);
-        let met = match rows.len() {
-            0 => BooleanArray::from(Vec::<bool>::new()),
-            _ => {
+        let met = match residual {
+            Some(residual) if !rows.is_empty() => {
                 RowJoin::meet_residual(residual, &candidates.batch, &self.build.row_columns, pairs)?
             }
+            _ => BooleanArray::new(BooleanBuffer::new_set(rows.len()), None),
         };
         if self.join.returns_build_rows() {
             let matched = matched_rows(&self.build)?;
@@ -286,6 +295,8 @@ fn range_of((left, right): (i64, i64)) -> Option<Range<usize>> {
 struct Candidates {
     batch: RecordBatch,
     ranges: Ranges,
+    /// The candidates of the ranges that meet the join's threshold, if its index is used.
+    qualifying: Option<QualifyingRows>,
     /// The current probe row.
     row: usize,
     /// How many positions of its range have been taken.
@@ -304,10 +315,11 @@ struct Slice {
 }
 
 impl Candidates {
-    fn new(batch: RecordBatch, ranges: Ranges) -> Self {
+    fn new(batch: RecordBatch, ranges: Ranges, qualifying: Option<QualifyingRows>) -> Self {
         Self {
             batch,
             ranges,
+            qualifying,
             row: 0,
             taken: 0,
             has_match: false,
@@ -350,8 +362,27 @@ impl Candidates {
     }
 
     /// Takes up to `limit` candidates, of those whose position is `wanted`.
-    fn take_slice(&mut self, limit: usize, wanted: impl Fn(u32) -> bool) -> Slice {
+    fn take_slice(&mut self, limit: usize, wanted: impl Fn(u32) -> bool) -> Result<Slice> {
         let mut slice = Slice::default();
+        if let Some(qualifying) = &mut self.qualifying {
+            let listed = qualifying.next(self.row, limit)?;
+            let (ended, mut start) = (listed.ends.len(), 0);
+            let ends = listed.ends.iter().copied().chain([listed.positions.len()]);
+            for (i, end) in ends.enumerate() {
+                // Build sides have fewer than 2^32 rows, and batches too.
+                let number = |n| u32::try_from(n).unwrap_or(NO_ROW);
+                let row = u32::try_from(self.row + i).unwrap_or(NO_ROW);
+                let positions = listed.positions[start..end].iter().map(|p| number(*p));
+                slice.positions.extend(positions.filter(|p| wanted(*p)));
+                slice.rows.resize(slice.positions.len(), row);
+                if i < ended {
+                    slice.ended.push((row, slice.rows.len()));
+                }
+                start = end;
+            }
+            self.row += ended;
+            return Ok(slice);
+        }
         let mut seen = 0;
         while seen < limit && !self.is_done() {
             let (row, positions, is_last) = self.next_positions(limit - seen);
@@ -363,7 +394,7 @@ impl Candidates {
                 slice.ended.push((row, slice.rows.len()));
             }
         }
-        slice
+        Ok(slice)
     }
 }
 

@@ -9,7 +9,7 @@ use datafusion::execution::memory_pool::{
 };
 
 /// The consumer's name in the pool's reports.
-const NAME: &str = "rmq range join";
+pub(crate) const CONSUMER_NAME: &str = "rmq range join";
 
 /// A memory pool on top of the session's that retains what it was granted until it is released. Work that fits into memory which was granted
 /// beforehand cannot fail because another operator took that memory in the meantime.
@@ -30,7 +30,7 @@ struct Used {
 impl RetainingPool {
     /// A pool without memory. `can_spill` tells a fair pool to count this consumer among those that share its memory.
     pub(crate) fn new(pool: &Arc<dyn MemoryPool>, can_spill: bool) -> Arc<Self> {
-        let consumer = MemoryConsumer::new(NAME).with_can_spill(can_spill);
+        let consumer = MemoryConsumer::new(CONSUMER_NAME).with_can_spill(can_spill);
         Arc::new(Self {
             granted: consumer.register(pool),
             used: Mutex::default(),
@@ -40,7 +40,7 @@ impl RetainingPool {
     /// An empty reservation of this pool.
     pub(crate) fn reservation(self: &Arc<Self>) -> MemoryReservation {
         let pool = Arc::clone(self) as Arc<dyn MemoryPool>;
-        MemoryConsumer::new(NAME).register(&pool)
+        MemoryConsumer::new(CONSUMER_NAME).register(&pool)
     }
 
     /// An empty reservation of the session's pool, which this pool does not retain.
@@ -100,13 +100,13 @@ pub(crate) fn is_out_of_memory(error: &DataFusionError) -> bool {
 impl fmt::Display for RetainingPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (used, granted) = (self.used().bytes, self.granted.size());
-        write!(f, "{NAME}(used: {used}, granted: {granted})")
+        write!(f, "{CONSUMER_NAME}(used: {used}, granted: {granted})")
     }
 }
 
 impl MemoryPool for RetainingPool {
     fn name(&self) -> &'static str {
-        NAME
+        CONSUMER_NAME
     }
 
     fn grow(&self, _reservation: &MemoryReservation, additional: usize) {

@@ -12,9 +12,10 @@ use crate::cpu::rmq::crossing;
 use crate::cpu::rmq::kernels::kernel::Kernel;
 use crate::cpu::rmq::kernels::portable::Portable;
 use crate::cpu::rmq::levels::Parts;
+use crate::cpu::rmq::listing;
 use crate::cpu::rmq::search::{self, Context};
 use crate::cpu::simd::dispatch::{SupportedSimd, multiversion};
-use crate::crossings::{Crossings, RangeEnd};
+use crate::crossings::{Crossings, ListLimits, RangeEnd, RowList};
 use crate::key::Key;
 use crate::outputs::Answers;
 
@@ -48,6 +49,33 @@ pub(crate) trait CpuKey: Key + Pod {
         thresholds: &[Self],
         end: RangeEnd,
         out: Crossings<'_>,
+    );
+
+    /// See [`listing::list_at_most`].
+    ///
+    /// # Safety
+    /// As [`CpuKey::answer`].
+    unsafe fn list_at_most(
+        simd: SupportedSimd,
+        context: Context<'_, Self>,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[Self],
+        limits: ListLimits,
+        out: &mut RowList,
+    );
+
+    /// See [`listing::count_at_most`].
+    ///
+    /// # Safety
+    /// As [`CpuKey::answer`].
+    unsafe fn count_at_most(
+        simd: SupportedSimd,
+        context: Context<'_, Self>,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[Self],
+        counts: &mut [i64],
     );
 }
 
@@ -126,6 +154,35 @@ macro_rules! cpu_key {
                     unsafe { crossings_with::<$key, S>(context, left, right, thresholds, end, out) }
                 }
             }
+
+            multiversion! {
+                unsafe fn list_at_most[](
+                    context: Context<'_, $key>,
+                    left: &[i64],
+                    right: &[i64],
+                    thresholds: &[$key],
+                    limits: ListLimits,
+                    out: &mut RowList,
+                )
+                where S in [Avx512, Avx2, Portable] {
+                    // SAFETY: guaranteed by the caller.
+                    unsafe { listing::list_at_most::<$key, S>(context, left, right, thresholds, limits, out) }
+                }
+            }
+
+            multiversion! {
+                unsafe fn count_at_most[](
+                    context: Context<'_, $key>,
+                    left: &[i64],
+                    right: &[i64],
+                    thresholds: &[$key],
+                    counts: &mut [i64],
+                )
+                where S in [Avx512, Avx2, Portable] {
+                    // SAFETY: guaranteed by the caller.
+                    unsafe { listing::count_at_most::<$key, S>(context, left, right, thresholds, counts) }
+                }
+            }
         }
     };
 }
@@ -161,5 +218,34 @@ impl CpuKey for u128 {
     ) {
         // SAFETY: guaranteed by the caller.
         unsafe { crossings_with::<Self, Portable>(context, left, right, thresholds, end, out) }
+    }
+
+    unsafe fn list_at_most(
+        _: SupportedSimd,
+        context: Context<'_, Self>,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[Self],
+        limits: ListLimits,
+        out: &mut RowList,
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            listing::list_at_most::<Self, Portable>(context, left, right, thresholds, limits, out);
+        }
+    }
+
+    unsafe fn count_at_most(
+        _: SupportedSimd,
+        context: Context<'_, Self>,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[Self],
+        counts: &mut [i64],
+    ) {
+        // SAFETY: guaranteed by the caller.
+        unsafe {
+            listing::count_at_most::<Self, Portable>(context, left, right, thresholds, counts);
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::cpu::rmq::levels::{self, Layout, Levels};
 use crate::cpu::rmq::next_valid::NextValid;
 use crate::cpu::rmq::search::Context;
 use crate::cpu::simd::dispatch::SupportedSimd;
-use crate::crossings::{Crossings, RangeEnd};
+use crate::crossings::{Crossings, ListLimits, RangeEnd, RowList, check_inputs, check_length};
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
@@ -220,6 +220,37 @@ impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
         let context = self.context()?;
         // SAFETY: `context` compares length and alignment offset.
         unsafe { K::crossings(self.simd, context, left, right, thresholds, end, out) };
+        Ok(())
+    }
+
+    fn list_at_most(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        limits: ListLimits,
+        out: &mut RowList,
+    ) -> Result<(), EngineError> {
+        check_inputs(left, right, thresholds.len())?;
+        out.clear();
+        let context = self.context()?;
+        // SAFETY: `context` compares length and alignment offset.
+        unsafe { K::list_at_most(self.simd, context, left, right, thresholds, limits, out) };
+        Ok(())
+    }
+
+    fn count_at_most(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        thresholds: &[K],
+        counts: &mut [i64],
+    ) -> Result<(), EngineError> {
+        check_inputs(left, right, thresholds.len())?;
+        check_length("the slice for counts", left.len(), counts.len())?;
+        let context = self.context()?;
+        // SAFETY: `context` compares length and alignment offset.
+        unsafe { K::count_at_most(self.simd, context, left, right, thresholds, counts) };
         Ok(())
     }
 }

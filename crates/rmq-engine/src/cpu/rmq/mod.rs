@@ -6,6 +6,7 @@ pub(crate) mod crossing;
 pub(crate) mod index;
 pub(crate) mod kernels;
 pub(crate) mod levels;
+pub(crate) mod listing;
 pub(crate) mod next_valid;
 pub(crate) mod search;
 pub(crate) mod tile;

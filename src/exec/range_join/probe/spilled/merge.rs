@@ -101,7 +101,9 @@ impl MergePlan {
                 })
             };
             merges.push(match *function {
-                AggregateKind::CountRows | AggregateKind::Count => Merge::Count,
+                AggregateKind::CountRows
+                | AggregateKind::Count
+                | AggregateKind::CountCrossing { .. } => Merge::Count,
                 AggregateKind::Sum if Sums::is_rounded(&value_types[arguments[0]]) => {
                     partials.push((AggregateKind::SumLow, arguments.clone()));
                     Merge::FloatSum

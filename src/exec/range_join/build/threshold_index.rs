@@ -1,0 +1,187 @@
+//! The index on the values that a join of rows compares with thresholds, built once the ranges have so many rows that it pays.
+//!
+//! It is made of the sorted columns that the further conditions of the join need anyway. Without it, ranges are filtered row by row. So a join whose
+//! ranges have few rows spends nothing on it, nor does one for which memory is short.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::datatypes::{Field, Schema};
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::utils::collect_columns;
+
+use crate::common::array_bytes::arrays_bytes;
+use crate::common::ranges::Ranges;
+use crate::exec::range_join::build::crossing::threshold_test;
+use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
+use crate::exec::range_join::spill::retaining_pool::CONSUMER_NAME;
+use crate::index::column_index::ColumnIndex;
+use crate::index::sort_keys::Chunks;
+use crate::range_agg::values::Values;
+
+/// Where ranges have fewer rows than this, on average, filtering them takes no longer than searching the index.
+const FEW_ROWS: usize = 32;
+
+/// Ranges are filtered row by row until they have one in this many rows of the build side, all together. Filtering a row takes some five times as
+/// long as indexing one.
+const FILTERED_SHARE: usize = 4;
+
+/// For values whose ranks are indexed, ranges are filtered until they have this many times the rows of the build side: the values have to be sorted.
+const FILTERED_TIMES: usize = 16;
+
+/// The index, or that there is none.
+#[derive(Debug)]
+pub(crate) struct ThresholdIndex {
+    /// The most threads that build it.
+    threads: usize,
+    /// Rows of all ranges that were long enough.
+    counted_rows: AtomicUsize,
+    /// `None` if it can't be built.
+    built: OnceLock<Option<BuiltIndex>>,
+}
+
+#[derive(Debug)]
+struct BuiltIndex {
+    index: ColumnIndex,
+    _memory: MemoryReservation,
+}
+
+impl ThresholdIndex {
+    /// An index that is not built.
+    pub(crate) fn new(threads: usize) -> Self {
+        Self {
+            threads,
+            counted_rows: AtomicUsize::new(0),
+            built: OnceLock::new(),
+        }
+    }
+
+    /// Whether these ranges of a build side with `build_rows` rows should be searched by the index. Counts the ranges.
+    pub(crate) fn is_justified(
+        &self,
+        threshold: &RowThreshold,
+        ranges: &Ranges,
+        build_rows: usize,
+    ) -> bool {
+        let (mut rows, mut searches) = (0_usize, 0);
+        for (left, right) in ranges.iter() {
+            let len = usize::try_from(right - left + 1).unwrap_or(0);
+            rows = rows.saturating_add(len);
+            searches += usize::from(len > 0);
+        }
+        if rows < FEW_ROWS * searches || rows == 0 {
+            return false;
+        }
+        match self.built.get() {
+            Some(built) => built.is_some(),
+            None => {
+                let before = self.counted_rows.fetch_add(rows, Ordering::Relaxed);
+                let filtered_rows = if threshold.is_ranked {
+                    build_rows.saturating_mul(FILTERED_TIMES)
+                } else {
+                    build_rows / FILTERED_SHARE
+                };
+                before.saturating_add(rows) > filtered_rows
+            }
+        }
+    }
+
+    /// Whether [`Self::build`] has been called.
+    pub(crate) fn is_decided(&self) -> bool {
+        self.built.get().is_some()
+    }
+
+    /// The index, if it is built.
+    pub(crate) fn index(&self) -> Option<&ColumnIndex> {
+        Some(&self.built.get()?.as_ref()?.index)
+    }
+
+    /// Builds the index over the first `rows` sorted rows, unless that has been tried. `columns` are those that the threshold's value refers to by
+    /// number. Blocks.
+    pub(crate) fn build(
+        &self,
+        threshold: &RowThreshold,
+        columns: &[Arc<Values>],
+        rows: usize,
+        pool: &Arc<dyn MemoryPool>,
+    ) {
+        self.built.get_or_init(|| {
+            let built = self.try_build(threshold, columns, rows, pool);
+            built.unwrap_or_else(|error| {
+                log::debug!(
+                    "a range join filters rows, as it has no index on {}: {error}",
+                    threshold.value
+                );
+                None
+            })
+        });
+    }
+
+    fn try_build(
+        &self,
+        threshold: &RowThreshold,
+        columns: &[Arc<Values>],
+        rows: usize,
+        pool: &Arc<dyn MemoryPool>,
+    ) -> Result<Option<BuiltIndex>> {
+        let memory = MemoryConsumer::new(CONSUMER_NAME).register(pool);
+        let is_column = threshold.value.is::<Column>();
+        if !is_column {
+            // The widest values that arithmetic yields.
+            memory.try_grow(rows * size_of::<i128>())?;
+        }
+        let Some(values) = values(threshold, columns, rows)? else {
+            return Ok(None);
+        };
+        let data_type = values.data_type().clone();
+        let owned_bytes = if is_column {
+            0
+        } else {
+            arrays_bytes(std::slice::from_ref(&values))
+        };
+        let chunks = Chunks {
+            arrays: vec![values],
+            owned_elsewhere: true,
+        };
+        memory.try_resize(owned_bytes + ColumnIndex::estimate_on_cpu(&chunks, &data_type))?;
+        let extreme = threshold_test(threshold.comparison).extreme;
+        let index = ColumnIndex::on_cpu(&chunks, &data_type, extreme, self.threads)?;
+        memory.try_resize(owned_bytes + index.memory_bytes())?;
+        Ok(Some(BuiltIndex {
+            index,
+            _memory: memory,
+        }))
+    }
+}
+
+/// The values of the first sorted rows; `None` if a column is not one array.
+fn values(
+    threshold: &RowThreshold,
+    columns: &[Arc<Values>],
+    rows: usize,
+) -> Result<Option<ArrayRef>> {
+    let mut numbers: Vec<usize> = collect_columns(&threshold.value)
+        .iter()
+        .map(Column::index)
+        .collect();
+    numbers.sort_unstable();
+    let arrays = numbers.iter().map(|number| columns.get(*number)?.whole());
+    let Some(arrays) = arrays.collect::<Option<Vec<_>>>() else {
+        return Ok(None);
+    };
+    let arrays: Vec<ArrayRef> = arrays.iter().map(|array| array.slice(0, rows)).collect();
+    let value = with_columns(&threshold.value, |column| {
+        let number = numbers.binary_search(&column.index()).ok()?;
+        Some(Column::new(column.name(), number))
+    })?;
+    let fields = arrays.iter().zip(&numbers);
+    let fields = fields
+        .map(|(array, number)| Field::new(number.to_string(), array.data_type().clone(), true));
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    let batch = RecordBatch::try_new_with_options(schema, arrays, &options)?;
+    Ok(Some(value.evaluate(&batch)?.into_array(rows)?))
+}

@@ -1,0 +1,94 @@
+//! The build rows in the ranges of a probe batch that meet the threshold of a join of rows, found by its index.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use datafusion::common::{Result, internal_datafusion_err};
+
+use crate::common::ranges::Ranges;
+use crate::exec::range_join::build::crossing::threshold_test;
+use crate::exec::range_join::build::threshold_index::ThresholdIndex;
+use crate::index::column_index::ColumnIndex;
+use crate::index::threshold_queries::ThresholdQueries;
+use rmq_engine::{Comparison, ListLimits, RowList};
+
+/// The rows that qualify, for each row of a probe batch.
+pub(crate) struct QualifyingRows {
+    index: Arc<ThresholdIndex>,
+    queries: ThresholdQueries,
+    /// The rows that were listed last.
+    listed: RowList,
+}
+
+impl QualifyingRows {
+    /// The rows of these ranges that compare so with the limits of the probe rows. The index is built.
+    pub(crate) fn try_new(
+        index: &Arc<ThresholdIndex>,
+        ranges: &Ranges,
+        limits: &ArrayRef,
+        comparison: Comparison,
+    ) -> Result<Self> {
+        let index = Arc::clone(index);
+        let queries =
+            built(&index)?.threshold_queries(ranges, limits, threshold_test(comparison))?;
+        Ok(Self {
+            index,
+            queries,
+            listed: RowList::default(),
+        })
+    }
+
+    /// For each probe row the range of its first row, or an empty one.
+    pub(crate) fn first(&self) -> Result<Ranges> {
+        let found = built(&self.index)?.first_rows(&self.queries)?;
+        let found = found
+            .iter()
+            .map(|position| position.map_or((0, -1), |at| (at, at)));
+        Ok(found.collect())
+    }
+
+    /// Lists rows of the probe rows from `row` on, at most `limit`, and of at most as many probe rows. A further call, from the first probe row whose
+    /// list has not ended, goes on after them.
+    pub(crate) fn next(&mut self, row: usize, limit: usize) -> Result<&RowList> {
+        let rows = row..self.queries.len().min(row.saturating_add(limit));
+        let limits = ListLimits {
+            per_range: usize::MAX,
+            total: limit,
+        };
+        list(&self.index, &self.queries, rows, limits, &mut self.listed)?;
+        let RowList { positions, ends } = &self.listed;
+        let ended = ends.last().copied().unwrap_or(0);
+        if let [.., last] = &positions[ended..] {
+            self.queries.left[row + ends.len()] = last + 1;
+        }
+        Ok(&self.listed)
+    }
+
+    /// Lists the first rows of some probe rows, at most `per_row` of each, from a position on.
+    pub(crate) fn list_from(&self, rows: &[(usize, i64)], per_row: usize) -> Result<RowList> {
+        let queries = self.queries.select(rows);
+        let limits = ListLimits {
+            per_range: per_row,
+            total: usize::MAX,
+        };
+        let mut listed = RowList::default();
+        list(&self.index, &queries, 0..queries.len(), limits, &mut listed)?;
+        Ok(listed)
+    }
+}
+
+fn built(index: &ThresholdIndex) -> Result<&ColumnIndex> {
+    let index = index.index();
+    index.ok_or_else(|| internal_datafusion_err!("the index on a threshold has not been built"))
+}
+
+fn list(
+    index: &ThresholdIndex,
+    queries: &ThresholdQueries,
+    rows: Range<usize>,
+    limits: ListLimits,
+    listed: &mut RowList,
+) -> Result<()> {
+    built(index)?.list(queries, rows, limits, listed)
+}

@@ -1,0 +1,77 @@
+//! The threshold of a join that returns rows: the further condition on pairs that an index answers.
+//!
+//! ```text
+//!   p.start <= q.stop AND p.stop >= q.start AND p.v <> q.v       build side p, probe side q: intervals that overlap
+//!     key, bounds   p.start in (-inf, q.stop]      the candidates are a prefix of the rows sorted by p.start
+//!     threshold     p.stop >= q.start              the index of p.stop finds those of the candidates that qualify
+//!     rest          p.v <> q.v                     evaluated on the pairs that are left
+//! ```
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{JoinSide, Result};
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
+
+use rmq_engine::Comparison;
+
+/// A comparison of a value of the build side with a limit of the probe side.
+#[derive(Debug, Clone)]
+pub(crate) struct RowThreshold {
+    /// The value, over columns of the build side. It has no errors.
+    pub(crate) value: PhysicalExprRef,
+    /// Whether its keys are ranks, as of strings, which have to be sorted.
+    pub(crate) is_ranked: bool,
+    /// How the value compares with the limit. NULL does not qualify.
+    pub(crate) comparison: Comparison,
+    /// The limit, over the probe side.
+    pub(crate) limit: PhysicalExprRef,
+    /// The further conditions on pairs without this one.
+    pub(crate) rest: Option<JoinFilter>,
+}
+
+impl RowThreshold {
+    /// The same threshold with other numbers of the columns of the build side.
+    pub(crate) fn renumbered(&self, number: impl Fn(usize) -> usize) -> Result<Self> {
+        Ok(Self {
+            value: with_columns(&self.value, |column| {
+                Some(Column::new(column.name(), number(column.index())))
+            })?,
+            rest: self.rest.as_ref().map(|rest| renumbered(rest, &number)),
+            ..self.clone()
+        })
+    }
+}
+
+/// The same filter with other numbers of the columns of the right side, the build side.
+pub(crate) fn renumbered(filter: &JoinFilter, number: impl Fn(usize) -> usize) -> JoinFilter {
+    let columns = filter.column_indices().iter().map(|column| ColumnIndex {
+        index: match column.side {
+            JoinSide::Right => number(column.index),
+            JoinSide::Left | JoinSide::None => column.index,
+        },
+        side: column.side,
+    });
+    JoinFilter::new(
+        Arc::clone(filter.expression()),
+        columns.collect(),
+        Arc::clone(filter.schema()),
+    )
+}
+
+/// Replaces the columns of an expression.
+pub(crate) fn with_columns(
+    expr: &PhysicalExprRef,
+    replace: impl Fn(&Column) -> Option<Column>,
+) -> Result<PhysicalExprRef> {
+    let replaced = Arc::clone(expr).transform_up(|e| {
+        let column = e.downcast_ref::<Column>().and_then(&replace);
+        Ok(match column {
+            Some(column) => Transformed::yes(Arc::new(column) as PhysicalExprRef),
+            None => Transformed::no(e),
+        })
+    });
+    replaced.data()
+}
