@@ -2,6 +2,7 @@
 //! planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE and UPDATE statements that DataFusion would run wrongly.
 
 pub(crate) mod dml_checks;
+pub(crate) mod nearest_rows_planner;
 pub(crate) mod query_planner;
 pub(crate) mod query_planning;
 pub(crate) mod range_join_planner;

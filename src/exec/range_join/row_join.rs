@@ -23,6 +23,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::fit;
+use crate::logical_plan::nearest_rows::RowLimit;
 use crate::range_agg::values::Values;
 
 /// What a range join makes of the pairs of a probe row and a build row that match.
@@ -37,6 +38,8 @@ pub(crate) struct RowJoin {
     /// The columns of the output. Those of the right side are indexes into `build_columns`; `JoinSide::None` is the mark.
     columns: Vec<ColumnIndex>,
     schema: SchemaRef,
+    /// Which pairs of a probe row are returned, in which order; `None` for all, in any order. Only where pairs are returned by probe row.
+    limit: Option<RowLimit>,
 }
 
 impl RowJoin {
@@ -80,7 +83,14 @@ impl RowJoin {
             build_columns,
             columns,
             schema,
+            limit: None,
         }
+    }
+
+    /// The same join, which returns these pairs of each probe row.
+    pub(crate) fn with_limit(self, limit: RowLimit) -> Self {
+        let limit = Some(limit);
+        Self { limit, ..self }
     }
 
     /// The same join with these columns of the output only.
@@ -101,12 +111,17 @@ impl RowJoin {
                 Arc::clone(filter.schema()),
             )
         });
-        Ok(Self::new(
-            self.join_type,
-            residual,
-            &columns.map(raw).collect::<Vec<_>>(),
-            schema,
-        ))
+        let columns = columns.map(raw).collect::<Vec<_>>();
+        let limit = self.limit;
+        Ok(Self {
+            limit,
+            ..Self::new(self.join_type, residual, &columns, schema)
+        })
+    }
+
+    /// Which pairs of a probe row are returned, in which order; `None` for all, in any order.
+    pub(crate) fn limit(&self) -> Option<RowLimit> {
+        self.limit
     }
 
     pub(crate) fn join_type(&self) -> JoinType {

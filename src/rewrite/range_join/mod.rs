@@ -10,6 +10,7 @@ pub(crate) mod exists;
 pub(crate) mod grouped_join;
 pub(crate) mod lateral;
 pub(crate) mod nearest_row;
+pub(crate) mod nearest_rows;
 pub(crate) mod rejection;
 pub(crate) mod scalar_subquery;
 pub(crate) mod side_sizes;

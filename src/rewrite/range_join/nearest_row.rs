@@ -11,23 +11,29 @@
 //!
 //! Each column of the row is an aggregate of the range join. Expressions over columns are evaluated above it, and only for rows that match: they have a
 //! value, or an error, for no other row. Of rows with equal keys, the leftmost comes first where the order is ascending, the rightmost where it is descending.
+//! With a threshold (`AND p.v <= q.x`, see `threshold`), it is the first row that crosses it.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{
-    Expr, FetchType, Limit, LogicalPlan, SkipType, Sort, SortExpr, lit, when,
+    Expr, ExprSchemable, FetchType, Limit, LogicalPlan, ScalarUDF, SkipType, Sort, SortExpr, lit,
+    when,
 };
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::common::ordered_type::value_type;
+use crate::expr::order_key::OrderKeyUdf;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
-use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats};
+use crate::rewrite::common::lossless_casts::without_lossless_casts;
+use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats, is_of};
 use crate::rewrite::range_join::correlated_aggregate::{
     CorrelatedAggregate, Filtered, above, from_outer, of_types, substitute,
 };
 use crate::rewrite::range_join::rejection::{Match, reject};
+use crate::rewrite::range_join::threshold::Threshold;
 
 /// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only: an aggregate, or the first row of a range.
 pub(crate) fn match_subquery(
@@ -43,15 +49,26 @@ pub(crate) fn match_subquery(
 }
 
 /// The operators of a subquery with LIMIT.
-struct NearestRow<'a> {
+pub(crate) struct NearestRow<'a> {
     subquery: &'a LogicalPlan,
     /// Projections and aliases above LIMIT, from the highest.
     above_limit: Vec<&'a LogicalPlan>,
     limit: &'a Limit,
 }
 
+/// A subquery with LIMIT, in terms of the rows that are searched and of the outer query.
+pub(crate) struct NearestQuery {
+    pub(crate) build: LogicalPlan,
+    /// The conditions that refer to the outer query.
+    pub(crate) conditions: Vec<Expr>,
+    /// The order of `build`.
+    pub(crate) order: SortExpr,
+    /// The subquery's columns.
+    pub(crate) columns: Vec<Expr>,
+}
+
 impl<'a> NearestRow<'a> {
-    fn of(subquery: &'a LogicalPlan) -> Option<Self> {
+    pub(crate) fn of(subquery: &'a LogicalPlan) -> Option<Self> {
         let (above_limit, below) = renamings(subquery);
         match below {
             LogicalPlan::Limit(limit) => Some(Self {
@@ -63,22 +80,36 @@ impl<'a> NearestRow<'a> {
         }
     }
 
-    fn try_match(
+    /// The numbers of rows of OFFSET and of LIMIT, `None` without a limit.
+    pub(crate) fn rows(&self) -> Match<(usize, Option<usize>)> {
+        let SkipType::Literal(skip) = self.limit.get_skip_type()? else {
+            return reject("its OFFSET is not a number yet");
+        };
+        let FetchType::Literal(fetch) = self.limit.get_fetch_type()? else {
+            return reject("its LIMIT is not a number yet");
+        };
+        Ok((skip, fetch))
+    }
+
+    pub(crate) fn query(
         &self,
         probe: &DFSchema,
-        branches: &[Branch],
         config: &dyn OptimizerConfig,
-    ) -> Match<CorrelatedAggregate> {
-        let is_empty = self.check_limit()?;
+    ) -> Match<NearestQuery> {
         let (above_sort, below) = renamings(&self.limit.input);
         let LogicalPlan::Sort(Sort { expr, input, fetch }) = below else {
             return reject(
                 "it has LIMIT without ORDER BY, which leaves open which rows it returns",
             );
         };
-        let ([order], None) = (expr.as_slice(), fetch) else {
+        let [order] = expr.as_slice() else {
             return reject("it is not ordered by one expression");
         };
+        let (skip, rows) = self.rows()?;
+        let needed = rows.map_or(usize::MAX, |rows| rows.saturating_add(skip));
+        if fetch.is_some_and(|fetch| fetch < needed) {
+            return reject("its ORDER BY has a limit of its own");
+        }
         let (below_sort, input) = renamings(input);
         let Filtered {
             build,
@@ -96,14 +127,43 @@ impl<'a> NearestRow<'a> {
         }
         columns.through(&below_sort)?;
         let by = substitute(&order.expr, &columns.names, &columns.values)?;
+        check_repeats(&by)?;
+        if !is_of(&by, build.schema()) {
+            return reject(format!("{} is not of the rows that it orders", order.expr));
+        }
         let order = SortExpr::new(by, order.asc, order.nulls_first);
         columns.through(&above_sort)?;
         columns.through(&self.above_limit)?;
-
         let conditions = conditions.into_iter();
         let conditions = conditions
             .map(|c| from_outer(renamed(c)?))
             .collect::<Result<_, _>>()?;
+        Ok(NearestQuery {
+            build,
+            conditions,
+            order,
+            columns: columns.values,
+        })
+    }
+
+    fn try_match(
+        &self,
+        probe: &DFSchema,
+        branches: &[Branch],
+        config: &dyn OptimizerConfig,
+    ) -> Match<CorrelatedAggregate> {
+        let is_empty = self.check_limit()?;
+        let NearestQuery {
+            build,
+            mut conditions,
+            mut order,
+            columns,
+        } = self.query(probe, config)?;
+        let key = without_lossless_casts(&order.expr, build.schema())?;
+        let mut threshold = Threshold::take_from(&mut conditions, key, probe, build.schema())?;
+        if let Some(threshold) = &mut threshold {
+            threshold.guard(branches, probe)?;
+        }
         let mut condition = Condition::try_match_with_key(
             vec![],
             conditions,
@@ -112,12 +172,9 @@ impl<'a> NearestRow<'a> {
             probe,
             build.schema(),
         )?;
-        if !condition.excludes_null_keys(build.schema())? && !filters_nulls(&build, &condition.key)
-        {
-            return reject(format!(
-                "{} may be NULL, which takes part in ORDER BY; a bound or IS NOT NULL would exclude it",
-                condition.key
-            ));
+        if let Some(key) = unbounded_key(&condition, &order, &build)? {
+            condition.key = key.clone();
+            order.expr = key;
         }
         condition.guard(branches, probe)?;
         if is_empty {
@@ -131,14 +188,20 @@ impl<'a> NearestRow<'a> {
             input: AggregateInput::Subquery,
             aggregates: vec![],
         };
+        let mut row = FirstRow {
+            order: &order,
+            threshold: threshold.as_ref(),
+            decomposition: &mut decomposition,
+        };
         let mut values = vec![];
-        for value in columns.values {
-            values.push(of_row(value, &order, &mut decomposition)?);
+        for value in columns {
+            values.push(row.value(value)?);
         }
+        let crosses = threshold.is_some().then(|| row.matches()).transpose()?;
         let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build)?;
         let spec = RangeJoinSpec {
-            thresholds: vec![],
+            thresholds: threshold.map(|t| t.limit).into_iter().collect(),
             unmatched: Unmatched::Keep,
             on: condition.on,
             key: condition.key,
@@ -155,21 +218,43 @@ impl<'a> NearestRow<'a> {
             spec,
             values,
             needs_match: true,
+            crosses,
         })
     }
 
     /// Whether the subquery returns no row; otherwise it returns one at most.
     fn check_limit(&self) -> Match<bool> {
-        match self.limit.get_skip_type()? {
-            SkipType::Literal(0) => {}
-            _ => return reject("it has OFFSET"),
-        }
-        match self.limit.get_fetch_type()? {
-            FetchType::Literal(Some(rows @ 0..=1)) => Ok(rows == 0),
-            FetchType::Literal(None) => reject("it has no limit, and may return several rows"),
-            _ => reject("its LIMIT is greater than 1"),
+        match self.rows()? {
+            (1.., _) => reject("it has OFFSET"),
+            (0, Some(rows @ 0..=1)) => Ok(rows == 0),
+            (0, None) => reject("it has no limit, and may return several rows"),
+            (0, Some(_)) => reject("its LIMIT is greater than 1"),
         }
     }
+}
+
+/// The range key of a condition without a bound, if it is not the expression itself that rows are ordered by: NULL is no range key, but takes part in
+/// ORDER BY. Nor are zeros of both signs two keys.
+pub(crate) fn unbounded_key(
+    condition: &Condition,
+    order: &SortExpr,
+    build: &LogicalPlan,
+) -> Match<Option<Expr>> {
+    let schema = build.schema();
+    let data_type = order.expr.get_type(schema)?;
+    let excludes_nulls =
+        condition.excludes_null_keys(schema)? || filters_nulls(build, &condition.key);
+    let is_float = value_type(&data_type).is_floating();
+    if !condition.bounds.is_empty() || excludes_nulls && !is_float {
+        return Ok(None);
+    }
+    if !OrderKeyUdf::supports(&data_type) {
+        return reject(format!("{} is a {data_type}", order.expr));
+    }
+    // Descending order is read from the end on.
+    let nulls_first = order.asc == order.nulls_first;
+    let udf = ScalarUDF::from(OrderKeyUdf::new(nulls_first));
+    Ok(Some(udf.call(vec![order.expr.clone()])))
 }
 
 /// The columns of a plan as expressions.
@@ -225,37 +310,58 @@ fn filters_nulls(build: &LogicalPlan, key: &Expr) -> bool {
     }
 }
 
-/// An expression over the columns of the build side, for the row that comes first: over the range join's columns, NULL if nothing matches.
-fn of_row(
-    value: Expr,
-    order: &SortExpr,
-    decomposition: &mut AggregateDecomposition,
-) -> Match<Expr> {
-    check_repeats(&value)?;
-    let is_column = matches!(&value, Expr::Column(c) if decomposition.build.has_column(c));
-    let mut rejected = None;
-    // Columns of the range join are not visited.
-    let of_row = value.transform_down(|e| {
-        let Expr::Column(column) = &e else {
-            return Ok(Transformed::no(e));
-        };
-        if !decomposition.build.has_column(column) {
-            return Ok(Transformed::no(e));
-        }
-        Ok(match decomposition.of_first_row(e.clone(), order) {
-            Ok(found) => Transformed::new(found, true, TreeNodeRecursion::Jump),
-            Err(reason) => {
-                rejected = Some(reason);
-                Transformed::no(e)
+/// The row that comes first, of those that cross the threshold if there is one.
+struct FirstRow<'a, 'b> {
+    order: &'a SortExpr,
+    threshold: Option<&'a Threshold>,
+    decomposition: &'a mut AggregateDecomposition<'b>,
+}
+
+impl FirstRow<'_, '_> {
+    /// An expression over the columns of the build side, for this row: over the range join's columns, NULL without such a row.
+    fn value(&mut self, value: Expr) -> Match<Expr> {
+        check_repeats(&value)?;
+        let build = self.decomposition.build;
+        let is_column = matches!(&value, Expr::Column(c) if build.has_column(c));
+        let mut rejected = None;
+        // Columns of the range join are not visited.
+        let of_row = value.transform_down(|e| {
+            let Expr::Column(column) = &e else {
+                return Ok(Transformed::no(e));
+            };
+            if !build.has_column(column) {
+                return Ok(Transformed::no(e));
             }
-        })
-    })?;
-    if let Some(reason) = rejected {
-        return Err(reason);
+            Ok(match self.column(e.clone()) {
+                Ok(found) => Transformed::new(found, true, TreeNodeRecursion::Jump),
+                Err(reason) => {
+                    rejected = Some(reason);
+                    Transformed::no(e)
+                }
+            })
+        })?;
+        if let Some(reason) = rejected {
+            return Err(reason);
+        }
+        if is_column {
+            return Ok(of_row.data);
+        }
+        Ok(when(self.matches()?, of_row.data).end()?)
     }
-    if is_column {
-        return Ok(of_row.data);
+
+    fn column(&mut self, column: Expr) -> Match<Expr> {
+        let (order, decomposition) = (self.order, &mut self.decomposition);
+        match self.threshold {
+            Some(threshold) => decomposition.of_crossing_row(column, order, threshold),
+            None => decomposition.of_first_row(column, order),
+        }
     }
-    let matches = decomposition.count_rows().gt(lit(0_i64));
-    Ok(when(matches, of_row.data).end()?)
+
+    /// Whether there is such a row.
+    fn matches(&mut self) -> Match<Expr> {
+        if self.threshold.is_some() {
+            return Ok(self.column(lit(1_i32))?.is_not_null());
+        }
+        Ok(self.decomposition.count_rows().gt(lit(0_i64)))
+    }
 }
