@@ -75,6 +75,7 @@ mod table_functions;
 pub use common::options::{ByteSize, DeviceList, EngineChoice, RmqOptions, RowJoins};
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
+pub use planner::asof_join::nest_asof_joins;
 pub use planner::query_planning::QueryPlanning;
 pub use rmq_engine::Comparison;
 pub use rmq_engine::Extreme;
@@ -104,7 +105,7 @@ pub mod physical_plan {
 /// 2. [`RangeCallToLookup`](optimizer::RangeCallToLookup), the first optimizer rule and once more at the end.
 /// 3. [`ExistsToCounts`](optimizer::ExistsToCounts), [`SubqueryToRangeJoin`](optimizer::SubqueryToRangeJoin) and [`LateralToRangeJoin`](optimizer::LateralToRangeJoin), before DataFusion
 ///    decorrelates subqueries.
-/// 4. [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin), the last optimizer rule.
+/// 4. [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin) and [`DropUnusedAggregates`](optimizer::DropUnusedAggregates), the last optimizer rules.
 /// 5. [`JoinToRangeJoin`](optimizer::JoinToRangeJoin), a physical rule, before
 ///    [`KeepRowOrder`](optimizer::KeepRowOrder) and [`ShowRowOrder`](optimizer::ShowRowOrder), the physical rules around `EnsureRequirements`.
 /// 6. [`UseUniqueGroups`](optimizer::UseUniqueGroups), the last physical rule.
@@ -118,6 +119,7 @@ pub mod optimizer {
     pub use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
     pub use crate::rewrite::range_join::lateral::LateralToRangeJoin;
     pub use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
+    pub use crate::rewrite::range_join::unused_aggregates::DropUnusedAggregates;
 }
 
 #[cfg(feature = "test-util")]

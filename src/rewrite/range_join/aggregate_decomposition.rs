@@ -578,7 +578,7 @@ fn aggregate(udaf: Arc<AggregateUDF>, argument: Expr) -> Expr {
 }
 
 /// The value of an expression without columns.
-fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
+pub(crate) fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
     if let Expr::Literal(value, _) = expr {
         return Ok(Some(value.clone()));
     }

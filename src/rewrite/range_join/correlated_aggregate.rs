@@ -38,8 +38,6 @@ pub(crate) struct CorrelatedAggregate {
     pub(crate) values: Vec<Expr>,
     /// Whether the subquery has a row only if something matches. An aggregate has one always.
     pub(crate) needs_match: bool,
-    /// Whether any of the matching rows crosses the threshold, over the range join's columns, if the subquery has a row only then.
-    pub(crate) crosses: Option<Expr>,
 }
 
 impl CorrelatedAggregate {
@@ -146,7 +144,6 @@ impl CorrelatedAggregate {
             spec,
             values,
             needs_match: false,
-            crosses: None,
         })
     }
 

@@ -20,15 +20,17 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{JoinType, Result};
-use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, Projection, Subquery};
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::Transformed;
+use datafusion::common::{Column, DFSchema, JoinType, Result};
+use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, Projection, Subquery, lit};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::scalar::ScalarValue;
 
 use crate::common::options::RmqOptions;
-use crate::logical_plan::range_join::{AggregateKind, Unmatched};
+use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
+use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
 use crate::rewrite::range_join::nearest_row::{NearestRow, match_subquery};
 use crate::rewrite::range_join::nearest_rows::CorrelatedRows;
@@ -85,8 +87,7 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
     let is_true = |e: &Expr| matches!(e, Expr::Literal(ScalarValue::Boolean(Some(true)), _));
     let condition = join.filter.as_ref().filter(|filter| !is_true(filter));
     match (join.join_type, condition) {
-        (JoinType::Inner, _) if join.on.is_empty() => {}
-        (JoinType::Left, None) => {}
+        (JoinType::Inner, _) | (JoinType::Left, None) if join.on.is_empty() => {}
         _ => return reject("it has a condition of its own"),
     }
     let lateral = Lateral::try_match(join, subquery, config)?;
@@ -119,28 +120,23 @@ impl Lateral {
     fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> Match<Self> {
         let plan = &subquery.subquery;
         match match_subquery(plan, join.left.schema(), &[], config) {
-            Ok(found) => Self::of_aggregates(found, join),
+            Ok(found) => Self::of_aggregates(found, join, config),
             Err(_) if NearestRow::of(plan).is_some() => Self::of_rows(join, plan, config),
             Err(reason) => Err(reason),
         }
     }
 
-    fn of_aggregates(mut found: CorrelatedAggregate, join: &Join) -> Match<Self> {
+    fn of_aggregates(
+        mut found: CorrelatedAggregate,
+        join: &Join,
+        config: &dyn OptimizerConfig,
+    ) -> Match<Self> {
         let values = std::mem::take(&mut found.values);
-        let in_build = values.iter().map(|value| {
-            let aggregates = found.spec.aggregates.iter();
-            let mut of_row = aggregates.filter(|a| {
-                let is_value = matches!(value, Expr::Column(c) if c.name == a.output);
-                is_value && matches!(a.function, AggregateKind::First | AggregateKind::Rightmost)
-            });
-            of_row.next().map_or(value, |found| &found.arguments[0])
-        });
-        check_implied(join, &in_build.collect::<Vec<_>>(), &found.spec.on)?;
-        let drops = found.needs_match && join.join_type == JoinType::Inner;
-        if drops {
+        let mut crosses = None;
+        if found.needs_match && join.join_type == JoinType::Inner {
             found.spec.unmatched = Unmatched::Drop;
+            crosses = add_crossing(&mut found.spec.aggregates, join.left.schema(), config);
         }
-        let crosses = found.crosses.take().filter(|_| drops);
         let mut joined = found.above(join.left.as_ref().clone())?;
         if let Some(crosses) = crosses {
             joined = LogicalPlan::Filter(Filter::try_new(crosses, Arc::new(joined))?);
@@ -153,30 +149,34 @@ impl Lateral {
             JoinType::Left => Unmatched::Keep,
             _ => Unmatched::Drop,
         };
-        let mut found = CorrelatedRows::try_match(plan, unmatched, join.left.schema(), config)?;
+        let probe = join.left.schema();
+        let mut found = CorrelatedRows::try_match(plan, unmatched, probe, &[], config)?;
         let values = std::mem::take(&mut found.values);
-        let in_build = values.iter().collect::<Vec<_>>();
-        check_implied(join, &in_build, found.equality_keys())?;
         let joined = found.above(join.left.as_ref().clone())?;
         Ok(Self { joined, values })
     }
 }
 
-/// Rejects a left join by columns, as USING has it, unless the subquery demands the same equalities, so that its rows meet them. `values` are the columns
-/// of the right side, over the build side.
-fn check_implied(join: &Join, values: &[&Expr], equality_keys: &[(Expr, Expr)]) -> Match<()> {
-    let names = join.right.schema().columns();
-    for (left, right) in &join.on {
-        let right = right.clone().transform_up(|e| {
-            let index = match &e {
-                Expr::Column(column) => names.iter().position(|name| name == column),
-                _ => None,
-            };
-            Ok(index.map_or_else(|| Transformed::no(e), |i| Transformed::yes(values[i].clone())))
-        })?;
-        if !equality_keys.contains(&(left.clone(), right.data)) {
-            return reject("it has a condition of its own");
-        }
+/// If the aggregates are about the row that crosses a threshold: adds one that tells whether there is such a row, which a match by keys need not be, and
+/// returns the condition that there is.
+fn add_crossing(
+    aggregates: &mut Vec<RangeAggregate<Expr>>,
+    probe: &DFSchema,
+    config: &dyn OptimizerConfig,
+) -> Option<Expr> {
+    let is_crossing =
+        |a: &&RangeAggregate<Expr>| matches!(a.function, AggregateKind::AtCrossing { .. });
+    let mut crossing = aggregates.iter().find(is_crossing)?.clone();
+    let one = lit(1_i32);
+    crossing.data_type = DataType::Int32;
+    crossing.output = unused_name(config, probe);
+    *crossing.arguments.first_mut()? = one;
+    let known = aggregates
+        .iter()
+        .find(|a| a.function == crossing.function && a.arguments == crossing.arguments);
+    let output = known.map_or(&crossing.output, |known| &known.output).clone();
+    if known.is_none() {
+        aggregates.push(crossing);
     }
-    Ok(())
+    Some(Expr::Column(Column::new_unqualified(output)).is_not_null())
 }

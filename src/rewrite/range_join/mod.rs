@@ -16,3 +16,4 @@ pub(crate) mod scalar_subquery;
 pub(crate) mod side_sizes;
 pub(crate) mod table_function;
 pub(crate) mod threshold;
+pub(crate) mod unused_aggregates;

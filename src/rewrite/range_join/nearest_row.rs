@@ -13,12 +13,12 @@
 //! value, or an error, for no other row. Of rows with equal keys, the leftmost comes first where the order is ascending, the rightmost where it is descending.
 //! With a threshold (`AND p.v <= q.x`, see `threshold`), it is the first row that crosses it.
 
+use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema};
+use datafusion::common::{Column, DFSchema, ScalarValue};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, FetchType, Limit, LogicalPlan, ScalarUDF, SkipType, Sort, SortExpr, lit,
-    when,
+    Expr, ExprSchemable, Limit, LogicalPlan, ScalarUDF, Sort, SortExpr, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
 
@@ -26,13 +26,15 @@ use crate::common::ordered_type::value_type;
 use crate::expr::order_key::OrderKeyUdf;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::rewrite::common::conditional::Branch;
-use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
+use crate::rewrite::range_join::aggregate_decomposition::{
+    AggregateDecomposition, AggregateInput, constant,
+};
 use crate::rewrite::common::lossless_casts::without_lossless_casts;
 use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats, is_of};
 use crate::rewrite::range_join::correlated_aggregate::{
     CorrelatedAggregate, Filtered, above, from_outer, of_types, substitute,
 };
-use crate::rewrite::range_join::rejection::{Match, reject};
+use crate::rewrite::range_join::rejection::{Match, Rejection, reject};
 use crate::rewrite::range_join::threshold::Threshold;
 
 /// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only: an aggregate, or the first row of a range.
@@ -82,13 +84,22 @@ impl<'a> NearestRow<'a> {
 
     /// The numbers of rows of OFFSET and of LIMIT, `None` without a limit.
     pub(crate) fn rows(&self) -> Match<(usize, Option<usize>)> {
-        let SkipType::Literal(skip) = self.limit.get_skip_type()? else {
-            return reject("its OFFSET is not a number yet");
+        let number = |clause: &str, expr: &Option<Box<Expr>>| -> Match<Option<usize>> {
+            let Some(expr) = expr else {
+                return Ok(None);
+            };
+            check_repeats(expr)?;
+            let Some(value) = constant(expr)? else {
+                return reject(format!("its {clause} {expr} is no number"));
+            };
+            let ScalarValue::Int64(rows) = value.cast_to(&DataType::Int64)? else {
+                return reject(format!("its {clause} {expr} is no number"));
+            };
+            let negative = |_| Rejection::new(format!("its {clause} {expr} is negative"));
+            rows.map(usize::try_from).transpose().map_err(negative)
         };
-        let FetchType::Literal(fetch) = self.limit.get_fetch_type()? else {
-            return reject("its LIMIT is not a number yet");
-        };
-        Ok((skip, fetch))
+        let skip = number("OFFSET", &self.limit.skip)?;
+        Ok((skip.unwrap_or(0), number("LIMIT", &self.limit.fetch)?))
     }
 
     pub(crate) fn query(
@@ -197,7 +208,6 @@ impl<'a> NearestRow<'a> {
         for value in columns {
             values.push(row.value(value)?);
         }
-        let crosses = threshold.is_some().then(|| row.matches()).transpose()?;
         let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build)?;
         let spec = RangeJoinSpec {
@@ -218,7 +228,6 @@ impl<'a> NearestRow<'a> {
             spec,
             values,
             needs_match: true,
-            crosses,
         })
     }
 

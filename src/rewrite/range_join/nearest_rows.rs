@@ -27,6 +27,8 @@ use datafusion::optimizer::OptimizerConfig;
 
 use crate::logical_plan::nearest_rows::{NearestCondition, NearestRows, RowLimit};
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
+use crate::rewrite::common::conditional::Branch;
+use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
 use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::condition::{
@@ -46,12 +48,13 @@ pub(crate) struct CorrelatedRows {
 }
 
 impl CorrelatedRows {
-    /// Matches the plan of a subquery with LIMIT that is evaluated for rows of `probe`. A probe row without a row of the subquery is kept with NULLs, or
-    /// dropped.
+    /// Matches the plan of a subquery with LIMIT that is evaluated for rows of `probe`, in these branches only. A probe row without a row of the subquery
+    /// is kept with NULLs, or dropped.
     pub(crate) fn try_match(
         subquery: &LogicalPlan,
         unmatched: Unmatched,
         probe: &DFSchema,
+        branches: &[Branch],
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
         let Some(nearest) = NearestRow::of(subquery) else {
@@ -64,8 +67,14 @@ impl CorrelatedRows {
             order,
             columns,
         } = nearest.query(probe, config)?;
-        let (condition, residual) = match_condition(&conditions, &order.expr, probe, &build)?;
-        let mut condition = condition;
+        let (mut condition, residual) = match_condition(&conditions, &order.expr, probe, &build)?;
+        condition.guard(branches, probe)?;
+        if let Some(residual) = residual.as_ref().filter(|_| !branches.is_empty()) {
+            let both = probe.join(build.schema())?;
+            if !is_infallible(residual, &both)? {
+                return reject(format!("{residual} may end in an error in another branch"));
+            }
+        }
         if let Some(key) = unbounded_key(&condition, &order, &build)? {
             condition.key = key;
         }
@@ -122,9 +131,14 @@ impl CorrelatedRows {
         })
     }
 
-    /// The equality keys, over the probe side and over the build side.
-    pub(crate) fn equality_keys(&self) -> &[(Expr, Expr)] {
-        &self.condition.spec.on
+    /// Whether a probe row has at most one row.
+    pub(crate) fn is_single(&self) -> bool {
+        self.condition.limit.fetch.is_some_and(|rows| rows <= 1)
+    }
+
+    /// The columns that the join adds to those of the probe side.
+    pub(crate) fn columns(&self) -> &DFSchema {
+        self.build.schema()
     }
 
     /// Puts the join above `probe`.
@@ -147,6 +161,11 @@ fn match_condition(
     let (mut keys, mut bounds, mut of_probe, mut residual) = (vec![], vec![], vec![], vec![]);
     for conjunct in conjuncts.flat_map(split_between) {
         check_repeats(&conjunct)?;
+        for column in conjunct.column_refs() {
+            if probe.has_column(column) == build.has_column(column) {
+                return reject(format!("{column} is a column of not one of the sides"));
+            }
+        }
         let range = compared_with(&conjunct, |bound| is_of(bound, probe));
         if is_of(&conjunct, probe) {
             of_probe.push(conjunct);
