@@ -15,8 +15,9 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, JoinType, Result, Spans, internal_err, plan_err};
+use datafusion::common::{Column, DFSchema, JoinType, Result, Spans, internal_err, plan_err};
 use datafusion::logical_expr::expr::BinaryExpr;
+use datafusion::logical_expr::expr_rewriter::normalize_col_with_schemas_and_ambiguity_check;
 use datafusion::logical_expr::planner::{
     PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning,
 };
@@ -27,8 +28,8 @@ use datafusion::logical_expr::{
 };
 use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{
-    Expr as SqlExpr, Join as SqlJoin, JoinConstraint, JoinOperator, Select, TableAlias, TableFactor,
-    TableWithJoins, VisitMut, VisitorMut,
+    Expr as SqlExpr, Join as SqlJoin, JoinConstraint, JoinOperator, Select, TableAlias,
+    TableFactor, TableWithJoins, VisitMut, VisitorMut,
 };
 
 use crate::rewrite::range_join::condition::is_of;
@@ -193,10 +194,7 @@ impl RelationPlanner for AsofJoinPlanner {
     }
 }
 
-fn original(
-    table_with_joins: Box<TableWithJoins>,
-    alias: Option<TableAlias>,
-) -> RelationPlanning {
+fn original(table_with_joins: Box<TableWithJoins>, alias: Option<TableAlias>) -> RelationPlanning {
     RelationPlanning::Original(Box::new(TableFactor::NestedJoin {
         table_with_joins,
         alias,
@@ -219,7 +217,13 @@ impl AsofJoin {
     ) -> Result<LogicalPlan> {
         let both = self.left.schema().join(self.right.schema())?;
         let text = match_condition.to_string();
-        let match_condition = context.sql_to_expr(match_condition, &both)?;
+        let mut over_both = |condition| {
+            let condition = context.sql_to_expr(condition, &both)?;
+            // A name without a table must be that of one column.
+            let schemas: [&[&DFSchema]; 1] = [&[&both]];
+            normalize_col_with_schemas_and_ambiguity_check(condition, &schemas, &[])
+        };
+        let match_condition = over_both(match_condition)?;
         let order = self.nearest_first(&match_condition, &text)?;
         let mut conditions = vec![match_condition];
 
@@ -245,7 +249,7 @@ impl AsofJoin {
                 }
             }
             JoinConstraint::On(condition) => {
-                conditions.push(context.sql_to_expr(condition, &both)?);
+                conditions.push(over_both(condition)?);
             }
             JoinConstraint::None => {}
             JoinConstraint::Natural => return plan_err!("an ASOF JOIN cannot be NATURAL"),
@@ -332,4 +336,3 @@ impl AsofJoin {
         Ok(replaced?.data)
     }
 }
-

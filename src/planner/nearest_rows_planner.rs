@@ -78,7 +78,10 @@ fn columns_of(
         let sides = [(JoinSide::Left, probe), (JoinSide::Right, build)];
         let mut found = sides.into_iter().filter_map(|(side, plan)| {
             let index = plan.schema().maybe_index_of_column(column)?;
-            Some((plan.schema().qualified_field(index), ColumnIndex { index, side }))
+            Some((
+                plan.schema().qualified_field(index),
+                ColumnIndex { index, side },
+            ))
         });
         let Some(((qualifier, field), index)) = found.next() else {
             return Err(plan_datafusion_err!(

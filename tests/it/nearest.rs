@@ -182,17 +182,22 @@ impl Query {
         }
         let is_bounded = query.lower.is_some() || query.upper.is_some();
         query.equality |= !is_bounded && query.further == Further::None;
+        if query.is_extreme() {
+            query.offset = 1;
+        }
         query
     }
 
-    /// Whether a row at an extreme value is found by an index, which returns the first such row by `k`.
+    /// Whether the first row is one at an extreme value of another column than the range key. Of several such rows, an index returns the first by the
+    /// range key.
     fn is_extreme(&self) -> bool {
-        let is_bounded = self.lower.is_some() || self.upper.is_some();
-        self.by_value
-            && is_bounded
-            && self.further == Further::None
-            && self.limit == Some(1)
-            && self.offset == 0
+        let bounds_key = self.lower.is_some() || self.upper.is_some();
+        let bounds_value = matches!(self.further, Further::AtMost | Further::Above);
+        let is_other = match self.by_value {
+            true => bounds_key && !bounds_value,
+            false => bounds_value && !bounds_key,
+        };
+        is_other && self.further != Further::Numbers && self.limit == Some(1) && self.offset == 0
     }
 
     fn conditions(&self) -> Vec<&'static str> {
@@ -200,8 +205,14 @@ impl Query {
         if self.equality {
             parts.push("p.sym = q.sym");
         }
-        parts.extend(self.lower.map(|strict| if strict { "p.k > q.a" } else { "q.a <= p.k" }));
-        parts.extend(self.upper.map(|strict| if strict { "p.k < q.b" } else { "p.k <= q.b" }));
+        parts.extend(
+            self.lower
+                .map(|strict| if strict { "p.k > q.a" } else { "q.a <= p.k" }),
+        );
+        parts.extend(
+            self.upper
+                .map(|strict| if strict { "p.k < q.b" } else { "p.k <= q.b" }),
+        );
         match self.further {
             Further::None => {}
             Further::AtMost => parts.push("p.v <= q.x"),
@@ -311,23 +322,17 @@ impl Query {
         let rows = tables.q.iter().enumerate().map(|(id, q)| {
             let found = self.naive(tables, q, id).into_iter();
             let mut lines: Vec<_> = found
-                .map(|n| self.line(Some(n as i64), tables.p[n].v, Some((n + id) as i64)))
+                .map(|n| Self::line(Some(n as i64), tables.p[n].v, Some((n + id) as i64)))
                 .collect();
             if lines.is_empty() && self.form != Form::Cross {
-                lines.push(self.line(None, None, None));
+                lines.push(Self::line(None, None, None));
             }
             (id, lines)
         });
         rows.filter(|(_, lines)| !lines.is_empty()).collect()
     }
 
-    fn line(&self, n: Option<i64>, v: Option<f64>, e: Option<i64>) -> String {
-        // Of several rows at the extreme the query leaves open which is returned.
-        let (n, e) = if self.is_extreme() {
-            (n.map(|_| 0), e.map(|_| 0))
-        } else {
-            (n, e)
-        };
+    fn line(n: Option<i64>, v: Option<f64>, e: Option<i64>) -> String {
         format!("{n:?} {v:?} {e:?}")
     }
 
@@ -352,7 +357,7 @@ impl Query {
             let values = batch.column(2).as_primitive::<Float64Type>();
             for row in 0..batch.num_rows() {
                 let value = values.is_valid(row).then(|| values.value(row));
-                let line = self.line(int(1, row), value, int(3, row));
+                let line = Self::line(int(1, row), value, int(3, row));
                 let id = int(0, row).expect("an id");
                 found.entry(id as usize).or_default().push(line);
             }
@@ -422,7 +427,9 @@ async fn few_rows_find_the_nearest_of_an_unsorted_table() {
         tables.register(&ctx, 4);
         let mut compared = 0;
         for _ in 0..5 {
-            compared += Query::new(random).compare(&ctx, &tables, "nested_loop_rows").await;
+            compared += Query::new(random)
+                .compare(&ctx, &tables, "nested_loop_rows")
+                .await;
         }
         assert!(compared > 0, "no nested loop");
     }
@@ -443,7 +450,7 @@ async fn many_nearest_rows_need_little_memory() -> Result<()> {
     }
     for (residual, step) in [("", 1), (" AND p.v % 5 = q.v % 2 * 0", 5)] {
         let sql = format!(
-            "SELECT count(*), sum(k), min(q.v) FROM q CROSS JOIN LATERAL \
+            "SELECT count(*), sum(x.k), min(q.v) FROM q CROSS JOIN LATERAL \
              (SELECT p.k FROM p WHERE p.k <= q.k{residual} ORDER BY p.k DESC LIMIT 500) x(k)"
         );
         let found = run(&ctx, &sql).await?;
@@ -475,7 +482,11 @@ async fn a_build_side_larger_than_memory_is_an_error_that_says_why() -> Result<(
 async fn a_dropped_query_ends() -> Result<()> {
     let ctx = SessionContext::new();
     datafusion_rmq::register(&ctx);
-    run(&ctx, "CREATE TABLE p AS SELECT value AS k FROM range(0, 200000)").await?;
+    run(
+        &ctx,
+        "CREATE TABLE p AS SELECT value AS k FROM range(0, 200000)",
+    )
+    .await?;
     let sql = "SELECT * FROM p q CROSS JOIN LATERAL (SELECT p.k AS n FROM p WHERE p.k <= q.k AND (p.k + q.k) % 2 = 0 ORDER BY p.k DESC LIMIT 100000) x";
     let physical = ctx.sql(sql).await?.create_physical_plan().await?;
     let mut stream = execute_stream(physical, ctx.task_ctx())?;
@@ -505,7 +516,9 @@ async fn asof_joins_in_parentheses_need_no_other_function() -> Result<()> {
         let column = |i: usize| batches[0].column(i).as_primitive::<Int64Type>().value(0);
         assert_eq!((column(0), column(1), column(2)), (10, 4, 4), "{sql}");
     }
-    let plain = ctx.sql("SELECT * FROM q ASOF JOIN p MATCH_CONDITION (q.a > p.k)").await;
+    let plain = ctx
+        .sql("SELECT * FROM q ASOF JOIN p MATCH_CONDITION (q.a > p.k)")
+        .await;
     let message = plain.expect_err("DataFusion does not plan it").to_string();
     assert!(message.contains("Unsupported JOIN operator"), "{message}");
     Ok(())

@@ -85,8 +85,8 @@ async fn the_log_has_the_reason_for_each_rejection() {
             "LIMIT without ORDER BY",
         ),
         (
-            "SELECT id, (SELECT v FROM p WHERE k <= q.a ORDER BY k LIMIT 2) FROM q".into(),
-            "LIMIT is greater than 1",
+            "SELECT id, (SELECT v FROM p WHERE k <= q.a ORDER BY q.b LIMIT 1) FROM q".into(),
+            "is not of the rows that it orders",
         ),
         (
             "SELECT id, (SELECT v FROM p WHERE k <= q.a ORDER BY k, v LIMIT 1) FROM q".into(),

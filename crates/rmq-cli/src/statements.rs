@@ -110,8 +110,7 @@ impl Splitter {
 
 /// A statement with its ASOF joins in parentheses. Any other is returned unchanged, also if it is no SQL.
 pub fn with_nested_asof_joins(sql: String, dialect: &dyn Dialect) -> String {
-    let words = sql.split_whitespace();
-    if !words.into_iter().any(|w| w.eq_ignore_ascii_case("asof")) {
+    if !sql.to_ascii_lowercase().contains("asof") {
         return sql;
     }
     let Ok(mut statements) = DFParser::parse_sql_with_dialect(&sql, dialect) else {

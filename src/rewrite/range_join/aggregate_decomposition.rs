@@ -344,9 +344,11 @@ impl AggregateDecomposition<'_> {
     /// Whether an expression compares as the range key does, which may have been cast for the comparison.
     fn compares_as_range_key(&self, by: &Expr) -> Result<bool> {
         let by_type = by.get_type(self.build)?;
-        Ok(without_lossless_casts(self.key, self.build)?
-            == without_lossless_casts(by, self.build)?
-            && widens(&by_type, &self.key.get_type(self.build)?))
+        Ok(
+            without_lossless_casts(self.key, self.build)?
+                == without_lossless_casts(by, self.build)?
+                && widens(&by_type, &self.key.get_type(self.build)?),
+        )
     }
 
     /// A column of the row that comes first by `order` of those that cross a threshold: of equal ones the leftmost if the order is ascending, else the

@@ -174,7 +174,9 @@ fn add_crossing(
     let known = aggregates
         .iter()
         .find(|a| a.function == crossing.function && a.arguments == crossing.arguments);
-    let output = known.map_or(&crossing.output, |known| &known.output).clone();
+    let output = known
+        .map_or(&crossing.output, |known| &known.output)
+        .clone();
     if known.is_none() {
         aggregates.push(crossing);
     }

@@ -26,10 +26,10 @@ use crate::common::ordered_type::value_type;
 use crate::expr::order_key::OrderKeyUdf;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::rewrite::common::conditional::Branch;
+use crate::rewrite::common::lossless_casts::without_lossless_casts;
 use crate::rewrite::range_join::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, constant,
 };
-use crate::rewrite::common::lossless_casts::without_lossless_casts;
 use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats, is_of};
 use crate::rewrite::range_join::correlated_aggregate::{
     CorrelatedAggregate, Filtered, above, from_outer, of_types, substitute,

@@ -44,7 +44,9 @@ impl OptimizerRule for DropUnusedAggregates {
         let read = expressions.iter().flat_map(|e| e.column_refs());
         let read = read.map(|column| column.name.clone()).collect();
         match without_unused(input, read)? {
-            Some(input) => Ok(Transformed::yes(plan.with_new_exprs(expressions, vec![input])?)),
+            Some(input) => Ok(Transformed::yes(
+                plan.with_new_exprs(expressions, vec![input])?,
+            )),
             None => Ok(Transformed::no(plan)),
         }
     }
