@@ -52,6 +52,7 @@
 //! # Extending
 //! - [`logical_plan`] has the nodes, [`physical_plan`] the operators, and [`optimizer`] the rules, for codecs, other rules and other planners.
 //! - [`QueryPlanning`] plans the nodes in a session's own query planner.
+//! - [`nest_asof_joins`] puts the ASOF joins of a parsed statement in parentheses, where the session plans them.
 //! - [`rmq_engine`] computes range minima over plain slices. It depends on neither DataFusion nor Arrow.
 
 #![warn(clippy::pedantic)]
