@@ -140,6 +140,8 @@ struct Query {
     by_value: bool,
     descending: bool,
     nulls_first: Option<bool>,
+    /// Whether the other column comes next in ORDER BY, descending, and with NULLs first.
+    then_by: Option<(bool, Option<bool>)>,
     limit: Option<usize>,
     offset: usize,
 }
@@ -164,13 +166,21 @@ impl Query {
             by_value: random.below(4) == 0,
             descending: random.below(2) == 0,
             nulls_first: [None, Some(false), Some(true)][random.below(3)],
+            then_by: [
+                None,
+                None,
+                Some((
+                    random.below(2) == 0,
+                    [None, Some(true), Some(false)][random.below(3)],
+                )),
+            ][random.below(3)],
             limit: [Some(0), Some(1), Some(1), Some(2), Some(5), None][random.below(6)],
             offset: [0, 0, 0, 1, 3][random.below(5)],
         };
         let strict = random.below(2) == 0;
         match form {
             Form::Asof => {
-                query.by_value = false;
+                (query.by_value, query.then_by) = (false, None);
                 query.lower = (!query.descending).then_some(strict);
                 query.upper = query.descending.then_some(strict);
                 (query.limit, query.offset) = (Some(1), 0);
@@ -197,7 +207,8 @@ impl Query {
             true => bounds_key && !bounds_value,
             false => bounds_value && !bounds_key,
         };
-        is_other && self.further != Further::Numbers && self.limit == Some(1) && self.offset == 0
+        let is_first = self.limit == Some(1) && self.offset == 0 && self.then_by.is_none();
+        is_other && is_first && self.further != Further::Numbers
     }
 
     fn conditions(&self) -> Vec<&'static str> {
@@ -236,20 +247,29 @@ impl Query {
                 "SELECT q.id, p.n, p.v, p.n + q.id FROM q ASOF JOIN p MATCH_CONDITION ({matching}){on}"
             );
         }
-        let by = if self.by_value { "p.v" } else { "p.k" };
-        let direction = if self.descending { " DESC" } else { "" };
-        let nulls = match self.nulls_first {
-            None => "",
-            Some(true) => " NULLS FIRST",
-            Some(false) => " NULLS LAST",
+        let order = |by_value: bool, descending: bool, nulls_first: Option<bool>| {
+            let by = if by_value { "p.v" } else { "p.k" };
+            let direction = if descending { " DESC" } else { "" };
+            let nulls = match nulls_first {
+                None => "",
+                Some(true) => " NULLS FIRST",
+                Some(false) => " NULLS LAST",
+            };
+            format!("{by}{direction}{nulls}")
         };
+        let first = order(self.by_value, self.descending, self.nulls_first);
+        let then_by = self
+            .then_by
+            .map_or(String::new(), |(descending, nulls_first)| {
+                format!(", {}", order(!self.by_value, descending, nulls_first))
+            });
         let limit = self.limit.map_or("NULL".to_string(), |n| n.to_string());
         let offset = match self.offset {
             0 => String::new(),
             rows => format!(" OFFSET {rows}"),
         };
         let tail = format!(
-            "FROM p WHERE {} ORDER BY {by}{direction}{nulls} LIMIT {limit}{offset}",
+            "FROM p WHERE {} ORDER BY {first}{then_by} LIMIT {limit}{offset}",
             conditions.join(" AND ")
         );
         let select = |column: &str| format!("(SELECT {column} {tail})");
@@ -297,18 +317,29 @@ impl Query {
         let mut rows: Vec<usize> = numbers.filter(matches).collect();
         // Descending order is ascending order from the end on, with NULLs at the other end.
         let nulls_first = self.nulls_first.unwrap_or(self.descending) != self.descending;
-        let compares_value = matches!(self.further, Further::AtMost | Further::Above);
-        rows.sort_by(|a, b| {
-            let (a, b) = (&tables.p[*a], &tables.p[*b]);
-            if !self.by_value {
-                return with_nulls(a.k, b.k, nulls_first, |a, b| a.cmp(&b));
-            }
-            let compare = if compares_value {
-                without_sign
+        let compare = |a: usize, b: usize, by_value: bool, nulls_first: bool| {
+            let (a, b) = (&tables.p[a], &tables.p[b]);
+            if by_value {
+                with_nulls(a.v, b.v, nulls_first, without_sign)
             } else {
-                |a: f64, b: f64| a.total_cmp(&b)
-            };
-            with_nulls(a.v, b.v, nulls_first, compare)
+                with_nulls(a.k, b.k, nulls_first, |a, b| a.cmp(&b))
+            }
+        };
+        rows.sort_by(|a, b| {
+            let first = compare(*a, *b, self.by_value, nulls_first);
+            first.then_with(|| {
+                let Some((descending, nulls)) = self.then_by else {
+                    return Ordering::Equal;
+                };
+                let is_reversed = descending != self.descending;
+                let nulls_first = nulls.unwrap_or(descending) != self.descending;
+                let ordering = compare(*a, *b, !self.by_value, nulls_first != is_reversed);
+                if is_reversed {
+                    ordering.reverse()
+                } else {
+                    ordering
+                }
+            })
         });
         if self.descending {
             rows.reverse();

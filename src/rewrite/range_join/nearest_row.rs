@@ -15,18 +15,17 @@
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, ScalarValue};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{
     Expr, ExprSchemable, Limit, LogicalPlan, ScalarUDF, Sort, SortExpr, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::common::ordered_type::value_type;
-use crate::expr::order_key::OrderKeyUdf;
+use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::rewrite::common::conditional::Branch;
-use crate::rewrite::common::lossless_casts::without_lossless_casts;
+use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
 use crate::rewrite::range_join::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, constant,
 };
@@ -36,6 +35,7 @@ use crate::rewrite::range_join::correlated_aggregate::{
 };
 use crate::rewrite::range_join::rejection::{Match, Rejection, reject};
 use crate::rewrite::range_join::threshold::Threshold;
+use rmq_engine::Comparison;
 
 /// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only: an aggregate, or the first row of a range.
 pub(crate) fn match_subquery(
@@ -63,8 +63,10 @@ pub(crate) struct NearestQuery {
     pub(crate) build: LogicalPlan,
     /// The conditions that refer to the outer query.
     pub(crate) conditions: Vec<Expr>,
-    /// The order of `build`.
+    /// The first expression of ORDER BY. `build` is ordered by it.
     pub(crate) order: SortExpr,
+    /// The other expressions of ORDER BY.
+    pub(crate) then_by: Vec<SortExpr>,
     /// The subquery's columns.
     pub(crate) columns: Vec<Expr>,
 }
@@ -113,9 +115,6 @@ impl<'a> NearestRow<'a> {
                 "it has LIMIT without ORDER BY, which leaves open which rows it returns",
             );
         };
-        let [order] = expr.as_slice() else {
-            return reject("it is not ordered by one expression");
-        };
         let (skip, rows) = self.rows()?;
         let needed = rows.map_or(usize::MAX, |rows| rows.saturating_add(skip));
         if fetch.is_some_and(|fetch| fetch < needed) {
@@ -137,22 +136,30 @@ impl<'a> NearestRow<'a> {
             columns.values.push(renamed(Expr::Column(name.clone()))?);
         }
         columns.through(&below_sort)?;
-        let by = substitute(&order.expr, &columns.names, &columns.values)?;
-        check_repeats(&by)?;
-        if !is_of(&by, build.schema()) {
-            return reject(format!("{} is not of the rows that it orders", order.expr));
+        let mut orders = vec![];
+        for order in expr {
+            let by = substitute(&order.expr, &columns.names, &columns.values)?;
+            check_repeats(&by)?;
+            if !is_of(&by, build.schema()) {
+                return reject(format!("{} is not of the rows that it orders", order.expr));
+            }
+            orders.push(SortExpr::new(by, order.asc, order.nulls_first));
         }
-        let order = SortExpr::new(by, order.asc, order.nulls_first);
+        let mut orders = orders.into_iter();
+        let Some(order) = orders.next() else {
+            return reject("it is ordered by nothing");
+        };
         columns.through(&above_sort)?;
         columns.through(&self.above_limit)?;
         let conditions = conditions.into_iter();
         let conditions = conditions
             .map(|c| from_outer(renamed(c)?))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<_>>()?;
         Ok(NearestQuery {
             build,
             conditions,
             order,
+            then_by: orders.collect(),
             columns: columns.values,
         })
     }
@@ -168,6 +175,7 @@ impl<'a> NearestRow<'a> {
             build,
             mut conditions,
             mut order,
+            then_by,
             columns,
         } = self.query(probe, config)?;
         let key = without_lossless_casts(&order.expr, build.schema())?;
@@ -183,9 +191,11 @@ impl<'a> NearestRow<'a> {
             probe,
             build.schema(),
         )?;
-        if let Some(key) = unbounded_key(&condition, &order, &build)? {
-            condition.key = key.clone();
-            order.expr = key;
+        if !then_by.is_empty() && !orders_as(&condition.key, &order.expr, build.schema())? {
+            return reject("it is ordered by several expressions and another one has a range");
+        }
+        if order_by_all(&mut condition, &order, &then_by, &build)? {
+            order.expr = condition.key.clone();
         }
         condition.guard(branches, probe)?;
         if is_empty {
@@ -242,28 +252,51 @@ impl<'a> NearestRow<'a> {
     }
 }
 
-/// The range key of a condition without a bound, if it is not the expression itself that rows are ordered by: NULL is no range key, but takes part in
-/// ORDER BY. Nor are zeros of both signs two keys.
-pub(crate) fn unbounded_key(
-    condition: &Condition,
-    order: &SortExpr,
+/// Makes the range key one of all expressions of ORDER BY, unless it is the only one and never NULL: a NULL is no range key, but takes part in ORDER BY.
+/// Returns whether it has changed. The first expression must be in the order of the range key.
+pub(crate) fn order_by_all(
+    condition: &mut Condition,
+    first: &SortExpr,
+    then_by: &[SortExpr],
     build: &LogicalPlan,
-) -> Match<Option<Expr>> {
+) -> Match<bool> {
     let schema = build.schema();
-    let data_type = order.expr.get_type(schema)?;
     let excludes_nulls =
         condition.excludes_null_keys(schema)? || filters_nulls(build, &condition.key);
-    let is_float = value_type(&data_type).is_floating();
-    if !condition.bounds.is_empty() || excludes_nulls && !is_float {
-        return Ok(None);
+    if then_by.is_empty() && excludes_nulls {
+        return Ok(false);
     }
-    if !OrderKeyUdf::supports(&data_type) {
-        return reject(format!("{} is a {data_type}", order.expr));
+    let mut values = vec![condition.key.clone()];
+    values.extend(then_by.iter().map(|order| order.expr.clone()));
+    for value in &values {
+        let data_type = value.get_type(schema)?;
+        if !OrderKeyUdf::supports(&data_type) {
+            return reject(format!("{value} is a {data_type}"));
+        }
     }
-    // Descending order is read from the end on.
-    let nulls_first = order.asc == order.nulls_first;
-    let udf = ScalarUDF::from(OrderKeyUdf::new(nulls_first));
-    Ok(Some(udf.call(vec![order.expr.clone()])))
+    // If the first one is descending, all is read from the end on.
+    let orders = std::iter::once(first).chain(then_by);
+    let orders = orders.map(|order| {
+        let descending = order.asc != first.asc;
+        (descending, order.nulls_first == first.asc)
+    });
+    let udf = ScalarUDF::from(OrderKeyUdf::new(orders.collect()));
+    condition.key = udf.call(values);
+    for (comparison, bound) in &mut condition.bounds {
+        let is_after = matches!(comparison, Comparison::Above | Comparison::AtMost);
+        let after = is_after.then_some(1 + then_by.len());
+        let udf = ScalarUDF::from(OrderBoundUdf::new(after));
+        *bound = udf.call(vec![std::mem::take(bound)]);
+    }
+    Ok(true)
+}
+
+/// Whether rows that are sorted by `key` are sorted by `order`.
+pub(crate) fn orders_as(key: &Expr, order: &Expr, build: &DFSchema) -> Result<bool> {
+    Ok(
+        without_lossless_casts(key, build)? == without_lossless_casts(order, build)?
+            && widens(&order.get_type(build)?, &key.get_type(build)?),
+    )
 }
 
 /// The columns of a plan as expressions.

@@ -29,13 +29,12 @@ use crate::logical_plan::nearest_rows::{NearestCondition, NearestRows, RowLimit}
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::common::infallible::is_infallible;
-use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
 use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::condition::{
     Condition, Constants, check_repeats, compared_with, is_of, split_between,
 };
 use crate::rewrite::range_join::correlated_aggregate::of_types;
-use crate::rewrite::range_join::nearest_row::{NearestQuery, NearestRow, unbounded_key};
+use crate::rewrite::range_join::nearest_row::{NearestQuery, NearestRow, order_by_all, orders_as};
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 
@@ -65,6 +64,7 @@ impl CorrelatedRows {
             mut build,
             conditions,
             order,
+            then_by,
             columns,
         } = nearest.query(probe, config)?;
         let (mut condition, residual) = match_condition(&conditions, &order.expr, probe, &build)?;
@@ -75,9 +75,7 @@ impl CorrelatedRows {
                 return reject(format!("{residual} may end in an error in another branch"));
             }
         }
-        if let Some(key) = unbounded_key(&condition, &order, &build)? {
-            condition.key = key;
-        }
+        order_by_all(&mut condition, &order, &then_by, &build)?;
         build = condition.filter_build(build)?;
 
         // An expression has a value only where there is a row: a constant of the build side tells, which is NULL otherwise.
@@ -228,12 +226,4 @@ fn without_casts(expr: &Expr) -> &Expr {
         Expr::Alias(alias) => without_casts(&alias.expr),
         other => other,
     }
-}
-
-/// Whether rows that are sorted by `key` are sorted by `order`.
-fn orders_as(key: &Expr, order: &Expr, build: &DFSchema) -> Result<bool> {
-    Ok(
-        without_lossless_casts(key, build)? == without_lossless_casts(order, build)?
-            && widens(&order.get_type(build)?, &key.get_type(build)?),
-    )
 }
