@@ -43,7 +43,7 @@
 //! minima, which the crate [`rmq_engine`] implements on the CPU and on NVIDIA GPUs. It is cached for later queries if the table can tell
 //! that its data has not changed.
 //!
-//! Plain SQL becomes a [`RangeJoin`](logical_plan::range_join::RangeJoin). Its operator sorts the build side once by equality keys and range key, so that
+//! Plain SQL becomes a [`RangeJoin`](logical_plan::range_join::RangeJoin), or [`NearestRows`](logical_plan::nearest_rows::NearestRows). Its operator sorts the build side once by equality keys and range key, so that
 //! the rows that match a probe row are one range of positions. Extremes come from the same index, sums and counts from prefix sums.
 //! A build side that exceeds the memory limit is sorted in runs on disk.
 //!
@@ -86,7 +86,7 @@ pub use session::{SessionStateBuilderExt, register, register_keeping_query_plann
 ///
 /// A serialized plan can carry a [`RangeJoinExec`](physical_plan::RangeJoinExec) as its spec, its label and its children, from which
 /// [`plan_range_join`](physical_plan::plan_range_join) makes it again, unless it [is a row join](physical_plan::RangeJoinExec::is_row_join): a session that
-/// serializes physical plans sets `rmq.row_joins` to `never`. It can carry a [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or
+/// serializes physical plans sets `rmq.row_joins` to `never`, and serializes [`NearestRows`](logical_plan::nearest_rows::NearestRows) as a logical node. It can carry a [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or
 /// [`ReplayExec`](physical_plan::ReplayExec) as its child. A [`RangeLookupExec`](physical_plan::RangeLookupExec) and a
 /// [`PrepareIndexesExec`](physical_plan::PrepareIndexesExec) share tables and indexes with the other operators of their query; serialize their logical
 /// nodes instead and plan them where they run.

@@ -23,8 +23,8 @@ use datafusion::logical_expr::planner::{
 };
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
-    Expr, Filter, Limit, LogicalPlan, LogicalPlanBuilder, Operator, Projection, Sort, SortExpr,
-    Subquery, lit,
+    Expr, ExprSchemable, Filter, Limit, LogicalPlan, LogicalPlanBuilder, Operator, Projection,
+    Sort, SortExpr, Subquery, lit,
 };
 use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{
@@ -32,7 +32,9 @@ use datafusion::sql::sqlparser::ast::{
     TableFactor, TableWithJoins, VisitMut, VisitorMut,
 };
 
-use crate::rewrite::range_join::condition::is_of;
+use crate::common::options::RmqOptions;
+use crate::common::ordered_type::is_ordered;
+use crate::rewrite::range_join::condition::{check_repeats, is_of};
 
 /// Puts each `ASOF JOIN` of a parsed statement in parentheses, in subqueries too, so that a session with this extension can plan it. Returns whether
 /// there are any.
@@ -174,12 +176,13 @@ impl RelationPlanner for AsofJoinPlanner {
                     nest(&mut table_with_joins);
                     return Ok(original(table_with_joins, alias));
                 };
-                let left = match table_with_joins.joins.is_empty() {
-                    true => table_with_joins.relation,
-                    false => TableFactor::NestedJoin {
+                let left = if table_with_joins.joins.is_empty() {
+                    table_with_joins.relation
+                } else {
+                    TableFactor::NestedJoin {
                         table_with_joins,
                         alias: None,
-                    },
+                    }
                 };
                 let join = AsofJoin {
                     left: context.plan(left)?,
@@ -215,13 +218,22 @@ impl AsofJoin {
         constraint: JoinConstraint,
         context: &mut dyn RelationPlannerContext,
     ) -> Result<LogicalPlan> {
+        let options = context.context_provider().options();
+        if !RmqOptions::of(options).rewrite {
+            return plan_err!("ASOF JOIN needs rmq.rewrite = true");
+        }
         let both = self.left.schema().join(self.right.schema())?;
         let text = match_condition.to_string();
         let mut over_both = |condition| {
             let condition = context.sql_to_expr(condition, &both)?;
             // A name without a table must be that of one column.
             let schemas: [&[&DFSchema]; 1] = [&[&both]];
-            normalize_col_with_schemas_and_ambiguity_check(condition, &schemas, &[])
+            let condition =
+                normalize_col_with_schemas_and_ambiguity_check(condition, &schemas, &[])?;
+            match check_repeats(&condition) {
+                Ok(()) => Ok(condition),
+                Err(reason) => plan_err!("a condition of an ASOF JOIN is not supported: {reason}"),
+            }
         };
         let match_condition = over_both(match_condition)?;
         let order = self.nearest_first(&match_condition, &text)?;
@@ -280,6 +292,12 @@ impl AsofJoin {
                 _ => None,
             };
             if let (Some((key, _)), Some(ascending)) = (sides, ascending) {
+                let data_type = key.get_type(right)?;
+                if !is_ordered(&data_type) {
+                    return plan_err!(
+                        "MATCH_CONDITION ({text}) of an ASOF JOIN compares a {data_type}, which has no order"
+                    );
+                }
                 return Ok(key.as_ref().clone().sort(ascending, !ascending));
             }
         }

@@ -15,6 +15,10 @@ use rmq_engine::Comparison;
 /// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates and the columns of which single
 /// rows are taken ("values").
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent properties of a join"
+)]
 pub(crate) struct BuildColumns {
     expressions: Vec<PhysicalExprRef>,
     /// The number of equality keys, and so the index of the range key.

@@ -281,7 +281,10 @@ pub(crate) fn order_by_all(
         (descending, order.nulls_first == first.asc)
     });
     let udf = ScalarUDF::from(OrderKeyUdf::new(orders.collect()));
-    condition.key = udf.call(values);
+    let key = std::mem::replace(&mut condition.key, udf.call(values));
+    if !condition.bounds.is_empty() {
+        condition.add_build_filter(key.is_not_null());
+    }
     for (comparison, bound) in &mut condition.bounds {
         let is_after = matches!(comparison, Comparison::Above | Comparison::AtMost);
         let after = is_after.then_some(1 + then_by.len());

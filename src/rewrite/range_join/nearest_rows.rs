@@ -87,9 +87,10 @@ impl CorrelatedRows {
             let mark = Expr::Column(Column::new_unqualified(&name));
             for value in columns {
                 check_repeats(&value)?;
-                values.push(match is_of_row(&value) {
-                    true => value,
-                    false => when(mark.clone().is_not_null(), value).end()?,
+                values.push(if is_of_row(&value) {
+                    value
+                } else {
+                    when(mark.clone().is_not_null(), value).end()?
                 });
             }
             let all = build.schema().columns().into_iter().map(Expr::Column);
