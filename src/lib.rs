@@ -43,7 +43,7 @@
 //! minima, which the crate [`rmq_engine`] implements on the CPU and on NVIDIA GPUs. It is cached for later queries if the table can tell
 //! that its data has not changed.
 //!
-//! Plain SQL becomes a [`RangeJoin`](logical_plan::range_join::RangeJoin). Its operator sorts the build side once by equality keys and range key, so that
+//! Plain SQL becomes a [`RangeJoin`](logical_plan::range_join::RangeJoin), or [`NearestRows`](logical_plan::nearest_rows::NearestRows). Its operator sorts the build side once by equality keys and range key, so that
 //! the rows that match a probe row are one range of positions. Extremes come from the same index, sums and counts from prefix sums.
 //! A build side that exceeds the memory limit is sorted in runs on disk.
 //!
@@ -52,6 +52,7 @@
 //! # Extending
 //! - [`logical_plan`] has the nodes, [`physical_plan`] the operators, and [`optimizer`] the rules, for codecs, other rules and other planners.
 //! - [`QueryPlanning`] plans the nodes in a session's own query planner.
+//! - [`nest_asof_joins`] puts the ASOF joins of a parsed statement in parentheses, where the session plans them.
 //! - [`rmq_engine`] computes range minima over plain slices. It depends on neither DataFusion nor Arrow.
 
 #![warn(clippy::pedantic)]
@@ -75,6 +76,7 @@ mod table_functions;
 pub use common::options::{ByteSize, DeviceList, EngineChoice, RmqOptions, RowJoins};
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
+pub use planner::asof_join::nest_asof_joins;
 pub use planner::query_planning::QueryPlanning;
 pub use rmq_engine::Comparison;
 pub use rmq_engine::Extreme;
@@ -84,7 +86,7 @@ pub use session::{SessionStateBuilderExt, register, register_keeping_query_plann
 ///
 /// A serialized plan can carry a [`RangeJoinExec`](physical_plan::RangeJoinExec) as its spec, its label and its children, from which
 /// [`plan_range_join`](physical_plan::plan_range_join) makes it again, unless it [is a row join](physical_plan::RangeJoinExec::is_row_join): a session that
-/// serializes physical plans sets `rmq.row_joins` to `never`. It can carry a [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or
+/// serializes physical plans sets `rmq.row_joins` to `never`, and serializes [`NearestRows`](logical_plan::nearest_rows::NearestRows) as a logical node. It can carry a [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or
 /// [`ReplayExec`](physical_plan::ReplayExec) as its child. A [`RangeLookupExec`](physical_plan::RangeLookupExec) and a
 /// [`PrepareIndexesExec`](physical_plan::PrepareIndexesExec) share tables and indexes with the other operators of their query; serialize their logical
 /// nodes instead and plan them where they run.
@@ -104,7 +106,7 @@ pub mod physical_plan {
 /// 2. [`RangeCallToLookup`](optimizer::RangeCallToLookup), the first optimizer rule and once more at the end.
 /// 3. [`ExistsToCounts`](optimizer::ExistsToCounts), [`SubqueryToRangeJoin`](optimizer::SubqueryToRangeJoin) and [`LateralToRangeJoin`](optimizer::LateralToRangeJoin), before DataFusion
 ///    decorrelates subqueries.
-/// 4. [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin), the last optimizer rule.
+/// 4. [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin) and [`DropUnusedAggregates`](optimizer::DropUnusedAggregates), the last optimizer rules.
 /// 5. [`JoinToRangeJoin`](optimizer::JoinToRangeJoin), a physical rule, before
 ///    [`KeepRowOrder`](optimizer::KeepRowOrder) and [`ShowRowOrder`](optimizer::ShowRowOrder), the physical rules around `EnsureRequirements`.
 /// 6. [`UseUniqueGroups`](optimizer::UseUniqueGroups), the last physical rule.
@@ -118,6 +120,7 @@ pub mod optimizer {
     pub use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
     pub use crate::rewrite::range_join::lateral::LateralToRangeJoin;
     pub use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
+    pub use crate::rewrite::range_join::unused_aggregates::DropUnusedAggregates;
 }
 
 #[cfg(feature = "test-util")]

@@ -22,6 +22,7 @@ use crate::exec::unique_groups::rule::UseUniqueGroups;
 use crate::expr::frame_udf::FrameUdf;
 use crate::expr::range_udf::RangeUdf;
 use crate::index::catalog::IndexCatalog;
+use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
 use crate::planner::registration::Registration;
 use crate::rewrite::range_call::frame_call::CheckFrameCalls;
@@ -30,6 +31,7 @@ use crate::rewrite::range_join::exists::ExistsToCounts;
 use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
 use crate::rewrite::range_join::lateral::LateralToRangeJoin;
 use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
+use crate::rewrite::range_join::unused_aggregates::DropUnusedAggregates;
 use crate::table_functions::range_join::RangeJoinFunction;
 use crate::table_functions::range_min::RangeTableFunction;
 use crate::table_functions::rmq_devices::DevicesFunction;
@@ -127,6 +129,10 @@ fn register_in(
     let function = Arc::new(DevicesFunction::new(Arc::clone(&indexes)));
     tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
 
+    let relations = builder.relation_planners().get_or_insert_default();
+    // Once more after an earlier call, which is harmless.
+    relations.push(Arc::new(AsofJoinPlanner));
+
     let optimizer = builder.optimizer().take().unwrap_or_default();
     let physical = builder.physical_optimizers().take().unwrap_or_default();
     let builder = builder
@@ -150,6 +156,7 @@ fn is_ours(rule: &str) -> bool {
         SubqueryToRangeJoin.name(),
         LateralToRangeJoin.name(),
         GroupedJoinToRangeJoin.name(),
+        DropUnusedAggregates.name(),
     ];
     ours.contains(&rule)
 }
@@ -173,6 +180,8 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     // Last, for calls whose bounds were columns of an outer query before decorrelation.
     optimizer.rules.push(Arc::new(RangeCallToLookup));
     optimizer.rules.push(Arc::new(GroupedJoinToRangeJoin));
+    // After DataFusion has dropped columns that nothing reads.
+    optimizer.rules.push(Arc::new(DropUnusedAggregates));
     optimizer
 }
 

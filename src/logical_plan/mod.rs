@@ -3,9 +3,11 @@
 //! - [`RangeLookup`](range_lookup::RangeLookup) adds columns looked up by position: the calls of range functions.
 //! - [`RangeJoin`](range_join::RangeJoin) aggregates the rows whose key is in a range: plain SQL, and `range_join(…)`.
 //!   [`AccumulatorCall`](accumulator_call::AccumulatorCall) is an aggregate of it without an index.
+//! - [`NearestRows`](nearest_rows::NearestRows) returns the rows nearest an end of a range: ORDER BY with LIMIT in a lateral join.
 //! - [`PrepareIndexes`](prepare_indexes::PrepareIndexes) builds indexes for calls that must stay expressions.
 
 pub mod accumulator_call;
+pub mod nearest_rows;
 pub mod prepare_indexes;
 pub mod range_join;
 pub mod range_lookup;

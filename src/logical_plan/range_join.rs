@@ -228,7 +228,7 @@ impl<E> RangeJoinSpec<E> {
     }
 
     /// Replaces the expressions, given in the order of [`Self::expressions`].
-    fn with_expressions(mut self, expressions: Vec<E>) -> Result<Self> {
+    pub(crate) fn with_expressions(mut self, expressions: Vec<E>) -> Result<Self> {
         if expressions.len() != self.expressions().count() {
             return internal_err!(
                 "a range join has other expressions than {}",
@@ -317,9 +317,9 @@ impl RangeJoin {
     }
 }
 
-/// `type=Left, on=[sym], range=p.ts in [q.a, q.b), aggs=[min(p.close), count(*)]`.
-impl Display for RangeJoinSpec<Expr> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl RangeJoinSpec<Expr> {
+    /// Writes what matches: `type=Left, on=[sym], range=p.ts in [q.a, q.b)`.
+    pub(crate) fn fmt_condition(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.unmatched {
             Unmatched::Drop => "Inner",
             Unmatched::Keep => "Left",
@@ -337,6 +337,14 @@ impl Display for RangeJoinSpec<Expr> {
         if self.prevailing {
             f.write_str(" include prevailing")?;
         }
+        Ok(())
+    }
+}
+
+/// `type=Left, on=[sym], range=p.ts in [q.a, q.b), aggs=[min(p.close), count(*)]`.
+impl Display for RangeJoinSpec<Expr> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fmt_condition(f)?;
         let aggregates = self.aggregates.iter().map(|aggregate| {
             match (aggregate.function, aggregate.arguments.as_slice()) {
                 (

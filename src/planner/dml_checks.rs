@@ -17,6 +17,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Result, TableReference, plan_err};
 use datafusion::logical_expr::{DmlStatement, Filter, LogicalPlan, WriteOp, lit};
 
+use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::prepare_indexes::PrepareIndexes;
 use crate::logical_plan::range_join::RangeJoin;
 use crate::logical_plan::range_lookup::RangeLookup;
@@ -81,7 +82,7 @@ fn check_no_range_join(name: &str, statement: &DmlStatement) -> Result<()> {
             return Ok(TreeNodeRecursion::Continue);
         };
         let any = extension.node.as_any();
-        let refused = if any.is::<RangeJoin>() {
+        let refused = if any.is::<RangeJoin>() || any.is::<NearestRows>() {
             "range joins, such as a correlated subquery over a range or range_join, do"
         } else if any.is::<RangeLookup>() || any.is::<PrepareIndexes>() {
             "range functions (range_min and its like) do"

@@ -1,4 +1,4 @@
-//! From `RangeJoin` to its operator.
+//! From `RangeJoin`, and `NearestRows`, to their operator.
 
 use std::sync::Arc;
 
@@ -14,7 +14,9 @@ use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::index::catalog::IndexCatalog;
+use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec};
+use crate::planner::nearest_rows_planner::plan_nearest_rows;
 use crate::planner::registration::Registration;
 
 /// Plans range joins.
@@ -34,6 +36,12 @@ impl ExtensionPlanner for RangeJoinPlanner {
         session: &dyn Session,
         planning_ctx: &PhysicalPlanningContext,
     ) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        if let (Some(node), [probe, build]) =
+            (node.as_any().downcast_ref::<NearestRows>(), physical_inputs)
+        {
+            let sides = (Arc::clone(probe), Arc::clone(build));
+            return plan_nearest_rows(node, sides, planner, session, planning_ctx).map(Some);
+        }
         let (Some(node), [probe, build], [probe_exec, build_exec]) = (
             node.as_any().downcast_ref::<RangeJoin>(),
             logical_inputs,

@@ -142,14 +142,14 @@ async fn a_lateral_join() {
                (SELECT min(price) AS low, first_value(price ORDER BY ts) AS first FROM quotes q WHERE q.sym = t.sym AND q.ts > t.ts) AS x";
     assert_snapshot!(plans(sql).await, @r#"
     Projection: t.id, __rmq_1 AS low, __rmq_3 AS first
-      RangeJoin: type=Left, on=[sym], range=q.ts in (t.ts, inf), aggs=[min(q.price), first(q.price), first(q.ts)]
+      RangeJoin: type=Left, on=[sym], range=q.ts in (t.ts, inf), aggs=[min(q.price), first(q.price)]
         SubqueryAlias: t
           TableScan: trades projection=[id, sym, ts]
         SubqueryAlias: q
           TableScan: quotes projection=[sym, ts, price]
     --
     ProjectionExec: expr=[id@0 as id, __rmq_6@3 as low, __rmq_8@4 as first]
-      RangeJoinExec: type=Left, on=[sym], range=q.ts in (t.ts, inf), aggs=[min(q.price), first(q.price), first(q.ts)], engine=cpu
+      RangeJoinExec: type=Left, on=[sym], range=q.ts in (t.ts, inf), aggs=[min(q.price), first(q.price)], engine=cpu
         DataSourceExec: partitions=1, partition_sizes=[1]
         DataSourceExec: partitions=1, partition_sizes=[1]
     "#);

@@ -15,7 +15,7 @@ use datafusion::prelude::SessionContext;
 use sqllogictest::{AsyncDB, ColumnType, DBOutput, Runner, strict_column_validator};
 
 use crate::fake::Fake;
-use crate::support::{engine, session, skipped};
+use crate::support::{engine, plan, session, skipped};
 
 /// One letter per column, as in DataFusion's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl AsyncDB for Session {
     type ColumnType = Letter;
 
     async fn run(&mut self, sql: &str) -> Result<DBOutput<Letter>> {
-        let frame = self.0.sql(sql).await?;
+        let frame = plan(&self.0, sql).await?;
         let schema: SchemaRef = frame.schema().inner().clone();
         let batches = frame.collect().await?;
         if schema.fields().is_empty() {

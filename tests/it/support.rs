@@ -9,7 +9,7 @@ use datafusion::datasource::MemTable;
 use datafusion::error::Result;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
-use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use rmq_engine::cuda::devices;
 
 use crate::fake::Fake;
@@ -69,9 +69,19 @@ pub fn set(ctx: &SessionContext, name: &str, value: &str) {
     options.set(name, value).expect("an option");
 }
 
+/// Plans one statement, which may have ASOF joins. Runs one that is no query.
+pub async fn plan(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
+    let state = ctx.state();
+    let dialect = state.config_options().sql_parser.dialect;
+    let mut statement = state.sql_to_statement(sql, &dialect)?;
+    datafusion_rmq::nest_asof_joins(&mut statement);
+    let plan = state.statement_to_plan(statement).await?;
+    ctx.execute_logical_plan(plan).await
+}
+
 /// Runs one statement and returns its rows as one batch.
 pub async fn run(ctx: &SessionContext, sql: &str) -> Result<RecordBatch> {
-    let frame = ctx.sql(sql).await?;
+    let frame = plan(ctx, sql).await?;
     let schema = Arc::clone(frame.schema().inner());
     Ok(concat_batches(&schema, &frame.collect().await?)?)
 }

@@ -1,6 +1,7 @@
-//! Splits SQL into statements.
+//! Splits SQL into statements, and writes their ASOF joins as DataFusion's shell can plan them.
 
 use datafusion::common::{DataFusionError, Result};
+use datafusion::sql::parser::DFParser;
 use datafusion::sql::sqlparser::dialect::Dialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, TokenizerError};
 
@@ -105,4 +106,23 @@ impl Splitter {
         self.text.drain(..start);
         (statements, error)
     }
+}
+
+/// A statement with its ASOF joins in parentheses. Any other is returned unchanged, also if it is no SQL.
+pub fn with_nested_asof_joins(sql: String, dialect: &dyn Dialect) -> String {
+    if !sql.to_ascii_lowercase().contains("asof") {
+        return sql;
+    }
+    let Ok(mut statements) = DFParser::parse_sql_with_dialect(&sql, dialect) else {
+        return sql;
+    };
+    let nested: Vec<bool> = statements
+        .iter_mut()
+        .map(datafusion_rmq::nest_asof_joins)
+        .collect();
+    if !nested.contains(&true) {
+        return sql;
+    }
+    let statements: Vec<String> = statements.iter().map(ToString::to_string).collect();
+    statements.join("; ")
 }

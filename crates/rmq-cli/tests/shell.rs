@@ -899,3 +899,24 @@ fn the_readme_shows_what_its_first_command_prints() {
 fn an_example_script_runs() {
     args(&["-q", "-f", "examples/plain_sql.sql"]).ok();
 }
+
+/// Scripts may have ASOF joins outside of parentheses, which DataFusion's shell can't plan.
+#[test]
+fn asof_joins_are_planned() {
+    let tables = "CREATE TABLE p AS SELECT value * 2 AS k FROM range(0, 5);
+        CREATE TABLE q AS SELECT value AS a FROM range(0, 3);";
+    let join = "SELECT a, k FROM q -- each row once
+        AsOf JOIN p MATCH_CONDITION (q.a > p.k)";
+    let expected = "a,k\n0,\n1,0\n2,0\n";
+    let script = format!("{tables}\n{join} ORDER BY a;");
+    assert_eq!(piped(&["-q", "--format", "csv"], &script).ok(), expected);
+    let table = format!("CREATE TABLE t AS {join}");
+    let explain = format!("EXPLAIN FORMAT INDENT {join}");
+    let arguments = ["-q", "--format", "csv", "-c", tables, "-c", &table];
+    let rest = ["-c", &explain, "-c", "SELECT * FROM t ORDER BY a"];
+    let out = args(&[&arguments[..], &rest[..]].concat()).ok();
+    assert!(out.contains("rightmost(p.k)"), "{out}");
+    assert!(out.ends_with(expected), "{out}");
+    let bad = args(&["-q", "-c", tables, "-c", "SELECT * FROM q ASOF JOIN p"]);
+    assert!(bad.err.contains("MATCH_CONDITION"), "{}", bad.err);
+}

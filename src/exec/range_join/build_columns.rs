@@ -15,6 +15,10 @@ use rmq_engine::Comparison;
 /// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates and the columns of which single
 /// rows are taken ("values").
 #[derive(Debug, Clone)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "independent properties of a join"
+)]
 pub(crate) struct BuildColumns {
     expressions: Vec<PhysicalExprRef>,
     /// The number of equality keys, and so the index of the range key.
@@ -27,6 +31,8 @@ pub(crate) struct BuildColumns {
     pub(crate) row_columns: Vec<usize>,
     /// Whether the join returns single rows of the build side.
     pub(crate) returns_rows: bool,
+    /// Whether these are returned in the order of the range key.
+    pub(crate) returns_in_order: bool,
     /// Whether it is marked which rows have matched.
     pub(crate) marks_rows: bool,
     /// How the range key compares with each bound.
@@ -67,6 +73,7 @@ impl BuildColumns {
             calls: spec.aggregates.iter().map(|a| a.call.clone()).collect(),
             row_columns,
             returns_rows: row_join.is_some(),
+            returns_in_order: row_join.is_some_and(|join| join.limit().is_some()),
             marks_rows: row_join.is_some_and(RowJoin::marks_build_rows),
             comparisons: spec
                 .bounds
@@ -97,7 +104,10 @@ impl BuildColumns {
     /// Whether the build side may be spilled. Not if the prevailing row of a window may be in another spill run than the window, if accumulators read
     /// all rows of a range, or if rows of all runs are returned in the order of the probe side.
     pub(crate) fn may_spill(&self) -> bool {
-        !self.prevailing && !self.returns_rows && self.accumulated().is_none()
+        !self.prevailing
+            && !self.returns_rows
+            && !self.returns_in_order
+            && self.accumulated().is_none()
     }
 
     /// The same columns with other aggregates, none of which an accumulator computes.
@@ -176,6 +186,6 @@ impl BuildColumns {
             | AggregateKind::SumLow
             | AggregateKind::Extreme(_) => false,
         };
-        self.prevailing || self.aggregates.iter().any(chooses_a_row)
+        self.prevailing || self.returns_in_order || self.aggregates.iter().any(chooses_a_row)
     }
 }

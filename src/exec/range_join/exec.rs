@@ -39,6 +39,7 @@
 //! - A join that returns rows (`row_join`) takes the pairs of each range instead of step 5, one batch at a time, and evaluates a further condition on
 //!   them (`probe::rows`): O(pairs). One that needs to know only whether a row has a match looks for the first one (`probe::first_match`). If the
 //!   output depends on which build rows have matched, these are marked, and the partition that ends last returns build rows, in no defined order.
+//!   Where only the nearest rows are wanted, ranges are clipped, or read from one end on (`probe::nearest`).
 //! - On devices, steps 2 to 5 run there: rows go up as they came, and coalesced batches of the probe side in one trip each (`build::device_join`,
 //!   `probe::device_join`). For aggregates that devices lack, the CPU sorts, and the keys and the indexes are copied to all devices
 //!   (`probe::on_devices`). A device that fails is replaced by the CPU unless `rmq.engine = 'cuda'`.

@@ -24,6 +24,7 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::fit;
 use crate::exec::range_join::row_threshold::{RowThreshold, renumbered};
+use crate::logical_plan::nearest_rows::RowLimit;
 use crate::range_agg::values::Values;
 
 /// What a range join makes of the pairs of a probe row and a build row that match.
@@ -40,6 +41,8 @@ pub(crate) struct RowJoin {
     /// The columns of the output. Those of the right side are indexes into `build_columns`; `JoinSide::None` is the mark.
     columns: Vec<ColumnIndex>,
     schema: SchemaRef,
+    /// Which pairs of a probe row are returned, in which order; `None` for all, in any order. Only where pairs are returned by probe row.
+    limit: Option<RowLimit>,
 }
 
 impl RowJoin {
@@ -78,7 +81,14 @@ impl RowJoin {
             columns: columns.collect(),
             build_columns,
             schema,
+            limit: None,
         })
+    }
+
+    /// The same join, which returns these pairs of each probe row.
+    pub(crate) fn with_limit(self, limit: RowLimit) -> Self {
+        let limit = Some(limit);
+        Self { limit, ..self }
     }
 
     /// The same join with these columns of the output only.
@@ -94,13 +104,20 @@ impl RowJoin {
         let number = |column: usize| self.build_columns[column];
         let residual = self.residual.as_ref().map(|f| renumbered(f, number));
         let threshold = self.threshold.as_ref().map(|t| t.renumbered(number));
-        Self::try_new(
+        let limit = self.limit;
+        let projected = Self::try_new(
             self.join_type,
             residual.as_ref(),
             threshold.transpose()?.as_ref(),
             &columns.map(raw).collect::<Vec<_>>(),
             schema,
-        )
+        )?;
+        Ok(Self { limit, ..projected })
+    }
+
+    /// Which pairs of a probe row are returned, in which order; `None` for all, in any order.
+    pub(crate) fn limit(&self) -> Option<RowLimit> {
+        self.limit
     }
 
     pub(crate) fn join_type(&self) -> JoinType {

@@ -362,24 +362,52 @@ impl AggregateDecomposition<'_> {
         Ok(self.add(function, arguments, data_type))
     }
 
-    /// Whether an expression orders rows as the range key does. The key may have been cast for the comparison. Floats are excluded, because zeros of both
-    /// signs are equal keys but ordered values.
+    /// Whether an expression orders rows as the range key does. Floats are excluded, because zeros of both signs are equal keys but ordered values.
     fn is_range_key(&self, by: &Expr) -> Result<bool> {
+        let is_float = value_type(&by.get_type(self.build)?).is_floating();
+        Ok(!is_float && self.compares_as_range_key(by)?)
+    }
+
+    /// Whether an expression compares as the range key does, which may have been cast for the comparison.
+    fn compares_as_range_key(&self, by: &Expr) -> Result<bool> {
         let by_type = by.get_type(self.build)?;
-        Ok(!value_type(&by_type).is_floating()
-            && without_lossless_casts(self.key, self.build)?
+        Ok(
+            without_lossless_casts(self.key, self.build)?
                 == without_lossless_casts(by, self.build)?
-            && widens(&by_type, &self.key.get_type(self.build)?))
+                && widens(&by_type, &self.key.get_type(self.build)?),
+        )
+    }
+
+    /// A column of the row that comes first by `order` of those that cross a threshold: of equal ones the leftmost if the order is ascending, else the
+    /// rightmost.
+    pub(crate) fn of_crossing_row(
+        &mut self,
+        column: Expr,
+        order: &SortExpr,
+        threshold: &Threshold,
+    ) -> Match<Expr> {
+        if !self.compares_as_range_key(&order.expr)? {
+            return reject(format!("{} is not the range key", order.expr));
+        }
+        let data_type = column.get_type(self.build)?;
+        self.check_joins(&data_type)?;
+        let end = if order.asc {
+            RangeEnd::First
+        } else {
+            RangeEnd::Last
+        };
+        let (function, arguments) = threshold.aggregate(end, column);
+        Ok(self.add(function, arguments, data_type))
     }
 
     /// A column of the row that comes first by `order`: of equal ones the leftmost if the order is ascending. The rightmost if it is descending and by the
-    /// range key.
+    /// range key, where zeros of both signs are equal.
     pub(crate) fn of_first_row(&mut self, column: Expr, order: &SortExpr) -> Match<Expr> {
         let by = &order.expr;
         check_repeats(by)?;
         let data_type = column.get_type(self.build)?;
         self.check_joins(&data_type)?;
-        if self.is_range_key(by)? {
+        if self.compares_as_range_key(by)? {
             let function = if order.asc {
                 AggregateKind::First
             } else {
@@ -579,7 +607,7 @@ fn aggregate(udaf: Arc<AggregateUDF>, argument: Expr) -> Expr {
 }
 
 /// The value of an expression without columns.
-fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
+pub(crate) fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
     if let Expr::Literal(value, _) = expr {
         return Ok(Some(value.clone()));
     }

@@ -1,4 +1,4 @@
-//! A lateral join with an aggregate over a range.
+//! A lateral join with an aggregate over a range, or with the rows of a range in the order of its key.
 //!
 //! ```text
 //!   SELECT q.id, x.low, x.high
@@ -15,20 +15,25 @@
 //! ```
 //!
 //! `LEFT JOIN LATERAL … ON true` matches, too: an aggregate without GROUP BY has exactly one row for each row of `q`. The first row of a range
-//! (`ORDER BY p.k LIMIT 1`, see `nearest_row`) is a row of NULLs there if nothing matches. With CROSS JOIN, the row of `q` is dropped.
+//! (`ORDER BY p.k LIMIT 1`, see `nearest_row`) is a row of NULLs there if nothing matches. With CROSS JOIN, the row of `q` is dropped. Other limits, and
+//! further conditions on both sides, are a join of nearest rows (see `nearest_rows`).
 
 use std::sync::Arc;
 
+use arrow::datatypes::DataType;
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{JoinType, Result};
-use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, Projection, Subquery};
+use datafusion::common::{Column, DFSchema, JoinType, Result};
+use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, Projection, Subquery, lit};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::scalar::ScalarValue;
 
 use crate::common::options::RmqOptions;
-use crate::logical_plan::range_join::Unmatched;
-use crate::rewrite::range_join::nearest_row::match_subquery;
+use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
+use crate::rewrite::common::names::unused_name;
+use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
+use crate::rewrite::range_join::nearest_row::{NearestRow, match_subquery};
+use crate::rewrite::range_join::nearest_rows::CorrelatedRows;
 use crate::rewrite::range_join::rejection::{Match, reject};
 
 /// Rewrites a lateral join with an aggregate over a range to a range join. Does nothing if `rmq.rewrite` is false. It must run before DataFusion
@@ -85,15 +90,9 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
         (JoinType::Inner, _) | (JoinType::Left, None) if join.on.is_empty() => {}
         _ => return reject("it has a condition of its own"),
     }
-    let probe = &join.left;
-    let mut found = match_subquery(&subquery.subquery, probe.schema(), &[], config)?;
-    if found.needs_match && join.join_type == JoinType::Inner {
-        found.spec.unmatched = Unmatched::Drop;
-    }
-    let values = std::mem::take(&mut found.values);
-    let joined = found.above(probe.as_ref().clone())?;
-    let left = probe.schema().columns().into_iter().map(Expr::Column);
-    let named = left.chain(values).zip(join.schema.iter());
+    let lateral = Lateral::try_match(join, subquery, config)?;
+    let left = join.left.schema().columns().into_iter().map(Expr::Column);
+    let named = left.chain(lateral.values).zip(join.schema.iter());
     let named = named.map(|(value, (qualifier, field))| match value {
         Expr::Column(column)
             if column.relation.as_ref() == qualifier && &column.name == field.name() =>
@@ -102,9 +101,84 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
         }
         value => value.alias_qualified(qualifier.cloned(), field.name()),
     });
-    let mut plan = LogicalPlan::Projection(Projection::try_new(named.collect(), Arc::new(joined))?);
+    let joined = Arc::new(lateral.joined);
+    let mut plan = LogicalPlan::Projection(Projection::try_new(named.collect(), joined)?);
     if let Some(condition) = condition {
         plan = LogicalPlan::Filter(Filter::try_new(condition.clone(), Arc::new(plan))?);
     }
     Ok(plan)
+}
+
+/// A lateral join as a range join.
+struct Lateral {
+    joined: LogicalPlan,
+    /// The columns of the right side as expressions over its columns.
+    values: Vec<Expr>,
+}
+
+impl Lateral {
+    fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> Match<Self> {
+        let plan = &subquery.subquery;
+        match match_subquery(plan, join.left.schema(), &[], config) {
+            Ok(found) => Self::of_aggregates(found, join, config),
+            Err(_) if NearestRow::of(plan).is_some() => Self::of_rows(join, plan, config),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    fn of_aggregates(
+        mut found: CorrelatedAggregate,
+        join: &Join,
+        config: &dyn OptimizerConfig,
+    ) -> Match<Self> {
+        let values = std::mem::take(&mut found.values);
+        let mut crosses = None;
+        if found.needs_match && join.join_type == JoinType::Inner {
+            found.spec.unmatched = Unmatched::Drop;
+            crosses = add_crossing(&mut found.spec.aggregates, join.left.schema(), config);
+        }
+        let mut joined = found.above(join.left.as_ref().clone())?;
+        if let Some(crosses) = crosses {
+            joined = LogicalPlan::Filter(Filter::try_new(crosses, Arc::new(joined))?);
+        }
+        Ok(Self { joined, values })
+    }
+
+    fn of_rows(join: &Join, plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Match<Self> {
+        let unmatched = match join.join_type {
+            JoinType::Left => Unmatched::Keep,
+            _ => Unmatched::Drop,
+        };
+        let probe = join.left.schema();
+        let mut found = CorrelatedRows::try_match(plan, unmatched, probe, &[], config)?;
+        let values = std::mem::take(&mut found.values);
+        let joined = found.above(join.left.as_ref().clone())?;
+        Ok(Self { joined, values })
+    }
+}
+
+/// If the aggregates are about the row that crosses a threshold: adds one that tells whether there is such a row, which a match by keys need not be, and
+/// returns the condition that there is.
+fn add_crossing(
+    aggregates: &mut Vec<RangeAggregate<Expr>>,
+    probe: &DFSchema,
+    config: &dyn OptimizerConfig,
+) -> Option<Expr> {
+    let is_crossing =
+        |a: &&RangeAggregate<Expr>| matches!(a.function, AggregateKind::AtCrossing { .. });
+    let mut crossing = aggregates.iter().find(is_crossing)?.clone();
+    let one = lit(1_i32);
+    crossing.data_type = DataType::Int32;
+    crossing.output = unused_name(config, probe);
+    *crossing.arguments.first_mut()? = one;
+    let known = aggregates
+        .iter()
+        .find(|a| a.function == crossing.function && a.arguments == crossing.arguments);
+    let output = known
+        .map_or(&crossing.output, |known| &known.output)
+        .clone();
+    if known.is_none() {
+        aggregates.push(crossing);
+    }
+    Some(Expr::Column(Column::new_unqualified(output)).is_not_null())
 }

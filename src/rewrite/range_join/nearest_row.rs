@@ -11,23 +11,31 @@
 //!
 //! Each column of the row is an aggregate of the range join. Expressions over columns are evaluated above it, and only for rows that match: they have a
 //! value, or an error, for no other row. Of rows with equal keys, the leftmost comes first where the order is ascending, the rightmost where it is descending.
+//! With a threshold (`AND p.v <= q.x`, see `threshold`), it is the first row that crosses it.
 
+use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{
-    Expr, FetchType, Limit, LogicalPlan, SkipType, Sort, SortExpr, lit, when,
+    Expr, ExprSchemable, Limit, LogicalPlan, ScalarUDF, Sort, SortExpr, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::rewrite::common::conditional::Branch;
-use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
-use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats};
+use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
+use crate::rewrite::range_join::aggregate_decomposition::{
+    AggregateDecomposition, AggregateInput, constant,
+};
+use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats, is_of};
 use crate::rewrite::range_join::correlated_aggregate::{
     CorrelatedAggregate, Filtered, above, from_outer, of_types, substitute,
 };
-use crate::rewrite::range_join::rejection::{Match, reject};
+use crate::rewrite::range_join::rejection::{Match, Rejection, reject};
+use crate::rewrite::range_join::threshold::Threshold;
+use rmq_engine::Comparison;
 
 /// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only: an aggregate, or the first row of a range.
 pub(crate) fn match_subquery(
@@ -43,15 +51,28 @@ pub(crate) fn match_subquery(
 }
 
 /// The operators of a subquery with LIMIT.
-struct NearestRow<'a> {
+pub(crate) struct NearestRow<'a> {
     subquery: &'a LogicalPlan,
     /// Projections and aliases above LIMIT, from the highest.
     above_limit: Vec<&'a LogicalPlan>,
     limit: &'a Limit,
 }
 
+/// A subquery with LIMIT, in terms of the rows that are searched and of the outer query.
+pub(crate) struct NearestQuery {
+    pub(crate) build: LogicalPlan,
+    /// The conditions that refer to the outer query.
+    pub(crate) conditions: Vec<Expr>,
+    /// The first expression of ORDER BY. `build` is ordered by it.
+    pub(crate) order: SortExpr,
+    /// The other expressions of ORDER BY.
+    pub(crate) then_by: Vec<SortExpr>,
+    /// The subquery's columns.
+    pub(crate) columns: Vec<Expr>,
+}
+
 impl<'a> NearestRow<'a> {
-    fn of(subquery: &'a LogicalPlan) -> Option<Self> {
+    pub(crate) fn of(subquery: &'a LogicalPlan) -> Option<Self> {
         let (above_limit, below) = renamings(subquery);
         match below {
             LogicalPlan::Limit(limit) => Some(Self {
@@ -63,22 +84,42 @@ impl<'a> NearestRow<'a> {
         }
     }
 
-    fn try_match(
+    /// The numbers of rows of OFFSET and of LIMIT, `None` without a limit.
+    pub(crate) fn rows(&self) -> Match<(usize, Option<usize>)> {
+        let number = |clause: &str, expr: &Option<Box<Expr>>| -> Match<Option<usize>> {
+            let Some(expr) = expr else {
+                return Ok(None);
+            };
+            check_repeats(expr)?;
+            let Some(value) = constant(expr)? else {
+                return reject(format!("its {clause} {expr} is no number"));
+            };
+            let ScalarValue::Int64(rows) = value.cast_to(&DataType::Int64)? else {
+                return reject(format!("its {clause} {expr} is no number"));
+            };
+            let negative = |_| Rejection::new(format!("its {clause} {expr} is negative"));
+            rows.map(usize::try_from).transpose().map_err(negative)
+        };
+        let skip = number("OFFSET", &self.limit.skip)?;
+        Ok((skip.unwrap_or(0), number("LIMIT", &self.limit.fetch)?))
+    }
+
+    pub(crate) fn query(
         &self,
         probe: &DFSchema,
-        branches: &[Branch],
         config: &dyn OptimizerConfig,
-    ) -> Match<CorrelatedAggregate> {
-        let is_empty = self.check_limit()?;
+    ) -> Match<NearestQuery> {
         let (above_sort, below) = renamings(&self.limit.input);
         let LogicalPlan::Sort(Sort { expr, input, fetch }) = below else {
             return reject(
                 "it has LIMIT without ORDER BY, which leaves open which rows it returns",
             );
         };
-        let ([order], None) = (expr.as_slice(), fetch) else {
-            return reject("it is not ordered by one expression");
-        };
+        let (skip, rows) = self.rows()?;
+        let needed = rows.map_or(usize::MAX, |rows| rows.saturating_add(skip));
+        if fetch.is_some_and(|fetch| fetch < needed) {
+            return reject("its ORDER BY has a limit of its own");
+        }
         let (below_sort, input) = renamings(input);
         let Filtered {
             build,
@@ -95,15 +136,53 @@ impl<'a> NearestRow<'a> {
             columns.values.push(renamed(Expr::Column(name.clone()))?);
         }
         columns.through(&below_sort)?;
-        let by = substitute(&order.expr, &columns.names, &columns.values)?;
-        let order = SortExpr::new(by, order.asc, order.nulls_first);
+        let mut orders = vec![];
+        for order in expr {
+            let by = substitute(&order.expr, &columns.names, &columns.values)?;
+            check_repeats(&by)?;
+            if !is_of(&by, build.schema()) {
+                return reject(format!("{} is not of the rows that it orders", order.expr));
+            }
+            orders.push(SortExpr::new(by, order.asc, order.nulls_first));
+        }
+        let mut orders = orders.into_iter();
+        let Some(order) = orders.next() else {
+            return reject("it is ordered by nothing");
+        };
         columns.through(&above_sort)?;
         columns.through(&self.above_limit)?;
-
         let conditions = conditions.into_iter();
         let conditions = conditions
             .map(|c| from_outer(renamed(c)?))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<_>>()?;
+        Ok(NearestQuery {
+            build,
+            conditions,
+            order,
+            then_by: orders.collect(),
+            columns: columns.values,
+        })
+    }
+
+    fn try_match(
+        &self,
+        probe: &DFSchema,
+        branches: &[Branch],
+        config: &dyn OptimizerConfig,
+    ) -> Match<CorrelatedAggregate> {
+        let is_empty = self.check_limit()?;
+        let NearestQuery {
+            build,
+            mut conditions,
+            mut order,
+            then_by,
+            columns,
+        } = self.query(probe, config)?;
+        let key = without_lossless_casts(&order.expr, build.schema())?;
+        let mut threshold = Threshold::take_from(&mut conditions, key, probe, build.schema())?;
+        if let Some(threshold) = &mut threshold {
+            threshold.guard(branches, probe)?;
+        }
         let mut condition = Condition::try_match_with_key(
             vec![],
             conditions,
@@ -112,12 +191,11 @@ impl<'a> NearestRow<'a> {
             probe,
             build.schema(),
         )?;
-        if !condition.excludes_null_keys(build.schema())? && !filters_nulls(&build, &condition.key)
-        {
-            return reject(format!(
-                "{} may be NULL, which takes part in ORDER BY; a bound or IS NOT NULL would exclude it",
-                condition.key
-            ));
+        if !then_by.is_empty() && !orders_as(&condition.key, &order.expr, build.schema())? {
+            return reject("it is ordered by several expressions and another one has a range");
+        }
+        if order_by_all(&mut condition, &order, &then_by, &build)? {
+            order.expr = condition.key.clone();
         }
         condition.guard(branches, probe)?;
         if is_empty {
@@ -131,14 +209,19 @@ impl<'a> NearestRow<'a> {
             input: AggregateInput::Subquery,
             aggregates: vec![],
         };
+        let mut row = FirstRow {
+            order: &order,
+            threshold: threshold.as_ref(),
+            decomposition: &mut decomposition,
+        };
         let mut values = vec![];
-        for value in columns.values {
-            values.push(of_row(value, &order, &mut decomposition)?);
+        for value in columns {
+            values.push(row.value(value)?);
         }
         let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build)?;
         let spec = RangeJoinSpec {
-            thresholds: vec![],
+            thresholds: threshold.map(|t| t.limit).into_iter().collect(),
             unmatched: Unmatched::Keep,
             on: condition.on,
             key: condition.key,
@@ -160,16 +243,63 @@ impl<'a> NearestRow<'a> {
 
     /// Whether the subquery returns no row; otherwise it returns one at most.
     fn check_limit(&self) -> Match<bool> {
-        match self.limit.get_skip_type()? {
-            SkipType::Literal(0) => {}
-            _ => return reject("it has OFFSET"),
-        }
-        match self.limit.get_fetch_type()? {
-            FetchType::Literal(Some(rows @ 0..=1)) => Ok(rows == 0),
-            FetchType::Literal(None) => reject("it has no limit, and may return several rows"),
-            _ => reject("its LIMIT is greater than 1"),
+        match self.rows()? {
+            (1.., _) => reject("it has OFFSET"),
+            (0, Some(rows @ 0..=1)) => Ok(rows == 0),
+            (0, None) => reject("it has no limit, and may return several rows"),
+            (0, Some(_)) => reject("its LIMIT is greater than 1"),
         }
     }
+}
+
+/// Makes the range key one of all expressions of ORDER BY, unless it is the only one and never NULL: a NULL is no range key, but takes part in ORDER BY.
+/// Returns whether it has changed. The first expression must be in the order of the range key.
+pub(crate) fn order_by_all(
+    condition: &mut Condition,
+    first: &SortExpr,
+    then_by: &[SortExpr],
+    build: &LogicalPlan,
+) -> Match<bool> {
+    let schema = build.schema();
+    let excludes_nulls =
+        condition.excludes_null_keys(schema)? || filters_nulls(build, &condition.key);
+    if then_by.is_empty() && excludes_nulls {
+        return Ok(false);
+    }
+    let mut values = vec![condition.key.clone()];
+    values.extend(then_by.iter().map(|order| order.expr.clone()));
+    for value in &values {
+        let data_type = value.get_type(schema)?;
+        if !OrderKeyUdf::supports(&data_type) {
+            return reject(format!("{value} is a {data_type}"));
+        }
+    }
+    // If the first one is descending, all is read from the end on.
+    let orders = std::iter::once(first).chain(then_by);
+    let orders = orders.map(|order| {
+        let descending = order.asc != first.asc;
+        (descending, order.nulls_first == first.asc)
+    });
+    let udf = ScalarUDF::from(OrderKeyUdf::new(orders.collect()));
+    let key = std::mem::replace(&mut condition.key, udf.call(values));
+    if !condition.bounds.is_empty() {
+        condition.add_build_filter(key.is_not_null());
+    }
+    for (comparison, bound) in &mut condition.bounds {
+        let is_after = matches!(comparison, Comparison::Above | Comparison::AtMost);
+        let after = is_after.then_some(1 + then_by.len());
+        let udf = ScalarUDF::from(OrderBoundUdf::new(after));
+        *bound = udf.call(vec![std::mem::take(bound)]);
+    }
+    Ok(true)
+}
+
+/// Whether rows that are sorted by `key` are sorted by `order`.
+pub(crate) fn orders_as(key: &Expr, order: &Expr, build: &DFSchema) -> Result<bool> {
+    Ok(
+        without_lossless_casts(key, build)? == without_lossless_casts(order, build)?
+            && widens(&order.get_type(build)?, &key.get_type(build)?),
+    )
 }
 
 /// The columns of a plan as expressions.
@@ -225,37 +355,58 @@ fn filters_nulls(build: &LogicalPlan, key: &Expr) -> bool {
     }
 }
 
-/// An expression over the columns of the build side, for the row that comes first: over the range join's columns, NULL if nothing matches.
-fn of_row(
-    value: Expr,
-    order: &SortExpr,
-    decomposition: &mut AggregateDecomposition,
-) -> Match<Expr> {
-    check_repeats(&value)?;
-    let is_column = matches!(&value, Expr::Column(c) if decomposition.build.has_column(c));
-    let mut rejected = None;
-    // Columns of the range join are not visited.
-    let of_row = value.transform_down(|e| {
-        let Expr::Column(column) = &e else {
-            return Ok(Transformed::no(e));
-        };
-        if !decomposition.build.has_column(column) {
-            return Ok(Transformed::no(e));
-        }
-        Ok(match decomposition.of_first_row(e.clone(), order) {
-            Ok(found) => Transformed::new(found, true, TreeNodeRecursion::Jump),
-            Err(reason) => {
-                rejected = Some(reason);
-                Transformed::no(e)
+/// The row that comes first, of those that cross the threshold if there is one.
+struct FirstRow<'a, 'b> {
+    order: &'a SortExpr,
+    threshold: Option<&'a Threshold>,
+    decomposition: &'a mut AggregateDecomposition<'b>,
+}
+
+impl FirstRow<'_, '_> {
+    /// An expression over the columns of the build side, for this row: over the range join's columns, NULL without such a row.
+    fn value(&mut self, value: Expr) -> Match<Expr> {
+        check_repeats(&value)?;
+        let build = self.decomposition.build;
+        let is_column = matches!(&value, Expr::Column(c) if build.has_column(c));
+        let mut rejected = None;
+        // Columns of the range join are not visited.
+        let of_row = value.transform_down(|e| {
+            let Expr::Column(column) = &e else {
+                return Ok(Transformed::no(e));
+            };
+            if !build.has_column(column) {
+                return Ok(Transformed::no(e));
             }
-        })
-    })?;
-    if let Some(reason) = rejected {
-        return Err(reason);
+            Ok(match self.column(e.clone()) {
+                Ok(found) => Transformed::new(found, true, TreeNodeRecursion::Jump),
+                Err(reason) => {
+                    rejected = Some(reason);
+                    Transformed::no(e)
+                }
+            })
+        })?;
+        if let Some(reason) = rejected {
+            return Err(reason);
+        }
+        if is_column {
+            return Ok(of_row.data);
+        }
+        Ok(when(self.matches()?, of_row.data).end()?)
     }
-    if is_column {
-        return Ok(of_row.data);
+
+    fn column(&mut self, column: Expr) -> Match<Expr> {
+        let (order, decomposition) = (self.order, &mut self.decomposition);
+        match self.threshold {
+            Some(threshold) => decomposition.of_crossing_row(column, order, threshold),
+            None => decomposition.of_first_row(column, order),
+        }
     }
-    let matches = decomposition.count_rows().gt(lit(0_i64));
-    Ok(when(matches, of_row.data).end()?)
+
+    /// Whether there is such a row.
+    fn matches(&mut self) -> Match<Expr> {
+        if self.threshold.is_some() {
+            return Ok(self.column(lit(1_i32))?.is_not_null());
+        }
+        Ok(self.decomposition.count_rows().gt(lit(0_i64)))
+    }
 }

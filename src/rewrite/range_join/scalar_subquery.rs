@@ -18,7 +18,7 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, Result, ScalarValue};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::BinaryExpr;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
@@ -27,12 +27,15 @@ use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
+use crate::logical_plan::range_join::Unmatched;
 use crate::rewrite::common::conditional::{Branch, expand_lazy, is_in_or_exists, map_conjuncts};
 use crate::rewrite::common::names::unused_name;
 use crate::rewrite::common::names::{restore_columns, save_name};
 use crate::rewrite::range_join::condition::{check_repeats, is_of};
 use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
-use crate::rewrite::range_join::nearest_row::match_subquery;
+use crate::rewrite::range_join::nearest_row::{NearestRow, match_subquery};
+use crate::rewrite::range_join::nearest_rows::CorrelatedRows;
+use crate::rewrite::range_join::rejection::{Match, reject};
 
 /// Rewrites a correlated subquery over a range to a column of a range join. Does nothing if `rmq.rewrite` is false.
 ///
@@ -85,6 +88,7 @@ fn with_joins(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<
     };
     let mut joins = Joins {
         probe: (*input).clone(),
+        names: input.schema().as_ref().clone(),
         config,
         found: vec![],
     };
@@ -100,7 +104,7 @@ fn with_joins(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<
         })?;
         Ok(Transformed::yes(name.restore(replaced.data)))
     })?;
-    let is_join = |step: &Step| matches!(step, Step::Join(_));
+    let is_join = |step: &Step| matches!(step, Step::Join(_) | Step::Nearest(_));
     if !joins.found.iter().any(is_join) {
         return Ok(None);
     }
@@ -146,6 +150,8 @@ fn needs_join(expr: &Expr) -> Result<bool> {
 /// The operators that replace the subqueries of one node.
 struct Joins<'a> {
     probe: LogicalPlan,
+    /// The columns of the probe side, and those that nearest rows add.
+    names: DFSchema,
     config: &'a dyn OptimizerConfig,
     /// From the lowest to the highest. Each may use the columns of those before it.
     found: Vec<Step>,
@@ -154,6 +160,7 @@ struct Joins<'a> {
 /// An operator below the node.
 enum Step {
     Join(Box<CorrelatedAggregate>),
+    Nearest(Box<CorrelatedRows>),
     /// A projection that adds a condition which cannot be repeated, as a column of this name.
     Condition(Expr, String),
 }
@@ -163,6 +170,7 @@ impl Step {
     fn above(self, input: LogicalPlan) -> Result<LogicalPlan> {
         match self {
             Self::Join(join) => join.above(input),
+            Self::Nearest(rows) => rows.above(input),
             Self::Condition(condition, name) => {
                 let columns = input.schema().columns().into_iter().map(Expr::Column);
                 let columns = columns.chain([condition.alias(name)]).collect();
@@ -311,9 +319,34 @@ impl Joins<'_> {
                 value
             }
             Err(reason) => {
-                log::debug!("the subquery {expr} stays as it is: {reason}");
-                expr
+                let is_limited = NearestRow::of(&subquery.subquery).is_some();
+                let rows = if is_limited {
+                    self.nearest_row(&subquery.subquery, branches)
+                } else {
+                    Err(reason)
+                };
+                rows.unwrap_or_else(|reason| {
+                    log::debug!("the subquery {expr} stays as it is: {reason}");
+                    expr
+                })
             }
         }
+    }
+
+    /// Replaces a subquery with ORDER BY and LIMIT that no aggregate of a range join answers.
+    fn nearest_row(&mut self, subquery: &LogicalPlan, branches: &[Branch]) -> Match<Expr> {
+        let unmatched = Unmatched::Keep;
+        let mut found =
+            CorrelatedRows::try_match(subquery, unmatched, &self.names, branches, self.config)?;
+        if !found.is_single() {
+            return reject("its LIMIT is greater than 1");
+        }
+        let value = std::mem::take(&mut found.values).into_iter().next();
+        let Some(value) = value else {
+            return reject("it has no column");
+        };
+        self.names = self.names.join(found.columns())?;
+        self.found.push(Step::Nearest(Box::new(found)));
+        Ok(value)
     }
 }

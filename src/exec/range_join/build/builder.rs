@@ -221,6 +221,9 @@ impl BuildSideBuilder {
         let why = if let Some(call) = self.columns.accumulated() {
             let call = &call.text;
             format!("The build side of a range join with {call} is not written to disk")
+        } else if self.columns.returns_in_order {
+            "The build side of a range join that returns the nearest rows is not written to disk"
+                .to_string()
         } else if self.columns.returns_rows {
             "The build side of a range join that returns rows is not written to disk; with rmq.row_joins = 'never', DataFusion plans such a join"
                 .to_string()

@@ -5,6 +5,7 @@ pub(crate) mod bounds;
 pub(crate) mod deferred_build;
 pub(crate) mod device_join;
 pub(crate) mod first_match;
+pub(crate) mod nearest;
 pub(crate) mod nested_loop;
 pub(crate) mod on_devices;
 pub(crate) mod partition;

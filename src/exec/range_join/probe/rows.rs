@@ -4,6 +4,7 @@
 //! 2. The pairs of the ranges are taken in slices of one output batch, by probe row, so that memory is bounded however many there are.
 //! 3. A further condition is evaluated on each slice, or an index lists the rows that meet its threshold, and only the rest of it is evaluated. What
 //!    is left is returned, with the probe rows that have matched nothing where these are kept.
+//!    Where only the nearest pairs of a row are returned, without a condition its range is clipped first, with one see `nearest`.
 //! 4. Where build rows must be returned by whether they have matched, pairs mark these. The partition that ends last returns them.
 
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use crate::common::dictionaries::has_few_keys;
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::probe::nearest::{NearestMatches, clip};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
@@ -152,9 +154,18 @@ impl RowStream {
         let ranges = self
             .partition
             .find_ranges(&batch, &self.build, last_found)?;
-        let qualifying = self.partition.qualifying_rows(&batch, &self.build, &ranges);
-        let qualifying = qualifying.await?;
-        self.current = Some(Candidates::new(batch, ranges, qualifying));
+        let Some(limit) = self.join.limit() else {
+            let qualifying = self.partition.qualifying_rows(&batch, &self.build, &ranges);
+            let qualifying = qualifying.await?;
+            self.current = Some(Candidates::new(batch, ranges, qualifying));
+            return Ok(());
+        };
+        let size = self.partition.batch_size;
+        self.current = Some(Candidates {
+            descending: limit.descending,
+            nearest: (self.join.residual()).map(|_| NearestMatches::new(&ranges, limit, size)),
+            ..Candidates::new(batch, clip(&ranges, limit), None)
+        });
         Ok(())
     }
 
@@ -176,6 +187,21 @@ impl RowStream {
             candidates.take_all(limit, join.keeps_probe_rows(), &mut self.pairs);
             return self.return_pairs(&candidates.batch);
         };
+        if let Some(nearest) = &mut candidates.nearest {
+            if self.pairs.len() < self.partition.batch_size {
+                nearest.step(residual, &candidates.batch, &self.build)?;
+                let keeps = join.keeps_probe_rows();
+                nearest.take_found(|row, position| match position {
+                    Some(position) => self.pairs.add(row, position),
+                    None if keeps => self.pairs.add(row, NO_ROW),
+                    None => {}
+                });
+            }
+            if self.pairs.len() < self.partition.batch_size && !candidates.is_done() {
+                return Ok(vec![]);
+            }
+            return self.return_pairs(&candidates.batch);
+        }
         let slice = candidates.take_slice(self.partition.batch_size, |position| {
             // A build row needs one match.
             let matched = self.build.matched.as_ref();
@@ -303,6 +329,10 @@ struct Candidates {
     taken: usize,
     /// Whether a pair of the current probe row has met the further condition.
     has_match: bool,
+    /// Whether positions are taken from the end of each range on.
+    descending: bool,
+    /// The search for pairs that meet the further condition, if only the nearest are returned.
+    nearest: Option<NearestMatches>,
 }
 
 /// Some candidates.
@@ -323,11 +353,16 @@ impl Candidates {
             row: 0,
             taken: 0,
             has_match: false,
+            descending: false,
+            nearest: None,
         }
     }
 
     fn is_done(&self) -> bool {
-        self.row >= self.ranges.len()
+        match &self.nearest {
+            Some(nearest) => nearest.is_done(),
+            None => self.row >= self.ranges.len(),
+        }
     }
 
     /// The number of the current probe row, and the positions of it that are not taken, at most `limit`. If these are all, the next row becomes the
@@ -336,10 +371,16 @@ impl Candidates {
         let row = self.row;
         let range = (self.ranges.left()[row], self.ranges.right()[row]);
         let range = range_of(range).unwrap_or(0..0);
-        let start = range.start + self.taken;
-        let end = range.end.min(start + limit);
-        self.taken += end - start;
-        let is_last = end == range.end;
+        let rest = range.len() - self.taken;
+        let rows = rest.min(limit);
+        let start = if self.descending {
+            range.start + rest - rows
+        } else {
+            range.start + self.taken
+        };
+        let end = start + rows;
+        self.taken += rows;
+        let is_last = rows == rest;
         if is_last {
             self.row += 1;
             self.taken = 0;
@@ -357,7 +398,11 @@ impl Candidates {
                 pairs.add(row, NO_ROW);
             }
             pairs.rows.resize(pairs.rows.len() + positions.len(), row);
-            pairs.positions.extend(positions);
+            if self.descending {
+                pairs.positions.extend(positions.rev());
+            } else {
+                pairs.positions.extend(positions);
+            }
         }
     }
 

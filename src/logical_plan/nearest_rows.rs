@@ -1,0 +1,241 @@
+//! The logical node that returns, for each row, the rows of another relation that are nearest an end of a range.
+//!
+//! ```text
+//!   SELECT q.id, x.price FROM q CROSS JOIN LATERAL (SELECT p.price FROM p WHERE p.sym = q.sym AND p.ts <= q.ts ORDER BY p.ts DESC LIMIT 5) AS x
+//!
+//!   Projection: q.id, p.price AS x.price
+//!     NearestRows: type=Inner, on=[sym], range=p.ts in (-inf, q.ts], order=desc, limit=5     the columns of q, then those of p
+//!       q                                                                                    probe side
+//!       p                                                                                    build side
+//! ```
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::fmt::{self, Display};
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
+use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+
+use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
+
+/// For each row of the probe side, the rows of the build side that match, in the order of the range key, as many as a limit allows.
+///
+/// The output is the columns of the probe side, then those of the build side. Probe rows keep their order. One without a row of the build side is
+/// dropped, or kept with NULLs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NearestRows {
+    probe: LogicalPlan,
+    build: LogicalPlan,
+    condition: NearestCondition,
+    /// A volatile condition on output rows, without columns, which DataFusion has pushed to the inputs.
+    output_filter: Option<Expr>,
+    schema: DFSchemaRef,
+}
+
+/// Which rows match a probe row, and which of them are returned.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+pub struct NearestCondition {
+    /// The keys and bounds, without aggregates.
+    pub spec: RangeJoinSpec<Expr>,
+    /// A further condition on pairs of rows. NULL is false.
+    pub residual: Option<Expr>,
+    /// Which of the rows that meet all conditions are returned.
+    pub limit: RowLimit,
+}
+
+/// Which of the matching rows of a probe row are returned, counted from an end of its range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
+pub struct RowLimit {
+    /// Whether rows are counted and returned from the greatest range key down, of equal keys the last in input order first. Else from the least up, of
+    /// equal keys the first in input order first.
+    pub descending: bool,
+    /// The number of rows that are left out first.
+    pub skip: usize,
+    /// The most rows that are returned; `None` for all.
+    pub fetch: Option<usize>,
+}
+
+impl NearestRows {
+    /// Joins `probe` and `build`. No check is made that types fit; the operator makes it.
+    ///
+    /// # Errors
+    /// A schema error if both sides have a column of the same name; an internal error for a condition with aggregates.
+    pub fn try_new(
+        probe: LogicalPlan,
+        build: LogicalPlan,
+        condition: NearestCondition,
+    ) -> Result<Self> {
+        let spec = &condition.spec;
+        if !spec.aggregates.is_empty() || spec.unmatched == Unmatched::Only {
+            return internal_err!("a join of nearest rows returns rows, and no aggregates");
+        }
+        let ours = probe.schema().iter();
+        let ours = ours.map(|(qualifier, field)| (qualifier.cloned(), Arc::clone(field)));
+        let theirs = build.schema().iter().map(|(qualifier, field)| {
+            let nullable = field.is_nullable() || spec.unmatched == Unmatched::Keep;
+            let field = field.as_ref().clone().with_nullable(nullable);
+            (qualifier.cloned(), Arc::new(field))
+        });
+        let metadata = spec.metadata.clone().into_iter().collect();
+        let schema = DFSchema::new_with_metadata(ours.chain(theirs).collect(), metadata)?;
+        Ok(Self {
+            probe,
+            build,
+            condition,
+            output_filter: None,
+            schema: Arc::new(schema),
+        })
+    }
+
+    /// The side whose rows are searched for.
+    #[must_use]
+    pub fn probe(&self) -> &LogicalPlan {
+        &self.probe
+    }
+
+    /// The side whose rows are found.
+    #[must_use]
+    pub fn build(&self) -> &LogicalPlan {
+        &self.build
+    }
+
+    /// Which rows match, and which of them are returned.
+    #[must_use]
+    pub fn condition(&self) -> &NearestCondition {
+        &self.condition
+    }
+
+    /// A volatile condition on output rows, without columns.
+    #[must_use]
+    pub fn output_filter(&self) -> Option<&Expr> {
+        self.output_filter.as_ref()
+    }
+
+    /// Takes a volatile filter without columns, such as `random() < 0.5`, off an input. DataFusion pushes it to all inputs, but it is about each output
+    /// row.
+    fn unfiltered(before: &LogicalPlan, now: LogicalPlan) -> (LogicalPlan, Option<Expr>) {
+        match now {
+            LogicalPlan::Filter(filter)
+                if filter.predicate.is_volatile()
+                    && filter.predicate.column_refs().is_empty()
+                    && *filter.input == *before =>
+            {
+                (Arc::unwrap_or_clone(filter.input), Some(filter.predicate))
+            }
+            other => (other, None),
+        }
+    }
+}
+
+/// `type=Inner, on=[sym], range=p.ts in (-inf, q.ts], filter=p.v > q.v, order=desc, limit=5`.
+impl Display for NearestCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.spec.fmt_condition(f)?;
+        if let Some(residual) = &self.residual {
+            write!(f, ", filter={residual}")?;
+        }
+        let RowLimit {
+            descending,
+            skip,
+            fetch,
+        } = self.limit;
+        write!(f, ", order={}", if descending { "desc" } else { "asc" })?;
+        if skip > 0 {
+            write!(f, ", offset={skip}")?;
+        }
+        match fetch {
+            Some(rows) => write!(f, ", limit={rows}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl UserDefinedLogicalNodeCore for NearestRows {
+    fn name(&self) -> &'static str {
+        "NearestRows"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.probe, &self.build]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        &self.schema
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        let NearestCondition { spec, residual, .. } = &self.condition;
+        spec.expressions().chain(residual).cloned().collect()
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NearestRows: {}", self.condition)
+    }
+
+    fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
+        let [probe, build] = <[LogicalPlan; 2]>::try_from(inputs)
+            .or_else(|inputs| internal_err!("NearestRows has two inputs, not {}", inputs.len()))?;
+        let (probe, pushed) = Self::unfiltered(&self.probe, probe);
+        let (build, _) = Self::unfiltered(&self.build, build);
+        // Rules alias an expression that they change to its old name. Names have no meaning here.
+        let mut exprs: Vec<Expr> = exprs.into_iter().map(Expr::unalias).collect();
+        let mut condition = self.condition.clone();
+        if condition.residual.is_some() {
+            condition.residual = exprs.pop();
+        }
+        condition.spec = condition.spec.with_expressions(exprs)?;
+        let filters = [self.output_filter.clone(), pushed].into_iter().flatten();
+        Ok(Self {
+            output_filter: filters.reduce(Expr::and),
+            ..Self::try_new(probe, build, condition)?
+        })
+    }
+
+    fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
+        let probe_columns = self.probe.schema().fields().len();
+        let (mut probe, mut build) = (BTreeSet::new(), BTreeSet::new());
+        for column in output_columns {
+            match column.checked_sub(probe_columns) {
+                None => probe.insert(*column),
+                Some(column) => build.insert(column),
+            };
+        }
+        let expressions = self.expressions();
+        for column in expressions.iter().flat_map(Expr::column_refs) {
+            match self.probe.schema().maybe_index_of_column(column) {
+                Some(index) => probe.insert(index),
+                None => build.insert(self.build.schema().maybe_index_of_column(column)?),
+            };
+        }
+        Some(vec![
+            probe.into_iter().collect(),
+            build.into_iter().collect(),
+        ])
+    }
+}
+
+impl Hash for NearestRows {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.probe, &self.build).hash(state);
+        (&self.condition, &self.output_filter).hash(state);
+    }
+}
+
+impl PartialOrd for NearestRows {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        let parts = (
+            &self.probe,
+            &self.build,
+            &self.condition,
+            &self.output_filter,
+        );
+        parts.partial_cmp(&(
+            &other.probe,
+            &other.build,
+            &other.condition,
+            &other.output_filter,
+        ))
+    }
+}

@@ -1,0 +1,356 @@
+//! ASOF JOIN: each row of the left side with the nearest row of the right side, or NULLs.
+//!
+//! ```text
+//!   FROM q ASOF JOIN p MATCH_CONDITION (q.ts >= p.ts) ON p.sym = q.sym
+//!
+//!   1. FROM (q ASOF JOIN p MATCH_CONDITION (q.ts >= p.ts) ON p.sym = q.sym)
+//!   2. FROM q LEFT JOIN LATERAL (p WHERE q.ts >= p.ts AND p.sym = q.sym ORDER BY p.ts DESC LIMIT 1)
+//! ```
+//!
+//! DataFusion's parser knows ASOF JOIN, its planner does not, and a planner of relations sees a join only if it is in parentheses. So
+//! [`nest_asof_joins`] puts each ASOF JOIN of a statement in parentheses, and [`AsofJoinPlanner`] plans what is in them. Step 2 is a plan, not SQL: the
+//! columns of both sides keep their names. `rewrite::range_join::lateral` makes a range join of it.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, DFSchema, JoinType, Result, Spans, internal_err, plan_err};
+use datafusion::logical_expr::expr::BinaryExpr;
+use datafusion::logical_expr::expr_rewriter::normalize_col_with_schemas_and_ambiguity_check;
+use datafusion::logical_expr::planner::{
+    PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning,
+};
+use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::{
+    Expr, ExprSchemable, Filter, Limit, LogicalPlan, LogicalPlanBuilder, Operator, Projection,
+    Sort, SortExpr, Subquery, lit,
+};
+use datafusion::sql::parser::{CopyToSource, Statement};
+use datafusion::sql::sqlparser::ast::{
+    Expr as SqlExpr, Join as SqlJoin, JoinConstraint, JoinOperator, Select, TableAlias,
+    TableFactor, TableWithJoins, VisitMut, VisitorMut,
+};
+
+use crate::common::options::RmqOptions;
+use crate::common::ordered_type::is_ordered;
+use crate::rewrite::range_join::condition::{check_repeats, is_of};
+
+/// Puts each `ASOF JOIN` of a parsed statement in parentheses, in subqueries too, so that a session with this extension can plan it. Returns whether
+/// there are any.
+///
+/// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or anywhere in a subquery in FROM: DataFusion 55
+/// shows no other joins to extensions.
+///
+/// ```
+/// # use datafusion::prelude::*;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> datafusion::error::Result<()> {
+/// use datafusion::config::Dialect;
+///
+/// let ctx = SessionContext::new();
+/// datafusion_rmq::register(&ctx);
+/// ctx.sql("CREATE TABLE trades AS VALUES ('A', 4), ('B', 1)").await?.collect().await?;
+/// ctx.sql("CREATE TABLE quotes AS VALUES ('A', 1, 10.0), ('A', 3, 10.5), ('A', 5, 11.0)").await?.collect().await?;
+///
+/// let sql = "SELECT t.column2, q.column3 FROM trades t
+///            ASOF JOIN quotes q MATCH_CONDITION (t.column2 >= q.column2) ON q.column1 = t.column1";
+/// let state = ctx.state();
+/// let mut statement = state.sql_to_statement(sql, &Dialect::Generic)?;
+/// datafusion_rmq::nest_asof_joins(&mut statement);
+/// let plan = state.statement_to_plan(statement).await?;
+/// let rows = ctx.execute_logical_plan(plan).await?.sort(vec![col("column2").sort(true, false)])?;
+///
+/// let rows = rows.collect().await?;
+/// # let rows = datafusion::arrow::util::pretty::pretty_format_batches(&rows)?.to_string();
+/// # assert_eq!(rows.lines().filter(|line| line.contains("| 4       | 10.5")).count(), 1, "{rows}");
+/// # assert_eq!(rows.lines().filter(|line| line.contains("| 1       |      ")).count(), 1, "{rows}");
+/// # Ok(()) }
+/// ```
+pub fn nest_asof_joins(statement: &mut Statement) -> bool {
+    match statement {
+        Statement::Statement(statement) => nest_in(statement.as_mut()),
+        Statement::Explain(explain) => nest_asof_joins(&mut explain.statement),
+        Statement::CopyTo(copy) => match &mut copy.source {
+            CopyToSource::Query(query) => nest_in(query.as_mut()),
+            CopyToSource::Relation(_) => false,
+        },
+        Statement::CreateExternalTable(_) | Statement::Reset(_) => false,
+    }
+}
+
+/// Puts each ASOF JOIN in parentheses. Returns whether there are any.
+fn nest_in(sql: &mut impl VisitMut) -> bool {
+    let mut nesting = Nesting { found: false };
+    let ControlFlow::Continue(()) = sql.visit(&mut nesting);
+    nesting.found
+}
+
+struct Nesting {
+    found: bool,
+}
+
+impl VisitorMut for Nesting {
+    type Break = std::convert::Infallible;
+
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<Self::Break> {
+        for from in &mut select.from {
+            self.found |= nest(from);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Puts each ASOF JOIN of a chain of joins in parentheses, with what is left of it. Returns whether there are any.
+fn nest(from: &mut TableWithJoins) -> bool {
+    if !from.joins.iter().any(is_asof) {
+        return false;
+    }
+    let mut joins = vec![];
+    for join in std::mem::take(&mut from.joins) {
+        let ends = is_asof(&join);
+        joins.push(join);
+        if ends {
+            // The relation is replaced at once; an empty one takes its place meanwhile.
+            let empty = TableFactor::UNNEST {
+                alias: None,
+                array_exprs: vec![],
+                with_offset: false,
+                with_offset_alias: None,
+                with_ordinality: false,
+            };
+            let relation = std::mem::replace(&mut from.relation, empty);
+            let joins = std::mem::take(&mut joins);
+            from.relation = TableFactor::NestedJoin {
+                table_with_joins: Box::new(TableWithJoins { relation, joins }),
+                alias: None,
+            };
+        }
+    }
+    from.joins = joins;
+    true
+}
+
+fn is_asof(join: &SqlJoin) -> bool {
+    matches!(join.join_operator, JoinOperator::AsOf { .. })
+}
+
+/// Plans ASOF joins in parentheses, and in subqueries in FROM.
+#[derive(Debug)]
+pub(crate) struct AsofJoinPlanner;
+
+impl RelationPlanner for AsofJoinPlanner {
+    fn plan_relation(
+        &self,
+        relation: TableFactor,
+        context: &mut dyn RelationPlannerContext,
+    ) -> Result<RelationPlanning> {
+        match relation {
+            TableFactor::Derived {
+                lateral,
+                mut subquery,
+                alias,
+                sample,
+            } => {
+                nest_in(subquery.as_mut());
+                Ok(RelationPlanning::Original(Box::new(TableFactor::Derived {
+                    lateral,
+                    subquery,
+                    alias,
+                    sample,
+                })))
+            }
+            TableFactor::NestedJoin {
+                mut table_with_joins,
+                alias,
+            } => {
+                let Some(last) = table_with_joins.joins.pop() else {
+                    return Ok(original(table_with_joins, alias));
+                };
+                let JoinOperator::AsOf {
+                    match_condition,
+                    constraint,
+                } = last.join_operator
+                else {
+                    table_with_joins.joins.push(last);
+                    nest(&mut table_with_joins);
+                    return Ok(original(table_with_joins, alias));
+                };
+                let left = if table_with_joins.joins.is_empty() {
+                    table_with_joins.relation
+                } else {
+                    TableFactor::NestedJoin {
+                        table_with_joins,
+                        alias: None,
+                    }
+                };
+                let join = AsofJoin {
+                    left: context.plan(left)?,
+                    right: context.plan(last.relation)?,
+                };
+                let plan = join.plan(match_condition, constraint, context)?;
+                let planned = PlannedRelation::new(plan, alias);
+                Ok(RelationPlanning::Planned(Box::new(planned)))
+            }
+            other => Ok(RelationPlanning::Original(Box::new(other))),
+        }
+    }
+}
+
+fn original(table_with_joins: Box<TableWithJoins>, alias: Option<TableAlias>) -> RelationPlanning {
+    RelationPlanning::Original(Box::new(TableFactor::NestedJoin {
+        table_with_joins,
+        alias,
+    }))
+}
+
+/// The sides of an ASOF JOIN.
+struct AsofJoin {
+    left: LogicalPlan,
+    right: LogicalPlan,
+}
+
+impl AsofJoin {
+    /// The left join with the nearest row of the right side, a subquery for each row of the left side.
+    fn plan(
+        self,
+        match_condition: SqlExpr,
+        constraint: JoinConstraint,
+        context: &mut dyn RelationPlannerContext,
+    ) -> Result<LogicalPlan> {
+        let options = context.context_provider().options();
+        if !RmqOptions::of(options).rewrite {
+            return plan_err!("ASOF JOIN needs rmq.rewrite = true");
+        }
+        let both = self.left.schema().join(self.right.schema())?;
+        let text = match_condition.to_string();
+        let mut over_both = |condition| {
+            let condition = context.sql_to_expr(condition, &both)?;
+            // A name without a table must be that of one column.
+            let schemas: [&[&DFSchema]; 1] = [&[&both]];
+            let condition =
+                normalize_col_with_schemas_and_ambiguity_check(condition, &schemas, &[])?;
+            match check_repeats(&condition) {
+                Ok(()) => Ok(condition),
+                Err(reason) => plan_err!("a condition of an ASOF JOIN is not supported: {reason}"),
+            }
+        };
+        let match_condition = over_both(match_condition)?;
+        let order = self.nearest_first(&match_condition, &text)?;
+        let mut conditions = vec![match_condition];
+
+        let mut columns = self.right.schema().columns();
+        match constraint {
+            JoinConstraint::Using(names) => {
+                for name in names {
+                    let [part] = name.0.as_slice() else {
+                        return plan_err!("ASOF JOIN … USING ({name}) must name a column alone");
+                    };
+                    let Some(ident) = part.as_ident() else {
+                        return plan_err!("ASOF JOIN … USING ({name}) must name a column");
+                    };
+                    let name = context.normalize_ident(ident.clone());
+                    let [left, right] = [&self.left, &self.right].map(|side| {
+                        let column = side.schema().qualified_field_with_unqualified_name(&name);
+                        column.map(Column::from)
+                    });
+                    let (left, right) = (left?, right?);
+                    // The output has the column once, that of the left side.
+                    columns.retain(|column| *column != right);
+                    conditions.push(Expr::Column(left).eq(Expr::Column(right)));
+                }
+            }
+            JoinConstraint::On(condition) => {
+                conditions.push(over_both(condition)?);
+            }
+            JoinConstraint::None => {}
+            JoinConstraint::Natural => return plan_err!("an ASOF JOIN cannot be NATURAL"),
+        }
+        let right = self.nearest(conditions, order, columns)?;
+        LogicalPlanBuilder::from(self.left)
+            .join_on(right, JoinType::Left, [lit(true)])?
+            .build()
+    }
+
+    /// The order of the right side in which the nearest row comes first.
+    fn nearest_first(&self, condition: &Expr, text: &str) -> Result<SortExpr> {
+        let (left, right) = (self.left.schema(), self.right.schema());
+        if let Expr::BinaryExpr(BinaryExpr {
+            left: first,
+            op,
+            right: second,
+        }) = condition
+        {
+            let sides = match (is_of(first, left), is_of(second, right)) {
+                (true, true) => Some((second, Some(*op))),
+                _ if is_of(first, right) && is_of(second, left) => Some((first, op.swap())),
+                _ => None,
+            };
+            let ascending = match sides {
+                Some((_, Some(Operator::Gt | Operator::GtEq))) => Some(false),
+                Some((_, Some(Operator::Lt | Operator::LtEq))) => Some(true),
+                _ => None,
+            };
+            if let (Some((key, _)), Some(ascending)) = (sides, ascending) {
+                let data_type = key.get_type(right)?;
+                if !is_ordered(&data_type) {
+                    return plan_err!(
+                        "MATCH_CONDITION ({text}) of an ASOF JOIN compares a {data_type}, which has no order"
+                    );
+                }
+                return Ok(key.as_ref().clone().sort(ascending, !ascending));
+            }
+        }
+        plan_err!(
+            "MATCH_CONDITION ({text}) of an ASOF JOIN must be one comparison of the left side with the right side by >=, >, <= or <, such as q.ts >= p.ts"
+        )
+    }
+
+    /// These columns of the nearest row of the right side that meets the conditions, a subquery for each row of the left side.
+    fn nearest(
+        &self,
+        conditions: Vec<Expr>,
+        order: SortExpr,
+        columns: Vec<Column>,
+    ) -> Result<LogicalPlan> {
+        let outer = conditions.into_iter().map(|e| self.with_outer_columns(e));
+        let outer = outer.collect::<Result<Vec<_>>>()?;
+        let Some(predicate) = conjunction(outer) else {
+            return internal_err!("an ASOF JOIN has a condition");
+        };
+        let rows = Filter::try_new(predicate, Arc::new(self.right.clone()))?;
+        let sorted = Sort {
+            expr: vec![order],
+            input: Arc::new(LogicalPlan::Filter(rows)),
+            fetch: None,
+        };
+        let nearest = LogicalPlan::Limit(Limit {
+            skip: None,
+            fetch: Some(Box::new(lit(1_i64))),
+            input: Arc::new(LogicalPlan::Sort(sorted)),
+        });
+        let columns = columns.into_iter().map(Expr::Column).collect();
+        let nearest = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(nearest))?);
+        Ok(LogicalPlan::Subquery(Subquery {
+            outer_ref_columns: nearest.all_out_ref_exprs(),
+            subquery: Arc::new(nearest),
+            spans: Spans::new(),
+        }))
+    }
+
+    /// Replaces columns of the left side by references to columns of an outer query.
+    fn with_outer_columns(&self, expr: Expr) -> Result<Expr> {
+        let left = self.left.schema();
+        let replaced = expr.transform_up(|e| {
+            Ok(match e {
+                Expr::Column(column) if left.has_column(&column) => {
+                    let index = left.index_of_column(&column)?;
+                    let field = Arc::clone(left.field(index));
+                    Transformed::yes(Expr::OuterReferenceColumn(field, column))
+                }
+                e => Transformed::no(e),
+            })
+        });
+        Ok(replaced?.data)
+    }
+}

@@ -1,0 +1,97 @@
+//! From `NearestRows` to its operator, a range join that returns rows.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use datafusion::catalog::Session;
+use datafusion::common::{Column, DFSchema, JoinSide, JoinType, Result, plan_datafusion_err};
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
+use datafusion::physical_planner::PhysicalPlanner;
+
+use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::row_join::RowJoin;
+use crate::logical_plan::nearest_rows::NearestRows;
+use crate::logical_plan::range_join::Unmatched;
+
+/// Plans a join of nearest rows over its planned sides, the probe side and the build side.
+pub(crate) fn plan_nearest_rows(
+    node: &NearestRows,
+    (probe, build): (Arc<dyn ExecutionPlan>, Arc<dyn ExecutionPlan>),
+    planner: &dyn PhysicalPlanner,
+    session: &dyn Session,
+    planning_ctx: &PhysicalPlanningContext,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let physical = |expr: &Expr, schema: &DFSchema| {
+        planner.create_physical_expr(expr, schema, session, planning_ctx)
+    };
+    let condition = node.condition();
+    let spec = condition.spec.try_map(
+        |expr| physical(expr, node.probe().schema()),
+        |expr| physical(expr, node.build().schema()),
+    )?;
+    let residual = match &condition.residual {
+        Some(residual) => {
+            let (schema, columns) = columns_of(residual, node.probe(), node.build())?;
+            let expr = physical(residual, &schema)?;
+            let schema = Arc::new(schema.as_arrow().clone());
+            Some(JoinFilter::new(expr, columns, schema))
+        }
+        None => None,
+    };
+    let all = |side, plan: &Arc<dyn ExecutionPlan>| {
+        (0..plan.schema().fields().len()).map(move |index| ColumnIndex { index, side })
+    };
+    let columns = all(JoinSide::Left, &probe).chain(all(JoinSide::Right, &build));
+    let columns: Vec<ColumnIndex> = columns.collect();
+    let join_type = match condition.spec.unmatched {
+        Unmatched::Keep => JoinType::Left,
+        Unmatched::Drop | Unmatched::Only => JoinType::Inner,
+    };
+    let schema = Arc::new(node.schema().as_arrow().clone());
+    let row_join = RowJoin::try_new(join_type, residual.as_ref(), None, &columns, schema)?;
+    let row_join = row_join.with_limit(condition.limit);
+    let label = format!("{condition}, returns=rows");
+    let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label)?;
+    let joined: Arc<dyn ExecutionPlan> = Arc::new(joined);
+    Ok(match node.output_filter() {
+        Some(filter) => {
+            let filter = physical(filter, node.schema())?;
+            Arc::new(FilterExec::try_new(filter, joined)?)
+        }
+        None => joined,
+    })
+}
+
+/// The columns of a condition on pairs: their schema, and where they come from.
+fn columns_of(
+    condition: &Expr,
+    probe: &LogicalPlan,
+    build: &LogicalPlan,
+) -> Result<(DFSchema, Vec<ColumnIndex>)> {
+    let mut columns: Vec<&Column> = condition.column_refs().into_iter().collect();
+    columns.sort();
+    let (mut fields, mut indices) = (vec![], vec![]);
+    for column in columns {
+        let sides = [(JoinSide::Left, probe), (JoinSide::Right, build)];
+        let mut found = sides.into_iter().filter_map(|(side, plan)| {
+            let index = plan.schema().maybe_index_of_column(column)?;
+            Some((
+                plan.schema().qualified_field(index),
+                ColumnIndex { index, side },
+            ))
+        });
+        let Some(((qualifier, field), index)) = found.next() else {
+            return Err(plan_datafusion_err!(
+                "the condition {condition} of a range join has the column {column} of no side"
+            ));
+        };
+        fields.push((qualifier.cloned(), Arc::clone(field)));
+        indices.push(index);
+    }
+    let schema = DFSchema::new_with_metadata(fields, HashMap::new())?;
+    Ok((schema, indices))
+}
