@@ -3,12 +3,16 @@
 //! key, bounds), `aggregate_decomposition`, `correlated_aggregate`, `nearest_row` and `side_sizes`. A plan that does not match gets a `Rejection`,
 //! which is logged, and stays as it is.
 
+pub(crate) mod accumulated_aggregate;
+pub(crate) mod aggregate_argument;
 pub(crate) mod aggregate_decomposition;
+pub(crate) mod average;
 pub(crate) mod condition;
 pub(crate) mod correlated_aggregate;
 pub(crate) mod exists;
 pub(crate) mod grouped_join;
 pub(crate) mod lateral;
+pub(crate) mod merge_states;
 pub(crate) mod nearest_row;
 pub(crate) mod rejection;
 pub(crate) mod scalar_subquery;

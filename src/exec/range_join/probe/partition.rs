@@ -55,16 +55,24 @@ impl ProbePartition {
         let (batch, ranges) = self.select_rows(batch, ranges)?;
         build.build_justified_indexes(&ranges).await?;
         let batches = std::slice::from_ref(&batch);
-        let (aggregates, _) = if build.reads_rows() {
-            let thresholds = self.thresholds(batches, &ranges)?;
-            let _timer = self.metrics.query_time.timer();
-            let build = Arc::clone(build);
-            blocking(move |waiting| build.aggregate(&ranges, &thresholds, &|| waiting.check()))
-                .await?
-        } else {
-            self.aggregate(batches, &ranges, build)?
-        };
+        let (aggregates, _) = self.aggregate_unblocked(batches, &ranges, build).await?;
         self.append_columns(&batch, &aggregates)
+    }
+
+    /// As [`Self::aggregate`], on a blocking thread if the rows of the ranges are read.
+    pub(crate) async fn aggregate_unblocked(
+        &self,
+        batches: &[RecordBatch],
+        ranges: &Ranges,
+        build: &Arc<BuildSide>,
+    ) -> Result<(Vec<ArrayRef>, bool)> {
+        if !build.reads_rows() {
+            return self.aggregate(batches, ranges, build);
+        }
+        let thresholds = self.thresholds(batches, ranges)?;
+        let _timer = self.metrics.query_time.timer();
+        let (build, ranges) = (Arc::clone(build), ranges.clone());
+        blocking(move |waiting| build.aggregate(&ranges, &thresholds, &|| waiting.check())).await
     }
 
     /// Joins a batch on the calling thread, which may block.

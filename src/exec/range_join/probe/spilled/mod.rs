@@ -2,6 +2,7 @@
 //! the partial aggregates of the runs.
 
 pub(crate) mod merge;
+pub(crate) mod merge_states;
 pub(crate) mod probe_buffer;
 pub(crate) mod request;
 pub(crate) mod run_loader;

@@ -52,7 +52,7 @@ impl ProbeRequest {
     pub(crate) async fn probe(
         &mut self,
         selections: &[RowSelection],
-        side: &BuildSide,
+        side: &Arc<BuildSide>,
         first_row: RowPosition,
     ) -> Result<()> {
         for (request, selection) in self.batches.iter_mut().zip(selections) {
@@ -65,9 +65,11 @@ impl ProbeRequest {
             let ranges = self.partition.find_ranges(&batch, side, last_found)?;
             let ranges = self.partition.refine(&batch, side, ranges).await?;
             side.build_justified_indexes(&ranges).await?;
-            let (aggregates, _) =
-                self.partition
-                    .aggregate(std::slice::from_ref(&batch), &ranges, side)?;
+            let batches = std::slice::from_ref(&batch);
+            let partition = &self.partition;
+            let (aggregates, _) = partition
+                .aggregate_unblocked(batches, &ranges, side)
+                .await?;
             let plan = &self.merge_plan;
             let merged = &mut request.aggregates;
             merged.merge(plan, first_row, rows, &ranges, aggregates)?;

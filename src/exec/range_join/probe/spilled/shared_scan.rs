@@ -69,7 +69,7 @@ impl Visitor {
     async fn probe(
         &mut self,
         selections: &[RowSelection],
-        part: &BuildSide,
+        part: &Arc<BuildSide>,
         first_row: RowPosition,
     ) -> Option<Result<()>> {
         let probed = pin!(self.request.probe(selections, part, first_row));
