@@ -5,6 +5,7 @@ mod devices;
 mod dictionaries;
 mod fake;
 mod lazy_index;
+mod memberships;
 mod nested_loop;
 mod plans;
 mod prevailing;

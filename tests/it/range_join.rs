@@ -32,6 +32,9 @@ const FAILED: [u64; 0] = [];
 /// Queries over the same pair of tables.
 const QUERIES: usize = 16;
 
+/// Numbers of partitions and of threads.
+pub const PARALLELISM: [usize; 4] = [1, 2, 3, 16];
+
 /// Two sessions over the same two tables: one with the extension, one without.
 pub struct Tables {
     pub with: SessionContext,
@@ -171,10 +174,12 @@ impl Tables {
             ("n", Arc::new(Int64Array::from(small(random, probe_rows)))),
         ];
         let config = SessionConfig::new()
-            .with_target_partitions(1 + random.below(3))
+            .with_target_partitions(PARALLELISM[random.below(4)])
             .with_batch_size(batch_size);
         let with = SessionContext::new_with_config(config.clone());
         datafusion_rmq::register(&with);
+        let threads = PARALLELISM[random.below(4)].to_string();
+        set(&with, "rmq.build_threads", &threads);
         let without = SessionContext::new_with_config(config);
         let spread = random.below(2) == 0;
         for ctx in [&with, &without] {
@@ -465,7 +470,10 @@ impl Tables {
     pub fn grouped_join(&self, random: &mut Random) -> String {
         let condition = self.condition(random, false);
         let aggregates: Vec<_> = (0..=random.below(3))
-            .map(|_| Self::aggregate(random))
+            .map(|_| match random.below(4) {
+                0 => Self::accumulated(random).to_string(),
+                _ => Self::aggregate(random),
+            })
             .collect();
         let named = aggregates.iter().enumerate();
         let named: Vec<_> = named.map(|(i, a)| format!("{a} AS a{i}")).collect();

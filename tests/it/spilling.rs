@@ -44,12 +44,18 @@ const QUERIES: usize = 12;
 pub struct ForRangeJoins {
     limit: usize,
     used: AtomicUsize,
+    peak: AtomicUsize,
 }
 
 impl ForRangeJoins {
     pub fn new(limit: usize) -> Arc<Self> {
-        let used = AtomicUsize::new(0);
-        Arc::new(Self { limit, used })
+        let (used, peak) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Arc::new(Self { limit, used, peak })
+    }
+
+    /// The most bytes that were registered.
+    pub fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
     }
 
     fn is_range_join(reservation: &MemoryReservation) -> bool {
@@ -70,7 +76,8 @@ impl MemoryPool for ForRangeJoins {
 
     fn grow(&self, reservation: &MemoryReservation, additional: usize) {
         if Self::is_range_join(reservation) {
-            self.used.fetch_add(additional, Ordering::Relaxed);
+            let used = self.used.fetch_add(additional, Ordering::Relaxed);
+            self.peak.fetch_max(used + additional, Ordering::Relaxed);
         }
     }
 

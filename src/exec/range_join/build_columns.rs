@@ -83,10 +83,9 @@ impl BuildColumns {
         calls.find(|call| !call.returns_state).map(AsRef::as_ref)
     }
 
-    /// Whether the build side may be spilled. Not if the prevailing row of a window may be in another spill run than the window, if accumulators read
-    /// all rows of a range, or if rows of all runs are returned in the order of the probe side.
+    /// Whether the build side may be spilled. Not if accumulators read all rows of a range in their order.
     pub(crate) fn may_spill(&self) -> bool {
-        !self.prevailing && !self.returns_rows && self.accumulated().is_none()
+        self.accumulated().is_none()
     }
 
     /// The same columns with other aggregates. `calls` has the function of each that an accumulator computes.

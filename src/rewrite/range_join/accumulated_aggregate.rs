@@ -9,13 +9,14 @@ use datafusion::execution::context::ExecutionProps;
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{AggregateUDF, ColumnarValue, Expr, ExprSchemable};
+use datafusion::logical_expr::{AggregateUDF, ColumnarValue, Expr, ExprSchemable, when};
 use datafusion::physical_expr::create_physical_expr;
 
 use crate::common::dictionaries::has_few_keys;
 use crate::expr::decimal_average::decimal_digits;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
 use crate::logical_plan::range_join::AggregateKind;
+use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::range_join::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, DecomposedAggregate, aggregate,
 };
@@ -28,11 +29,20 @@ impl AggregateDecomposition<'_> {
     pub(crate) fn accumulate(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
         let params = &call.params;
         let (mut arguments, mut literals, mut order_by) = (vec![], vec![], vec![]);
+        // An argument is evaluated only where FILTER holds, in case that it fails elsewhere.
+        let filtered = |expr: &Expr| -> Result<Expr> {
+            match &params.filter {
+                Some(filter) if !is_infallible(expr, self.build)? => {
+                    when(filter.as_ref().clone(), expr.clone()).end()
+                }
+                _ => Ok(expr.clone()),
+            }
+        };
         for argument in &params.args {
             check_repeats(argument)?;
             let literal = constant(argument)?;
             if literal.is_none() {
-                arguments.push(self.accumulated(argument)?);
+                arguments.push(self.accumulated(&filtered(argument)?)?);
             }
             literals.push(literal);
         }
@@ -46,7 +56,7 @@ impl AggregateDecomposition<'_> {
             return reject(format!("{} has no arguments", call.func.name()));
         }
         for sort in &params.order_by {
-            let by = self.accumulated(&sort.expr)?;
+            let by = self.accumulated(&filtered(&sort.expr)?)?;
             let argument = arguments.iter().position(|argument| *argument == by);
             let argument = argument.unwrap_or_else(|| {
                 arguments.push(by);

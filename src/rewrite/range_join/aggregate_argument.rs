@@ -12,6 +12,7 @@ use datafusion::logical_expr::{Expr, when};
 use datafusion::physical_expr::create_physical_expr;
 
 use crate::common::dictionaries::has_few_keys;
+use crate::expr::late_error::value_or_null;
 use crate::logical_plan::range_join::Unmatched;
 use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
@@ -42,15 +43,11 @@ impl AggregateDecomposition<'_> {
         }
     }
 
-    /// Checks that an expression is over the build side only, cannot fail, and is NULL for a probe row that a left join keeps without a match.
+    /// Checks that an expression is over the build side only, and is NULL for a probe row that a left join keeps without a match. Returns it so that it
+    /// does not fail for rows that match nothing.
     pub(crate) fn checked(&self, expr: Expr) -> Match<Expr> {
         if !is_of(&expr, self.build) {
             return reject(format!("{expr} is not of the columns of one side"));
-        }
-        if self.input != AggregateInput::Subquery && !is_infallible(&expr, self.build)? {
-            return reject(format!(
-                "{expr} may end in an error for rows that match nothing"
-            ));
         }
         if self.input == AggregateInput::Join(Unmatched::Keep)
             && !is_null_without_match(&expr, self.build)?
@@ -59,7 +56,10 @@ impl AggregateDecomposition<'_> {
                 "{expr} has a value where a left join matches nothing"
             ));
         }
-        Ok(expr)
+        if is_infallible(&expr, self.build)? {
+            return Ok(expr);
+        }
+        Ok(value_or_null(&expr, self.build)?)
     }
 }
 

@@ -28,6 +28,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, SortExpr, lit,
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::common::ordered_type::{is_ordered, value_type};
+use crate::expr::late_error::{RaiseUdf, error_or_null};
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::range_agg::prefix_sums::Sums;
@@ -307,8 +308,27 @@ impl AggregateDecomposition<'_> {
         self.add(AggregateKind::CountRows, vec![], DataType::Int64)
     }
 
-    /// Adds an aggregate over the matching rows, unless it is there already, and returns its column.
+    /// Adds an aggregate over the matching rows, unless it is there already, and returns its value: its column, or an error that an argument has in one of
+    /// these rows.
     pub(crate) fn add(
+        &mut self,
+        function: AggregateKind,
+        arguments: Vec<Expr>,
+        data_type: DataType,
+    ) -> Expr {
+        let errors: Vec<Expr> = arguments.iter().filter_map(error_or_null).collect();
+        let least = AggregateKind::Extreme(Extreme::Min);
+        let errors = errors
+            .into_iter()
+            .map(|error| self.add_column(least, vec![error], DataType::Utf8));
+        let errors: Vec<Expr> = errors.collect();
+        let column = self.add_column(function, arguments, data_type);
+        errors
+            .into_iter()
+            .fold(column, |value, error| RaiseUdf::call(error, value))
+    }
+
+    fn add_column(
         &mut self,
         function: AggregateKind,
         arguments: Vec<Expr>,

@@ -12,6 +12,7 @@ pub(crate) mod correlated_aggregate;
 pub(crate) mod exists;
 pub(crate) mod grouped_join;
 pub(crate) mod lateral;
+pub(crate) mod mark_join;
 pub(crate) mod merge_states;
 pub(crate) mod nearest_row;
 pub(crate) mod rejection;

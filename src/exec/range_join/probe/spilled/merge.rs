@@ -27,7 +27,8 @@ use rmq_engine::{Extreme, RangeEnd};
 /// The partial aggregates of a run, and how they are merged.
 #[derive(Debug)]
 pub(crate) struct MergePlan {
-    /// The columns of the build side, with the partial aggregates. Their arguments are values, or the range key as the value after the last.
+    /// The columns of the build side, with the partial aggregates. Their arguments are values, or the range key as the value after the last. With
+    /// prevailing rows the last one is the key of a range's last row, which is not merged.
     pub(crate) columns: BuildColumns,
     merges: Vec<Merge>,
 }
@@ -151,6 +152,9 @@ impl MergePlan {
                     choose(&[(*function, key, DecidingColumn::RangeKey(1), options)])?
                 }
             });
+        }
+        if columns.prevailing {
+            partials.push((AggregateKind::Rightmost, vec![key]));
         }
         calls.resize(partials.len(), None);
         Ok(Self {
@@ -358,7 +362,7 @@ impl DecidingColumn {
 }
 
 /// Copies values out of the buffers of views, which would otherwise keep all values of a run in memory.
-fn compact(values: &ArrayRef) -> ArrayRef {
+pub(crate) fn compact(values: &ArrayRef) -> ArrayRef {
     if let Some(views) = values.as_string_view_opt() {
         Arc::new(views.gc())
     } else if let Some(views) = values.as_binary_view_opt() {
