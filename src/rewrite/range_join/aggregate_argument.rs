@@ -59,7 +59,11 @@ impl AggregateDecomposition<'_> {
         if is_infallible(&expr, self.build)? {
             return Ok(expr);
         }
-        Ok(value_or_null(&expr, self.build)?)
+        match value_or_null(&expr, self.build) {
+            // DataFusion has no plan for the subquery, so it is evaluated for all rows.
+            Err(_) if self.input == AggregateInput::Subquery => Ok(expr),
+            value => Ok(value?),
+        }
     }
 }
 

@@ -23,7 +23,8 @@ use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{COUNT_STAR_EXPANSION, disjunction};
 use datafusion::logical_expr::{
-    Aggregate, Distinct, Expr, ExprSchemable, Filter, LogicalPlan, Operator, Subquery, lit, when,
+    Aggregate, Distinct, Expr, ExprSchemable, FetchType, Filter, LogicalPlan, Operator, SkipType,
+    Subquery, lit, when,
 };
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
@@ -78,10 +79,9 @@ impl OptimizerRule for ExistsToCounts {
         let mut replaced = plan.map_expressions(|expr| {
             let name = save_name(&preserver, &expr);
             let replaced = if is_filter {
-                subqueries.in_condition(expr, false)
+                subqueries.in_condition(expr)
             } else {
-                let is_conditional = !is_membership(&expr);
-                subqueries.in_expression(expr, is_conditional)
+                subqueries.in_expression(expr)
             };
             Ok(replaced?.update_data(|expr| name.restore(expr)))
         })?;
@@ -93,16 +93,6 @@ impl OptimizerRule for ExistsToCounts {
             replaced.data = restore_columns(plan, &schema)?;
         }
         Ok(replaced)
-    }
-}
-
-/// Whether an expression is EXISTS or IN, or its negation, and nothing else, so that it is evaluated for every row.
-fn is_membership(expr: &Expr) -> bool {
-    match expr {
-        Expr::Alias(alias) => is_membership(&alias.expr),
-        Expr::Not(inner) => is_membership(inner),
-        Expr::Exists(_) | Expr::InSubquery(_) => true,
-        _ => false,
     }
 }
 
@@ -132,16 +122,15 @@ struct Subqueries<'a> {
 
 impl Subqueries<'_> {
     /// Replaces what a WHERE evaluates: not EXISTS, and not IN where NULL is as good as FALSE.
-    fn in_condition(&mut self, expr: Expr, is_conditional: bool) -> Result<Transformed<Expr>> {
+    fn in_condition(&mut self, expr: Expr) -> Result<Transformed<Expr>> {
         match expr {
             Expr::BinaryExpr(BinaryExpr {
                 left,
                 op: op @ (Operator::And | Operator::Or),
                 right,
             }) => {
-                let is_conditional = is_conditional || op == Operator::Or;
-                let left = self.in_condition(*left, is_conditional)?;
-                let right = self.in_condition(*right, is_conditional)?;
+                let left = self.in_condition(*left)?;
+                let right = self.in_condition(*right)?;
                 let is_new = left.transformed || right.transformed;
                 let both = BinaryExpr::new(Box::new(left.data), op, Box::new(right.data));
                 let both = Expr::BinaryExpr(both);
@@ -153,24 +142,21 @@ impl Subqueries<'_> {
             Expr::Not(inner) if matches!(*inner, Expr::Exists(_)) => {
                 Ok(Transformed::no(Expr::Not(inner)))
             }
-            other => {
-                let is_conditional = is_conditional || !is_membership(&other);
-                self.in_expression(other, is_conditional)
-            }
+            other => self.in_expression(other),
         }
     }
 
-    /// Replaces each EXISTS and IN that depends on the outer query in an expression, which may be evaluated for some rows only.
-    fn in_expression(&mut self, expr: Expr, is_conditional: bool) -> Result<Transformed<Expr>> {
+    /// Replaces each EXISTS and IN that depends on the outer query in an expression.
+    fn in_expression(&mut self, expr: Expr) -> Result<Transformed<Expr>> {
         expr.transform_up(|expr| {
             let joins = self.marks.len();
             let found = match &expr {
                 Expr::Exists(exists) => self
                     .exists_by_count(exists)
-                    .or_else(|_| self.exists_by_mark(exists, is_conditional)),
+                    .or_else(|_| self.exists_by_mark(exists)),
                 Expr::InSubquery(membership) => self
                     .in_by_counts(membership)
-                    .or_else(|_| self.in_by_marks(membership, is_conditional)),
+                    .or_else(|_| self.in_by_marks(membership)),
                 _ => return Ok(Transformed::no(expr)),
             };
             match found {
@@ -187,7 +173,7 @@ impl Subqueries<'_> {
     /// `[NOT] EXISTS (…)` as `(SELECT count(*) …) > 0`, or `= 0`.
     fn exists_by_count(&self, exists: &Exists) -> Match<Expr> {
         let Exists { subquery, negated } = exists;
-        let rows = Rows::of(subquery)?;
+        let rows = Rows::of_exists(subquery)?;
         let matches = rows.count(None, None, self.outer, self.config)?;
         let zero = lit(0_i64);
         Ok(if *negated {
@@ -198,10 +184,10 @@ impl Subqueries<'_> {
     }
 
     /// `[NOT] EXISTS (…)` as the column of a mark join.
-    fn exists_by_mark(&mut self, exists: &Exists, is_conditional: bool) -> Match<Expr> {
+    fn exists_by_mark(&mut self, exists: &Exists) -> Match<Expr> {
         let Exists { subquery, negated } = exists;
-        let rows = Rows::of(subquery)?;
-        let mark = self.marks.mark(rows.input, is_conditional)?;
+        let rows = Rows::of_exists(subquery)?;
+        let mark = self.marks.mark(rows.input)?;
         Ok(if *negated { !mark } else { mark })
     }
 
@@ -235,13 +221,13 @@ impl Subqueries<'_> {
     ///        WHEN x IS NULL AND <a row> OR <a row where p.v IS NULL> THEN NULL
     ///        ELSE FALSE END
     /// ```
-    fn in_by_marks(&mut self, membership: &InSubquery, is_conditional: bool) -> Match<Expr> {
+    fn in_by_marks(&mut self, membership: &InSubquery) -> Match<Expr> {
         let Members { x, rows, value } = Members::of(membership)?;
         let equal = value.clone().eq(in_subquery(x, self.outer)?);
         let mut mark = |rows: &LogicalPlan, equal: Option<Expr>| {
             let equal = equal.map(|equal| filtered(rows.clone(), equal));
             let rows = equal.transpose()?.unwrap_or_else(|| rows.clone());
-            self.marks.mark(&rows, is_conditional)
+            self.marks.mark(&rows)
         };
         let has_equal = mark(rows.input, Some(equal))?;
         let mut is_unknown = vec![];
@@ -307,8 +293,24 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn of(subquery: &'a Subquery) -> Match<Self> {
+    /// The rows of `EXISTS (…)`, of which a LIMIT above 0 leaves one if there is any.
+    fn of_exists(subquery: &'a Subquery) -> Match<Self> {
         let mut plan = subquery.subquery.as_ref();
+        while let LogicalPlan::Limit(limit) = plan
+            && let (SkipType::Literal(0), FetchType::Literal(fetch)) =
+                (limit.get_skip_type()?, limit.get_fetch_type()?)
+            && fetch != Some(0)
+        {
+            plan = &limit.input;
+        }
+        Self::of_plan(subquery, plan)
+    }
+
+    fn of(subquery: &'a Subquery) -> Match<Self> {
+        Self::of_plan(subquery, subquery.subquery.as_ref())
+    }
+
+    fn of_plan(subquery: &'a Subquery, mut plan: &'a LogicalPlan) -> Match<Self> {
         loop {
             plan = match plan {
                 LogicalPlan::Distinct(Distinct::All(input)) => input,

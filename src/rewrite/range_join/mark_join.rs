@@ -3,12 +3,13 @@
 //! ```text
 //!   SELECT q.id, EXISTS (SELECT 1 FROM p WHERE p.sym = q.sym AND p.k BETWEEN q.a AND q.b AND p.v > q.v) AS e FROM q
 //!
-//!   Projection: q.id, __rmq_1.mark AS e
-//!     LeftMark Join: c0 = q.sym, c1 BETWEEN q.a AND q.b, c2 > q.v       adds a Boolean column
-//!       q
-//!       SubqueryAlias: __rmq_1
-//!         Projection: p.sym AS c0, p.k AS c1, p.v AS c2
-//!           p
+//!   Projection: q.id, __rmq_1 AS e
+//!     Projection: q.*, __rmq_1.mark AS __rmq_1
+//!       LeftMark Join: c0 = q.sym, c1 BETWEEN q.a AND q.b, c2 > q.v       adds a Boolean column
+//!         q
+//!         SubqueryAlias: __rmq_1
+//!           Projection: p.sym AS c0, p.k AS c1, p.v AS c2
+//!             p
 //! ```
 //!
 //! The join becomes a range join that returns probe rows (`exec/range_join/join_rule`), or stays DataFusion's.
@@ -21,7 +22,6 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, Join, LogicalPlan, Projection, SubqueryAlias};
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::condition::{Constants, check_repeats};
 use crate::rewrite::range_join::correlated_aggregate::{Filtered, from_outer};
@@ -38,6 +38,8 @@ pub(crate) struct MarkJoins<'a> {
 struct MarkJoin {
     right: LogicalPlan,
     condition: Expr,
+    /// The name of the right side, and of the column.
+    alias: String,
 }
 
 impl<'a> MarkJoins<'a> {
@@ -64,9 +66,9 @@ impl<'a> MarkJoins<'a> {
         self.joins.truncate(len);
     }
 
-    /// The column that tells whether there is a row in `rows`, a plan that refers to the outer query in its filters. `is_conditional` if the column
-    /// may be wanted for some rows only: then the filters must not fail for the others.
-    pub(crate) fn mark(&mut self, rows: &LogicalPlan, is_conditional: bool) -> Match<Expr> {
+    /// The column that tells whether there is a row in `rows`, a plan that refers to the outer query in its filters. These are evaluated for all rows
+    /// of the outer query, also for those for which a CASE or an OR does not want the column: DataFusion has no plan that would not.
+    pub(crate) fn mark(&mut self, rows: &LogicalPlan) -> Match<Expr> {
         let Filtered {
             build,
             conditions,
@@ -99,18 +101,21 @@ impl<'a> MarkJoins<'a> {
         let right = Projection::try_new(projected, Arc::new(build))?;
         let right = Arc::new(LogicalPlan::Projection(right));
         let right = LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(right, alias.as_str())?);
-        if is_conditional && !is_infallible(&condition, &self.outer.join(right.schema())?)? {
-            return reject(format!(
-                "{condition} may end in an error for rows that do not need it"
-            ));
-        }
-        self.joins.push(MarkJoin { right, condition });
-        Ok(Expr::Column(Column::new(Some(alias), "mark")))
+        self.joins.push(MarkJoin {
+            right,
+            condition,
+            alias: alias.clone(),
+        });
+        Ok(Expr::Column(Column::new_unqualified(alias)))
     }
 
     /// Puts the joins above `input`.
     pub(crate) fn above(self, input: LogicalPlan) -> Result<LogicalPlan> {
         self.joins.into_iter().try_fold(input, |left, join| {
+            let columns = left.schema().columns().into_iter().map(Expr::Column);
+            let mark = Expr::Column(Column::new(Some(join.alias.as_str()), "mark"));
+            // Columns of several joins would have the same name in a physical plan.
+            let columns = columns.chain([mark.alias(&join.alias)]).collect();
             let joined = Join::try_new(
                 Arc::new(left),
                 Arc::new(join.right),
@@ -121,7 +126,9 @@ impl<'a> MarkJoins<'a> {
                 NullEquality::NullEqualsNothing,
                 false,
             )?;
-            Ok(LogicalPlan::Join(joined))
+            let joined = Arc::new(LogicalPlan::Join(joined));
+            let projection = Projection::try_new(columns, joined)?;
+            Ok(LogicalPlan::Projection(projection))
         })
     }
 }

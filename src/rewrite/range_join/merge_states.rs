@@ -131,10 +131,7 @@ impl Accumulator for MergingAccumulator {
             }
             _ => Arc::clone(states),
         };
-        if known.is_empty() {
-            return Ok(());
-        }
-        self.inner.merge_batch(known.as_struct().columns())
+        self.merge_batch(known.as_struct().columns())
     }
 
     fn evaluate(&mut self) -> Result<ScalarValue> {
@@ -150,6 +147,11 @@ impl Accumulator for MergingAccumulator {
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        self.inner.merge_batch(states)
+        // One at a time, as without GROUP BY: accumulators of functions that have another kind for groups may take the first one only.
+        for row in 0..states.first().map_or(0, |column| column.len()) {
+            let state: Vec<ArrayRef> = states.iter().map(|column| column.slice(row, 1)).collect();
+            self.inner.merge_batch(&state)?;
+        }
+        Ok(())
     }
 }

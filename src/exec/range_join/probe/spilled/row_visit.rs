@@ -33,7 +33,8 @@ pub(crate) struct RowVisit {
     returned: MemoryReservation,
     /// The runs that all batches have been taken through, or that match none.
     visited: Vec<bool>,
-    current: Option<Progress>,
+    /// What is left of the current run, the next last.
+    work: Vec<Work>,
 }
 
 /// A buffered batch.
@@ -45,11 +46,11 @@ struct BufferedBatch {
     matched: Vec<bool>,
 }
 
-/// How far a part of a run has been probed.
+/// Consecutive rows of a run that are still to be probed, with this probe row and those after it.
 #[derive(Clone, Copy)]
-struct Progress {
+struct Work {
     part: PartPosition,
-    /// The batch, and the row in it, that is next.
+    /// The batch, and the row in it.
     batch: usize,
     row: usize,
 }
@@ -89,21 +90,21 @@ impl RowVisit {
             returned: side.reservation(),
             side: Arc::clone(side),
             _buffer: buffer,
-            current: None,
+            work: vec![],
         }
     }
 
     /// Takes the next turn. Returns the rows of it, and the visit unless it has ended.
     pub(crate) async fn turn(mut self) -> Result<(Option<Self>, Vec<RecordBatch>)> {
-        let Some(progress) = self.current.take().or_else(|| self.next_run()) else {
+        let Some(work) = self.work.pop().or_else(|| self.next_run()) else {
             return Ok((None, self.unmatched_rows()?));
         };
         // In a task of its own, so that the part is let go whether or not the partition's consumer goes on.
         let task = SpawnedTask::spawn(async move {
-            let part = self.side.cache.load(progress.part).await?;
-            blocking(move |waiting| match part.part(progress.part) {
+            let part = self.side.cache.load(work.part).await?;
+            blocking(move |waiting| match part.part(work.part) {
                 Some(part) => {
-                    let rows = self.probe(part, progress, &waiting)?;
+                    let rows = self.probe(part, work, &waiting)?;
                     Ok((Some(self), rows))
                 }
                 None => internal_err!("a part of a spill run is not in memory"),
@@ -115,7 +116,7 @@ impl RowVisit {
     }
 
     /// The beginning of the next run: the one in memory if it has not been visited, else the next one after it.
-    fn next_run(&mut self) -> Option<Progress> {
+    fn next_run(&mut self) -> Option<Work> {
         let runs = self.side.cache.loader.runs();
         let first = self.side.cache.loaded_run().unwrap_or(0);
         for run in (first..runs.len()).chain(0..first) {
@@ -126,9 +127,9 @@ impl RowVisit {
                 let part = PartPosition {
                     run,
                     start: 0,
-                    end: None,
+                    end: runs[run].rows,
                 };
-                return Some(Progress {
+                return Some(Work {
                     part,
                     batch: 0,
                     row: 0,
@@ -142,10 +143,17 @@ impl RowVisit {
     fn probe(
         &mut self,
         part: &RunPart,
-        mut progress: Progress,
+        mut work: Work,
         waiting: &Waiting,
     ) -> Result<Vec<RecordBatch>> {
-        progress.part.end = Some(part.rows.end);
+        if part.rows.end < work.part.end {
+            let rest = PartPosition {
+                start: part.rows.end,
+                ..work.part
+            };
+            self.work.push(Work { part: rest, ..work });
+            work.part.end = part.rows.end;
+        }
         let run = &self.side.cache.loader.runs()[part.run];
         let mut ready = Ready {
             batches: vec![],
@@ -153,15 +161,15 @@ impl RowVisit {
             limit: self.side.partition_bytes(),
         };
         let mut last_found = SearchHints::default();
-        while progress.batch < self.batches.len() && !ready.is_full() {
+        while work.batch < self.batches.len() && !ready.is_full() {
             waiting.check()?;
-            let buffered = &mut self.batches[progress.batch];
+            let buffered = &mut self.batches[work.batch];
             if buffered.may_match(run) {
                 let (partition, side) = (&self.partition, &part.side);
                 let ranges = partition.find_ranges(&buffered.batch, side, &mut last_found)?;
                 let _timer = partition.metrics.query_time.timer();
                 let mut candidates = Candidates::new(buffered.batch.clone(), ranges);
-                candidates.skip_to(progress.row);
+                candidates.skip_to(work.row);
                 let pairs = Pairs {
                     join: &self.join,
                     part,
@@ -169,32 +177,19 @@ impl RowVisit {
                 };
                 pairs.add_to(&mut ready, &mut candidates, &mut buffered.matched, waiting)?;
                 if !candidates.is_done() {
-                    progress.row = candidates.row();
+                    work.row = candidates.row();
                     continue;
                 }
             }
-            progress.batch += 1;
-            progress.row = 0;
+            work.batch += 1;
+            work.row = 0;
         }
         if let (Some(here), Some(of_run)) = (&part.side.matched, self.side.matched.get(part.run)) {
             mark_in_run(here, of_run, &part.side.row_columns)?;
         }
-        self.current = if progress.batch < self.batches.len() {
-            Some(progress)
-        } else if part.rows.end < run.rows {
-            let part = PartPosition {
-                run: part.run,
-                start: part.rows.end,
-                end: None,
-            };
-            Some(Progress {
-                part,
-                batch: 0,
-                row: 0,
-            })
-        } else {
-            None
-        };
+        if work.batch < self.batches.len() {
+            self.work.push(work);
+        }
         self.returned.resize(ready.bytes);
         Ok(ready.batches)
     }

@@ -43,8 +43,8 @@ pub(crate) struct PartPosition {
     pub(crate) run: usize,
     /// The first row of the part.
     pub(crate) start: usize,
-    /// The row after the last, if the part has been in memory before. Otherwise the part is as long as memory permits.
-    pub(crate) end: Option<usize>,
+    /// The row that the part must end before. It ends earlier if memory requires it.
+    pub(crate) end: usize,
 }
 
 impl fmt::Debug for RunCache {
@@ -57,11 +57,9 @@ impl Loaded {
     /// The part, if it is the wanted one.
     pub(crate) fn part(&self, wanted: PartPosition) -> Option<&RunPart> {
         let PartPosition { run, start, end } = wanted;
-        self.part.as_ref().filter(|part| {
-            part.run == run
-                && part.rows.start == start
-                && end.is_none_or(|end| part.rows.end == end)
-        })
+        self.part
+            .as_ref()
+            .filter(|part| part.run == run && part.rows.start == start && part.rows.end <= end)
     }
 }
 
@@ -113,14 +111,11 @@ impl RunCache {
                 reader
             }
         };
-        let part = match end {
-            Some(end) => Some(self.loader.load_rows(&mut reader, end - start).await?),
-            None => {
-                self.loader
-                    .load(&mut reader, &mut loaded.build_bytes)
-                    .await?
-            }
-        };
+        let build_bytes = &mut loaded.build_bytes;
+        let part = self
+            .loader
+            .load(&mut reader, build_bytes, end - start)
+            .await?;
         let Some((side, _)) = part else {
             return internal_err!("spill run {run} ends before row {start}");
         };

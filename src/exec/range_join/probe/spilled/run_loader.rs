@@ -103,15 +103,16 @@ impl RunLoader {
         self.memory.retain(self.retained_bytes);
     }
 
-    /// Builds as many of the next rows of a run as fit into `build_bytes`, which is lowered if they turn out not to. Returns them with the position
-    /// of the first; `None` at the end of the run.
+    /// Builds as many of the next rows of a run as fit into `build_bytes`, which is lowered if they turn out not to, at most `max_rows`. Returns them
+    /// with the position of the first; `None` at the end of the run.
     pub(crate) async fn load(
         &self,
         reader: &mut RunReader,
         build_bytes: &mut usize,
+        max_rows: usize,
     ) -> Result<Option<(BuildSide, RowPosition)>> {
         loop {
-            let (batches, size) = self.read_batches(reader, *build_bytes).await?;
+            let (batches, size) = self.read_batches(reader, *build_bytes, max_rows).await?;
             if batches.is_empty() {
                 return Ok(None);
             }
@@ -129,41 +130,23 @@ impl RunLoader {
         }
     }
 
-    /// Builds the next `rows` rows of a run, which it has.
-    ///
-    /// # Errors
-    /// The memory pool's if it has too little memory.
-    pub(crate) async fn load_rows(
-        &self,
-        reader: &mut RunReader,
-        rows: usize,
-    ) -> Result<(BuildSide, RowPosition)> {
-        let (mut batches, mut size) = (vec![], DataSize::default());
-        while size.rows < rows
-            && let Some(mut batch) = reader.next().await?
-        {
-            let missing = rows - size.rows;
-            if batch.num_rows() > missing {
-                reader.put_back([batch.slice(missing, batch.num_rows() - missing)]);
-                batch = batch.slice(0, missing);
-            }
-            size = size + DataSize::of_batch(&batch);
-            self.memory.ensure_granted(size.build_bytes())?;
-            batches.push(batch);
-        }
-        let build_side = self.build(&batches, size, reader.rows_before()).await?;
-        Ok((build_side, reader.advance(size.rows)))
-    }
-
-    /// Reads the next batches whose build fits into `build_bytes`, but at least one unless the run has ended. A batch for which memory does not
-    /// suffice is halved.
+    /// Reads the next batches whose build fits into `build_bytes`, but at least one unless the run has ended, and at most `max_rows` rows. A batch for
+    /// which memory does not suffice is halved.
     async fn read_batches(
         &self,
         reader: &mut RunReader,
         build_bytes: usize,
+        max_rows: usize,
     ) -> Result<(Vec<RecordBatch>, DataSize)> {
         let (mut batches, mut size) = (vec![], DataSize::default());
-        while let Some(batch) = reader.next().await? {
+        while size.rows < max_rows
+            && let Some(mut batch) = reader.next().await?
+        {
+            let left = max_rows - size.rows;
+            if batch.num_rows() > left {
+                reader.put_back([batch.slice(left, batch.num_rows() - left)]);
+                batch = batch.slice(0, left);
+            }
             let larger = size + DataSize::of_batch(&batch);
             let fits = batches.is_empty() || larger.build_bytes() <= build_bytes;
             match fits.then(|| self.memory.ensure_granted(larger.build_bytes())) {
