@@ -169,7 +169,7 @@ fn errors_of(physical: &PhysicalExprRef, batch: &RecordBatch, errors: &mut Vec<O
     match physical.evaluate(batch).and_then(|v| v.into_array(rows)) {
         Ok(_) => errors.resize(errors.len() + rows, None),
         Err(error) if rows <= 1 => {
-            errors.resize(errors.len() + rows, Some(error.strip_backtrace()))
+            errors.resize(errors.len() + rows, Some(error.strip_backtrace()));
         }
         Err(_) => {
             for half in halves(batch) {

@@ -15,6 +15,10 @@ use datafusion::scalar::ScalarValue;
 /// The call of an aggregate function, over the arguments of a [`RangeAggregate`](crate::logical_plan::range_join::RangeAggregate): first those of the
 /// function that are not literals, then the expressions of ORDER BY that are none of these, then the condition of FILTER.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a clause of the call that is there or not"
+)]
 pub struct AccumulatorCall {
     /// The function.
     pub function: Arc<AggregateUDF>,

@@ -95,8 +95,8 @@ impl BuildColumns {
         calls: Vec<Option<Arc<AccumulatorCall>>>,
     ) -> Self {
         Self {
-            calls,
             aggregates,
+            calls,
             ..self
         }
     }

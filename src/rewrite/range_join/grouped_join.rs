@@ -55,7 +55,7 @@ impl OptimizerRule for GroupedJoinToRangeJoin {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        rewrite_aggregate(plan, config, |_| true)
+        Ok(rewrite_aggregate(plan, config, |_| true))
     }
 }
 
@@ -78,12 +78,13 @@ impl OptimizerRule for DistinctGroupedJoinToRangeJoin {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        rewrite_aggregate(plan, config, |aggregate| {
+        let wanted = |aggregate: &Aggregate| {
             let mut calls = aggregate.aggr_expr.iter();
             calls.any(|call| {
                 matches!(call.clone().unalias(), Expr::AggregateFunction(call) if call.params.distinct)
             })
-        })
+        };
+        Ok(rewrite_aggregate(plan, config, wanted))
     }
 }
 
@@ -92,18 +93,18 @@ fn rewrite_aggregate(
     plan: LogicalPlan,
     config: &dyn OptimizerConfig,
     is_wanted: impl Fn(&Aggregate) -> bool,
-) -> Result<Transformed<LogicalPlan>> {
+) -> Transformed<LogicalPlan> {
     let LogicalPlan::Aggregate(aggregate) = &plan else {
-        return Ok(Transformed::no(plan));
+        return Transformed::no(plan);
     };
     if !is_wanted(aggregate) {
-        return Ok(Transformed::no(plan));
+        return Transformed::no(plan);
     }
     let Some((join, columns)) = join_below(&aggregate.input) else {
-        return Ok(Transformed::no(plan));
+        return Transformed::no(plan);
     };
     if !RmqOptions::of(&config.options()).rewrite {
-        return Ok(Transformed::no(plan));
+        return Transformed::no(plan);
     }
     let grouped = GroupedJoin {
         aggregate,
@@ -112,10 +113,10 @@ fn rewrite_aggregate(
         config,
     };
     match grouped.try_match() {
-        Ok(found) => Ok(Transformed::yes(found)),
+        Ok(found) => Transformed::yes(found),
         Err(reason) => {
             log::debug!("{} stays as it is: {reason}", join_text(join));
-            Ok(Transformed::no(plan))
+            Transformed::no(plan)
         }
     }
 }

@@ -148,7 +148,7 @@ impl Accumulator for MergingAccumulator {
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
         // One at a time, as without GROUP BY: accumulators of functions that have another kind for groups may take the first one only.
-        for row in 0..states.first().map_or(0, |column| column.len()) {
+        for row in 0..states.first().map_or(0, Array::len) {
             let state: Vec<ArrayRef> = states.iter().map(|column| column.slice(row, 1)).collect();
             self.inner.merge_batch(&state)?;
         }

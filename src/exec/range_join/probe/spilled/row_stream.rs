@@ -41,9 +41,9 @@ pub(crate) fn join_spilled_rows(
     let mut fields = partition.schema.fields().iter();
     let merges = !fields.any(|f| has_few_keys(f.data_type()));
     let coalescer = merges.then(|| {
-        let size = partition.batch_size;
-        let coalescer = BatchCoalescer::new(Arc::clone(&partition.schema), size);
-        coalescer.with_biggest_coalesce_batch_size(Some(size / 2))
+        let batch_size = partition.batch_size;
+        let coalescer = BatchCoalescer::new(Arc::clone(&partition.schema), batch_size);
+        coalescer.with_biggest_coalesce_batch_size(Some(batch_size / 2))
     });
     let joined = RowStream {
         partition,

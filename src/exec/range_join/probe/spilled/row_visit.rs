@@ -309,7 +309,9 @@ impl Pairs<'_> {
                 let batch = Some(candidates.batch());
                 let pairs = (&pairs.0, &pairs.1);
                 let joined = self.join.output(batch, &side.row_columns, pairs, None)?;
-                joined.into_iter().for_each(|batch| ready.push(batch));
+                for batch in joined {
+                    ready.push(batch);
+                }
             }
             if is_between_rows && ready.is_full() {
                 break;

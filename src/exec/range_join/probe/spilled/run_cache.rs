@@ -66,14 +66,14 @@ impl Loaded {
 impl RunCache {
     /// Nothing is in memory yet. Parts are built in this much.
     pub(crate) fn new(loader: RunLoader, build_bytes: usize) -> Self {
-        let loaded = Loaded {
+        let nothing = Loaded {
             build_bytes,
             reader: Mutex::default(),
             part: None,
         };
         Self {
             loader,
-            loaded: Arc::new(RwLock::new(loaded)),
+            loaded: Arc::new(RwLock::new(nothing)),
         }
     }
 
