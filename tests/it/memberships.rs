@@ -4,16 +4,16 @@
 
 use crate::range_join::answer;
 use crate::row_joins::{Tables, condition};
-use rmq_testing::{Random, cases_with_queries};
+use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries, unless `RMQ_CASES` overrides it.
-const CASES: usize = 400;
+const CASES: usize = 120;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];
 
 /// Queries over the same pair of tables.
-const QUERIES: usize = 12;
+const QUERIES: usize = 6;
 
 /// A query, and the same by counting pairs. IN is TRUE if there is an equal value, and otherwise NULL if there is a row and one of the values is NULL.
 fn query(random: &mut Random) -> (String, String) {
@@ -79,5 +79,8 @@ async fn memberships_agree_with_counts_of_pairs() {
         }
     }
     println!("memberships: {replaced} of {asked} queries have a range join");
-    assert!(replaced * 3 > asked * 2, "{replaced} of {asked}");
+    assert!(
+        !is_usual() || replaced * 3 > asked * 2,
+        "{replaced} of {asked}"
+    );
 }
