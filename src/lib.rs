@@ -106,7 +106,8 @@ pub mod physical_plan {
 /// 2. [`RangeCallToLookup`](optimizer::RangeCallToLookup), the first optimizer rule and once more at the end.
 /// 3. [`ExistsToCounts`](optimizer::ExistsToCounts), [`SubqueryToRangeJoin`](optimizer::SubqueryToRangeJoin) and [`LateralToRangeJoin`](optimizer::LateralToRangeJoin), before DataFusion
 ///    decorrelates subqueries.
-/// 4. [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin) and [`DropUnusedAggregates`](optimizer::DropUnusedAggregates), the last optimizer rules.
+/// 4. [`DistinctGroupedJoinToRangeJoin`](optimizer::DistinctGroupedJoinToRangeJoin), before DataFusion's rule for aggregates with DISTINCT, and
+///    [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin) and [`DropUnusedAggregates`](optimizer::DropUnusedAggregates), the last optimizer rules.
 /// 5. [`JoinToRangeJoin`](optimizer::JoinToRangeJoin), a physical rule, before
 ///    [`KeepRowOrder`](optimizer::KeepRowOrder) and [`ShowRowOrder`](optimizer::ShowRowOrder), the physical rules around `EnsureRequirements`.
 /// 6. [`UseUniqueGroups`](optimizer::UseUniqueGroups), the last physical rule.
@@ -117,7 +118,9 @@ pub mod optimizer {
     pub use crate::rewrite::range_call::frame_call::CheckFrameCalls;
     pub use crate::rewrite::range_call::scalar_call::RangeCallToLookup;
     pub use crate::rewrite::range_join::exists::ExistsToCounts;
-    pub use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
+    pub use crate::rewrite::range_join::grouped_join::{
+        DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin,
+    };
     pub use crate::rewrite::range_join::lateral::LateralToRangeJoin;
     pub use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
     pub use crate::rewrite::range_join::unused_aggregates::DropUnusedAggregates;

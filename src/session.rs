@@ -28,7 +28,9 @@ use crate::planner::registration::Registration;
 use crate::rewrite::range_call::frame_call::CheckFrameCalls;
 use crate::rewrite::range_call::scalar_call::RangeCallToLookup;
 use crate::rewrite::range_join::exists::ExistsToCounts;
-use crate::rewrite::range_join::grouped_join::GroupedJoinToRangeJoin;
+use crate::rewrite::range_join::grouped_join::{
+    DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin,
+};
 use crate::rewrite::range_join::lateral::LateralToRangeJoin;
 use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
 use crate::rewrite::range_join::unused_aggregates::DropUnusedAggregates;
@@ -155,6 +157,7 @@ fn is_ours(rule: &str) -> bool {
         ExistsToCounts.name(),
         SubqueryToRangeJoin.name(),
         LateralToRangeJoin.name(),
+        DistinctGroupedJoinToRangeJoin.name(),
         GroupedJoinToRangeJoin.name(),
         DropUnusedAggregates.name(),
     ];
@@ -176,6 +179,13 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     if let Some(index) = optimizer.rules.iter().position(is_decorrelated) {
         let rule = Arc::new(SubqueryToRangeJoin);
         optimizer.rules.insert(index + 1, rule);
+    }
+    let splits_distinct = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
+        rule.name() == "single_distinct_aggregation_to_group_by"
+    };
+    if let Some(index) = optimizer.rules.iter().position(splits_distinct) {
+        let rule = Arc::new(DistinctGroupedJoinToRangeJoin);
+        optimizer.rules.insert(index, rule);
     }
     // Last, for calls whose bounds were columns of an outer query before decorrelation.
     optimizer.rules.push(Arc::new(RangeCallToLookup));

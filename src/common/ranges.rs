@@ -54,7 +54,7 @@ pub(crate) fn check_argument_count(
 }
 
 /// Inclusive ranges of positions, one per row, not clipped to a column.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Ranges {
     left: Int64Array,
     right: Int64Array,

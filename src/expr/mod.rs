@@ -5,6 +5,7 @@ pub(crate) mod decimal_average;
 pub(crate) mod frame_udf;
 pub(crate) mod index_lookup;
 pub(crate) mod key_bound;
+pub(crate) mod late_error;
 pub(crate) mod order_key;
 pub(crate) mod range_udf;
 pub(crate) mod total_order;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arrow::array::{ArrayRef, new_null_array};
 use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::Result;
@@ -14,6 +15,10 @@ use datafusion::scalar::ScalarValue;
 /// The call of an aggregate function, over the arguments of a [`RangeAggregate`](crate::logical_plan::range_join::RangeAggregate): first those of the
 /// function that are not literals, then the expressions of ORDER BY that are none of these, then the condition of FILTER.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a clause of the call that is there or not"
+)]
 pub struct AccumulatorCall {
     /// The function.
     pub function: Arc<AggregateUDF>,
@@ -27,6 +32,8 @@ pub struct AccumulatorCall {
     pub is_distinct: bool,
     /// Whether there is an IGNORE NULLS.
     pub ignores_nulls: bool,
+    /// Whether the aggregate is the accumulator's state, a struct, instead of its value. It is NULL without rows.
+    pub returns_state: bool,
     /// The call as EXPLAIN shows it.
     pub text: String,
 }
@@ -69,6 +76,42 @@ impl AccumulatorCall {
             .with_distinct(self.is_distinct)
             .with_ignore_nulls(self.ignores_nulls)
             .build()
+    }
+
+    /// The type of an accumulator's state over columns of these types: a struct of its fields.
+    ///
+    /// # Errors
+    /// As [`Self::physical`].
+    pub fn state_type(&self, types: &[DataType]) -> Result<DataType> {
+        let fields = self.physical(types)?.state_fields()?;
+        let fields = fields
+            .iter()
+            .enumerate()
+            .map(|(i, field)| Field::new(i.to_string(), field.data_type().clone(), true));
+        Ok(DataType::Struct(fields.collect()))
+    }
+
+    /// What an accumulator is shown of a row whose columns, of these types, are all NULL. `None` if FILTER excludes the row.
+    ///
+    /// # Errors
+    /// As [`Self::physical`].
+    pub fn row_of_nulls(&self, types: &[DataType]) -> Result<Option<Vec<ArrayRef>>> {
+        if self.is_filtered {
+            return Ok(None);
+        }
+        let null = |i: usize| new_null_array(&types[i], 1);
+        let mut columns = 0..self.num_columns();
+        let mut row = vec![];
+        for literal in &self.literals {
+            match literal {
+                Some(literal) => row.push(literal.to_array_of_size(1)?),
+                None => row.extend(columns.next().map(null)),
+            }
+        }
+        if !self.physical(types)?.order_bys().is_empty() {
+            row.extend(self.order_by.iter().map(|order| null(order.argument)));
+        }
+        Ok(Some(row))
     }
 
     /// The number of the aggregate's arguments that are arguments of the function.

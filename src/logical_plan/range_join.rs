@@ -141,7 +141,7 @@ pub enum AggregateKind {
         threshold: usize,
     },
     /// Any aggregate function, whose accumulator sees the matching rows by the range key, those of equal keys in input order: see [`AccumulatorCall`].
-    /// It decides what it does with NULLs and returns without rows.
+    /// It decides what it does with NULLs and returns without rows, unless its state is returned.
     Accumulate,
 }
 
@@ -419,7 +419,8 @@ impl<E: Display> Display for KeyInterval<'_, E> {
 impl Display for RangeAggregate<Expr> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(call) = &self.call {
-            return f.write_str(&call.text);
+            let prefix = if call.returns_state { "state of " } else { "" };
+            return write!(f, "{prefix}{}", call.text);
         }
         match (self.function, self.arguments.as_slice()) {
             (AggregateKind::Extreme(extreme), [x]) => write!(f, "{}({x})", extreme.name()),

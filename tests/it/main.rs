@@ -6,6 +6,7 @@ mod dictionaries;
 mod fake;
 mod fake_range_join;
 mod lazy_index;
+mod memberships;
 mod nearest;
 mod nested_loop;
 mod overlaps;

@@ -69,12 +69,12 @@ async fn the_log_has_the_reason_for_each_rejection() {
             "another each time",
         ),
         (
-            format!("SELECT q.id, min(10 / p.v) {join} GROUP BY q.id"),
-            "10",
+            "SELECT q.id, min(p.v) FROM q LEFT JOIN p ON p.j = q.id AND 10 / p.k > q.a GROUP BY q.id".into(),
+            "may end in an error",
         ),
         (
             format!("SELECT q.id, stddev(p.v) {join} GROUP BY q.id"),
-            "stddev",
+            "all of its aggregates read every row: state of stddev",
         ),
         (
             "SELECT id, (SELECT median(v + q.a) FROM p WHERE k BETWEEN q.a AND q.b) FROM q".into(),

@@ -96,25 +96,26 @@ impl BuildColumns {
         })
     }
 
-    /// The first aggregate that an accumulator computes.
+    /// The first aggregate whose value an accumulator computes, for which it has to read all rows of a range in their order. States can be merged.
     pub(crate) fn accumulated(&self) -> Option<&AccumulatorCall> {
-        self.calls.iter().flatten().next().map(AsRef::as_ref)
+        let mut calls = self.calls.iter().flatten();
+        calls.find(|call| !call.returns_state).map(AsRef::as_ref)
     }
 
-    /// Whether the build side may be spilled. Not if the prevailing row of a window may be in another spill run than the window, if accumulators read
-    /// all rows of a range, or if rows of all runs are returned in the order of the probe side.
+    /// Whether the build side may be spilled. Not if accumulators read all rows of a range in their order.
     pub(crate) fn may_spill(&self) -> bool {
-        !self.prevailing
-            && !self.returns_rows
-            && !self.returns_in_order
-            && self.accumulated().is_none()
+        !self.returns_in_order && self.accumulated().is_none()
     }
 
-    /// The same columns with other aggregates, none of which an accumulator computes.
-    pub(crate) fn with_aggregates(self, aggregates: Vec<(AggregateKind, Vec<usize>)>) -> Self {
+    /// The same columns with other aggregates. `calls` has the function of each that an accumulator computes.
+    pub(crate) fn with_aggregates(
+        self,
+        aggregates: Vec<(AggregateKind, Vec<usize>)>,
+        calls: Vec<Option<Arc<AccumulatorCall>>>,
+    ) -> Self {
         Self {
-            calls: vec![None; aggregates.len()],
             aggregates,
+            calls,
             ..self
         }
     }

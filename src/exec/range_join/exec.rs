@@ -51,8 +51,8 @@
 //! Everything is registered with the session's `MemoryPool`. Steps 2 and 3 need up to about three times the memory of the build side; then its keys,
 //! the values or indexes that the aggregates need, and what they scan are kept. If the pool is limited and has no more memory, and the disk manager
 //! allows it, the build side is written to disk in runs that can each be built in the memory that was granted (`spill`). Every run is then read,
-//! built and probed in turn, in one scan for the buffered rows of all partitions, and the partial aggregates are merged (`probe::spilled`). A build
-//! side with prevailing rows, with aggregates that read the rows of ranges, or of which rows are returned, is never spilled.
+//! built and probed in turn, in one scan for the buffered rows of all partitions, and the partial aggregates are merged, or rows are returned run by run
+//! (`probe::spilled`). A build side with aggregates whose values depend on the order of all rows of a range is never spilled.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -95,8 +95,8 @@ use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 
 /// Returns the rows of the probe side, each with aggregates over the build rows that match it, or the rows that match, or the rows of one side by
-/// whether they match. Keeps the order and the partitions of the probe side, unless build rows are returned by whether they match. The build side is collected, sorted and indexed once, on disk if it exceeds the memory: O((N + Q) log N) for N build rows and Q probe
-/// rows.
+/// whether they match. Keeps the partitions of the probe side, and its order unless rows of the build side are returned. The build side is collected,
+/// sorted and indexed once, on disk if it exceeds the memory: O((N + Q) log N) for N build rows and Q probe rows.
 #[derive(Debug)]
 pub struct RangeJoinExec {
     probe: Arc<dyn ExecutionPlan>,
@@ -236,8 +236,13 @@ fn with_fast_bounds(
     spec
 }
 
-/// The properties of an operator that returns rows of both sides. Pairs have the order and the partitions of the probe side; no order is defined if
-/// build rows come after them.
+/// Whether a join that returns rows of both sides keeps the order of the probe side, whatever memory there is: pairs of spill runs come in no order.
+/// Only the order of a probe side without end is kept, as it can't be sorted later; then nothing is spilled.
+fn keeps_order(probe: &dyn ExecutionPlan, join: &RowJoin) -> bool {
+    probe.boundedness().is_unbounded() && !join.marks_build_rows()
+}
+
+/// The properties of an operator that returns rows of both sides. Pairs are in the partitions of the probe side.
 fn row_properties(
     probe: &Arc<dyn ExecutionPlan>,
     build: &Arc<dyn ExecutionPlan>,
@@ -261,8 +266,11 @@ fn row_properties(
     let all = properties_with(probe.as_ref(), build_fields, HashMap::new())?;
     let all_schema = all.equivalence_properties().schema();
     let mapping = ProjectionMapping::from_indices(&columns, all_schema)?;
-    let equivalences = all.equivalence_properties();
-    let partitioning = all.output_partitioning().project(&mapping, equivalences);
+    let mut equivalences = all.equivalence_properties().clone();
+    if !keeps_order(probe.as_ref(), join) {
+        equivalences.clear_orderings();
+    }
+    let partitioning = all.output_partitioning().project(&mapping, &equivalences);
     Ok(Arc::new(PlanProperties::new(
         equivalences.project(&mapping, schema),
         partitioning,
@@ -319,7 +327,7 @@ impl ExecutionPlan for RangeJoinExec {
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
-        let keeps_order = |join: &Arc<RowJoin>| !join.marks_build_rows();
+        let keeps_order = |join: &Arc<RowJoin>| keeps_order(self.probe.as_ref(), join);
         vec![self.returned_rows().is_none_or(keeps_order), false]
     }
 
@@ -410,8 +418,14 @@ impl ExecutionPlan for RangeJoinExec {
                 let inputs = inputs.map(|i| build_plan.execute(i, Arc::clone(&context)));
                 let inputs = inputs.collect::<Result<_>>()?;
                 let schema = build_plan.schema();
-                let builder =
-                    BuildSideBuilder::try_new(columns, &schema, metrics, &context, engine)?;
+                let builder = BuildSideBuilder::try_new(
+                    columns,
+                    &schema,
+                    metrics,
+                    &context,
+                    engine,
+                    probe_shape.is_bounded,
+                )?;
                 PreparedBuild::collect(builder, inputs, probe_shape).await
             };
             run.get(prepare).await

@@ -9,37 +9,29 @@
 //!   avg(p.v)         s, n = count(p.v)       s / n                   sum(s), sum(n)             their quotient
 //!   first_value(p.v  f = first(p.v),         f                       first_value(f ORDER BY g)  its result
 //!     ORDER BY p.k)    g = first(p.k)
+//!   any other        a = its state                                   merge(a)                   its result
 //! ```
 //!
 //! The row of NULLs that a left join returns for a probe row without a match counts in `count(*)`.
 
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, RecordBatchOptions, new_null_array};
-use arrow::datatypes::{DataType, Schema};
-use datafusion::common::{Column, DFSchema, Result, ScalarValue};
-use datafusion::execution::context::ExecutionProps;
+use arrow::datatypes::DataType;
+use datafusion::common::{Column, DFSchema, Result};
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::functions_aggregate::sum::{Sum, sum_udaf};
 use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams, NullTreatment};
-use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{
-    AggregateUDF, Cast, ColumnarValue, Expr, ExprSchemable, ScalarUDF, SortExpr, cast, lit, when,
-};
+use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, SortExpr, lit, when};
 use datafusion::optimizer::OptimizerConfig;
-use datafusion::physical_expr::create_physical_expr;
 
-use crate::common::dictionaries::has_few_keys;
 use crate::common::ordered_type::{is_ordered, value_type};
-use crate::expr::decimal_average::{DecimalAverageUdf, decimal_digits};
+use crate::expr::late_error::{RaiseUdf, error_or_null};
 use crate::expr::total_order::TotalOrderUdaf;
-use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::range_agg::prefix_sums::Sums;
-use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
 use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::condition::{check_repeats, is_of};
@@ -92,11 +84,14 @@ pub(crate) struct DecomposedAggregate {
 impl AggregateDecomposition<'_> {
     /// Decomposes an aggregate function over the joined rows.
     pub(crate) fn decompose(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
-        let fast = self.decompose_known(call);
-        if self.input == AggregateInput::Subquery {
-            return fast.or_else(|_| self.accumulate(call));
-        }
-        fast
+        self.decompose_known(call)
+            .or_else(|_| self.accumulate(call))
+    }
+
+    /// Whether accumulators compute all aggregates, each of which reads the rows of the ranges.
+    pub(crate) fn only_accumulates(&self) -> bool {
+        let accumulates = |a: &RangeAggregate<_>| a.function == AggregateKind::Accumulate;
+        self.aggregates.iter().all(accumulates) && !self.aggregates.is_empty()
     }
 
     /// Decomposes an aggregate that has an index, a prefix sum or the like.
@@ -217,74 +212,6 @@ impl AggregateDecomposition<'_> {
         // rounded once per probe row, and again by DataFusion if a group has several.
         let sum = self.add(AggregateKind::Sum, vec![argument], data_type);
         Ok(self.decomposed(sum.clone(), aggregate(Arc::clone(&call.func), sum)))
-    }
-
-    fn average(&mut self, call: &AggregateFunction, argument: &Expr) -> Match<DecomposedAggregate> {
-        if let Expr::Cast(Cast { expr, field }) = argument
-            && field.data_type() == &DataType::Float64
-            && expr.get_type(self.build)?.is_integer()
-        {
-            // The exact sum, divided once. A sum of fewer than 2^32 values does not overflow 20 digits.
-            return self.quotient(call, expr, DataType::Decimal128(20, 0), |sum, count| {
-                cast(sum, DataType::Float64) / cast(count, DataType::Float64)
-            });
-        }
-        let data_type = argument.get_type(self.build)?;
-        if data_type == DataType::Null {
-            // Only NULLs, as in a column of a CSV file without rows. DataFusion's average of them is a Float64.
-            return self.quotient(call, argument, DataType::Float64, |sum, count| {
-                sum / cast(count, DataType::Float64)
-            });
-        }
-        let average = call.func.return_type(std::slice::from_ref(&data_type))?;
-        if matches!(data_type, DataType::Duration(_)) {
-            return self.quotient(call, argument, data_type, |sum, count| {
-                cast(cast(sum, DataType::Int64) / count, average.clone())
-            });
-        }
-        if data_type == DataType::Float64 {
-            return self.quotient(call, argument, data_type, |sum, count| {
-                sum / cast(count, DataType::Float64)
-            });
-        }
-        if let Some(sum_type) = DecimalAverageUdf::sum_type(&data_type) {
-            let udf = ScalarUDF::from(DecimalAverageUdf::new(average));
-            return self.quotient(call, argument, sum_type, |sum, count| {
-                udf.call(vec![sum, count])
-            });
-        }
-        reject(format!(
-            "a range join has no average of {argument}, a {data_type}"
-        ))
-    }
-
-    /// Decomposes an average: `divide` computes it from the sum and the count. It is NULL if there is no value.
-    fn quotient(
-        &mut self,
-        call: &AggregateFunction,
-        argument: &Expr,
-        sum_type: DataType,
-        divide: impl Fn(Expr, Expr) -> Expr,
-    ) -> Match<DecomposedAggregate> {
-        let argument = if argument.get_type(self.build)? == sum_type {
-            argument.clone()
-        } else {
-            cast(argument.clone(), sum_type.clone())
-        };
-        let argument = self.filtered(&argument, call)?;
-        let sum = self.add(AggregateKind::Sum, vec![argument.clone()], sum_type);
-        let count = self.add(AggregateKind::Count, vec![argument], DataType::Int64);
-        let divided = |sum: Expr, count: Expr| -> Result<Expr> {
-            when(sum.clone().is_not_null(), divide(sum, count)).end()
-        };
-        let row_value = divided(sum.clone(), count.clone())?;
-        let sums = self.decomposed(sum.clone(), aggregate(sum_udaf(), sum));
-        let counts = self.decomposed(count.clone(), aggregate(sum_udaf(), count));
-        Ok(DecomposedAggregate {
-            row_value,
-            group_aggregates: [sums.group_aggregates, counts.group_aggregates].concat(),
-            group_value: divided(sums.group_value, counts.group_value)?,
-        })
     }
 
     fn first_or_last(
@@ -436,130 +363,32 @@ impl AggregateDecomposition<'_> {
         self.add(AggregateKind::CountRows, vec![], DataType::Int64)
     }
 
-    /// The aggregate's argument, NULL if its filter does not hold.
-    fn filtered(&self, argument: &Expr, call: &AggregateFunction) -> Match<Expr> {
-        let argument = match &call.params.filter {
-            Some(filter) => when(filter.as_ref().clone(), argument.clone()).end()?,
-            None => argument.clone(),
-        };
-        self.checked(argument)
+    /// Adds an aggregate over the matching rows, unless it is there already, and returns its value: its column, or an error that an argument has in one of
+    /// these rows.
+    pub(crate) fn add(
+        &mut self,
+        function: AggregateKind,
+        arguments: Vec<Expr>,
+        data_type: DataType,
+    ) -> Expr {
+        let errors: Vec<Expr> = arguments.iter().filter_map(error_or_null).collect();
+        let least = AggregateKind::Extreme(Extreme::Min);
+        let errors = errors
+            .into_iter()
+            .map(|error| self.add_column(least, vec![error], DataType::Utf8));
+        let errors: Vec<Expr> = errors.collect();
+        let column = self.add_column(function, arguments, data_type);
+        errors
+            .into_iter()
+            .fold(column, |value, error| RaiseUdf::call(error, value))
     }
 
-    /// Leaves an aggregate to the accumulator of its function, which sees the rows of each range.
-    fn accumulate(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
-        let params = &call.params;
-        let (mut arguments, mut literals, mut order_by) = (vec![], vec![], vec![]);
-        for argument in &params.args {
-            check_repeats(argument)?;
-            let literal = constant(argument)?;
-            if literal.is_none() {
-                arguments.push(self.accumulated(argument)?);
-            }
-            literals.push(literal);
-        }
-        for argument in &arguments {
-            let scale = decimal_digits(&argument.get_type(self.build)?);
-            if call.func.inner().is::<Avg>() && scale.is_some_and(|(_, scale)| scale < 0) {
-                return reject("DataFusion has no average of decimals of negative scale");
-            }
-        }
-        if literals.is_empty() {
-            return reject(format!("{} has no arguments", call.func.name()));
-        }
-        for sort in &params.order_by {
-            let by = self.accumulated(&sort.expr)?;
-            let argument = arguments.iter().position(|argument| *argument == by);
-            let argument = argument.unwrap_or_else(|| {
-                arguments.push(by);
-                arguments.len() - 1
-            });
-            order_by.push(AccumulatorOrder {
-                argument,
-                ascending: sort.asc,
-                nulls_first: sort.nulls_first,
-            });
-        }
-        if let Some(filter) = &params.filter {
-            arguments.push(self.accumulated(filter)?);
-        }
-        let expr = Expr::AggregateFunction(call.clone());
-        let data_type = expr.get_type(self.build)?;
-        self.check_joins(&data_type)?;
-        if has_few_keys(&data_type) {
-            return reject(format!("{expr} is a {data_type}, which has few keys"));
-        }
-        let accumulator = AccumulatorCall {
-            function: Arc::clone(&call.func),
-            literals,
-            order_by,
-            is_filtered: params.filter.is_some(),
-            is_distinct: params.distinct,
-            ignores_nulls: params.null_treatment == Some(NullTreatment::IgnoreNulls),
-            text: expr.to_string(),
-        };
-        // What the function refuses is refused here.
-        let types = arguments
-            .iter()
-            .map(|argument| argument.get_type(self.build));
-        let function = accumulator.physical(&types.collect::<Result<Vec<_>>>()?)?;
-        function.create_accumulator()?;
-        if function.field().data_type() != &data_type {
-            return reject(format!("{expr} has another type when it is executed"));
-        }
-        let column = self.add(AggregateKind::Accumulate, arguments, data_type);
-        if let Some(added) = self.aggregates.last_mut() {
-            added.call = Some(Arc::new(accumulator));
-        }
-        Ok(self.decomposed(column.clone(), column))
-    }
-
-    /// Checks an argument of an accumulator.
-    fn accumulated(&self, argument: &Expr) -> Match<Expr> {
-        check_repeats(argument)?;
-        let data_type = argument.get_type(self.build)?;
-        self.check_joins(&data_type)?;
-        if has_few_keys(&data_type) {
-            return reject(format!("{argument} is a {data_type}, which has few keys"));
-        }
-        self.checked(argument.clone())
-    }
-
-    /// Rejects types whose values of many batches may not fit one array, such as a dictionary with a narrow key type. DataFusion cannot run a correlated
-    /// subquery over a range at all, so for that the attempt is made.
-    fn check_joins(&self, data_type: &DataType) -> Match<()> {
-        match data_type {
-            DataType::RunEndEncoded(..) | DataType::Union(..) => reject(format!(
-                "a {data_type} has no NULL for rows that match nothing"
-            )),
-            narrow if self.input != AggregateInput::Subquery && has_few_keys(narrow) => {
-                reject(format!("a {data_type} has few keys"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Checks that an expression is over the build side only, cannot fail, and is NULL for a probe row that a left join keeps without a match.
-    fn checked(&self, expr: Expr) -> Match<Expr> {
-        if !is_of(&expr, self.build) {
-            return reject(format!("{expr} is not of the columns of one side"));
-        }
-        if self.input != AggregateInput::Subquery && !is_infallible(&expr, self.build)? {
-            return reject(format!(
-                "{expr} may end in an error for rows that match nothing"
-            ));
-        }
-        if self.input == AggregateInput::Join(Unmatched::Keep)
-            && !is_null_without_match(&expr, self.build)?
-        {
-            return reject(format!(
-                "{expr} has a value where a left join matches nothing"
-            ));
-        }
-        Ok(expr)
-    }
-
-    /// Adds an aggregate over the matching rows, unless it is there already, and returns its column.
-    fn add(&mut self, function: AggregateKind, arguments: Vec<Expr>, data_type: DataType) -> Expr {
+    fn add_column(
+        &mut self,
+        function: AggregateKind,
+        arguments: Vec<Expr>,
+        data_type: DataType,
+    ) -> Expr {
         let known = self
             .aggregates
             .iter()
@@ -583,7 +412,7 @@ impl AggregateDecomposition<'_> {
     }
 
     /// An aggregate that one column of the range join and one aggregate over it compute.
-    fn decomposed(&self, row_value: Expr, aggregate: Expr) -> DecomposedAggregate {
+    pub(crate) fn decomposed(&self, row_value: Expr, aggregate: Expr) -> DecomposedAggregate {
         let name = unused_name(self.config, self.probe);
         DecomposedAggregate {
             row_value,
@@ -593,7 +422,8 @@ impl AggregateDecomposition<'_> {
     }
 }
 
-fn aggregate(udaf: Arc<AggregateUDF>, argument: Expr) -> Expr {
+/// The call of an aggregate function with one argument.
+pub(crate) fn aggregate(udaf: Arc<AggregateUDF>, argument: Expr) -> Expr {
     Expr::AggregateFunction(AggregateFunction {
         func: udaf,
         params: AggregateFunctionParams {
@@ -604,55 +434,4 @@ fn aggregate(udaf: Arc<AggregateUDF>, argument: Expr) -> Expr {
             null_treatment: None,
         },
     })
-}
-
-/// The value of an expression without columns.
-pub(crate) fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
-    if let Expr::Literal(value, _) = expr {
-        return Ok(Some(value.clone()));
-    }
-    if !expr.column_refs().is_empty() {
-        return Ok(None);
-    }
-    let physical = create_physical_expr(
-        expr,
-        &DFSchema::empty(),
-        &ExecutionProps::new(),
-        &PhysicalPlanningContext::default(),
-    )?;
-    let options = RecordBatchOptions::new().with_row_count(Some(1));
-    let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options)?;
-    match physical.evaluate(&row)? {
-        ColumnarValue::Scalar(value) => Ok(Some(value)),
-        ColumnarValue::Array(values) => Ok(Some(ScalarValue::try_from_array(&values, 0)?)),
-    }
-}
-
-/// Whether an expression is NULL if all columns are. Evaluates it for such a row.
-fn is_null_without_match(expr: &Expr, schema: &DFSchema) -> Result<bool> {
-    if matches!(expr, Expr::Column(_)) {
-        return Ok(true);
-    }
-    let fields = schema.fields().iter();
-    let nullable: Vec<_> = fields
-        .map(|f| Arc::new(f.as_ref().clone().with_nullable(true)))
-        .collect();
-    let columns = nullable
-        .iter()
-        .map(|f| new_null_array(f.data_type(), 1))
-        .collect();
-    let options = RecordBatchOptions::new().with_row_count(Some(1));
-    let arrow = Arc::new(Schema::new(nullable.clone()));
-    let batch = RecordBatch::try_new_with_options(arrow, columns, &options)?;
-    let qualified = schema.iter().zip(nullable);
-    let qualified = qualified.map(|((qualifier, _), field)| (qualifier.cloned(), field));
-    let schema = DFSchema::new_with_metadata(qualified.collect(), schema.metadata().clone())?;
-    let physical = create_physical_expr(
-        expr,
-        &schema,
-        &ExecutionProps::new(),
-        &PhysicalPlanningContext::default(),
-    )?;
-    let value = physical.evaluate(&batch)?.into_array(1)?;
-    Ok(value.logical_null_count() == 1)
 }

@@ -10,7 +10,8 @@
 //!        ELSE TRUE END
 //! ```
 //!
-//! `SubqueryToRangeJoin` makes range joins of the counts. In a WHERE, EXISTS and IN as conjuncts or operands of OR are left to DataFusion, which makes
+//! `SubqueryToRangeJoin` makes range joins of the counts. Where the subquery has another condition on both sides besides equalities and one range, mark
+//! joins (`mark_join`) tell whether there is a row, a row with p.v = q.x, and a row where p.v IS NULL. In a WHERE, EXISTS and IN as conjuncts or operands of OR are left to DataFusion, which makes
 //! semi and mark joins of them: there a NULL counts as FALSE. In a SELECT list DataFusion has no plan for either, and it has none for a correlated NOT IN.
 
 use std::sync::Arc;
@@ -20,17 +21,19 @@ use datafusion::common::{DFSchema, ExprSchema, Result, ScalarValue, Spans};
 use datafusion::functions_aggregate::expr_fn::{count, min};
 use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::utils::{COUNT_STAR_EXPANSION, split_conjunction};
+use datafusion::logical_expr::utils::{COUNT_STAR_EXPANSION, disjunction, split_conjunction};
 use datafusion::logical_expr::{
-    Aggregate, Distinct, Expr, Filter, LogicalPlan, Operator, Subquery, lit, when,
+    Aggregate, Distinct, Expr, ExprSchemable, FetchType, Filter, LogicalPlan, Operator, SkipType,
+    Subquery, lit, when,
 };
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
-use crate::rewrite::common::names::save_name;
+use crate::rewrite::common::names::{restore_columns, save_name};
 use crate::rewrite::range_join::condition::{check_repeats, compared_with, split_between};
 use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
+use crate::rewrite::range_join::mark_join::MarkJoins;
 use crate::rewrite::range_join::rejection::{Match, reject};
 
 /// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does nothing if `rmq.rewrite` is false.
@@ -54,7 +57,10 @@ impl OptimizerRule for ExistsToCounts {
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
         let is_filter = matches!(plan, LogicalPlan::Filter(_));
-        let is_admitted = is_filter || matches!(plan, LogicalPlan::Projection(_));
+        let is_admitted = matches!(
+            plan,
+            LogicalPlan::Filter(_) | LogicalPlan::Projection(_) | LogicalPlan::Aggregate(_)
+        );
         if !is_admitted || !has_correlated(&plan)? || !RmqOptions::of(&config.options()).rewrite {
             return Ok(Transformed::no(plan));
         }
@@ -62,17 +68,31 @@ impl OptimizerRule for ExistsToCounts {
         let [input] = inputs.as_slice() else {
             return Ok(Transformed::no(plan));
         };
-        let outer = Arc::clone(input.schema());
+        let (outer, schema) = (Arc::clone(input.schema()), Arc::clone(plan.schema()));
+        let input = (*input).clone();
+        let mut subqueries = Subqueries {
+            outer: &outer,
+            config,
+            marks: MarkJoins::new(&outer, config),
+        };
         let preserver = NamePreserver::new(&plan);
-        plan.map_expressions(|expr| {
+        let mut replaced = plan.map_expressions(|expr| {
             let name = save_name(&preserver, &expr);
             let replaced = if is_filter {
-                in_condition(expr, &outer, config)
+                subqueries.in_condition(expr)
             } else {
-                in_expression(expr, &outer, config)
+                subqueries.in_expression(expr)
             };
             Ok(replaced?.update_data(|expr| name.restore(expr)))
-        })
+        })?;
+        let marks = subqueries.marks;
+        if !marks.is_empty() {
+            let expressions = replaced.data.expressions();
+            let input = marks.above(input)?;
+            let plan = replaced.data.with_new_exprs(expressions, vec![input])?;
+            replaced.data = restore_columns(plan, &schema)?;
+        }
+        Ok(replaced)
     }
 }
 
@@ -93,120 +113,183 @@ fn has_correlated(plan: &LogicalPlan) -> Result<bool> {
     Ok(found)
 }
 
-/// Replaces what a WHERE evaluates: not EXISTS, and not IN where NULL is as good as FALSE.
-fn in_condition(
-    expr: Expr,
-    outer: &DFSchema,
-    config: &dyn OptimizerConfig,
-) -> Result<Transformed<Expr>> {
-    match expr {
-        Expr::BinaryExpr(BinaryExpr {
-            left,
-            op: op @ (Operator::And | Operator::Or),
-            right,
-        }) => {
-            let left = in_condition(*left, outer, config)?;
-            let right = in_condition(*right, outer, config)?;
-            let is_new = left.transformed || right.transformed;
-            let both = BinaryExpr::new(Box::new(left.data), op, Box::new(right.data));
-            let both = Expr::BinaryExpr(both);
-            Ok(Transformed::new(both, is_new, TreeNodeRecursion::Continue))
-        }
-        Expr::InSubquery(InSubquery { negated: false, .. }) | Expr::Exists(_) => {
-            Ok(Transformed::no(expr))
-        }
-        Expr::Not(inner) if matches!(*inner, Expr::Exists(_)) => {
-            Ok(Transformed::no(Expr::Not(inner)))
-        }
-        other => in_expression(other, outer, config),
-    }
+/// The subqueries of one node, and what replaces them.
+struct Subqueries<'a> {
+    outer: &'a DFSchema,
+    config: &'a dyn OptimizerConfig,
+    marks: MarkJoins<'a>,
 }
 
-/// Replaces each EXISTS and IN over a range in an expression.
-fn in_expression(
-    expr: Expr,
-    outer: &DFSchema,
-    config: &dyn OptimizerConfig,
-) -> Result<Transformed<Expr>> {
-    expr.transform_up(|expr| {
-        let found = match &expr {
-            Expr::Exists(exists) => exists_by_count(exists, outer, config),
-            Expr::InSubquery(membership) => in_by_counts(membership, outer, config),
-            _ => return Ok(Transformed::no(expr)),
-        };
-        match found {
-            Ok(found) => Ok(Transformed::yes(found)),
-            Err(reason) => {
-                log::debug!("{expr} stays as it is: {reason}");
+impl Subqueries<'_> {
+    /// Replaces what a WHERE evaluates: not EXISTS, and not IN where NULL is as good as FALSE.
+    fn in_condition(&mut self, expr: Expr) -> Result<Transformed<Expr>> {
+        match expr {
+            Expr::BinaryExpr(BinaryExpr {
+                left,
+                op: op @ (Operator::And | Operator::Or),
+                right,
+            }) => {
+                let left = self.in_condition(*left)?;
+                let right = self.in_condition(*right)?;
+                let is_new = left.transformed || right.transformed;
+                let both = BinaryExpr::new(Box::new(left.data), op, Box::new(right.data));
+                let both = Expr::BinaryExpr(both);
+                Ok(Transformed::new(both, is_new, TreeNodeRecursion::Continue))
+            }
+            Expr::InSubquery(InSubquery { negated: false, .. }) | Expr::Exists(_) => {
                 Ok(Transformed::no(expr))
             }
+            Expr::Not(inner) if matches!(*inner, Expr::Exists(_)) => {
+                Ok(Transformed::no(Expr::Not(inner)))
+            }
+            other => self.in_expression(other),
         }
-    })
-}
-
-/// `[NOT] EXISTS (…)` as `(SELECT count(*) …) > 0`, or `= 0`. With a threshold, rows are not counted: `(SELECT min(k) …) IS NOT NULL`, or `IS NULL`, for
-/// a range key k.
-fn exists_by_count(exists: &Exists, outer: &DFSchema, config: &dyn OptimizerConfig) -> Match<Expr> {
-    let Exists { subquery, negated } = exists;
-    let rows = Rows::of(subquery)?;
-    if let Some(first) = rows.first_crossing(outer, config) {
-        return Ok(if *negated {
-            first.is_null()
-        } else {
-            first.is_not_null()
-        });
     }
-    let matches = rows.count(None, None, outer, config)?;
-    let zero = lit(0_i64);
-    Ok(if *negated {
-        matches.eq(zero)
-    } else {
-        matches.gt(zero)
-    })
+
+    /// Replaces each EXISTS and IN that depends on the outer query in an expression.
+    fn in_expression(&mut self, expr: Expr) -> Result<Transformed<Expr>> {
+        expr.transform_up(|expr| {
+            let joins = self.marks.len();
+            let found = match &expr {
+                Expr::Exists(exists) => self
+                    .exists_by_count(exists)
+                    .or_else(|_| self.exists_by_mark(exists)),
+                Expr::InSubquery(membership) => self
+                    .in_by_counts(membership)
+                    .or_else(|_| self.in_by_marks(membership)),
+                _ => return Ok(Transformed::no(expr)),
+            };
+            match found {
+                Ok(found) => Ok(Transformed::yes(found)),
+                Err(reason) => {
+                    self.marks.truncate(joins);
+                    log::debug!("{expr} stays as it is: {reason}");
+                    Ok(Transformed::no(expr))
+                }
+            }
+        })
+    }
+
+    /// `[NOT] EXISTS (…)` as `(SELECT count(*) …) > 0`, or `= 0`. With a threshold, rows are not counted: `(SELECT min(k) …) IS NOT NULL`, or `IS NULL`,
+    /// for a range key k.
+    fn exists_by_count(&self, exists: &Exists) -> Match<Expr> {
+        let Exists { subquery, negated } = exists;
+        let rows = Rows::of_exists(subquery)?;
+        if let Some(first) = rows.first_crossing(self.outer, self.config) {
+            return Ok(if *negated {
+                first.is_null()
+            } else {
+                first.is_not_null()
+            });
+        }
+        let matches = rows.count(None, None, self.outer, self.config)?;
+        let zero = lit(0_i64);
+        Ok(if *negated {
+            matches.eq(zero)
+        } else {
+            matches.gt(zero)
+        })
+    }
+
+    /// `[NOT] EXISTS (…)` as the column of a mark join.
+    fn exists_by_mark(&mut self, exists: &Exists) -> Match<Expr> {
+        let Exists { subquery, negated } = exists;
+        let rows = Rows::of_exists(subquery)?;
+        let mark = self.marks.mark(rows.input)?;
+        Ok(if *negated { !mark } else { mark })
+    }
+
+    /// `x [NOT] IN (…)` by three counts.
+    fn in_by_counts(&self, membership: &InSubquery) -> Match<Expr> {
+        let (outer, config) = (self.outer, self.config);
+        let Members { x, rows, value } = Members::of(membership)?;
+        let all = || rows.count(None, None, outer, config);
+        let equal = value.clone().eq(in_subquery(x, outer)?);
+        let zero = || lit(0_i64);
+        let null = lit(ScalarValue::Boolean(None));
+        let (matched, unmatched) = (lit(!membership.negated), lit(membership.negated));
+        let case = when(all()?.eq(zero()), unmatched.clone())
+            .when(x.clone().is_null(), null.clone())
+            .when(
+                rows.count(None, Some(equal), outer, config)?.gt(zero()),
+                matched,
+            )
+            .when(
+                rows.count(Some(value), None, outer, config)?.lt(all()?),
+                null,
+            )
+            .otherwise(unmatched)?;
+        Ok(case)
+    }
+
+    /// `x [NOT] IN (…)` by up to three mark joins:
+    ///
+    /// ```text
+    ///   CASE WHEN <a row with p.v = x> THEN TRUE
+    ///        WHEN x IS NULL AND <a row> OR <a row where p.v IS NULL> THEN NULL
+    ///        ELSE FALSE END
+    /// ```
+    fn in_by_marks(&mut self, membership: &InSubquery) -> Match<Expr> {
+        let Members { x, rows, value } = Members::of(membership)?;
+        let equal = value.clone().eq(in_subquery(x, self.outer)?);
+        let mut mark = |rows: &LogicalPlan, equal: Option<Expr>| {
+            let equal = equal.map(|equal| filtered(rows.clone(), equal));
+            let rows = equal.transpose()?.unwrap_or_else(|| rows.clone());
+            self.marks.mark(&rows)
+        };
+        let has_equal = mark(rows.input, Some(equal))?;
+        let mut is_unknown = vec![];
+        if x.nullable(self.outer)? {
+            is_unknown.push(x.clone().is_null().and(mark(rows.input, None)?));
+        }
+        if value.nullable(rows.input.schema())? {
+            is_unknown.push(mark(rows.input, Some(value.clone().is_null()))?);
+        }
+        let (matched, unmatched) = (lit(!membership.negated), lit(membership.negated));
+        let mut case = when(has_equal, matched);
+        if let Some(is_unknown) = disjunction(is_unknown) {
+            case = case.when(is_unknown, lit(ScalarValue::Boolean(None)));
+        }
+        Ok(case.otherwise(unmatched)?)
+    }
 }
 
-/// `x [NOT] IN (…)` by three counts.
-fn in_by_counts(
-    membership: &InSubquery,
-    outer: &DFSchema,
-    config: &dyn OptimizerConfig,
-) -> Match<Expr> {
-    let InSubquery {
-        expr: x,
-        subquery,
-        negated,
-    } = membership;
-    check_repeats(x)?;
-    let rows = Rows::of(subquery)?;
-    let Some(value) = rows.value else {
-        return reject("its subquery has not one column");
-    };
-    check_repeats(value)?;
-    let all = || rows.count(None, None, outer, config);
-    let of_outer = x.as_ref().clone().transform_up(|e| {
+/// The parts of `x IN (SELECT value FROM rows)`.
+struct Members<'a> {
+    x: &'a Expr,
+    rows: Rows<'a>,
+    value: &'a Expr,
+}
+
+impl<'a> Members<'a> {
+    fn of(membership: &'a InSubquery) -> Match<Self> {
+        let x = membership.expr.as_ref();
+        check_repeats(x)?;
+        let rows = Rows::of(&membership.subquery)?;
+        let Some(value) = rows.value else {
+            return reject("its subquery has not one column");
+        };
+        check_repeats(value)?;
+        Ok(Self { x, rows, value })
+    }
+}
+
+/// An expression of the outer query as one of the subquery.
+fn in_subquery(expr: &Expr, outer: &DFSchema) -> Result<Expr> {
+    let replaced = expr.clone().transform_up(|e| {
         let Expr::Column(column) = &e else {
             return Ok(Transformed::no(e));
         };
         let field = Arc::clone(outer.field_from_column(column)?);
         let reference = Expr::OuterReferenceColumn(field, column.clone());
         Ok(Transformed::yes(reference))
-    })?;
-    let equal = value.clone().eq(of_outer.data);
-    let zero = || lit(0_i64);
-    let null = lit(ScalarValue::Boolean(None));
-    let (matched, unmatched) = (lit(!negated), lit(*negated));
-    let case = when(all()?.eq(zero()), unmatched.clone())
-        .when(x.as_ref().clone().is_null(), null.clone())
-        .when(
-            rows.count(None, Some(equal), outer, config)?.gt(zero()),
-            matched,
-        )
-        .when(
-            rows.count(Some(value), None, outer, config)?.lt(all()?),
-            null,
-        )
-        .otherwise(unmatched)?;
-    Ok(case)
+    });
+    Ok(replaced?.data)
+}
+
+fn filtered(rows: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
+    let filter = Filter::try_new(condition, Arc::new(rows))?;
+    Ok(LogicalPlan::Filter(filter))
 }
 
 /// A scalar subquery with these columns of the outer query.
@@ -227,10 +310,30 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn of(subquery: &'a Subquery) -> Match<Self> {
+    /// The rows of `EXISTS (…)`, of which a LIMIT above 0 leaves one if there is any.
+    fn of_exists(subquery: &'a Subquery) -> Match<Self> {
         let mut plan = subquery.subquery.as_ref();
-        while let LogicalPlan::Distinct(Distinct::All(input)) = plan {
-            plan = input;
+        while let LogicalPlan::Limit(limit) = plan
+            && let (SkipType::Literal(0), FetchType::Literal(fetch)) =
+                (limit.get_skip_type()?, limit.get_fetch_type()?)
+            && fetch != Some(0)
+        {
+            plan = &limit.input;
+        }
+        Self::of_plan(subquery, plan)
+    }
+
+    fn of(subquery: &'a Subquery) -> Match<Self> {
+        Self::of_plan(subquery, subquery.subquery.as_ref())
+    }
+
+    fn of_plan(subquery: &'a Subquery, mut plan: &'a LogicalPlan) -> Match<Self> {
+        loop {
+            plan = match plan {
+                LogicalPlan::Distinct(Distinct::All(input)) => input,
+                LogicalPlan::Sort(sort) if sort.fetch.is_none() => &sort.input,
+                _ => break,
+            };
         }
         let LogicalPlan::Projection(projection) = plan else {
             return reject(format!("its subquery ends in {}", plan.display()));
@@ -264,7 +367,7 @@ impl<'a> Rows<'a> {
                 }
                 Ok(TreeNodeRecursion::Continue)
             })?;
-            input = Arc::new(LogicalPlan::Filter(Filter::try_new(condition, input)?));
+            input = Arc::new(filtered(Arc::unwrap_or_clone(input), condition)?);
         }
         let counted = value.cloned().unwrap_or_else(|| lit(COUNT_STAR_EXPANSION));
         let aggregate = Aggregate::try_new(input, vec![], vec![count(counted)])?;

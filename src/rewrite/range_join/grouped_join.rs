@@ -11,7 +11,9 @@
 //!                                                             p
 //! ```
 //!
-//! The joined rows are never produced. Inner, left and right joins match; the side that groups are of is the probe side.
+//! The joined rows are never produced. Inner, left and right joins match; the side that groups are of is the probe side. Aggregates without an index,
+//! such as `stddev(p.v)` beside `avg(p.v)`, are computed by their accumulators (`merge_states`). Without any other, the join stays and
+//! returns its rows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -58,27 +60,68 @@ impl OptimizerRule for GroupedJoinToRangeJoin {
         plan: LogicalPlan,
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
-        let LogicalPlan::Aggregate(aggregate) = &plan else {
-            return Ok(Transformed::no(plan));
+        Ok(rewrite_aggregate(plan, config, |_| true))
+    }
+}
+
+/// The same rule for aggregates with DISTINCT. It must run before DataFusion's rule that makes two aggregates of them, of which the lower one is
+/// grouped by the values.
+#[derive(Debug, Default)]
+pub struct DistinctGroupedJoinToRangeJoin;
+
+impl OptimizerRule for DistinctGroupedJoinToRangeJoin {
+    fn name(&self) -> &'static str {
+        "rmq_distinct_grouped_join_to_range_join"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::BottomUp)
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        let wanted = |aggregate: &Aggregate| {
+            let mut calls = aggregate.aggr_expr.iter();
+            calls.any(|call| {
+                matches!(call.clone().unalias(), Expr::AggregateFunction(call) if call.params.distinct)
+            })
         };
-        let Some((join, columns)) = join_below(&aggregate.input) else {
-            return Ok(Transformed::no(plan));
-        };
-        if !RmqOptions::of(&config.options()).rewrite {
-            return Ok(Transformed::no(plan));
-        }
-        let grouped = GroupedJoin {
-            aggregate,
-            join,
-            columns: &columns,
-            config,
-        };
-        match grouped.try_match() {
-            Ok(found) => Ok(Transformed::yes(found)),
-            Err(reason) => {
-                log::debug!("{} stays as it is: {reason}", join_text(join));
-                Ok(Transformed::no(plan))
-            }
+        Ok(rewrite_aggregate(plan, config, wanted))
+    }
+}
+
+/// Rewrites a plan if it is an aggregate that is wanted.
+fn rewrite_aggregate(
+    plan: LogicalPlan,
+    config: &dyn OptimizerConfig,
+    is_wanted: impl Fn(&Aggregate) -> bool,
+) -> Transformed<LogicalPlan> {
+    let LogicalPlan::Aggregate(aggregate) = &plan else {
+        return Transformed::no(plan);
+    };
+    if !is_wanted(aggregate) {
+        return Transformed::no(plan);
+    }
+    let Some((join, columns)) = join_below(&aggregate.input) else {
+        return Transformed::no(plan);
+    };
+    if !RmqOptions::of(&config.options()).rewrite {
+        return Transformed::no(plan);
+    }
+    let grouped = GroupedJoin {
+        aggregate,
+        join,
+        columns: &columns,
+        config,
+    };
+    match grouped.try_match() {
+        Ok(found) => Transformed::yes(found),
+        Err(reason) => {
+            log::debug!("{} stays as it is: {reason}", join_text(join));
+            Transformed::no(plan)
         }
     }
 }
@@ -253,6 +296,12 @@ impl GroupedJoin<'_> {
             };
             merges.extend(found.group_aggregates);
             values.push(found.group_value);
+        }
+        if decomposition.only_accumulates() {
+            let calls = decomposition.aggregates.iter().map(ToString::to_string);
+            let calls = calls.collect::<Vec<_>>().join(", ");
+            // A join of rows reads as many rows, and DataFusion aggregates them faster than accumulators of single ranges.
+            return reject(format!("all of its aggregates read every row: {calls}"));
         }
         let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build.as_ref().clone())?;

@@ -1,14 +1,19 @@
 //! Rules that make plain SQL a `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
-//! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count. They share the parts of a match: `condition` (equality keys, range
-//! key, bounds), `aggregate_decomposition`, `correlated_aggregate`, `nearest_row` and `side_sizes`. A plan that does not match gets a `Rejection`,
+//! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count, or to mark joins. They share the parts of a match: `condition` (equality
+//! keys, range key, bounds), `aggregate_decomposition` with the files of single aggregates, `correlated_aggregate`, `nearest_row` and `side_sizes`. A plan that does not match gets a `Rejection`,
 //! which is logged, and stays as it is.
 
+pub(crate) mod accumulated_aggregate;
+pub(crate) mod aggregate_argument;
 pub(crate) mod aggregate_decomposition;
+pub(crate) mod average;
 pub(crate) mod condition;
 pub(crate) mod correlated_aggregate;
 pub(crate) mod exists;
 pub(crate) mod grouped_join;
 pub(crate) mod lateral;
+pub(crate) mod mark_join;
+pub(crate) mod merge_states;
 pub(crate) mod nearest_row;
 pub(crate) mod nearest_rows;
 pub(crate) mod rejection;

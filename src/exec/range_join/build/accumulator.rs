@@ -17,6 +17,7 @@ use datafusion::logical_expr::Accumulator;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::common::ranges::Ranges;
+use crate::exec::range_join::build::states::StateFunction;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::sorted::id_table::number;
 
@@ -28,6 +29,8 @@ const STEP: usize = 1 << 16;
 pub(crate) struct RangeAccumulator {
     call: Arc<AccumulatorCall>,
     function: AggregateFunctionExpr,
+    /// The function once more, if states are returned.
+    states: Option<StateFunction>,
     /// The arguments of the function that are no literals, in sorted order.
     columns: Vec<ArrayRef>,
     /// The expressions of ORDER BY, if the accumulator takes them as further arguments.
@@ -50,7 +53,12 @@ impl RangeAccumulator {
         memory: MemoryReservation,
     ) -> Result<Self> {
         let types = columns.iter().map(|c| c.data_type().clone());
-        let function = call.physical(&types.collect::<Vec<DataType>>())?;
+        let types: Vec<DataType> = types.collect();
+        let function = call.physical(&types)?;
+        let states = call
+            .returns_state
+            .then(|| StateFunction::try_new(call, &types))
+            .transpose()?;
         let order_columns = call.order_by.iter();
         let order_columns = order_columns.map(|order| Arc::clone(&columns[order.argument]));
         let mut order_columns: Vec<ArrayRef> = order_columns.collect();
@@ -74,6 +82,7 @@ impl RangeAccumulator {
         Ok(Self {
             call: Arc::clone(call),
             function,
+            states,
             columns,
             order_columns,
             ranks,
@@ -89,6 +98,9 @@ impl RangeAccumulator {
         ranges: &Ranges,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<ArrayRef> {
+        if let Some(states) = &self.states {
+            return self.states(states, ranges, check);
+        }
         let memory = self.memory.new_empty();
         let mut results: Vec<ScalarValue> = Vec::with_capacity(ranges.len());
         let mut result_bytes = 0;
@@ -128,6 +140,35 @@ impl RangeAccumulator {
             );
         }
         Ok(results)
+    }
+
+    /// The state after the rows of each range, a struct; NULL for an empty range.
+    fn states(
+        &self,
+        states: &StateFunction,
+        ranges: &Ranges,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<ArrayRef> {
+        let memory = self.memory.new_empty();
+        let mut column = states.column(ranges.len());
+        let (mut state, mut last) = (vec![], None);
+        for (left, right) in ranges.iter() {
+            if left > right {
+                column.push(None)?;
+                continue;
+            }
+            if last != Some((left, right)) {
+                check()?;
+                let mut accumulator = states.function.create_accumulator()?;
+                let grow = |bytes| memory.try_resize(column.bytes() + bytes);
+                self.feed(&mut *accumulator, (left, right), check, &grow)?;
+                state = accumulator.state()?;
+                last = Some((left, right));
+            }
+            column.push(Some(&state))?;
+            memory.try_resize(column.bytes())?;
+        }
+        column.finish()
     }
 
     /// Shows an accumulator the rows of a range.

@@ -42,6 +42,8 @@ pub(crate) struct BuildSideBuilder {
     store: Option<Arc<SpillStore>>,
     engine: RangeJoinEngine,
     runtime: Arc<RuntimeEnv>,
+    /// Whether the probe side ends.
+    is_probe_bounded: bool,
 }
 
 impl BuildSideBuilder {
@@ -52,9 +54,12 @@ impl BuildSideBuilder {
         metrics: BuildMetrics,
         context: &TaskContext,
         engine: RangeJoinEngine,
+        is_probe_bounded: bool,
     ) -> Result<Self> {
         let schema = columns.schema(input_schema)?;
-        let store = if columns.may_spill() {
+        // Rows of all runs are returned in no order, but a probe side without an end may have been promised its own.
+        let may_spill = columns.may_spill() && (is_probe_bounded || !columns.returns_rows);
+        let store = if may_spill {
             SpillStore::try_new(&schema, columns.num_equality_keys, &metrics, context)?
         } else {
             None
@@ -72,6 +77,7 @@ impl BuildSideBuilder {
             store,
             engine,
             runtime: context.runtime_env(),
+            is_probe_bounded,
         })
     }
 
@@ -224,9 +230,8 @@ impl BuildSideBuilder {
         } else if self.columns.returns_in_order {
             "The build side of a range join that returns the nearest rows is not written to disk"
                 .to_string()
-        } else if self.columns.returns_rows {
-            "The build side of a range join that returns rows is not written to disk; with rmq.row_joins = 'never', DataFusion plans such a join"
-                .to_string()
+        } else if self.columns.returns_rows && !self.is_probe_bounded {
+            "The build side of a range join that returns rows of an endless input is not written to disk".to_string()
         } else if !self.runtime.disk_manager.tmp_files_enabled() {
             "The build side of a range join can't be written to disk, as the DiskManager is disabled".to_string()
         } else {

@@ -16,5 +16,6 @@ pub(crate) mod matched_rows;
 pub(crate) mod side;
 pub(crate) mod sort_and_index;
 pub(crate) mod sorted_values;
+pub(crate) mod states;
 pub(crate) mod threshold_index;
 pub(crate) mod value_index;

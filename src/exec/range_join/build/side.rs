@@ -20,6 +20,8 @@ use crate::sorted::sorted_rows::SortedRows;
 #[derive(Debug)]
 pub(crate) struct BuildSide {
     pub(crate) rows: SortedRows,
+    /// The number of rows, with those that can't match.
+    pub(crate) total_rows: usize,
     pub(crate) key_type: DataType,
     pub(crate) aggregates: Vec<AggregateEvaluator>,
     /// The columns of which single rows are taken, in sorted order.

@@ -217,6 +217,7 @@ impl SortAndIndex {
         build_mem_used.set_max(other_bytes + index_bytes);
         Ok(BuildSide {
             rows,
+            total_rows,
             key_type: self.columns.range_key(types).clone(),
             aggregates,
             row_columns,

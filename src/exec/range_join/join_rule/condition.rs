@@ -6,22 +6,27 @@
 //!     residual      p.v > q.limit                     evaluated on the pairs that are left, or
 //!     threshold     p.v > q.limit                     an index on p.v finds the rows of the range that qualify
 //! ```
+//!
+//! DataFusion casts the coarser of two units, which fails for values that are too large. Where that is the key, the bound is converted instead.
 
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::{JoinSide, Result};
-use datafusion::logical_expr::Operator;
+use datafusion::logical_expr::{Operator, ScalarUDF};
 use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
 use datafusion::physical_expr::utils::{collect_columns, conjunction_opt, split_conjunction};
-use datafusion::physical_expr::{PhysicalExpr as _, PhysicalExprRef};
+use datafusion::physical_expr::{PhysicalExpr as _, PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::has_few_keys;
 use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
+use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
 use crate::rewrite::common::infallible::keeps_values;
+use crate::rewrite::common::lossless_casts::linear_factor;
 use rmq_engine::Comparison;
 
 /// A join's filter, split into the range of a key and what is left.
@@ -168,6 +173,7 @@ fn key_comparison(
         _ => return Ok(None),
     };
     let (key, bound) = (over_side(key, filter)?, over_side(bound, filter)?);
+    let (key, comparison, bound) = without_casts(key, comparison, bound, probe, build)?;
     let (key_type, bound_type) = (key.data_type(build)?, bound.data_type(probe)?);
     let is_searchable = is_ordered(&key_type)
         && value_type(&key_type) == value_type(&bound_type)
@@ -181,6 +187,37 @@ fn key_comparison(
         comparison,
         bound,
     }))
+}
+
+/// Replaces a cast of the key that may fail, such as one to a finer unit of time, by a conversion of the bound that can't.
+fn without_casts(
+    mut key: PhysicalExprRef,
+    mut comparison: Comparison,
+    mut bound: PhysicalExprRef,
+    probe: &Schema,
+    build: &Schema,
+) -> Result<(PhysicalExprRef, Comparison, PhysicalExprRef)> {
+    while let Some(cast) = key.downcast_ref::<CastExpr>() {
+        let (from, to) = (cast.expr().data_type(build)?, cast.data_type(build)?);
+        if keeps_values(&from, &to) || integer_limits(&from).is_none() {
+            break;
+        }
+        let Some(factor) = linear_factor(&from, &to) else {
+            break;
+        };
+        let udf = KeyBoundUdf::new(comparison, factor, from);
+        comparison = udf.converted_comparison();
+        let udf = Arc::new(ScalarUDF::from(udf));
+        let options = Arc::new(ConfigOptions::default());
+        bound = Arc::new(ScalarFunctionExpr::try_new(
+            udf,
+            vec![bound],
+            probe,
+            options,
+        )?);
+        key = Arc::clone(cast.expr());
+    }
+    Ok((key, comparison, bound))
 }
 
 /// The one side that an expression has columns of.

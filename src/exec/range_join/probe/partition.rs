@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::{filter, filter_record_batch};
 use arrow::datatypes::SchemaRef;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::physical_expr::PhysicalExprRef;
 
@@ -16,11 +16,13 @@ use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
 use crate::exec::range_join::probe::bounds::{evaluate_bound, evaluate_threshold};
 use crate::exec::range_join::probe::first_match::FirstMatches;
-use crate::exec::range_join::probe::prevailing::PrevailingRows;
+use crate::exec::range_join::probe::prevailing::{PrevailingRows, Windows};
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
+use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use rmq_engine::CandidateRanges;
+use rmq_engine::Comparison;
 use rmq_engine::SearchHints;
 
 /// One partition of the probe side, without its input.
@@ -56,16 +58,24 @@ impl ProbePartition {
         let (batch, ranges) = self.select_rows(batch, ranges)?;
         build.build_justified_indexes(&ranges).await?;
         let batches = std::slice::from_ref(&batch);
-        let (aggregates, _) = if build.reads_rows() {
-            let thresholds = self.thresholds(batches, &ranges)?;
-            let _timer = self.metrics.query_time.timer();
-            let build = Arc::clone(build);
-            blocking(move |waiting| build.aggregate(&ranges, &thresholds, &|| waiting.check()))
-                .await?
-        } else {
-            self.aggregate(batches, &ranges, build)?
-        };
+        let (aggregates, _) = self.aggregate_unblocked(batches, &ranges, build).await?;
         self.append_columns(&batch, &aggregates)
+    }
+
+    /// As [`Self::aggregate`], on a blocking thread if the rows of the ranges are read.
+    pub(crate) async fn aggregate_unblocked(
+        &self,
+        batches: &[RecordBatch],
+        ranges: &Ranges,
+        build: &Arc<BuildSide>,
+    ) -> Result<(Vec<ArrayRef>, bool)> {
+        if !build.reads_rows() {
+            return self.aggregate(batches, ranges, build);
+        }
+        let thresholds = self.thresholds(batches, ranges)?;
+        let _timer = self.metrics.query_time.timer();
+        let (build, ranges) = (Arc::clone(build), ranges.clone());
+        blocking(move |waiting| build.aggregate(&ranges, &thresholds, &|| waiting.check())).await
     }
 
     /// Joins a batch on the calling thread, which may block.
@@ -248,6 +258,38 @@ impl ProbePartition {
         build: &BuildSide,
         last_found: &mut SearchHints,
     ) -> Result<Ranges> {
+        let (mut windows, prevailing) = self.search(batch, build, last_found)?;
+        if let Some(prevailing) = prevailing {
+            let bound_index = self.spec.bounds.len();
+            prevailing.extend_windows(&mut windows, build.rows(), bound_index, last_found)?;
+        }
+        Ok(windows.into())
+    }
+
+    /// The positions of the build side that match each row of a batch without prevailing rows, and the prevailing rows in this build side.
+    pub(crate) fn find_windows(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut SearchHints,
+    ) -> Result<Windows> {
+        let (windows, prevailing) = self.search(batch, build, last_found)?;
+        let Some(prevailing) = prevailing else {
+            return internal_err!("a range join without prevailing rows is asked for them");
+        };
+        let bound_index = self.spec.bounds.len();
+        Ok(Windows {
+            rows: windows.into(),
+            prevailing: prevailing.single_rows(build.rows(), bound_index, last_found)?,
+        })
+    }
+
+    fn search(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut SearchHints,
+    ) -> Result<(CandidateRanges, Option<PrevailingRows>)> {
         let _timer = self.metrics.baseline.elapsed_compute().timer();
         let _timer = self.metrics.search_time.timer();
         let rows = build.rows();
@@ -265,11 +307,7 @@ impl ProbePartition {
                 prevailing.add_bound(*comparison, bounds)?;
             }
         }
-        if let Some(prevailing) = prevailing {
-            let bound_index = self.spec.bounds.len();
-            prevailing.extend_windows(&mut candidates, rows, bound_index, last_found)?;
-        }
-        Ok(candidates.into())
+        Ok((candidates, prevailing))
     }
 
     /// The positions of the build side with the equality keys of each row of a batch.
@@ -280,6 +318,27 @@ impl ProbePartition {
     ) -> Result<CandidateRanges> {
         let equality_keys = self.equality_keys(batch)?;
         build.rows().start(batch.num_rows(), &equality_keys)
+    }
+
+    /// The bounds of a batch, to skip spill runs. A prevailing row may be anywhere up to the bounds, and at them. None after an error, which may concern rows that match nothing; then no run is skipped.
+    pub(crate) fn encode_bounds(
+        &self,
+        key_order: &KeyOrder,
+        batch: &RecordBatch,
+    ) -> Vec<EncodedBound> {
+        let bounds = self.spec.bounds.iter();
+        let bounds =
+            bounds.filter(|(comparison, _)| !self.spec.prevailing || !comparison.is_lower());
+        let bounds = bounds.map(|(comparison, bound)| {
+            let values = bound.evaluate(batch)?.into_array(batch.num_rows())?;
+            let comparison = match comparison {
+                Comparison::Below if self.spec.prevailing => Comparison::AtMost,
+                other => *other,
+            };
+            key_order.encode_bound(comparison, &values)
+        });
+        let bounds = bounds.collect::<Result<Option<Vec<_>>>>();
+        bounds.ok().flatten().unwrap_or_default()
     }
 
     /// The equality keys of a batch.

@@ -5,6 +5,7 @@ use arrow::array::{Array, ArrayRef};
 use arrow::buffer::BooleanBuffer;
 use datafusion::common::{Result, internal_err};
 
+use crate::common::ranges::Ranges;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::sorted_rows::SortedRows;
 use rmq_engine::CandidateRanges;
@@ -17,6 +18,13 @@ pub(crate) struct PrevailingRows {
     groups: CandidateRanges,
     lower: Option<ArrayRef>,
     upper: Vec<ArrayRef>,
+}
+
+/// The windows of probe rows, and the prevailing row of each.
+pub(crate) struct Windows {
+    pub(crate) rows: Ranges,
+    /// Ranges of at most one row.
+    pub(crate) prevailing: Ranges,
 }
 
 impl PrevailingRows {
@@ -53,6 +61,39 @@ impl PrevailingRows {
         bound_index: usize,
         last_found: &mut SearchHints,
     ) -> Result<()> {
+        let (up_to_lower, is_valid) = self.find(rows, bound_index, last_found)?;
+        windows.begin_with_last(&up_to_lower, is_valid.set_indices());
+        Ok(())
+    }
+
+    /// The prevailing row of each window, as a range of at most one row.
+    pub(crate) fn single_rows(
+        self,
+        rows: &SortedRows,
+        bound_index: usize,
+        last_found: &mut SearchHints,
+    ) -> Result<Ranges> {
+        let (up_to_lower, is_valid) = self.find(rows, bound_index, last_found)?;
+        let rows = Ranges::from(up_to_lower);
+        let rows = rows.iter().zip(&is_valid);
+        Ok(rows
+            .map(|((left, right), is_valid)| {
+                if is_valid && left <= right {
+                    (right, right)
+                } else {
+                    (0, -1)
+                }
+            })
+            .collect())
+    }
+
+    /// The rows of each group up to the lower bound, and which windows have a prevailing row if there are any.
+    fn find(
+        self,
+        rows: &SortedRows,
+        bound_index: usize,
+        last_found: &mut SearchHints,
+    ) -> Result<(CandidateRanges, BooleanBuffer)> {
         let Some(lower) = self.lower else {
             return internal_err!("a prevailing row needs a lower bound");
         };
@@ -63,7 +104,6 @@ impl PrevailingRows {
         for upper in &self.upper {
             is_valid = &is_valid & &OrderKeys::are_at_most(&lower, upper)?;
         }
-        windows.begin_with_last(&up_to_lower, is_valid.set_indices());
-        Ok(())
+        Ok((up_to_lower, is_valid))
     }
 }

@@ -318,7 +318,7 @@ fn range_of((left, right): (i64, i64)) -> Option<Range<usize>> {
 
 /// The pairs of a probe batch that match by equality keys and range, as far as they have not been taken. They are in the order of probe rows, then
 /// of positions.
-struct Candidates {
+pub(crate) struct Candidates {
     batch: RecordBatch,
     ranges: Ranges,
     /// The candidates of the ranges that meet the join's threshold, if its index is used.
@@ -345,7 +345,11 @@ struct Slice {
 }
 
 impl Candidates {
-    fn new(batch: RecordBatch, ranges: Ranges, qualifying: Option<QualifyingRows>) -> Self {
+    pub(crate) fn new(
+        batch: RecordBatch,
+        ranges: Ranges,
+        qualifying: Option<QualifyingRows>,
+    ) -> Self {
         Self {
             batch,
             ranges,
@@ -358,7 +362,21 @@ impl Candidates {
         }
     }
 
-    fn is_done(&self) -> bool {
+    pub(crate) fn batch(&self) -> &RecordBatch {
+        &self.batch
+    }
+
+    /// The current probe row.
+    pub(crate) fn row(&self) -> usize {
+        self.row
+    }
+
+    /// Leaves out the probe rows before this one.
+    pub(crate) fn skip_to(&mut self, row: usize) {
+        self.row = row;
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
         match &self.nearest {
             Some(nearest) => nearest.is_done(),
             None => self.row >= self.ranges.len(),
@@ -367,7 +385,7 @@ impl Candidates {
 
     /// The number of the current probe row, and the positions of it that are not taken, at most `limit`. If these are all, the next row becomes the
     /// current one.
-    fn next_positions(&mut self, limit: usize) -> (u32, Range<u32>, bool) {
+    pub(crate) fn next_positions(&mut self, limit: usize) -> (u32, Range<u32>, bool) {
         let row = self.row;
         let range = (self.ranges.left()[row], self.ranges.right()[row]);
         let range = range_of(range).unwrap_or(0..0);

@@ -7,6 +7,7 @@ use datafusion::common::Result;
 use crate::exec::range_join::build::builder::{BuildSideBuilder, Built};
 use crate::exec::range_join::build::device_join::DeviceJoin;
 use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::probe::spilled::row_side::SpilledRows;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 
 /// A build side that can be probed.
@@ -15,6 +16,8 @@ pub(crate) enum SearchableBuild {
     InMemory(Arc<BuildSide>),
     OnDevices(Arc<DeviceJoin>),
     Spilled(Arc<SpilledSide>),
+    /// Spilled rows that are returned.
+    SpilledRows(Arc<SpilledRows>),
 }
 
 impl SearchableBuild {
@@ -27,6 +30,10 @@ impl SearchableBuild {
         Ok(match built {
             Built::InMemory(side) => Self::InMemory(Arc::from(side)),
             Built::OnDevices(join) => Self::OnDevices(Arc::from(join)),
+            Built::Spilled(runs, store) if builder.columns.returns_rows => {
+                let side = SpilledRows::try_new(runs, store, builder, probe_partitions)?;
+                Self::SpilledRows(Arc::new(side))
+            }
             Built::Spilled(runs, store) => {
                 let side = SpilledSide::try_new(runs, store, builder, probe_partitions)?;
                 Self::Spilled(Arc::new(side))

@@ -20,6 +20,7 @@ use crate::exec::range_join::probe::prepared::PreparedBuild;
 use crate::exec::range_join::probe::rows::join_rows;
 use crate::exec::range_join::probe::searchable::SearchableBuild;
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
+use crate::exec::range_join::probe::spilled::row_stream::join_spilled_rows;
 use crate::exec::range_join::probe::spilled::side::SpilledSide;
 use rmq_engine::SearchHints;
 
@@ -85,8 +86,11 @@ async fn start(
             SearchableBuild::InMemory(side) => {
                 Ok(join_rows(partition, join, Arc::clone(side), input))
             }
+            SearchableBuild::SpilledRows(side) => {
+                Ok(join_spilled_rows(partition, join, Arc::clone(side), input))
+            }
             SearchableBuild::OnDevices(_) | SearchableBuild::Spilled(_) => {
-                internal_err!("the build side of a range join that returns rows is not in memory")
+                internal_err!("the build side of a range join that returns rows has no rows")
             }
         };
     }
@@ -178,6 +182,9 @@ impl CpuStream {
                 }
                 SearchableBuild::OnDevices(_) => {
                     return internal_err!("a build side on devices has a stream of its own");
+                }
+                SearchableBuild::SpilledRows(_) => {
+                    return internal_err!("a build side of spilled rows has a stream of its own");
                 }
                 SearchableBuild::Spilled(side) => {
                     let side = Arc::clone(side);

@@ -43,10 +43,15 @@ impl KeyOrder {
         })
     }
 
+    /// The keys, as bytes in their order.
+    pub(crate) fn encode(&self, keys: &ArrayRef) -> Result<Rows> {
+        Ok(self.converter.convert_columns(&[comparable(keys)?])?)
+    }
+
     /// The extent of these keys; `None` if all are NULL.
     pub(crate) fn extent(&self, keys: &ArrayRef) -> Result<Option<KeyExtent>> {
         let nulls = keys.logical_nulls();
-        let rows = self.converter.convert_columns(&[comparable(keys)?])?;
+        let rows = self.encode(keys)?;
         let valid = (0..keys.len()).filter(|i| nulls.as_ref().is_none_or(|n| n.is_valid(*i)));
         let (mut min, mut max) = (None, None);
         for key in valid.map(|i| rows.row(i).data()) {
@@ -71,7 +76,7 @@ impl KeyOrder {
         }
         Ok(Some(EncodedBound {
             comparison,
-            rows: self.converter.convert_columns(&[comparable(values)?])?,
+            rows: self.encode(values)?,
             nulls: values.logical_nulls(),
         }))
     }

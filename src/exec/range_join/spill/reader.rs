@@ -15,6 +15,8 @@ pub(crate) struct RunReader {
     put_back: VecDeque<RecordBatch>,
     /// The position of the next row that has not been built.
     next_row: RowPosition,
+    /// The number of rows of the run before it.
+    rows_before: usize,
     ended: bool,
 }
 
@@ -24,6 +26,7 @@ impl RunReader {
             stream,
             put_back: VecDeque::new(),
             next_row: first_row,
+            rows_before: 0,
             ended: false,
         }
     }
@@ -52,10 +55,35 @@ impl RunReader {
         }
     }
 
+    /// Reads past the next `rows` rows.
+    ///
+    /// # Errors
+    /// Those of reading the file.
+    pub(crate) async fn skip(&mut self, rows: usize) -> Result<()> {
+        let mut left = rows;
+        while left > 0
+            && let Some(batch) = self.next().await?
+        {
+            if batch.num_rows() > left {
+                self.put_back([batch.slice(left, batch.num_rows() - left)]);
+                break;
+            }
+            left -= batch.num_rows();
+        }
+        self.advance(rows);
+        Ok(())
+    }
+
+    /// The number of rows of the run that have been built, or skipped.
+    pub(crate) fn rows_before(&self) -> usize {
+        self.rows_before
+    }
+
     /// Advances past `rows` rows that have been built. Returns the position of the first of them.
     pub(crate) fn advance(&mut self, rows: usize) -> RowPosition {
         let first_row = self.next_row;
         self.next_row = first_row.after(rows);
+        self.rows_before += rows;
         first_row
     }
 

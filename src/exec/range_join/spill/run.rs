@@ -15,6 +15,7 @@ const MIN_RUN_BUILD_BYTES: usize = 4 << 20;
 /// Consecutive rows of the build side in one file.
 pub(crate) struct SpillRun {
     pub(crate) file: Arc<dyn SpillFile>,
+    pub(crate) rows: usize,
     /// The position of the first row; the others follow it.
     pub(crate) first_row: RowPosition,
     /// The extent of the range keys, unless all are NULL.

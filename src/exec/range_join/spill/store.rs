@@ -129,6 +129,7 @@ impl SpillStore {
             .ok_or_else(|| internal_datafusion_err!("a spill run of a range join has no rows"))?;
         Ok(SpillRun {
             file,
+            rows: batches.iter().map(RecordBatch::num_rows).sum(),
             first_row,
             keys,
         })

@@ -14,7 +14,9 @@ use crate::common::array_bytes::arrays_bytes;
 use crate::common::dictionaries::select;
 use crate::common::ordered_type::value_type;
 use crate::common::ranges::Ranges;
+use crate::exec::range_join::build::states::StateFunction;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::probe::spilled::merge_states::merge_states;
 use crate::exec::range_join::spill::key_extent::comparable;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate};
@@ -25,7 +27,8 @@ use rmq_engine::{Extreme, RangeEnd};
 /// The partial aggregates of a run, and how they are merged.
 #[derive(Debug)]
 pub(crate) struct MergePlan {
-    /// The columns of the build side, with the partial aggregates. Their arguments are values, or the range key as the value after the last.
+    /// The columns of the build side, with the partial aggregates. Their arguments are values, or the range key as the value after the last. With
+    /// prevailing rows the last one is the key of a range's last row, which is not merged.
     pub(crate) columns: BuildColumns,
     merges: Vec<Merge>,
 }
@@ -37,6 +40,8 @@ enum Merge {
     Sum,
     /// The second column has the low parts that rounding the sums has lost, so that the total is rounded only once.
     FloatSum,
+    /// The states of accumulators.
+    State(Box<StateFunction>),
     /// The row that is least by the deciding columns wins; of equal ones, the row with the least position, or the greatest.
     Choose {
         order: RowConverter,
@@ -66,7 +71,10 @@ impl MergePlan {
         let ascending = SortOptions::new(false, false);
         let mut partials = vec![];
         let mut merges = vec![];
-        for (function, arguments) in &columns.aggregates {
+        let mut calls = vec![];
+        for ((function, arguments), call) in columns.aggregates.iter().zip(&columns.calls) {
+            calls.resize(partials.len(), None);
+            calls.push(call.clone());
             partials.push((*function, arguments.clone()));
             // Each entry: a function, its argument, the column that it becomes, and the order in which that decides.
             let mut choose = |entries: &[(AggregateKind, usize, DecidingColumn, SortOptions)]| {
@@ -122,7 +130,12 @@ impl MergePlan {
                     choose(&[(*function, key, DecidingColumn::RangeKey(1), descending)])?
                 }
                 AggregateKind::Accumulate => {
-                    return internal_err!("a build side with accumulators is never spilled");
+                    let Some(call) = call.as_ref().filter(|call| call.returns_state) else {
+                        return internal_err!("a build side with accumulators is never spilled");
+                    };
+                    let types = arguments.iter().map(|i| value_types[*i].clone());
+                    let types: Vec<DataType> = types.collect();
+                    Merge::State(Box::new(StateFunction::try_new(call, &types)?))
                 }
                 AggregateKind::AtExtreme {
                     extreme,
@@ -142,8 +155,12 @@ impl MergePlan {
                 }
             });
         }
+        if columns.prevailing {
+            partials.push((AggregateKind::Rightmost, vec![key]));
+        }
+        calls.resize(partials.len(), None);
         Ok(Self {
-            columns: columns.clone().with_aggregates(partials),
+            columns: columns.clone().with_aggregates(partials, calls),
             merges,
         })
     }
@@ -208,6 +225,10 @@ impl PartialAggregates {
                 }
                 Merge::Sum => {
                     aggregate.columns[0] = Sums::add(&aggregate.columns[0], &columns[0])?;
+                }
+                Merge::State(function) => {
+                    let old = &aggregate.columns[0];
+                    aggregate.columns[0] = merge_states(function, old, &columns[0])?;
                 }
                 Merge::FloatSum => {
                     let [old, new] = [&aggregate.columns, &columns].map(|c| [&c[0], &c[1]]);
@@ -316,7 +337,7 @@ impl Merge {
     /// The number of partial aggregates that it takes.
     fn num_columns(&self) -> usize {
         match self {
-            Self::Count | Self::Sum => 1,
+            Self::Count | Self::Sum | Self::State(_) => 1,
             Self::FloatSum => 2,
             Self::Choose { deciding, .. } => {
                 let last = deciding.iter().map(|d| d.index()).max();
@@ -343,7 +364,7 @@ impl DecidingColumn {
 }
 
 /// Copies values out of the buffers of views, which would otherwise keep all values of a run in memory.
-fn compact(values: &ArrayRef) -> ArrayRef {
+pub(crate) fn compact(values: &ArrayRef) -> ArrayRef {
     if let Some(views) = values.as_string_view_opt() {
         Arc::new(views.gc())
     } else if let Some(views) = values.as_binary_view_opt() {

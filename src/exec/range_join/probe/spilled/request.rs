@@ -4,22 +4,26 @@ use std::sync::Arc;
 
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
-use datafusion::common::Result;
+use datafusion::common::{DataFusionError, Result};
 
+use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
+use crate::exec::range_join::probe::spilled::prevailing::PrevailingSoFar;
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::SpillRun;
+use crate::exec::range_join::spill::store::SpillStore;
 use rmq_engine::SearchHints;
 
 /// The buffered batches of one partition.
 pub(crate) struct ProbeRequest {
     pub(crate) partition: Arc<ProbePartition>,
     pub(crate) merge_plan: Arc<MergePlan>,
+    pub(crate) store: Arc<SpillStore>,
     pub(crate) batches: Vec<RequestBatch>,
     pub(crate) buffer: Arc<ProbeBuffer>,
 }
@@ -30,6 +34,8 @@ pub(crate) struct RequestBatch {
     /// The bounds of its rows, to skip spill runs.
     pub(crate) bounds: Vec<EncodedBound>,
     pub(crate) aggregates: PartialAggregates,
+    /// The prevailing rows, if they are wanted.
+    pub(crate) prevailing: Option<PrevailingSoFar>,
 }
 
 /// The rows of a batch that may match a spill run.
@@ -52,7 +58,7 @@ impl ProbeRequest {
     pub(crate) async fn probe(
         &mut self,
         selections: &[RowSelection],
-        side: &BuildSide,
+        side: &Arc<BuildSide>,
         first_row: RowPosition,
     ) -> Result<()> {
         for (request, selection) in self.batches.iter_mut().zip(selections) {
@@ -62,12 +68,31 @@ impl ProbeRequest {
                 RowSelection::Rows(rows) => (take_record_batch(&request.batch, rows)?, Some(rows)),
             };
             let last_found = &mut SearchHints::default();
+            if let Some(prevailing) = &mut request.prevailing {
+                let windows = self.partition.find_windows(&batch, side, last_found)?;
+                let aggregate = async |ranges: &Ranges| {
+                    side.build_justified_indexes(ranges).await?;
+                    let batches = std::slice::from_ref(&batch);
+                    let aggregates = self.partition.aggregate(batches, ranges, side)?;
+                    Ok::<_, DataFusionError>(aggregates.0)
+                };
+                let plan = &self.merge_plan;
+                let partials = aggregate(&windows.rows).await?;
+                let merged = &mut request.aggregates;
+                merged.merge(plan, first_row, rows, &windows.rows, partials)?;
+                let partials = aggregate(&windows.prevailing).await?;
+                prevailing.offer(self.store.key_order(), first_row, rows, &windows, partials)?;
+                tokio::task::yield_now().await;
+                continue;
+            }
             let ranges = self.partition.find_ranges(&batch, side, last_found)?;
             let ranges = self.partition.refine(&batch, side, ranges).await?;
             side.build_justified_indexes(&ranges).await?;
-            let (aggregates, _) =
-                self.partition
-                    .aggregate(std::slice::from_ref(&batch), &ranges, side)?;
+            let batches = std::slice::from_ref(&batch);
+            let partition = &self.partition;
+            let (aggregates, _) = partition
+                .aggregate_unblocked(batches, &ranges, side)
+                .await?;
             let plan = &self.merge_plan;
             let merged = &mut request.aggregates;
             merged.merge(plan, first_row, rows, &ranges, aggregates)?;
@@ -75,7 +100,10 @@ impl ProbeRequest {
             tokio::task::yield_now().await;
         }
         let batches = self.batches.iter();
-        let bytes = batches.map(|b| DataSize::of_batch(&b.batch).bytes + b.aggregates.bytes());
+        let bytes = batches.map(|b| {
+            let prevailing = b.prevailing.as_ref().map_or(0, PrevailingSoFar::bytes);
+            DataSize::of_batch(&b.batch).bytes + b.aggregates.bytes() + prevailing
+        });
         self.buffer.register(bytes.sum());
         Ok(())
     }

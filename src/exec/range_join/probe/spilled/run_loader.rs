@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::Result;
 
 use crate::exec::range_join::build::builder::BuildSideBuilder;
@@ -33,6 +33,8 @@ pub(crate) struct RunLoader {
     memory: Arc<RetainingPool>,
     /// Memory that is retained between runs.
     retained_bytes: usize,
+    /// Whether the last row column is the place of each row in its run.
+    has_row_numbers: bool,
     metrics: BuildMetrics,
     threads: usize,
 }
@@ -55,8 +57,35 @@ impl RunLoader {
             store,
             columns,
             memory: Arc::clone(&builder.memory),
+            has_row_numbers: false,
             metrics: builder.metrics.for_rebuild(),
             threads: builder.options.threads(),
+        }
+    }
+
+    /// A loader that builds no aggregates, but returns rows. If rows are marked, another row column is the place of each row in its run.
+    pub(crate) fn with_row_numbers(
+        runs: SpillRuns,
+        store: Arc<SpillStore>,
+        builder: &BuildSideBuilder,
+    ) -> Self {
+        let mut columns = builder.columns.clone();
+        let marks_rows = columns.marks_rows;
+        if marks_rows {
+            // The values are followed by the range key, and that by the number.
+            let values = columns.values(builder.schema.fields()).len();
+            columns.row_columns.push(values + 1);
+        }
+        let loader = Self::new(runs, store, columns, builder);
+        if !marks_rows {
+            return loader;
+        }
+        let number = Arc::new(Field::new("row", DataType::UInt32, false));
+        let fields = loader.schema.fields().iter().cloned().chain([number]);
+        Self {
+            schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())),
+            has_row_numbers: true,
+            ..loader
         }
     }
 
@@ -74,19 +103,20 @@ impl RunLoader {
         self.memory.retain(self.retained_bytes);
     }
 
-    /// Builds as many of the next rows of a run as fit into `build_bytes`, which is lowered if they turn out not to. Returns them with the position
-    /// of the first; `None` at the end of the run.
+    /// Builds as many of the next rows of a run as fit into `build_bytes`, which is lowered if they turn out not to, at most `max_rows`. Returns them
+    /// with the position of the first; `None` at the end of the run.
     pub(crate) async fn load(
         &self,
         reader: &mut RunReader,
         build_bytes: &mut usize,
+        max_rows: usize,
     ) -> Result<Option<(BuildSide, RowPosition)>> {
         loop {
-            let (batches, size) = self.read_batches(reader, *build_bytes).await?;
+            let (batches, size) = self.read_batches(reader, *build_bytes, max_rows).await?;
             if batches.is_empty() {
                 return Ok(None);
             }
-            match self.build(&batches, size).await {
+            match self.build(&batches, size, reader.rows_before()).await {
                 Ok(build_side) => return Ok(Some((build_side, reader.advance(size.rows)))),
                 Err(error) if is_out_of_memory(&error) => {
                     *build_bytes = size.build_bytes() / 2;
@@ -100,15 +130,23 @@ impl RunLoader {
         }
     }
 
-    /// Reads the next batches whose build fits into `build_bytes`, but at least one unless the run has ended. A batch for which memory does not
-    /// suffice is halved.
+    /// Reads the next batches whose build fits into `build_bytes`, but at least one unless the run has ended, and at most `max_rows` rows. A batch for
+    /// which memory does not suffice is halved.
     async fn read_batches(
         &self,
         reader: &mut RunReader,
         build_bytes: usize,
+        max_rows: usize,
     ) -> Result<(Vec<RecordBatch>, DataSize)> {
         let (mut batches, mut size) = (vec![], DataSize::default());
-        while let Some(batch) = reader.next().await? {
+        while size.rows < max_rows
+            && let Some(mut batch) = reader.next().await?
+        {
+            let left = max_rows - size.rows;
+            if batch.num_rows() > left {
+                reader.put_back([batch.slice(left, batch.num_rows() - left)]);
+                batch = batch.slice(0, left);
+            }
             let larger = size + DataSize::of_batch(&batch);
             let fits = batches.is_empty() || larger.build_bytes() <= build_bytes;
             match fits.then(|| self.memory.ensure_granted(larger.build_bytes())) {
@@ -128,8 +166,13 @@ impl RunLoader {
         Ok((batches, size))
     }
 
-    /// Sorts and indexes batches of this size.
-    async fn build(&self, batches: &[RecordBatch], size: DataSize) -> Result<BuildSide> {
+    /// Sorts and indexes batches of this size, with so many rows of the run before them.
+    async fn build(
+        &self,
+        batches: &[RecordBatch],
+        size: DataSize,
+        rows_before: usize,
+    ) -> Result<BuildSide> {
         let memory = self.memory.reservation();
         memory.try_grow(size.bytes)?;
         // The batches are kept, to be read in smaller groups if building runs out of memory.
@@ -137,17 +180,29 @@ impl RunLoader {
         kept.try_grow(size.bytes)?;
         let rows = CollectedRows {
             schema: Arc::clone(&self.schema),
-            batches: self.append_key(batches)?,
+            batches: self.append_columns(batches, rows_before)?,
             memory,
         };
         sort_and_index(&self.columns, rows, &self.metrics, self.threads, None).await
     }
 
-    /// Appends the range key as a value column.
-    fn append_key(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
+    /// Appends the range key as a value column, and the row numbers if they are wanted.
+    fn append_columns(
+        &self,
+        batches: &[RecordBatch],
+        rows_before: usize,
+    ) -> Result<Vec<RecordBatch>> {
+        let mut first = rows_before;
         let batches = batches.iter().map(|batch| {
             let key = Arc::clone(self.columns.range_key(batch.columns()));
-            let columns: Vec<ArrayRef> = batch.columns().iter().cloned().chain([key]).collect();
+            let mut columns: Vec<ArrayRef> = batch.columns().iter().cloned().chain([key]).collect();
+            let rows = first..first + batch.num_rows();
+            first = rows.end;
+            if self.has_row_numbers {
+                // A run has fewer rows than a build side in memory.
+                let numbers = rows.filter_map(|row| u32::try_from(row).ok());
+                columns.push(Arc::new(UInt32Array::from_iter_values(numbers)));
+            }
             Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
         });
         batches.collect()

@@ -69,7 +69,7 @@ impl Visitor {
     async fn probe(
         &mut self,
         selections: &[RowSelection],
-        part: &BuildSide,
+        part: &Arc<BuildSide>,
         first_row: RowPosition,
     ) -> Option<Result<()>> {
         let probed = pin!(self.request.probe(selections, part, first_row));
@@ -233,7 +233,7 @@ impl SharedScan {
         build_bytes: &mut usize,
         visitors: &mut RunVisitors,
     ) -> Option<Result<Option<(BuildSide, RowPosition)>>> {
-        let load = pin!(self.loader.load(reader, build_bytes));
+        let load = pin!(self.loader.load(reader, build_bytes, usize::MAX));
         let dropped = join_all(visitors.iter_mut().map(|(v, _)| v.reply.closed()));
         match select(load, dropped).await {
             Either::Left((part, _)) => Some(part),

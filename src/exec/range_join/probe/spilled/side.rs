@@ -14,11 +14,11 @@ use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
+use crate::exec::range_join::probe::spilled::prevailing::PrevailingSoFar;
 use crate::exec::range_join::probe::spilled::probe_buffer::{ProbeBuffer, ProbeBufferLimit};
 use crate::exec::range_join::probe::spilled::request::{ProbeRequest, RequestBatch};
 use crate::exec::range_join::probe::spilled::run_loader::{MIN_SPLIT_ROWS, RunLoader};
 use crate::exec::range_join::probe::spilled::shared_scan::SharedScan;
-use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::run::SpillRuns;
 use crate::exec::range_join::spill::store::SpillStore;
@@ -102,8 +102,10 @@ impl SpilledSide {
         let batches = batches.into_iter().map(|batch| {
             partition.metrics.probe_rows.add(batch.num_rows());
             RequestBatch {
-                bounds: self.encode_bounds(&partition, &batch),
+                bounds: partition.encode_bounds(self.store.key_order(), &batch),
                 aggregates: PartialAggregates::new(&self.merge_plan, batch.num_rows()),
+                prevailing: (partition.spec.prevailing)
+                    .then(|| PrevailingSoFar::new(batch.num_rows())),
                 batch,
             }
         });
@@ -111,25 +113,18 @@ impl SpilledSide {
             batches: batches.collect(),
             partition: Arc::clone(&partition),
             merge_plan: Arc::clone(&self.merge_plan),
+            store: Arc::clone(&self.store),
             buffer,
         };
         let request = self.scan.probe(request).await?;
         let mut joined = VecDeque::new();
-        for request in request.batches {
+        for mut request in request.batches {
+            if let Some(prevailing) = request.prevailing {
+                prevailing.merge_into(&self.merge_plan, &mut request.aggregates)?;
+            }
             let (matched, aggregates) = request.aggregates.finish(&partition.spec.aggregates);
             joined.extend(partition.append_aggregates(&request.batch, &matched, aggregates)?);
         }
         Ok(joined)
-    }
-
-    /// The bounds of a batch, to skip spill runs. None after an error, which may concern rows that match nothing; then no run is skipped.
-    fn encode_bounds(&self, partition: &ProbePartition, batch: &RecordBatch) -> Vec<EncodedBound> {
-        let key_order = self.store.key_order();
-        let bounds = partition.spec.bounds.iter().map(|(comparison, bound)| {
-            let values = bound.evaluate(batch)?.into_array(batch.num_rows())?;
-            key_order.encode_bound(*comparison, &values)
-        });
-        let bounds = bounds.collect::<Result<Option<Vec<_>>>>();
-        bounds.ok().flatten().unwrap_or_default()
     }
 }

@@ -1,0 +1,262 @@
+//! Errors of expressions over searched rows that are raised only for rows that match.
+//!
+//! A range join evaluates the arguments of aggregates for all rows of its build side. An argument that may fail becomes two: its value, NULL where it
+//! fails, and its error, NULL where it does not. The range join finds the least error among the rows that match, which is raised where the aggregate is used.
+//!
+//! ```text
+//!   sum(1 / p.v)     s = sum(rmq_value_or_null(p.v)), e = min(rmq_error_or_null(p.v))     rmq_raise(e, s)
+//! ```
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions, StringArray, new_null_array,
+};
+use arrow::compute::concat;
+use arrow::datatypes::{DataType, Field, Schema};
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, DFSchema, DataFusionError, Result, exec_err, internal_err};
+use datafusion::execution::context::ExecutionProps;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ExprSchemable, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF,
+    ScalarUDFImpl, Signature, Volatility,
+};
+use datafusion::physical_expr::{PhysicalExprRef, create_physical_expr};
+
+/// What is wanted of an expression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Part {
+    Value,
+    Error,
+}
+
+/// The value, or the error, of an expression over the arguments for each row; NULL if it has none.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FallibleUdf {
+    part: Part,
+    /// The expression, over columns that are named by the index of the argument.
+    expr: Expr,
+    types: Vec<DataType>,
+    data_type: DataType,
+    signature: Signature,
+}
+
+/// The value of an expression over columns of `schema`, NULL where it fails.
+///
+/// # Errors
+/// If it can't be evaluated by itself, whatever the rows.
+pub(crate) fn value_or_null(expr: &Expr, schema: &DFSchema) -> Result<Expr> {
+    let mut columns: Vec<Column> = expr.column_refs().into_iter().cloned().collect();
+    columns.sort();
+    let types = columns.iter().map(|column| {
+        let column = Expr::Column(column.clone());
+        column.get_type(schema)
+    });
+    let types: Vec<DataType> = types.collect::<Result<_>>()?;
+    let inner = expr.clone().transform_up(|e| {
+        let index = match &e {
+            Expr::Column(column) => columns.iter().position(|known| known == column),
+            _ => None,
+        };
+        Ok(match index {
+            Some(index) => {
+                let column = Column::new_unqualified(index.to_string());
+                Transformed::yes(Expr::Column(column))
+            }
+            None => Transformed::no(e),
+        })
+    })?;
+    let udf = FallibleUdf {
+        part: Part::Value,
+        expr: inner.data,
+        types,
+        data_type: expr.get_type(schema)?,
+        signature: Signature::any(columns.len(), Volatility::Immutable),
+    };
+    // What is wrong with the expression itself shows without rows.
+    let no_rows = udf.batch(&[], 0)?;
+    match udf.physical(&no_rows)?.evaluate(&no_rows) {
+        Err(error @ (DataFusionError::Internal(_) | DataFusionError::NotImplemented(_))) => {
+            Err(error)
+        }
+        _ => Ok(ScalarUDF::from(udf).call(columns.into_iter().map(Expr::Column).collect())),
+    }
+}
+
+/// The error, a text, of the expression of which `expr` is the [`value_or_null`]; `None` if it is not.
+pub(crate) fn error_or_null(expr: &Expr) -> Option<Expr> {
+    let Expr::ScalarFunction(call) = expr else {
+        return None;
+    };
+    let udf = call.func.inner().downcast_ref::<FallibleUdf>()?;
+    let error = FallibleUdf {
+        part: Part::Error,
+        expr: udf.expr.clone(),
+        types: udf.types.clone(),
+        data_type: udf.data_type.clone(),
+        signature: udf.signature.clone(),
+    };
+    (udf.part == Part::Value).then(|| ScalarUDF::from(error).call(call.args.clone()))
+}
+
+impl FallibleUdf {
+    fn batch(&self, arguments: &[ArrayRef], rows: usize) -> Result<RecordBatch> {
+        let fields = self.types.iter().enumerate();
+        let fields = fields.map(|(i, t)| Field::new(i.to_string(), t.clone(), true));
+        let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+        if rows == 0 {
+            return Ok(RecordBatch::new_empty(schema));
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        let columns = arguments.to_vec();
+        Ok(RecordBatch::try_new_with_options(
+            schema, columns, &options,
+        )?)
+    }
+
+    fn physical(&self, batch: &RecordBatch) -> Result<PhysicalExprRef> {
+        let schema = DFSchema::try_from(batch.schema().as_ref().clone())?;
+        create_physical_expr(
+            &self.expr,
+            &schema,
+            &ExecutionProps::new(),
+            &PhysicalPlanningContext::default(),
+        )
+    }
+
+    fn evaluate(&self, batch: &RecordBatch) -> Result<ArrayRef> {
+        let physical = self.physical(batch)?;
+        match self.part {
+            Part::Value => {
+                let mut values = vec![];
+                self.values(&physical, batch, &mut values)?;
+                let values: Vec<&dyn Array> = values.iter().map(AsRef::as_ref).collect();
+                Ok(concat(&values)?)
+            }
+            Part::Error => {
+                let mut errors = Vec::with_capacity(batch.num_rows());
+                errors_of(&physical, batch, &mut errors);
+                Ok(Arc::new(StringArray::from(errors)))
+            }
+        }
+    }
+
+    /// Appends the values of a batch. Where it fails, its halves are evaluated.
+    fn values(
+        &self,
+        physical: &PhysicalExprRef,
+        batch: &RecordBatch,
+        values: &mut Vec<ArrayRef>,
+    ) -> Result<()> {
+        let rows = batch.num_rows();
+        match physical.evaluate(batch).and_then(|v| v.into_array(rows)) {
+            Ok(array) => values.push(array),
+            Err(_) if rows <= 1 => values.push(new_null_array(&self.data_type, rows)),
+            Err(_) => {
+                for half in halves(batch) {
+                    self.values(physical, &half, values)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Appends the errors of a batch. Where it fails, its halves are evaluated.
+fn errors_of(physical: &PhysicalExprRef, batch: &RecordBatch, errors: &mut Vec<Option<String>>) {
+    let rows = batch.num_rows();
+    match physical.evaluate(batch).and_then(|v| v.into_array(rows)) {
+        Ok(_) => errors.resize(errors.len() + rows, None),
+        Err(error) if rows <= 1 => {
+            errors.resize(errors.len() + rows, Some(error.strip_backtrace()));
+        }
+        Err(_) => {
+            for half in halves(batch) {
+                errors_of(physical, &half, errors);
+            }
+        }
+    }
+}
+
+fn halves(batch: &RecordBatch) -> [RecordBatch; 2] {
+    let (rows, half) = (batch.num_rows(), batch.num_rows() / 2);
+    [batch.slice(0, half), batch.slice(half, rows - half)]
+}
+
+impl ScalarUDFImpl for FallibleUdf {
+    fn name(&self) -> &'static str {
+        match self.part {
+            Part::Value => "rmq_value_or_null",
+            Part::Error => "rmq_error_or_null",
+        }
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arg_types: &[DataType]) -> Result<DataType> {
+        Ok(match self.part {
+            Part::Value => self.data_type.clone(),
+            Part::Error => DataType::Utf8,
+        })
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let rows = args.number_rows;
+        let arrays = args.args.into_iter().map(|value| value.into_array(rows));
+        let batch = self.batch(&arrays.collect::<Result<Vec<_>>>()?, rows)?;
+        Ok(ColumnarValue::Array(self.evaluate(&batch)?))
+    }
+}
+
+/// The function `(error, value)` that returns the value, and fails if there is an error.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct RaiseUdf {
+    signature: Signature,
+}
+
+impl RaiseUdf {
+    /// A call of the function.
+    pub(crate) fn call(error: Expr, value: Expr) -> Expr {
+        let signature = Signature::any(2, Volatility::Immutable);
+        ScalarUDF::from(Self { signature }).call(vec![error, value])
+    }
+}
+
+impl ScalarUDFImpl for RaiseUdf {
+    fn name(&self) -> &'static str {
+        "rmq_raise"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arg_types: &[DataType]) -> Result<DataType> {
+        match arg_types {
+            [_, value] => Ok(value.clone()),
+            other => internal_err!("rmq_raise takes two arguments, not {}", other.len()),
+        }
+    }
+
+    fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<Arc<Field>> {
+        match args.arg_fields {
+            [_, value] => Ok(Arc::clone(value)),
+            other => internal_err!("rmq_raise takes two arguments, not {}", other.len()),
+        }
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        let rows = args.number_rows;
+        let Ok([error, value]) = <[ColumnarValue; 2]>::try_from(args.args) else {
+            return internal_err!("rmq_raise takes two arguments");
+        };
+        let errors = error.into_array(rows)?;
+        if let Some(first) = errors.as_string::<i32>().iter().flatten().next() {
+            return exec_err!("{first}");
+        }
+        Ok(value)
+    }
+}

@@ -1,0 +1,157 @@
+//! The aggregate over the states that a range join's accumulators have after the rows of each range.
+//!
+//! ```text
+//!   SELECT q.id, avg(p.v), stddev(p.v) FROM q JOIN p ON p.k BETWEEN q.a AND q.b GROUP BY q.id
+//!
+//!   Aggregate: group by q.id, sum(__rmq_1), sum(__rmq_2), merge_stddev(__rmq_3)
+//!     RangeJoin: aggs=[sum(p.v) AS __rmq_1, count(p.v) AS __rmq_2, state of stddev(p.v) AS __rmq_3]
+//! ```
+//!
+//! Several probe rows may be of one group, so that values can't be merged. States can: every accumulator does it for DataFusion's aggregation in two
+//! steps.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
+use arrow::compute::filter;
+use arrow::datatypes::{DataType, FieldRef};
+use datafusion::common::{Result, ScalarValue, internal_err};
+use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
+use datafusion::logical_expr::utils::AggregateOrderSensitivity;
+use datafusion::logical_expr::utils::format_state_name;
+use datafusion::logical_expr::{Accumulator, AggregateUDFImpl, Signature, Volatility};
+
+use crate::logical_plan::accumulator_call::AccumulatorCall;
+use crate::logical_plan::range_join::Unmatched;
+
+/// The aggregate of another aggregate's states. A NULL state is that of a probe row without a match: no row, or one of NULLs if the join keeps it.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct MergeStatesUdaf {
+    call: Arc<AccumulatorCall>,
+    /// The types of the call's columns.
+    types: Vec<DataType>,
+    /// The field that the call returns.
+    field: FieldRef,
+    unmatched: Unmatched,
+    name: String,
+    signature: Signature,
+}
+
+impl MergeStatesUdaf {
+    /// The aggregate of the states of `call`, over columns of these types.
+    pub(crate) fn try_new(
+        call: &Arc<AccumulatorCall>,
+        types: Vec<DataType>,
+        unmatched: Unmatched,
+    ) -> Result<Self> {
+        Ok(Self {
+            field: call.physical(&types)?.field(),
+            call: Arc::clone(call),
+            types,
+            unmatched,
+            name: format!("merge_{}", call.function.name()),
+            signature: Signature::any(1, Volatility::Immutable),
+        })
+    }
+}
+
+impl AggregateUDFImpl for MergeStatesUdaf {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
+        Ok(self.field.data_type().clone())
+    }
+
+    fn return_field(&self, _arguments: &[FieldRef]) -> Result<FieldRef> {
+        let field = self.field.as_ref().clone();
+        Ok(Arc::new(field.with_name(self.name())))
+    }
+
+    fn is_nullable(&self) -> bool {
+        self.field.is_nullable()
+    }
+
+    fn order_sensitivity(&self) -> AggregateOrderSensitivity {
+        AggregateOrderSensitivity::Insensitive
+    }
+
+    fn default_value(&self, data_type: &DataType) -> Result<ScalarValue> {
+        self.call.function.default_value(data_type)
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs) -> Result<Vec<FieldRef>> {
+        let fields = self.call.physical(&self.types)?.state_fields()?;
+        let fields = fields.into_iter().enumerate().map(|(i, field)| {
+            let name = format_state_name(args.name, &i.to_string());
+            Arc::new(field.as_ref().clone().with_name(name))
+        });
+        Ok(fields.collect())
+    }
+
+    fn accumulator(&self, _args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
+        let row_of_nulls = match self.unmatched {
+            Unmatched::Keep => self.call.row_of_nulls(&self.types)?,
+            Unmatched::Drop | Unmatched::Only => None,
+        };
+        Ok(Box::new(MergingAccumulator {
+            inner: self.call.physical(&self.types)?.create_accumulator()?,
+            row_of_nulls,
+        }))
+    }
+}
+
+/// An accumulator that is shown states.
+#[derive(Debug)]
+struct MergingAccumulator {
+    inner: Box<dyn Accumulator>,
+    /// What it is shown for a NULL state, if anything.
+    row_of_nulls: Option<Vec<ArrayRef>>,
+}
+
+impl Accumulator for MergingAccumulator {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        let [states] = values else {
+            return internal_err!("one column has the states, not {}", values.len());
+        };
+        let nulls = states.null_count();
+        if let Some(row) = &self.row_of_nulls {
+            for _ in 0..nulls {
+                self.inner.update_batch(row)?;
+            }
+        }
+        let known = match states.nulls() {
+            Some(valid) if nulls > 0 => {
+                filter(states, &BooleanArray::new(valid.inner().clone(), None))?
+            }
+            _ => Arc::clone(states),
+        };
+        self.merge_batch(known.as_struct().columns())
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        self.inner.evaluate()
+    }
+
+    fn size(&self) -> usize {
+        size_of::<Self>() + self.inner.size()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        self.inner.state()
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        // One at a time, as without GROUP BY: accumulators of functions that have another kind for groups may take the first one only.
+        for row in 0..states.first().map_or(0, Array::len) {
+            let state: Vec<ArrayRef> = states.iter().map(|column| column.slice(row, 1)).collect();
+            self.inner.merge_batch(&state)?;
+        }
+        Ok(())
+    }
+}
