@@ -311,7 +311,7 @@ impl Tables {
             "sum(DISTINCT p.n)",
             "array_agg(p.n ORDER BY p.id)",
             "array_agg(p.s ORDER BY p.n DESC, p.id)",
-            "array_agg(DISTINCT p.n ORDER BY p.n)",
+            "sum(DISTINCT p.id)",
             "string_agg(p.s, ', ' ORDER BY p.id DESC)",
             "round(stddev(p.n), 6)",
             "round(corr(p.n, p.id), 6)",
