@@ -340,8 +340,7 @@ impl Tables {
             (0, false) => ("p.n, p.k", "p.id"),
             (0, true) => ("p.n DESC NULLS LAST, p.k", "p.id"),
             (_, false) => ("p.k", "p.id"),
-            // Of floats, zeros of both signs are equal keys, but not equal in ORDER BY.
-            (_, true) if is_rounded || value_is_float(&self.key_type) => ("p.k DESC", "p.id"),
+            (_, true) if is_rounded => ("p.k DESC", "p.id"),
             (_, true) => ("p.k DESC", "p.id DESC"),
         };
         let value = [
@@ -355,6 +354,11 @@ impl Tables {
             "arrow_typeof(p.n)",
         ][random.below(8)];
         let written = order.strip_suffix(", p.k").unwrap_or(order);
+        // Zeros of both signs are equal keys, but not equal in ORDER BY.
+        let order = match value_is_float(&self.key_type) {
+            true => order.replace("p.k", "p.k + 0.0"),
+            false => order.to_owned(),
+        };
         let subquery = format!("FROM p WHERE {condition} ORDER BY {written} LIMIT 1");
         let numbered = format!(
             "(SELECT q.id, CASE WHEN p.id IS NOT NULL THEN {value} END AS x, p.id AS y, \
