@@ -25,6 +25,8 @@ pub struct Costs {
     pub cpu_build_byte: f64,
     /// The number of cores beyond which a build is not faster.
     pub cpu_build_cores: f64,
+    /// One core: sorting a row of a build side and moving its columns, where the device would.
+    pub cpu_sort_row: f64,
     /// One core: searching the positions of a range of keys.
     pub cpu_search: f64,
     /// A device and its bus: a range, transfers included.
@@ -35,6 +37,10 @@ pub struct Costs {
     pub cuda_search: f64,
     /// A device and its bus: uploading and indexing, per byte of the column.
     pub cuda_build_byte: f64,
+    /// A device and its bus: passing a row of a build side on, and sorting it.
+    pub cuda_sort_row: f64,
+    /// The fixed cost of sorting a build side on a device.
+    pub cuda_sort: f64,
     /// The fixed cost of each query and of each build on a device: copies, launches, hand-over between threads.
     pub cuda_query: f64,
     /// Opening the devices: a tenth of the time it takes, because it happens once per session.
@@ -50,11 +56,14 @@ impl Costs {
         cpu_width: 1.4,
         cpu_build_byte: 0.11,
         cpu_build_cores: 8.0,
+        cpu_sort_row: 25.0,
         cpu_search: 60.0,
         cuda_range: 0.3,
         cuda_range_core: 4.0,
         cuda_search: 1.0,
         cuda_build_byte: 0.025,
+        cuda_sort_row: 0.8,
+        cuda_sort: 10_000_000.0,
         cuda_query: 300_000.0,
         cuda_open: 80_000_000.0,
     };
@@ -87,6 +96,8 @@ pub struct Work {
     pub key_bytes: usize,
     /// Bytes of a range key, if positions must be searched first; 0 otherwise.
     pub search_key_bytes: usize,
+    /// Whether a device would sort the rows by range key, with the columns that are queried.
+    pub sorts: bool,
     /// Estimated number of ranges; if unknown, the number of rows is used.
     pub ranges: Option<usize>,
     /// The most threads that query at a time.
@@ -140,7 +151,12 @@ pub fn on_cpu(work: &Work, costs: &Costs) -> f64 {
     } else {
         0.0
     };
-    build + ranges(work) * (range + search) / cores(work)
+    let sort = if work.sorts {
+        number(work.rows) * costs.cpu_sort_row / cores(work).min(costs.cpu_build_cores)
+    } else {
+        0.0
+    };
+    build + sort + ranges(work) * (range + search) / cores(work)
 }
 
 /// Returns the estimated time on devices in nanoseconds.
@@ -158,7 +174,12 @@ pub fn on_cuda(work: &Work, costs: &Costs) -> f64 {
         range += costs.cuda_search.max(costs.cuda_range_core / cores(work));
         keys = number(work.rows) * number(work.search_key_bytes) * costs.cuda_build_byte;
     }
-    open + build + keys + costs.cuda_query + ranges(work) * range
+    let sort = if work.sorts {
+        costs.cuda_sort + number(work.rows) * costs.cuda_sort_row
+    } else {
+        0.0
+    };
+    open + build + keys + sort + costs.cuda_query + ranges(work) * range
 }
 
 fn bytes(work: &Work) -> f64 {
@@ -186,6 +207,7 @@ mod tests {
         rows: 1 << 28,
         key_bytes: 4,
         search_key_bytes: 0,
+        sorts: false,
         ranges: Some(1 << 27),
         cores: 16,
         ready_on_cpu: false,
@@ -224,6 +246,36 @@ mod tests {
             ..LARGE
         };
         assert_eq!(chosen(none), Choice::Cpu);
+    }
+
+    #[test]
+    fn large_build_sides_are_sorted_on_the_device() {
+        let join = Work {
+            rows: 50_000_000,
+            key_bytes: 8,
+            search_key_bytes: 8,
+            sorts: true,
+            ranges: Some(5_000_000),
+            open: true,
+            ..LARGE
+        };
+        assert_eq!(chosen(join), Choice::Cuda);
+        let not_open = Work {
+            open: false,
+            ..join
+        };
+        assert_eq!(chosen(not_open), Choice::Cuda);
+        let sorted_by_the_cpu = Work {
+            sorts: false,
+            ..not_open
+        };
+        assert_eq!(chosen(sorted_by_the_cpu), Choice::Cpu);
+        let small = Work {
+            rows: 1_000_000,
+            ranges: Some(100_000),
+            ..join
+        };
+        assert_eq!(chosen(small), Choice::Cpu);
     }
 
     #[test]
@@ -268,6 +320,7 @@ mod tests {
                                 rows,
                                 key_bytes,
                                 search_key_bytes: if ready & 8 != 0 { 8 } else { 0 },
+                                sorts: false,
                                 ranges: Some(1 << power),
                                 cores,
                                 ready_on_cpu: ready & 1 != 0,
@@ -290,6 +343,7 @@ mod tests {
             let power = (0..40).find(|power| {
                 let work = Work {
                     search_key_bytes,
+                    sorts: false,
                     ranges: Some(1 << power),
                     ..LARGE
                 };

@@ -30,6 +30,8 @@ pub(crate) struct RangeJoinEngine {
     value_bytes: Option<usize>,
     /// Bytes of the range key.
     key_bytes: usize,
+    /// Whether devices would sort the build side, as they answer all aggregates.
+    devices_sort: bool,
     /// The estimated number of probe rows, if known.
     probe_rows: Option<usize>,
     partitions: usize,
@@ -46,6 +48,7 @@ impl RangeJoinEngine {
             catalog: Arc::default(),
             value_bytes: None,
             key_bytes: 0,
+            devices_sort: false,
             probe_rows: None,
             partitions: 1,
             planned: Some(Decision::cpu("")),
@@ -64,9 +67,11 @@ impl RangeJoinEngine {
         session: &dyn Session,
     ) -> Result<Self> {
         let schema = build.schema();
+        let (value_bytes, devices_sort) = value_bytes(spec, &schema)?;
         let mut engine = Self {
             catalog,
-            value_bytes: value_bytes(spec, &schema)?,
+            value_bytes,
+            devices_sort,
             key_bytes: key_bytes(&spec.key.data_type(&schema)?),
             probe_rows: expected_rows(probe),
             partitions: session.config().target_partitions(),
@@ -126,6 +131,7 @@ impl RangeJoinEngine {
             rows,
             key_bytes: value_bytes,
             search_key_bytes: self.key_bytes,
+            sorts: self.devices_sort,
             ranges: self.probe_rows,
             in_expression: false,
             partitions: self.partitions,
@@ -146,8 +152,11 @@ impl fmt::Display for RangeJoinEngine {
     }
 }
 
-/// Bytes of the widest value that devices have work with; `None` if they have none.
-fn value_bytes(spec: &RangeJoinSpec<PhysicalExprRef>, schema: &Schema) -> Result<Option<usize>> {
+/// Bytes of the widest value that devices have work with, `None` if they have none, and whether they would sort the build side.
+fn value_bytes(
+    spec: &RangeJoinSpec<PhysicalExprRef>,
+    schema: &Schema,
+) -> Result<(Option<usize>, bool)> {
     let comparisons = spec.bounds.iter().map(|(comparison, _)| *comparison);
     let range_key = spec.key.data_type(schema)?;
     let mut all_answered = devices_sort(&range_key, comparisons, spec.prevailing);
@@ -167,5 +176,6 @@ fn value_bytes(spec: &RangeJoinSpec<PhysicalExprRef>, schema: &Schema) -> Result
         all_answered &= devices_answer(function, &types);
     }
     // Where the CPU sorts, only minima and maxima are left for devices.
-    Ok(ordered.or(any.filter(|_| all_answered)))
+    let bytes = ordered.or(any.filter(|_| all_answered));
+    Ok((bytes, all_answered))
 }

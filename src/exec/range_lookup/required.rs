@@ -116,6 +116,7 @@ impl RequiredIndexes {
             rows,
             key_bytes: key_bytes(data_type),
             search_key_bytes: 0,
+            sorts: false,
             ranges: index_use.ranges,
             in_expression: index_use.in_expression,
             partitions,
