@@ -62,6 +62,8 @@ pub const FREE: Costs = Costs {
     cuda_build_byte: 0.0,
     cuda_query: 0.0,
     cuda_open: 0.0,
+    cuda_sort_row: 0.0,
+    cuda_sort: 0.0,
     ..Costs::MEASURED
 };
 

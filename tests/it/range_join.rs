@@ -353,7 +353,11 @@ impl Tables {
             "1",
             "arrow_typeof(p.n)",
         ][random.below(8)];
-        let written = order.strip_suffix(", p.k").unwrap_or(order);
+        // Which column is the range key then is open, and so are ties.
+        let written = match is_rounded {
+            true => format!("{order}, {ties}"),
+            false => order.strip_suffix(", p.k").unwrap_or(order).to_owned(),
+        };
         // Zeros of both signs are equal keys, but not equal in ORDER BY.
         let order = match value_is_float(&self.key_type) {
             true => order.replace("p.k", "p.k + 0.0"),
