@@ -130,6 +130,12 @@ impl SumTree {
     }
 }
 
+/// Blocks, and the sums until and since each of them.
+type Step<'a> = (
+    &'a [DoubleDouble],
+    (&'a mut [DoubleDouble], &'a mut [DoubleDouble]),
+);
+
 impl Level {
     /// Sums consecutive blocks.
     fn new(blocks: &[DoubleDouble], workers: Workers) -> Result<Self> {
@@ -142,10 +148,6 @@ impl Level {
             .chunks_mut(STEP)
             .zip(level.since.chunks_mut(STEP));
         let steps = blocks.chunks(STEP).zip(sums);
-        type Step<'a> = (
-            &'a [DoubleDouble],
-            (&'a mut [DoubleDouble], &'a mut [DoubleDouble]),
-        );
         workers.map(steps.collect(), |(blocks, (until, since)): Step| {
             let sums = until.chunks_mut(WIDTH).zip(since.chunks_mut(WIDTH));
             for (blocks, (until, since)) in blocks.chunks(WIDTH).zip(sums) {

@@ -123,6 +123,9 @@ struct KeyRanges<K> {
     first_ranges: Vec<usize>,
 }
 
+/// The rows of a part, the group of each as the part numbers them, and the group by that number; `None` if they are the same.
+type Part<'a> = (Range<usize>, &'a RowGroups, Option<&'a [u32]>);
+
 impl<K: RadixKey> KeyRanges<K> {
     /// Divides the large ones among the groups that are not in order.
     fn choose(keys: &[K], encoding: Encoding<K>, starts: &[usize], unsorted: &[usize]) -> Self {
@@ -205,7 +208,6 @@ impl<K: RadixKey> KeyRanges<K> {
             (first..next, groups, numbers)
         });
         let chunks = Chunked::new(chunks);
-        type Part<'a> = (Range<usize>, &'a RowGroups, Option<&'a [u32]>);
         let parts = workers.map(parts.collect(), |(rows, groups, numbers): Part| {
             let mut ranges = HugePageBuf::zeroed(rows.len()).map_err(engine_error)?;
             let len = rows.len();

@@ -374,9 +374,10 @@ impl<'a, T: Copy> Chunked<'a, T> {
 
     /// The values of rows, which must exist, in slices.
     pub(crate) fn pieces(&self, rows: Range<usize>) -> impl Iterator<Item = &'a [T]> {
-        let (mut chunk, mut row) = match rows.is_empty() {
-            true => (0, 0),
-            false => self.find(rows.start),
+        let (mut chunk, mut row) = if rows.is_empty() {
+            (0, 0)
+        } else {
+            self.find(rows.start)
         };
         let mut left = rows.len();
         let chunks = self.chunks;

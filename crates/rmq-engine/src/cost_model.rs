@@ -89,6 +89,10 @@ impl Default for Costs {
 
 /// The known parameters of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "they are independent of each other"
+)]
 pub struct Work {
     /// Values in the column.
     pub rows: usize,

@@ -236,13 +236,34 @@ impl GroupedJoin<'_> {
         calls.collect()
     }
 
+    /// The grouping columns, in terms of the probe side.
+    fn groups(
+        &self,
+        unmatched: Unmatched,
+        on: &[(Expr, Expr)],
+        probe_schema: &DFSchema,
+    ) -> Match<Vec<Expr>> {
+        let groups = self.aggregate.group_expr.iter().map(|group| {
+            let mut group = self.columns.resolve(group.clone())?;
+            if unmatched == Unmatched::Drop {
+                group = of_the_probe_side(group, on, probe_schema)?;
+            }
+            check_repeats(&group)?;
+            if !group.column_refs().is_empty() && !is_of(&group, probe_schema) {
+                return reject(format!("it is grouped by {group}"));
+            }
+            Ok(group)
+        });
+        groups.collect()
+    }
+
     /// Matches with a given probe side and build side.
     fn between(&self, (probe, build): Sides<'_>, on: &[(Expr, Expr)]) -> Match<LogicalPlan> {
         let Self {
             aggregate,
             join,
-            columns,
             config,
+            ..
         } = *self;
         let unmatched = match join.join_type {
             JoinType::Inner => Unmatched::Drop,
@@ -263,18 +284,7 @@ impl GroupedJoin<'_> {
             return reject("it has few rows on one side and many on the other");
         }
 
-        let mut groups = vec![];
-        for group in &aggregate.group_expr {
-            let mut group = columns.resolve(group.clone())?;
-            if unmatched == Unmatched::Drop {
-                group = of_the_probe_side(group, &condition.on, probe_schema)?;
-            }
-            check_repeats(&group)?;
-            if !group.column_refs().is_empty() && !is_of(&group, probe_schema) {
-                return reject(format!("it is grouped by {group}"));
-            }
-            groups.push(group);
-        }
+        let groups = self.groups(unmatched, &condition.on, probe_schema)?;
         let mut decomposition = AggregateDecomposition {
             config,
             probe: probe_schema,

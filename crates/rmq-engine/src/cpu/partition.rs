@@ -367,14 +367,17 @@ impl<T: Pod> PartWriter<'_, T> {
             let (next, line) = unsafe {
                 (
                     self.next.get_unchecked_mut(group),
-                    &mut lines.get_unchecked_mut(group).0,
+                    lines.get_unchecked_mut(group),
                 )
             };
             let position = *next as usize;
             *next = next.wrapping_add(1);
             let within = position % per_line;
             // SAFETY: `within` is below the number of values of a line, which is aligned to its size.
-            unsafe { line.as_mut_ptr().cast::<T>().add(within).write(*value) };
+            unsafe {
+                let slots = std::ptr::from_mut(line).cast::<T>();
+                slots.add(within).write(*value);
+            };
             if within + 1 < per_line || group == none {
                 continue;
             }
@@ -396,12 +399,13 @@ impl<T: Pod> PartWriter<'_, T> {
     ///
     /// # Safety
     /// No other writer has the positions, and they are within `to`.
-    unsafe fn store_part(&self, line: &[u8; LINE], positions: std::ops::Range<usize>) {
+    unsafe fn store_part(&self, line: &Line, positions: std::ops::Range<usize>) {
         let per_line = LINE / size_of::<T>();
         for position in positions {
             // SAFETY: within the line, and as the caller promises.
             unsafe {
-                let value = line.as_ptr().cast::<T>().add(position % per_line).read();
+                let value = std::ptr::from_ref(line).cast::<T>();
+                let value = value.add(position % per_line).read();
                 self.to.add(position).write(value);
             }
         }
@@ -419,7 +423,7 @@ impl<T: Pod> Drop for PartWriter<'_, T> {
             let (first, next) = (self.part.firsts[group] as usize, self.next[group] as usize);
             let rest = first.max(next - next % per_line)..next;
             // SAFETY: as in `write_each`, for the rows of the group that are still in its line.
-            unsafe { self.store_part(&line.0, rest) };
+            unsafe { self.store_part(line, rest) };
         }
         fence();
     }
@@ -430,11 +434,11 @@ impl<T: Pod> Drop for PartWriter<'_, T> {
 /// # Safety
 /// The line at `to` can be written and is aligned.
 #[inline]
-unsafe fn store_line(to: *mut Line, line: &[u8; LINE]) {
+unsafe fn store_line(to: *mut Line, line: &Line) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-        let from = line.as_ptr().cast::<__m128i>();
+        let from = std::ptr::from_ref(line).cast::<__m128i>();
         for i in 0..LINE / size_of::<__m128i>() {
             // SAFETY: within both lines; SSE2 is part of x86-64.
             unsafe { _mm_stream_si128(to.cast::<__m128i>().add(i), _mm_loadu_si128(from.add(i))) };
@@ -443,7 +447,7 @@ unsafe fn store_line(to: *mut Line, line: &[u8; LINE]) {
     #[cfg(not(target_arch = "x86_64"))]
     // SAFETY: as the caller promises.
     unsafe {
-        to.write(Line(*line));
+        to.write(*line);
     }
 }
 
@@ -461,7 +465,7 @@ mod tests {
     use super::*;
     use crate::cpu::HugePageBuf;
 
-    /// Groups of rows: parts of rows, each with its group.
+    /// Moves the rows of some parts, given the group of each, and compares with a stable sort. Parts have groups below `groups`, or none.
     fn check<T: Pod + Send + Sync + PartialEq + std::fmt::Debug>(
         parts: &[Vec<u32>],
         groups: usize,
