@@ -103,7 +103,10 @@ pub(crate) fn estimate_arrange(
         0
     } else {
         // Of nullable columns, also which values are NULL, one byte each before and after.
-        let nullable = chunks.arrays.iter().any(|array| array.null_count() > 0);
+        let nullable = chunks
+            .arrays
+            .iter()
+            .any(|array| array.logical_null_count() > 0);
         permutation.len() * (key_bytes(data_type) + if nullable { 2 } else { 0 })
     };
     ranks + permuted

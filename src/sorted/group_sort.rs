@@ -4,7 +4,7 @@
 //! 2. A large group is divided into ranges of keys of about equal size by quantiles of a sample. Rows are partitioned again, by these ranges.
 //! 3. Groups and ranges, which fit a core's cache, are dealt to threads, each of which sorts them by itself ([`Scratch`]).
 //!
-//! For n keys that differ in b bits this takes O(n b) and 8 bytes per key beside the keys.
+//! For n keys that differ in b bits this takes O(n b), and 8 bytes per key and 12 per range and thread beside the keys.
 
 use datafusion::common::{DataFusionError, Result, internal_err};
 use std::ops::Range;
@@ -49,17 +49,25 @@ pub(crate) fn sort_groups<K: RadixKey>(
     }
     memory.try_grow(rows * size_of::<u32>())?;
     let key_ranges = KeyRanges::choose(&keys, encoding, starts, &unsorted);
-    let partition = if key_ranges.are_groups() {
+    // Each part counts its rows of each range, and has the next position of each while it moves values. With so many groups that this takes more
+    // than the rows, large ones stay whole.
+    let counts = 3 * workers.threads() * key_ranges.num_ranges();
+    let partition = if key_ranges.are_groups() || counts > 4 * rows {
         None
     } else {
-        memory
-            .try_grow(chunks.iter().map(|chunk| chunk.len()).sum::<usize>() * size_of::<u32>())?;
+        let rows: usize = chunks.iter().map(|chunk| chunk.len()).sum();
+        memory.try_grow((rows + counts) * size_of::<u32>())?;
         let partition = key_ranges.partition(&chunks, encoding, starts, &permutation, workers)?;
         move_by(&partition, &chunks, &mut keys, workers)?;
         Some(partition)
     };
-    let starts = partition.as_ref().map_or(starts, Partition::starts);
-    let ranges = key_ranges.unsorted(starts, &unsorted);
+    let ranges = match &partition {
+        Some(partition) => key_ranges.unsorted(partition.starts(), &unsorted),
+        None => unsorted
+            .iter()
+            .map(|group| starts[*group]..starts[group + 1])
+            .collect(),
+    };
     let mut sources = HugePageBuf::zeroed(rows).map_err(engine_error)?;
     let tasks = split_by_ranges(&mut keys, &ranges);
     let tasks = tasks
@@ -84,6 +92,7 @@ pub(crate) fn sort_groups<K: RadixKey>(
     };
     Ok((keys, permutation))
 }
+
 /// The groups, in order, of which the keys do not ascend.
 pub(crate) fn unsorted_groups<K: RadixKey>(
     keys: &[K],

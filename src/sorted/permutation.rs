@@ -1,6 +1,6 @@
 //! The permutation that sorts the rows of a build side, and columns permuted by it.
 //!
-//! A column moves in two passes, both of which read and write memory in order, a few thousand places at a time:
+//! A column moves in two passes, both of which read and write memory in order, a few thousand places at a time (keys in Arrow's row format excepted):
 //!
 //! 1. Rows are partitioned by group, and large groups that are not in order by ranges of keys, too: all parts of the rows at once
 //!    ([`Partition`]).

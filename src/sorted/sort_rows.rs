@@ -227,8 +227,10 @@ pub(crate) fn sort_rows(
     } else {
         let (groups, parts) = number_groups(groups, group_ids, nulls, context)?;
         let count = groups.as_ref().map_or(1, Groups::len);
-        let counts = 2 * parts.len() * size_of::<u32>() + size_of::<usize>();
-        memory.try_grow(count * counts)?;
+        // The counts and numbers of each part's groups; the first positions of all groups, twice, and the next ones.
+        let of_parts: usize = parts.iter().map(|part| part.groups.len() + 1).sum();
+        let of_groups = 2 * size_of::<usize>() + size_of::<u32>();
+        memory.try_grow(2 * of_parts * size_of::<u32>() + (count + 1) * of_groups)?;
         let (permutation, starts) = RowPermutation::by_group(parts, count, workers)?;
         (groups, permutation, starts)
     };

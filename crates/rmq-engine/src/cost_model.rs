@@ -37,7 +37,7 @@ pub struct Costs {
     pub cuda_search: f64,
     /// A device and its bus: uploading and indexing, per byte of the column.
     pub cuda_build_byte: f64,
-    /// A device and its bus: passing a row of a build side on, and sorting it.
+    /// A device: passing a row of a build side on, and sorting it, beside what its bytes cost on the bus.
     pub cuda_sort_row: f64,
     /// The fixed cost of sorting a build side on a device.
     pub cuda_sort: f64,

@@ -7,10 +7,13 @@ use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection};
 use datafusion::optimizer::OptimizerConfig;
 
+/// How the names of columns begin that rules add.
+const UNUSED: &str = "__rmq";
+
 /// Generates a name that no column of the schema has.
 pub(crate) fn unused_name(config: &dyn OptimizerConfig, schema: &DFSchema) -> String {
     loop {
-        let name = config.alias_generator().next("__rmq");
+        let name = config.alias_generator().next(UNUSED);
         if !schema.has_column_with_unqualified_name(&name) {
             return name;
         }
@@ -53,4 +56,9 @@ pub(crate) fn restore_columns(plan: LogicalPlan, schema: &DFSchema) -> Result<Lo
         columns,
         Arc::new(plan),
     )?))
+}
+
+/// Whether a name is, or may be, one of [`unused_name`].
+pub(crate) fn is_unused_name(name: &str) -> bool {
+    name.starts_with(UNUSED)
 }

@@ -23,7 +23,7 @@ use datafusion::optimizer::OptimizerConfig;
 use crate::logical_plan::range_join::{AggregateKind, RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::rewrite::common::conditional::Branch;
-use crate::rewrite::common::names::unused_name;
+use crate::rewrite::common::names::{is_unused_name, unused_name};
 use crate::rewrite::range_join::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, is_row_count,
 };
@@ -161,6 +161,11 @@ impl CorrelatedAggregate {
             && self.spec.key == other.spec.key
             && self.spec.bounds == other.spec.bounds
             && self.spec.prevailing == other.spec.prevailing
+            && other
+                .spec
+                .thresholds
+                .iter()
+                .all(|limit| self.may_add(limit))
             && is_same_plan(&self.build, &other.build);
         if !same {
             return Some(other);
@@ -177,6 +182,12 @@ impl CorrelatedAggregate {
         });
         self.spec.aggregates.extend(aggregates);
         None
+    }
+
+    /// Whether a threshold of another join can be one of this join. One that is guarded by a condition may read a column that is added above this join.
+    fn may_add(&self, limit: &Expr) -> bool {
+        let mut columns = limit.column_refs().into_iter();
+        self.spec.thresholds.contains(limit) || columns.all(|column| !is_unused_name(&column.name))
     }
 
     /// Includes the row in force at the start of a range. The join must have exactly one lower bound.

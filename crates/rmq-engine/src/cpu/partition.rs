@@ -238,6 +238,8 @@ impl Partition {
         let writers = self.parts.iter().map(|part| PartWriter {
             part,
             row: 0,
+            run: 0,
+            of_run: 0,
             next: part.firsts.clone(),
             lines: Lines::if_useful::<T>(part, to),
             to,
@@ -268,8 +270,11 @@ impl Lines {
 /// Writes the values of one part. What is written is there when the writer is dropped.
 pub struct PartWriter<'a, T: Pod> {
     part: &'a Part,
-    /// The number of rows written.
+    /// The number of rows written, if groups are given for each row.
     row: usize,
+    /// If they are given for runs: the current one, and the number of its rows that are written.
+    run: usize,
+    of_run: usize,
     /// The position of the next row of each group.
     next: Vec<u32>,
     lines: Option<Lines>,
@@ -292,10 +297,10 @@ impl<T: Pod> PartWriter<'_, T> {
     /// # Panics
     /// If the part has no more rows.
     pub fn write(&mut self, values: &[T]) {
-        let (first, end) = (self.row, self.row + values.len());
         match &self.part.groups {
             RowGroups::Each(groups, len) => {
-                let groups = &groups[..*len][first..end];
+                let end = self.row + values.len();
+                let groups = &groups[..*len][self.row..end];
                 self.row = end;
                 match self.lines.take() {
                     Some(mut lines) => {
@@ -306,23 +311,18 @@ impl<T: Pod> PartWriter<'_, T> {
                 }
             }
             RowGroups::Runs(runs) => {
-                // Runs are few, so the first is found by a walk over them.
-                let (mut values, mut skip) = (values, first);
-                for (group, rows) in runs {
-                    let rows = *rows as usize;
-                    if skip >= rows {
-                        skip -= rows;
-                        continue;
-                    }
-                    let (here, rest) = values.split_at(values.len().min(rows - skip));
+                let mut values = values;
+                while let Some((group, rows)) = runs.get(self.run).filter(|_| !values.is_empty()) {
+                    let (here, rest) =
+                        values.split_at(values.len().min(*rows as usize - self.of_run));
+                    values = rest;
+                    self.of_run += here.len();
                     self.write_run(*group, here);
-                    (values, skip) = (rest, 0);
-                    if values.is_empty() {
-                        break;
+                    if self.of_run == *rows as usize {
+                        (self.run, self.of_run) = (self.run + 1, 0);
                     }
                 }
                 assert!(values.is_empty(), "more values than rows");
-                self.row = end;
             }
         }
     }
