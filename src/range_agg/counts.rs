@@ -31,14 +31,11 @@ impl Counts {
             return Ok(Self(None));
         }
         let mut counts = HugePageBuf::zeroed(permutation.len() + 1).map_err(engine_error)?;
-        let flags = workers.map(chunks.iter().collect(), |chunk: &ArrayRef| {
-            Ok(match chunk.logical_nulls() {
-                Some(nulls) => nulls.iter().map(u8::from).collect(),
-                None => vec![1; chunk.len()],
-            })
-        })?;
-        let flags: Vec<&[u8]> = flags.iter().map(Vec::as_slice).collect();
-        let flags = permutation.permute(&flags, workers)?;
+        let flags = |chunk: &ArrayRef| match chunk.logical_nulls() {
+            Some(nulls) => nulls.iter().map(u8::from).collect(),
+            None => vec![1; chunk.len()],
+        };
+        let flags = permutation.permute_flags(chunks, flags, workers)?;
         let steps = counts[1..].chunks_mut(STEP).zip(flags.chunks(STEP));
         workers.map(steps.collect(), |(counts, flags): (&mut [u32], &[u8])| {
             for (count, flag) in counts.iter_mut().zip(flags) {

@@ -136,12 +136,11 @@ fn permute<K: Key + SlotValue>(
     if columns.iter().all(|column| column.validity().is_none()) {
         return Ok(column);
     }
-    let flags = workers.map(columns.iter().collect(), |column: &Column<K>| {
+    let flags = |column: &Column<K>| {
         let flag = |row| u8::from(column.validity().is_none_or(|v| v.is_valid(row)));
-        Ok((0..column.len()).map(flag).collect::<Vec<u8>>())
-    })?;
-    let flags: Vec<&[u8]> = flags.iter().map(Vec::as_slice).collect();
-    let flags = permutation.permute(&flags, workers)?;
+        (0..column.len()).map(flag).collect()
+    };
+    let flags = permutation.permute_flags(columns, flags, workers)?;
     let pack = |flags: &[u8]| {
         (0..8)
             .zip(flags)

@@ -276,6 +276,21 @@ impl RowPermutation {
         Ok(permuted)
     }
 
+    /// Permutes a flag per row, 0 or 1: returns those of all rows, which `flags` returns for each chunk, at their positions.
+    ///
+    /// # Errors
+    /// As [`Self::permute`].
+    pub(crate) fn permute_flags<C: Sync>(
+        &self,
+        chunks: &[C],
+        flags: impl Fn(&C) -> Vec<u8> + Sync,
+        workers: Workers,
+    ) -> Result<HugePageBuf<u8>> {
+        let flags = workers.map(chunks.iter().collect(), |chunk: &C| Ok(flags(chunk)))?;
+        let flags: Vec<&[u8]> = flags.iter().map(Vec::as_slice).collect();
+        self.permute(&flags, workers)
+    }
+
     /// Arranges values that have moved.
     fn arrange<T: Pod + Send + Sync>(&self, values: &mut [T], workers: Workers) -> Result<()> {
         let Some(Arrangement { ranges, sources }) = &self.arrangement else {
