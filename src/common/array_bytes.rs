@@ -1,6 +1,9 @@
-//! Memory sizes of arrays.
+//! Memory sizes of arrays, and copies without bytes that no value uses.
+
+use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, make_array};
+use arrow::buffer::Buffer;
 
 /// The sum of [`array_bytes`] of some arrays.
 pub(crate) fn arrays_bytes(arrays: &[ArrayRef]) -> usize {
@@ -30,10 +33,38 @@ fn viewed_bytes(array: &dyn Array) -> usize {
     }
 }
 
+/// Copies values out of the buffers of views, which would otherwise keep all values of those buffers in memory.
+pub(crate) fn compact(values: &ArrayRef) -> ArrayRef {
+    if let Some(views) = values.as_string_view_opt() {
+        Arc::new(views.gc())
+    } else if let Some(views) = values.as_binary_view_opt() {
+        Arc::new(views.gc())
+    } else if let Some(dictionary) = values.as_any_dictionary_opt() {
+        dictionary.with_values(compact(dictionary.values()))
+    } else {
+        Arc::clone(values)
+    }
+}
+
+/// [`compact`], if views use less than half of the bytes of their buffers. Rows of a join refer to the buffers of all rows of a side. Concatenated,
+/// batches of them would have as many buffers as there are in each batch, times the batches, which a join of joins multiplies again.
+pub(crate) fn compact_if_sparse(values: ArrayRef) -> ArrayRef {
+    let is_sparse = |buffers: &[Buffer]| {
+        let bytes: usize = buffers.iter().map(Buffer::len).sum();
+        bytes > 2 * viewed_bytes(&values)
+    };
+    let buffers = values
+        .as_string_view_opt()
+        .map(|views| views.data_buffers());
+    let buffers = buffers.or_else(|| Some(values.as_binary_view_opt()?.data_buffers()));
+    match buffers {
+        Some(buffers) if is_sparse(buffers) => compact(&values),
+        _ => values,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow::array::{Int64Array, StringArray, StringViewArray, StructArray};
     use arrow::datatypes::{DataType, Field};
 
@@ -53,5 +84,20 @@ mod tests {
         assert_eq!(array_bytes(&nested.slice(3, 10)), viewed);
         let texts = StringArray::from(texts);
         assert_eq!(array_bytes(&texts.slice(3, 10)), 11 * 4 + 10 * long.len());
+    }
+
+    #[test]
+    fn views_of_few_values_are_copied() {
+        let texts = (0..1000).map(|i| format!("a text that is longer than a view: {i}"));
+        let views = StringViewArray::from_iter_values(texts);
+        for (rows, is_copied) in [(1000, false), (600, false), (400, true), (0, true)] {
+            let slice: ArrayRef = Arc::new(views.slice(100.min(1000 - rows), rows));
+            let compacted = compact_if_sparse(Arc::clone(&slice));
+            assert_eq!(&compacted, &slice);
+            assert_eq!(Arc::ptr_eq(&compacted, &slice), !is_copied, "{rows} rows");
+            let buffers = compacted.as_string_view().data_buffers();
+            let bytes: usize = buffers.iter().map(Buffer::len).sum();
+            assert!(bytes <= 2 * viewed_bytes(&slice));
+        }
     }
 }

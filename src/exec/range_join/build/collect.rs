@@ -12,6 +12,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
 use tokio::sync::Mutex;
 
+use crate::common::array_bytes::compact_if_sparse;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
@@ -104,7 +105,8 @@ impl PartitionReader {
             if rows == 0 {
                 continue;
             }
-            let arrays = self.columns.evaluate(&batch)?;
+            let arrays = self.columns.evaluate(&batch)?.into_iter();
+            let arrays = arrays.map(compact_if_sparse).collect();
             let options = RecordBatchOptions::new().with_row_count(Some(rows));
             let schema = Arc::clone(&self.schema);
             let batch = RecordBatch::try_new_with_options(schema, arrays, &options)?;

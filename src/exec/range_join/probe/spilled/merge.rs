@@ -10,7 +10,7 @@ use arrow::row::{RowConverter, SortField};
 use datafusion::common::{Result, internal_err};
 use datafusion::physical_expr::PhysicalExprRef;
 
-use crate::common::array_bytes::arrays_bytes;
+use crate::common::array_bytes::{arrays_bytes, compact};
 use crate::common::dictionaries::select;
 use crate::common::ordered_type::value_type;
 use crate::common::ranges::Ranges;
@@ -360,19 +360,6 @@ impl DecidingColumn {
             Self::RangeKey(_) => comparable(column),
             Self::Value(_) => Ok(cast(column, &value_type(column.data_type()))?),
         }
-    }
-}
-
-/// Copies values out of the buffers of views, which would otherwise keep all values of a run in memory.
-pub(crate) fn compact(values: &ArrayRef) -> ArrayRef {
-    if let Some(views) = values.as_string_view_opt() {
-        Arc::new(views.gc())
-    } else if let Some(views) = values.as_binary_view_opt() {
-        Arc::new(views.gc())
-    } else if let Some(dictionary) = values.as_any_dictionary_opt() {
-        dictionary.with_values(compact(dictionary.values()))
-    } else {
-        Arc::clone(values)
     }
 }
 

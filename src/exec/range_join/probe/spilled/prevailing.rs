@@ -6,11 +6,11 @@
 use arrow::array::{Array, ArrayRef, UInt32Array};
 use datafusion::common::{Result, internal_err};
 
-use crate::common::array_bytes::arrays_bytes;
+use crate::common::array_bytes::{arrays_bytes, compact};
 use crate::common::dictionaries::select;
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::probe::prevailing::Windows;
-use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates, compact};
+use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
 use crate::exec::range_join::spill::key_extent::KeyOrder;
 use crate::exec::range_join::spill::row_position::RowPosition;
 
