@@ -343,16 +343,15 @@ impl Tables {
             (_, true) if is_rounded => ("p.k DESC", "p.id"),
             (_, true) => ("p.k DESC", "p.id DESC"),
         };
-        let value = [
-            "p.v",
-            "p.id",
-            "p.s",
-            "p.same_k",
-            "p.n + q.n",
-            "coalesce(p.n, 7)",
-            "1",
-            "arrow_typeof(p.n)",
-        ][random.below(8)];
+        // Of rows with equal `p.n`, conditions decide which is returned.
+        let by_range_key = order.starts_with("p.k");
+        let values = ["1", "arrow_typeof(p.n)", "coalesce(p.n, 7)", "p.n + q.n"];
+        let single_values = ["p.v", "p.id", "p.s", "p.same_k"];
+        let value = match by_range_key {
+            true => [values, single_values].concat()[random.below(8)],
+            false => values[random.below(4)],
+        };
+        let known = if by_range_key { "p.id" } else { "p.n" };
         // Which column is the range key then is open, and so are ties.
         let written = match is_rounded {
             true => format!("{order}, {ties}"),
@@ -365,7 +364,7 @@ impl Tables {
         };
         let subquery = format!("FROM p WHERE {condition} ORDER BY {written} LIMIT 1");
         let numbered = format!(
-            "(SELECT q.id, CASE WHEN p.id IS NOT NULL THEN {value} END AS x, p.id AS y, \
+            "(SELECT q.id, CASE WHEN p.id IS NOT NULL THEN {value} END AS x, p.id AS pid, {known} AS y, \
              row_number() OVER (PARTITION BY q.id ORDER BY {order}, {ties}) AS place FROM {probe} LEFT JOIN p ON {condition})"
         );
         match random.below(3) {
@@ -375,13 +374,13 @@ impl Tables {
             ),
             1 => (
                 format!(
-                    "SELECT q.id, l.x, l.y FROM {probe} CROSS JOIN LATERAL (SELECT {value} AS x, p.id AS y {subquery}) l"
+                    "SELECT q.id, l.x, l.y FROM {probe} CROSS JOIN LATERAL (SELECT {value} AS x, {known} AS y {subquery}) l"
                 ),
-                format!("SELECT id, x, y FROM {numbered} WHERE place = 1 AND y IS NOT NULL"),
+                format!("SELECT id, x, y FROM {numbered} WHERE place = 1 AND pid IS NOT NULL"),
             ),
             _ => (
                 format!(
-                    "SELECT q.id, l.x, l.y FROM {probe} LEFT JOIN LATERAL (SELECT {value} AS x, p.id AS y {subquery}) l ON true"
+                    "SELECT q.id, l.x, l.y FROM {probe} LEFT JOIN LATERAL (SELECT {value} AS x, {known} AS y {subquery}) l ON true"
                 ),
                 format!("SELECT id, x, y FROM {numbered} WHERE place = 1"),
             ),
