@@ -20,7 +20,7 @@ use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::properties::{array, types};
-use crate::support::{register, run, session, session_of_pool, set};
+use crate::support::{register, run, session, session_of_pool, set, with_extension};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of each test, unless `RMQ_CASES` overrides it.
@@ -176,8 +176,7 @@ impl Tables {
         let config = SessionConfig::new()
             .with_target_partitions(PARALLELISM[random.below(4)])
             .with_batch_size(batch_size);
-        let with = SessionContext::new_with_config(config.clone());
-        datafusion_rmq::register(&with);
+        let with = with_extension(SessionContext::new_with_config(config.clone()));
         let threads = PARALLELISM[random.below(4)].to_string();
         set(&with, "rmq.build_threads", &threads);
         let without = SessionContext::new_with_config(config);

@@ -34,7 +34,11 @@ pub fn session() -> SessionContext {
     let config = SessionConfig::new()
         .with_information_schema(true)
         .with_target_partitions(4);
-    let ctx = SessionContext::new_with_config(config);
+    with_extension(SessionContext::new_with_config(config))
+}
+
+/// The session with the extension, which uses the engine of `RMQ_TEST_ENGINE`.
+pub fn with_extension(ctx: SessionContext) -> SessionContext {
     match engine().as_deref() {
         Some("threads") => return Fake::real().register(ctx, &[("rmq.engine", "cuda")]),
         Some(engine) if !skipped() => {
