@@ -4,6 +4,7 @@
 //! `cargo bench -p datafusion-rmq --profile quick --bench range_join_scale -- --threads 1,4,16`; `--help` lists the options. The binary needs no
 //! other file, so that it can be copied to another machine. `benches/range_join_scale_peers.py` runs the queries in DuckDB.
 
+mod cancel;
 mod data;
 mod limits;
 mod queries;
@@ -70,6 +71,9 @@ struct Options {
     /// Runs of each query after the first
     #[arg(long, default_value_t = 5)]
     runs: usize,
+    /// Drop each query at this many random moments, and tell how soon it ends
+    #[arg(long, default_value_t = 0)]
+    cancel: usize,
     /// Print the plan of the last run with its metrics
     #[arg(long)]
     explain: bool,
@@ -187,6 +191,7 @@ impl Runner {
                 query.name
             );
         }
+        let wall = median(runs.iter().map(|run| run.wall).collect());
         let read = queries::bytes(tables, query.reads);
         let limit = limits.seconds(read, queries::bytes(tables, query.moves));
         let peak = runs.iter().filter_map(|run| run.peak).max();
@@ -197,7 +202,7 @@ impl Runner {
             "  {:<12} {:>8.3} {:>8.3} {:>8.3} {:>8.3} {:>6}  {}",
             query.name,
             first.wall,
-            median(runs.iter().map(|run| run.wall).collect()),
+            wall,
             median(runs.iter().map(|run| run.cpu).collect()),
             limit,
             peak,
@@ -207,6 +212,19 @@ impl Runner {
         if options.explain {
             let plan = DisplayableExecutionPlan::with_metrics(last.plan.as_ref());
             println!("{}", plan.indent(false));
+        }
+        if options.cancel > 0 {
+            let (ctx, runtime) = (&self.ctx, &self.runtime);
+            let times = cancel::times_to_end(ctx, runtime, query.sql, wall, options.cancel)?;
+            let quantile =
+                |part: usize| 1e3 * times[(times.len() * part / 100).min(times.len() - 1)];
+            println!(
+                "               dropped {} times: milliseconds to its end: median {:.1}, 99 % {:.1}, longest {:.1}",
+                times.len(),
+                quantile(50),
+                quantile(99),
+                quantile(100)
+            );
         }
         Ok(first.answer)
     }
