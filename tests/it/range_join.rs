@@ -313,7 +313,7 @@ impl Tables {
             "sum(DISTINCT p.id)",
             "string_agg(p.s, ', ' ORDER BY p.id DESC)",
             "round(stddev(p.n), 6)",
-            "round(corr(p.n, p.id), 6)",
+            "round(corr(p.n, p.id), 6) + 0.0",
             "bit_and(p.n)",
             "bool_or(p.n > 0)",
             "nth_value(p.id, 2 ORDER BY p.id)",

@@ -138,7 +138,7 @@ pub fn condition(random: &mut Random) -> String {
         "p.v > q.v",
         "p.v + q.v > 4",
         "p.v <> q.v OR p.s = q.s",
-        "p.f > 1",
+        "p.d <> q.d",
         "q.v > 2",
         "p.s IS DISTINCT FROM q.s",
         "12 / (p.v - q.v) > 1 AND p.v <> q.v",

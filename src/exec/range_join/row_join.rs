@@ -13,9 +13,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, new_null_array};
+use arrow::array::{Array, AsArray, BooleanBufferBuilder, new_null_array};
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::compute::{prep_null_mask_filter, take};
+use arrow::compute::take;
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use datafusion::common::{JoinSide, JoinType, Result, internal_err};
 use datafusion::physical_expr::PhysicalExprRef;
@@ -196,16 +196,23 @@ impl RowJoin {
                 JoinSide::None => internal_err!("a join condition has the column of no side"),
             });
         let columns = columns.collect::<Result<Vec<_>>>()?;
-        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-        let schema = Arc::clone(filter.schema());
-        let pairs = RecordBatch::try_new_with_options(schema, columns, &options)?;
-        let met = filter.expression().evaluate(&pairs)?;
-        let met = met.into_array(rows.len())?;
-        let met = met.as_boolean();
-        Ok(match met.null_count() {
-            0 => met.clone(),
-            _ => prep_null_mask_filter(met),
-        })
+        let schema = filter.schema();
+        let types: Vec<&DataType> = schema.fields().iter().map(|f| f.data_type()).collect();
+        let mut met = BooleanBufferBuilder::new(rows.len());
+        for (rows, columns) in fit(&columns, &types, rows.len())? {
+            let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+            let pairs = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?;
+            let part = filter
+                .expression()
+                .evaluate(&pairs)?
+                .into_array(rows.len())?;
+            let part = part.as_boolean();
+            match part.nulls() {
+                Some(valid) => met.append_buffer(&(part.values() & valid.inner())),
+                None => met.append_buffer(part.values()),
+            }
+        }
+        Ok(BooleanArray::new(met.finish(), None))
     }
 
     /// The output rows of these pairs of probe rows and build positions, where NULL is a row of NULLs. `build` has the columns of
