@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "value")]
     pub result: Vec<ResultKind>,
 
-    /// Width of values: u32 for f32, u64 for f64
+    /// Type of values, named after the keys that they are compared as
     #[arg(long, value_enum, value_delimiter = ',', default_value = "u32")]
     pub key: Vec<Width>,
 
