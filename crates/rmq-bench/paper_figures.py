@@ -4,7 +4,7 @@
     pip install matplotlib
     python3 crates/rmq-bench/paper_figures.py RESULTS [RESULTS ...] [--docs docs/benchmarks.md]
 
-RESULTS is a folder with `results.csv`, or such a file; sections of a device may be in several. Figures have the paper's numbers, a panel for each device, and go to the folder that has the
+RESULTS is a folder with `results.csv`, or such a file; sections of a device may be in several. Figures have the paper's numbers, a panel for each device and a sentence of reading, and go to the folder that has the
 name of the docs (docs/benchmarks); the text between the two marks in the docs is written anew, with the tables. Figures are SVG, to be read on a
 light and on a dark page. What a run did not measure is left out.
 """
@@ -23,6 +23,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 BEGIN, END = "<!-- figures: written by paper_figures.py -->", "<!-- end of figures -->"
 
+LCA = "GPU LCA (inlabel)"
 RTXRMQ, BY_VALUE = "Vulkan RTXRMQ", "Vulkan RTXRMQ with planes at values"
 PIPELINE, WITH_RAYS = "Vulkan CL as a pipeline without rays", "Vulkan CL with rays on the highest level"
 
@@ -31,7 +32,7 @@ SYSTEMS = {
     OURS: ("ours", COLORS[0], "-"),
     CL: ("GPU-RMQ (CL)", COLORS[1], "-"),
     VL: ("GPU-RMQ (VL)", COLORS[2], "-"),
-    "GPU LCA (inlabel)": ("LCA (inlabel)", COLORS[3], "-"),
+    LCA: ("LCA (inlabel)", COLORS[3], "-"),
     RTXRMQ: ("RTXRMQ", COLORS[4], "-"),
     "GPU full scan": ("full scan", COLORS[6], "-"),
     "HRMQ": ("HRMQ, all threads", COLORS[7], "-"),
@@ -228,8 +229,125 @@ def slug(name):
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
+def ratios(over, under):
+    """The ratios of two lines where both have points."""
+    over, under = dict(over), dict(under)
+    return [over[x] / under[x] for x in sorted(over.keys() & under.keys())]
+
+
+def span(numbers):
+    """The least and the greatest number, as text."""
+    low, high = (f"{number:.2f}" if number < 1.95 else f"{number:.1f}" if number < 9.95 else f"{number:.0f}" for number in (min(numbers), max(numbers)))
+    return low if low == high else f"{low} to {high}"
+
+
+def fastest(found, names):
+    """The least time at each size."""
+    best = {}
+    for name in names:
+        for n, time in found.get(name, []):
+            best[n] = min(best.get(n, math.inf), time)
+    return best
+
+
+def by_device(devices, sentence):
+    """What a sentence says of each device; of those for which it says nothing, nothing."""
+    parts = [(device.name, sentence(device)) for device in devices]
+    parts = [f"{name}: {part}" for name, part in parts if part]
+    return "; ".join(parts) + "." if parts else ""
+
+
+def read_1(device):
+    found = device.search("mixed")
+    others = ratios(fastest(found, [CL, VL, LCA]), fastest(found, [OURS]))
+    return f"ours is {span(others)} times as fast as the next" if others else ""
+
+
+def read_4(device):
+    found = {(row["contender"], int(row["group"])): int(row["group"]) * 4 / ns(row) for row in device.reads}
+    places = [place for place in ("L2 cache", "memory") if (place, 1) in found and (place, 32) in found]
+    if not places:
+        return ""
+    return "groups of 32 read " + " and ".join(f"{found[place, 32]:.0f} GB/s from {place} ({found[place, 32] / found[place, 1]:.0f} times as much as single threads)" for place in places)
+
+
+def read_12(device):
+    cells = defaultdict(dict)
+    for row in device.rows:
+        if row["section"] == "heat":
+            cells[row["contender"], log2_n(row)][int(row["group"]), int(row["chunk"])] = ns(row)
+    best = {name: [min(found, key=found.get) for (contender, _), found in cells.items() if contender == name] for name in ("CL", "VL")}
+    slower = [found[16, 32] / min(found.values()) for (contender, _), found in cells.items() if contender == "CL"]
+    if not slower or not best["VL"]:
+        return ""
+
+    def either(name, part):
+        numbers = [str(number) for number in sorted({pair[part] for pair in best[name]})]
+        return " or ".join([", ".join(numbers[:-1]), numbers[-1]] if numbers[1:] else numbers)
+
+    return (f"CL is fastest with {either('CL', 0)} threads and {either('CL', 1)} entries, and takes {span(slower)} times as long with the paper's 16 and 32; "
+            f"VL is fastest with {either('VL', 1)} entries")
+
+
+def read_13(device):
+    found = device.points(("queuing", "rays"), "mixed", ns, list(STEPS))
+    cl = found.get("CL warp-local queuing", [])
+    steps = [(STEPS[step][0].removeprefix("CL "), ratios(found.get(step, []), cl)) for step in STEPS if step not in ("CL warp-local queuing", "CL multi-load")]
+    steps = [f"{name} {span(times)}" for name, times in steps if times]
+    return "times as long as CL, mixed ranges: " + ", ".join(steps) if steps else ""
+
+
+def read_14(device):
+    found = device.points(("queuing",), "mixed", ns, list(STEPS)[:2])
+    slower = ratios(found.get("CL multi-load", []), found.get("CL warp-local queuing", []))
+    return f"multi-load takes {span(slower)} times as long" if slower else ""
+
+
+def read_15(device):
+    def of_column(row):
+        total = sum(number(row, part) for part in ("index_bytes", "build_bytes", "column_bytes"))
+        return total / number(row, "column_bytes") if row["index_bytes"] else None
+
+    found = device.search("mixed", of_column, (OURS, CL, VL, LCA, RTXRMQ))
+    systems = [f"{SYSTEMS[name][0]} {span([times for _, times in points])}" for name, points in found.items()]
+    return "times the column: " + ", ".join(systems) if systems else ""
+
+
+def read_16(device):
+    found = [(workload, device.search(workload)) for workload in ("large", "medium", "small")]
+    slower = [(workload, ratios(fastest(times, [CL, VL]), fastest(times, [OURS]))) for workload, times in found]
+    slower = [f"{span(times)} on {workload} ranges" for workload, times in slower if times]
+    return "times as long as ours, the better of CL and VL takes " + ", ".join(slower) if slower else ""
+
+
+def read_17(device):
+    found = {name: dict(points) for name, points in device.search("mixed", lambda row: number(row, "build_ms")).items()}
+    parts = []
+    for name in (OURS, CL, VL, LCA, RTXRMQ, "HRMQ", "CPU"):
+        if points := found.get(name):
+            n = 26 if 26 in points else max(points)
+            parts.append(f"{without_threads(name)} {short(points[n])} ms" + ("" if n == 26 else f" (2^{n})"))
+    return "2^26 values: " + ", ".join(parts) if parts else ""
+
+
+def read_18(devices):
+    if len(devices) < 2:
+        return ""
+    first, parts = devices[0], []
+    for device in devices[1:]:
+        here, there = device.search("mixed"), first.search("mixed")
+        ours, paper = (span(ratios(fastest(here, names), fastest(there, names))) for names in ([OURS], [CL, VL]))
+        parts.append(f"The {device.name} takes {ours} times the time of the {first.name} with ours, {paper} times with the better of CL and VL")
+    return ". ".join(parts) + "."
+
+
+def without_threads(name):
+    """The name of a system where its number of threads says nothing: its index, and the build of HRMQ, which has one."""
+    return SYSTEMS[name][0].removesuffix(", all threads")
+
+
 def draw(folder, devices):
-    """Draws all figures; returns their names with what they show."""
+    """Draws all figures; returns their names with what they show, and a sentence of reading."""
     def panels(points):
         return {device.name: points(device) for device in devices}
 
@@ -247,12 +365,12 @@ def draw(folder, devices):
     classes = (("a", "large"), ("b", "medium"), ("c", "small"))
     shown = []
 
-    def show(number, what, *names):
+    def show(number, what, reading, *names):
         names = [name for name in names if name]
         if names:
-            shown.append((number, what, names))
+            shown.append((number, what, reading if isinstance(reading, str) else by_device(devices, reading), names))
 
-    show("1", "memory of the index, build and time by length of the column; mixed ranges",
+    show("1", "memory of the index, build and time by length of the column; mixed ranges", read_1,
          lines(folder, "1a", "Index", "MB", panels(lambda one: one.search("mixed", index, on_gpu)), SYSTEMS),
          lines(folder, "1b", "Build", "ms", panels(lambda one: one.search("mixed", build, on_gpu)), SYSTEMS),
          lines(folder, "1c", "Time, mixed ranges", "ns a query", panels(lambda one: one.search("mixed")), SYSTEMS))
@@ -263,26 +381,26 @@ def draw(folder, devices):
             found[row["contender"]].append((int(row["group"]).bit_length() - 1, int(row["group"]) * 4 / ns(row)))
         reads[device.name] = {name: sorted(points) for name, points in found.items()}
     styles = {name: (name, color, "-") for name, color in zip(dict.fromkeys(itertools.chain(*reads.values())), COLORS)}
-    show("4", "random reads of groups of threads, 4 bytes a thread",
+    show("4", "random reads of groups of threads, 4 bytes a thread", read_4,
          lines(folder, "4", "Random reads of groups of threads", "GB/s", reads, styles, x_label="threads of a group", x_format=lambda x: str(2**x)))
-    show("12", "CL by threads of a group and entries of a chunk, VL by entries of a chunk; colours compare with the best of each length", *figure_12(folder, devices))
+    show("12", "CL by threads of a group and entries of a chunk, VL by entries of a chunk; colours compare with the best of each length", read_12, *figure_12(folder, devices))
 
     def steps(workload):
         return panels(lambda one: one.points(("queuing", "rays"), workload, ns, [name for name in STEPS if name != "CL multi-load"]))
 
-    show("13", "from CL to RTXRMQ: CL without warp intrinsics, as a ray-tracing pipeline, with rays",
+    show("13", "from CL to RTXRMQ: CL without warp intrinsics, as a ray-tracing pipeline, with rays", read_13,
          *(lines(folder, f"13{letter}", f"From CL to RTXRMQ, {workload} ranges", "ns a query", steps(workload), STEPS) for letter, workload in classes),
          lines(folder, "13-mixed", "From CL to RTXRMQ, mixed ranges", "ns a query", steps("mixed"), STEPS))
-    show("14", "CL with warp-local queuing and with multi-load; mixed ranges",
+    show("14", "CL with warp-local queuing and with multi-load; mixed ranges", read_14,
          lines(folder, "14", "CL with and without warp-local queuing, mixed ranges", "ns a query",
                panels(lambda one: one.points(("queuing",), "mixed", ns, list(STEPS)[:2])), STEPS))
-    show("15", "memory in all: column, index, and what only the build needs",
+    show("15", "memory in all: column, index, and what only the build needs", read_15,
          lines(folder, "15", "Column, index, and what only the build needs", "MB", panels(lambda one: one.search("mixed", total, on_gpu)), SYSTEMS))
-    show("16", "time by length of the ranges",
+    show("16", "time by length of the ranges", read_16,
          *(lines(folder, f"16{letter}", f"Time, {workload} ranges", "ns a query", panels(lambda one: one.search(workload)), SYSTEMS) for letter, workload in classes))
     with_build = [name for name in SYSTEMS if name not in (TWO_READS, MODEL)]
-    show("17", "build time", lines(folder, "17", "Build", "ms", panels(lambda one: one.search("mixed", build, with_build)), SYSTEMS))
-    show("18", "devices", figure_18(folder, devices))
+    show("17", "build time", read_17, lines(folder, "17", "Build", "ms", panels(lambda one: one.search("mixed", build, with_build)), SYSTEMS))
+    show("18", "devices", read_18(devices), figure_18(folder, devices))
     return shown
 
 
@@ -335,14 +453,14 @@ def tables(device):
     rows = []
     for workload in ("large", "medium", "small"):
         found = device.search(workload)
-        rows += [[f"{SYSTEMS[name][0]}, {workload}", *cells(found[name])] for name in (OURS, CL, VL, "GPU LCA (inlabel)", RTXRMQ) if name in found]
+        rows += [[f"{SYSTEMS[name][0]}, {workload}", *cells(found[name])] for name in (OURS, CL, VL, LCA, RTXRMQ) if name in found]
         rows.append([f"ours: times faster than CL and VL, {workload}", *faster(workload, False)])
     text += table(header, rows)
     text += ["", "The steps from CL to RTXRMQ, ns a query, mixed ranges:", ""]
     text += table(header, [[STEPS[name][0], *cells(steps[name])] for name in STEPS if name in steps])
     text += ["", "Build, ms, and index in percent of the column:", ""]
-    text += table(header, [[f"build, {SYSTEMS[name][0]}", *cells(build[name])] for name in SYSTEMS if name in build]
-                  + [[f"index, {SYSTEMS[name][0]}", *cells(percent[name])] for name in SYSTEMS if name in percent])
+    text += table(header, [[f"build, {'HRMQ, one thread' if name == 'HRMQ' else SYSTEMS[name][0]}", *cells(build[name])] for name in SYSTEMS if name in build]
+                  + [[f"index, {without_threads(name)}", *cells(percent[name])] for name in SYSTEMS if name in percent])
     wrong = sum(int(row["wrong"]) for row in device.rows)
     text += ["", "All answers were right." if wrong == 0 else f"**{wrong} answers were wrong.**", ""]
     return text
@@ -355,8 +473,8 @@ def write(docs, shown, devices):
         sys.exit(f"error: {docs} must have the marks\n{BEGIN}\n{END}")
     body = [line for device in devices for line in tables(device)]
     body += ["### Figures", "", "Numbers are the paper's.", ""]
-    for figure, what, names in shown:
-        body += [f"**{figure}**: {what}.", ""]
+    for figure, what, reading, names in shown:
+        body += [f"**{figure}**: {what}. {reading}".rstrip(), ""]
         body += [line for name in names for line in (f"![Figure {name}: {what}]({docs.stem}/figure-{name}.svg)", "")]
     before, rest = text.split(BEGIN)
     docs.write_text(before + BEGIN + "\n\n" + "\n".join(body) + END + rest.split(END)[1])

@@ -7,25 +7,25 @@ use clap::{Parser, ValueEnum};
 use rmq_bench::data::Data;
 use rmq_bench::workload::Workload;
 
-/// Range-minimum queries: our engines beside the kernels of the GPU-RMQ paper (Kreis et al., 2026) and beside the limits of the
-/// hardware, in one run. Every answer is compared bit by bit; a difference makes the exit code 1.
+/// Measures range-minimum queries: our engines on CPU and GPU, the systems of the GPU-RMQ paper (Kreis et al., 2026), and what the hardware allows, in
+/// one run. Every answer is compared; a difference makes the exit code 1. Without an NVIDIA GPU, only the CPU is measured.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "rmq-bench", version, max_term_width = 110)]
+#[command(name = "rmq-bench", version, max_term_width = 110, after_help = EXAMPLES)]
 pub struct Args {
     /// What to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "search")]
     pub measure: Vec<Measure>,
 
-    /// Values of the column, as powers of two [default: 20,24,28,30,33, of the paper 20,22,24,26,28,30,31,33; the CPU stops at 28, with the
-    /// paper's default at 26]
+    /// Lengths of the column, as powers of two: 20 is 2^20 values [default: 20,24,28,30,33, of which the CPU takes those up to 28; with `--measure paper`
+    /// 20,22,24,26,28,30,31,33, of which the CPU takes those up to 26]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=36))]
     pub n: Vec<u32>,
 
-    /// Lengths of the ranges [default: mixed, of the paper all]
+    /// Lengths of the ranges, n being the length of the column [default: mixed; with `--measure paper` all but ascending]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub workload: Vec<Workload>,
 
-    /// Values of the column; a search nearly always stops early only in uniform ones and walks
+    /// Values of the column. In uniform ones and walks, a search nearly always ends before it reads the column; in the others it seldom does
     #[arg(long, value_enum, value_delimiter = ',', default_value = "uniform")]
     pub data: Vec<Data>,
 
@@ -33,7 +33,7 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "cpu,cuda")]
     pub engine: Vec<EngineKind>,
 
-    /// Kernels to measure on the GPU
+    /// Kernels to measure on the GPU with `--measure search`. Ours always is
     #[arg(
         long,
         value_enum,
@@ -46,11 +46,11 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "value")]
     pub result: Vec<ResultKind>,
 
-    /// Width of values: u32 for f32, u64 for f64
+    /// Type of values, named after the keys that they are compared as
     #[arg(long, value_enum, value_delimiter = ',', default_value = "u32")]
     pub key: Vec<Width>,
 
-    /// Queries on the GPU, as a power of two
+    /// Queries of a launch on the GPU, as a power of two
     #[arg(long, default_value_t = 26, value_parser = clap::value_parser!(u32).range(6..=30))]
     pub batch: u32,
 
@@ -62,40 +62,41 @@ pub struct Args {
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Vec<u32>,
 
-    /// Rows of the build side of the range join
+    /// Rows of the build side, for `--measure join`
     #[arg(long, default_value_t = 50_000_000)]
     pub rows: usize,
 
-    /// Probe rows of the range join
+    /// Probe rows, for `--measure join`
     #[arg(long, default_value_t = 5_000_000)]
     pub probes: usize,
 
-    /// Measurements, of which the median counts, after one that does not
+    /// How often each time is measured, after once that does not count. The median is reported
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
-    /// Entries that the highest level of the paper's indexes has at most, but no fewer than a chunk has. The first is used for all; VL is
-    /// measured with each. The paper's are 32 and the entries of a chunk, which are 8 for VL
+    /// The most entries of the highest level in the paper's indexes (its t), never fewer than a chunk has. The first is used for all kernels, and VL is
+    /// measured with each of them. The paper's are 32 and the entries of a chunk, 8 for VL
     #[arg(long, value_delimiter = ',', default_value = "32,8,64", value_parser = clap::value_parser!(u64).range(1..))]
     pub cutoff: Vec<u64>,
 
-    /// Values of a block of RTXRMQ, as powers of two. The first is the authors' default; which is best depends on lengths of columns and ranges
+    /// Values of a block of RTXRMQ, as powers of two, for `--measure rays`: 15 is its authors' default. Which is best depends on the lengths of column and
+    /// ranges
     #[arg(long, value_delimiter = ',', default_value = "15,12,17", value_parser = clap::value_parser!(u32).range(1..=20))]
     pub ray_block: Vec<u32>,
 
-    /// Ordinal of the CUDA device
+    /// The CUDA device, numbered from 0
     #[arg(long, default_value_t = 0)]
     pub device: usize,
 
-    /// Folder for results.csv and report.md
+    /// Folder for results.csv and report.md, which are overwritten
     #[arg(long, default_value = "rmq-bench-results")]
     pub out: PathBuf,
 
-    /// Use small sizes and few rounds, to see that it works
+    /// Use short columns [default: 14,16,18], few queries and at most 3 rounds, to see that it works
     #[arg(long)]
     pub quick: bool,
 
-    /// Print the report as Markdown
+    /// Print the report as Markdown instead of plain text
     #[arg(long)]
     pub markdown: bool,
 
@@ -108,22 +109,32 @@ pub struct Args {
     pub paper: bool,
 }
 
+const EXAMPLES: &str = "\
+Examples:
+  rmq-bench --measure paper --quick                     a trial run of less than a minute
+  rmq-bench --measure paper                             all figures of the paper
+  rmq-bench --engine cuda --kernel ours,cl,vl --n 28    our search beside the paper's on 2^28 values
+  rmq-bench --measure trip --n 28 --batch 27            from host memory to host memory
+
+docs/benchmarks.md lists more, explains how times are measured, and shows results.";
+
 /// A section of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Measure {
-    /// All figures of the paper: search with all lengths of ranges, reads, heat, queuing, succinct, and with the feature `rt` rays
+    /// All figures of the paper: search, reads, heat, queuing, succinct, and rays if built with the feature `rt`
     Paper,
     /// Nanoseconds per query of each kernel and engine, with build time and memory
     Search,
     /// Random reads of groups of threads on the GPU
     Reads,
-    /// GPU-RMQ (CL) over group sizes and chunk sizes, (VL) over chunk sizes
+    /// GPU-RMQ (CL) over group sizes and chunk sizes, (VL) over chunk sizes; ours with the levels above the column read by threads and by groups
     Heat,
     /// GPU-RMQ (CL) with warp-local queuing, with multi-load, without shuffles, without warp intrinsics
     Queuing,
     /// Succinct indexes on the CPU beside our engine, by number of threads
     Succinct,
-    /// RTXRMQ and GPU-RMQ (CL) as ray-tracing pipelines of Vulkan, up to 2^26 values and 2^22 queries; needs the feature `rt`
+    /// RTXRMQ and GPU-RMQ (CL) as ray-tracing pipelines of Vulkan, up to 2^26 values and 2^22 queries; needs the feature `rt`. What would take long without
+    /// ray-tracing cores is left out, and the report says so
     Rays,
     /// From host memory to host memory, by number of threads
     Trip,

@@ -15,7 +15,8 @@ use rmq_bench::workload::Workload;
 use crate::args::{Kernel, Measure, ResultKind, Width};
 use crate::index::IndexableKey;
 use crate::kernels::{
-    LONGEST_SCANNED, coalesced, column_steps, heat_map, in_heat_map, search_steps, setting, ways,
+    LONGEST_SCANNED, coalesced, column_steps, heat_map, in_heat_map, level_readers, search_steps,
+    setting, ways,
 };
 use crate::model::ReadModel;
 use crate::record::{Case, Record, Section, Setting};
@@ -121,8 +122,11 @@ fn on_column(
         if bench.run.args.measures(Measure::Queuing) {
             bench.queuing(result)?;
         }
-        if bench.run.args.measures(Measure::Heat) && in_heat_map(key, n, result) {
-            bench.heat(result)?;
+        if bench.run.args.measures(Measure::Heat) {
+            if in_heat_map(key, n, result) {
+                bench.heat(result)?;
+            }
+            bench.level_readers(result)?;
         }
     }
     Ok(())
@@ -188,7 +192,7 @@ impl Bench<'_> {
     }
 
     fn ours(&self, result: ResultKind) -> Result<KernelUnderTest, EngineError> {
-        self.lab.ours(&self.column, result.into(), self.rounds())
+        (self.lab).ours(&self.column, result.into(), None, self.rounds())
     }
 
     /// Returns the names under which a kernel is measured beside ours, with its settings.
@@ -434,6 +438,26 @@ impl Bench<'_> {
                     longest_scanned: None,
                 };
                 self.compare(Section::Heat, case, &bounds, &entry)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures ours with the levels above the column read by threads and by groups.
+    fn level_readers(&mut self, result: ResultKind) -> Result<(), EngineError> {
+        for workload in self.run.args.first_workload() {
+            let case = self.case(result, workload);
+            let bounds = self.bounds(workload)?;
+            self.set_reference(result, &bounds)?;
+            for (readers, shape) in level_readers(self.key, self.n) {
+                let (output, rounds) = (result.into(), self.rounds());
+                let entry = Entry {
+                    contender: format!("ours, levels by {readers}"),
+                    setting: Setting::default(),
+                    kernel: (self.lab).ours(&self.column, output, Some(shape), rounds)?,
+                    longest_scanned: None,
+                };
+                self.compare(Section::Readers, case, &bounds, &entry)?;
             }
         }
         Ok(())

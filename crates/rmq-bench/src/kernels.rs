@@ -1,6 +1,9 @@
 //! Which kernels the sections measure on the GPU, with which settings, and how many steps that is.
 
+use rmq_engine::cuda::rmq::shape::Shape;
+
 use crate::args::{Args, Kernel, Measure, ResultKind, Width};
+use crate::lab::device::needs_wide_positions;
 use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
 use crate::record::Setting;
 
@@ -101,6 +104,19 @@ pub fn in_heat_map(key: Width, n: u32, result: ResultKind) -> bool {
     key == Width::U32 && result == ResultKind::Value && n < 32
 }
 
+/// Returns the shapes of our index by who reads the levels above the column, where both ways have kernels.
+pub fn level_readers(key: Width, n: u32) -> Vec<(&'static str, Shape)> {
+    let best = Shape::best(1 << n, key.bytes());
+    if best.chunk_bytes != 128 || needs_wide_positions(1 << n) {
+        return Vec::new();
+    }
+    let shape = |levels_by_groups| Shape {
+        levels_by_groups,
+        ..best
+    };
+    vec![("threads", shape(false)), ("groups", shape(true))]
+}
+
 /// Returns the number of steps of the search in one column.
 pub fn search_steps(args: &Args) -> usize {
     let kernels = args.kernel.iter().map(|kernel| match kernel {
@@ -123,8 +139,11 @@ pub fn column_steps(args: &Args, key: Width, n: u32) -> usize {
         if args.measures(Measure::Queuing) {
             steps += args.workload.len() * ways(*result).len();
         }
-        if args.measures(Measure::Heat) && in_heat_map(key, n, *result) {
-            steps += workloads * heat_map().len();
+        if args.measures(Measure::Heat) {
+            if in_heat_map(key, n, *result) {
+                steps += workloads * heat_map().len();
+            }
+            steps += workloads * level_readers(key, n).len();
         }
         steps
     });

@@ -60,6 +60,8 @@ pub enum Section {
     /// Random reads of groups of threads.
     Reads,
     Heat,
+    /// Ours by who reads the levels above the column.
+    Readers,
     Queuing,
     /// Ray-tracing pipelines.
     Rays,
@@ -76,6 +78,7 @@ impl Section {
             Self::Limit => "limit",
             Self::Reads => "reads",
             Self::Heat => "heat",
+            Self::Readers => "readers",
             Self::Queuing => "queuing",
             Self::Rays => "rays",
             Self::Trip => "trip",

@@ -121,6 +121,9 @@ pub fn tables(records: &[Record]) -> Vec<Table> {
     for group in &heat_maps {
         tables.extend(group.sizes.iter().map(|n| heat(group, *n)));
     }
+    for group in groups(records, &[Section::Readers]) {
+        tables.push(group.ns_table("Ours by who reads the levels above the column, ns a query"));
+    }
     for group in groups(records, &[Section::Trip]) {
         let title = "Host to host, million queries a second";
         tables.extend(group.sizes.iter().map(|n| by_threads(title, &group, *n)));

@@ -257,10 +257,9 @@ impl Lab {
         let layout = Layout::new(column.size(), false, None)?;
         let before = layout.level[1].start;
         assert!(column.key_bytes == 4 && layout.bytes - before == ours.index_bytes());
-        let words = self.words(&ours.memory, ours.memory.bytes() / 4)?;
         let array = |start: u64, entries: u64| {
-            let first = ((start - before) / 4) as usize;
-            words[first..first + entries as usize].to_vec()
+            let offset = (start - before) as usize;
+            self.words_from(&ours.memory, offset, entries as usize)
         };
         let mut index = HostIndex {
             rows: column.rows,
@@ -269,13 +268,14 @@ impl Lab {
             table: vec![Vec::new()],
         };
         for k in 1..=layout.top {
-            let level = array(layout.level[k].start, layout.entries[k]);
+            let level = array(layout.level[k].start, layout.entries[k])?;
             index.levels.push(level);
         }
         let entries = layout.entries[layout.top];
         for row in 1..u64::from(layout.table_rows) {
             let start = layout.table.start + (row - 1) * entries * 4;
-            index.table.push(array(start, entries));
+            // The build writes no entry that would reach past the last one of the level.
+            index.table.push(array(start, entries + 1 - (1 << row))?);
         }
         Ok(index)
     }

@@ -213,25 +213,47 @@ impl Lab {
     /// # Panics
     /// If the memory has fewer.
     pub fn words(&self, memory: &DeviceMemory, count: usize) -> Result<Vec<u32>, EngineError> {
-        let mut words = vec![0_u32; count];
-        // SAFETY: these are the bytes of the words, and any bytes are words.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), count * 4) };
-        self.download(memory, bytes)?;
-        Ok(words)
+        self.words_from(memory, 0, count)
     }
 
-    /// Copies the first bytes of `memory` to the host, after the work on the lab's stream.
+    /// Copies `count` words of 4 bytes, from byte `offset` of `memory` on, to the host, after the work on the lab's stream.
     ///
     /// # Errors
     /// Those of the driver.
     ///
     /// # Panics
     /// If the memory has fewer.
-    pub fn download(&self, memory: &DeviceMemory, bytes: &mut [u8]) -> Result<(), EngineError> {
-        assert!(bytes.len() <= memory.bytes());
+    pub fn words_from(
+        &self,
+        memory: &DeviceMemory,
+        offset: usize,
+        count: usize,
+    ) -> Result<Vec<u32>, EngineError> {
+        let mut words = vec![0_u32; count];
+        // SAFETY: these are the bytes of the words, and any bytes are words.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), count * 4) };
+        self.download(memory, offset, bytes)?;
+        Ok(words)
+    }
+
+    /// Copies bytes from byte `offset` of `memory` on to the host, after the work on the lab's stream.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Panics
+    /// If the memory has fewer.
+    pub fn download(
+        &self,
+        memory: &DeviceMemory,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), EngineError> {
+        assert!(offset + bytes.len() <= memory.bytes());
+        let from = memory.address() + offset as u64;
         let (to, count) = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: both ends are that long, and the copy is waited for.
-        unsafe { self.stream.copy_to_host(to, memory.address(), count)? };
+        unsafe { self.stream.copy_to_host(to, from, count)? };
         self.stream.wait()
     }
 }

@@ -238,7 +238,7 @@ impl Lab {
             self.stream.launch(kernel, count, arguments)?;
         }
         let mut bytes = [0; 8];
-        self.download(&differing, &mut bytes)?;
+        self.download(&differing, 0, &mut bytes)?;
         Ok(u64::from_le_bytes(bytes))
     }
 }

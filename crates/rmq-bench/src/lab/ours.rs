@@ -6,12 +6,13 @@ use rmq_engine::cuda::key::CudaKey;
 use rmq_engine::cuda::rmq::build::BuildKernels;
 use rmq_engine::cuda::rmq::index::{KernelOutput, answer_kernel};
 use rmq_engine::cuda::rmq::layout::Layout;
+use rmq_engine::cuda::rmq::shape::Shape;
 
 use super::device::{DeviceColumn, Lab};
 use super::kernel::{KernelIndex, KernelUnderTest};
 
 impl Lab {
-    /// Prepares the engine's kernel for `output`, whose index it builds `rounds` times.
+    /// Prepares the engine's kernel for `output`, whose index it builds `rounds` times. `shape` replaces the best shape for the column.
     ///
     /// # Errors
     /// Those of the driver.
@@ -19,11 +20,12 @@ impl Lab {
         &self,
         column: &DeviceColumn,
         output: KernelOutput,
+        shape: Option<Shape>,
         rounds: u32,
     ) -> Result<KernelUnderTest, EngineError> {
         match column.key_bytes {
-            4 => self.ours_for::<u32>(column, output, rounds),
-            _ => self.ours_for::<u64>(column, output, rounds),
+            4 => self.ours_for::<u32>(column, output, shape, rounds),
+            _ => self.ours_for::<u64>(column, output, shape, rounds),
         }
     }
 
@@ -31,10 +33,11 @@ impl Lab {
         &self,
         column: &DeviceColumn,
         output: KernelOutput,
+        shape: Option<Shape>,
         rounds: u32,
     ) -> Result<KernelUnderTest, EngineError> {
         let positions = output != KernelOutput::Value;
-        let layout = Layout::new(column.size(), positions, None)?;
+        let layout = Layout::new(column.size(), positions, shape)?;
         let kernels = BuildKernels::find::<K>(&self.gpu, &layout, positions)?;
         let wide_positions = layout.shape.wide_positions || column.wide_positions;
         let function = answer_kernel::<K>(&self.gpu, layout.shape, wide_positions, output)?;

@@ -197,7 +197,8 @@ fn check<K: LabKey>(
         _ => (&answers.values, size_of::<K>()),
     };
     let mut bytes = vec![0; ranges.len() * width];
-    lab.download(memory, &mut bytes).expect("the device works");
+    lab.download(memory, 0, &mut bytes)
+        .expect("the device works");
     for (range, bytes) in ranges.iter().zip(bytes.chunks(width)) {
         let found = if kernel.output == KernelOutput::Position {
             Answer::Position(u64::from_bytes(bytes) as usize)
@@ -252,7 +253,7 @@ fn test_sizes<K: LabKey>(lab: &Lab, tested: Tested, outputs: &[KernelOutput]) {
                 for cutoff in cutoffs {
                     let prepared = match tested {
                         Tested::Paper(kernel) => lab.paper(&column, kernel, *output, *cutoff, 1),
-                        Tested::Ours => lab.ours(&column, *output, 1),
+                        Tested::Ours => lab.ours(&column, *output, None, 1),
                         Tested::Lca => lab.lca(&column, *output, 1),
                     };
                     let prepared = prepared.expect("it fits");
@@ -346,7 +347,10 @@ fn a_large_tree_has_our_answers() {
     let bounds = lab.bounds(Ranges::Mixed, &column, count).expect("it fits");
     for output in [KernelOutput::Value, KernelOutput::Position] {
         let mut both = Vec::new();
-        for kernel in [lab.ours(&column, output, 1), lab.lca(&column, output, 1)] {
+        for kernel in [
+            lab.ours(&column, output, None, 1),
+            lab.lca(&column, output, 1),
+        ] {
             let answers = lab.answers(count).expect("it fits");
             let kernel = kernel.expect("it fits");
             lab.answer(&kernel, &bounds, &answers, count, 1)
@@ -367,7 +371,9 @@ fn counted_searches_have_the_answers_of_the_device() {
         let n = *n;
         let column = lab.column(n, 4).expect("it fits");
         lab.fill_uniform(&column).expect("the device works");
-        let ours = lab.ours(&column, KernelOutput::Value, 1).expect("it fits");
+        let ours = lab
+            .ours(&column, KernelOutput::Value, None, 1)
+            .expect("it fits");
         let bounds = lab.bounds(Ranges::Mixed, &column, count).expect("it fits");
         let answers = lab.answers(count).expect("it fits");
         lab.answer(&ours, &bounds, &answers, count, 1)

@@ -29,6 +29,10 @@ const MOST_QUERIES: u32 = 22;
 /// Entries of the level that has rays, at most: as many as a block of RTXRMQ has by default.
 const ENTRIES_WITH_RAYS: u32 = 1 << 15;
 
+/// The most seconds that all queries may take at once. Without ray-tracing cores, time grows with the triangles that a ray passes: with the values of
+/// a block, and with the number of blocks.
+const LONGEST_TRACE: f64 = 4.0;
+
 /// How far answers of the published layout may be off; devices compute the distance of a hit with such an error.
 const TOLERANCE: f32 = 1.0 / (1 << 20) as f32;
 
@@ -90,6 +94,13 @@ impl System {
     }
 }
 
+/// What the report has beside the records.
+struct Tables {
+    costs: Table,
+    precision: Table,
+    left_out: Table,
+}
+
 /// The queries of a workload, and their answers by the CPU engine.
 struct Asked<'v> {
     workload: Workload,
@@ -128,7 +139,7 @@ pub fn measure(run: &mut Run) {
         let systems = systems.map(|data| System::all(&run.args, *n, *data).len());
         run.progress.expect(systems.sum());
     }
-    let mut costs = Table::new(
+    let costs = Table::new(
         format!("Ray-tracing pipelines on {}", vulkan.describe()),
         [
             "",
@@ -142,20 +153,23 @@ pub fn measure(run: &mut Run) {
         ]
         .map(str::to_owned),
     );
-    let mut precision = Table::new(
+    let precision = Table::new(
         "RTXRMQ with planes at values, as published: answers that are not the minimum",
         ["", "answers", "of", "off by at most"].map(str::to_owned),
     );
+    let mut tables = Tables {
+        costs,
+        precision,
+        left_out: Table::new(
+            format!(
+                "Ray-tracing pipelines left out, as all queries would take more than {LONGEST_TRACE} s"
+            ),
+            ["", "estimated from a part of the queries, s"].map(str::to_owned),
+        ),
+    };
     for n in sizes {
         for data in run.args.data.clone() {
-            let measured = on_column(
-                run,
-                (&vulkan, &shaders),
-                n,
-                data,
-                &mut costs,
-                &mut precision,
-            );
+            let measured = on_column(run, (&vulkan, &shaders), n, data, &mut tables);
             if let Err(error) = measured {
                 // What was measured before, and by other sections, is worth keeping.
                 let what = format!(
@@ -167,7 +181,7 @@ pub fn measure(run: &mut Run) {
             }
         }
     }
-    let tables = [costs, precision].into_iter();
+    let tables = [tables.costs, tables.precision, tables.left_out].into_iter();
     run.tables.extend(tables.filter(|table| !table.is_empty()));
 }
 
@@ -176,8 +190,7 @@ fn on_column(
     (vulkan, shaders): (&Vulkan, &Shaders<'_>),
     n: u32,
     data: Data,
-    costs: &mut Table,
-    precision: &mut Table,
+    tables: &mut Tables,
 ) -> Result<(), Box<dyn Error>> {
     run.progress
         .now(&format!("Vulkan: a column of 2^{n} {} values", data.name()));
@@ -208,23 +221,32 @@ fn on_column(
         };
         let mut first = None;
         for one in &asked {
+            let case = Case::new(Width::U32, data, ResultKind::Value, one.workload, n);
+            let estimate = search.estimate(vulkan, &one.queries)?;
+            if estimate > LONGEST_TRACE {
+                let name = format!("{}, {}, {}", system.name(), case.title(), power_of_two(n));
+                let seconds = three_digits(estimate);
+                (run.progress).say(&format!("left out: {name}: about {seconds} s"));
+                tables.left_out.row(name, [seconds]);
+                continue;
+            }
             let times = search.answer(vulkan, &one.queries, run.args.rounds)?;
             let answers = one.queries.answers(vulkan)?;
             let wrong = if by_value {
-                let case = format!("{}, {} ranges", power_of_two(n), one.workload.name());
-                compare_roughly(&case, &answers, &one.expected, precision)
+                let name = format!("{}, {} ranges", power_of_two(n), one.workload.name());
+                compare_roughly(&name, &answers, &one.expected, &mut tables.precision)
             } else {
                 let pairs = answers.iter().zip(&one.expected);
                 pairs.filter(|(a, b)| a != b).count() as u64
             };
             first.get_or_insert((times, answers.len()));
-            let case = Case::new(Width::U32, data, ResultKind::Value, one.workload, n);
             let found = (times.device, answers.len() as u64, wrong);
             run.found(record(&run.args, case, system, &search, found));
         }
         if let Some((times, count)) = first {
             let name = format!("{}, {}, {}", system.name(), data.name(), power_of_two(n));
-            costs.row(name, cells(times, count, &search.build));
+            let cells = cells(times, count, &search.build);
+            tables.costs.row(name, cells);
         }
         run.progress.done();
     }

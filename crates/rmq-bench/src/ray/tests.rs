@@ -6,8 +6,8 @@ use rmq_bench::random::mix;
 
 use super::device::Vulkan;
 use super::error::VulkanError;
-use super::layout::{rank_planes, value_planes};
-use super::search::Shaders;
+use super::layout::{Planes, rank_planes, value_planes};
+use super::search::{RayColumn, RayQueries, RaySearch, Shaders};
 
 /// Opens a device; `None` if there is none.
 fn open() -> Option<Vulkan> {
@@ -22,6 +22,12 @@ fn open() -> Option<Vulkan> {
         Err(error) => panic!("{error}"),
     }
 }
+
+/// Lengths of columns.
+const SIZES: [u32; 9] = [1, 2, 33, 1000, 1024, 1025, 5000, 40_000, 100_000];
+
+/// The most entries of the highest level.
+const CUTOFFS: [u32; 3] = [1, 32, 2048];
 
 /// Columns of floats that are not negative, as bits.
 fn columns(n: u32) -> [(&'static str, Vec<u32>); 4] {
@@ -67,10 +73,13 @@ fn scan(values: &[u32], left: &[u32], right: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-const SIZES: [u32; 9] = [1, 2, 33, 1000, 1024, 1025, 5000, 40_000, 100_000];
+fn answer(vulkan: &Vulkan, search: &RaySearch<'_>, queries: &RayQueries<'_>) -> Vec<u32> {
+    (search.answer(vulkan, queries, 1)).expect("the device works");
+    queries.answers(vulkan).expect("the device works")
+}
 
-#[test]
-fn rtxrmq_matches_a_scan() {
+/// Compares searches of many columns with a scan. `searches` builds those of a column, each with what is special about it.
+fn compare(searches: impl for<'v> Fn(&RayColumn<'v>, &Planes) -> Vec<(String, RaySearch<'v>)>) {
     let Some(vulkan) = open() else { return };
     let shaders = Shaders::new(&vulkan).expect("they compile");
     for n in SIZES {
@@ -80,16 +89,23 @@ fn rtxrmq_matches_a_scan() {
             let expected = scan(&values, &left, &right);
             let column = shaders.column(&values).expect("it fits");
             let planes = rank_planes(&values).expect("there are few");
-            for shift in [1, 5, 10, 15] {
-                let search = column.rtxrmq(&planes, shift).expect("it fits");
-                search
-                    .answer(&vulkan, &queries, 1)
-                    .expect("the device works");
-                let found = queries.answers(&vulkan).expect("the device works");
-                assert_eq!(found, expected, "{data}, n {n}, blocks of 2^{shift}");
+            for (what, search) in searches(&column, &planes) {
+                let found = answer(&vulkan, &search, &queries);
+                assert_eq!(found, expected, "{data}, n {n}, {what}");
             }
         }
     }
+}
+
+#[test]
+fn rtxrmq_matches_a_scan() {
+    compare(|column, planes| {
+        let search = |shift| {
+            let search = column.rtxrmq(planes, shift).expect("it fits");
+            (format!("blocks of 2^{shift}"), search)
+        };
+        [1, 5, 10, 15].map(search).into()
+    });
 }
 
 #[test]
@@ -102,10 +118,7 @@ fn published_planes_are_near_a_scan() {
     let (_, values) = &columns(n)[0];
     let column = shaders.column(values).expect("it fits");
     let search = column.rtxrmq(&value_planes(values), 10).expect("it fits");
-    search
-        .answer(&vulkan, &queries, 1)
-        .expect("the device works");
-    let found = queries.answers(&vulkan).expect("the device works");
+    let found = answer(&vulkan, &search, &queries);
     for (found, expected) in found.iter().zip(scan(values, &left, &right)) {
         let difference = f32::from_bits(*found) - f32::from_bits(expected);
         assert!((0.0..1e-6).contains(&difference), "{difference}");
@@ -113,29 +126,25 @@ fn published_planes_are_near_a_scan() {
 }
 
 #[test]
-fn levels_match_a_scan_with_and_without_rays() {
-    let Some(vulkan) = open() else { return };
-    let shaders = Shaders::new(&vulkan).expect("they compile");
-    for n in SIZES {
-        let (left, right) = ranges(n);
-        let queries = vulkan.queries(&left, &right).expect("it fits");
-        for (data, values) in columns(n) {
-            let expected = scan(&values, &left, &right);
-            let column = shaders.column(&values).expect("it fits");
-            let planes = rank_planes(&values).expect("there are few");
-            for cutoff in [1, 32, 2048] {
-                let alone = column.levels_alone(cutoff).expect("it fits");
-                let with_rays = column.levels_with_rays(&planes, cutoff).expect("it fits");
-                for (kind, search) in [("alone", alone), ("with rays", with_rays)] {
-                    search
-                        .answer(&vulkan, &queries, 1)
-                        .expect("the device works");
-                    let found = queries.answers(&vulkan).expect("the device works");
-                    assert_eq!(found, expected, "{data}, n {n}, cutoff {cutoff}, {kind}");
-                }
-            }
-        }
-    }
+fn levels_match_a_scan() {
+    compare(|column, _| {
+        let search = |cutoff| {
+            let search = column.levels_alone(cutoff).expect("it fits");
+            (format!("cutoff {cutoff}"), search)
+        };
+        CUTOFFS.map(search).into()
+    });
+}
+
+#[test]
+fn levels_with_rays_match_a_scan() {
+    compare(|column, planes| {
+        let search = |cutoff| {
+            let search = column.levels_with_rays(planes, cutoff).expect("it fits");
+            (format!("cutoff {cutoff}"), search)
+        };
+        CUTOFFS.map(search).into()
+    });
 }
 
 #[test]

@@ -122,19 +122,20 @@ unsafe fn crossings_with<K: Key + Pod, S: Kernel<K>>(
     }
 }
 
+/// Compiles the code of a key for the kernels of AVX-512, AVX2 and the base instruction set, or for the last alone.
 macro_rules! cpu_key {
-    ($key:ty) => {
+    ($key:ty: $($kernel:ty),+) => {
         impl CpuKey for $key {
             multiversion! {
                 fn fill[](source: Source<'_, $key>, top: usize, parts: Parts<'_, $key>)
-                where S in [Avx512, Avx2, Portable] {
+                where S in [$($kernel),+] {
                     build::fill::<$key, S>(source, top, parts);
                 }
             }
 
             multiversion! {
                 unsafe fn answer[](context: Context<'_, $key>, left: &[i64], right: &[i64], out: Answers<'_, $key>)
-                where S in [Avx512, Avx2, Portable] {
+                where S in [$($kernel),+] {
                     // SAFETY: guaranteed by the caller.
                     unsafe { answer_with::<$key, S>(context, left, right, out) }
                 }
@@ -149,7 +150,7 @@ macro_rules! cpu_key {
                     end: RangeEnd,
                     out: Crossings<'_>,
                 )
-                where S in [Avx512, Avx2, Portable] {
+                where S in [$($kernel),+] {
                     // SAFETY: guaranteed by the caller.
                     unsafe { crossings_with::<$key, S>(context, left, right, thresholds, end, out) }
                 }
@@ -164,7 +165,7 @@ macro_rules! cpu_key {
                     limits: ListLimits,
                     out: &mut RowList,
                 )
-                where S in [Avx512, Avx2, Portable] {
+                where S in [$($kernel),+] {
                     // SAFETY: guaranteed by the caller.
                     unsafe { listing::list_at_most::<$key, S>(context, left, right, thresholds, limits, out) }
                 }
@@ -178,7 +179,7 @@ macro_rules! cpu_key {
                     thresholds: &[$key],
                     counts: &mut [i64],
                 )
-                where S in [Avx512, Avx2, Portable] {
+                where S in [$($kernel),+] {
                     // SAFETY: guaranteed by the caller.
                     unsafe { listing::count_at_most::<$key, S>(context, left, right, thresholds, counts) }
                 }
@@ -187,65 +188,7 @@ macro_rules! cpu_key {
     };
 }
 
-cpu_key!(u32);
-cpu_key!(u64);
-
-/// No instruction set has a vector minimum of 128-bit keys. A block of them is four cache lines, read in order.
-impl CpuKey for u128 {
-    fn fill(_: SupportedSimd, source: Source<'_, Self>, top: usize, parts: Parts<'_, Self>) {
-        build::fill::<Self, Portable>(source, top, parts);
-    }
-
-    unsafe fn answer(
-        _: SupportedSimd,
-        context: Context<'_, Self>,
-        left: &[i64],
-        right: &[i64],
-        out: Answers<'_, Self>,
-    ) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { answer_with::<Self, Portable>(context, left, right, out) }
-    }
-
-    unsafe fn crossings(
-        _: SupportedSimd,
-        context: Context<'_, Self>,
-        left: &[i64],
-        right: &[i64],
-        thresholds: &[Self],
-        end: RangeEnd,
-        out: Crossings<'_>,
-    ) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { crossings_with::<Self, Portable>(context, left, right, thresholds, end, out) }
-    }
-
-    unsafe fn list_at_most(
-        _: SupportedSimd,
-        context: Context<'_, Self>,
-        left: &[i64],
-        right: &[i64],
-        thresholds: &[Self],
-        limits: ListLimits,
-        out: &mut RowList,
-    ) {
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            listing::list_at_most::<Self, Portable>(context, left, right, thresholds, limits, out);
-        }
-    }
-
-    unsafe fn count_at_most(
-        _: SupportedSimd,
-        context: Context<'_, Self>,
-        left: &[i64],
-        right: &[i64],
-        thresholds: &[Self],
-        counts: &mut [i64],
-    ) {
-        // SAFETY: guaranteed by the caller.
-        unsafe {
-            listing::count_at_most::<Self, Portable>(context, left, right, thresholds, counts);
-        }
-    }
-}
+cpu_key!(u32: Avx512, Avx2, Portable);
+cpu_key!(u64: Avx512, Avx2, Portable);
+// No instruction set has a vector minimum of 128-bit keys. A block of them is four cache lines, read in order.
+cpu_key!(u128: Portable);

@@ -99,7 +99,8 @@ impl SupportedSimd {
 /// [`SupportedSimd`] that chooses among them; the others follow.
 ///
 /// Generic parameters are in brackets. The body calls functions that are `#[inline(always)]`, so that they are compiled for the
-/// same instruction set. `where S in [A, B, C]` names the type that is `S` in each of the three bodies.
+/// same instruction set. `where S in [A, B, C]` names the type that is `S` in each of the three bodies; with one type, the body is only
+/// compiled for the base instruction set.
 macro_rules! multiversion {
     (
         $(#[$attribute:meta])*
@@ -112,6 +113,22 @@ macro_rules! multiversion {
         fn $($function:tt)*
     ) => {
         multiversion!(@define [$(#[$attribute])*] [] $($function)*);
+    };
+    (
+        @define [$($attributes:tt)*] [$($unsafety:tt)?]
+        $name:ident[$($generics:tt)*]($($argument:ident: $type:ty),* $(,)?)
+        where $kernel:ident in [$portable:ty]
+        $body:block
+    ) => {
+        $($attributes)*
+        #[inline]
+        $($unsafety)? fn $name<$($generics)*>(
+            _: crate::cpu::simd::dispatch::SupportedSimd,
+            $($argument: $type),*
+        ) {
+            type $kernel = $portable;
+            $body
+        }
     };
     (
         @define [$($attributes:tt)*] [$($unsafety:tt)?]

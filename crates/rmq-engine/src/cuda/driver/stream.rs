@@ -134,11 +134,11 @@ impl Stream {
     /// # Safety
     /// `arguments` have the kernel's types in its order ([`argument`]); memory they point to is as long as the kernel expects and stays
     /// valid until the stream was waited for.
-    pub unsafe fn launch<const N: usize>(
+    pub unsafe fn launch(
         &self,
         kernel: Function,
         threads: u64,
-        mut arguments: [*mut c_void; N],
+        mut arguments: impl AsMut<[*mut c_void]>,
     ) -> Result<(), EngineError> {
         let Ok(blocks) = u32::try_from(threads.div_ceil(BLOCK_THREADS)) else {
             // 2^40 threads: no device has memory for that many entries.
@@ -160,7 +160,7 @@ impl Stream {
                     1,
                     0,
                     self.handle,
-                    arguments.as_mut_ptr(),
+                    arguments.as_mut().as_mut_ptr(),
                     std::ptr::null_mut(),
                 )
             })

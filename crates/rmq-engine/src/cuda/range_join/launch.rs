@@ -40,13 +40,35 @@ impl Launch<'_> {
         self.base + offset as u64
     }
 
-    unsafe fn run<const N: usize>(
+    /// The addresses of the bounds of ranges.
+    fn ranges(&self) -> (CUdeviceptr, CUdeviceptr) {
+        (
+            self.address(self.layout.left),
+            self.address(self.layout.right),
+        )
+    }
+
+    /// Enqueues a kernel with a thread for each row.
+    unsafe fn run(
         &self,
         kernel: Function,
-        arguments: [*mut c_void; N],
+        arguments: impl AsMut<[*mut c_void]>,
     ) -> Result<(), EngineError> {
         // SAFETY: guaranteed by the caller.
         unsafe { self.stream.launch(kernel, u64::from(self.m), arguments) }
+    }
+
+    /// Enqueues a kernel whose first arguments are ranges and their number.
+    unsafe fn run_on<const N: usize>(
+        &self,
+        (left, right): (CUdeviceptr, CUdeviceptr),
+        kernel: Function,
+        others: [*mut c_void; N],
+    ) -> Result<(), EngineError> {
+        let mut arguments = vec![argument(&left), argument(&right), argument(&self.m)];
+        arguments.extend(others);
+        // SAFETY: guaranteed by the caller.
+        unsafe { self.run(kernel, arguments) }
     }
 
     /// Enqueues the search.
@@ -81,10 +103,7 @@ impl Launch<'_> {
                 }
             })
             .collect();
-        let (left, right) = (
-            self.address(self.layout.left),
-            self.address(self.layout.right),
-        );
+        let (left, right) = self.ranges();
         // One launch takes the first bounds, also if there is none, and further ones take the rest.
         for i in 0..bounds.len().div_ceil(MAX_BOUNDS).max(1) {
             let some = &bounds[i * MAX_BOUNDS..bounds.len().min((i + 1) * MAX_BOUNDS)];
@@ -123,10 +142,7 @@ impl Launch<'_> {
     /// # Safety
     /// As [`Self::search`], with the ranges.
     pub unsafe fn extremes(&self) -> Result<(), EngineError> {
-        let (left, right) = (
-            self.address(self.layout.left),
-            self.address(self.layout.right),
-        );
+        let (left, right) = self.ranges();
         for (extreme, offsets) in self.plan.extremes.iter().zip(&self.layout.extremes) {
             let output = match (extreme.value, extreme.row) {
                 (_, false) => KernelOutput::Value,
@@ -162,10 +178,7 @@ impl Launch<'_> {
     /// As [`Self::search`], with the ranges and the extremes.
     pub unsafe fn places(&self) -> Result<(), EngineError> {
         let replica = self.plan.replica;
-        let (left, right) = (
-            self.address(self.layout.left),
-            self.address(self.layout.right),
-        );
+        let ranges = self.ranges();
         for (at, offset) in self.plan.places.iter().zip(&self.layout.places) {
             let to = self.address(*offset);
             // SAFETY: arguments are those of the kernels.
@@ -180,9 +193,6 @@ impl Launch<'_> {
                     let (valid, valid_before) = replica.columns[column].valid_addresses();
                     let nulls_first = u32::from(nulls_first);
                     let arguments = [
-                        argument(&left),
-                        argument(&right),
-                        argument(&self.m),
                         argument(&found),
                         argument(&is_found),
                         argument(&valid),
@@ -190,13 +200,13 @@ impl Launch<'_> {
                         argument(&nulls_first),
                         argument(&to),
                     ];
-                    self.run(replica.kernels.first_ordered, arguments)?;
+                    self.run_on(ranges, replica.kernels.first_ordered, arguments)?;
                 } else {
                     let keys = replica.keys.address();
                     let arguments = [
                         argument(&keys),
-                        argument(&left),
-                        argument(&right),
+                        argument(&ranges.0),
+                        argument(&ranges.1),
                         argument(&self.m),
                         argument(&to),
                     ];
@@ -225,10 +235,7 @@ impl Launch<'_> {
     pub unsafe fn answers(&self) -> Result<(), EngineError> {
         let replica = self.plan.replica;
         let kernels = replica.kernels;
-        let (left, right) = (
-            self.address(self.layout.left),
-            self.address(self.layout.right),
-        );
+        let ranges = self.ranges();
         for (answer, (values, valid)) in self.plan.answers.iter().zip(&self.layout.answers) {
             let (to, to_valid) = (self.address(*values), self.address(*valid));
             // SAFETY: arguments are those of the kernels.
@@ -236,13 +243,7 @@ impl Launch<'_> {
                 match *answer {
                     RangeJoinAnswer::Extreme { .. } => {}
                     RangeJoinAnswer::Matched => {
-                        let arguments = [
-                            argument(&left),
-                            argument(&right),
-                            argument(&self.m),
-                            argument(&to_valid),
-                        ];
-                        self.run(kernels.matched, arguments)?;
+                        self.run_on(ranges, kernels.matched, [argument(&to_valid)])?;
                     }
                     RangeJoinAnswer::Count => self.count((0, 0), to)?,
                     RangeJoinAnswer::CountValid { column } => {
@@ -275,20 +276,10 @@ impl Launch<'_> {
         (valid, valid_before): (CUdeviceptr, CUdeviceptr),
         to: CUdeviceptr,
     ) -> Result<(), EngineError> {
-        let (left, right) = (
-            self.address(self.layout.left),
-            self.address(self.layout.right),
-        );
-        let arguments = [
-            argument(&left),
-            argument(&right),
-            argument(&self.m),
-            argument(&valid),
-            argument(&valid_before),
-            argument(&to),
-        ];
+        let kernel = self.plan.replica.kernels.counts;
+        let arguments = [argument(&valid), argument(&valid_before), argument(&to)];
         // SAFETY: arguments are those of `join_counts`; guaranteed by the caller.
-        unsafe { self.run(self.plan.replica.kernels.counts, arguments) }
+        unsafe { self.run_on(self.ranges(), kernel, arguments) }
     }
 
     /// Sums ranges; `error` asks for the rounding errors of sums of floats.
@@ -298,10 +289,7 @@ impl Launch<'_> {
         error: bool,
         (to, to_valid): (CUdeviceptr, CUdeviceptr),
     ) -> Result<(), EngineError> {
-        let (left, right) = (
-            self.address(self.layout.left),
-            self.address(self.layout.right),
-        );
+        let ranges = self.ranges();
         let (valid, valid_before) = column.valid_addresses();
         // SAFETY: arguments are those of the kernels; guaranteed by the caller.
         unsafe {
@@ -315,23 +303,17 @@ impl Launch<'_> {
                         kernels.sums_64
                     };
                     let arguments = [
-                        argument(&left),
-                        argument(&right),
-                        argument(&self.m),
                         argument(&sums),
                         argument(&valid),
                         argument(&valid_before),
                         argument(&to),
                         argument(&to_valid),
                     ];
-                    self.run(kernel, arguments)
+                    self.run_on(ranges, kernel, arguments)
                 }
                 Some(ColumnSums::Floats(floats)) => {
                     let (sums, error) = (floats.on_device(), u32::from(error));
                     let arguments = [
-                        argument(&left),
-                        argument(&right),
-                        argument(&self.m),
                         argument(&sums),
                         argument(&valid),
                         argument(&valid_before),
@@ -339,7 +321,7 @@ impl Launch<'_> {
                         argument(&to),
                         argument(&to_valid),
                     ];
-                    self.run(floats.kernel, arguments)
+                    self.run_on(ranges, floats.kernel, arguments)
                 }
                 None => Err(EngineError::Invalid(
                     "a sum was requested of a column without sums".to_owned(),
@@ -355,8 +337,7 @@ impl Launch<'_> {
         (values, valid): (CUdeviceptr, CUdeviceptr),
         (to, to_valid): (CUdeviceptr, CUdeviceptr),
     ) -> Result<(), EngineError> {
-        let left = self.address(self.layout.left);
-        let mut right = self.address(self.layout.right);
+        let (left, mut right) = self.ranges();
         let (which, found, is_found): (_, CUdeviceptr, CUdeviceptr) = match at {
             RangeRow::First => (FIRST, 0, 0),
             RangeRow::Last => (LAST, 0, 0),
@@ -372,9 +353,6 @@ impl Launch<'_> {
             }
         };
         let arguments = [
-            argument(&left),
-            argument(&right),
-            argument(&self.m),
             argument(&which),
             argument(&found),
             argument(&is_found),
@@ -384,7 +362,7 @@ impl Launch<'_> {
             argument(&to_valid),
         ];
         // SAFETY: arguments are those of `join_take`; guaranteed by the caller.
-        unsafe { self.run(kernel, arguments) }
+        unsafe { self.run_on((left, right), kernel, arguments) }
     }
 }
 
