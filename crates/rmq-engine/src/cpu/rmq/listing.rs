@@ -256,7 +256,9 @@ impl<K: Key + Pod> Tile<K> {
         let last = found[..read].last().map(|last| range_and_block(*last));
         let start = match last {
             Some((last_range, block)) if last_range == range => (block + 1) * BLOCK,
-            _ => self.bounds.get(range).map_or(0, |(left, _)| *left),
+            _ => self.bounds[..self.len]
+                .get(range)
+                .map_or(0, |(left, _)| *left),
         };
         Cursor { range, start }
     }
@@ -329,7 +331,7 @@ impl<K: Key + Pod> Listing<'_, K> {
             }
             let threshold = tile.threshold[range];
             let (mut block, last) = (left >> TOP_BITS, right >> TOP_BITS);
-            let most = blocks + per_range.min(MOST_BLOCKS);
+            let most = per_range.saturating_add(blocks).min(MOST_BLOCKS);
             // SAFETY: guaranteed by the caller: these are blocks of level 4.
             unsafe {
                 if block < last && !self.is_of_interest(block, last, threshold) {
