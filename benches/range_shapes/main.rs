@@ -3,6 +3,8 @@
 //! `cargo bench -p datafusion-rmq --profile quick --bench range_shapes -- FOLDER QUERY.sql...` reads all Parquet files of a folder into memory, one
 //! table each, and runs the queries. `peers.py` writes the tables, and runs the same queries in DuckDB.
 
+mod crossover;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,11 +20,14 @@ use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext};
 use rmq_bench::clock::process_time;
 use rmq_bench::memory::{Resident, release_unused};
 
+use crate::crossover::Crossover;
+
 /// Measures queries over tables in memory.
 #[derive(Parser)]
 struct Options {
     /// A folder of Parquet files, each of which is a table
-    tables: PathBuf,
+    #[arg(required_unless_present = "crossover")]
+    tables: Option<PathBuf>,
     /// Files with one query each, which returns one row
     queries: Vec<PathBuf>,
     /// Threads and partitions
@@ -37,6 +42,8 @@ struct Options {
     /// Print the plan
     #[arg(long)]
     explain: bool,
+    #[command(flatten)]
+    crossover: Crossover,
     /// Passed by `cargo bench`
     #[arg(long, hide = true)]
     bench: bool,
@@ -85,13 +92,21 @@ async fn run(ctx: &SessionContext, sql: &str) -> Result<(Duration, Duration, usi
 }
 
 async fn measure(options: Options) -> Result<()> {
+    if options.crossover.is_wanted() {
+        return options
+            .crossover
+            .measure(options.threads, options.runs)
+            .await;
+    }
     let config = SessionConfig::new().with_target_partitions(options.threads);
     let ctx = SessionContext::new_with_config(config);
     datafusion_rmq::register(&ctx);
     for setting in &options.set {
         ctx.sql(&format!("SET {setting}")).await?.collect().await?;
     }
-    read_tables(&ctx, &options.tables, options.threads).await?;
+    if let Some(tables) = &options.tables {
+        read_tables(&ctx, tables, options.threads).await?;
+    }
     for file in &options.queries {
         let sql = std::fs::read_to_string(file)?;
         if options.explain {

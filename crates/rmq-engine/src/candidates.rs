@@ -28,7 +28,7 @@ impl CandidateRanges {
         }
     }
 
-    /// Returns the positions of each row's group. `group_starts` holds the first position of each group, then the end of the last.
+    /// Returns the positions of each row's group. `group_starts` holds the first position of each group, in ascending order, then the end of the last.
     ///
     /// # Panics
     /// Where a group id is neither [`Self::NO_GROUP`] nor below the number of groups.
@@ -46,7 +46,7 @@ impl CandidateRanges {
             groups: Some(groups),
             starts,
             ends,
-            limit: group_starts.iter().copied().max().unwrap_or(0),
+            limit: group_starts.last().copied().unwrap_or(0),
         }
     }
 

@@ -7,7 +7,8 @@ use rmq_engine::{BuildOptions, Column, Crossings, EngineError, Index, Key, Range
 use rmq_testing::{Random, runs};
 
 use crate::oracle::{
-    Case, DATA, NULLS, Nulls, Width, compare_crossings, compare_listings, ranges, small, thresholds,
+    Case, DATA, NULLS, Nulls, Width, compare_all_listings, compare_crossings, compare_listings,
+    ranges, small, thresholds,
 };
 
 /// Checks one column with every instruction set, and its lazily built index before and after the build.
@@ -99,6 +100,38 @@ fn batches_of_any_length() {
             let batch = at..at + m;
             let (left, right) = (&left[batch.clone()], &right[batch.clone()]);
             compare_crossings(&*index, &case, left, right, &thresholds[batch], "lengths");
+        }
+    }
+}
+
+fn check_many_ranges<K: Width>(data: usize, nulls: Nulls, random: &mut Random) {
+    let n = if small() { 3_000 } else { 80_000 };
+    let case = Case::<K>::new(DATA[data], nulls, n, random);
+    let (left, right) = ranges(n, 200, random);
+    let thresholds = thresholds(&case.keys, left.len(), random);
+    for simd in Simd::ALL {
+        let Ok(engine) = CpuEngine::with_simd(simd) else {
+            continue;
+        };
+        let options = BuildOptions::default();
+        let index = K::index(&engine, case.column.clone(), &options).expect("there is memory");
+        let what = format!("{}, {simd:?}", case.what);
+        compare_all_listings(&*index, &case, &left, &right, &thresholds, &what);
+    }
+}
+
+#[test]
+fn listings_of_many_ranges_with_many_rows() {
+    for mut random in runs("listings of many ranges", &[]) {
+        let random = &mut random;
+        for data in 0..DATA.len() {
+            for nulls in [Nulls::Absent, Nulls::Some, Nulls::Runs] {
+                match random.below(3) {
+                    0 => check_many_ranges::<u32>(data, nulls, random),
+                    1 => check_many_ranges::<u64>(data, nulls, random),
+                    _ => check_many_ranges::<u128>(data, nulls, random),
+                }
+            }
         }
     }
 }

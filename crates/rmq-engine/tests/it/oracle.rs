@@ -479,7 +479,19 @@ pub fn compare_listings<K: Width>(
     what: &str,
 ) {
     let n = left.len().min(24).min(1 + 200_000 / (case.keys.len() + 1));
-    let (left, right, thresholds) = (&left[..n], &right[..n], &thresholds[..n]);
+    compare_all_listings(index, case, &left[..n], &right[..n], &thresholds[..n], what);
+}
+
+/// Compares the listings and counts of an index with naive scans.
+pub fn compare_all_listings<K: Width>(
+    index: &dyn RangeIndex<K>,
+    case: &Case<K>,
+    left: &[i64],
+    right: &[i64],
+    thresholds: &[K],
+    what: &str,
+) {
+    let n = left.len();
     let expected = (0..n).map(|i| rows_at_most(case, left[i], right[i], thresholds[i]));
     let expected: Vec<Vec<i64>> = expected.collect();
     let mut counts = vec![-7; n];

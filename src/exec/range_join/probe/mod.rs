@@ -2,6 +2,7 @@
 //! probe sides, or run by run if the build side was spilled. Reads a build side through its public methods and never changes it.
 
 pub(crate) mod bounds;
+pub(crate) mod candidate_pairs;
 pub(crate) mod deferred_build;
 pub(crate) mod device_join;
 pub(crate) mod first_match;

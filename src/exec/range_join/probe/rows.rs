@@ -12,9 +12,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{BooleanArray, RecordBatch, UInt32Array};
-use arrow::buffer::BooleanBuffer;
 use arrow::compute::BatchCoalescer;
 use datafusion::common::{JoinType, Result, internal_err};
+use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::metrics::RecordOutput;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -23,14 +23,12 @@ use crate::common::dictionaries::has_few_keys;
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::probe::candidate_pairs::{CandidateSlice, NO_ROW, PairBuffer};
 use crate::exec::range_join::probe::nearest::{NearestMatches, clip};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
 use rmq_engine::SearchHints;
-
-/// The position of a row of NULLs. No build side has as many rows.
-const NO_ROW: u32 = u32::MAX;
 
 /// The most build rows that are marked before other tasks may run: it takes about 1 ms.
 const MARKED_AT_ONCE: usize = 1 << 26;
@@ -202,48 +200,55 @@ impl RowStream {
             }
             return self.return_pairs(&candidates.batch);
         }
-        let slice = candidates.take_slice(self.partition.batch_size, |position| {
-            // A build row needs one match.
-            let matched = self.build.matched.as_ref();
-            let matched = matched.filter(|_| self.join.returns_build_rows());
-            matched.is_none_or(|matched| !matched.is_marked(position as usize))
-        })?;
-        let residual = match (&candidates.qualifying, join.threshold()) {
+        if self.pairs.len() < self.partition.batch_size {
+            self.take_pairs(candidates, residual)?;
+            if self.pairs.len() < self.partition.batch_size && !candidates.is_done() {
+                return Ok(vec![]);
+            }
+        }
+        self.return_pairs(&candidates.batch)
+    }
+
+    /// Takes some candidates, and collects, or marks, those that meet the further condition.
+    fn take_pairs(&mut self, candidates: &mut Candidates, residual: &JoinFilter) -> Result<()> {
+        let residual = match (&candidates.qualifying, self.join.threshold()) {
             (Some(_), Some(threshold)) => threshold.rest.as_ref(),
             _ => Some(residual),
         };
-        let rows = UInt32Array::from(slice.rows);
-        let positions = UInt32Array::from(slice.positions);
-        let pairs = (&rows, &positions);
-        let met = match residual {
-            Some(residual) if !rows.is_empty() => {
-                RowJoin::meet_residual(residual, &candidates.batch, &self.build.row_columns, pairs)?
-            }
-            _ => BooleanArray::new(BooleanBuffer::new_set(rows.len()), None),
-        };
+        let limit = self.partition.batch_size;
         if self.join.returns_build_rows() {
             let matched = matched_rows(&self.build)?;
-            let met = met.values().set_indices();
-            met.for_each(|i| matched.mark(positions.value(i) as usize));
-            return Ok(vec![]);
+            // A build row needs one match.
+            let slice = candidates.take_slice(limit, Some(matched))?;
+            let slice = slice.meeting(residual, &candidates.batch, &self.build)?;
+            let positions = slice.positions.iter();
+            positions.for_each(|position| matched.mark(*position as usize));
+            return Ok(());
         }
-        let keeps = self.join.keeps_probe_rows();
+        let limit = match residual {
+            Some(_) => limit,
+            None => limit - self.pairs.len(),
+        };
+        let slice = candidates.take_slice(limit, None)?;
+        let slice = slice.meeting(residual, &candidates.batch, &self.build)?;
+        if !self.join.keeps_probe_rows() {
+            self.pairs.append(slice.rows, slice.positions);
+            return Ok(());
+        }
         let mut start = 0;
         for (row, end) in slice.ended {
-            let has_match = self.pairs.add_met(&rows, &positions, &met, start..end);
-            if keeps && !has_match && !candidates.has_match {
+            self.pairs.add_row(row, &slice.positions[start..end]);
+            if start == end && !candidates.has_match {
                 self.pairs.add(row, NO_ROW);
             }
             candidates.has_match = false;
             start = end;
         }
-        candidates.has_match |= self
-            .pairs
-            .add_met(&rows, &positions, &met, start..rows.len());
-        if self.pairs.len() < self.partition.batch_size && !candidates.is_done() {
-            return Ok(vec![]);
+        if let [row, ..] = slice.rows[start..] {
+            self.pairs.add_row(row, &slice.positions[start..]);
+            candidates.has_match = true;
         }
-        self.return_pairs(&candidates.batch)
+        Ok(())
     }
 
     /// Returns collected pairs, at most one batch.
@@ -335,15 +340,6 @@ pub(crate) struct Candidates {
     nearest: Option<NearestMatches>,
 }
 
-/// Some candidates.
-#[derive(Default)]
-struct Slice {
-    rows: Vec<u32>,
-    positions: Vec<u32>,
-    /// Each probe row whose last candidate is in the slice, and the end of its candidates there.
-    ended: Vec<(u32, usize)>,
-}
-
 impl Candidates {
     pub(crate) fn new(
         batch: RecordBatch,
@@ -424,26 +420,17 @@ impl Candidates {
         }
     }
 
-    /// Takes up to `limit` candidates, of those whose position is `wanted`.
-    fn take_slice(&mut self, limit: usize, wanted: impl Fn(u32) -> bool) -> Result<Slice> {
-        let mut slice = Slice::default();
+    /// Takes up to `limit` candidates, without those that are `matched`.
+    fn take_slice(
+        &mut self,
+        limit: usize,
+        matched: Option<&MatchedRows>,
+    ) -> Result<CandidateSlice> {
+        let mut slice = CandidateSlice::default();
         if let Some(qualifying) = &mut self.qualifying {
             let listed = qualifying.next(self.row, limit)?;
-            let (ended, mut start) = (listed.ends.len(), 0);
-            let ends = listed.ends.iter().copied().chain([listed.positions.len()]);
-            for (i, end) in ends.enumerate() {
-                // Build sides have fewer than 2^32 rows, and batches too.
-                let number = |n| u32::try_from(n).unwrap_or(NO_ROW);
-                let row = u32::try_from(self.row + i).unwrap_or(NO_ROW);
-                let positions = listed.positions[start..end].iter().map(|p| number(*p));
-                slice.positions.extend(positions.filter(|p| wanted(*p)));
-                slice.rows.resize(slice.positions.len(), row);
-                if i < ended {
-                    slice.ended.push((row, slice.rows.len()));
-                }
-                start = end;
-            }
-            self.row += ended;
+            slice.add_listed(listed, self.row, matched);
+            self.row += listed.ends.len();
             return Ok(slice);
         }
         let mut seen = 0;
@@ -451,62 +438,11 @@ impl Candidates {
             let (row, positions, is_last) = self.next_positions(limit - seen);
             // A row without candidates takes time, too.
             seen += positions.len().max(1);
-            slice.positions.extend(positions.filter(|p| wanted(*p)));
-            slice.rows.resize(slice.positions.len(), row);
+            slice.add(row, positions, matched);
             if is_last {
                 slice.ended.push((row, slice.rows.len()));
             }
         }
         Ok(slice)
-    }
-}
-
-/// Pairs of a probe row and a build position.
-#[derive(Default)]
-struct PairBuffer {
-    rows: Vec<u32>,
-    positions: Vec<u32>,
-}
-
-impl PairBuffer {
-    fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    fn add(&mut self, row: u32, position: u32) {
-        self.rows.push(row);
-        self.positions.push(position);
-    }
-
-    /// Adds those of the pairs `within` that have met a condition. Returns whether there are any.
-    fn add_met(
-        &mut self,
-        rows: &UInt32Array,
-        positions: &UInt32Array,
-        met: &BooleanArray,
-        within: Range<usize>,
-    ) -> bool {
-        let before = self.len();
-        for i in within {
-            if met.value(i) {
-                self.add(rows.value(i), positions.value(i));
-            }
-        }
-        self.len() > before
-    }
-
-    /// Takes the first pairs, at most `limit`.
-    fn take(&mut self, limit: usize) -> Self {
-        if self.len() <= limit {
-            return std::mem::take(self);
-        }
-        let rows = self.rows.split_off(limit);
-        let positions = self.positions.split_off(limit);
-        let rest = Self { rows, positions };
-        std::mem::replace(self, rest)
     }
 }

@@ -145,7 +145,7 @@ fn from_lane<const RIGHT: bool>(lane: usize) -> u32 {
 
 /// Prefetches the block of 16 keys that has key `at`.
 #[inline(always)]
-fn prefetch_block<K>(keys: *const K, at: usize) {
+pub(crate) fn prefetch_block<K>(keys: *const K, at: usize) {
     let first = keys.wrapping_add(at & !(BLOCK - 1));
     for line in (0..size_of::<K>() * BLOCK).step_by(64) {
         prefetch(first.wrapping_byte_add(line));

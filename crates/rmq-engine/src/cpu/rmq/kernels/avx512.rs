@@ -122,6 +122,12 @@ impl Kernel<u32> for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn numbers(first: i64, mask: u32, out: *mut i64) {
+        // SAFETY: the caller guarantees room for 16 numbers, and the instructions.
+        unsafe { numbers(first, mask, out) }
+    }
+
+    #[inline(always)]
     unsafe fn plan(
         planner: &Planner<u32>,
         left: &[i64; TILE],
@@ -143,6 +149,21 @@ impl Kernel<u32> for Avx512 {
     ) {
         // SAFETY: the caller guarantees readable memory and the instructions.
         unsafe { positions_eight(bytes, offsets, alignment_offset, blocks, out) }
+    }
+}
+
+/// Implements [`Kernel::numbers`]: 8 numbers are compressed at a time, and stored with what follows them.
+#[inline(always)]
+unsafe fn numbers(first: i64, mask: u32, out: *mut i64) {
+    // SAFETY: the caller guarantees room for 16 numbers, and the instructions.
+    unsafe {
+        let lanes = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+        let low = _mm512_add_epi64(_mm512_set1_epi64(first), lanes);
+        let high = _mm512_add_epi64(low, _mm512_set1_epi64(8));
+        let of_low = (mask as u8).count_ones() as usize;
+        _mm512_storeu_epi64(out, _mm512_maskz_compress_epi64(mask as __mmask8, low));
+        let high = _mm512_maskz_compress_epi64((mask >> 8) as __mmask8, high);
+        _mm512_storeu_epi64(out.add(of_low), high);
     }
 }
 
@@ -255,6 +276,12 @@ impl Kernel<u64> for Avx512 {
             let (low, high) = halves(values, mask);
             hits(low, mask as u8) | hits(high, (mask >> 8) as u8) << 8
         }
+    }
+
+    #[inline(always)]
+    unsafe fn numbers(first: i64, mask: u32, out: *mut i64) {
+        // SAFETY: the caller guarantees room for 16 numbers, and the instructions.
+        unsafe { numbers(first, mask, out) }
     }
 
     #[inline(always)]

@@ -49,6 +49,23 @@ pub(crate) trait Kernel<K: Key>: Copy {
     unsafe fn base_at_most(values: *const K, mask: u32, encoding: Encoding<K>, threshold: K)
     -> u32;
 
+    /// Writes `first + i` for each bit `i` of the mask of 16 bits, in ascending order.
+    ///
+    /// # Safety
+    /// 16 numbers can be written, and the machine has the kernel's instructions.
+    #[inline(always)]
+    unsafe fn numbers(first: i64, mask: u32, out: *mut i64) {
+        let (mut rest, mut out) = (mask, out);
+        while rest != 0 {
+            // SAFETY: the mask has at most 16 bits.
+            unsafe {
+                out.write(first + i64::from(rest.trailing_zeros()));
+                out = out.add(1);
+            }
+            rest &= rest - 1;
+        }
+    }
+
     /// Implements [`plan`](tile::plan) for a full tile.
     ///
     /// # Safety

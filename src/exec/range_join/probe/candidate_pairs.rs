@@ -1,0 +1,157 @@
+//! Pairs of a probe row and a build position, on their way from candidates to the output of a join of rows.
+
+use arrow::array::{RecordBatch, UInt32Array};
+use datafusion::common::Result;
+use datafusion::physical_plan::joins::utils::JoinFilter;
+
+use crate::exec::range_join::build::matched_rows::MatchedRows;
+use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::row_join::RowJoin;
+use rmq_engine::RowList;
+
+/// The position of a row of NULLs. No build side has as many rows.
+pub(crate) const NO_ROW: u32 = u32::MAX;
+
+/// Some candidates of a probe batch.
+#[derive(Default)]
+pub(crate) struct CandidateSlice {
+    pub(crate) rows: Vec<u32>,
+    pub(crate) positions: Vec<u32>,
+    /// Each probe row whose last candidate is in the slice, and the end of its candidates there.
+    pub(crate) ended: Vec<(u32, usize)>,
+}
+
+impl CandidateSlice {
+    /// Adds candidates of a probe row, without those that are `matched`.
+    pub(crate) fn add(
+        &mut self,
+        row: u32,
+        positions: impl Iterator<Item = u32>,
+        matched: Option<&MatchedRows>,
+    ) {
+        match matched {
+            Some(matched) => {
+                let positions = positions.filter(|p| !matched.is_marked(*p as usize));
+                self.positions.extend(positions);
+            }
+            None => self.positions.extend(positions),
+        }
+        self.rows.resize(self.positions.len(), row);
+    }
+
+    /// Adds the rows that were listed for probe rows from `first` on, without those that are `matched`.
+    pub(crate) fn add_listed(
+        &mut self,
+        listed: &RowList,
+        first: usize,
+        matched: Option<&MatchedRows>,
+    ) {
+        let RowList { positions, ends } = listed;
+        // Build sides have fewer than 2^32 rows, and batches too.
+        let number = |n| u32::try_from(n).unwrap_or(NO_ROW);
+        let parts = ends.iter().copied().chain([positions.len()]);
+        let mut start = 0;
+        self.rows.reserve(positions.len());
+        if matched.is_none() {
+            self.positions.extend(
+                positions
+                    .iter()
+                    .map(|p| u32::try_from(*p).unwrap_or(NO_ROW)),
+            );
+        }
+        for (i, end) in parts.enumerate() {
+            let row = number(first + i);
+            if matched.is_some() {
+                let positions = positions[start..end].iter();
+                let positions = positions.map(|p| u32::try_from(*p).unwrap_or(NO_ROW));
+                self.add(row, positions, matched);
+            } else {
+                self.rows.resize(end, row);
+            }
+            if i < ends.len() {
+                self.ended.push((row, self.rows.len()));
+            }
+            start = end;
+        }
+    }
+
+    /// The candidates that meet a condition, all without one.
+    pub(crate) fn meeting(
+        self,
+        condition: Option<&JoinFilter>,
+        batch: &RecordBatch,
+        build: &BuildSide,
+    ) -> Result<Self> {
+        let Some(condition) = condition.filter(|_| !self.rows.is_empty()) else {
+            return Ok(self);
+        };
+        let rows = UInt32Array::from(self.rows);
+        let positions = UInt32Array::from(self.positions);
+        let columns = &build.row_columns;
+        let met = RowJoin::meet_residual(condition, batch, columns, (&rows, &positions))?;
+        let mut kept = Self::default();
+        let mut start = 0;
+        let parts = self.ended.into_iter().map(|(row, end)| (Some(row), end));
+        for (row, end) in parts.chain([(None, rows.len())]) {
+            for i in start..end {
+                if met.value(i) {
+                    kept.rows.push(rows.value(i));
+                    kept.positions.push(positions.value(i));
+                }
+            }
+            kept.ended.extend(row.map(|row| (row, kept.rows.len())));
+            start = end;
+        }
+        Ok(kept)
+    }
+}
+
+/// Pairs that are to be returned.
+#[derive(Default)]
+pub(crate) struct PairBuffer {
+    pub(crate) rows: Vec<u32>,
+    pub(crate) positions: Vec<u32>,
+}
+
+impl PairBuffer {
+    pub(crate) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// Adds a pair.
+    pub(crate) fn add(&mut self, row: u32, position: u32) {
+        self.rows.push(row);
+        self.positions.push(position);
+    }
+
+    /// Adds pairs of one probe row.
+    pub(crate) fn add_row(&mut self, row: u32, positions: &[u32]) {
+        self.positions.extend_from_slice(positions);
+        self.rows.resize(self.positions.len(), row);
+    }
+
+    /// Adds pairs.
+    pub(crate) fn append(&mut self, rows: Vec<u32>, positions: Vec<u32>) {
+        if self.is_empty() {
+            *self = Self { rows, positions };
+        } else {
+            self.rows.extend(rows);
+            self.positions.extend(positions);
+        }
+    }
+
+    /// Takes the first pairs, at most `limit`.
+    pub(crate) fn take(&mut self, limit: usize) -> Self {
+        if self.len() <= limit {
+            return std::mem::take(self);
+        }
+        let rows = self.rows.split_off(limit);
+        let positions = self.positions.split_off(limit);
+        let rest = Self { rows, positions };
+        std::mem::replace(self, rest)
+    }
+}
