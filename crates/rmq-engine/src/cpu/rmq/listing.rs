@@ -24,7 +24,7 @@ const TOP_BITS: usize = 4 * LEVELS;
 const TILE: usize = 64;
 
 /// No more blocks of a level are searched for once there are so many. Two blocks of a range, those at its ends, may have no row, and all others have.
-const MOST_BLOCKS: usize = 1024;
+const MOST_BLOCKS: usize = 960;
 
 /// A line is prefetched so many lines before it is read.
 const PREFETCHED: usize = 16;
@@ -405,7 +405,7 @@ impl<K: Key + Pod> Listing<'_, K> {
         per_range: usize,
     ) -> usize {
         let [even, odd] = &mut tile.found;
-        let (above, found) = if level % 2 == 0 {
+        let (above, found) = if level.is_multiple_of(2) {
             (even, odd)
         } else {
             (odd, even)
