@@ -16,7 +16,7 @@ use futures::StreamExt;
 
 use crate::range_join::{PARALLELISM, answer, lines, metric};
 use crate::spilling::ForRangeJoins;
-use crate::support::{register, run, session_of_pool, set};
+use crate::support::{draw_join_mode, register, run, session_of_pool, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
@@ -107,6 +107,7 @@ impl Tables {
         set(&with, "rmq.row_joins", "always");
         let threads = PARALLELISM[random.below(4)].to_string();
         set(&with, "rmq.build_threads", &threads);
+        draw_join_mode(&with, random);
         Self { with, without }
     }
 }
