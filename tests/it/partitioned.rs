@@ -298,7 +298,7 @@ async fn partitions_spill_each_by_itself() {
     for partitions in [2, 16] {
         let fair = FairSpillPool::new(24 << 20);
         let pools: [Arc<dyn MemoryPool>; 3] = [
-            ForRangeJoins::new(1 << 20),
+            ForRangeJoins::new(partitions << 18),
             Arc::new(GreedyMemoryPool::new(12 << 20)),
             Arc::new(fair),
         ];

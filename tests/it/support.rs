@@ -10,6 +10,7 @@ use datafusion::error::Result;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
+use datafusion_rmq::{JoinModeChoice, RmqOptions};
 use rmq_engine::cuda::devices;
 use rmq_testing::Random;
 
@@ -78,6 +79,15 @@ pub fn draw_join_mode(ctx: &SessionContext, random: &Random) {
     let drawn = ["auto", "shared", "partitioned"][random.below(3)];
     let mode = std::env::var("RMQ_TEST_JOIN_MODE").unwrap_or_else(|_| drawn.into());
     set(ctx, "rmq.join_mode", &mode);
+}
+
+/// How many build sides of a range join share the memory of a session.
+pub fn builds_at_once(ctx: &SessionContext) -> usize {
+    let state = ctx.state();
+    match RmqOptions::of(state.config_options()).join_mode {
+        JoinModeChoice::Partitioned => state.config().target_partitions(),
+        _ => 1,
+    }
 }
 
 /// Plans one statement, which may have ASOF joins. Runs one that is no query.
