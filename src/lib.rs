@@ -73,7 +73,9 @@ mod session;
 mod sorted;
 mod table_functions;
 
-pub use common::options::{ByteSize, DeviceList, EngineChoice, RmqOptions, RowJoins};
+pub use common::options::{
+    ByteSize, DeviceList, EngineChoice, JoinModeChoice, RmqOptions, RowJoins,
+};
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
 pub use planner::asof_join::nest_asof_joins;
@@ -92,6 +94,7 @@ pub use session::{SessionStateBuilderExt, register, register_keeping_query_plann
 /// nodes instead and plan them where they run.
 pub mod physical_plan {
     pub use crate::exec::range_join::exec::RangeJoinExec;
+    pub use crate::exec::range_join::mode::JoinMode;
     pub use crate::exec::range_lookup::call::PhysicalCall;
     pub use crate::exec::range_lookup::exec::RangeLookupExec;
     pub use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
@@ -109,10 +112,13 @@ pub mod physical_plan {
 /// 4. [`DistinctGroupedJoinToRangeJoin`](optimizer::DistinctGroupedJoinToRangeJoin), before DataFusion's rule for aggregates with DISTINCT, and
 ///    [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin) and [`DropUnusedAggregates`](optimizer::DropUnusedAggregates), the last optimizer rules.
 /// 5. [`JoinToRangeJoin`](optimizer::JoinToRangeJoin), a physical rule, before
-///    [`KeepRowOrder`](optimizer::KeepRowOrder) and [`ShowRowOrder`](optimizer::ShowRowOrder), the physical rules around `EnsureRequirements`.
+///    [`KeepRowOrder`](optimizer::KeepRowOrder), [`PartitionRangeJoins`](optimizer::PartitionRangeJoins),
+///    [`ShowRowOrder`](optimizer::ShowRowOrder) and [`UseCoPartitionedInputs`](optimizer::UseCoPartitionedInputs), the physical rules around
+///    `EnsureRequirements`.
 /// 6. [`UseUniqueGroups`](optimizer::UseUniqueGroups), the last physical rule.
 pub mod optimizer {
     pub use crate::exec::range_join::join_rule::rule::JoinToRangeJoin;
+    pub use crate::exec::range_join::mode_rule::{PartitionRangeJoins, UseCoPartitionedInputs};
     pub use crate::exec::range_join::row_order::{KeepRowOrder, ShowRowOrder};
     pub use crate::exec::unique_groups::rule::UseUniqueGroups;
     pub use crate::rewrite::range_call::frame_call::CheckFrameCalls;

@@ -33,7 +33,7 @@ use queries::{Dataset, Query};
 /// Measures range joins at the size of a machine with many cores or a GPU.
 #[derive(Parser)]
 struct Options {
-    /// The queries to run: subquery, grouped, first_value, no_symbol, many_trades, range_min, unsorted; all if none is named
+    /// The queries to run: subquery, grouped, first_value, no_symbol, many_trades, pairs, partitioned_inputs, range_min, unsorted; all if none is named
     queries: Vec<String>,
     /// Numbers of threads and partitions
     #[arg(long, value_delimiter = ',', default_value = "1,4,16")]
@@ -44,6 +44,9 @@ struct Options {
     /// The engine
     #[arg(long, value_enum, default_value_t = Engine::Cpu)]
     engine: Engine,
+    /// Modes of range joins, which must give the same answers: auto, shared, partitioned
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
+    modes: Vec<Mode>,
     /// A factor for all sizes that are not given
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
@@ -89,6 +92,14 @@ enum Engine {
     Auto,
 }
 
+/// The values of `rmq.join_mode`.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Mode {
+    Auto,
+    Shared,
+    Partitioned,
+}
+
 macro_rules! size {
     ($($name:ident = $default:expr;)+) => {
         impl Options {
@@ -126,7 +137,7 @@ struct Runner {
 }
 
 impl Runner {
-    fn new(options: &Options, threads: usize, tables: &[Table]) -> Result<Self> {
+    fn new(options: &Options, threads: usize, mode: Mode, tables: &[Table]) -> Result<Self> {
         let partitions = options.partitions.unwrap_or(threads);
         let config = SessionConfig::new().with_target_partitions(partitions);
         let ctx = SessionContext::new_with_config(config);
@@ -135,9 +146,11 @@ impl Runner {
             .worker_threads(threads)
             .build()?;
         let engine = format!("{:?}", options.engine).to_lowercase();
+        let mode = format!("{mode:?}").to_lowercase();
         for set in [
             format!("SET rmq.engine = '{engine}'"),
             format!("SET rmq.build_threads = {threads}"),
+            format!("SET rmq.join_mode = '{mode}'"),
         ] {
             runtime.block_on(async { ctx.sql(&set).await?.collect().await })?;
         }
@@ -199,7 +212,7 @@ impl Runner {
             format!("{:.2}", (read + more) as f64 / read as f64)
         });
         println!(
-            "  {:<12} {:>8.3} {:>8.3} {:>8.3} {:>8.3} {:>6}  {}",
+            "  {:<18} {:>8.3} {:>8.3} {:>8.3} {:>8.3} {:>6}  {}",
             query.name,
             first.wall,
             wall,
@@ -208,7 +221,7 @@ impl Runner {
             peak,
             times(&last.plan)
         );
-        println!("               = {}", last.answer);
+        println!("                     = {}", last.answer);
         if options.explain {
             let plan = DisplayableExecutionPlan::with_metrics(last.plan.as_ref());
             println!("{}", plan.indent(false));
@@ -306,19 +319,22 @@ fn main() -> Result<()> {
             started.elapsed().as_secs_f64()
         );
         let mut answers = BTreeMap::new();
-        for (threads, limits) in options.threads.iter().zip(&limits) {
+        let settings = options.threads.iter().zip(&limits);
+        let modes = options.modes.iter();
+        let settings = settings.flat_map(|setting| modes.clone().map(move |mode| (setting, mode)));
+        for ((threads, limits), mode) in settings {
             println!(
-                "{threads} threads, engine {:?}: seconds by the clock of the first run, the median of {}, its CPU seconds, the limit of memory; \
+                "{threads} threads, engine {:?}, mode {mode:?}: seconds by the clock of the first run, the median of {}, its CPU seconds, the limit of memory; \
                  peak of memory over the columns read; seconds of the operators, all partitions together",
                 options.engine, options.runs
             );
-            let runner = Runner::new(&options, *threads, &tables)?;
+            let runner = Runner::new(&options, *threads, *mode, &tables)?;
             for query in &queries {
                 let answer = runner.measure(query, &options, &tables, limits)?;
                 let expected = answers.entry(query.name).or_insert_with(|| answer.clone());
                 assert_eq!(
                     &answer, expected,
-                    "numbers of threads differ in {}",
+                    "numbers of threads or modes differ in {}",
                     query.name
                 );
             }

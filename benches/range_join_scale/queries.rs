@@ -59,7 +59,7 @@ pub struct Query {
     pub moves: &'static [(&'static str, &'static [&'static str])],
 }
 
-pub const ALL: [Query; 7] = [
+pub const ALL: [Query; 9] = [
     Query {
         name: "subquery",
         dataset: Dataset::Trades,
@@ -111,6 +111,28 @@ pub const ALL: [Query; 7] = [
             ("many_trades", &["sym", "ts"]),
         ],
         moves: &[("quotes", &["ts", "price"])],
+    },
+    Query {
+        name: "pairs",
+        dataset: Dataset::Trades,
+        sql: "SELECT count(*), min(p.price), max(p.price), sum(q.id) FROM trades q JOIN quotes p ON p.sym = q.sym \
+              AND p.ts BETWEEN q.ts - INTERVAL '100 milliseconds' AND q.ts",
+        reads: &[
+            ("quotes", &["sym", "ts", "price"]),
+            ("trades", &["id", "sym", "ts"]),
+        ],
+        moves: &[("quotes", &["ts", "price"])],
+    },
+    // Windows partition both sides by the symbol.
+    Query {
+        name: "partitioned_inputs",
+        dataset: Dataset::Trades,
+        sql: "SELECT sum(m), min(m), max(m), sum(n) FROM (SELECT n, (SELECT sum(p.n) FROM \
+              (SELECT sym, ts, row_number() OVER (PARTITION BY sym ORDER BY ts) AS n FROM quotes) p WHERE p.sym = q.sym \
+              AND p.ts BETWEEN q.ts - INTERVAL '1 second' AND q.ts + INTERVAL '1 second') AS m FROM \
+              (SELECT sym, ts, row_number() OVER (PARTITION BY sym ORDER BY ts) AS n FROM trades) q)",
+        reads: &[("quotes", &["sym", "ts"]), ("trades", &["sym", "ts"])],
+        moves: &[("quotes", &["ts"])],
     },
     Query {
         name: "range_min",

@@ -42,6 +42,8 @@ pub struct RmqOptions {
     pub device_memory_limit: Option<ByteSize>,
     /// Whether joins over a range that return rows, and EXISTS over a range, become range joins. Needs `rewrite`.
     pub row_joins: RowJoins,
+    /// Whether a range join has one build side for all partitions, or one for each.
+    pub join_mode: JoinModeChoice,
 }
 
 impl Default for RmqOptions {
@@ -55,12 +57,13 @@ impl Default for RmqOptions {
             devices: DeviceList(vec![0]),
             device_memory_limit: None,
             row_joins: RowJoins::Auto,
+            join_mode: JoinModeChoice::Auto,
         }
     }
 }
 
 /// The description of each option in `information_schema.df_settings`.
-const HELP: [(&str, &str); 8] = [
+const HELP: [(&str, &str); 9] = [
     (
         "rmq.engine",
         "Which engine answers ranges: 'cpu', 'cuda' for NVIDIA GPUs, or 'auto', which takes the one that should be done first",
@@ -98,6 +101,11 @@ const HELP: [(&str, &str); 8] = [
         "Whether joins over a range that return rows, and EXISTS over a range, become range joins: 'auto', where DataFusion would \
          compare many pairs of rows, 'always' where they can, or 'never'",
     ),
+    (
+        "rmq.join_mode",
+        "Whether the searched side of a range join is built once and 'shared' by all partitions, or both sides are 'partitioned' by \
+         their equality keys where they can be; 'auto' takes the one that should be done first",
+    ),
 ];
 
 impl ExtensionOptions for RmqOptions {
@@ -134,6 +142,7 @@ impl ExtensionOptions for RmqOptions {
                 }
             }
             "row_joins" => self.row_joins = value.parse()?,
+            "join_mode" => self.join_mode = value.parse()?,
             _ => {
                 let known = HELP.map(|(name, _)| name).join(", ");
                 return config_err!("there is no option rmq.{key}; there are {known}");
@@ -153,6 +162,7 @@ impl ExtensionOptions for RmqOptions {
             self.device_memory_limit
                 .map_or(String::new(), |limit| limit.to_string()),
             self.row_joins.to_string(),
+            self.join_mode.to_string(),
         ];
         let entry = |((key, description), value): ((&str, &'static str), String)| ConfigEntry {
             key: key.to_string(),
@@ -267,6 +277,42 @@ impl Display for RowJoins {
             Self::Auto => "auto",
             Self::Always => "always",
             Self::Never => "never",
+        })
+    }
+}
+
+/// How range joins divide their build side among the partitions of the probe side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum JoinModeChoice {
+    /// The faster one on one machine.
+    #[default]
+    Auto,
+    /// One build side for all partitions.
+    Shared,
+    /// One build side for each partition, where both sides can be partitioned by the equality keys.
+    Partitioned,
+}
+
+impl FromStr for JoinModeChoice {
+    type Err = DataFusionError;
+
+    fn from_str(s: &str) -> Result<Self> {
+        match s.to_ascii_lowercase().as_str() {
+            "auto" => Ok(Self::Auto),
+            "shared" => Ok(Self::Shared),
+            "partitioned" => Ok(Self::Partitioned),
+            _ => config_err!("rmq.join_mode = '{s}': expected 'auto', 'shared' or 'partitioned'"),
+        }
+    }
+}
+
+impl Display for JoinModeChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Shared => "shared",
+            Self::Partitioned => "partitioned",
         })
     }
 }
@@ -404,6 +450,7 @@ mod tests {
             ("devices", "2,0"),
             ("device_memory_limit", "40G"),
             ("build_threads", "3"),
+            ("join_mode", "partitioned"),
         ] {
             options.set(key, value).unwrap();
             let entries = options.entries();

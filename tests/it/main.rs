@@ -10,6 +10,7 @@ mod memberships;
 mod nearest;
 mod nested_loop;
 mod overlaps;
+mod partitioned;
 mod plans;
 mod prevailing;
 mod properties;

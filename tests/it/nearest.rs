@@ -16,7 +16,7 @@ use futures::StreamExt;
 use crate::fake::Fake;
 use crate::range_join::metric;
 use crate::spilling::ForRangeJoins;
-use crate::support::{error, plan, register, run, session_of_pool};
+use crate::support::{draw_join_mode, error, plan, register, run, session_of_pool};
 use rmq_testing::{Random, cases_with_queries};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
@@ -441,6 +441,7 @@ async fn nearest_rows_are_those_of_a_naive_loop() {
             .with_batch_size([1, 3, 32, 8192][random.below(4)]);
         let ctx = SessionContext::new_with_config(config);
         datafusion_rmq::register(&ctx);
+        draw_join_mode(&ctx, random);
         let devices = Fake::real().session(&[("rmq.engine", "cuda")]);
         for ctx in [&ctx, &devices] {
             tables.register(ctx, 1 + random.below(3));

@@ -16,7 +16,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::range_join::{answer, lines, metric};
 use crate::spilling::ForRangeJoins;
-use crate::support::{register, run, session_of_pool, set};
+use crate::support::{draw_join_mode, register, run, session_of_pool, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of each random test, unless `RMQ_CASES` overrides it.
@@ -124,6 +124,7 @@ impl Tables {
         let (with, without) = (session(), session());
         datafusion_rmq::register(&with);
         set(&with, "rmq.row_joins", "always");
+        draw_join_mode(&with, random);
         Self { with, without }
     }
 }

@@ -14,7 +14,7 @@ use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::range_join::metric;
 use crate::spilling::ForRangeJoins;
-use crate::support::{register, run, session_of_pool};
+use crate::support::{draw_join_mode, register, run, session_of_pool};
 use rmq_testing::{Random, cases, is_usual};
 
 /// The number of queries, unless `RMQ_CASES` overrides it.
@@ -192,6 +192,7 @@ async fn prevailing_rows_agree_with_a_loop() {
             None => Arc::new(UnboundedMemoryPool::default()),
         };
         let ctx = session_of_pool(config, pool);
+        draw_join_mode(&ctx, random);
         let column = |values: Vec<Option<i64>>| -> ArrayRef { Arc::new(Int64Array::from(values)) };
         let positions = |n: usize| column((0..n as i64).map(Some).collect());
         let columns = [

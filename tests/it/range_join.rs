@@ -20,7 +20,9 @@ use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::properties::{array, types};
-use crate::support::{register, run, session, session_of_pool, set, with_extension};
+use crate::support::{
+    draw_join_mode, register, run, session, session_of_pool, set, with_extension,
+};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of each test, unless `RMQ_CASES` overrides it.
@@ -179,6 +181,7 @@ impl Tables {
         let with = with_extension(SessionContext::new_with_config(config.clone()));
         let threads = PARALLELISM[random.below(4)].to_string();
         set(&with, "rmq.build_threads", &threads);
+        draw_join_mode(&with, random);
         let without = SessionContext::new_with_config(config);
         let spread = random.below(2) == 0;
         for ctx in [&with, &without] {

@@ -120,6 +120,24 @@ async fn the_log_has_the_reason_for_each_rejection() {
     // A query that matches has no reason, and neither has one for which the rules are switched off.
     let sql = format!("SELECT q.id, min(p.v) {join} GROUP BY q.id");
     assert_eq!(log_of(&ctx, &sql).await, [""; 0]);
+    // A range join that can't be partitioned.
+    set(&ctx, "rmq.join_mode", "partitioned");
+    let nearest =
+        "SELECT id, (SELECT v FROM p WHERE j = q.id AND k <= q.a ORDER BY k DESC LIMIT 1) FROM q";
+    for (sql, reason) in [
+        (&*sql, "it has no equality keys"),
+        (
+            nearest,
+            "its result depends on the order of rows with equal keys",
+        ),
+    ] {
+        let lines = log_of(&ctx, sql).await;
+        let found = lines
+            .iter()
+            .any(|line| line.contains(&format!("shares its build side: {reason}")));
+        assert!(found, "{sql}: {lines:#?}");
+    }
+    set(&ctx, "rmq.join_mode", "auto");
     set(&ctx, "rmq.rewrite", "false");
     assert_eq!(log_of(&ctx, &reasons[1].0).await, [""; 0]);
     log::set_max_level(LevelFilter::Off);

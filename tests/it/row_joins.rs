@@ -16,7 +16,7 @@ use futures::StreamExt;
 
 use crate::range_join::{PARALLELISM, answer, lines, metric};
 use crate::spilling::ForRangeJoins;
-use crate::support::{register, run, session_of_pool, set};
+use crate::support::{builds_at_once, draw_join_mode, register, run, session_of_pool, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
@@ -107,6 +107,7 @@ impl Tables {
         set(&with, "rmq.row_joins", "always");
         let threads = PARALLELISM[random.below(4)].to_string();
         set(&with, "rmq.build_threads", &threads);
+        draw_join_mode(&with, random);
         Self { with, without }
     }
 }
@@ -381,6 +382,7 @@ async fn little_memory_returns_the_same_rows() -> Result<()> {
     for seed in seeds {
         let random = &mut Random::of_case(seed);
         let tables = Tables::new(random);
+        let builds = builds_at_once(&tables.with);
         for _ in 0..QUERIES {
             let sql = match random.below(3) {
                 0 => exists(random),
@@ -413,7 +415,7 @@ async fn little_memory_returns_the_same_rows() -> Result<()> {
                         let root = error.find_root();
                         let is_exhausted = matches!(root, DataFusionError::ResourcesExhausted(_));
                         assert!(
-                            is_exhausted && limit < 1 << 20,
+                            is_exhausted && limit < builds << 20,
                             "tables of seed {seed}, {limit} bytes: {sql}: {error}"
                         );
                     }

@@ -26,7 +26,7 @@ use datafusion::physical_plan::{ExecutionPlan, collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use crate::range_join::{Tables, answer, lines, metric};
-use crate::support::{error, run, session_of_pool, set};
+use crate::support::{builds_at_once, error, run, session_of_pool, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
@@ -187,7 +187,7 @@ async fn ask(tables: &Tables, random: &mut Random, sql: &str, seed: u64) -> Opti
             Err(error) => {
                 let exhausted = matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
                 assert!(
-                    exhausted && limit < 1 << 20,
+                    exhausted && limit < builds_at_once(&ctx) << 20,
                     "tables of seed {seed}, {limit} bytes: {sql}: {error}"
                 );
             }

@@ -10,7 +10,9 @@ use datafusion::error::Result;
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
+use datafusion_rmq::{JoinModeChoice, RmqOptions};
 use rmq_engine::cuda::devices;
+use rmq_testing::Random;
 
 use crate::fake::Fake;
 
@@ -71,6 +73,25 @@ pub fn set(ctx: &SessionContext, name: &str, value: &str) {
     let mut state = state.write();
     let options = state.config_mut().options_mut();
     options.set(name, value).expect("an option");
+}
+
+/// Sets `rmq.join_mode` to that of `RMQ_TEST_JOIN_MODE`, or to a random one. Leaves `random` as it is, so that cases of earlier seeds stay the same.
+pub fn draw_join_mode(ctx: &SessionContext, random: &Random) {
+    let mut random = random.clone();
+    // The next number decides about something else.
+    random.next();
+    let drawn = ["auto", "shared", "partitioned"][random.below(3)];
+    let mode = std::env::var("RMQ_TEST_JOIN_MODE").unwrap_or_else(|_| drawn.into());
+    set(ctx, "rmq.join_mode", &mode);
+}
+
+/// How many build sides of a range join share the memory of a session.
+pub fn builds_at_once(ctx: &SessionContext) -> usize {
+    let state = ctx.state();
+    match RmqOptions::of(state.config_options()).join_mode {
+        JoinModeChoice::Partitioned => state.config().target_partitions(),
+        _ => 1,
+    }
 }
 
 /// Plans one statement, which may have ASOF joins. Runs one that is no query.

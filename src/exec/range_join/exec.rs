@@ -46,6 +46,9 @@
 //! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps 2 to 5
 //!   (`probe::deferred_build`).
 //!
+//! - Where `mode=Partitioned`, both inputs are partitioned by hashes of the equality keys, and steps 1 to 5 run for each partition by itself
+//!   (`mode`, `mode_rule`).
+//!
 //! # Memory
 //!
 //! Everything is registered with the session's `MemoryPool`. Steps 2 and 3 need up to about three times the memory of the build side; then its keys,
@@ -61,7 +64,7 @@ use std::sync::Arc;
 use arrow::datatypes::Schema;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err};
+use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err, plan_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::projection::ProjectionMapping;
 use datafusion::physical_expr::{
@@ -83,16 +86,18 @@ use datafusion::physical_plan::{
 
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::once_per_run::OncePerRun;
-use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
 use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
+use crate::exec::range_join::mode::{JoinMode, check_partitionable};
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::prepared::{PreparedBuild, ProbeShape};
+use crate::exec::range_join::probe::prepared::PreparedBuild;
+use crate::exec::range_join::probe::probe_build::{BuildInput, ProbeBuild};
 use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
+use crate::rewrite::range_join::rejection::Match;
 
 /// Returns the rows of the probe side, each with aggregates over the build rows that match it, or the rows that match, or the rows of one side by
 /// whether they match. Keeps the partitions of the probe side, and its order unless rows of the build side are returned. The build side is collected,
@@ -107,9 +112,10 @@ pub struct RangeJoinExec {
     /// The join as the query names its columns.
     label: String,
     engine: RangeJoinEngine,
+    mode: JoinMode,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
-    /// The build side, shared by the partitions of an execution.
+    /// The build side that the partitions of an execution share.
     prepared: Arc<OncePerRun<PreparedBuild>>,
 }
 
@@ -122,7 +128,8 @@ impl RangeJoinExec {
         engine: RangeJoinEngine,
     ) -> Result<Self> {
         let spec = with_fast_bounds(spec, &probe.schema());
-        Self::with_spec(probe, build, Arc::new(spec), None, label, engine)
+        let (spec, mode) = (Arc::new(spec), JoinMode::Shared);
+        Self::with_spec(probe, build, spec, None, label, engine, mode)
     }
 
     /// A join that makes `row_join` of single pairs. It runs on the CPU.
@@ -134,8 +141,51 @@ impl RangeJoinExec {
         label: String,
     ) -> Result<Self> {
         let spec = Arc::new(with_fast_bounds(spec, &probe.schema()));
-        let engine = RangeJoinEngine::cpu();
-        Self::with_spec(probe, build, spec, Some(Arc::new(row_join)), label, engine)
+        let (engine, mode) = (RangeJoinEngine::cpu(), JoinMode::Shared);
+        let row_join = Some(Arc::new(row_join));
+        Self::with_spec(probe, build, spec, row_join, label, engine, mode)
+    }
+
+    /// Returns the same join in another mode. The inputs of a partitioned join must be partitioned by hashes of the equality keys into as many
+    /// partitions each, as `EnsureRequirements` of DataFusion sees to.
+    ///
+    /// # Errors
+    /// A planning error that says why the join can't be partitioned: it has no equality keys, or these are of different types, or its result depends on the
+    /// order of build rows with equal keys, or its probe side has no end.
+    pub fn with_mode(&self, mode: JoinMode) -> Result<Self> {
+        if mode == JoinMode::Partitioned
+            && let Err(reason) = self.check_partitionable()
+        {
+            let label = &self.label;
+            return plan_err!("the range join {label} can't be partitioned: {reason}");
+        }
+        let (probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
+        let (spec, row_join) = (Arc::clone(&self.spec), self.row_join.clone());
+        let (label, engine) = (self.label.clone(), self.engine.clone());
+        Self::with_spec(probe, build, spec, row_join, label, engine, mode)
+    }
+
+    /// Returns the same join with both sides partitioned by the equality keys, if they can be.
+    pub(crate) fn try_partition(&self) -> Match<Self> {
+        self.check_partitionable()?;
+        Ok(self.with_mode(JoinMode::Partitioned)?)
+    }
+
+    fn check_partitionable(&self) -> Match<()> {
+        let schemas = (&*self.probe.schema(), &*self.build.schema());
+        let is_probe_bounded = !self.probe.boundedness().is_unbounded();
+        check_partitionable(
+            &self.spec,
+            schemas,
+            self.row_order_matters(),
+            is_probe_bounded,
+        )
+    }
+
+    /// How the build side is divided among the partitions of the probe side.
+    #[must_use]
+    pub fn mode(&self) -> JoinMode {
+        self.mode
     }
 
     /// What is made of single pairs, if rows and not only aggregates are returned.
@@ -202,6 +252,7 @@ impl RangeJoinExec {
         row_join: Option<Arc<RowJoin>>,
         label: String,
         engine: RangeJoinEngine,
+        mode: JoinMode,
     ) -> Result<Self> {
         let outputs = spec.aggregates.iter().map(RangeAggregate::field);
         let metadata = spec.metadata.clone().into_iter().collect();
@@ -216,6 +267,7 @@ impl RangeJoinExec {
             row_join,
             label,
             engine,
+            mode,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
             prepared: Arc::default(),
@@ -287,17 +339,30 @@ impl EmbeddedProjection for RangeJoinExec {
         };
         let (probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
         let (spec, label) = (Arc::clone(&self.spec), self.label.clone());
-        Self::with_spec(probe, build, spec, row_join, label, self.engine.clone())
+        let (engine, mode) = (self.engine.clone(), self.mode);
+        Self::with_spec(probe, build, spec, row_join, label, engine, mode)
     }
 }
 
 impl DisplayAs for RangeJoinExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { label, engine, .. } = self;
+        let is_partitioned = self.mode == JoinMode::Partitioned;
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
-                write!(f, "RangeJoinExec: {}, engine={}", self.label, self.engine)
+                write!(f, "RangeJoinExec: {label}")?;
+                if is_partitioned {
+                    write!(f, ", mode=Partitioned")?;
+                }
+                write!(f, ", engine={engine}")
             }
-            DisplayFormatType::TreeRender => writeln!(f, "{}\nengine={}", self.label, self.engine),
+            DisplayFormatType::TreeRender => {
+                writeln!(f, "{label}")?;
+                if is_partitioned {
+                    writeln!(f, "mode=Partitioned")?;
+                }
+                writeln!(f, "engine={engine}")
+            }
         }
     }
 }
@@ -316,14 +381,23 @@ impl ExecutionPlan for RangeJoinExec {
     }
 
     fn input_distribution_requirements(&self) -> InputDistributionRequirements {
-        InputDistributionRequirements::new(vec![
-            Distribution::UnspecifiedDistribution,
-            Distribution::UnspecifiedDistribution,
-        ])
+        match self.mode {
+            JoinMode::Shared => InputDistributionRequirements::new(vec![
+                Distribution::UnspecifiedDistribution,
+                Distribution::UnspecifiedDistribution,
+            ]),
+            JoinMode::Partitioned => {
+                let (probe, build) = self.spec.on.iter().cloned().unzip();
+                InputDistributionRequirements::co_partitioned(vec![
+                    Distribution::KeyPartitioned(probe),
+                    Distribution::KeyPartitioned(build),
+                ])
+            }
+        }
     }
 
     fn benefits_from_input_partitioning(&self) -> Vec<bool> {
-        vec![true, false]
+        vec![true, self.mode == JoinMode::Partitioned]
     }
 
     fn maintains_input_order(&self) -> Vec<bool> {
@@ -370,7 +444,7 @@ impl ExecutionPlan for RangeJoinExec {
         let [probe, build] = <[_; 2]>::try_from(children)
             .or_else(|c: Vec<_>| internal_err!("RangeJoinExec has two inputs, not {}", c.len()))?;
         let (spec, label) = (Arc::clone(&self.spec), self.label.clone());
-        let (row_join, engine) = (self.row_join.clone(), self.engine.clone());
+        let (row_join, engine, mode) = (self.row_join.clone(), self.engine.clone(), self.mode);
         match options.children_properties {
             ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {
                 probe,
@@ -379,12 +453,13 @@ impl ExecutionPlan for RangeJoinExec {
                 row_join,
                 label,
                 engine,
+                mode,
                 properties: Arc::clone(&self.properties),
                 metrics: ExecutionPlanMetricsSet::new(),
                 prepared: Arc::default(),
             })),
             ChildrenPropertiesMode::Recompute => Ok(Arc::new(Self::with_spec(
-                probe, build, spec, row_join, label, engine,
+                probe, build, spec, row_join, label, engine, mode,
             )?)),
         }
     }
@@ -403,32 +478,34 @@ impl ExecutionPlan for RangeJoinExec {
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
         let partitions = self.properties.partitioning.partition_count();
-        let run = self.prepared.run(&context, partition, partitions);
-        let (build_plan, columns) = (Arc::clone(&self.build), self.build_columns());
-        let metrics = BuildMetrics::new(&self.metrics);
-        let (build_context, engine) = (Arc::clone(&context), self.engine.clone());
-        let probe_shape = ProbeShape {
-            partitions,
-            is_bounded: !self.probe.boundedness().is_unbounded(),
+        let is_bounded = !self.probe.boundedness().is_unbounded();
+        let input = BuildInput {
+            plan: Arc::clone(&self.build),
+            columns: self.build_columns(),
+            metrics: BuildMetrics::new(&self.metrics),
+            engine: self.engine.clone(),
+            context: Arc::clone(&context),
+            is_probe_bounded: is_bounded,
         };
-        let prepared = async move {
-            let prepare = || async move {
-                let context = build_context;
-                let inputs = 0..build_plan.output_partitioning().partition_count();
-                let inputs = inputs.map(|i| build_plan.execute(i, Arc::clone(&context)));
-                let inputs = inputs.collect::<Result<_>>()?;
-                let schema = build_plan.schema();
-                let builder = BuildSideBuilder::try_new(
-                    columns,
-                    &schema,
-                    metrics,
-                    &context,
-                    engine,
-                    probe_shape.is_bounded,
-                )?;
-                PreparedBuild::collect(builder, inputs, probe_shape).await
-            };
-            run.get(prepare).await
+        let build = match self.mode {
+            JoinMode::Shared => ProbeBuild::Shared {
+                input,
+                run: self.prepared.run(&context, partition, partitions),
+                probe_partitions: partitions,
+            },
+            JoinMode::Partitioned => {
+                let builds = self.build.output_partitioning().partition_count();
+                if builds != partitions {
+                    return internal_err!(
+                        "a partitioned RangeJoinExec has {partitions} partitions of the probe side and {builds} of the build side"
+                    );
+                }
+                ProbeBuild::Partition {
+                    input,
+                    partition,
+                    partitions,
+                }
+            }
         };
         let probe_partition = ProbePartition {
             schema: self.schema(),
@@ -436,12 +513,12 @@ impl ExecutionPlan for RangeJoinExec {
             metrics: ProbeMetrics::new(partition, &self.metrics),
             pool: Arc::clone(context.memory_pool()),
             row_join: self.row_join.clone(),
-            partitions,
-            is_bounded: probe_shape.is_bounded,
+            partitions: build.probe_partitions(),
+            is_bounded,
             batch_size: context.session_config().batch_size(),
         };
         let input = self.probe.execute(partition, context)?;
-        Ok(join_stream(probe_partition, input, prepared))
+        Ok(join_stream(probe_partition, input, build))
     }
 
     fn child_stats_requests(&self, partition: Option<usize>) -> Vec<ChildStats> {

@@ -39,6 +39,7 @@ use datafusion::physical_plan::{
 };
 
 use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::mode::JoinMode;
 
 /// Plans build sides whose row order matters so that they keep it, and hides them from the rule that comes next.
 #[derive(Debug)]
@@ -110,7 +111,8 @@ fn keeps_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
     }
     if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
         let [probe, _] = join.inputs();
-        return !join.returns_rows() && keeps_order(probe);
+        let keeps_partitions = join.mode() == JoinMode::Shared;
+        return keeps_partitions && !join.returns_rows() && keeps_order(probe);
     }
     // The partitions of a union are those of its inputs, one input after the other.
     let union = plan.is::<UnionExec>();

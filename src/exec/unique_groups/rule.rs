@@ -19,6 +19,7 @@ use datafusion::physical_plan::union::InterleaveExec;
 
 use crate::common::options::RmqOptions;
 use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::mode::JoinMode;
 use crate::exec::unique_groups::exec::UniqueGroupsExec;
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::replay::ReplayExec;
@@ -80,11 +81,14 @@ fn mark_children(node: &mut PlanContext<MayRepartition>) {
     let is_fixed = plan.is::<InterleaveExec>() || plan.is::<UniqueGroupsExec>();
     let requirements = plan.input_distribution_requirements();
     let distributions = requirements.per_child_distributions();
-    let is_build = |child| plan.is::<RangeJoinExec>() && child == 1;
+    let is_shared_build = |child| {
+        let join = plan.downcast_ref::<RangeJoinExec>();
+        child == 1 && join.is_some_and(|join| join.mode() == JoinMode::Shared)
+    };
     for (i, (child, distribution)) in node.children.iter_mut().zip(distributions).enumerate() {
         let may_repartition = match distribution {
             // The build side is collected from all partitions.
-            _ if is_build(i) => true,
+            _ if is_shared_build(i) => true,
             Distribution::UnspecifiedDistribution => is_exchange || node.data.0,
             Distribution::SinglePartition => true,
             _ => false,

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 
@@ -47,7 +48,7 @@ pub(crate) struct BuildSideBuilder {
 }
 
 impl BuildSideBuilder {
-    /// A builder for an input of this schema.
+    /// A builder for an input of this schema, one of `builds` that run at the same time and share threads and memory.
     pub(crate) fn try_new(
         columns: BuildColumns,
         input_schema: &Schema,
@@ -55,6 +56,7 @@ impl BuildSideBuilder {
         context: &TaskContext,
         engine: RangeJoinEngine,
         is_probe_bounded: bool,
+        builds: usize,
     ) -> Result<Self> {
         let schema = columns.schema(input_schema)?;
         // Rows of all runs are returned in no order, but a probe side without an end may have been promised its own.
@@ -68,12 +70,19 @@ impl BuildSideBuilder {
         if options.build_threads == 0 {
             options.build_threads = context.session_config().target_partitions();
         }
+        options.build_threads = (options.build_threads / builds).max(1);
+        let pool = context.memory_pool();
+        // Otherwise the first builds would leave nothing for the last, which may need little.
+        let share = match pool.memory_limit() {
+            MemoryLimit::Finite(bytes) if builds > 1 && store.is_some() => bytes / builds,
+            _ => usize::MAX,
+        };
         Ok(Self {
             columns,
             schema,
             metrics,
             options,
-            memory: RetainingPool::new(context.memory_pool(), store.is_some()),
+            memory: RetainingPool::new(pool, store.is_some(), share),
             store,
             engine,
             runtime: context.runtime_env(),

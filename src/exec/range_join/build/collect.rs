@@ -183,7 +183,8 @@ impl Collector {
     /// Tries to get the memory to build the rows in memory and `more` rows.
     fn ensure_build_memory(&mut self, more: DataSize) -> bool {
         let needed = (self.size() + more).build_bytes();
-        let fits = self.memory.ensure_granted(needed).is_ok();
+        let allowed = needed.min(self.memory.share());
+        let fits = self.memory.ensure_granted(allowed).is_ok() && allowed == needed;
         if !fits {
             let peak = &mut self.runs.peak_granted_bytes;
             *peak = (*peak).max(self.memory.granted_bytes());

@@ -12,6 +12,7 @@ pub(crate) mod on_devices;
 pub(crate) mod partition;
 pub(crate) mod prepared;
 pub(crate) mod prevailing;
+pub(crate) mod probe_build;
 pub(crate) mod qualifying;
 pub(crate) mod rows;
 pub(crate) mod searchable;

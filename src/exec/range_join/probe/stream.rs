@@ -1,7 +1,6 @@
 //! The output stream of one partition: reads the probe side, waits for the build side, and joins batch by batch.
 
 use std::collections::VecDeque;
-use std::future::Future;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -17,6 +16,7 @@ use crate::exec::range_join::probe::device_join::answer_on_devices;
 use crate::exec::range_join::probe::on_devices::join_on_devices;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::prepared::PreparedBuild;
+use crate::exec::range_join::probe::probe_build::ProbeBuild;
 use crate::exec::range_join::probe::rows::join_rows;
 use crate::exec::range_join::probe::searchable::SearchableBuild;
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
@@ -27,11 +27,11 @@ use rmq_engine::SearchHints;
 /// Batches of one partition.
 type BatchStream = BoxStream<'static, Result<RecordBatch>>;
 
-/// Joins a partition of the probe side. `build` is polled once the first probe row has arrived.
+/// Joins a partition of the probe side. `build` is read once the first probe row has arrived.
 pub(crate) fn join_stream(
     partition: ProbePartition,
     input: SendableRecordBatchStream,
-    build: impl Future<Output = Result<Arc<PreparedBuild>>> + Send + 'static,
+    build: ProbeBuild,
 ) -> SendableRecordBatchStream {
     let schema = Arc::clone(&partition.schema);
     let batches = start(Arc::new(partition), input.fuse().boxed(), build);
@@ -43,7 +43,7 @@ pub(crate) fn join_stream(
 async fn start(
     partition: Arc<ProbePartition>,
     mut input: BatchStream,
-    build: impl Future<Output = Result<Arc<PreparedBuild>>>,
+    build: ProbeBuild,
 ) -> Result<BatchStream> {
     let row_join = partition.row_join.clone();
     let mut read = match next_with_rows(&mut input).await? {
@@ -55,9 +55,12 @@ async fn start(
         {
             vec![]
         }
-        None => return Ok(stream::empty().boxed()),
+        None => {
+            build.discard()?;
+            return Ok(stream::empty().boxed());
+        }
     };
-    let build = match &*build.await? {
+    let build = match &*build.prepare().await? {
         PreparedBuild::Searchable(build) => Arc::clone(build),
         PreparedBuild::Deferred(deferred) => {
             let is_small = ends_within_nested_loop(deferred, &mut read, &mut input).await?;

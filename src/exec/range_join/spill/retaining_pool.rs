@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::{DataFusionError, Result, resources_err};
 use datafusion::execution::memory_pool::{
     MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation,
 };
@@ -16,6 +16,8 @@ pub(crate) const CONSUMER_NAME: &str = "rmq range join";
 #[derive(Debug)]
 pub(crate) struct RetainingPool {
     granted: MemoryReservation,
+    /// The most bytes that may be granted.
+    share: usize,
     used: Mutex<Used>,
 }
 
@@ -28,11 +30,13 @@ struct Used {
 }
 
 impl RetainingPool {
-    /// A pool without memory. `can_spill` tells a fair pool to count this consumer among those that share its memory.
-    pub(crate) fn new(pool: &Arc<dyn MemoryPool>, can_spill: bool) -> Arc<Self> {
+    /// A pool without memory, which takes at most `share` bytes of the session's. `can_spill` tells a fair pool to count this consumer among those that
+    /// share its memory.
+    pub(crate) fn new(pool: &Arc<dyn MemoryPool>, can_spill: bool, share: usize) -> Arc<Self> {
         let consumer = MemoryConsumer::new(CONSUMER_NAME).with_can_spill(can_spill);
         Arc::new(Self {
             granted: consumer.register(pool),
+            share,
             used: Mutex::default(),
         })
     }
@@ -48,6 +52,11 @@ impl RetainingPool {
         self.granted.new_empty()
     }
 
+    /// The most bytes that may be granted.
+    pub(crate) fn share(&self) -> usize {
+        self.share
+    }
+
     /// Bytes that the session's pool has granted, used or not.
     pub(crate) fn granted_bytes(&self) -> usize {
         self.granted.size()
@@ -56,7 +65,7 @@ impl RetainingPool {
     /// Makes sure that at least `bytes` are granted, including those in use.
     ///
     /// # Errors
-    /// The session pool's error if it has no more; then nothing changes.
+    /// An error if the session's pool has no more, or they are more than the share; then nothing changes.
     pub(crate) fn ensure_granted(&self, bytes: usize) -> Result<()> {
         let _used = self.used();
         self.grow_to(bytes)
@@ -81,6 +90,12 @@ impl RetainingPool {
     }
 
     fn grow_to(&self, bytes: usize) -> Result<()> {
+        let share = self.share;
+        if bytes > share {
+            return resources_err!(
+                "A partition of a range join needs {bytes} bytes, and its share of the session's memory is {share}"
+            );
+        }
         match bytes.checked_sub(self.granted.size()) {
             None | Some(0) => Ok(()),
             Some(missing) => self.granted.try_grow(missing),
@@ -149,13 +164,17 @@ mod tests {
     #[test]
     fn granted_memory_is_usable_after_others_take_the_rest() {
         let pool: Arc<dyn MemoryPool> = Arc::new(GreedyMemoryPool::new(100));
-        let retaining = RetainingPool::new(&pool, true);
+        let retaining = RetainingPool::new(&pool, true, 70);
         retaining.ensure_granted(60).unwrap();
         let other = MemoryConsumer::new("other").register(&pool);
         other.try_grow(40).unwrap();
         let ours = retaining.reservation();
         ours.try_grow(60).unwrap();
         assert!(ours.try_grow(1).is_err() && retaining.ensure_granted(61).is_err());
+        other.shrink(20);
+        assert!(retaining.ensure_granted(71).is_err() && retaining.ensure_granted(70).is_ok());
+        retaining.retain(60);
+        other.grow(20);
         assert_eq!((retaining.reserved(), pool.reserved()), (60, 100));
         ours.shrink(50);
         assert_eq!((retaining.reserved(), pool.reserved()), (10, 100));

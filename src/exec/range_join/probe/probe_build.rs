@@ -1,0 +1,128 @@
+//! The build side of one partition of the probe side, before it is read.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
+use futures::{FutureExt, StreamExt};
+
+use crate::exec::common::once_per_run::SharedWork;
+use crate::exec::range_join::build::builder::BuildSideBuilder;
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::engine_choice::RangeJoinEngine;
+use crate::exec::range_join::metrics::BuildMetrics;
+use crate::exec::range_join::probe::prepared::{PreparedBuild, ProbeShape};
+
+/// The input of a build side, and what building it needs.
+#[derive(Debug)]
+pub(crate) struct BuildInput {
+    pub(crate) plan: Arc<dyn ExecutionPlan>,
+    pub(crate) columns: BuildColumns,
+    pub(crate) metrics: BuildMetrics,
+    pub(crate) engine: RangeJoinEngine,
+    pub(crate) context: Arc<TaskContext>,
+    /// Whether the probe side ends.
+    pub(crate) is_probe_bounded: bool,
+}
+
+/// The build side of one partition of the probe side, before it is read.
+#[derive(Debug)]
+pub(crate) enum ProbeBuild {
+    /// That of all partitions.
+    Shared {
+        input: BuildInput,
+        run: Arc<SharedWork<PreparedBuild>>,
+        probe_partitions: usize,
+    },
+    /// One partition of the input, of `partitions` that are built at the same time.
+    Partition {
+        input: BuildInput,
+        partition: usize,
+        partitions: usize,
+    },
+}
+
+impl BuildInput {
+    fn execute(&self, partition: usize) -> Result<SendableRecordBatchStream> {
+        self.plan.execute(partition, Arc::clone(&self.context))
+    }
+
+    /// Reads and builds these partitions of the input for so many partitions of the probe side, one of `builds` build sides.
+    async fn prepare(
+        self,
+        inputs: Vec<SendableRecordBatchStream>,
+        probe_partitions: usize,
+        builds: usize,
+    ) -> Result<PreparedBuild> {
+        let Self {
+            plan,
+            columns,
+            metrics,
+            engine,
+            context,
+            is_probe_bounded: is_bounded,
+        } = self;
+        let shape = ProbeShape {
+            partitions: probe_partitions,
+            is_bounded,
+        };
+        let schema = plan.schema();
+        let builder = BuildSideBuilder::try_new(
+            columns, &schema, metrics, &context, engine, is_bounded, builds,
+        )?;
+        PreparedBuild::collect(builder, inputs, shape).await
+    }
+}
+
+impl ProbeBuild {
+    /// The number of partitions that probe the build side.
+    pub(crate) fn probe_partitions(&self) -> usize {
+        match self {
+            Self::Shared {
+                probe_partitions, ..
+            } => *probe_partitions,
+            Self::Partition { .. } => 1,
+        }
+    }
+
+    /// Reads the build side, or awaits that a partition that shares it has read it.
+    pub(crate) async fn prepare(self) -> Result<Arc<PreparedBuild>> {
+        match self {
+            Self::Shared {
+                input,
+                run,
+                probe_partitions,
+            } => {
+                let prepare = || async move {
+                    let inputs = 0..input.plan.output_partitioning().partition_count();
+                    let inputs = inputs.map(|i| input.execute(i)).collect::<Result<_>>()?;
+                    input.prepare(inputs, probe_partitions, 1).await
+                };
+                run.get(prepare).await
+            }
+            Self::Partition {
+                input,
+                partition,
+                partitions,
+            } => {
+                let inputs = vec![input.execute(partition)?];
+                input.prepare(inputs, 1, partitions).await.map(Arc::new)
+            }
+        }
+    }
+
+    /// Ends the build side of a partition that has no row to probe it with.
+    pub(crate) fn discard(self) -> Result<()> {
+        if let Self::Partition {
+            input, partition, ..
+        } = self
+        {
+            let mut unread = input.execute(partition)?;
+            // A RepartitionExec keeps the rows of a partition in memory unless its stream has been polled and dropped. An error is returned by other
+            // partitions, too.
+            drop(unread.next().now_or_never());
+        }
+        Ok(())
+    }
+}
