@@ -2,12 +2,14 @@
 //! probe sides, or run by run if the build side was spilled. Reads a build side through its public methods and never changes it.
 
 pub(crate) mod bounds;
+pub(crate) mod candidates;
 pub(crate) mod deferred_build;
 pub(crate) mod device_join;
 pub(crate) mod first_match;
 pub(crate) mod nearest;
 pub(crate) mod nested_loop;
 pub(crate) mod on_devices;
+pub(crate) mod output_batches;
 pub(crate) mod partition;
 pub(crate) mod prepared;
 pub(crate) mod prevailing;
