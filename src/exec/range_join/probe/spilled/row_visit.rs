@@ -145,22 +145,8 @@ impl RowVisit {
     async fn next_work(&mut self) -> Option<Work> {
         let current = self.side.cache.current();
         loop {
-            if let Some(part) = current {
-                let mut left = (0..).zip(&self.work);
-                let here = left.find_map(|(i, work)| Some((i, work.split(part)?)));
-                if let Some((i, (here, others))) = here {
-                    self.work.swap_remove(i);
-                    let others = others
-                        .into_iter()
-                        .filter(|work| work.part.start < work.part.end);
-                    self.work.extend(others);
-                    return Some(here);
-                }
-                let follows =
-                    |work: &Work| (work.part.run, work.part.start) == (part.run, part.end);
-                if let Some(i) = self.work.iter().position(follows) {
-                    return Some(self.work.swap_remove(i));
-                }
+            if let Some(work) = current.and_then(|part| take_with(&mut self.work, part)) {
+                return Some(work);
             }
             let first = current.map_or(0, |part| part.run);
             let is_current = |work: &Work| current.is_some_and(|part| work.part.run == part.run);
@@ -168,7 +154,7 @@ impl RowVisit {
                 // Perhaps only a part of it is in memory.
                 Some(work) if is_current(&work) => self.work.push(work),
                 Some(work) => return Some(work),
-                None => return self.work.pop(),
+                None => return take_after(&mut self.work, current),
             }
         }
     }
@@ -291,6 +277,32 @@ impl RowVisit {
             return Ok(Some(ready.batches));
         }
     }
+}
+
+/// Takes the work with a part of a run, or else with the rows after it.
+fn take_with(left: &mut Vec<Work>, part: PartPosition) -> Option<Work> {
+    let mut numbered = (0..).zip(left.iter());
+    let here = numbered.find_map(|(i, work)| Some((i, work.split(part)?)));
+    if let Some((i, (here, others))) = here {
+        left.swap_remove(i);
+        let others = others.into_iter();
+        left.extend(others.filter(|work| work.part.start < work.part.end));
+        return Some(here);
+    }
+    let follows = |work: &Work| (work.part.run, work.part.start) == (part.run, part.end);
+    let next = left.iter().position(follows)?;
+    Some(left.swap_remove(next))
+}
+
+/// Takes the work that comes next after a part: in a circle, so that partitions meet.
+fn take_after(left: &mut Vec<Work>, part: Option<PartPosition>) -> Option<Work> {
+    let part = part.map(|part| (part.run, part.start));
+    let next = (0..).zip(left.iter()).min_by_key(|(_, work)| {
+        let place = (work.part.run, work.part.start);
+        (Some(place) < part, place)
+    });
+    let (next, _) = next?;
+    Some(left.swap_remove(next))
 }
 
 /// Marks the rows of a run that have matched in a part of it. The last row column has their places in the run.
@@ -418,4 +430,66 @@ impl Pairs<'_> {
 fn filtered(numbers: &UInt32Array, met: &BooleanArray) -> Result<UInt32Array> {
     let filtered: ArrayRef = arrow::compute::filter(numbers, met)?;
     Ok(filtered.as_primitive::<UInt32Type>().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(run: usize, start: usize, end: usize) -> PartPosition {
+        PartPosition { run, start, end }
+    }
+
+    fn work(parts: &[(usize, usize, usize)]) -> Vec<Work> {
+        let parts = parts.iter().map(|(run, start, end)| Work {
+            part: part(*run, *start, *end),
+            batch: 3,
+            row: 5,
+        });
+        parts.collect()
+    }
+
+    fn places(work: impl IntoIterator<Item = Work>) -> Vec<(usize, usize, usize)> {
+        let places = work
+            .into_iter()
+            .inspect(|work| assert_eq!((work.batch, work.row), (3, 5)));
+        let mut places: Vec<_> = places
+            .map(|work| (work.part.run, work.part.start, work.part.end))
+            .collect();
+        places.sort_unstable();
+        places
+    }
+
+    #[test]
+    fn work_with_the_part_in_memory_comes_first() {
+        let mut left = work(&[(0, 0, 9), (1, 0, 9), (2, 4, 9)]);
+        assert_eq!(places(take_with(&mut left, part(1, 3, 6))), [(1, 3, 6)]);
+        let rest = [(0, 0, 9), (1, 0, 3), (1, 6, 9), (2, 4, 9)];
+        assert_eq!(places(left.clone()), rest);
+        // The rows after the part are read next, without beginning the run again.
+        assert_eq!(places(take_with(&mut left, part(2, 0, 4))), [(2, 4, 9)]);
+        assert_eq!(places(take_with(&mut left, part(1, 0, 3))), [(1, 0, 3)]);
+        assert_eq!(places(take_with(&mut left, part(1, 4, 6))), [(1, 6, 9)]);
+        assert_eq!(places(take_with(&mut left, part(1, 0, 9))), []);
+        assert_eq!(places(left), [(0, 0, 9)]);
+    }
+
+    #[test]
+    fn what_is_left_is_taken_in_a_circle() {
+        let mut left = work(&[(0, 0, 9), (3, 0, 9), (1, 0, 4), (1, 4, 9)]);
+        assert_eq!(
+            places(take_after(&mut left, Some(part(1, 2, 4)))),
+            [(1, 4, 9)]
+        );
+        assert_eq!(
+            places(take_after(&mut left, Some(part(1, 4, 9)))),
+            [(3, 0, 9)]
+        );
+        assert_eq!(
+            places(take_after(&mut left, Some(part(3, 0, 9)))),
+            [(0, 0, 9)]
+        );
+        assert_eq!(places(take_after(&mut left, None)), [(1, 0, 4)]);
+        assert_eq!(places(take_after(&mut left, None)), []);
+    }
 }
