@@ -100,6 +100,15 @@ pub(crate) fn error_or_null(expr: &Expr) -> Option<Expr> {
     (udf.part == Part::Value).then(|| ScalarUDF::from(error).call(call.args.clone()))
 }
 
+/// Whether `expr` is the error of another one.
+pub(crate) fn is_error(expr: &Expr) -> bool {
+    let Expr::ScalarFunction(call) = expr else {
+        return false;
+    };
+    let udf = call.func.inner().downcast_ref::<FallibleUdf>();
+    udf.is_some_and(|udf| udf.part == Part::Error)
+}
+
 impl FallibleUdf {
     fn batch(&self, arguments: &[ArrayRef], rows: usize) -> Result<RecordBatch> {
         let fields = self.types.iter().enumerate();

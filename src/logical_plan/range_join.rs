@@ -145,6 +145,18 @@ pub enum AggregateKind {
     Accumulate,
 }
 
+impl AggregateKind {
+    /// The index of the threshold that rows have to cross, if there is one.
+    pub(crate) fn threshold_mut(&mut self) -> Option<&mut usize> {
+        match self {
+            Self::AtCrossing { threshold, .. } | Self::CountCrossing { threshold, .. } => {
+                Some(threshold)
+            }
+            _ => None,
+        }
+    }
+}
+
 impl<E> RangeAggregate<E> {
     /// The field of the added column. Counts are not nullable.
     #[must_use]

@@ -14,7 +14,6 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, JoinType, Result, Spans, internal_err, plan_err};
 use datafusion::logical_expr::expr::BinaryExpr;
 use datafusion::logical_expr::expr_rewriter::normalize_col_with_schemas_and_ambiguity_check;
@@ -34,6 +33,7 @@ use datafusion::sql::sqlparser::ast::{
 
 use crate::common::options::RmqOptions;
 use crate::common::ordered_type::is_ordered;
+use crate::rewrite::common::outer_columns::to_outer;
 use crate::rewrite::range_join::condition::{check_repeats, is_of};
 
 /// Puts each `ASOF JOIN` of a parsed statement in parentheses, in subqueries too, so that a session with this extension can plan it. Returns whether
@@ -313,7 +313,8 @@ impl AsofJoin {
         order: SortExpr,
         columns: Vec<Column>,
     ) -> Result<LogicalPlan> {
-        let outer = conditions.into_iter().map(|e| self.with_outer_columns(e));
+        let outer = conditions.into_iter();
+        let outer = outer.map(|e| to_outer(e, self.left.schema()));
         let outer = outer.collect::<Result<Vec<_>>>()?;
         let Some(predicate) = conjunction(outer) else {
             return internal_err!("an ASOF JOIN has a condition");
@@ -336,21 +337,5 @@ impl AsofJoin {
             subquery: Arc::new(nearest),
             spans: Spans::new(),
         }))
-    }
-
-    /// Replaces columns of the left side by references to columns of an outer query.
-    fn with_outer_columns(&self, expr: Expr) -> Result<Expr> {
-        let left = self.left.schema();
-        let replaced = expr.transform_up(|e| {
-            Ok(match e {
-                Expr::Column(column) if left.has_column(&column) => {
-                    let index = left.index_of_column(&column)?;
-                    let field = Arc::clone(left.field(index));
-                    Transformed::yes(Expr::OuterReferenceColumn(field, column))
-                }
-                e => Transformed::no(e),
-            })
-        });
-        Ok(replaced?.data)
     }
 }

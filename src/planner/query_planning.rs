@@ -1,4 +1,4 @@
-//! The steps that a query planner adds to DataFusion's for the nodes of this crate.
+//! The steps that a query planner adds to DataFusion's: for the nodes of this crate, and for DELETE and UPDATE statements.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -117,7 +117,7 @@ impl<'a> QueryPlanning<'a> {
         &self.logical_plan
     }
 
-    /// The planners of `RangeJoin`, `RangeLookup` and `PrepareIndexes` nodes, for this query only. They return `None` for any other node.
+    /// The planners of `RangeJoin`, `NearestRows`, `RangeLookup` and `PrepareIndexes` nodes, for this query only. They return `None` for any other node.
     #[must_use]
     pub fn extension_planners(&self) -> Vec<Arc<dyn ExtensionPlanner + Send + Sync>> {
         vec![Arc::clone(&self.joins) as _, Arc::clone(&self.lookups) as _]

@@ -57,6 +57,10 @@ async fn the_log_has_the_reason_for_each_rejection() {
     let reasons = [
         (format!("SELECT q.id, min(p.v + q.a) {join} GROUP BY q.id"), "q.a"),
         (
+            format!("SELECT q.id, median(10 / p.v) {join} GROUP BY q.id"),
+            "all of its aggregates read every row",
+        ),
+        (
             format!("SELECT q.id, min(p.v) {join} AND p.j < q.b GROUP BY q.id"),
             "there are two range keys",
         ),

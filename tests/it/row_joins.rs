@@ -9,8 +9,9 @@ use datafusion::arrow::array::{
 };
 use datafusion::arrow::datatypes::Int8Type;
 use datafusion::common::{DataFusionError, Result};
+use datafusion::datasource::MemTable;
 use datafusion::execution::memory_pool::GreedyMemoryPool;
-use datafusion::physical_plan::{collect, displayable, execute_stream};
+use datafusion::physical_plan::{collect, displayable, execute_stream, execute_stream_partitioned};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use futures::StreamExt;
 
@@ -370,6 +371,65 @@ async fn a_build_side_larger_than_memory() -> Result<()> {
         let found = collect(Arc::clone(&plan), small.task_ctx()).await?;
         assert!(metric(&plan, "spill_count") > 0, "{sql}");
         assert!(lines(&found) == answer(&large, &sql).await?.0, "{sql}");
+    }
+    Ok(())
+}
+
+/// Partitions whose rows are taken by turns read the runs of a spilled side together, though each turn ends before a run has been probed: not once a turn.
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_go_through_spill_runs_together() -> Result<()> {
+    for partitions in [1, 2, 4] {
+        let config = SessionConfig::new()
+            .with_target_partitions(partitions)
+            .with_batch_size(100);
+        let small = session_of_pool(config, ForRangeJoins::new(1 << 20));
+        set(&small, "rmq.row_joins", "always");
+        let p = "CREATE TABLE p AS SELECT value * 7919 % 30011 AS k, value AS v, concat('text ', value) AS s FROM range(0, 30000)";
+        run(&small, p).await?;
+        let rows = run(
+            &small,
+            "SELECT value * 7 % 30011 AS k, value AS v FROM range(0, 2000)",
+        )
+        .await?;
+        let share = 2000 / partitions;
+        let part = |i: usize| vec![rows.slice(i * share, share)];
+        let parts = (0..partitions).map(part).collect();
+        let table = MemTable::try_new(rows.schema(), parts)?;
+        small.register_table("q", Arc::new(table))?;
+        let sql = "SELECT q.v, p.v, p.s FROM q LEFT JOIN p ON p.k BETWEEN q.k AND q.k + 400 AND p.v <> q.k";
+        let plan = small.sql(sql).await?.create_physical_plan().await?;
+        let mut streams = execute_stream_partitioned(Arc::clone(&plan), small.task_ctx())?;
+        assert_eq!(streams.len(), partitions, "{sql}");
+        let mut found = vec![];
+        while !streams.is_empty() {
+            let mut going_on = vec![];
+            for mut stream in streams {
+                if let Some(batch) = stream.next().await {
+                    found.push(batch?);
+                    going_on.push(stream);
+                }
+            }
+            streams = going_on;
+        }
+        assert!(found.iter().all(|batch| batch.num_rows() <= 100));
+        let (runs, read) = (
+            metric(&plan, "spill_count"),
+            metric(&plan, "spill_runs_read"),
+        );
+        println!("{partitions} partitions read {runs} runs {read} times");
+        assert!(
+            runs > 2 && read <= 3 * partitions * runs,
+            "{read} times {runs} runs"
+        );
+        let large = SessionContext::new();
+        datafusion_rmq::register(&large);
+        for name in ["p", "q"] {
+            large.register_table(name, small.table_provider(name).await?)?;
+        }
+        assert!(
+            lines(&found) == answer(&large, sql).await?.0,
+            "{partitions}"
+        );
     }
     Ok(())
 }

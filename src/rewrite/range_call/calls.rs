@@ -18,6 +18,7 @@ use crate::logical_plan::prepare_indexes::{IndexLookup, PrepareIndexes};
 use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::check_states_order;
 use crate::rewrite::common::names::unused_name;
+use crate::rewrite::common::outer_columns::from_outer;
 use crate::rewrite::common::range_functions::{calls_range_function, range_udf};
 
 /// Replaces a correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, by its expression. DataFusion does not decorrelate it, and
@@ -40,14 +41,7 @@ pub(crate) fn inline_subqueries(expr: Expr) -> Result<Transformed<Expr>> {
         match projection.expr.as_slice() {
             [one] if calls_range_function(one)? && one.contains_outer() => {
                 let one = one.clone().unalias_nested().data;
-                one.transform_up(|e| {
-                    Ok(match e {
-                        Expr::OuterReferenceColumn(_, column) => {
-                            Transformed::yes(Expr::Column(column))
-                        }
-                        e => Transformed::no(e),
-                    })
-                })
+                Ok(Transformed::yes(from_outer(one)?))
             }
             _ => Ok(Transformed::no(expr)),
         }

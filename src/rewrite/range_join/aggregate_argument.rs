@@ -56,6 +56,11 @@ impl AggregateDecomposition<'_> {
                 "{expr} has a value where a left join matches nothing"
             ));
         }
+        self.late(expr)
+    }
+
+    /// Returns an expression over the build side so that it does not fail for rows that match nothing.
+    pub(crate) fn late(&self, expr: Expr) -> Match<Expr> {
         if is_infallible(&expr, self.build)? {
             return Ok(expr);
         }

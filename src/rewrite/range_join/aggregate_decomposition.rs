@@ -28,7 +28,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, SortExpr, lit,
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::common::ordered_type::{is_ordered, value_type};
-use crate::expr::late_error::{RaiseUdf, error_or_null};
+use crate::expr::late_error::{RaiseUdf, error_or_null, is_error};
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::range_agg::prefix_sums::Sums;
@@ -88,10 +88,11 @@ impl AggregateDecomposition<'_> {
             .or_else(|_| self.accumulate(call))
     }
 
-    /// Whether accumulators compute all aggregates, each of which reads the rows of the ranges.
+    /// Whether accumulators compute all aggregates, each of which reads the rows of the ranges. Errors of their arguments do not count.
     pub(crate) fn only_accumulates(&self) -> bool {
-        let accumulates = |a: &RangeAggregate<_>| a.function == AggregateKind::Accumulate;
-        self.aggregates.iter().all(accumulates) && !self.aggregates.is_empty()
+        let is_error = |a: &&RangeAggregate<Expr>| a.arguments.iter().any(is_error);
+        let mut aggregates = self.aggregates.iter().filter(|a| !is_error(a)).peekable();
+        aggregates.peek().is_some() && aggregates.all(|a| a.function == AggregateKind::Accumulate)
     }
 
     /// Decomposes an aggregate that has an index, a prefix sum or the like.
@@ -175,8 +176,12 @@ impl AggregateDecomposition<'_> {
 
     /// Decomposes `count(*)` over the rows that cross a threshold.
     pub(crate) fn count_crossing(&mut self, threshold: &Threshold) -> Match<DecomposedAggregate> {
-        let (function, arguments) = threshold.count();
-        let count = self.add(function, arguments, DataType::Int64);
+        let function = AggregateKind::CountCrossing {
+            comparison: threshold.comparison,
+            threshold: 0,
+        };
+        let value = self.late(threshold.value.clone())?;
+        let count = self.add(function, vec![value], DataType::Int64);
         self.counted_rows(count)
     }
 
@@ -284,9 +289,24 @@ impl AggregateDecomposition<'_> {
         } else {
             RangeEnd::Last
         };
-        let data_type = key.get_type(self.build)?;
-        let (function, arguments) = threshold.aggregate(end, key.clone());
-        Ok(self.add(function, arguments, data_type))
+        self.add_at_crossing(threshold, end, key.clone())
+    }
+
+    /// Adds `value` of the first or last row that crosses a threshold.
+    fn add_at_crossing(
+        &mut self,
+        threshold: &Threshold,
+        end: RangeEnd,
+        value: Expr,
+    ) -> Match<Expr> {
+        let function = AggregateKind::AtCrossing {
+            end,
+            comparison: threshold.comparison,
+            threshold: 0,
+        };
+        let data_type = value.get_type(self.build)?;
+        let searched = self.late(threshold.value.clone())?;
+        Ok(self.add(function, vec![value, searched], data_type))
     }
 
     /// Whether an expression orders rows as the range key does. Floats are excluded, because zeros of both signs are equal keys but ordered values.
@@ -316,15 +336,13 @@ impl AggregateDecomposition<'_> {
         if !self.compares_as_range_key(&order.expr)? {
             return reject(format!("{} is not the range key", order.expr));
         }
-        let data_type = column.get_type(self.build)?;
-        self.check_joins(&data_type)?;
+        self.check_joins(&column.get_type(self.build)?)?;
         let end = if order.asc {
             RangeEnd::First
         } else {
             RangeEnd::Last
         };
-        let (function, arguments) = threshold.aggregate(end, column);
-        Ok(self.add(function, arguments, data_type))
+        self.add_at_crossing(threshold, end, column)
     }
 
     /// A column of the row that comes first by `order`: of equal ones the leftmost if the order is ascending. The rightmost if it is descending and by the

@@ -394,6 +394,13 @@ fn convert_bound(range: &mut (Expr, Comparison, Expr), build: &DFSchema) -> Resu
     }
 }
 
+/// Why a condition with two range keys is rejected.
+fn two_keys(one: &Expr, other: &Expr) -> String {
+    format!(
+        "there are two range keys, {one} and {other}, for which only count(*) is possible, and min and max of one of them"
+    )
+}
+
 /// The range key of all comparisons, and the bounds. If keys differ only by lossless casts, which DataFusion adds for bounds of several types,
 /// the widest one is the key and the bounds are cast to its type.
 fn one_key(
@@ -409,7 +416,7 @@ fn one_key(
     if base_type == DataType::Null {
         for (key, ..) in &ranges {
             if without_lossless_casts(key, build)? != base {
-                return reject(format!("there are two range keys, {first} and {key}"));
+                return reject(two_keys(first, key));
             }
         }
         // The columns of a CSV file without rows are of type Null. NULL matches nothing, so any type serves.
@@ -428,7 +435,7 @@ fn one_key(
     for (key, ..) in &ranges {
         let key_type = key.get_type(build)?;
         if without_lossless_casts(key, build)? != base || !widens(&base_type, &key_type) {
-            return reject(format!("there are two range keys, {first} and {key}"));
+            return reject(two_keys(first, key));
         }
         match &widest {
             Some((_, other)) if widens(&key_type, other) => {}

@@ -20,10 +20,11 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::logical_plan::range_join::{AggregateKind, RangeJoin, RangeJoinSpec, Unmatched};
+use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::common::names::{is_unused_name, unused_name};
+use crate::rewrite::common::outer_columns::{from_outer, has_outer_columns};
 use crate::rewrite::range_join::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, is_row_count,
 };
@@ -155,12 +156,14 @@ impl CorrelatedAggregate {
         })
     }
 
-    /// Merges the aggregates of `other` into this join if both aggregate the same rows. Returns `other` if they do not.
+    /// Merges the aggregates of `other` into this join if both aggregate the same rows, on the same engines: only the CPU counts rows that cross a
+    /// threshold. Returns `other` if they do not.
     pub(crate) fn absorb(&mut self, other: Self) -> Option<Self> {
         let same = self.spec.on == other.spec.on
             && self.spec.key == other.spec.key
             && self.spec.bounds == other.spec.bounds
             && self.spec.prevailing == other.spec.prevailing
+            && self.spec.counts_crossings() == other.spec.counts_crossings()
             && other
                 .spec
                 .thresholds
@@ -173,9 +176,7 @@ impl CorrelatedAggregate {
         let before = self.spec.thresholds.len();
         self.spec.thresholds.extend(other.spec.thresholds);
         let aggregates = other.spec.aggregates.into_iter().map(|mut aggregate| {
-            if let AggregateKind::AtCrossing { threshold, .. }
-            | AggregateKind::CountCrossing { threshold, .. } = &mut aggregate.function
-            {
+            if let Some(threshold) = aggregate.function.threshold_mut() {
                 *threshold += before;
             }
             aggregate
@@ -331,27 +332,4 @@ pub(crate) fn substitute(expr: &Expr, names: &[Column], values: &[Expr]) -> Matc
         })
     })?;
     Ok(value.data)
-}
-
-/// Replaces references to columns of the outer query by plain columns.
-pub(crate) fn from_outer(expr: Expr) -> Result<Expr> {
-    let replaced = expr.transform_up(|e| {
-        Ok(match e {
-            Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),
-            e => Transformed::no(e),
-        })
-    });
-    Ok(replaced?.data)
-}
-
-/// Whether a plan, or a subquery in it, refers to columns of an outer query.
-pub(crate) fn has_outer_columns(plan: &LogicalPlan) -> Result<bool> {
-    let mut found = false;
-    plan.apply_with_subqueries(|node| {
-        node.apply_expressions(|expr| {
-            found |= expr.contains_outer();
-            Ok(TreeNodeRecursion::Continue)
-        })
-    })?;
-    Ok(found)
 }

@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, ExprSchema, Result, ScalarValue, Spans};
+use datafusion::common::{DFSchema, Result, ScalarValue, Spans};
 use datafusion::functions_aggregate::expr_fn::{count, min};
 use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -31,6 +31,7 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
 use crate::rewrite::common::names::{restore_columns, save_name};
+use crate::rewrite::common::outer_columns::{has_expression, to_outer};
 use crate::rewrite::range_join::condition::{check_repeats, compared_with, split_between};
 use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
 use crate::rewrite::range_join::mark_join::MarkJoins;
@@ -61,7 +62,10 @@ impl OptimizerRule for ExistsToCounts {
             plan,
             LogicalPlan::Filter(_) | LogicalPlan::Projection(_) | LogicalPlan::Aggregate(_)
         );
-        if !is_admitted || !has_correlated(&plan)? || !RmqOptions::of(&config.options()).rewrite {
+        if !is_admitted
+            || !has_expression(&plan, is_correlated)?
+            || !RmqOptions::of(&config.options()).rewrite
+        {
             return Ok(Transformed::no(plan));
         }
         let inputs = plan.inputs();
@@ -96,21 +100,14 @@ impl OptimizerRule for ExistsToCounts {
     }
 }
 
-/// Whether the node's expressions have a correlated EXISTS or IN. Most nodes have none.
-fn has_correlated(plan: &LogicalPlan) -> Result<bool> {
-    let mut found = false;
-    plan.apply_expressions(|expr| {
-        found |= expr.exists(|e| {
-            let (Expr::Exists(Exists { subquery, .. })
-            | Expr::InSubquery(InSubquery { subquery, .. })) = e
-            else {
-                return Ok(false);
-            };
-            Ok(!subquery.outer_ref_columns.is_empty())
-        })?;
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(found)
+/// Whether an expression is a correlated EXISTS or IN. Most nodes have none.
+fn is_correlated(expr: &Expr) -> bool {
+    match expr {
+        Expr::Exists(Exists { subquery, .. }) | Expr::InSubquery(InSubquery { subquery, .. }) => {
+            !subquery.outer_ref_columns.is_empty()
+        }
+        _ => false,
+    }
 }
 
 /// The subqueries of one node, and what replaces them.
@@ -204,7 +201,7 @@ impl Subqueries<'_> {
         let (outer, config) = (self.outer, self.config);
         let Members { x, rows, value } = Members::of(membership)?;
         let all = || rows.count(None, None, outer, config);
-        let equal = value.clone().eq(in_subquery(x, outer)?);
+        let equal = value.clone().eq(to_outer(x.clone(), outer)?);
         let zero = || lit(0_i64);
         let null = lit(ScalarValue::Boolean(None));
         let (matched, unmatched) = (lit(!membership.negated), lit(membership.negated));
@@ -231,7 +228,7 @@ impl Subqueries<'_> {
     /// ```
     fn in_by_marks(&mut self, membership: &InSubquery) -> Match<Expr> {
         let Members { x, rows, value } = Members::of(membership)?;
-        let equal = value.clone().eq(in_subquery(x, self.outer)?);
+        let equal = value.clone().eq(to_outer(x.clone(), self.outer)?);
         let mut mark = |rows: &LogicalPlan, equal: Option<Expr>| {
             let equal = equal.map(|equal| filtered(rows.clone(), equal));
             let rows = equal.transpose()?.unwrap_or_else(|| rows.clone());
@@ -272,19 +269,6 @@ impl<'a> Members<'a> {
         check_repeats(value)?;
         Ok(Self { x, rows, value })
     }
-}
-
-/// An expression of the outer query as one of the subquery.
-fn in_subquery(expr: &Expr, outer: &DFSchema) -> Result<Expr> {
-    let replaced = expr.clone().transform_up(|e| {
-        let Expr::Column(column) = &e else {
-            return Ok(Transformed::no(e));
-        };
-        let field = Arc::clone(outer.field_from_column(column)?);
-        let reference = Expr::OuterReferenceColumn(field, column.clone());
-        Ok(Transformed::yes(reference))
-    });
-    Ok(replaced?.data)
 }
 
 fn filtered(rows: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {

@@ -31,11 +31,11 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use crate::common::options::RmqOptions;
 use crate::common::ordered_type::value_type;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
+use crate::rewrite::common::outer_columns::has_outer_columns;
 use crate::rewrite::range_join::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, is_row_count,
 };
 use crate::rewrite::range_join::condition::{Constants, check_repeats, is_of};
-use crate::rewrite::range_join::correlated_aggregate::has_outer_columns;
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::rewrite::range_join::side_sizes::is_sort_wasteful;
 use crate::rewrite::range_join::threshold::match_condition;

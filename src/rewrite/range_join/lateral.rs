@@ -1,4 +1,4 @@
-//! A lateral join with an aggregate over a range, or with the rows of a range in the order of its key.
+//! A lateral join with an aggregate over a range, or with the first rows of a range by ORDER BY.
 //!
 //! ```text
 //!   SELECT q.id, x.low, x.high
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! `LEFT JOIN LATERAL … ON true` matches, too: an aggregate without GROUP BY has exactly one row for each row of `q`. The first row of a range
-//! (`ORDER BY p.k LIMIT 1`, see `nearest_row`) is a row of NULLs there if nothing matches. With CROSS JOIN, the row of `q` is dropped. Other limits, and
-//! further conditions on both sides, are a join of nearest rows (see `nearest_rows`).
+//! (`ORDER BY p.k LIMIT 1`, see `nearest_row`) is a row of NULLs there if nothing matches. With CROSS JOIN and INNER JOIN, the row of `q` is dropped; a condition
+//! of the join becomes a filter. Other limits, and further conditions on both sides, are a join of nearest rows (see `nearest_rows`).
 
 use std::sync::Arc;
 
@@ -29,6 +29,7 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::scalar::ScalarValue;
 
 use crate::common::options::RmqOptions;
+use crate::expr::late_error::{RaiseUdf, error_or_null};
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
@@ -36,7 +37,7 @@ use crate::rewrite::range_join::nearest_row::{NearestRow, match_subquery};
 use crate::rewrite::range_join::nearest_rows::CorrelatedRows;
 use crate::rewrite::range_join::rejection::{Match, reject};
 
-/// Rewrites a lateral join with an aggregate over a range to a range join. Does nothing if `rmq.rewrite` is false. It must run before DataFusion
+/// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to nearest rows. Does nothing if `rmq.rewrite` is false. It must run before DataFusion
 /// decorrelates subqueries.
 #[derive(Debug, Default)]
 pub struct LateralToRangeJoin;
@@ -158,7 +159,7 @@ impl Lateral {
 }
 
 /// If the aggregates are about the row that crosses a threshold: adds one that tells whether there is such a row, which a match by keys need not be, and
-/// returns the condition that there is.
+/// returns the condition that there is. It fails where the value that is compared does.
 fn add_crossing(
     aggregates: &mut Vec<RangeAggregate<Expr>>,
     probe: &DFSchema,
@@ -168,6 +169,7 @@ fn add_crossing(
         |a: &&RangeAggregate<Expr>| matches!(a.function, AggregateKind::AtCrossing { .. });
     let mut crossing = aggregates.iter().find(is_crossing)?.clone();
     let one = lit(1_i32);
+    let searched = crossing.arguments.get(1).cloned();
     crossing.data_type = DataType::Int32;
     crossing.output = unused_name(config, probe);
     *crossing.arguments.first_mut()? = one;
@@ -180,5 +182,13 @@ fn add_crossing(
     if known.is_none() {
         aggregates.push(crossing);
     }
-    Some(Expr::Column(Column::new_unqualified(output)).is_not_null())
+    let column = |output: String| Expr::Column(Column::new_unqualified(output));
+    let mut crosses = column(output).is_not_null();
+    let error = searched.as_ref().and_then(error_or_null);
+    if let Some(known) =
+        error.and_then(|error| aggregates.iter().find(|a| a.arguments == [error.clone()]))
+    {
+        crosses = RaiseUdf::call(column(known.output.clone()), crosses);
+    }
+    Some(crosses)
 }

@@ -23,8 +23,9 @@ use datafusion::logical_expr::{Expr, Join, LogicalPlan, Projection, SubqueryAlia
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::rewrite::common::names::unused_name;
+use crate::rewrite::common::outer_columns::from_outer;
 use crate::rewrite::range_join::condition::{Constants, check_repeats};
-use crate::rewrite::range_join::correlated_aggregate::{Filtered, from_outer};
+use crate::rewrite::range_join::correlated_aggregate::Filtered;
 use crate::rewrite::range_join::rejection::{Match, reject};
 
 /// The mark joins that one node needs below it.

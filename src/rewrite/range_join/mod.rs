@@ -1,7 +1,12 @@
 //! Rules that make plain SQL a `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
-//! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count, or to mark joins. They share the parts of a match: `condition` (equality
-//! keys, range key, bounds), `aggregate_decomposition` with the files of single aggregates, `correlated_aggregate`, `nearest_row` and `side_sizes`. A plan that does not match gets a `Rejection`,
-//! which is logged, and stays as it is.
+//! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count, or to mark joins (`mark_join`). `unused_aggregates` drops what nothing reads.
+//! A plan that does not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows become range joins by a physical rule.
+//!
+//! The rules share the parts of a match:
+//!
+//! - `condition`: equality keys, range key, bounds; `threshold`: a second range key; `side_sizes`: whether a side is worth sorting
+//! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates; `nearest_rows`: any LIMIT, a `NearestRows`
+//! - `aggregate_decomposition`: aggregates as columns of the range join; `aggregate_argument`, `average`, `accumulated_aggregate` and `merge_states`: parts of it
 
 pub(crate) mod accumulated_aggregate;
 pub(crate) mod aggregate_argument;

@@ -26,11 +26,12 @@ use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
+use crate::rewrite::common::outer_columns::from_outer;
 use crate::rewrite::range_join::accumulated_aggregate::constant;
 use crate::rewrite::range_join::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
 use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats, is_of};
 use crate::rewrite::range_join::correlated_aggregate::{
-    CorrelatedAggregate, Filtered, above, from_outer, of_types, substitute,
+    CorrelatedAggregate, Filtered, above, of_types, substitute,
 };
 use crate::rewrite::range_join::rejection::{Match, Rejection, reject};
 use crate::rewrite::range_join::threshold::Threshold;

@@ -12,7 +12,8 @@
 //!           p
 //! ```
 //!
-//! Subqueries over the same rows share one range join. A subquery in a branch of a CASE, or in the right operand of AND or OR, gets
+//! A subquery with ORDER BY and LIMIT 1 is aggregates of a range join, too (`nearest_row`), or a join of nearest rows (`nearest_rows`), which is not shared.
+//! Other subqueries over the same rows share one range join. A subquery in a branch of a CASE, or in the right operand of AND or OR, gets
 //! guarded bounds (`rewrite::common::conditional`), so that its bounds are evaluated only for the rows that need its result.
 
 use std::sync::Arc;
@@ -29,15 +30,15 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use crate::common::options::RmqOptions;
 use crate::logical_plan::range_join::Unmatched;
 use crate::rewrite::common::conditional::{Branch, expand_lazy, is_in_or_exists, map_conjuncts};
-use crate::rewrite::common::names::unused_name;
-use crate::rewrite::common::names::{restore_columns, save_name};
+use crate::rewrite::common::names::{restore_columns, save_name, unused_name};
+use crate::rewrite::common::outer_columns::has_expression;
 use crate::rewrite::range_join::condition::{check_repeats, is_of};
 use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
 use crate::rewrite::range_join::nearest_row::{NearestRow, match_subquery};
 use crate::rewrite::range_join::nearest_rows::CorrelatedRows;
 use crate::rewrite::range_join::rejection::{Match, reject};
 
-/// Rewrites a correlated subquery over a range to a column of a range join. Does nothing if `rmq.rewrite` is false.
+/// Rewrites a correlated subquery over a range to a column of a range join, or of a join of nearest rows. Does nothing if `rmq.rewrite` is false.
 ///
 /// It must run before DataFusion's rules for subqueries, which support correlation by equality only, and again after the rule that makes joins of IN and
 /// EXISTS, for subqueries in the branches of a CASE whose conditions contain these.
@@ -63,7 +64,10 @@ impl OptimizerRule for SubqueryToRangeJoin {
             plan,
             LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::Aggregate(_)
         );
-        if !is_admitted || !has_correlated(&plan)? || !RmqOptions::of(&config.options()).rewrite {
+        if !is_admitted
+            || !has_expression(&plan, is_correlated)?
+            || !RmqOptions::of(&config.options()).rewrite
+        {
             return Ok(Transformed::no(plan));
         }
         match with_joins(plan.clone(), config) {
@@ -132,19 +136,14 @@ fn with_joins(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<
     Ok(Some(restore_columns(plan, &schema)?))
 }
 
-/// Whether the node's expressions have a correlated subquery. Most nodes have none, and need not be copied.
-fn has_correlated(plan: &LogicalPlan) -> Result<bool> {
-    let mut found = false;
-    plan.apply_expressions(|expr| {
-        found |= needs_join(expr)?;
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(found)
+/// Whether an expression is a correlated scalar subquery.
+fn is_correlated(expr: &Expr) -> bool {
+    matches!(expr, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty())
 }
 
-/// Whether an expression has a correlated subquery.
+/// Whether an expression has a correlated scalar subquery.
 fn needs_join(expr: &Expr) -> Result<bool> {
-    expr.exists(|e| Ok(matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty())))
+    expr.exists(|e| Ok(is_correlated(e)))
 }
 
 /// The operators that replace the subqueries of one node.

@@ -16,14 +16,15 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{ExprSchema, Result};
+use datafusion::common::Result;
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection};
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::rewrite::range_join::condition::{Condition, Constants};
+use crate::rewrite::common::outer_columns::to_outer;
+use crate::rewrite::range_join::condition::Constants;
 use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
 use crate::rewrite::range_join::rejection::{Match, Rejection, reject};
+use crate::rewrite::range_join::threshold::match_condition;
 
 /// The planned arguments of `range_join(…)`. Columns of the two sides have distinct qualified names.
 #[derive(Debug)]
@@ -54,19 +55,11 @@ impl RangeJoinCall {
         self,
         config: &dyn OptimizerConfig,
     ) -> Result<LogicalPlan, ArgumentRejection> {
-        self.check_condition()?;
-        let constants = self.constants();
         let outputs = Arc::clone(self.aggregates.schema());
         let aggregates = |reason: Rejection| ArgumentRejection::Aggregates(reason.to_string());
-        let subquery = self.subquery().map_err(aggregates)?;
-        self.check_names().map_err(aggregates)?;
+        self.check_condition()?;
+        let mut found = self.matched(config).map_err(aggregates)?;
         let probe = self.probe;
-        let mut found =
-            CorrelatedAggregate::try_match_with(&subquery, constants, probe.schema(), &[], config)
-                .map_err(aggregates)?;
-        if self.prevailing {
-            found.include_prevailing();
-        }
         let named = |probe: LogicalPlan| -> Result<LogicalPlan> {
             let values = std::mem::take(&mut found.values);
             let values = values.into_iter().zip(outputs.fields());
@@ -81,6 +74,19 @@ impl RangeJoinCall {
         named(probe).map_err(|error| aggregates(error.into()))
     }
 
+    /// The range join without its probe side.
+    fn matched(&self, config: &dyn OptimizerConfig) -> Match<CorrelatedAggregate> {
+        let (subquery, constants, probe) =
+            (self.subquery()?, self.constants(), self.probe.schema());
+        self.check_names()?;
+        let mut found =
+            CorrelatedAggregate::try_match_with(&subquery, constants, probe, &[], config)?;
+        if self.prevailing {
+            found.include_prevailing();
+        }
+        Ok(found)
+    }
+
     /// A constant that bounds the range must not filter the build side if the row in force at its start counts, which may be before the range.
     fn constants(&self) -> Constants {
         if self.prevailing {
@@ -90,11 +96,13 @@ impl RangeJoinCall {
         }
     }
 
-    /// Checks that the condition is a range, with exactly one lower bound if the row in force at it is included.
+    /// Checks that the condition is a range, with exactly one lower bound if the row in force at it is included. If it is not, the condition may have a
+    /// second range key, which may become a threshold.
     fn check_condition(&self) -> Result<(), ArgumentRejection> {
         let (probe, build) = (self.probe.schema(), self.build.schema());
         let conjuncts = vec![self.condition.clone()];
-        let found = Condition::try_match(vec![], conjuncts, self.constants(), probe, build)
+        let meaning = (self.constants(), !self.prevailing);
+        let (found, _) = match_condition(&[], conjuncts, meaning, probe, build)
             .map_err(|reason| ArgumentRejection::Condition(reason.to_string()))?;
         let lower: Vec<_> = found.bounds.iter().filter(|(c, _)| c.is_lower()).collect();
         match (self.prevailing, lower.as_slice()) {
@@ -127,16 +135,8 @@ impl RangeJoinCall {
     /// The aggregates as a correlated subquery: the condition is its filter, and columns of the probe side are columns of the outer query.
     fn subquery(&self) -> Match<LogicalPlan> {
         let probe = self.probe.schema();
-        let condition = self.condition.clone().transform_up(|expr| {
-            Ok(match expr {
-                Expr::Column(column) if probe.has_column(&column) => {
-                    let field = Arc::clone(probe.field_from_column(&column)?);
-                    Transformed::yes(Expr::OuterReferenceColumn(field, column))
-                }
-                other => Transformed::no(other),
-            })
-        })?;
-        filter_aggregated(&self.aggregates, condition.data)
+        let condition = to_outer(self.condition.clone(), probe)?;
+        filter_aggregated(&self.aggregates, condition)
     }
 }
 

@@ -25,7 +25,6 @@ use datafusion::logical_expr::utils::split_conjunction_owned;
 use datafusion::logical_expr::{Expr, ExprSchemable};
 
 use crate::common::ordered_type::{is_ordered, value_type};
-use crate::logical_plan::range_join::AggregateKind;
 use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::common::lossless_casts::without_lossless_casts;
@@ -33,13 +32,14 @@ use crate::rewrite::range_join::condition::{
     Condition, Constants, check_repeats, compared_with, guard, is_of, split_between,
 };
 use crate::rewrite::range_join::rejection::{Match, reject};
-use rmq_engine::{Comparison, RangeEnd};
+use rmq_engine::Comparison;
 
 /// The comparison of a value of the build side with a threshold of the probe side.
 #[derive(Debug)]
 pub(crate) struct Threshold {
-    value: Expr,
-    comparison: Comparison,
+    /// The value, over the build side.
+    pub(crate) value: Expr,
+    pub(crate) comparison: Comparison,
     /// The threshold, over the probe side.
     pub(crate) limit: Expr,
 }
@@ -120,15 +120,6 @@ impl Threshold {
         Self::take_from(conditions, key, probe, build)
     }
 
-    /// The range join's aggregate that counts the rows that cross the threshold, and its arguments.
-    pub(crate) fn count(&self) -> (AggregateKind, Vec<Expr>) {
-        let function = AggregateKind::CountCrossing {
-            comparison: self.comparison,
-            threshold: 0,
-        };
-        (function, vec![self.value.clone()])
-    }
-
     /// Rejects a value that may fail for rows that the join would not evaluate it for.
     pub(crate) fn check_infallible(&self, build: &DFSchema) -> Match<()> {
         let value = &self.value;
@@ -138,16 +129,6 @@ impl Threshold {
         reject(format!(
             "{value} may end in an error for rows that match nothing"
         ))
-    }
-
-    /// The range join's aggregate, and its arguments: `value` of the first or last row that crosses the threshold.
-    pub(crate) fn aggregate(&self, end: RangeEnd, value: Expr) -> (AggregateKind, Vec<Expr>) {
-        let function = AggregateKind::AtCrossing {
-            end,
-            comparison: self.comparison,
-            threshold: 0,
-        };
-        (function, vec![value, self.value.clone()])
     }
 
     /// Guards the threshold if it may fail: for rows that don't take all these branches it is NULL.

@@ -1,5 +1,5 @@
 //! Drops aggregates of a range join that nothing above it reads, as `SELECT *` in a lateral join and ASOF JOIN have them: their columns need not be
-//! scanned then.
+//! scanned then, nor the thresholds evaluated that only they compare with.
 //!
 //! ```text
 //!   Projection: q.id, __rmq_2 AS p.v                                     Projection: q.id, __rmq_2 AS p.v
@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;
-use datafusion::logical_expr::{Extension, Filter, LogicalPlan};
+use datafusion::logical_expr::{Expr, Extension, Filter, LogicalPlan};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use crate::logical_plan::range_join::RangeJoin;
+use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec};
 
 /// Drops aggregates of a range join that the projection or the aggregate above it does not read.
 #[derive(Debug, Default)]
@@ -73,10 +73,27 @@ fn without_unused(plan: &LogicalPlan, mut read: HashSet<String>) -> Result<Optio
             if spec.aggregates.len() == join.spec().aggregates.len() {
                 return Ok(None);
             }
+            drop_unread_thresholds(&mut spec);
             let (probe, build) = (join.probe().clone(), join.build().clone());
             let node = Arc::new(RangeJoin::try_new(probe, build, spec)?);
             Ok(Some(LogicalPlan::Extension(Extension { node })))
         }
         _ => Ok(None),
     }
+}
+
+/// Drops the thresholds to which no aggregate refers.
+fn drop_unread_thresholds(spec: &mut RangeJoinSpec<Expr>) {
+    let mut read: Vec<Expr> = vec![];
+    for aggregate in &mut spec.aggregates {
+        if let Some(threshold) = aggregate.function.threshold_mut() {
+            let limit = &spec.thresholds[*threshold];
+            let known = read.iter().position(|known| known == limit);
+            *threshold = known.unwrap_or_else(|| {
+                read.push(limit.clone());
+                read.len() - 1
+            });
+        }
+    }
+    spec.thresholds = read;
 }

@@ -100,16 +100,17 @@ impl ThresholdIndex {
     }
 
     /// Builds the index over the first `rows` sorted rows, unless that has been tried. `columns` are those that the threshold's value refers to by
-    /// number. Blocks.
+    /// number. Blocks; a cancelled query ends between steps, without an index.
     pub(crate) fn build(
         &self,
         threshold: &RowThreshold,
         columns: &[Arc<Values>],
         rows: usize,
         pool: &Arc<dyn MemoryPool>,
+        check: &dyn Fn() -> Result<()>,
     ) {
         self.built.get_or_init(|| {
-            let built = self.try_build(threshold, columns, rows, pool);
+            let built = self.try_build(threshold, columns, rows, pool, check);
             built.unwrap_or_else(|error| {
                 log::debug!(
                     "a range join filters rows, as it has no index on {}: {error}",
@@ -126,7 +127,9 @@ impl ThresholdIndex {
         columns: &[Arc<Values>],
         rows: usize,
         pool: &Arc<dyn MemoryPool>,
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<Option<BuiltIndex>> {
+        check()?;
         let memory = MemoryConsumer::new(CONSUMER_NAME).register(pool);
         let is_column = threshold.value.is::<Column>();
         if !is_column {
@@ -136,6 +139,7 @@ impl ThresholdIndex {
         let Some(values) = values(threshold, columns, rows)? else {
             return Ok(None);
         };
+        check()?;
         let data_type = values.data_type().clone();
         let owned_bytes = if is_column {
             0

@@ -38,13 +38,13 @@ pub(crate) struct RangeCondition {
     pub(crate) bounds: Vec<(Comparison, PhysicalExprRef)>,
     /// The other conditions on pairs.
     pub(crate) residual: Option<JoinFilter>,
-    /// The first of these that compares a value of the build side with a limit of the probe side.
+    /// The one of these that an index answers best: it compares a value of the build side with a limit of the probe side.
     pub(crate) threshold: Option<RowThreshold>,
 }
 
 impl RangeCondition {
-    /// Splits a filter whose left side is the probe side. Of several keys, the one with bounds on both ends is taken, else the first one. `None` if no
-    /// key of the build side is compared with bounds over the probe side.
+    /// Splits a filter whose left side is the probe side. Of several keys, the one with bounds on both ends is taken, else the one with which a
+    /// threshold bounds the pairs at the other end, else the first one. `None` if no key of the build side is compared with bounds over the probe side.
     pub(crate) fn find(
         filter: &JoinFilter,
         probe: &Schema,
@@ -55,31 +55,18 @@ impl RangeCondition {
             .iter()
             .map(|c| key_comparison(c, filter, probe, build));
         let comparisons: Vec<Option<KeyComparison>> = comparisons.collect::<Result<_>>()?;
-        let mut best: Option<(PhysicalExprRef, bool)> = None;
-        for candidate in comparisons.iter().flatten() {
-            let with = |lower: bool| {
-                let mut all = comparisons.iter().flatten();
-                all.any(|c| {
-                    c.key.as_ref() == candidate.key.as_ref() && c.comparison.is_lower() == lower
-                })
-            };
-            let is_closed = with(true) && with(false);
-            if best.as_ref().is_none_or(|(_, closed)| is_closed && !closed) {
-                best = Some((Arc::clone(&candidate.key), is_closed));
-            }
-        }
-        let Some((key, _)) = best else {
+        let Some((key, best)) = best_key(&comparisons) else {
             return Ok(None);
         };
         let (mut bounds, mut residual, mut rest) = (vec![], vec![], vec![]);
         let mut threshold = None;
-        for (conjunct, comparison) in conjuncts.into_iter().zip(comparisons) {
+        for (i, (conjunct, comparison)) in conjuncts.into_iter().zip(comparisons).enumerate() {
             match comparison {
                 Some(found) if found.key.as_ref() == key.as_ref() => {
                     bounds.push((found.comparison, found.bound));
                     continue;
                 }
-                Some(found) if threshold.is_none() => threshold = Some(found),
+                Some(found) if best == Some(i) => threshold = Some(found),
                 _ => rest.push(Arc::clone(conjunct)),
             }
             residual.push(Arc::clone(conjunct));
@@ -137,9 +124,60 @@ impl RangeCondition {
     }
 }
 
+/// The key to sort by, and the number of the comparison that becomes the threshold; `None` if there is no comparison. Of equally good ones the first.
+///
+/// A range that is open at one end may have nearly all rows. Then a threshold at the other end is worth most: both together are an overlap of intervals.
+/// The two ends of an interval are of one type, by which they are told from another value.
+fn best_key(comparisons: &[Option<KeyComparison>]) -> Option<(PhysicalExprRef, Option<usize>)> {
+    let all = || {
+        (0..)
+            .zip(comparisons)
+            .filter_map(|(i, c)| Some((i, c.as_ref()?)))
+    };
+    let mut best: Option<((bool, ThresholdRank), _)> = None;
+    for (_, candidate) in all() {
+        let is_of_key = |c: &KeyComparison| c.key.as_ref() == candidate.key.as_ref();
+        let bounds = || {
+            all()
+                .filter(|(_, c)| is_of_key(c))
+                .map(|(_, c)| c.comparison)
+        };
+        let is_closed = bounds().any(|c| c.is_lower()) && !bounds().all(|c| c.is_lower());
+        let rank = |c: &KeyComparison| {
+            let is_opposite = c.comparison.is_lower() != candidate.comparison.is_lower();
+            let closes = is_opposite && !is_closed;
+            (
+                closes,
+                closes && c.key_type == candidate.key_type,
+                !c.is_ranked,
+            )
+        };
+        let mut threshold: Option<(ThresholdRank, usize)> = None;
+        for (i, other) in all().filter(|(_, c)| !is_of_key(c)) {
+            if threshold.is_none_or(|(known, _)| rank(other) > known) {
+                threshold = Some((rank(other), i));
+            }
+        }
+        let rank = (
+            is_closed,
+            threshold.map_or_else(Default::default, |(rank, _)| rank),
+        );
+        if best.as_ref().is_none_or(|(known, _)| rank > *known) {
+            let threshold = threshold.map(|(_, i)| i);
+            best = Some((rank, (Arc::clone(&candidate.key), threshold)));
+        }
+    }
+    best.map(|(_, found)| found)
+}
+
+/// How good a threshold is, the greater the better: whether it bounds the pairs at the end where the range is open; whether it is then of the type of the
+/// range key; whether its values need not be sorted for its index.
+type ThresholdRank = (bool, bool, bool);
+
 /// A comparison of a key of the build side with a bound over the probe side.
 struct KeyComparison {
     key: PhysicalExprRef,
+    key_type: DataType,
     is_ranked: bool,
     comparison: Comparison,
     bound: PhysicalExprRef,
@@ -184,6 +222,7 @@ fn key_comparison(
     Ok(is_searchable.then_some(KeyComparison {
         key,
         is_ranked: is_ranked(&key_type),
+        key_type: value_type(&key_type),
         comparison,
         bound,
     }))

@@ -74,7 +74,10 @@ impl DeviceJoinPartition {
         let mut joined = vec![];
         for batch in batches {
             let last_found = &mut SearchHints::default();
-            joined.extend(self.partition.join_blocking(batch, &build, last_found)?);
+            joined.extend(
+                self.partition
+                    .join_blocking(batch, &build, last_found, &|| Ok(()))?,
+            );
         }
         Ok(joined)
     }

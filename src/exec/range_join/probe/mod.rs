@@ -3,12 +3,14 @@
 
 pub(crate) mod bounds;
 pub(crate) mod candidate_pairs;
+pub(crate) mod candidates;
 pub(crate) mod deferred_build;
 pub(crate) mod device_join;
 pub(crate) mod first_match;
 pub(crate) mod nearest;
 pub(crate) mod nested_loop;
 pub(crate) mod on_devices;
+pub(crate) mod output_batches;
 pub(crate) mod partition;
 pub(crate) mod prepared;
 pub(crate) mod prevailing;

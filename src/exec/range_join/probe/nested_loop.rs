@@ -111,6 +111,7 @@ impl NestedLoop {
                 let bytes = keys.append(range_key)?;
                 self.memory.try_grow(bytes)?;
                 for (row, matches) in matches.iter_mut().enumerate() {
+                    waiting.check()?;
                     let is_null = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
                     let matches = &mut matches[i];
                     *matches = if is_null {
@@ -145,6 +146,7 @@ impl NestedLoop {
                 keys => Some(groups.find(keys)?),
             };
             for (matches, group) in matches.iter_mut().zip(&probe_groups) {
+                waiting.check()?;
                 let equal = match &build_groups {
                     None => BooleanBuffer::new_set(batch.num_rows()),
                     Some(_) if *group == NO_GROUP => BooleanBuffer::new_unset(batch.num_rows()),
@@ -208,7 +210,7 @@ impl NestedLoop {
         let side = self.sorted_matches(matches, waiting)?;
         let mut last_found = SearchHints::default();
         self.partition
-            .join_blocking(&self.batch, &side, &mut last_found)
+            .join_blocking(&self.batch, &side, &mut last_found, &|| waiting.check())
     }
 
     /// A sorted build side of the rows that match any probe row.

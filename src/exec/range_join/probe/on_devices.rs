@@ -108,7 +108,8 @@ impl AnswerBatches for DevicePartition {
             return Ok(batches.iter().map(|_| empty()).collect());
         }
         let ranges = self.find_ranges(batches)?;
-        let (aggregates, used_cpu_fallback) = partition.aggregate(batches, &ranges, &self.build)?;
+        let (aggregates, used_cpu_fallback) =
+            partition.aggregate(batches, &ranges, &self.build, &|| Ok(()))?;
         let counter = if used_cpu_fallback {
             &self.metrics.cuda_fallbacks
         } else {

@@ -11,7 +11,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::dictionaries::fit;
 use crate::common::ranges::Ranges;
-use crate::exec::common::blocking::blocking;
+use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
 use crate::exec::range_join::probe::bounds::{evaluate_bound, evaluate_threshold};
@@ -70,7 +70,7 @@ impl ProbePartition {
         build: &Arc<BuildSide>,
     ) -> Result<(Vec<ArrayRef>, bool)> {
         if !build.reads_rows() {
-            return self.aggregate(batches, ranges, build);
+            return self.aggregate(batches, ranges, build, &|| Ok(()));
         }
         let thresholds = self.thresholds(batches, ranges)?;
         let _timer = self.metrics.query_time.timer();
@@ -78,24 +78,28 @@ impl ProbePartition {
         blocking(move |waiting| build.aggregate(&ranges, &thresholds, &|| waiting.check())).await
     }
 
-    /// Joins a batch on the calling thread, which may block.
+    /// Joins a batch on the calling thread, which may block. What reads rows calls `check` between steps.
     pub(crate) fn join_blocking(
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
         last_found: &mut SearchHints,
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<Vec<RecordBatch>> {
         let Some(mut ranges) = self.find_matches(batch, build, last_found)? else {
             return Ok(vec![]);
         };
-        let qualifying = self.qualifying_rows_blocking(batch, build, &ranges)?;
+        let qualifying = self.qualifying_rows_blocking(batch, build, &ranges, check)?;
         if let Some(mut search) = self.first_matches(batch, build, &ranges, qualifying)? {
-            while search.step()? {}
+            while search.step()? {
+                check()?;
+            }
             ranges = search.finish();
         }
         let (batch, ranges) = self.select_rows(batch, ranges)?;
         build.build_justified_indexes_blocking(&ranges)?;
-        let (aggregates, _) = self.aggregate(std::slice::from_ref(&batch), &ranges, build)?;
+        let batches = std::slice::from_ref(&batch);
+        let (aggregates, _) = self.aggregate(batches, &ranges, build, check)?;
         self.append_columns(&batch, &aggregates)
     }
 
@@ -191,9 +195,10 @@ impl ProbePartition {
         if !build.threshold_index.is_decided() {
             let (join, columns) = (Arc::clone(join), build.row_columns.clone());
             let (index, pool) = (Arc::clone(&build.threshold_index), Arc::clone(&self.pool));
-            let work = move |_| {
+            let work = move |waiting: Waiting| {
+                let check = || waiting.check();
                 if let Some(threshold) = join.threshold() {
-                    index.build(threshold, &columns, rows, &pool);
+                    index.build(threshold, &columns, rows, &pool, &check);
                 }
                 Ok(())
             };
@@ -208,15 +213,15 @@ impl ProbePartition {
         batch: &RecordBatch,
         build: &BuildSide,
         ranges: &Ranges,
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<Option<QualifyingRows>> {
         let rows = build.rows().len();
         let Some(join) = self.justified_threshold(build, ranges) else {
             return Ok(None);
         };
         if let Some(threshold) = join.threshold() {
-            build
-                .threshold_index
-                .build(threshold, &build.row_columns, rows, &self.pool);
+            let (index, columns) = (&build.threshold_index, &build.row_columns);
+            index.build(threshold, columns, rows, &self.pool, check);
         }
         self.find_qualifying(batch, build, ranges)
     }
@@ -349,16 +354,18 @@ impl ProbePartition {
     }
 
     /// The aggregates over ranges of the build side, one for each row of the batches, and whether a device failed and the CPU computed any of them.
+    /// Calls `check` between ranges whose rows are read.
     pub(crate) fn aggregate(
         &self,
         batches: &[RecordBatch],
         ranges: &Ranges,
         build: &BuildSide,
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<(Vec<ArrayRef>, bool)> {
         let thresholds = self.thresholds(batches, ranges)?;
         let _timer = self.metrics.baseline.elapsed_compute().timer();
         let _timer = self.metrics.query_time.timer();
-        build.aggregate(ranges, &thresholds, &|| Ok(()))
+        build.aggregate(ranges, &thresholds, check)
     }
 
     /// The thresholds of the rows of batches that match these ranges.

@@ -7,26 +7,23 @@
 //!    Where only the nearest pairs of a row are returned, without a condition its range is clipped first, with one see `nearest`.
 //! 4. Where build rows must be returned by whether they have matched, pairs mark these. The partition that ends last returns them.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{BooleanArray, RecordBatch, UInt32Array};
-use arrow::compute::BatchCoalescer;
 use datafusion::common::{JoinType, Result, internal_err};
 use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::metrics::RecordOutput;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::common::dictionaries::has_few_keys;
-use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::probe::candidate_pairs::{CandidateSlice, NO_ROW, PairBuffer};
+use crate::exec::range_join::probe::candidate_pairs::{NO_ROW, PairBuffer};
+use crate::exec::range_join::probe::candidates::Candidates;
 use crate::exec::range_join::probe::nearest::{NearestMatches, clip};
+use crate::exec::range_join::probe::output_batches::OutputBatches;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
 use rmq_engine::SearchHints;
 
@@ -40,15 +37,8 @@ pub(crate) fn join_rows(
     build: Arc<BuildSide>,
     input: BoxStream<'static, Result<RecordBatch>>,
 ) -> BoxStream<'static, Result<RecordBatch>> {
-    let fields = partition.schema.fields();
-    // Concatenating dictionaries whose keys are too narrow for the values of all batches fails or panics in Arrow.
-    let merges = partition.is_bounded && !fields.iter().any(|f| has_few_keys(f.data_type()));
-    let coalescer = merges.then(|| {
-        let size = partition.batch_size;
-        let coalescer = BatchCoalescer::new(Arc::clone(&partition.schema), size);
-        coalescer.with_biggest_coalesce_batch_size(Some(size / 2))
-    });
     let joined = RowStream {
+        output: OutputBatches::new(&partition, partition.is_bounded),
         pairs: PairBuffer::default(),
         partition,
         join,
@@ -57,8 +47,6 @@ pub(crate) fn join_rows(
         last_found: SearchHints::default(),
         current: None,
         unreturned: 0..0,
-        ready: VecDeque::new(),
-        coalescer,
     };
     let batches = stream::try_unfold(joined, |mut this| async {
         let batch = this.next().await?;
@@ -81,34 +69,20 @@ struct RowStream {
     pairs: PairBuffer,
     /// Positions of build rows that this partition has still to return, by whether they have matched.
     unreturned: Range<usize>,
-    ready: VecDeque<RecordBatch>,
-    /// Merges small batches; `None` if each is returned as it is.
-    coalescer: Option<BatchCoalescer>,
+    output: OutputBatches,
 }
 
 impl RowStream {
     /// The next batch of rows.
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            let merged = self.coalescer.as_mut();
-            let ready = merged.and_then(BatchCoalescer::next_completed_batch);
-            if let Some(batch) = ready.or_else(|| self.ready.pop_front()) {
+            if let Some(batch) = self.output.next()? {
                 return Ok(Some(batch.record_output(&self.partition.metrics.baseline)));
             }
-            let Some(rows) = self.next_rows().await? else {
-                let finished = match self.coalescer.as_mut() {
-                    Some(coalescer) if !coalescer.is_empty() => coalescer.finish_buffered_batch(),
-                    _ => return Ok(None),
-                };
-                finished?;
-                continue;
-            };
-            for batch in rows {
-                match self.coalescer.as_mut() {
-                    _ if batch.num_rows() == 0 => {}
-                    Some(coalescer) => coalescer.push_batch(batch)?,
-                    None => self.ready.push_back(batch),
-                }
+            match self.next_rows().await? {
+                Some(rows) => self.output.add(rows),
+                None if self.output.finish()? => {}
+                None => return Ok(None),
             }
             // Lets other tasks run, and lets a cancelled query end.
             tokio::task::coop::consume_budget().await;
@@ -159,11 +133,11 @@ impl RowStream {
             return Ok(());
         };
         let size = self.partition.batch_size;
-        self.current = Some(Candidates {
-            descending: limit.descending,
-            nearest: (self.join.residual()).map(|_| NearestMatches::new(&ranges, limit, size)),
-            ..Candidates::new(batch, clip(&ranges, limit), None)
-        });
+        let mut candidates = Candidates::new(batch, clip(&ranges, limit), None);
+        candidates.descending = limit.descending;
+        let residual = self.join.residual();
+        candidates.nearest = residual.map(|_| NearestMatches::new(&ranges, limit, size));
+        self.current = Some(candidates);
         Ok(())
     }
 
@@ -312,137 +286,5 @@ fn matched_rows(build: &BuildSide) -> Result<&MatchedRows> {
     match &build.matched {
         Some(matched) => Ok(matched),
         None => internal_err!("a range join has not prepared to mark build rows"),
-    }
-}
-
-/// The positions of a range; `None` if it is empty.
-fn range_of((left, right): (i64, i64)) -> Option<Range<usize>> {
-    let (left, right) = (usize::try_from(left).ok()?, usize::try_from(right).ok()?);
-    (left <= right).then(|| left..right + 1)
-}
-
-/// The pairs of a probe batch that match by equality keys and range, as far as they have not been taken. They are in the order of probe rows, then
-/// of positions.
-pub(crate) struct Candidates {
-    batch: RecordBatch,
-    ranges: Ranges,
-    /// The candidates of the ranges that meet the join's threshold, if its index is used.
-    qualifying: Option<QualifyingRows>,
-    /// The current probe row.
-    row: usize,
-    /// How many positions of its range have been taken.
-    taken: usize,
-    /// Whether a pair of the current probe row has met the further condition.
-    has_match: bool,
-    /// Whether positions are taken from the end of each range on.
-    descending: bool,
-    /// The search for pairs that meet the further condition, if only the nearest are returned.
-    nearest: Option<NearestMatches>,
-}
-
-impl Candidates {
-    pub(crate) fn new(
-        batch: RecordBatch,
-        ranges: Ranges,
-        qualifying: Option<QualifyingRows>,
-    ) -> Self {
-        Self {
-            batch,
-            ranges,
-            qualifying,
-            row: 0,
-            taken: 0,
-            has_match: false,
-            descending: false,
-            nearest: None,
-        }
-    }
-
-    pub(crate) fn batch(&self) -> &RecordBatch {
-        &self.batch
-    }
-
-    /// The current probe row.
-    pub(crate) fn row(&self) -> usize {
-        self.row
-    }
-
-    /// Leaves out the probe rows before this one.
-    pub(crate) fn skip_to(&mut self, row: usize) {
-        self.row = row;
-    }
-
-    pub(crate) fn is_done(&self) -> bool {
-        match &self.nearest {
-            Some(nearest) => nearest.is_done(),
-            None => self.row >= self.ranges.len(),
-        }
-    }
-
-    /// The number of the current probe row, and the positions of it that are not taken, at most `limit`. If these are all, the next row becomes the
-    /// current one.
-    pub(crate) fn next_positions(&mut self, limit: usize) -> (u32, Range<u32>, bool) {
-        let row = self.row;
-        let range = (self.ranges.left()[row], self.ranges.right()[row]);
-        let range = range_of(range).unwrap_or(0..0);
-        let rest = range.len() - self.taken;
-        let rows = rest.min(limit);
-        let start = if self.descending {
-            range.start + rest - rows
-        } else {
-            range.start + self.taken
-        };
-        let end = start + rows;
-        self.taken += rows;
-        let is_last = rows == rest;
-        if is_last {
-            self.row += 1;
-            self.taken = 0;
-        }
-        // Build sides have fewer than 2^32 rows, and batches too.
-        let number = |n: usize| u32::try_from(n).unwrap_or(NO_ROW);
-        (number(row), number(start)..number(end), is_last)
-    }
-
-    /// Takes candidates until `pairs` has `limit` pairs, and rows of NULLs for probe rows without any if these are kept.
-    fn take_all(&mut self, limit: usize, keeps_probe_rows: bool, pairs: &mut PairBuffer) {
-        while pairs.len() < limit && !self.is_done() {
-            let (row, positions, _) = self.next_positions(limit - pairs.len());
-            if positions.is_empty() && keeps_probe_rows {
-                pairs.add(row, NO_ROW);
-            }
-            pairs.rows.resize(pairs.rows.len() + positions.len(), row);
-            if self.descending {
-                pairs.positions.extend(positions.rev());
-            } else {
-                pairs.positions.extend(positions);
-            }
-        }
-    }
-
-    /// Takes up to `limit` candidates, without those that are `matched`.
-    fn take_slice(
-        &mut self,
-        limit: usize,
-        matched: Option<&MatchedRows>,
-    ) -> Result<CandidateSlice> {
-        let mut slice = CandidateSlice::default();
-        if let Some(qualifying) = &mut self.qualifying {
-            let listed = qualifying.next(self.row, limit)?;
-            slice.add_listed(listed, self.row, matched);
-            self.row += listed.ends.len();
-            return Ok(slice);
-        }
-        let mut seen = 0;
-        while seen < limit && !self.is_done() {
-            let (row, positions, is_last) = self.next_positions(limit - seen);
-            // A row without candidates takes time, too.
-            seen += positions.len().max(1);
-            slice.add(row, positions, matched);
-            if is_last {
-                slice.ended.push((row, slice.rows.len()));
-            }
-        }
-        Ok(slice)
     }
 }

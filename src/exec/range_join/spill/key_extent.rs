@@ -82,6 +82,14 @@ impl KeyOrder {
     }
 }
 
+impl EncodedBound {
+    /// Bytes of the values.
+    pub(crate) fn bytes(&self) -> usize {
+        let nulls = self.nulls.as_ref();
+        self.rows.size() + nulls.map_or(0, |nulls| nulls.len().div_ceil(8))
+    }
+}
+
 impl KeyExtent {
     /// The extent of two sets of keys together.
     pub(crate) fn union(one: Option<Self>, other: Option<Self>) -> Option<Self> {

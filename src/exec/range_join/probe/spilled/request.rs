@@ -73,7 +73,8 @@ impl ProbeRequest {
                 let aggregate = async |ranges: &Ranges| {
                     side.build_justified_indexes(ranges).await?;
                     let batches = std::slice::from_ref(&batch);
-                    let aggregates = self.partition.aggregate(batches, ranges, side)?;
+                    let partition = &self.partition;
+                    let aggregates = partition.aggregate_unblocked(batches, ranges, side).await?;
                     Ok::<_, DataFusionError>(aggregates.0)
                 };
                 let plan = &self.merge_plan;
@@ -102,7 +103,8 @@ impl ProbeRequest {
         let batches = self.batches.iter();
         let bytes = batches.map(|b| {
             let prevailing = b.prevailing.as_ref().map_or(0, PrevailingSoFar::bytes);
-            DataSize::of_batch(&b.batch).bytes + b.aggregates.bytes() + prevailing
+            let bounds: usize = b.bounds.iter().map(EncodedBound::bytes).sum();
+            DataSize::of_batch(&b.batch).bytes + bounds + b.aggregates.bytes() + prevailing
         });
         self.buffer.register(bytes.sum());
         Ok(())

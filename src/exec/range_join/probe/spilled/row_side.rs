@@ -27,6 +27,8 @@ pub(crate) struct SpilledRows {
     pub(crate) cache: RunCache,
     pub(crate) columns: BuildColumns,
     schema: SchemaRef,
+    /// The average bytes of a row.
+    row_bytes: usize,
     /// Which rows of each run have matched, by their place in the run; empty if the join does not want to know.
     pub(crate) matched: Vec<MatchedRows>,
     /// The number of partitions that have marked all their matches.
@@ -56,18 +58,25 @@ impl SpilledRows {
         }
         let buffer_bytes = runs.peak_granted_bytes / 4;
         let run_build_bytes = runs.run_build_bytes();
+        let row_bytes = runs.row_bytes();
         let loader = RunLoader::with_row_numbers(runs, Arc::clone(&store), builder);
         Ok(Self {
             store,
             cache: RunCache::new(loader, run_build_bytes),
             columns,
             schema: Arc::clone(&builder.schema),
+            row_bytes,
             matched,
             finished_partitions: AtomicUsize::new(0),
             probe_partitions,
             memory: Arc::clone(&builder.memory),
             buffer_limit: Arc::new(ProbeBufferLimit::new(buffer_bytes, probe_partitions)),
         })
+    }
+
+    /// The average bytes of a row.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.row_bytes
     }
 
     /// The types of the columns of which rows are returned.

@@ -4,18 +4,16 @@
 //! 2. Repeat that until the probe side ends.
 //! 3. If build rows are returned by whether they have matched, the partition that ends last reads all runs once more and returns them.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::{BooleanArray, RecordBatch, UInt32Array};
-use arrow::compute::BatchCoalescer;
 use datafusion::common::{JoinType, Result};
 use datafusion::physical_plan::metrics::RecordOutput;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::common::dictionaries::has_few_keys;
 use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::probe::output_batches::OutputBatches;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::row_side::SpilledRows;
 use crate::exec::range_join::probe::spilled::row_visit::RowVisit;
@@ -37,15 +35,8 @@ pub(crate) fn join_spilled_rows(
     side: Arc<SpilledRows>,
     input: BatchStream,
 ) -> BatchStream {
-    // Concatenating dictionaries whose keys are too narrow for the values of all batches fails or panics in Arrow.
-    let mut fields = partition.schema.fields().iter();
-    let merges = !fields.any(|f| has_few_keys(f.data_type()));
-    let coalescer = merges.then(|| {
-        let batch_size = partition.batch_size;
-        let coalescer = BatchCoalescer::new(Arc::clone(&partition.schema), batch_size);
-        coalescer.with_biggest_coalesce_batch_size(Some(batch_size / 2))
-    });
     let joined = RowStream {
+        output: OutputBatches::new(&partition, true),
         partition,
         join,
         side,
@@ -53,8 +44,6 @@ pub(crate) fn join_spilled_rows(
         remainder: None,
         visit: None,
         unreturned: None,
-        ready: VecDeque::new(),
-        coalescer,
     };
     let batches = stream::try_unfold(joined, |mut this| async {
         let batch = this.next().await?;
@@ -74,9 +63,7 @@ struct RowStream {
     visit: Option<RowVisit>,
     /// The build rows that this partition has still to return.
     unreturned: Option<Unreturned>,
-    ready: VecDeque<RecordBatch>,
-    /// Merges small batches; `None` if each is returned as it is.
-    coalescer: Option<BatchCoalescer>,
+    output: OutputBatches,
 }
 
 /// Build rows that are returned by whether they have matched.
@@ -91,29 +78,16 @@ struct Unreturned {
 impl RowStream {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            let merged = self.coalescer.as_mut();
-            let ready = merged.and_then(BatchCoalescer::next_completed_batch);
-            if let Some(batch) = ready {
+            if let Some(batch) = self.output.next()? {
                 return Ok(Some(batch.record_output(&self.partition.metrics.baseline)));
             }
-            if let Some(batch) = self.ready.pop_front() {
-                match self.coalescer.as_mut() {
-                    _ if batch.num_rows() == 0 => {}
-                    Some(coalescer) => coalescer.push_batch(batch)?,
-                    None => {
-                        return Ok(Some(batch.record_output(&self.partition.metrics.baseline)));
-                    }
-                }
-                continue;
+            match self.next_rows().await? {
+                Some(rows) => self.output.add(rows),
+                None if self.output.finish()? => {}
+                None => return Ok(None),
             }
-            if let Some(rows) = self.next_rows().await? {
-                self.ready.extend(rows);
-                continue;
-            }
-            match self.coalescer.as_mut() {
-                Some(coalescer) if !coalescer.is_empty() => coalescer.finish_buffered_batch()?,
-                _ => return Ok(None),
-            }
+            // Lets other tasks run, and lets a cancelled query end.
+            tokio::task::coop::consume_budget().await;
         }
     }
 

@@ -11,8 +11,8 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::probe::candidates::Candidates;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::rows::Candidates;
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::probe::spilled::row_side::SpilledRows;
 use crate::exec::range_join::probe::spilled::run_cache::{PartPosition, RunPart};
@@ -31,10 +31,12 @@ pub(crate) struct RowVisit {
     _buffer: ProbeBuffer,
     /// Registers the rows of the last turn.
     returned: MemoryReservation,
-    /// The runs that all batches have been taken through, or that match none.
+    /// The runs that batches have been taken through or are in `work`, and those that match none.
     visited: Vec<bool>,
-    /// What is left of the current run, the next last.
+    /// What is left of the visited runs.
     work: Vec<Work>,
+    /// The next of the probe rows to be returned if it has not matched: the batch, and the row in it.
+    unmatched: (usize, usize),
 }
 
 /// A buffered batch.
@@ -53,6 +55,22 @@ struct Work {
     /// The batch, and the row in it.
     batch: usize,
     row: usize,
+}
+
+impl Work {
+    /// Divides the work into that with a part of its rows and that before and after it; `None` if the part has other rows.
+    fn split(self, part: PartPosition) -> Option<(Self, [Self; 2])> {
+        let PartPosition { run, start, end } = self.part;
+        let is_within = part.run == run && start <= part.start && part.end <= end;
+        let with = |start, end| Self {
+            part: PartPosition { run, start, end },
+            ..self
+        };
+        is_within.then(|| {
+            let others = [with(start, part.start), with(part.end, end)];
+            (with(part.start, part.end), others)
+        })
+    }
 }
 
 impl BufferedBatch {
@@ -76,8 +94,10 @@ impl RowVisit {
             } else {
                 0
             };
+            let bounds = partition.encode_bounds(side.store.key_order(), &batch);
+            buffer.add(bounds.iter().map(EncodedBound::bytes).sum());
             BufferedBatch {
-                bounds: partition.encode_bounds(side.store.key_order(), &batch),
+                bounds,
                 matched: vec![false; rows],
                 batch,
             }
@@ -91,13 +111,18 @@ impl RowVisit {
             side: Arc::clone(side),
             _buffer: buffer,
             work: vec![],
+            unmatched: (0, 0),
         }
     }
 
     /// Takes the next turn. Returns the rows of it, and the visit unless it has ended.
     pub(crate) async fn turn(mut self) -> Result<(Option<Self>, Vec<RecordBatch>)> {
-        let Some(work) = self.work.pop().or_else(|| self.next_run()) else {
-            return Ok((None, self.unmatched_rows()?));
+        let Some(work) = self.next_work().await else {
+            let unmatched = self.unmatched_rows()?;
+            return Ok((
+                unmatched.is_some().then_some(self),
+                unmatched.unwrap_or_default(),
+            ));
         };
         // In a task of its own, so that the part is let go whether or not the partition's consumer goes on.
         let task = SpawnedTask::spawn(async move {
@@ -115,25 +140,47 @@ impl RowVisit {
         task.join_unwind().await.map_err(ended)?
     }
 
-    /// The beginning of the next run: the one in memory if it has not been visited, else the next one after it.
-    fn next_run(&mut self) -> Option<Work> {
+    /// What to do next: with the part in memory or the rows after it if anything is left to do with these, else with the next run that has not been
+    /// visited, else with what is left of others. So partitions meet at the same run, and it is read once for all.
+    async fn next_work(&mut self) -> Option<Work> {
+        let current = self.side.cache.current();
+        loop {
+            if let Some(work) = current.and_then(|part| take_with(&mut self.work, part)) {
+                return Some(work);
+            }
+            let first = current.map_or(0, |part| part.run);
+            let is_current = |work: &Work| current.is_some_and(|part| work.part.run == part.run);
+            match self.next_run(first).await {
+                // Perhaps only a part of it is in memory.
+                Some(work) if is_current(&work) => self.work.push(work),
+                Some(work) => return Some(work),
+                None => return take_after(&mut self.work, current),
+            }
+        }
+    }
+
+    /// All of the next run that has not been visited, from the `first` one on.
+    async fn next_run(&mut self, first: usize) -> Option<Work> {
         let runs = self.side.cache.loader.runs();
-        let first = self.side.cache.loaded_run().unwrap_or(0);
         for run in (first..runs.len()).chain(0..first) {
             if std::mem::replace(&mut self.visited[run], true) {
                 continue;
             }
-            if self.batches.iter().any(|batch| batch.may_match(&runs[run])) {
-                let part = PartPosition {
-                    run,
-                    start: 0,
-                    end: runs[run].rows,
-                };
-                return Some(Work {
-                    part,
-                    batch: 0,
-                    row: 0,
-                });
+            for batch in &self.batches {
+                // Lets other tasks run, and lets a cancelled query end.
+                tokio::task::coop::consume_budget().await;
+                if batch.may_match(&runs[run]) {
+                    let part = PartPosition {
+                        run,
+                        start: 0,
+                        end: runs[run].rows,
+                    };
+                    return Some(Work {
+                        part,
+                        batch: 0,
+                        row: 0,
+                    });
+                }
             }
         }
         None
@@ -155,10 +202,14 @@ impl RowVisit {
             work.part.end = part.rows.end;
         }
         let run = &self.side.cache.loader.runs()[part.run];
+        // The rows of the last turn have been taken.
+        self.returned.free();
         let mut ready = Ready {
             batches: vec![],
-            bytes: 0,
+            memory: &self.returned,
+            row_bytes: self.side.row_bytes(),
             limit: self.side.partition_bytes(),
+            is_denied: false,
         };
         let mut last_found = SearchHints::default();
         while work.batch < self.batches.len() && !ready.is_full() {
@@ -190,33 +241,68 @@ impl RowVisit {
         if work.batch < self.batches.len() {
             self.work.push(work);
         }
-        self.returned.resize(ready.bytes);
         Ok(ready.batches)
     }
 
-    /// The probe rows that have matched in no run, if they are kept.
-    fn unmatched_rows(&self) -> Result<Vec<RecordBatch>> {
-        if !self.join.keeps_probe_rows() {
-            return Ok(vec![]);
-        }
-        let types = self.side.row_types();
-        let nulls = types
-            .iter()
-            .map(|t| Arc::new(Values::by_position(new_null_array(t, 1))));
-        let nulls: Vec<Arc<Values>> = nulls.collect();
-        let mut unmatched = vec![];
-        for BufferedBatch { batch, matched, .. } in &self.batches {
-            let rows = (0_u32..).zip(matched).filter(|(_, matched)| !**matched);
-            let rows: UInt32Array = rows.map(|(row, _)| Some(row)).collect();
-            if rows.is_empty() {
+    /// The next probe rows that have matched in no run, at most a batch, if they are kept; `None` at their end.
+    fn unmatched_rows(&mut self) -> Result<Option<Vec<RecordBatch>>> {
+        self.returned.free();
+        loop {
+            let (index, first) = self.unmatched;
+            let Some(BufferedBatch { batch, matched, .. }) = self.batches.get(index) else {
+                return Ok(None);
+            };
+            let rows = (0_u32..).zip(matched).skip(first);
+            let rows = rows.filter(|(_, matched)| !**matched).map(|(row, _)| row);
+            let rows = UInt32Array::from_iter_values(rows.take(self.partition.batch_size));
+            let Some(last) = rows.values().last() else {
+                self.unmatched = (index + 1, 0);
                 continue;
-            }
+            };
+            self.unmatched.1 = *last as usize + 1;
+            let mut ready = Ready {
+                batches: vec![],
+                memory: &self.returned,
+                row_bytes: self.side.row_bytes(),
+                limit: 0,
+                is_denied: false,
+            };
+            let types = self.side.row_types();
+            let nulls = types
+                .iter()
+                .map(|t| Arc::new(Values::by_position(new_null_array(t, 1))));
+            let nulls: Vec<Arc<Values>> = nulls.collect();
             let positions = UInt32Array::new_null(rows.len());
-            let pairs = (&rows, &positions);
-            unmatched.extend(self.join.output(Some(batch), &nulls, pairs, None)?);
+            ready.add(&self.join, batch, &nulls, (&rows, &positions))?;
+            return Ok(Some(ready.batches));
         }
-        Ok(unmatched)
     }
+}
+
+/// Takes the work with a part of a run, or else with the rows after it.
+fn take_with(left: &mut Vec<Work>, part: PartPosition) -> Option<Work> {
+    let mut numbered = (0..).zip(left.iter());
+    let here = numbered.find_map(|(i, work)| Some((i, work.split(part)?)));
+    if let Some((i, (here, others))) = here {
+        left.swap_remove(i);
+        let others = others.into_iter();
+        left.extend(others.filter(|work| work.part.start < work.part.end));
+        return Some(here);
+    }
+    let follows = |work: &Work| (work.part.run, work.part.start) == (part.run, part.end);
+    let next = left.iter().position(follows)?;
+    Some(left.swap_remove(next))
+}
+
+/// Takes the work that comes next after a part: in a circle, so that partitions meet.
+fn take_after(left: &mut Vec<Work>, part: Option<PartPosition>) -> Option<Work> {
+    let part = part.map(|part| (part.run, part.start));
+    let next = (0..).zip(left.iter()).min_by_key(|(_, work)| {
+        let place = (work.part.run, work.part.start);
+        (Some(place) < part, place)
+    });
+    let (next, _) = next?;
+    Some(left.swap_remove(next))
 }
 
 /// Marks the rows of a run that have matched in a part of it. The last row column has their places in the run.
@@ -234,22 +320,46 @@ fn mark_in_run(here: &MatchedRows, of_run: &MatchedRows, columns: &[Arc<Values>]
 }
 
 /// The rows that a turn returns.
-struct Ready {
+struct Ready<'a> {
     batches: Vec<RecordBatch>,
-    bytes: usize,
+    /// Registers the batches.
+    memory: &'a MemoryReservation,
+    /// The estimated bytes that a row has of the build side.
+    row_bytes: usize,
     limit: usize,
+    /// Whether the pool had no memory for the last rows.
+    is_denied: bool,
 }
 
-impl Ready {
+impl Ready<'_> {
     fn is_full(&self) -> bool {
-        !self.batches.is_empty() && self.bytes >= self.limit
+        !self.batches.is_empty() && (self.is_denied || self.memory.size() >= self.limit)
     }
 
-    fn push(&mut self, batch: RecordBatch) {
-        if batch.num_rows() > 0 {
-            self.bytes += DataSize::of_batch(&batch).bytes;
-            self.batches.push(batch);
+    /// Adds the rows of these pairs of a probe batch. Their memory is registered first, even if the pool has no more: the turn ends soon then.
+    fn add(
+        &mut self,
+        join: &RowJoin,
+        batch: &RecordBatch,
+        columns: &[Arc<Values>],
+        pairs: (&UInt32Array, &UInt32Array),
+    ) -> Result<()> {
+        let DataSize { rows, bytes } = DataSize::of_batch(batch);
+        let before = self.memory.size();
+        let expected = pairs.0.len() * (bytes.div_ceil(rows.max(1)) + self.row_bytes);
+        if self.memory.try_grow(expected).is_err() {
+            self.is_denied = true;
+            self.memory.grow(expected);
         }
+        let mut bytes = 0;
+        for batch in join.output(Some(batch), columns, pairs, None)? {
+            if batch.num_rows() > 0 {
+                bytes += DataSize::of_batch(&batch).bytes;
+                self.batches.push(batch);
+            }
+        }
+        self.memory.resize(before + bytes);
+        Ok(())
     }
 }
 
@@ -264,7 +374,7 @@ impl Pairs<'_> {
     /// Adds the rows of these candidates, until all of a probe row have been taken and `ready` is full.
     fn add_to(
         &self,
-        ready: &mut Ready,
+        ready: &mut Ready<'_>,
         candidates: &mut Candidates,
         matched: &mut [bool],
         waiting: &Waiting,
@@ -288,7 +398,7 @@ impl Pairs<'_> {
             if let Some(residual) = self.join.residual().filter(|_| !pairs.0.is_empty()) {
                 let met = RowJoin::meet_residual(
                     residual,
-                    candidates.batch(),
+                    &candidates.batch,
                     &side.row_columns,
                     (&pairs.0, &pairs.1),
                 )?;
@@ -306,12 +416,8 @@ impl Pairs<'_> {
                 positions.for_each(|position| marks.mark(*position as usize));
             }
             if !self.join.returns_build_rows() && !pairs.0.is_empty() {
-                let batch = Some(candidates.batch());
                 let pairs = (&pairs.0, &pairs.1);
-                let joined = self.join.output(batch, &side.row_columns, pairs, None)?;
-                for batch in joined {
-                    ready.push(batch);
-                }
+                ready.add(self.join, &candidates.batch, &side.row_columns, pairs)?;
             }
             if is_between_rows && ready.is_full() {
                 break;
@@ -324,4 +430,66 @@ impl Pairs<'_> {
 fn filtered(numbers: &UInt32Array, met: &BooleanArray) -> Result<UInt32Array> {
     let filtered: ArrayRef = arrow::compute::filter(numbers, met)?;
     Ok(filtered.as_primitive::<UInt32Type>().clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(run: usize, start: usize, end: usize) -> PartPosition {
+        PartPosition { run, start, end }
+    }
+
+    fn work(parts: &[(usize, usize, usize)]) -> Vec<Work> {
+        let parts = parts.iter().map(|(run, start, end)| Work {
+            part: part(*run, *start, *end),
+            batch: 3,
+            row: 5,
+        });
+        parts.collect()
+    }
+
+    fn places(work: impl IntoIterator<Item = Work>) -> Vec<(usize, usize, usize)> {
+        let places = work
+            .into_iter()
+            .inspect(|work| assert_eq!((work.batch, work.row), (3, 5)));
+        let mut places: Vec<_> = places
+            .map(|work| (work.part.run, work.part.start, work.part.end))
+            .collect();
+        places.sort_unstable();
+        places
+    }
+
+    #[test]
+    fn work_with_the_part_in_memory_comes_first() {
+        let mut left = work(&[(0, 0, 9), (1, 0, 9), (2, 4, 9)]);
+        assert_eq!(places(take_with(&mut left, part(1, 3, 6))), [(1, 3, 6)]);
+        let rest = [(0, 0, 9), (1, 0, 3), (1, 6, 9), (2, 4, 9)];
+        assert_eq!(places(left.clone()), rest);
+        // The rows after the part are read next, without beginning the run again.
+        assert_eq!(places(take_with(&mut left, part(2, 0, 4))), [(2, 4, 9)]);
+        assert_eq!(places(take_with(&mut left, part(1, 0, 3))), [(1, 0, 3)]);
+        assert_eq!(places(take_with(&mut left, part(1, 4, 6))), [(1, 6, 9)]);
+        assert_eq!(places(take_with(&mut left, part(1, 0, 9))), []);
+        assert_eq!(places(left), [(0, 0, 9)]);
+    }
+
+    #[test]
+    fn what_is_left_is_taken_in_a_circle() {
+        let mut left = work(&[(0, 0, 9), (3, 0, 9), (1, 0, 4), (1, 4, 9)]);
+        assert_eq!(
+            places(take_after(&mut left, Some(part(1, 2, 4)))),
+            [(1, 4, 9)]
+        );
+        assert_eq!(
+            places(take_after(&mut left, Some(part(1, 4, 9)))),
+            [(3, 0, 9)]
+        );
+        assert_eq!(
+            places(take_after(&mut left, Some(part(3, 0, 9)))),
+            [(0, 0, 9)]
+        );
+        assert_eq!(places(take_after(&mut left, None)), [(1, 0, 4)]);
+        assert_eq!(places(take_after(&mut left, None)), []);
+    }
 }

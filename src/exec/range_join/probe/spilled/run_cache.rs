@@ -1,7 +1,8 @@
 //! The part of a spill run that is in memory, for all partitions that probe it.
 //!
 //! Partitions that probe the same part do so at the same time. A partition that needs another part waits until these have ended their turns, and then
-//! replaces it. No turn lasts until a consumer has taken its rows, so partitions can't block each other, in whatever order they are read.
+//! replaces it. No turn lasts until a consumer has taken its rows, so partitions can't block each other, in whatever order they are read. A partition that
+//! has not finished with the part that was replaced goes on with the new one first ([`RunCache::current`]), instead of reading the old one again.
 
 use std::fmt;
 use std::ops::Range;
@@ -18,6 +19,8 @@ use crate::exec::range_join::spill::reader::RunReader;
 pub(crate) struct RunCache {
     pub(crate) loader: RunLoader,
     loaded: Arc<RwLock<Loaded>>,
+    /// The part that is in memory, or wanted next.
+    current: Mutex<Option<PartPosition>>,
 }
 
 /// What is in memory. A partition holds it while it probes the part.
@@ -74,13 +77,17 @@ impl RunCache {
         Self {
             loader,
             loaded: Arc::new(RwLock::new(nothing)),
+            current: Mutex::default(),
         }
     }
 
-    /// The run of which a part is in memory, if that is known without waiting.
-    pub(crate) fn loaded_run(&self) -> Option<usize> {
-        let loaded = self.loaded.try_read().ok()?;
-        loaded.part.as_ref().map(|part| part.run)
+    /// The part that is in memory, or that a partition waits to replace it by. It may be another one by the time that it is loaded.
+    pub(crate) fn current(&self) -> Option<PartPosition> {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_current(&self, part: PartPosition) {
+        *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
     }
 
     /// Gets a part into memory, where it stays as long as the result is kept.
@@ -90,6 +97,7 @@ impl RunCache {
             return Ok(loaded);
         }
         drop(loaded);
+        self.set_current(wanted);
         let mut loaded = Arc::clone(&self.loaded).write_owned().await;
         if loaded.part(wanted).is_none() {
             self.replace(&mut loaded, wanted).await?;
@@ -120,6 +128,10 @@ impl RunCache {
             return internal_err!("spill run {run} ends before row {start}");
         };
         let rows = start..start + side.total_rows;
+        self.set_current(PartPosition {
+            end: rows.end,
+            ..wanted
+        });
         loaded.part = Some(RunPart { run, rows, side });
         loaded.reader = Mutex::new(Some(reader));
         Ok(())

@@ -183,6 +183,8 @@ impl SharedScan {
         };
         let (mut here, mut others) = (vec![], vec![]);
         for mut visitor in visitors {
+            // Lets other tasks run, and lets a cancelled query end.
+            tokio::task::coop::consume_budget().await;
             let was_visited = std::mem::replace(&mut visitor.visited[index], true);
             match visitor.request.select_rows(run).filter(|_| !was_visited) {
                 Some(selections) => here.push((visitor, Arc::from(selections))),

@@ -19,6 +19,7 @@ use crate::exec::range_join::probe::spilled::probe_buffer::{ProbeBuffer, ProbeBu
 use crate::exec::range_join::probe::spilled::request::{ProbeRequest, RequestBatch};
 use crate::exec::range_join::probe::spilled::run_loader::{MIN_SPLIT_ROWS, RunLoader};
 use crate::exec::range_join::probe::spilled::shared_scan::SharedScan;
+use crate::exec::range_join::spill::key_extent::EncodedBound;
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::run::SpillRuns;
 use crate::exec::range_join::spill::store::SpillStore;
@@ -101,8 +102,10 @@ impl SpilledSide {
     ) -> Result<VecDeque<RecordBatch>> {
         let batches = batches.into_iter().map(|batch| {
             partition.metrics.probe_rows.add(batch.num_rows());
+            let bounds = partition.encode_bounds(self.store.key_order(), &batch);
+            buffer.add(bounds.iter().map(EncodedBound::bytes).sum());
             RequestBatch {
-                bounds: partition.encode_bounds(self.store.key_order(), &batch),
+                bounds,
                 aggregates: PartialAggregates::new(&self.merge_plan, batch.num_rows()),
                 prevailing: (partition.spec.prevailing)
                     .then(|| PrevailingSoFar::new(batch.num_rows())),
