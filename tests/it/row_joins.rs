@@ -5,7 +5,8 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{
-    ArrayRef, DictionaryArray, Float64Array, Int64Array, StringArray, StringViewArray,
+    Array, ArrayRef, AsArray, DictionaryArray, Float64Array, Int64Array, StringArray,
+    StringViewArray,
 };
 use datafusion::arrow::datatypes::Int8Type;
 use datafusion::common::{DataFusionError, Result};
@@ -430,6 +431,41 @@ async fn partitions_go_through_spill_runs_together() -> Result<()> {
             lines(&found) == answer(&large, sql).await?.0,
             "{partitions}"
         );
+    }
+    Ok(())
+}
+
+/// Each row of a join of strings as views refers to the buffers of all rows of a side, and becomes a row of a side of the next join.
+#[tokio::test]
+async fn joins_of_joins_do_not_multiply_buffers() -> Result<()> {
+    let config = SessionConfig::new()
+        .with_target_partitions(1)
+        .with_batch_size(1);
+    let ctx = SessionContext::new_with_config(config);
+    datafusion_rmq::register(&ctx);
+    set(&ctx, "rmq.row_joins", "always");
+    let rows = 100;
+    let texts = (0..rows).map(|i| format!("a text that is longer than a view: {i}"));
+    let columns = [
+        ("k", Arc::new((0..rows).collect::<Int64Array>()) as ArrayRef),
+        ("s", Arc::new(StringViewArray::from_iter_values(texts))),
+    ];
+    register(&ctx, "p", &columns, &[]);
+    let mut sql = "SELECT k, s FROM p".to_owned();
+    for _ in 0..3 {
+        sql = format!(
+            "SELECT b.k, b.s FROM p a JOIN ({sql}) b ON b.k >= a.k AND b.k <= a.k AND b.s <> 'a'"
+        );
+    }
+    let plan = ctx.sql(&sql).await?.create_physical_plan().await?;
+    let text = displayable(plan.as_ref()).indent(false).to_string();
+    assert_eq!(text.matches("RangeJoinExec").count(), 3, "{text}");
+    let batches = collect(plan, ctx.task_ctx()).await?;
+    let found: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    assert_eq!(found as i64, rows);
+    for batch in &batches {
+        let buffers = batch.column(1).as_string_view().data_buffers();
+        assert!(buffers.len() as i64 <= rows, "{} buffers", buffers.len());
     }
     Ok(())
 }
