@@ -285,7 +285,7 @@ fn shuffled(row: usize, rows: usize) -> usize {
     let primes = [2_654_435_761, 2_246_822_519];
     let prime = primes
         .into_iter()
-        .find(|prime| rows % prime != 0)
+        .find(|prime| !rows.is_multiple_of(*prime))
         .unwrap_or(1);
     (row as u128 * prime as u128 % rows as u128) as usize
 }
