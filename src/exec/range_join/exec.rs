@@ -57,7 +57,6 @@
 //! built and probed in turn, in one scan for the buffered rows of all partitions, and the partial aggregates are merged, or rows are returned run by run
 //! (`probe::spilled`). A build side with aggregates whose values depend on the order of all rows of a range is never spilled.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -66,12 +65,9 @@ use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err, plan_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::projection::ProjectionMapping;
-use datafusion::physical_expr::{
-    Distribution, EquivalenceProperties, Partitioning, PhysicalExpr, PhysicalExprRef,
-};
+use datafusion::physical_expr::{Distribution, PhysicalExpr, PhysicalExprRef};
 use datafusion::physical_plan::execution_plan::{
-    CardinalityEffect, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
+    CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
 };
 use datafusion::physical_plan::joins::utils::JoinFilter;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
@@ -96,6 +92,7 @@ use crate::exec::range_join::probe::prepared::PreparedBuild;
 use crate::exec::range_join::probe::probe_build::{BuildInput, ProbeBuild};
 use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::row_join::RowJoin;
+use crate::exec::range_join::row_properties::{keeps_order, row_properties};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 use crate::rewrite::range_join::rejection::Match;
 
@@ -286,49 +283,6 @@ fn with_fast_bounds(
         }
     }
     spec
-}
-
-/// Whether a join that returns rows of both sides keeps the order of the probe side, whatever memory there is: pairs of spill runs come in no order.
-/// Only the order of a probe side without end is kept, as it can't be sorted later; then nothing is spilled.
-fn keeps_order(probe: &dyn ExecutionPlan, join: &RowJoin) -> bool {
-    probe.boundedness().is_unbounded() && !join.marks_build_rows()
-}
-
-/// The properties of an operator that returns rows of both sides. Pairs are in the partitions of the probe side.
-fn row_properties(
-    probe: &Arc<dyn ExecutionPlan>,
-    build: &Arc<dyn ExecutionPlan>,
-    join: &RowJoin,
-) -> Result<Arc<PlanProperties>> {
-    let known = probe.properties();
-    let schema = Arc::clone(join.schema());
-    let columns = join.column_indices(probe.schema().fields().len());
-    let (Some(columns), false) = (columns, join.marks_build_rows()) else {
-        let partitions = known.output_partitioning().partition_count();
-        return Ok(Arc::new(PlanProperties::new(
-            EquivalenceProperties::new(schema),
-            Partitioning::UnknownPartitioning(partitions),
-            EmissionType::Both,
-            known.boundedness,
-        )));
-    };
-    // The columns of the probe side keep their indices among all, so its equivalences remain valid.
-    let build_schema = build.schema();
-    let build_fields = build_schema.fields().iter().map(|f| f.as_ref().clone());
-    let all = properties_with(probe.as_ref(), build_fields, HashMap::new())?;
-    let all_schema = all.equivalence_properties().schema();
-    let mapping = ProjectionMapping::from_indices(&columns, all_schema)?;
-    let mut equivalences = all.equivalence_properties().clone();
-    if !keeps_order(probe.as_ref(), join) {
-        equivalences.clear_orderings();
-    }
-    let partitioning = all.output_partitioning().project(&mapping, &equivalences);
-    Ok(Arc::new(PlanProperties::new(
-        equivalences.project(&mapping, schema),
-        partitioning,
-        known.emission_type,
-        known.boundedness,
-    )))
 }
 
 impl EmbeddedProjection for RangeJoinExec {

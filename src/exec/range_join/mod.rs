@@ -19,5 +19,6 @@ pub(crate) mod mode_rule;
 pub(crate) mod probe;
 pub(crate) mod row_join;
 pub(crate) mod row_order;
+pub(crate) mod row_properties;
 pub(crate) mod row_threshold;
 pub(crate) mod spill;
