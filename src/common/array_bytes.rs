@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, make_array};
+use arrow::array::{Array, ArrayRef, AsArray, StringViewArray, make_array};
 use arrow::buffer::Buffer;
 
 /// The sum of [`array_bytes`] of some arrays.
@@ -55,7 +55,7 @@ pub(crate) fn compact_if_sparse(values: ArrayRef) -> ArrayRef {
     };
     let buffers = values
         .as_string_view_opt()
-        .map(|views| views.data_buffers());
+        .map(StringViewArray::data_buffers);
     let buffers = buffers.or_else(|| Some(values.as_binary_view_opt()?.data_buffers()));
     match buffers {
         Some(buffers) if is_sparse(buffers) => compact(&values),
