@@ -142,7 +142,7 @@ fn best_key(comparisons: &[Option<KeyComparison>]) -> Option<(PhysicalExprRef, O
                 .filter(|(_, c)| is_of_key(c))
                 .map(|(_, c)| c.comparison)
         };
-        let is_closed = bounds().any(|c| c.is_lower()) && !bounds().all(|c| c.is_lower());
+        let is_closed = bounds().any(Comparison::is_lower) && !bounds().all(Comparison::is_lower);
         let rank = |c: &KeyComparison| {
             let is_opposite = c.comparison.is_lower() != candidate.comparison.is_lower();
             let closes = is_opposite && !is_closed;
