@@ -112,13 +112,12 @@ pub mod physical_plan {
 /// 4. [`DistinctGroupedJoinToRangeJoin`](optimizer::DistinctGroupedJoinToRangeJoin), before DataFusion's rule for aggregates with DISTINCT, and
 ///    [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin) and [`DropUnusedAggregates`](optimizer::DropUnusedAggregates), the last optimizer rules.
 /// 5. [`JoinToRangeJoin`](optimizer::JoinToRangeJoin), a physical rule, before
-///    [`KeepRowOrder`](optimizer::KeepRowOrder), [`PartitionRangeJoins`](optimizer::PartitionRangeJoins),
-///    [`ShowRowOrder`](optimizer::ShowRowOrder) and [`UseCoPartitionedInputs`](optimizer::UseCoPartitionedInputs), the physical rules around
-///    `EnsureRequirements`.
+///    [`KeepRowOrder`](optimizer::KeepRowOrder), [`PartitionRangeJoins`](optimizer::PartitionRangeJoins) and
+///    [`ShowRowOrder`](optimizer::ShowRowOrder), the physical rules around `EnsureRequirements`.
 /// 6. [`UseUniqueGroups`](optimizer::UseUniqueGroups), the last physical rule.
 pub mod optimizer {
     pub use crate::exec::range_join::join_rule::rule::JoinToRangeJoin;
-    pub use crate::exec::range_join::mode_rule::{PartitionRangeJoins, UseCoPartitionedInputs};
+    pub use crate::exec::range_join::mode_rule::PartitionRangeJoins;
     pub use crate::exec::range_join::row_order::{KeepRowOrder, ShowRowOrder};
     pub use crate::exec::unique_groups::rule::UseUniqueGroups;
     pub use crate::rewrite::range_call::frame_call::CheckFrameCalls;

@@ -17,7 +17,7 @@ use crate::common::column_ref::Names;
 use crate::common::options::RmqOptions;
 use crate::common::range_function::RangeFunction;
 use crate::exec::range_join::join_rule::rule::JoinToRangeJoin;
-use crate::exec::range_join::mode_rule::{PartitionRangeJoins, UseCoPartitionedInputs};
+use crate::exec::range_join::mode_rule::PartitionRangeJoins;
 use crate::exec::range_join::row_order::{KeepRowOrder, ShowRowOrder};
 use crate::exec::unique_groups::rule::UseUniqueGroups;
 use crate::expr::frame_udf::FrameUdf;
@@ -196,14 +196,13 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
     optimizer
 }
 
-/// Adds the rules for physical plans: three before the rule that repartitions inputs, two after it, and one at the end.
+/// Adds the rules for physical plans: three before the rule that repartitions inputs, one after it, and one at the end.
 fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
     let ours = [
         JoinToRangeJoin.name(),
         KeepRowOrder.name(),
         PartitionRangeJoins.name(),
         ShowRowOrder.name(),
-        UseCoPartitionedInputs.name(),
         UseUniqueGroups.name(),
     ];
     // An earlier call may have registered them.
@@ -216,8 +215,6 @@ fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
         let partition = Arc::new(PartitionRangeJoins);
         optimizer.rules.insert(index + 2, partition);
         optimizer.rules.insert(index + 4, Arc::new(ShowRowOrder));
-        let use_inputs = Arc::new(UseCoPartitionedInputs);
-        optimizer.rules.insert(index + 5, use_inputs);
     }
     optimizer.rules.push(Arc::new(UseUniqueGroups));
     optimizer

@@ -12,6 +12,7 @@ use crate::common::array_bytes::arrays_bytes;
 use crate::common::dictionaries::{has_few_keys, number_of_keys, select, with_room};
 use crate::common::errors::engine_error;
 use crate::common::workers::Workers;
+use crate::sorted::arrange::permute_values;
 use crate::sorted::permutation::RowPermutation;
 use rmq_engine::cpu::HugePageBuf;
 
@@ -89,6 +90,9 @@ impl Values {
         permutation: &RowPermutation,
         workers: Workers,
     ) -> Result<Self> {
+        if let Some(whole) = permute_values(chunks, data_type, permutation, workers)? {
+            return Ok(Self::by_position(whole));
+        }
         let mut values = Self::of(chunks, data_type, permutation, workers)?;
         let Some(order) = values.order.take() else {
             return Ok(values);

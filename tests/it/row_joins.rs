@@ -454,7 +454,7 @@ async fn joins_of_joins_do_not_multiply_buffers() -> Result<()> {
     let mut sql = "SELECT k, s FROM p".to_owned();
     for _ in 0..3 {
         sql = format!(
-            "SELECT b.k, b.s FROM p a JOIN ({sql}) b ON b.k >= a.k AND b.k <= a.k AND b.s <> 'a'"
+            "SELECT b.k, b.s FROM p a JOIN ({sql}) b ON b.k >= a.k AND b.k < a.k + 1 AND b.s <> a.s || 'a'"
         );
     }
     let plan = ctx.sql(&sql).await?.create_physical_plan().await?;

@@ -536,9 +536,9 @@ async fn partitions_share_the_scan_of_spill_runs() {
         read.push(metric(&plan, "spill_runs_read"));
     }
     println!("pieces read by 1, 8 and 32 partitions: {read:?}");
-    // The first partitions may finish before the others have submitted rows.
+    // The first partitions may finish before the others have submitted rows. Each by itself would read as many as one does.
     assert!(
-        read[0] > 10 && read.iter().all(|n| *n <= 2 * read[0]),
+        read[0] > 10 && read.iter().all(|n| *n <= 3 * read[0]),
         "{read:?}"
     );
 }

@@ -8,6 +8,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::array_bytes::arrays_bytes;
 use crate::common::workers::Workers;
+use crate::sorted::arrange::permute_values;
 use crate::sorted::permutation::RowPermutation;
 
 /// Sorts a column, and registers its memory with `reserve`.
@@ -24,6 +25,10 @@ pub(crate) fn sorted_values(
     // The concatenated column and the sorted one exist at the same time.
     let copies = if permutation.is_identity() { 1 } else { 2 };
     let memory = reserve(copies * arrays_bytes(arrays))?;
+    if let Some(sorted) = permute_values(arrays, data_type, permutation, workers)? {
+        memory.try_resize(arrays_bytes(std::slice::from_ref(&sorted)))?;
+        return Ok((sorted, memory));
+    }
     let whole = match arrays {
         [] => new_empty_array(data_type),
         [one] => ArrayRef::clone(one),
