@@ -24,7 +24,7 @@ const WIDE_CHUNKS_FROM: u64 = 1 << 24;
 const MAX_LEVEL_1_FOR_THREADS: u64 = 128 << 20;
 
 /// The same for wider keys, of which fewer threads fit on a multiprocessor to wait for memory: what the L2 cache may hold. Positions of mixed ranges of
-/// 2^28 values of 8 bytes (128 MiB) took 0.0574 ns by threads, and 0.0528 by groups that still read two more entries. `rmq-bench --measure heat` has both.
+/// 2^28 values of 8 bytes (128 MiB) took 0.0576 ns by threads, and 0.0517 by groups; small ranges, 0.0815 and 0.0849. `rmq-bench --measure heat` has both.
 const MAX_WIDE_LEVEL_1_FOR_THREADS: u64 = 64 << 20;
 
 impl Shape {
