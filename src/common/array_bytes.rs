@@ -51,7 +51,8 @@ pub(crate) fn compact(values: &ArrayRef) -> ArrayRef {
 pub(crate) fn compact_if_sparse(values: ArrayRef) -> ArrayRef {
     let is_sparse = |buffers: &[Buffer]| {
         let bytes: usize = buffers.iter().map(Buffer::len).sum();
-        bytes > 2 * viewed_bytes(&values)
+        // Short values are within the views.
+        bytes > 0 && bytes > 2 * viewed_bytes(&values)
     };
     let buffers = values
         .as_string_view_opt()

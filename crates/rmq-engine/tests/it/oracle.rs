@@ -434,11 +434,7 @@ pub fn compare_crossings<K: Width>(
         let result = index.crossings(left, right, thresholds, end, out);
         result.unwrap_or_else(|error| panic!("{error}: {what}"));
         for i in 0..n {
-            let (l, r) = (left[i].max(0), right[i].min(case.keys.len() as i64 - 1));
-            let mut rows = (l..=r).filter(|at| {
-                let at = *at as usize;
-                case.valid[at] && case.keys[at] <= thresholds[i]
-            });
+            let mut rows = rows_at_most(case, left[i], right[i], thresholds[i]);
             let expected = match end {
                 RangeEnd::First => rows.next(),
                 RangeEnd::Last => rows.next_back(),
@@ -460,13 +456,17 @@ pub fn compare_crossings<K: Width>(
 }
 
 /// The rows of a range whose keys are at most a threshold, by a scan.
-fn rows_at_most<K: Width>(case: &Case<K>, left: i64, right: i64, threshold: K) -> Vec<i64> {
+fn rows_at_most<K: Width>(
+    case: &Case<K>,
+    left: i64,
+    right: i64,
+    threshold: K,
+) -> impl DoubleEndedIterator<Item = i64> {
     let (l, r) = (left.max(0), right.min(case.keys.len() as i64 - 1));
-    let rows = (l..=r).filter(|at| {
+    (l..=r).filter(move |at| {
         let at = *at as usize;
         case.valid[at] && case.keys[at] <= threshold
-    });
-    rows.collect()
+    })
 }
 
 /// Compares the listings and counts of an index with naive scans. Of long columns it takes a few of the ranges.
@@ -493,7 +493,7 @@ pub fn compare_all_listings<K: Width>(
 ) {
     let n = left.len();
     let expected = (0..n).map(|i| rows_at_most(case, left[i], right[i], thresholds[i]));
-    let expected: Vec<Vec<i64>> = expected.collect();
+    let expected: Vec<Vec<i64>> = expected.map(Iterator::collect).collect();
     let mut counts = vec![-7; n];
     let result = index.count_at_most(left, right, thresholds, &mut counts);
     result.unwrap_or_else(|error| panic!("{error}: {what}"));
