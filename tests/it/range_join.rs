@@ -29,7 +29,7 @@ use rmq_testing::{Random, cases_with_queries, is_usual};
 const CASES: usize = 1000;
 
 /// Seeds of cases that once failed.
-const FAILED: [u64; 0] = [];
+const FAILED: [u64; 2] = [10493136852592842791, 17573689900168694558];
 
 /// Queries over the same pair of tables.
 const QUERIES: usize = 16;
@@ -360,9 +360,14 @@ impl Tables {
             false => order.strip_suffix(", p.k").unwrap_or(order).to_owned(),
         };
         // Zeros of both signs are equal keys, but not equal in ORDER BY.
-        let order = match value_is_float(&self.key_type) {
-            true => order.replace("p.k", "p.k + 0.0"),
-            false => order.to_owned(),
+        // (In dictionaries they are neither.) A sum would make a signaling NaN a quiet one, which is greater.
+        let order = match &self.key_type {
+            float if float.is_floating() => {
+                let zero = format!("arrow_cast(0.0, '{float}')");
+                let key = format!("CASE WHEN p.k + 0.0 = 0.0 THEN {zero} ELSE p.k END");
+                order.replace("p.k", &key)
+            }
+            _ => order.to_owned(),
         };
         let subquery = format!("FROM p WHERE {condition} ORDER BY {written} LIMIT 1");
         let numbered = format!(
@@ -542,13 +547,6 @@ impl Tables {
             3 => format!("SELECT a0, count(*) OVER (PARTITION BY a0) FROM ({sql})"),
             _ => sql,
         }
-    }
-}
-
-fn value_is_float(data_type: &DataType) -> bool {
-    match data_type {
-        DataType::Dictionary(_, value) => value.is_floating(),
-        other => other.is_floating(),
     }
 }
 

