@@ -80,15 +80,19 @@ impl fmt::Display for Orders {
 }
 
 /// The queries, where `{days}` is the length of a range.
-const QUERIES: [(&str, &str); 3] = [
+const QUERIES: [(&str, &str); 4] = [
     (
         "pairs",
         "SELECT count(*), sum(i.id + o.id) FROM orders o JOIN items i ON i.key = o.key AND i.day BETWEEN o.day AND o.day + {days}",
     ),
-    // An aggregate over a join of which no pairs are made, whatever `rmq.row_joins` is.
+    // Aggregates over a join, of which a range join makes no pairs.
     (
         "totals",
         "SELECT count(*), sum(i.id) FROM orders o JOIN items i ON i.key = o.key AND i.day BETWEEN o.day AND o.day + {days}",
+    ),
+    (
+        "by order",
+        "SELECT count(*), sum(s), min(d) FROM (SELECT o.id, sum(i.id) AS s, min(i.day) AS d FROM orders o JOIN items i ON i.key = o.key AND i.day BETWEEN o.day AND o.day + {days} GROUP BY o.id)",
     ),
     (
         "exists",

@@ -40,7 +40,8 @@ pub struct RmqOptions {
     pub devices: DeviceList,
     /// The maximum memory of indexes on each device; `None` uses most of the free memory.
     pub device_memory_limit: Option<ByteSize>,
-    /// Whether joins over a range that return rows, and EXISTS over a range, become range joins. Needs `rewrite`.
+    /// Whether joins over a range that return rows, and EXISTS over a range, become range joins. Needs `rewrite`. With `always`, joins with GROUP BY do so
+    /// however few rows have equal keys.
     pub row_joins: RowJoins,
     /// Whether a range join has one build side for all partitions, or one for each.
     pub join_mode: JoinModeChoice,
@@ -99,7 +100,8 @@ const HELP: [(&str, &str); 9] = [
     (
         "rmq.row_joins",
         "Whether joins over a range that return rows, and EXISTS over a range, become range joins: 'auto', where DataFusion would \
-         compare many pairs of rows, 'always' where they can, or 'never'",
+         compare many pairs of rows, 'always' where they can, or 'never'. With 'always', joins with GROUP BY do so however few rows have \
+         equal keys",
     ),
     (
         "rmq.join_mode",

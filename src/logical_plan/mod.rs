@@ -4,9 +4,11 @@
 //! - [`RangeJoin`](range_join::RangeJoin) aggregates the rows whose key is in a range: plain SQL, and `range_join(…)`.
 //!   [`AccumulatorCall`](accumulator_call::AccumulatorCall) is an aggregate of it without an index.
 //! - [`NearestRows`](nearest_rows::NearestRows) returns the rows nearest an end of a range: ORDER BY with LIMIT in a lateral join.
+//! - [`JoinChoice`](join_choice::JoinChoice) is an aggregate over a range join that the planner may find slower than the join it replaces.
 //! - [`PrepareIndexes`](prepare_indexes::PrepareIndexes) builds indexes for calls that must stay expressions.
 
 pub mod accumulator_call;
+pub mod join_choice;
 pub mod nearest_rows;
 pub mod prepare_indexes;
 pub mod range_join;

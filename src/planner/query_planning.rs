@@ -117,7 +117,7 @@ impl<'a> QueryPlanning<'a> {
         &self.logical_plan
     }
 
-    /// The planners of `RangeJoin`, `NearestRows`, `RangeLookup` and `PrepareIndexes` nodes, for this query only. They return `None` for any other node.
+    /// The planners of `RangeJoin`, `NearestRows`, `JoinChoice`, `RangeLookup` and `PrepareIndexes` nodes, for this query only. They return `None` for any other node.
     #[must_use]
     pub fn extension_planners(&self) -> Vec<Arc<dyn ExtensionPlanner + Send + Sync>> {
         vec![Arc::clone(&self.joins) as _, Arc::clone(&self.lookups) as _]

@@ -1,4 +1,4 @@
-//! From `RangeJoin`, and `NearestRows`, to their operator.
+//! From `RangeJoin`, and `NearestRows`, to their operator. `JoinChoice` is one of its plans.
 
 use std::sync::Arc;
 
@@ -14,8 +14,10 @@ use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::index::catalog::IndexCatalog;
+use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec};
+use crate::planner::join_choice_planner::plan_join_choice;
 use crate::planner::nearest_rows_planner::plan_nearest_rows;
 use crate::planner::registration::Registration;
 
@@ -41,6 +43,12 @@ impl ExtensionPlanner for RangeJoinPlanner {
         {
             let sides = (Arc::clone(probe), Arc::clone(build));
             return plan_nearest_rows(node, sides, planner, session, planning_ctx).map(Some);
+        }
+        if let (Some(node), [range_join]) =
+            (node.as_any().downcast_ref::<JoinChoice>(), physical_inputs)
+        {
+            let plan = plan_join_choice(node, range_join, planner, session).await?;
+            return Ok(Some(plan));
         }
         let (Some(node), [probe, build], [probe_exec, build_exec]) = (
             node.as_any().downcast_ref::<RangeJoin>(),

@@ -5,6 +5,7 @@ mod devices;
 mod dictionaries;
 mod fake;
 mod fake_range_join;
+mod join_choice;
 mod lazy_index;
 mod memberships;
 mod nearest;

@@ -40,14 +40,15 @@ async fn plans(sql: &str) -> String {
 async fn an_inner_join_with_group_by() {
     let sql = "SELECT t.id, min(q.price) FROM trades t JOIN quotes q ON q.sym = t.sym AND q.ts BETWEEN t.ts - 1 AND t.ts GROUP BY t.id";
     assert_snapshot!(plans(sql).await, @r#"
-    Projection: t.id AS id, __rmq_2 AS min(q.price)
-      Aggregate: groupBy=[[t.id]], aggr=[[total_min(__rmq_1) AS __rmq_2]]
-        Projection: t.id, __rmq_1
-          RangeJoin: type=Inner, on=[sym], range=q.ts in [t.ts - Int64(1), t.ts], aggs=[min(q.price)]
-            SubqueryAlias: t
-              TableScan: trades projection=[id, sym, ts]
-            SubqueryAlias: q
-              TableScan: quotes projection=[sym, ts, price]
+    JoinChoice: a range join, or a hash join where few rows have equal keys
+      Projection: t.id AS id, __rmq_2 AS min(q.price)
+        Aggregate: groupBy=[[t.id]], aggr=[[total_min(__rmq_1) AS __rmq_2]]
+          Projection: t.id, __rmq_1
+            RangeJoin: type=Inner, on=[sym], range=q.ts in [t.ts - Int64(1), t.ts], aggs=[min(q.price)]
+              SubqueryAlias: t
+                TableScan: trades projection=[id, sym, ts]
+              SubqueryAlias: q
+                TableScan: quotes projection=[sym, ts, price]
     --
     ProjectionExec: expr=[id@0 as id, __rmq_4@1 as min(q.price)]
       UniqueGroupsExec: keys=[id]
@@ -159,13 +160,14 @@ async fn a_lateral_join() {
 async fn a_self_join() {
     let sql = "SELECT a.sym, a.ts, min(b.price) FROM quotes a JOIN quotes b ON a.sym = b.sym AND b.ts BETWEEN a.ts - 300 AND a.ts GROUP BY a.sym, a.ts";
     assert_snapshot!(plans(sql).await, @r#"
-    Projection: a.sym AS sym, a.ts AS ts, __rmq_2 AS min(b.price)
-      Aggregate: groupBy=[[a.sym, a.ts]], aggr=[[total_min(__rmq_1) AS __rmq_2]]
-        RangeJoin: type=Inner, on=[sym], range=b.ts in [a.ts - Int64(300), a.ts], aggs=[min(b.price)]
-          SubqueryAlias: a
-            TableScan: quotes projection=[sym, ts]
-          SubqueryAlias: b
-            TableScan: quotes projection=[sym, ts, price]
+    JoinChoice: a range join, or a hash join where few rows have equal keys
+      Projection: a.sym AS sym, a.ts AS ts, __rmq_2 AS min(b.price)
+        Aggregate: groupBy=[[a.sym, a.ts]], aggr=[[total_min(__rmq_1) AS __rmq_2]]
+          RangeJoin: type=Inner, on=[sym], range=b.ts in [a.ts - Int64(300), a.ts], aggs=[min(b.price)]
+            SubqueryAlias: a
+              TableScan: quotes projection=[sym, ts]
+            SubqueryAlias: b
+              TableScan: quotes projection=[sym, ts, price]
     --
     ProjectionExec: expr=[sym@0 as sym, ts@1 as ts, __rmq_4@2 as min(b.price)]
       UniqueGroupsExec: keys=[ts]

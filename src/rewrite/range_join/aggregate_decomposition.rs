@@ -58,6 +58,15 @@ pub(crate) enum AggregateInput {
     Subquery,
 }
 
+/// Which extreme a call of MIN or MAX is.
+pub(crate) fn extreme_of(call: &AggregateFunction) -> Option<Extreme> {
+    let inner = call.func.inner();
+    if inner.is::<Min>() {
+        return Some(Extreme::Min);
+    }
+    inner.is::<Max>().then_some(Extreme::Max)
+}
+
 /// Whether a call counts all rows: `count(*)`.
 pub(crate) fn is_row_count(call: &AggregateFunction) -> bool {
     let params = &call.params;
@@ -105,13 +114,7 @@ impl AggregateDecomposition<'_> {
         if params.null_treatment == Some(NullTreatment::IgnoreNulls) {
             return reject(format!("{} has IGNORE NULLS", call.func.name()));
         }
-        let extreme = if inner.is::<Min>() {
-            Some(Extreme::Min)
-        } else if inner.is::<Max>() {
-            Some(Extreme::Max)
-        } else {
-            None
-        };
+        let extreme = extreme_of(call);
         // DISTINCT does not change an extreme.
         if params.distinct && extreme.is_none() {
             return reject(format!("{} has DISTINCT", call.func.name()));

@@ -11,7 +11,7 @@
 //!                                                             p
 //! ```
 //!
-//! The joined rows are never produced. Inner, left and right joins match; the side that groups are of is the probe side. Aggregates without an index,
+//! The joined rows are never produced. With equality keys a `JoinChoice` above keeps the plan before, too. Inner, left and right joins match; the side that groups are of is the probe side. Aggregates without an index,
 //! such as `stddev(p.v)` beside `avg(p.v)`, are computed by their accumulators (`merge_states`). Without any other, the join stays and
 //! returns its rows.
 
@@ -20,20 +20,22 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, JoinType, NullEquality, Result};
-use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
-    Aggregate, Expr, ExprSchemable, Extension, Filter, Join, LogicalPlan, Projection, lit,
+    Aggregate, AggregateUDF, Expr, ExprSchemable, Extension, Filter, Join, LogicalPlan, Projection,
+    lit,
 };
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
 use crate::common::ordered_type::value_type;
+use crate::expr::total_order::TotalOrderUdaf;
+use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::rewrite::common::outer_columns::has_outer_columns;
 use crate::rewrite::range_join::aggregate_decomposition::{
-    AggregateDecomposition, AggregateInput, is_row_count,
+    AggregateDecomposition, AggregateInput, extreme_of, is_row_count,
 };
 use crate::rewrite::range_join::condition::{Constants, check_repeats, is_of};
 use crate::rewrite::range_join::rejection::{Match, reject};
@@ -316,6 +318,7 @@ impl GroupedJoin<'_> {
         let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build.as_ref().clone())?;
         let metadata = aggregate.input.schema().metadata();
+        let has_equality_keys = !condition.on.is_empty();
         let spec = RangeJoinSpec {
             unmatched,
             on: condition.on,
@@ -354,7 +357,41 @@ impl GroupedJoin<'_> {
         let grouped = Arc::new(LogicalPlan::Aggregate(grouped));
         let plan = Projection::try_new(named.collect(), grouped)?;
         check_fields(&plan.schema, old, group_columns)?;
-        Ok(LogicalPlan::Projection(plan))
+        let plan = LogicalPlan::Projection(plan);
+        // Without, DataFusion would compare all rows of one side with all of the other. Of ties of an ORDER BY it takes any.
+        let has_ties = calls.iter().any(|call| !call.params.order_by.is_empty());
+        if !has_equality_keys || has_ties {
+            return Ok(plan);
+        }
+        let node = Arc::new(JoinChoice::try_new(
+            plan,
+            self.as_written(&calls, probe_schema)?,
+        )?);
+        Ok(LogicalPlan::Extension(Extension { node }))
+    }
+
+    /// The aggregate over the join, with extremes of floats in total order, as a range join finds them.
+    fn as_written(&self, calls: &[AggregateFunction], probe: &DFSchema) -> Result<LogicalPlan> {
+        let mut aggregate = self.aggregate.clone();
+        let groups = aggregate.schema.fields().len() - aggregate.aggr_expr.len();
+        let fields = aggregate.schema.fields()[groups..].iter();
+        let exprs = aggregate.aggr_expr.iter_mut().zip(calls).zip(fields);
+        for ((expr, resolved), field) in exprs {
+            let float = field.data_type();
+            if let Expr::AggregateFunction(mut call) = expr.clone().unalias()
+                && let Some(extreme) = extreme_of(&call)
+                && float.is_floating()
+                && !is_extreme_of(resolved, probe)
+            {
+                for argument in &mut call.params.args {
+                    // Of dictionaries.
+                    *argument = argument.clone().cast_to(float, aggregate.input.schema())?;
+                }
+                call.func = Arc::new(AggregateUDF::from(TotalOrderUdaf::new(extreme)));
+                *expr = Expr::AggregateFunction(call).alias(field.name());
+            }
+        }
+        Ok(LogicalPlan::Aggregate(aggregate))
     }
 }
 
@@ -366,9 +403,9 @@ fn counts_rows(calls: &[AggregateFunction], probe: &DFSchema) -> bool {
 
 /// Whether a call is a minimum or maximum of the columns of the probe side, which matching rows do not change.
 fn is_extreme_of(call: &AggregateFunction, probe: &DFSchema) -> bool {
-    let (inner, params) = (call.func.inner(), &call.params);
+    let params = &call.params;
     let mut needed = params.args.iter().chain(params.filter.as_deref());
-    (inner.is::<Min>() || inner.is::<Max>()) && needed.all(|expr| is_of(expr, probe))
+    extreme_of(call).is_some() && needed.all(|expr| is_of(expr, probe))
 }
 
 /// Checks that the columns of a plan are those of the plan that it replaces.

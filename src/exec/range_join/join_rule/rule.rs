@@ -31,7 +31,7 @@ use crate::common::options::{RmqOptions, RowJoins};
 use crate::exec::common::statistics::{exact_rows, expected_rows};
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::join_rule::condition::RangeCondition;
-use crate::exec::range_join::join_rule::cost::{PairCount, count_pairs};
+use crate::exec::range_join::join_rule::cost::{PAIR_NS, PairCount, count_pairs};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::expr::index_lookup::IndexLookupUdf;
 use crate::logical_plan::range_join::{
@@ -256,7 +256,7 @@ impl<'a> Oriented<'a> {
                 "a range with one end has too many of the pairs that a hash join compares",
             );
         }
-        match count_pairs(&self.on, self.probe, self.build)? {
+        match count_pairs(&self.on, self.probe, self.build, PAIR_NS)? {
             PairCount::Many => Ok(()),
             PairCount::Unknown if self.condition.is_bounded_twice() => Ok(()),
             PairCount::Unknown => {

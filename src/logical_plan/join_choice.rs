@@ -1,0 +1,107 @@
+//! The logical node that leaves the choice between a range join and `DataFusion`'s join to the planner.
+//!
+//! ```text
+//!   SELECT q.id, min(p.v) FROM q JOIN p ON p.sym = q.sym AND p.k BETWEEN q.a AND q.b GROUP BY q.id
+//!
+//!   JoinChoice: a range join, or a hash join where few rows have equal keys
+//!     Projection: …
+//!       Aggregate: …
+//!         RangeJoin: …
+//! ```
+//!
+//! Only physical plans have the statistics to choose by. The plan as it was written is no input, so rules do not change it; the planner optimizes it
+//! when it takes it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
+use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, UserDefinedLogicalNodeCore};
+
+/// Two plans of the same rows: an aggregate over a range join, and over a join as it was written.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+pub struct JoinChoice {
+    range_join: LogicalPlan,
+    as_written: LogicalPlan,
+}
+
+impl JoinChoice {
+    /// # Errors
+    /// An internal error if the names and types of the columns differ.
+    pub fn try_new(range_join: LogicalPlan, as_written: LogicalPlan) -> Result<Self> {
+        let columns = |schema: &DFSchema| -> Vec<_> {
+            let fields = schema.iter();
+            let parts = fields.map(|(qualifier, field)| {
+                let (name, data_type) = (field.name().clone(), field.data_type().clone());
+                (qualifier.cloned(), name, data_type)
+            });
+            parts.collect()
+        };
+        let (ours, theirs) = (range_join.schema(), as_written.schema());
+        if columns(ours) != columns(theirs) {
+            return internal_err!("a choice of plans with columns {ours} and {theirs}");
+        }
+        Ok(Self {
+            range_join,
+            as_written,
+        })
+    }
+
+    /// The plan over a range join.
+    #[must_use]
+    pub fn range_join(&self) -> &LogicalPlan {
+        &self.range_join
+    }
+
+    /// The plan over a join as it was written.
+    #[must_use]
+    pub fn as_written(&self) -> &LogicalPlan {
+        &self.as_written
+    }
+}
+
+impl UserDefinedLogicalNodeCore for JoinChoice {
+    fn name(&self) -> &'static str {
+        "JoinChoice"
+    }
+
+    fn inputs(&self) -> Vec<&LogicalPlan> {
+        vec![&self.range_join]
+    }
+
+    fn schema(&self) -> &DFSchemaRef {
+        self.range_join.schema()
+    }
+
+    fn expressions(&self) -> Vec<Expr> {
+        vec![]
+    }
+
+    fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JoinChoice: a range join, or a hash join where few rows have equal keys")
+    }
+
+    fn with_exprs_and_inputs(&self, _: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
+        let [range_join] = <[LogicalPlan; 1]>::try_from(inputs)
+            .or_else(|inputs| internal_err!("JoinChoice has one input, not {}", inputs.len()))?;
+        let mut as_written = self.as_written.clone();
+        // Rules push conditions without columns, such as `random() < 0.5`, to the inputs of all nodes.
+        if let LogicalPlan::Filter(filter) = &range_join
+            && *filter.input == self.range_join
+        {
+            let filter = Filter::try_new(filter.predicate.clone(), Arc::new(as_written))?;
+            as_written = LogicalPlan::Filter(filter);
+        }
+        let columns = range_join.schema().columns();
+        if columns != as_written.schema().columns() {
+            let columns = columns.into_iter().map(Expr::Column).collect();
+            let projection = Projection::try_new(columns, Arc::new(as_written))?;
+            as_written = LogicalPlan::Projection(projection);
+        }
+        Self::try_new(range_join, as_written)
+    }
+
+    fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
+        Some(vec![output_columns.to_vec()])
+    }
+}
