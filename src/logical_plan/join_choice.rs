@@ -9,39 +9,43 @@
 //!         RangeJoin: …
 //! ```
 //!
-//! Only physical plans have the statistics to choose by. The plan as it was written is no input, so rules do not change it; the planner optimizes it
-//! when it takes it.
+//! Only physical plans have the statistics to choose by. The plan as it was written is no input: no rule rewrites it again, and it is planned only where
+//! it is taken. So it must not contain what is replaced in inputs alone, such as placeholders.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, UserDefinedLogicalNodeCore};
 
-/// Two plans of the same rows: an aggregate over a range join, and over a join as it was written.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+/// Two plans of the same rows: an aggregate over a range join, and over a join as it was written. The one follows from the other, so nodes are compared by
+/// the first alone.
+#[derive(Debug, Clone)]
 pub struct JoinChoice {
     range_join: LogicalPlan,
     as_written: LogicalPlan,
+    schema: DFSchemaRef,
 }
 
 impl JoinChoice {
+    /// Offers two plans. A column is nullable if it is so in either of them.
+    ///
     /// # Errors
-    /// An internal error if the names and types of the columns differ.
+    /// A planning error if the names or types of the columns differ.
     pub fn try_new(range_join: LogicalPlan, as_written: LogicalPlan) -> Result<Self> {
-        let columns = |schema: &DFSchema| -> Vec<_> {
-            let fields = schema.iter();
-            let parts = fields.map(|(qualifier, field)| {
-                let (name, data_type) = (field.name().clone(), field.data_type().clone());
-                (qualifier.cloned(), name, data_type)
-            });
-            parts.collect()
-        };
         let (ours, theirs) = (range_join.schema(), as_written.schema());
-        if columns(ours) != columns(theirs) {
-            return internal_err!("a choice of plans with columns {ours} and {theirs}");
-        }
+        ours.has_equivalent_names_and_types(theirs)?;
+        let fields = ours.iter().zip(theirs.fields());
+        let fields = fields.map(|((qualifier, field), other)| {
+            let nullable = field.is_nullable() || other.is_nullable();
+            let field = field.as_ref().clone().with_nullable(nullable);
+            (qualifier.cloned(), Arc::new(field))
+        });
+        let schema = DFSchema::new_with_metadata(fields.collect(), ours.metadata().clone())?;
         Ok(Self {
+            schema: Arc::new(schema),
             range_join,
             as_written,
         })
@@ -70,7 +74,7 @@ impl UserDefinedLogicalNodeCore for JoinChoice {
     }
 
     fn schema(&self) -> &DFSchemaRef {
-        self.range_join.schema()
+        &self.schema
     }
 
     fn expressions(&self) -> Vec<Expr> {
@@ -103,5 +107,25 @@ impl UserDefinedLogicalNodeCore for JoinChoice {
 
     fn necessary_children_exprs(&self, output_columns: &[usize]) -> Option<Vec<Vec<usize>>> {
         Some(vec![output_columns.to_vec()])
+    }
+}
+
+impl PartialEq for JoinChoice {
+    fn eq(&self, other: &Self) -> bool {
+        self.range_join == other.range_join
+    }
+}
+
+impl Eq for JoinChoice {}
+
+impl PartialOrd for JoinChoice {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        self.range_join.partial_cmp(&other.range_join)
+    }
+}
+
+impl Hash for JoinChoice {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.range_join.hash(state);
     }
 }

@@ -3,7 +3,7 @@
 
 pub(crate) mod asof_join;
 pub(crate) mod dml_checks;
-pub(crate) mod join_choice_planner;
+pub(crate) mod join_choices;
 pub(crate) mod nearest_rows_planner;
 pub(crate) mod query_planner;
 pub(crate) mod query_planning;

@@ -1,5 +1,6 @@
 //! The session's query planner.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -50,14 +51,21 @@ impl QueryPlanner for RmqQueryPlanner {
         // A later registration that kept this planner is in the configuration.
         let registered = Registration::find(session);
         let registration = registered.as_ref().unwrap_or(&self.registration);
-        let planning = QueryPlanning::with(registration, logical_plan, session)?;
-        let mut planners = self.others.clone();
-        planners.extend(planning.extension_planners());
-        let planner = DefaultPhysicalPlanner::with_extension_planners(planners);
-        let plan = planner
-            .create_physical_plan(planning.logical_plan(), session)
-            .await?;
-        planning.finish(session).await?;
-        Ok(plan)
+        let mut logical_plan = Cow::Borrowed(logical_plan);
+        loop {
+            let planning = QueryPlanning::with(registration, &logical_plan, session)?;
+            let mut planners = self.others.clone();
+            planners.extend(planning.extension_planners());
+            let planner = DefaultPhysicalPlanner::with_extension_planners(planners);
+            let plan = planner
+                .create_physical_plan(planning.logical_plan(), session)
+                .await?;
+            let Some(other_plan) = planning.with_hash_joins(session)? else {
+                planning.finish(session).await?;
+                return Ok(plan);
+            };
+            // It has fewer choices, so this ends.
+            logical_plan = Cow::Owned(other_plan);
+        }
     }
 }

@@ -10,6 +10,7 @@ use datafusion::physical_planner::ExtensionPlanner;
 
 use crate::logical_plan::prepare_indexes::with_fresh_slots;
 use crate::planner::dml_checks::with_checked_statements;
+use crate::planner::join_choices::JoinChoices;
 use crate::planner::range_join_planner::RangeJoinPlanner;
 use crate::planner::range_lookup_planner::RangeLookupPlanner;
 use crate::planner::registration::Registration;
@@ -19,13 +20,14 @@ use crate::planner::registration::Registration;
 /// [`with_rmq`](crate::session::SessionStateBuilderExt::with_rmq) and [`register`](crate::session::register) install a query planner that does this. A session that
 /// keeps its own planner registers with
 /// [`with_rmq_keeping_query_planner`](crate::session::SessionStateBuilderExt::with_rmq_keeping_query_planner) or
-/// [`register_keeping_query_planner`](crate::session::register_keeping_query_planner), and its planner takes three steps for each query:
+/// [`register_keeping_query_planner`](crate::session::register_keeping_query_planner), and its planner takes these steps for each query:
 ///
 /// 1. [`begin`](Self::begin) checks and prepares the optimized logical plan. It refuses DELETE and UPDATE statements of which DataFusion would
 ///    drop conditions, and gives a prepared statement that is planned again indexes of its own.
 /// 2. A [`PhysicalPlanner`](datafusion::physical_planner::PhysicalPlanner) with the [extension planners](Self::extension_planners) plans the
 ///    [prepared logical plan](Self::logical_plan).
-/// 3. [`finish`](Self::finish) plans the scans of the tables that range functions name. It comes last, because one scan per table reads the
+/// 3. [`with_hash_joins`](Self::with_hash_joins) may return another logical plan, with which it begins again.
+/// 4. [`finish`](Self::finish) plans the scans of the tables that range functions name. It comes last, because one scan per table reads the
 ///    columns of all calls, so that a query sees one version of each table.
 ///
 /// ```
@@ -51,14 +53,21 @@ use crate::planner::registration::Registration;
 ///         plan: &LogicalPlan,
 ///         session: &dyn Session,
 ///     ) -> Result<Arc<dyn ExecutionPlan>> {
-///         let rmq = QueryPlanning::begin(plan, session)?;
-///         let mut planners = rmq.extension_planners();
-///         // planners.push(Arc::new(MyExtensionPlanner));
-///         let physical = DefaultPhysicalPlanner::with_extension_planners(planners)
-///             .create_physical_plan(rmq.logical_plan(), session)
-///             .await?;
-///         rmq.finish(session).await?;
-///         Ok(physical)
+///         let mut plan = plan.clone();
+///         loop {
+///             let rmq = QueryPlanning::begin(&plan, session)?;
+///             let mut planners = rmq.extension_planners();
+///             // planners.push(Arc::new(MyExtensionPlanner));
+///             let physical = DefaultPhysicalPlanner::with_extension_planners(planners)
+///                 .create_physical_plan(rmq.logical_plan(), session)
+///                 .await?;
+///             if let Some(other) = rmq.with_hash_joins(session)? {
+///                 plan = other;
+///                 continue;
+///             }
+///             rmq.finish(session).await?;
+///             return Ok(physical);
+///         }
 ///     }
 /// }
 ///
@@ -107,6 +116,7 @@ impl<'a> QueryPlanning<'a> {
             lookups: Arc::new(RangeLookupPlanner::new(names, Arc::clone(indexes))),
             joins: Arc::new(RangeJoinPlanner {
                 indexes: Arc::clone(indexes),
+                choices: JoinChoices::default(),
             }),
         })
     }
@@ -121,6 +131,15 @@ impl<'a> QueryPlanning<'a> {
     #[must_use]
     pub fn extension_planners(&self) -> Vec<Arc<dyn ExtensionPlanner + Send + Sync>> {
         vec![Arc::clone(&self.joins) as _, Arc::clone(&self.lookups) as _]
+    }
+
+    /// The logical plan to begin again with, in place of the physical plan made so far, if some of its range joins should be slower than the joins they
+    /// replace: aggregates over joins of which few rows have equal keys, as far as statistics or a sample tell. A planner that does not ask keeps them.
+    ///
+    /// # Errors
+    /// Any error of optimizing the joins as they were written.
+    pub fn with_hash_joins(&self, session: &dyn Session) -> Result<Option<LogicalPlan>> {
+        self.joins.choices.replace(&self.logical_plan, session)
     }
 
     /// Completes the physical plan, which cannot be executed before.

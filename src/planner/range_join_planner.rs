@@ -1,4 +1,4 @@
-//! From `RangeJoin`, and `NearestRows`, to their operator. `JoinChoice` is one of its plans.
+//! From `RangeJoin`, and `NearestRows`, to their operator. A `JoinChoice` is planned as its range join first.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::index::catalog::IndexCatalog;
 use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec};
-use crate::planner::join_choice_planner::plan_join_choice;
+use crate::planner::join_choices::JoinChoices;
 use crate::planner::nearest_rows_planner::plan_nearest_rows;
 use crate::planner::registration::Registration;
 
@@ -25,6 +25,7 @@ use crate::planner::registration::Registration;
 #[derive(Debug)]
 pub(crate) struct RangeJoinPlanner {
     pub(crate) indexes: Arc<IndexCatalog>,
+    pub(crate) choices: JoinChoices,
 }
 
 #[async_trait]
@@ -47,8 +48,8 @@ impl ExtensionPlanner for RangeJoinPlanner {
         if let (Some(node), [range_join]) =
             (node.as_any().downcast_ref::<JoinChoice>(), physical_inputs)
         {
-            let plan = plan_join_choice(node, range_join, planner, session).await?;
-            return Ok(Some(plan));
+            self.choices.note(node, range_join, session)?;
+            return Ok(Some(Arc::clone(range_join)));
         }
         let (Some(node), [probe, build], [probe_exec, build_exec]) = (
             node.as_any().downcast_ref::<RangeJoin>(),

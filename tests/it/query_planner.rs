@@ -33,13 +33,20 @@ impl QueryPlanner for ForeignPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         self.plans.fetch_add(1, Ordering::Relaxed);
-        let rmq = QueryPlanning::begin(plan, session)?;
-        let planner = DefaultPhysicalPlanner::with_extension_planners(rmq.extension_planners());
-        let physical = planner
-            .create_physical_plan(rmq.logical_plan(), session)
-            .await?;
-        rmq.finish(session).await?;
-        Ok(physical)
+        let mut plan = plan.clone();
+        loop {
+            let rmq = QueryPlanning::begin(&plan, session)?;
+            let planner = DefaultPhysicalPlanner::with_extension_planners(rmq.extension_planners());
+            let physical = planner
+                .create_physical_plan(rmq.logical_plan(), session)
+                .await?;
+            if let Some(other) = rmq.with_hash_joins(session)? {
+                plan = other;
+                continue;
+            }
+            rmq.finish(session).await?;
+            return Ok(physical);
+        }
     }
 }
 

@@ -11,7 +11,8 @@
 //!                                                             p
 //! ```
 //!
-//! The joined rows are never produced. With equality keys a `JoinChoice` above keeps the plan before, too. Inner, left and right joins match; the side that groups are of is the probe side. Aggregates without an index,
+//! The joined rows are never produced. With equality keys a `JoinChoice` above keeps the plan before, too,
+//! unless an aggregate has ORDER BY or there are placeholders. Inner, left and right joins match; the side that groups are of is the probe side. Aggregates without an index,
 //! such as `stddev(p.v)` beside `avg(p.v)`, are computed by their accumulators (`merge_states`). Without any other, the join stays and
 //! returns its rows.
 
@@ -360,13 +361,13 @@ impl GroupedJoin<'_> {
         let plan = LogicalPlan::Projection(plan);
         // Without, DataFusion would compare all rows of one side with all of the other. Of ties of an ORDER BY it takes any.
         let has_ties = calls.iter().any(|call| !call.params.order_by.is_empty());
-        if !has_equality_keys || has_ties {
+        let as_written = self.as_written(&calls, probe_schema)?;
+        // A prepared statement replaces placeholders in inputs alone.
+        let is_prepared = !as_written.get_parameter_names()?.is_empty();
+        if !has_equality_keys || has_ties || is_prepared {
             return Ok(plan);
         }
-        let node = Arc::new(JoinChoice::try_new(
-            plan,
-            self.as_written(&calls, probe_schema)?,
-        )?);
+        let node = Arc::new(JoinChoice::try_new(plan, as_written)?);
         Ok(LogicalPlan::Extension(Extension { node }))
     }
 

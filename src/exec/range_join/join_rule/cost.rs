@@ -1,5 +1,6 @@
 //! Whether a hash join would compare many pairs of rows that have equal keys and are not in the range: the one case in which a range join is worth its
-//! sort, as a hash join is done with every pair at once where keys are nearly unique.
+//! sort, as a hash join is done with every pair at once where keys are nearly unique. Joins that return rows are chosen by it in `rule`, aggregates over
+//! joins by the planner.
 
 #![expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
 
@@ -7,6 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
+use arrow::buffer::NullBuffer;
 use arrow::compute::interleave;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::stats::Precision;
@@ -135,8 +137,8 @@ fn column_of(expr: &PhysicalExprRef) -> Option<usize> {
     }
 }
 
-/// The probability that two rows of an in-memory table have equal keys, from a sample. `None` if the plan is not one, or the sample has too few such
-/// rows to tell.
+/// The probability that two rows of an in-memory table have equal keys, from a sample. `None` if the plan is not one, its keys are no columns, or it has
+/// fewer than two rows.
 fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Option<f64>> {
     let columns: Option<Vec<usize>> = keys.iter().map(|key| column_of(key)).collect();
     let Some(columns) = columns else {
@@ -217,9 +219,17 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
     let arrays: Vec<ArrayRef> = arrays.collect::<Result<_>>()?;
     let fields = arrays.iter().map(|a| SortField::new(a.data_type().clone()));
     let keys = RowConverter::new(fields.collect())?.convert_columns(&arrays)?;
+    let nulls = arrays.iter().map(Array::logical_nulls);
+    let nulls = nulls.fold(None, |all, nulls| {
+        NullBuffer::union(all.as_ref(), nulls.as_ref())
+    });
     let mut counts: HashMap<_, usize> = HashMap::new();
-    keys.iter()
-        .for_each(|key| *counts.entry(key).or_default() += 1);
+    for (row, key) in keys.iter().enumerate() {
+        // A NULL matches nothing.
+        if nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row)) {
+            *counts.entry(key).or_default() += 1;
+        }
+    }
     let pairs_of = |count: usize| count * (count - 1) / 2;
     let equal: usize = counts.values().map(|count| pairs_of(*count)).sum();
     Ok(Some(equal as f64 / pairs_of(chosen.len()).max(1) as f64))
