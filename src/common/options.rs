@@ -106,7 +106,7 @@ const HELP: [(&str, &str); 9] = [
     (
         "rmq.join_mode",
         "Whether the searched side of a range join is built once and 'shared' by all partitions, or both sides are 'partitioned' by \
-         their equality keys where they can be; 'auto' takes the one that should be done first",
+         their equality keys where they can be; 'auto' is 'shared'",
     ),
 ];
 
@@ -287,7 +287,7 @@ impl Display for RowJoins {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum JoinModeChoice {
-    /// The faster one on one machine.
+    /// The faster one on one machine: `Shared`.
     #[default]
     Auto,
     /// One build side for all partitions.

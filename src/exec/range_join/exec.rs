@@ -148,7 +148,7 @@ impl RangeJoinExec {
     ///
     /// # Errors
     /// A planning error that says why the join can't be partitioned: it has no equality keys, or these are of different types, or its result depends on the
-    /// order of build rows with equal keys, or its probe side has no end.
+    /// order of build rows with equal keys, or a key is volatile, or its probe side has no end.
     pub fn with_mode(&self, mode: JoinMode) -> Result<Self> {
         if mode == JoinMode::Partitioned
             && let Err(reason) = self.check_partitionable()
@@ -156,16 +156,20 @@ impl RangeJoinExec {
             let label = &self.label;
             return plan_err!("the range join {label} can't be partitioned: {reason}");
         }
-        let (probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
-        let (spec, row_join) = (Arc::clone(&self.spec), self.row_join.clone());
-        let (label, engine) = (self.label.clone(), self.engine.clone());
-        Self::with_spec(probe, build, spec, row_join, label, engine, mode)
+        self.in_mode(mode)
     }
 
     /// Returns the same join with both sides partitioned by the equality keys, if they can be.
     pub(crate) fn try_partition(&self) -> Match<Self> {
         self.check_partitionable()?;
-        Ok(self.with_mode(JoinMode::Partitioned)?)
+        Ok(self.in_mode(JoinMode::Partitioned)?)
+    }
+
+    fn in_mode(&self, mode: JoinMode) -> Result<Self> {
+        let (probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
+        let (spec, row_join) = (Arc::clone(&self.spec), self.row_join.clone());
+        let (label, engine) = (self.label.clone(), self.engine.clone());
+        Self::with_spec(probe, build, spec, row_join, label, engine, mode)
     }
 
     fn check_partitionable(&self) -> Match<()> {

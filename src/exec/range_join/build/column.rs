@@ -301,16 +301,18 @@ impl ColumnPreparer<'_> {
             let chunks = &column.chunks.arrays;
             let (sorted, memory) =
                 sorted_values(chunks, &data_type, permutation, reserve, self.workers)?;
+            permutation_memory.shrink(permutation.order_bytes());
             prepared.sorted = Some(sorted);
             prepared.memory.push(Arc::new(memory));
         }
         if needs.rows {
             self.waiting.check()?;
             self.grow(permutation_memory, permutation.order_bytes())?;
-            // The chunks, a copy of them and the sorted copy exist at the same time.
+            // At most the chunks, a copy of them and the sorted copy exist at the same time.
             let memory = self.reserve(&column_memory, 2 * column.chunks.bytes())?;
             let chunks = &column.chunks.arrays;
             let values = Values::sorted(chunks, &data_type, permutation, self.workers)?;
+            permutation_memory.shrink(permutation.order_bytes());
             memory.try_resize(values.bytes())?;
             prepared.rows = Some(Arc::new(values));
             prepared.memory.push(Arc::new(memory));
@@ -383,6 +385,7 @@ impl ColumnPreparer<'_> {
             reserve,
             self.workers,
         )?;
+        permutation_memory.shrink(permutation.order_bytes());
         Ok((vec![sorted], Arc::new(memory)))
     }
 

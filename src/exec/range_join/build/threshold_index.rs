@@ -4,7 +4,7 @@
 //! ranges have few rows spends nothing on it, nor does one for which memory is short.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Field, Schema};
@@ -41,6 +41,8 @@ pub(crate) struct ThresholdIndex {
     counted_rows: AtomicUsize,
     /// `None` if it can't be built.
     built: OnceLock<Option<BuiltIndex>>,
+    /// Held while the index is built.
+    building: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,7 @@ impl ThresholdIndex {
             threads,
             counted_rows: AtomicUsize::new(0),
             built: OnceLock::new(),
+            building: Mutex::new(()),
         }
     }
 
@@ -100,7 +103,7 @@ impl ThresholdIndex {
     }
 
     /// Builds the index over the first `rows` sorted rows, unless that has been tried. `columns` are those that the threshold's value refers to by
-    /// number. Blocks; a cancelled query ends between steps, without an index.
+    /// number. Blocks; a cancelled partition ends between steps and leaves the index to others.
     pub(crate) fn build(
         &self,
         threshold: &RowThreshold,
@@ -109,8 +112,15 @@ impl ThresholdIndex {
         pool: &Arc<dyn MemoryPool>,
         check: &dyn Fn() -> Result<()>,
     ) {
+        let _building = self.building.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_decided() {
+            return;
+        }
+        let built = self.try_build(threshold, columns, rows, pool, check);
+        if built.is_err() && check().is_err() {
+            return;
+        }
         self.built.get_or_init(|| {
-            let built = self.try_build(threshold, columns, rows, pool, check);
             built.unwrap_or_else(|error| {
                 log::debug!(
                     "a range join filters rows, as it has no index on {}: {error}",

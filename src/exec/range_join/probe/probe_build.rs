@@ -119,8 +119,8 @@ impl ProbeBuild {
         } = self
         {
             let mut unread = input.execute(partition)?;
-            // A RepartitionExec keeps the rows of a partition in memory unless its stream has been polled and dropped. An error is returned by other
-            // partitions, too.
+            // A RepartitionExec keeps the rows of a partition in memory unless its stream has been polled and dropped. No row needs what ends in an error
+            // here.
             drop(unread.next().now_or_never());
         }
         Ok(())

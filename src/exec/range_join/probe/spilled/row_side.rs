@@ -1,7 +1,7 @@
 //! A build side on disk of which rows are returned.
 //!
 //! Each partition buffers probe rows and takes them through all runs that may match, in turns ([`RunCache`]). A turn ends when it has produced as many
-//! rows as a partition may buffer: memory is bounded however many pairs there are. As runs come one after another, pairs are in no order.
+//! rows as a partition may buffer, at the end of a probe row: memory is bounded by that and by the pairs of one row with one part of a run. As runs come one after another, pairs are in no order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -117,6 +117,8 @@ impl RowVisit {
 
     /// Takes the next turn. Returns the rows of it, and the visit unless it has ended.
     pub(crate) async fn turn(mut self) -> Result<(Option<Self>, Vec<RecordBatch>)> {
+        // The rows of the last turn have been taken.
+        self.returned.free();
         let Some(work) = self.next_work().await else {
             let unmatched = self.unmatched_rows()?;
             return Ok((
@@ -202,8 +204,6 @@ impl RowVisit {
             work.part.end = part.rows.end;
         }
         let run = &self.side.cache.loader.runs()[part.run];
-        // The rows of the last turn have been taken.
-        self.returned.free();
         let mut ready = Ready {
             batches: vec![],
             memory: &self.returned,
@@ -246,7 +246,6 @@ impl RowVisit {
 
     /// The next probe rows that have matched in no run, at most a batch, if they are kept; `None` at their end.
     fn unmatched_rows(&mut self) -> Result<Option<Vec<RecordBatch>>> {
-        self.returned.free();
         loop {
             let (index, first) = self.unmatched;
             let Some(BufferedBatch { batch, matched, .. }) = self.batches.get(index) else {

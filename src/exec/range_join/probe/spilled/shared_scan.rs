@@ -185,8 +185,11 @@ impl SharedScan {
         for mut visitor in visitors {
             // Lets other tasks run, and lets a cancelled query end.
             tokio::task::coop::consume_budget().await;
-            let was_visited = std::mem::replace(&mut visitor.visited[index], true);
-            match visitor.request.select_rows(run).filter(|_| !was_visited) {
+            if std::mem::replace(&mut visitor.visited[index], true) {
+                others.push(visitor);
+                continue;
+            }
+            match visitor.request.select_rows(run) {
                 Some(selections) => here.push((visitor, Arc::from(selections))),
                 None => others.push(visitor),
             }
