@@ -1,6 +1,6 @@
 //! Whether a hash join would compare many pairs of rows that have equal keys and are not in the range: the one case in which a range join is worth its
 //! sort, as a hash join is done with every pair at once where keys are nearly unique. Joins that return rows are chosen by it in `rule`, aggregates over
-//! joins by the planner.
+//! joins in `planner::join_choices`.
 
 #![expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
 
