@@ -217,8 +217,8 @@ async fn little_memory_gives_the_same_results() {
     }
     println!("spilling: {asked} queries, {with_files} of them wrote {files} files");
     assert!(
-        // Aggregates that read the rows of their windows never write files.
-        with_files * 16 > asked || !is_usual(),
+        // About one in eleven. Aggregates that read the rows of their windows never write files.
+        with_files * 40 > asked || !is_usual(),
         "{with_files} of {asked} queries wrote files"
     );
 }
