@@ -91,21 +91,13 @@ impl Values {
         workers: Workers,
     ) -> Result<Self> {
         if let Some(whole) = permute_values(chunks, data_type, permutation, workers)? {
-            let left_out = permutation.left_out();
-            if left_out.is_empty() {
+            if whole.len() == chunks.iter().map(Array::len).sum::<usize>() {
                 return Ok(Self::by_position(whole));
             }
-            let mut parts = vec![whole];
-            let (mut start, mut rest) = (0, &left_out[..]);
-            for chunk in chunks {
-                let end = start + chunk.len();
-                let (here, after) = rest.split_at(rest.partition_point(|r| (*r as usize) < end));
-                let here = here.iter().map(|row| u64::from(*row) - start as u64);
-                parts.push(take(chunk, &UInt64Array::from_iter_values(here), None)?);
-                (start, rest) = (end, after);
-            }
-            let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
-            return Ok(Self::by_position(concat(&parts)?));
+            let rows = Self::new(chunks.to_vec(), None);
+            let left_out = permutation.left_out().into_iter();
+            let left_out = rows.at(left_out.map(|row| Some(i64::from(row))))?;
+            return Ok(Self::by_position(concat(&[&whole, &left_out])?));
         }
         let mut values = Self::of(chunks, data_type, permutation, workers)?;
         let Some(order) = values.order.take() else {

@@ -141,8 +141,8 @@ async fn main() -> Result<ExitCode> {
     })
 }
 
-/// Whether the lines that are missing and those that came instead are the same but for the numbers of subqueries' names, which count the names given
-/// before, used or not.
+/// Whether the lines that are missing and those that came instead differ only in the numbers of subqueries' names, which count the names given before,
+/// used or not.
 fn differs_in_numbers(text: &str) -> bool {
     let lines = |sign: char| -> Vec<String> {
         let lines = text.lines().filter_map(|line| line.strip_prefix(sign));

@@ -359,13 +359,14 @@ impl GroupedJoin<'_> {
         let plan = Projection::try_new(named.collect(), grouped)?;
         check_fields(&plan.schema, old, group_columns)?;
         let plan = LogicalPlan::Projection(plan);
-        // Of ties of an ORDER BY, DataFusion takes any.
+        // Of ties of an ORDER BY, DataFusion takes any. Without equality keys it would compare all rows of one side with all of the other.
         let has_ties = calls.iter().any(|call| !call.params.order_by.is_empty());
+        if !has_equality_keys || has_ties {
+            return Ok(plan);
+        }
         let as_written = self.as_written(&calls, probe_schema)?;
-        // A prepared statement replaces placeholders in inputs alone.
-        let is_prepared = !as_written.get_parameter_names()?.is_empty();
-        // Without equality keys DataFusion would compare all rows of one side with all of the other.
-        if !has_equality_keys || has_ties || is_prepared {
+        if !as_written.get_parameter_names()?.is_empty() {
+            // A prepared statement replaces placeholders in inputs alone.
             return Ok(plan);
         }
         let node = Arc::new(JoinChoice::try_new(plan, as_written)?);

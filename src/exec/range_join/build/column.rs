@@ -266,11 +266,12 @@ impl ColumnPreparer<'_> {
                     Values::by_position(Arc::clone(array))
                 }
                 _ => {
-                    self.grow(permutation_memory, permutation.order_bytes())?;
                     // The chunks and the copy exist at the same time.
                     let memory = self.reserve(&column_memory, column.chunks.bytes())?;
                     let chunks = &column.chunks.arrays;
-                    let values = Values::of(chunks, &data_type, permutation, self.workers)?;
+                    let values = self.with_order(permutation, permutation_memory, || {
+                        Values::of(chunks, &data_type, permutation, self.workers)
+                    })?;
                     memory.try_resize(values.bytes())?;
                     prepared.memory.push(Arc::new(memory));
                     values
@@ -296,23 +297,22 @@ impl ColumnPreparer<'_> {
         }
         if needs.sorted {
             self.waiting.check()?;
-            self.grow(permutation_memory, permutation.order_bytes())?;
             let reserve = |bytes| self.reserve(&column_memory, bytes);
             let chunks = &column.chunks.arrays;
-            let (sorted, memory) =
-                sorted_values(chunks, &data_type, permutation, reserve, self.workers)?;
-            permutation_memory.shrink(permutation.order_bytes());
+            let (sorted, memory) = self.with_order(permutation, permutation_memory, || {
+                sorted_values(chunks, &data_type, permutation, reserve, self.workers)
+            })?;
             prepared.sorted = Some(sorted);
             prepared.memory.push(Arc::new(memory));
         }
         if needs.rows {
             self.waiting.check()?;
-            self.grow(permutation_memory, permutation.order_bytes())?;
             // At most the chunks, a copy of them and the sorted copy exist at the same time.
             let memory = self.reserve(&column_memory, 2 * column.chunks.bytes())?;
             let chunks = &column.chunks.arrays;
-            let values = Values::sorted(chunks, &data_type, permutation, self.workers)?;
-            permutation_memory.shrink(permutation.order_bytes());
+            let values = self.with_order(permutation, permutation_memory, || {
+                Values::sorted(chunks, &data_type, permutation, self.workers)
+            })?;
             memory.try_resize(values.bytes())?;
             prepared.rows = Some(Arc::new(values));
             prepared.memory.push(Arc::new(memory));
@@ -376,17 +376,30 @@ impl ColumnPreparer<'_> {
         if permutation.is_identity() {
             return Ok((chunks.clone(), Arc::clone(column_memory)));
         }
-        self.grow(permutation_memory, permutation.order_bytes())?;
         let reserve = |bytes| self.reserve(column_memory, bytes);
-        let (sorted, memory) = sorted_values(
-            chunks,
-            &column.data_type,
-            permutation,
-            reserve,
-            self.workers,
-        )?;
-        permutation_memory.shrink(permutation.order_bytes());
+        let (sorted, memory) = self.with_order(permutation, permutation_memory, || {
+            sorted_values(
+                chunks,
+                &column.data_type,
+                permutation,
+                reserve,
+                self.workers,
+            )
+        })?;
         Ok((vec![sorted], Arc::new(memory)))
+    }
+
+    /// Sorts values by the order of a permutation, which is made, and registered with `memory`, unless the values are permuted without it.
+    fn with_order<T>(
+        &self,
+        permutation: &RowPermutation,
+        memory: &MemoryReservation,
+        sort: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        self.grow(memory, permutation.order_bytes())?;
+        let sorted = sort()?;
+        memory.shrink(permutation.order_bytes());
+        Ok(sorted)
     }
 
     /// Builds or prepares an index of a sorted column.

@@ -219,10 +219,8 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
     let arrays: Vec<ArrayRef> = arrays.collect::<Result<_>>()?;
     let fields = arrays.iter().map(|a| SortField::new(a.data_type().clone()));
     let keys = RowConverter::new(fields.collect())?.convert_columns(&arrays)?;
-    let nulls = arrays.iter().map(Array::logical_nulls);
-    let nulls = nulls.fold(None, |all, nulls| {
-        NullBuffer::union(all.as_ref(), nulls.as_ref())
-    });
+    let nulls: Vec<_> = arrays.iter().map(Array::logical_nulls).collect();
+    let nulls = NullBuffer::union_many(nulls.iter().map(Option::as_ref));
     let mut counts: HashMap<_, usize> = HashMap::new();
     for (row, key) in keys.iter().enumerate() {
         // A NULL matches nothing.
