@@ -359,12 +359,25 @@ impl GroupedJoin<'_> {
         let plan = Projection::try_new(named.collect(), grouped)?;
         check_fields(&plan.schema, old, group_columns)?;
         let plan = LogicalPlan::Projection(plan);
-        // Of ties of an ORDER BY, DataFusion takes any. Without equality keys it would compare all rows of one side with all of the other.
-        let has_ties = calls.iter().any(|call| !call.params.order_by.is_empty());
-        if !has_equality_keys || has_ties {
+        if !has_equality_keys {
+            // DataFusion would compare all rows of one side with all of the other.
             return Ok(plan);
         }
-        let as_written = self.as_written(&calls, probe_schema)?;
+        self.with_choice(plan, &calls, probe_schema)
+    }
+
+    /// Offers the join as it was written beside a plan, if it has the same answer.
+    fn with_choice(
+        &self,
+        plan: LogicalPlan,
+        calls: &[AggregateFunction],
+        probe: &DFSchema,
+    ) -> Match<LogicalPlan> {
+        // Of ties of an ORDER BY, DataFusion takes any.
+        if calls.iter().any(|call| !call.params.order_by.is_empty()) {
+            return Ok(plan);
+        }
+        let as_written = self.as_written(calls, probe)?;
         if !as_written.get_parameter_names()?.is_empty() {
             // A prepared statement replaces placeholders in inputs alone.
             return Ok(plan);
