@@ -1,7 +1,7 @@
 //! Collects the rows of the build side, and spills those that memory can't hold.
 
 use std::ops::Add;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
@@ -10,7 +10,6 @@ use datafusion::common::{Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
-use tokio::sync::Mutex;
 
 use crate::common::array_bytes::compact_if_sparse;
 use crate::exec::range_join::build_columns::BuildColumns;
@@ -57,13 +56,17 @@ pub(crate) async fn collect(
         memory: memory.reservation(),
         spilled_rows: 0,
     };
-    let collector = Arc::new(Mutex::new(Collector {
-        partitions: partitions.iter().map(|_| empty()).collect(),
+    let collector = Arc::new(Collector {
+        in_memory: Mutex::new(RowsInMemory {
+            partitions: partitions.iter().map(|_| empty()).collect(),
+            memory: Arc::clone(memory),
+            may_spill: store.is_some(),
+        }),
         memory: Arc::clone(memory),
         store,
         row_order_matters: columns.row_order_matters(),
-        runs: SpillRuns::default(),
-    }));
+        runs: tokio::sync::Mutex::default(),
+    });
     let readers = partitions.into_iter().enumerate();
     let readers = readers.map(|(partition, input)| PartitionReader {
         input,
@@ -85,7 +88,6 @@ pub(crate) async fn collect(
             internal_err!("reading the build side of a range join did not end: {error}")
         })?;
     }
-    let mut collector = collector.lock().await;
     collector.finish(schema).await
 }
 
@@ -95,7 +97,7 @@ struct PartitionReader {
     partition: usize,
     columns: BuildColumns,
     schema: SchemaRef,
-    collector: Arc<Mutex<Collector>>,
+    collector: Arc<Collector>,
 }
 
 impl PartitionReader {
@@ -110,8 +112,7 @@ impl PartitionReader {
             let options = RecordBatchOptions::new().with_row_count(Some(rows));
             let schema = Arc::clone(&self.schema);
             let batch = RecordBatch::try_new_with_options(schema, arrays, &options)?;
-            let mut collector = self.collector.lock().await;
-            collector.add(self.partition, batch).await?;
+            self.collector.add(self.partition, batch).await?;
         }
         Ok(())
     }
@@ -119,12 +120,22 @@ impl PartitionReader {
 
 /// The rows of all partitions that have been read so far.
 struct Collector {
-    partitions: Vec<PartitionRows>,
+    /// No task waits with this lock. One that is passed on to a waiting task, as an asynchronous lock is, would stay taken while that task's thread computes
+    /// something else, such as a sort, and all others wait for it.
+    in_memory: Mutex<RowsInMemory>,
     memory: Arc<RetainingPool>,
     store: Option<Arc<SpillStore>>,
     /// Whether a spill run must consist of rows of one partition, so that the positions of its rows are known.
     row_order_matters: bool,
-    runs: SpillRuns,
+    /// The runs on disk. Locked while rows are spilled.
+    runs: tokio::sync::Mutex<SpillRuns>,
+}
+
+/// The rows of all partitions in memory.
+struct RowsInMemory {
+    partitions: Vec<PartitionRows>,
+    memory: Arc<RetainingPool>,
+    may_spill: bool,
 }
 
 /// The rows of one partition.
@@ -138,6 +149,11 @@ struct PartitionRows {
 }
 
 impl PartitionRows {
+    fn push(&mut self, batch: RecordBatch, size: DataSize) {
+        self.size = self.size + size;
+        self.batches.push(batch);
+    }
+
     /// Takes the rows in memory, and the reservation of their memory.
     fn take(&mut self) -> (Vec<RecordBatch>, MemoryReservation) {
         self.spilled_rows += self.size.rows as u64;
@@ -146,83 +162,106 @@ impl PartitionRows {
     }
 }
 
-impl Collector {
-    /// Adds a batch to its partition. The other partitions wait while rows are spilled.
-    async fn add(&mut self, partition: usize, batch: RecordBatch) -> Result<()> {
-        let batch_size = DataSize::of_batch(&batch);
-        let rows = self.size().rows + batch_size.rows;
-        if u32::try_from(rows).is_err() {
-            return too_many_rows(rows);
-        }
-        let mut fits = true;
-        if let Some(store) = self.store.clone() {
-            fits = self.ensure_build_memory(batch_size);
-            while !fits && self.spill(&store).await? {
-                self.memory.retain(self.runs.retained_bytes());
-                fits = self.ensure_build_memory(batch_size);
-            }
-        }
-        let rows = &mut self.partitions[partition];
-        if fits {
-            rows.memory.try_grow(batch_size.bytes)?;
-        }
-        rows.size = rows.size + batch_size;
-        rows.batches.push(batch);
-        match self.store.clone() {
-            Some(store) if !fits => self.spill(&store).await.map(|_| ()),
-            _ => Ok(()),
-        }
-    }
-
-    /// The size of the rows in memory.
+impl RowsInMemory {
+    /// The size of the rows.
     fn size(&self) -> DataSize {
         let sizes = self.partitions.iter().map(|rows| rows.size);
         sizes.fold(DataSize::default(), Add::add)
     }
 
-    /// Tries to get the memory to build the rows in memory and `more` rows.
-    fn ensure_build_memory(&mut self, more: DataSize) -> bool {
-        let needed = (self.size() + more).build_bytes();
-        let allowed = needed.min(self.memory.share());
-        let fits = self.memory.ensure_granted(allowed).is_ok() && allowed == needed;
-        if !fits {
-            let peak = &mut self.runs.peak_granted_bytes;
-            *peak = (*peak).max(self.memory.granted_bytes());
+    /// Adds a batch of this size to its partition. Returns false, without adding it, if rows have to be spilled first.
+    fn try_add(&mut self, partition: usize, batch: &RecordBatch, size: DataSize) -> Result<bool> {
+        let all = self.size() + size;
+        if u32::try_from(all.rows).is_err() {
+            return too_many_rows(all.rows);
         }
-        fits
+        if self.may_spill {
+            // The memory to build all of them.
+            let needed = all.build_bytes();
+            let allowed = needed.min(self.memory.share());
+            if self.memory.ensure_granted(allowed).is_err() || allowed < needed {
+                return Ok(false);
+            }
+        }
+        let rows = &mut self.partitions[partition];
+        rows.memory.try_grow(size.bytes)?;
+        rows.push(batch.clone(), size);
+        Ok(true)
     }
 
-    /// Spills the rows of the largest partition if the row order matters, else all rows. Returns whether there were any.
-    async fn spill(&mut self, store: &Arc<SpillStore>) -> Result<bool> {
+    /// Takes the rows of the largest partition if `one_partition`, else all rows: the position of the first, the batches, and the reservations of
+    /// their memory. None if there are no rows.
+    fn take_to_spill(
+        &mut self,
+        one_partition: bool,
+    ) -> Option<(RowPosition, Vec<RecordBatch>, Vec<MemoryReservation>)> {
         let partitions = self.partitions.iter_mut().enumerate();
         let partitions = partitions.filter(|(_, rows)| !rows.batches.is_empty());
-        let (first_row, rows): (_, Vec<_>) = if self.row_order_matters {
-            let Some((partition, rows)) = partitions.max_by_key(|(_, rows)| rows.size.bytes) else {
-                return Ok(false);
-            };
+        let (first_row, rows): (_, Vec<_>) = if one_partition {
+            let (partition, rows) = partitions.max_by_key(|(_, rows)| rows.size.bytes)?;
             let row = rows.spilled_rows;
             (RowPosition { partition, row }, vec![rows.take()])
         } else {
             let rows = partitions.map(|(_, rows)| rows.take());
             (RowPosition::default(), rows.collect())
         };
-        let (batches, _memory): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
+        let (batches, memory): (Vec<_>, Vec<_>) = rows.into_iter().unzip();
         let batches: Vec<RecordBatch> = batches.into_iter().flatten().collect();
-        if batches.is_empty() {
-            return Ok(false);
+        (!batches.is_empty()).then_some((first_row, batches, memory))
+    }
+}
+
+impl Collector {
+    fn in_memory(&self) -> MutexGuard<'_, RowsInMemory> {
+        // A poisoned state is consistent: no update of it can panic half-way.
+        self.in_memory
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a batch to its partition. Partitions whose rows don't fit wait while rows are spilled.
+    async fn add(&self, partition: usize, batch: RecordBatch) -> Result<()> {
+        let size = DataSize::of_batch(&batch);
+        if self.in_memory().try_add(partition, &batch, size)? {
+            return Ok(());
         }
-        store.write(batches, first_row, &mut self.runs).await?;
+        let runs = &mut *self.runs.lock().await;
+        // Another partition may have spilled rows meanwhile.
+        while !self.in_memory().try_add(partition, &batch, size)? {
+            runs.peak_granted_bytes = runs.peak_granted_bytes.max(self.memory.granted_bytes());
+            if !self.spill(runs).await? {
+                // The batch is too large by itself.
+                self.in_memory().partitions[partition].push(batch, size);
+                return self.spill(runs).await.map(|_| ());
+            }
+            self.memory.retain(runs.retained_bytes());
+        }
+        Ok(())
+    }
+
+    /// Spills the rows of the largest partition if the row order matters, else all rows. Returns whether there were any.
+    async fn spill(&self, runs: &mut SpillRuns) -> Result<bool> {
+        let Some(store) = &self.store else {
+            return Ok(false);
+        };
+        let rows = self.in_memory().take_to_spill(self.row_order_matters);
+        let Some((first_row, batches, _memory)) = rows else {
+            return Ok(false);
+        };
+        store.write(batches, first_row, runs).await?;
         Ok(true)
     }
 
     /// Returns all rows after the last batch.
-    async fn finish(&mut self, schema: &SchemaRef) -> Result<Collected> {
-        if let Some(store) = self.store.take().filter(|_| !self.runs.is_empty()) {
-            while self.spill(&store).await? {}
-            return Ok(Collected::Spilled(std::mem::take(&mut self.runs), store));
+    async fn finish(&self, schema: &SchemaRef) -> Result<Collected> {
+        let mut runs = std::mem::take(&mut *self.runs.lock().await);
+        if let Some(store) = self.store.as_ref().filter(|_| !runs.is_empty()) {
+            while self.spill(&mut runs).await? {}
+            return Ok(Collected::Spilled(runs, Arc::clone(store)));
         }
-        let size = self.size();
-        let batches = self.partitions.iter_mut().flat_map(|rows| rows.take().0);
+        let mut rows = self.in_memory();
+        let size = rows.size();
+        let batches = rows.partitions.iter_mut().flat_map(|rows| rows.take().0);
         let batches = batches.collect();
         // The pool retains what the partitions' reservations had.
         let memory = self.memory.reservation();
