@@ -44,6 +44,9 @@ struct Options {
     /// The engine
     #[arg(long, value_enum, default_value_t = Engine::Cpu)]
     engine: Engine,
+    /// The memory that may be used on each device, such as 200M; all if not given
+    #[arg(long)]
+    device_memory: Option<String>,
     /// Modes of range joins, which must give the same answers: auto, shared, partitioned
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     modes: Vec<Mode>,
@@ -147,11 +150,15 @@ impl Runner {
             .build()?;
         let engine = format!("{:?}", options.engine).to_lowercase();
         let mode = format!("{mode:?}").to_lowercase();
-        for set in [
+        let mut settings = vec![
             format!("SET rmq.engine = '{engine}'"),
             format!("SET rmq.build_threads = {threads}"),
             format!("SET rmq.join_mode = '{mode}'"),
-        ] {
+        ];
+        if let Some(bytes) = &options.device_memory {
+            settings.push(format!("SET rmq.device_memory_limit = '{bytes}'"));
+        }
+        for set in settings {
             runtime.block_on(async { ctx.sql(&set).await?.collect().await })?;
         }
         for table in tables {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::array::{Array, MutableArrayData, RecordBatch};
 use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::datasource::MemTable;
 use datafusion::error::{DataFusionError, Result};
@@ -28,8 +28,11 @@ struct Options {
     /// A folder of Parquet files, each of which is a table
     #[arg(required_unless_present = "crossover")]
     tables: Option<PathBuf>,
-    /// Files with one query each, which returns one row
+    /// Files with one query each, which returns one row, or with `--copy` any number
     queries: Vec<PathBuf>,
+    /// Compare the time with that of copying all rows that the query returns, which are collected
+    #[arg(long)]
+    copy: bool,
     /// Threads and partitions
     #[arg(long, default_value_t = 2)]
     threads: usize,
@@ -75,6 +78,44 @@ async fn read_tables(ctx: &SessionContext, folder: &Path, partitions: usize) -> 
     Ok(())
 }
 
+/// Copies all rows to new memory, and returns the CPU time, the rows, and their bytes.
+fn copy(batches: &[RecordBatch]) -> (Duration, usize, usize) {
+    let started = process_time();
+    let mut copies = vec![];
+    for batch in batches {
+        for column in batch.columns() {
+            let data = column.to_data();
+            let mut copy = MutableArrayData::new(vec![&data], false, data.len());
+            copy.extend(0, 0, data.len());
+            copies.push(copy.freeze());
+        }
+    }
+    let cpu = process_time() - started;
+    let bytes = copies.iter();
+    let bytes = bytes.map(|copy| copy.get_slice_memory_size().unwrap_or_default());
+    let rows = batches.iter().map(RecordBatch::num_rows);
+    (cpu, rows.sum(), bytes.sum())
+}
+
+/// Runs a query, and prints its times and that of copying its rows.
+async fn compare_with_copy(ctx: &SessionContext, name: &str, sql: &str) -> Result<()> {
+    release_unused();
+    let (cpu, wall) = (process_time(), Instant::now());
+    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+    let batches = collect(plan, ctx.task_ctx()).await?;
+    let (cpu, wall) = (process_time() - cpu, wall.elapsed());
+    let (copied, rows, bytes) = copy(&batches);
+    println!(
+        "{name}: {rows} rows, {} MiB: {:.3} CPU s, {:.3} s; copying them {:.3} CPU s, ratio {:.2}",
+        bytes >> 20,
+        cpu.as_secs_f64(),
+        wall.as_secs_f64(),
+        copied.as_secs_f64(),
+        cpu.as_secs_f64() / copied.as_secs_f64()
+    );
+    Ok(())
+}
+
 /// Runs a query and returns its CPU and wall times, the peak of memory above that before, and the only row.
 async fn run(ctx: &SessionContext, sql: &str) -> Result<(Duration, Duration, usize, String)> {
     release_unused();
@@ -113,6 +154,13 @@ async fn measure(options: Options) -> Result<()> {
             let plan = ctx.sql(&sql).await?.create_physical_plan().await?;
             println!("{}", displayable(plan.as_ref()).indent(false));
         }
+        let name = file.file_stem().unwrap_or_default().display();
+        if options.copy {
+            for _ in 0..options.runs.max(1) {
+                compare_with_copy(&ctx, &name.to_string(), &sql).await?;
+            }
+            continue;
+        }
         let mut best: Option<(Duration, Duration, usize)> = None;
         let mut answer = None;
         for _ in 0..options.runs.max(1) {
@@ -126,7 +174,7 @@ async fn measure(options: Options) -> Result<()> {
         let (cpu, wall, peak) = best.unwrap_or_default();
         println!(
             "{} {:.3} {:.3} {} = {}",
-            file.file_stem().unwrap_or_default().display(),
+            name,
             cpu.as_secs_f64(),
             wall.as_secs_f64(),
             peak >> 20,

@@ -95,6 +95,7 @@ def main():
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--copy", action="store_true", help="compare the pairs of pair_rows.sql with a copy of them, without DuckDB")
     args = parser.parse_args()
     names = args.queries or [name for name in QUERIES if args.series or name not in ("exists", "pairs")]
     binary = os.environ.get("RMQ_BENCH_BINARY")
@@ -107,6 +108,9 @@ def main():
             db.execute(f"COPY {name} TO '{folder}/{name}.parquet'")
         files = [str(HERE / f"{name}.sql") for name in names]
         threads = ["--threads", str(args.threads), "--runs", str(args.runs)]
+        if args.copy:
+            subprocess.run(command + [folder, str(HERE / "pair_rows.sql"), "--copy"] + threads, check=True, cwd=HERE.parent.parent)
+            return
         run = subprocess.run(command + [folder] + files + threads, capture_output=True, text=True, cwd=HERE.parent.parent)
         if run.returncode != 0:
             sys.exit(run.stdout + run.stderr)

@@ -116,6 +116,11 @@ impl Ranges {
         self.right.values()
     }
 
+    /// Which ranges are not empty.
+    pub(crate) fn matched(&self) -> impl Iterator<Item = bool> {
+        self.iter().map(|(left, right)| left <= right)
+    }
+
     /// The left and right bound of each range.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, i64)> {
         let bounds = self.left().iter().zip(self.right());

@@ -1,6 +1,7 @@
 //! All integration tests in one binary: each more would link DataFusion once again.
 
 mod cuda_sql;
+mod device_runs;
 mod devices;
 mod dictionaries;
 mod fake;

@@ -26,7 +26,7 @@ use crate::support::{error, register, run, set};
 use rmq_testing::Random;
 
 /// A build side `p` in no order and a probe side `q`, the same each time. Sums of `price` are exact.
-fn tables(ctx: &SessionContext, build: usize, probe: usize) {
+pub fn tables(ctx: &SessionContext, build: usize, probe: usize) {
     let mut random = Random::from_seed(23);
     let mut numbers = |n: usize, limit: usize| -> Vec<Option<i64>> {
         let mut number = |_| (random.below(15) > 0).then(|| random.below(limit) as i64);
@@ -64,7 +64,7 @@ fn tables(ctx: &SessionContext, build: usize, probe: usize) {
 }
 
 /// Queries that devices sort and answer.
-const QUERIES: [&str; 8] = [
+pub const QUERIES: [&str; 8] = [
     "SELECT q.id, min(v), max(price), count(*), count(v), sum(v), sum(size), sum(price), avg(price) FROM q LEFT JOIN p ON p.sym = q.sym \
      AND ts BETWEEN a AND a + width GROUP BY q.id",
     "SELECT q.id, min(v), avg(v), sum(price) FROM q JOIN p ON ts > a AND ts <= a + width GROUP BY q.id",

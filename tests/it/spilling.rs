@@ -115,7 +115,7 @@ fn session(config: SessionConfig, pool: Arc<dyn MemoryPool>) -> SessionContext {
 }
 
 /// Registers the tables of another session.
-async fn share(from: &SessionContext, to: &SessionContext) {
+pub async fn share(from: &SessionContext, to: &SessionContext) {
     for name in ["p", "q"] {
         share_table(from, to, name).await;
     }
@@ -126,7 +126,7 @@ async fn share_table(from: &SessionContext, to: &SessionContext, name: &str) {
     to.register_table(name, table).expect(name);
 }
 
-async fn planned(ctx: &SessionContext, sql: &str) -> Result<Arc<dyn ExecutionPlan>> {
+pub async fn planned(ctx: &SessionContext, sql: &str) -> Result<Arc<dyn ExecutionPlan>> {
     ctx.sql(sql).await?.create_physical_plan().await
 }
 
@@ -225,7 +225,7 @@ async fn little_memory_gives_the_same_results() {
 
 /// A build side of 40,000 rows with ties, NULLs, NaNs and zeros of both signs, and a probe side of 2,000 rows. The build side has one partition,
 /// because the first of several tied rows is chosen.
-async fn tables() -> SessionContext {
+pub async fn tables() -> SessionContext {
     let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     let tables = [
         "CREATE TABLE p AS SELECT value AS id, value * 7919 % 5003 AS k, value / 40 AS t, \
@@ -251,7 +251,7 @@ async fn tables() -> SessionContext {
 }
 
 /// Settings with which the build side keeps its one partition, and so its row order, in every plan.
-fn in_order(partitions: usize) -> SessionConfig {
+pub fn in_order(partitions: usize) -> SessionConfig {
     SessionConfig::new()
         .with_target_partitions(partitions)
         .with_round_robin_repartition(false)

@@ -61,10 +61,15 @@ pub fn cpu_session() -> SessionContext {
 
 /// A session with the extension whose memory comes from this pool.
 pub fn session_of_pool(config: SessionConfig, pool: Arc<dyn MemoryPool>) -> SessionContext {
-    let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc();
-    let ctx = SessionContext::new_with_config_rt(config, runtime.expect("a runtime"));
+    let ctx = context_of_pool(config, pool);
     datafusion_rmq::register(&ctx);
     ctx
+}
+
+/// The same without the extension.
+pub fn context_of_pool(config: SessionConfig, pool: Arc<dyn MemoryPool>) -> SessionContext {
+    let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc();
+    SessionContext::new_with_config_rt(config, runtime.expect("a runtime"))
 }
 
 /// Sets an option.

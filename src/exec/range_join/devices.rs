@@ -68,13 +68,13 @@ impl JoinDevices {
     }
 }
 
-/// Whether an error says that devices have too little memory.
-pub(crate) fn is_out_of_device_memory(error: &DataFusionError) -> bool {
+/// The bytes that were needed, and the most that a device may have, if an error says that devices have too little memory.
+pub(crate) fn device_shortage(error: &DataFusionError) -> Option<(usize, usize)> {
     match error.find_root() {
-        DataFusionError::External(error) => {
-            let error = error.downcast_ref::<EngineError>();
-            matches!(error, Some(EngineError::DeviceMemory { .. }))
-        }
-        _ => false,
+        DataFusionError::External(error) => match error.downcast_ref() {
+            Some(EngineError::DeviceMemory { needed, limit, .. }) => Some((*needed, *limit)),
+            _ => None,
+        },
+        _ => None,
     }
 }

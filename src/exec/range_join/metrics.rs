@@ -1,5 +1,7 @@
 //! The metrics of a range join that `EXPLAIN ANALYZE` shows.
 
+use std::sync::OnceLock;
+
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, SpillMetrics, Time,
 };
@@ -59,6 +61,11 @@ impl BuildMetrics {
             .add(device_bytes);
     }
 
+    /// Records that devices built a run. The metric is shown only if they built any.
+    pub(crate) fn record_device_run(&self) {
+        summary(&self.set).counter("device_runs", 0).add(1);
+    }
+
     /// Records that the CPU builds an index that was planned for devices.
     pub(crate) fn record_cpu_fallback(&self) {
         summary(&self.set).counter("cuda_fallbacks", 0).add(1);
@@ -76,7 +83,7 @@ impl BuildMetrics {
 }
 
 /// Metrics of one partition whose rows are sent to devices; shown only for such partitions.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct DeviceMetrics {
     /// Batches that devices processed, each coalesced from several input batches.
     pub(crate) device_batches: Count,
@@ -95,6 +102,7 @@ pub(crate) struct ProbeMetrics {
     pub(crate) search_time: Time,
     /// Time spent computing the aggregates.
     pub(crate) query_time: Time,
+    devices: OnceLock<DeviceMetrics>,
     partition: usize,
     set: ExecutionPlanMetricsSet,
 }
@@ -106,6 +114,7 @@ impl ProbeMetrics {
             probe_rows: rows(summary(metrics)).counter("probe_rows", partition),
             search_time: summary(metrics).subset_time("search_time", partition),
             query_time: summary(metrics).subset_time("query_time", partition),
+            devices: OnceLock::new(),
             partition,
             set: metrics.clone(),
         }
@@ -128,9 +137,10 @@ impl ProbeMetrics {
     /// The additional metrics of a partition whose rows are sent to devices.
     pub(crate) fn for_devices(&self) -> DeviceMetrics {
         let counter = |name| summary(&self.set).counter(name, self.partition);
-        DeviceMetrics {
+        let metrics = || DeviceMetrics {
             device_batches: counter("device_batches"),
             cuda_fallbacks: counter("cuda_fallbacks"),
-        }
+        };
+        self.devices.get_or_init(metrics).clone()
     }
 }

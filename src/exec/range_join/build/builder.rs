@@ -1,34 +1,41 @@
 //! Builds the build side of a range join from its input: collects it, then sorts and indexes it in memory, or spills it.
 
+use std::ops::Add;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
-use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 
 use crate::common::options::RmqOptions;
+use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::collect::{Collected, CollectedRows, collect};
-use crate::exec::range_join::build::device_join::DeviceJoin;
+use crate::exec::range_join::build::convert_keys::divide;
+use crate::exec::range_join::build::device_join::{DeviceBuild, DeviceJoin};
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::devices::{JoinDevices, is_out_of_device_memory};
+use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::devices::{JoinDevices, device_shortage};
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
+use crate::exec::range_join::spill::key_extent::{KeyExtent, KeyOrder};
 use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::exec::range_join::spill::run::SpillRuns;
+use crate::exec::range_join::spill::run::{BuildRun, BuildRuns, MIN_SPLIT_ROWS, RunSource};
 use crate::exec::range_join::spill::store::SpillStore;
 
 /// A finished build side.
 pub(crate) enum Built {
     InMemory(Box<BuildSide>),
     OnDevices(Box<DeviceJoin>),
-    Spilled(SpillRuns, Arc<SpillStore>),
+    /// Too large for the memory of the host, or of the devices, which build each run if they suit it.
+    InRuns(BuildRuns, Option<JoinDevices>),
 }
 
 /// What building one build side needs.
@@ -101,9 +108,8 @@ impl BuildSideBuilder {
         let rows = collect(columns, schema, partitions, &self.memory, store).await;
         self.metrics.build_time.add_elapsed(started);
         let rows = rows.map_err(|error| self.explain_out_of_memory(error))?;
-        if let Collected::Spilled(runs, _) = &rows {
+        if let Collected::Spilled(runs) = &rows {
             self.metrics.build_rows.add(runs.rows());
-            self.engine.record_spilled();
         }
         Ok(rows)
     }
@@ -118,9 +124,9 @@ impl BuildSideBuilder {
 
     async fn build_or_spill(&self, rows: CollectedRows) -> Result<Built> {
         let rows = match self.build_on_devices(rows).await? {
-            Ok(join) => {
+            Ok(built) => {
                 self.memory.stop_retaining();
-                return Ok(Built::OnDevices(Box::new(join)));
+                return Ok(built);
             }
             Err(rows) => rows,
         };
@@ -157,63 +163,125 @@ impl BuildSideBuilder {
         }
     }
 
-    /// Sorts and indexes collected rows on devices, if these were selected and can answer all aggregates; else returns the rows.
-    async fn build_on_devices(
-        &self,
-        rows: CollectedRows,
-    ) -> Result<Result<DeviceJoin, CollectedRows>> {
-        let types = self.schema.fields().iter().map(|f| f.data_type().clone());
-        let types: Vec<DataType> = types.collect();
-        if !DeviceJoin::supports(&self.columns, &types) {
+    /// Sorts and indexes collected rows on devices, if these were selected and can answer all aggregates: at once, or run by run. Otherwise returns the
+    /// rows.
+    async fn build_on_devices(&self, rows: CollectedRows) -> Result<Result<Built, CollectedRows>> {
+        if !DeviceJoin::supports(&self.columns, &self.types()) {
             return Ok(Err(rows));
         }
         let Some(devices) = self.select_devices(&rows).await? else {
             return Ok(Err(rows));
         };
-        let rows = Arc::new(rows);
-        let (columns, metrics) = (self.columns.clone(), self.metrics.clone());
-        let (threads, shared) = (self.options.threads(), Arc::clone(&rows));
-        // What devices do of a build side that the CPU sorts.
-        let has_extremes = columns.has_extremes();
-        let build = move |waiting: Waiting| {
-            let built = DeviceJoin::build(&columns, &shared, &metrics, threads, &devices, &waiting);
-            drop(shared);
-            if built.is_err() {
-                // A cancelled query makes devices fail.
-                waiting.check()?;
-            }
-            match built {
-                // Sorting on the CPU needs less memory of the host, or spills, and less of the devices.
-                Err(error)
-                    if is_out_of_memory(&error)
-                        || is_out_of_device_memory(&error)
-                            && (has_extremes || devices.allow_cpu_fallback()) =>
-                {
-                    log::debug!("the CPU sorts a range join: {error}");
-                    Ok(None)
+        let (columns, metrics, threads) = (&self.columns, &self.metrics, self.options.threads());
+        let (rows, error) =
+            match DeviceJoin::build(columns, rows, metrics, threads, &devices).await? {
+                DeviceBuild::Built(join) => {
+                    metrics.record_device_bytes(join.device_bytes());
+                    return Ok(Ok(Built::OnDevices(Box::new(join))));
                 }
-                built => {
-                    let record_fallback = || metrics.record_cpu_fallback();
-                    Ok(devices.or_cpu_fallback(built, record_fallback)?.flatten())
-                }
+                DeviceBuild::LeftToCpu(rows) => return Ok(Err(rows)),
+                DeviceBuild::OutOfMemory(rows, error) => (rows, error),
+            };
+        if let Some(shortage) = device_shortage(&error) {
+            if let Some(runs) = self.count_device_runs(&rows, shortage) {
+                log::debug!("devices build a range join in {runs} runs: {error}");
+                let runs = self.divide(rows, runs).await?;
+                return Ok(Ok(Built::InRuns(runs, Some(devices))));
             }
+            // What devices do of a build side that the CPU sorts takes less of their memory.
+            if !columns.has_extremes() && !devices.allow_cpu_fallback() {
+                return Err(error.context("rmq.engine = 'cuda': a range join"));
+            }
+        }
+        // Sorting on the CPU needs less memory of the host, or spills.
+        log::debug!("the CPU sorts a range join: {error}");
+        Ok(Err(rows))
+    }
+
+    /// The number of runs that devices can build of which one needs and has so many bytes for all of them; `None` if runs would be too short.
+    fn count_device_runs(
+        &self,
+        rows: &CollectedRows,
+        (needed, limit): (usize, usize),
+    ) -> Option<usize> {
+        // While one run is probed, the next is built.
+        let runs = needed.saturating_mul(2).div_ceil(limit.max(1)).max(2);
+        let are_long = rows.num_rows() / runs >= MIN_SPLIT_ROWS;
+        (are_long && self.devices_build_runs()).then_some(runs)
+    }
+
+    /// Whether devices can build runs. A prevailing row is that of the run with the greatest key, which they don't tell.
+    fn devices_build_runs(&self) -> bool {
+        !self.columns.prevailing && DeviceJoin::supports(&self.columns, &self.types())
+    }
+
+    /// The types of the columns.
+    fn types(&self) -> Vec<DataType> {
+        let fields = self.schema.fields().iter();
+        fields.map(|field| field.data_type().clone()).collect()
+    }
+
+    /// Divides rows into so many runs in memory.
+    async fn divide(&self, rows: CollectedRows, runs: usize) -> Result<BuildRuns> {
+        let CollectedRows {
+            batches, memory, ..
+        } = rows;
+        let key_column = self.columns.num_equality_keys;
+        let key_type = self.schema.field(key_column).data_type();
+        let mut divided = BuildRuns::new(
+            Arc::new(KeyOrder::try_new(key_type)?),
+            self.memory.granted_bytes(),
+        );
+        let sizes = batches.iter().map(DataSize::of_batch);
+        divided.size = sizes.fold(DataSize::default(), Add::add);
+        divided.memory = Some(memory);
+        self.metrics.build_rows.add(divided.rows());
+        let (rows, threads) = (divided.rows().div_ceil(runs), self.options.threads());
+        let key_order = Arc::clone(&divided.key_order);
+        let work = move |waiting: Waiting| {
+            let check = || waiting.check();
+            let workers = Workers::new(threads, &check);
+            let mut first_row = RowPosition::default();
+            let runs = divide(batches, rows).into_iter().map(|batches| {
+                let keys = batches.iter().map(|batch| batch.column(key_column));
+                let extents = workers.map(keys.collect(), |keys| key_order.extent(keys))?;
+                let run = BuildRun {
+                    rows: batches.iter().map(RecordBatch::num_rows).sum(),
+                    first_row,
+                    keys: extents.into_iter().fold(None, KeyExtent::union),
+                    source: RunSource::Memory(batches),
+                };
+                first_row = first_row.after(run.rows);
+                Ok(run)
+            });
+            runs.collect::<Result<Vec<_>>>()
         };
-        if let Some(join) = blocking(build).await? {
-            return Ok(Ok(join));
+        divided.runs = blocking(work).await?;
+        Ok(divided)
+    }
+
+    /// Rows that have been spilled, which devices build run by run if they suit them.
+    pub(crate) async fn in_spill_runs(&self, runs: BuildRuns) -> Result<Built> {
+        let rows_of_run = runs.rows() / runs.runs.len().max(1);
+        let mut devices = None;
+        if self.devices_build_runs() {
+            devices = self
+                .engine
+                .select_devices(rows_of_run, &self.options)
+                .await?;
         }
-        match Arc::try_unwrap(rows) {
-            Ok(rows) => Ok(Err(rows)),
-            Err(_) => internal_err!("the rows of a failed build are still in use"),
+        if devices.is_none() {
+            self.engine.record_spilled();
         }
+        Ok(Built::InRuns(runs, devices))
     }
 
     async fn spill(&self, rows: CollectedRows, store: &Arc<SpillStore>) -> Result<Built> {
-        let mut runs = SpillRuns::new(self.memory.granted_bytes());
+        let mut runs = store.new_runs(self.memory.granted_bytes());
         let first_row = RowPosition::default();
         store.write(rows.batches, first_row, &mut runs).await?;
         drop(rows.memory);
-        self.engine.record_spilled();
-        Ok(Built::Spilled(runs, Arc::clone(store)))
+        self.in_spill_runs(runs).await
     }
 
     async fn sort_and_index(&self, rows: CollectedRows) -> Result<BuildSide> {

@@ -16,7 +16,7 @@ use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::exec::range_join::spill::run::SpillRuns;
+use crate::exec::range_join::spill::run::BuildRuns;
 use crate::exec::range_join::spill::store::SpillStore;
 use crate::sorted::sort_rows::too_many_rows;
 
@@ -38,7 +38,7 @@ impl CollectedRows {
 /// All rows of the build side.
 pub(crate) enum Collected {
     InMemory(CollectedRows),
-    Spilled(SpillRuns, Arc<SpillStore>),
+    Spilled(BuildRuns),
 }
 
 /// Reads all partitions of the input concurrently. The collected rows are in the order of the partitions, whatever the order of arrival. Rows that
@@ -63,9 +63,11 @@ pub(crate) async fn collect(
             may_spill: store.is_some(),
         }),
         memory: Arc::clone(memory),
-        store,
         row_order_matters: columns.row_order_matters(),
-        runs: tokio::sync::Mutex::default(),
+        spilling: store.map(|store| Spilling {
+            runs: tokio::sync::Mutex::new(store.new_runs(0)),
+            store,
+        }),
     });
     let readers = partitions.into_iter().enumerate();
     let readers = readers.map(|(partition, input)| PartitionReader {
@@ -124,11 +126,17 @@ struct Collector {
     /// something else, such as a sort, and all others wait for it.
     in_memory: Mutex<RowsInMemory>,
     memory: Arc<RetainingPool>,
-    store: Option<Arc<SpillStore>>,
-    /// Whether a spill run must consist of rows of one partition, so that the positions of its rows are known.
+    /// Whether a run must consist of rows of one partition, so that the positions of its rows are known.
     row_order_matters: bool,
-    /// The runs on disk. Locked while rows are spilled.
-    runs: tokio::sync::Mutex<SpillRuns>,
+    /// None if rows can't be spilled.
+    spilling: Option<Spilling>,
+}
+
+/// What has been spilled.
+struct Spilling {
+    store: Arc<SpillStore>,
+    /// Locked while rows are spilled.
+    runs: tokio::sync::Mutex<BuildRuns>,
 }
 
 /// The rows of all partitions in memory.
@@ -225,14 +233,17 @@ impl Collector {
         if self.in_memory().try_add(partition, &batch, size)? {
             return Ok(());
         }
-        let runs = &mut *self.runs.lock().await;
+        let Some(Spilling { store, runs }) = &self.spilling else {
+            return internal_err!("a range join without a disk is to spill rows");
+        };
+        let runs = &mut *runs.lock().await;
         // Another partition may have spilled rows meanwhile.
         while !self.in_memory().try_add(partition, &batch, size)? {
             runs.peak_granted_bytes = runs.peak_granted_bytes.max(self.memory.granted_bytes());
-            if !self.spill(runs).await? {
+            if !self.spill(store, runs).await? {
                 // The batch is too large by itself.
                 self.in_memory().partitions[partition].push(batch, size);
-                return self.spill(runs).await.map(|_| ());
+                return self.spill(store, runs).await.map(|_| ());
             }
             self.memory.retain(runs.retained_bytes());
         }
@@ -240,10 +251,7 @@ impl Collector {
     }
 
     /// Spills the rows of the largest partition if the row order matters, else all rows. Returns whether there were any.
-    async fn spill(&self, runs: &mut SpillRuns) -> Result<bool> {
-        let Some(store) = &self.store else {
-            return Ok(false);
-        };
+    async fn spill(&self, store: &Arc<SpillStore>, runs: &mut BuildRuns) -> Result<bool> {
         let rows = self.in_memory().take_to_spill(self.row_order_matters);
         let Some((first_row, batches, _memory)) = rows else {
             return Ok(false);
@@ -254,10 +262,12 @@ impl Collector {
 
     /// Returns all rows after the last batch.
     async fn finish(&self, schema: &SchemaRef) -> Result<Collected> {
-        let mut runs = std::mem::take(&mut *self.runs.lock().await);
-        if let Some(store) = self.store.as_ref().filter(|_| !runs.is_empty()) {
-            while self.spill(&mut runs).await? {}
-            return Ok(Collected::Spilled(runs, Arc::clone(store)));
+        if let Some(Spilling { store, runs }) = &self.spilling {
+            let mut runs = std::mem::replace(&mut *runs.lock().await, store.new_runs(0));
+            if !runs.is_empty() {
+                while self.spill(store, &mut runs).await? {}
+                return Ok(Collected::Spilled(runs));
+            }
         }
         let mut rows = self.in_memory();
         let size = rows.size();

@@ -54,7 +54,7 @@ pub(crate) fn convert_keys(
 }
 
 /// Divides batches into parts of about `rows` rows, at least one part. Batches are sliced for that.
-fn divide(batches: Vec<RecordBatch>, rows: usize) -> Vec<Vec<RecordBatch>> {
+pub(crate) fn divide(batches: Vec<RecordBatch>, rows: usize) -> Vec<Vec<RecordBatch>> {
     let (mut parts, mut part) = (vec![], vec![]);
     let mut room = rows;
     for mut batch in batches {

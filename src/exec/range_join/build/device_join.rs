@@ -16,7 +16,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
 use crate::common::workers::Workers;
-use crate::exec::common::blocking::Waiting;
+use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::collect::CollectedRows;
 use crate::exec::range_join::build::convert_keys::convert_keys;
 use crate::exec::range_join::build::device_columns::{AggregateResult, ColumnsBuilder};
@@ -24,8 +24,9 @@ use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::device_aggregates::{devices_answer, devices_sort};
-use crate::exec::range_join::devices::JoinDevices;
+use crate::exec::range_join::devices::{JoinDevices, device_shortage};
 use crate::exec::range_join::metrics::BuildMetrics;
+use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::index::catalog::DeviceBytes;
 use crate::index::decoder::buffer;
 use crate::sorted::bucket_sort::SortContext;
@@ -54,6 +55,15 @@ pub(crate) struct DeviceJoin {
     fallback: CpuFallbackSide,
     _memory: MemoryReservation,
     _device_memory: DeviceBytes,
+}
+
+/// What has become of rows that devices were to build.
+pub(crate) enum DeviceBuild {
+    Built(DeviceJoin),
+    /// The memory of the host or of the devices does not suffice.
+    OutOfMemory(CollectedRows, DataFusionError),
+    /// The devices have failed, or leave these rows to the CPU.
+    LeftToCpu(CollectedRows),
 }
 
 /// The same build side on the CPU, made when the devices first fail.
@@ -94,11 +104,57 @@ impl DeviceJoin {
             })
     }
 
-    /// Sorts and indexes collected rows on devices. Returns the rows as they were if the devices leave that to the CPU.
+    /// Sorts and indexes collected rows on devices, on a thread that may block.
+    ///
+    /// # Errors
+    /// If forced devices fail, or the query is cancelled.
+    pub(crate) async fn build(
+        columns: &BuildColumns,
+        rows: CollectedRows,
+        metrics: &BuildMetrics,
+        threads: usize,
+        devices: &JoinDevices,
+    ) -> Result<DeviceBuild> {
+        let rows = Arc::new(rows);
+        let (columns, metrics, devices) = (columns.clone(), metrics.clone(), devices.clone());
+        let shared = Arc::clone(&rows);
+        let build = move |waiting: Waiting| {
+            let built =
+                Self::build_blocking(&columns, &shared, &metrics, threads, &devices, &waiting);
+            drop(shared);
+            if built.is_err() {
+                // A cancelled query makes devices fail.
+                waiting.check()?;
+            }
+            match built {
+                Err(error) if is_out_of_memory(&error) || device_shortage(&error).is_some() => {
+                    Ok(Err(error))
+                }
+                built => {
+                    let record_fallback = || metrics.record_cpu_fallback();
+                    let built = devices.or_cpu_fallback(built, record_fallback)?;
+                    Ok(Ok(built.flatten()))
+                }
+            }
+        };
+        let built = match blocking(build).await? {
+            Ok(Some(join)) => return Ok(DeviceBuild::Built(join)),
+            built => built,
+        };
+        let Ok(rows) = Arc::try_unwrap(rows) else {
+            return internal_err!("the rows of a failed build are still in use");
+        };
+        Ok(match built {
+            Err(error) => DeviceBuild::OutOfMemory(rows, error),
+            Ok(_) => DeviceBuild::LeftToCpu(rows),
+        })
+    }
+
+    /// Does the same on the calling thread. Returns `None` if the devices leave the rows to the CPU.
     ///
     /// # Errors
     /// Errors of devices, for which the CPU may take over; if memory is exhausted or the query is cancelled.
-    pub(crate) fn build(
+    fn build_blocking(
         columns: &BuildColumns,
         rows: &Arc<CollectedRows>,
         metrics: &BuildMetrics,
@@ -172,7 +228,6 @@ impl DeviceJoin {
             .sort_time
             .add_duration(times.upload + times.sort + times.gather);
         metrics.index_time.add_duration(times.index);
-        metrics.record_device_bytes(index.device_bytes());
         metrics.build_rows.add(rows.num_rows());
         let has_ids = grouped.ids.is_some();
         drop(grouped.ids);
@@ -200,6 +255,11 @@ impl DeviceJoin {
             _memory: rows_memory,
             _device_memory: device_memory,
         }))
+    }
+
+    /// Bytes on each device.
+    pub(crate) fn device_bytes(&self) -> usize {
+        self.index.device_bytes()
     }
 
     /// Number of build rows that can match.

@@ -18,7 +18,7 @@ use crate::logical_plan::range_join::Unmatched;
 use rmq_engine::{CandidateRanges, SearchHints};
 
 /// A partition of the probe side, and a build side on devices.
-struct DeviceJoinPartition {
+pub(crate) struct DeviceJoinPartition {
     partition: Arc<ProbePartition>,
     build: Arc<DeviceJoin>,
     metrics: DeviceMetrics,
@@ -30,15 +30,35 @@ pub(crate) fn answer_on_devices(
     build: Arc<DeviceJoin>,
     input: BoxStream<'static, Result<RecordBatch>>,
 ) -> BoxStream<'static, Result<RecordBatch>> {
-    let partition = DeviceJoinPartition {
-        metrics: partition.metrics.for_devices(),
-        partition,
-        build,
-    };
+    let partition = DeviceJoinPartition::new(partition, build);
     DeviceBatcher::new(Arc::new(partition), input).boxed()
 }
 
 impl DeviceJoinPartition {
+    pub(crate) fn new(partition: Arc<ProbePartition>, build: Arc<DeviceJoin>) -> Self {
+        Self {
+            metrics: partition.metrics.for_devices(),
+            partition,
+            build,
+        }
+    }
+
+    /// The aggregates of all rows of the batches; `None` if the CPU has to compute them. Blocks the thread.
+    ///
+    /// # Errors
+    /// A failure of forced devices, or Arrow's errors.
+    pub(crate) fn try_answer(&self, batches: &[RecordBatch]) -> Result<Option<DeviceAnswers>> {
+        // An error of a bound may concern rows that match nothing; the CPU tells which.
+        let Ok(probe) = self.probe(batches) else {
+            return Ok(None);
+        };
+        let answers = self.answer_on_devices(probe)?;
+        self.metrics
+            .device_batches
+            .add(usize::from(answers.is_some()));
+        Ok(answers)
+    }
+
     /// The groups and the bounds of all rows of the batches.
     fn probe(&self, batches: &[RecordBatch]) -> Result<DeviceProbe> {
         let spec = &self.partition.spec;
@@ -93,14 +113,9 @@ impl AnswerBatches for DeviceJoinPartition {
             let empty = || RecordBatch::new_empty(Arc::clone(&partition.schema));
             return Ok(batches.iter().map(|_| empty()).collect());
         }
-        // An error of a bound may concern rows that match nothing; the CPU tells which.
-        let Ok(probe) = self.probe(batches) else {
+        let Some(answers) = self.try_answer(batches)? else {
             return self.join_on_cpu(batches);
         };
-        let Some(answers) = self.answer_on_devices(probe)? else {
-            return self.join_on_cpu(batches);
-        };
-        self.metrics.device_batches.add(1);
         let rows = batches.iter().map(RecordBatch::num_rows);
         partition.metrics.probe_rows.add(rows.sum());
         partition.append_to_batches(batches, &answers.matched, &answers.aggregates)

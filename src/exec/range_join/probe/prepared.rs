@@ -5,7 +5,7 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::execution::SendableRecordBatchStream;
 
-use crate::exec::range_join::build::builder::{BuildSideBuilder, Built};
+use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::build::collect::Collected;
 use crate::exec::range_join::probe::deferred_build::DeferredBuild;
 use crate::exec::range_join::probe::searchable::SearchableBuild;
@@ -35,7 +35,7 @@ impl PreparedBuild {
         probe: ProbeShape,
     ) -> Result<Self> {
         let built = match builder.collect(inputs).await? {
-            Collected::Spilled(runs, store) => Built::Spilled(runs, store),
+            Collected::Spilled(runs) => builder.in_spill_runs(runs).await?,
             Collected::InMemory(rows) => {
                 let defers = probe.is_bounded
                     && DeferredBuild::is_worthwhile(&builder.columns, &rows.batches)?

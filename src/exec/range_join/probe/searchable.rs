@@ -8,14 +8,15 @@ use crate::exec::range_join::build::builder::{BuildSideBuilder, Built};
 use crate::exec::range_join::build::device_join::DeviceJoin;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::probe::spilled::row_side::SpilledRows;
-use crate::exec::range_join::probe::spilled::side::SpilledSide;
+use crate::exec::range_join::probe::spilled::side::SideInRuns;
 
 /// A build side that can be probed.
 #[derive(Debug)]
 pub(crate) enum SearchableBuild {
     InMemory(Arc<BuildSide>),
     OnDevices(Arc<DeviceJoin>),
-    Spilled(Arc<SpilledSide>),
+    /// Run by run.
+    InRuns(Arc<SideInRuns>),
     /// Spilled rows that are returned.
     SpilledRows(Arc<SpilledRows>),
 }
@@ -30,13 +31,13 @@ impl SearchableBuild {
         Ok(match built {
             Built::InMemory(side) => Self::InMemory(Arc::from(side)),
             Built::OnDevices(join) => Self::OnDevices(Arc::from(join)),
-            Built::Spilled(runs, store) if builder.columns.returns_rows => {
-                let side = SpilledRows::try_new(runs, store, builder, probe_partitions)?;
+            Built::InRuns(runs, _) if builder.columns.returns_rows => {
+                let side = SpilledRows::try_new(runs, builder, probe_partitions)?;
                 Self::SpilledRows(Arc::new(side))
             }
-            Built::Spilled(runs, store) => {
-                let side = SpilledSide::try_new(runs, store, builder, probe_partitions)?;
-                Self::Spilled(Arc::new(side))
+            Built::InRuns(runs, devices) => {
+                let side = SideInRuns::try_new(runs, devices, builder, probe_partitions)?;
+                Self::InRuns(Arc::new(side))
             }
         })
     }

@@ -21,7 +21,7 @@ use crate::exec::range_join::probe::rows::join_rows;
 use crate::exec::range_join::probe::searchable::SearchableBuild;
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::probe::spilled::row_stream::join_spilled_rows;
-use crate::exec::range_join::probe::spilled::side::SpilledSide;
+use crate::exec::range_join::probe::spilled::side::SideInRuns;
 use rmq_engine::SearchHints;
 
 /// Batches of one partition.
@@ -92,7 +92,7 @@ async fn start(
             SearchableBuild::SpilledRows(side) => {
                 Ok(join_spilled_rows(partition, join, Arc::clone(side), input))
             }
-            SearchableBuild::OnDevices(_) | SearchableBuild::Spilled(_) => {
+            SearchableBuild::OnDevices(_) | SearchableBuild::InRuns(_) => {
                 internal_err!("the build side of a range join that returns rows has no rows")
             }
         };
@@ -189,9 +189,9 @@ impl CpuStream {
                 SearchableBuild::SpilledRows(_) => {
                     return internal_err!("a build side of spilled rows has a stream of its own");
                 }
-                SearchableBuild::Spilled(side) => {
+                SearchableBuild::InRuns(side) => {
                     let side = Arc::clone(side);
-                    self.join_spilled(batch, &side).await?;
+                    self.join_runs(batch, &side).await?;
                 }
             }
         }
@@ -206,7 +206,7 @@ impl CpuStream {
     }
 
     /// Joins this batch and as many that follow it as the buffer has room for.
-    async fn join_spilled(&mut self, first: RecordBatch, side: &Arc<SpilledSide>) -> Result<()> {
+    async fn join_runs(&mut self, first: RecordBatch, side: &Arc<SideInRuns>) -> Result<()> {
         let buffer = Arc::new(side.new_buffer());
         self.buffer = Some(Arc::clone(&buffer));
         let (mut batches, mut next) = (vec![], Some(first));

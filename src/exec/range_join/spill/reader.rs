@@ -1,17 +1,17 @@
-//! Reads a spill run batch by batch.
+//! Reads a run batch by batch.
 
 use std::collections::VecDeque;
 
 use arrow::array::RecordBatch;
 use datafusion::common::Result;
-use datafusion::execution::SendableRecordBatchStream;
 use futures::TryStreamExt;
+use futures::stream::BoxStream;
 
 use crate::exec::range_join::spill::row_position::RowPosition;
 
-/// A spill run that is being read. Batches can be put back, to be read again in smaller groups.
+/// A run that is being read. Batches can be put back, to be read again in smaller groups.
 pub(crate) struct RunReader {
-    stream: SendableRecordBatchStream,
+    stream: BoxStream<'static, Result<RecordBatch>>,
     put_back: VecDeque<RecordBatch>,
     /// The position of the next row that has not been built.
     next_row: RowPosition,
@@ -21,7 +21,10 @@ pub(crate) struct RunReader {
 }
 
 impl RunReader {
-    pub(crate) fn new(stream: SendableRecordBatchStream, first_row: RowPosition) -> Self {
+    pub(crate) fn new(
+        stream: BoxStream<'static, Result<RecordBatch>>,
+        first_row: RowPosition,
+    ) -> Self {
         Self {
             stream,
             put_back: VecDeque::new(),

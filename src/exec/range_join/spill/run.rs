@@ -1,20 +1,29 @@
-//! Spill runs: rows of the build side in files.
+//! Runs: parts of the build side that are sorted and indexed one after the other, as memory or devices can't hold all of it.
 
 use std::fmt;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::spill_file::SpillFile;
+use futures::{StreamExt, stream};
 
 use crate::exec::range_join::data_size::DataSize;
-use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyExtent};
+use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyExtent, KeyOrder};
+use crate::exec::range_join::spill::reader::RunReader;
 use crate::exec::range_join::spill::row_position::RowPosition;
+use crate::exec::range_join::spill::store::SpillStore;
 
 /// The least memory that building a run tries to get, even if hardly any was granted when the runs were written.
 const MIN_RUN_BUILD_BYTES: usize = 4 << 20;
 
-/// Consecutive rows of the build side in one file.
-pub(crate) struct SpillRun {
-    pub(crate) file: Arc<dyn SpillFile>,
+/// A batch with fewer rows is not split to fit into memory.
+pub(crate) const MIN_SPLIT_ROWS: usize = 64;
+
+/// Consecutive rows of the build side.
+pub(crate) struct BuildRun {
+    pub(crate) source: RunSource,
     pub(crate) rows: usize,
     /// The position of the first row; the others follow it.
     pub(crate) first_row: RowPosition,
@@ -22,7 +31,26 @@ pub(crate) struct SpillRun {
     pub(crate) keys: Option<KeyExtent>,
 }
 
-impl SpillRun {
+/// Where the rows of a run are.
+pub(crate) enum RunSource {
+    /// In a file: a spill run.
+    File(Arc<dyn SpillFile>, Arc<SpillStore>),
+    /// In memory, in batches of which devices can't hold all at once.
+    Memory(Vec<RecordBatch>),
+}
+
+impl BuildRun {
+    /// Opens the run. Its batches are those that were written.
+    pub(crate) fn read(&self) -> Result<RunReader> {
+        match &self.source {
+            RunSource::File(file, store) => store.read(file, self.first_row),
+            RunSource::Memory(batches) => {
+                let batches = stream::iter(batches.clone()).map(Ok);
+                Ok(RunReader::new(batches.boxed(), self.first_row))
+            }
+        }
+    }
+
     /// Whether a row of the probe side may match rows of this run.
     pub(crate) fn may_match(&self, bounds: &[EncodedBound], row: usize) -> bool {
         let keys = self.keys.as_ref();
@@ -30,30 +58,36 @@ impl SpillRun {
     }
 }
 
-impl fmt::Debug for SpillRun {
+impl fmt::Debug for BuildRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SpillRun")
+        f.debug_struct("BuildRun")
             .field("first_row", &self.first_row)
             .finish_non_exhaustive()
     }
 }
 
 /// The runs of one build side.
-#[derive(Debug, Default)]
-pub(crate) struct SpillRuns {
-    pub(crate) runs: Vec<SpillRun>,
+#[derive(Debug)]
+pub(crate) struct BuildRuns {
+    pub(crate) runs: Vec<BuildRun>,
+    pub(crate) key_order: Arc<KeyOrder>,
     /// The size of all runs together.
     pub(crate) size: DataSize,
     /// The most memory that was granted while the rows were collected.
     pub(crate) peak_granted_bytes: usize,
+    /// Registers rows in memory.
+    pub(crate) memory: Option<MemoryReservation>,
 }
 
-impl SpillRuns {
+impl BuildRuns {
     /// No runs yet, of rows that were collected in this much granted memory.
-    pub(crate) fn new(peak_granted_bytes: usize) -> Self {
+    pub(crate) fn new(key_order: Arc<KeyOrder>, peak_granted_bytes: usize) -> Self {
         Self {
+            runs: vec![],
+            key_order,
+            size: DataSize::default(),
             peak_granted_bytes,
-            ..Self::default()
+            memory: None,
         }
     }
 
@@ -77,6 +111,10 @@ impl SpillRuns {
 
     /// Memory for building one run.
     pub(crate) fn run_build_bytes(&self) -> usize {
+        if self.memory.is_some() {
+            // Runs in memory have the length that devices can build.
+            return usize::MAX;
+        }
         self.retained_bytes().max(MIN_RUN_BUILD_BYTES)
     }
 }

@@ -7,7 +7,9 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryLimit;
+use datafusion::execution::spill_file::SpillFile;
 use datafusion::physical_plan::SpillManager;
+use futures::StreamExt;
 
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::data_size::DataSize;
@@ -15,7 +17,7 @@ use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::key_extent::{KeyExtent, KeyOrder};
 use crate::exec::range_join::spill::reader::RunReader;
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::exec::range_join::spill::run::{SpillRun, SpillRuns};
+use crate::exec::range_join::spill::run::{BuildRun, BuildRuns, RunSource};
 
 /// The target size of a batch in a file: the least memory that reading needs.
 const BATCH_BYTES: usize = 128 << 10;
@@ -30,7 +32,7 @@ pub(crate) struct SpillStore {
     metrics: BuildMetrics,
     /// The index of the range key among the columns.
     key_column: usize,
-    key_order: KeyOrder,
+    key_order: Arc<KeyOrder>,
 }
 
 impl SpillStore {
@@ -52,13 +54,13 @@ impl SpillStore {
             manager,
             metrics: metrics.clone(),
             key_column,
-            key_order: KeyOrder::try_new(schema.field(key_column).data_type())?,
+            key_order: Arc::new(KeyOrder::try_new(schema.field(key_column).data_type())?),
         })))
     }
 
-    /// The order of the range keys.
-    pub(crate) fn key_order(&self) -> &KeyOrder {
-        &self.key_order
+    /// No runs yet, of rows that were collected in this much granted memory.
+    pub(crate) fn new_runs(&self, peak_granted_bytes: usize) -> BuildRuns {
+        BuildRuns::new(Arc::clone(&self.key_order), peak_granted_bytes)
     }
 
     /// Appends consecutive rows, of which the first has the position `first_row`, to `runs`: as one run, or as several that can each be built in
@@ -67,7 +69,7 @@ impl SpillStore {
         self: &Arc<Self>,
         batches: Vec<RecordBatch>,
         first_row: RowPosition,
-        runs: &mut SpillRuns,
+        runs: &mut BuildRuns,
     ) -> Result<()> {
         let (this, run_build_bytes) = (Arc::clone(self), runs.run_build_bytes());
         let size = batches.iter().map(DataSize::of_batch);
@@ -79,12 +81,12 @@ impl SpillStore {
     }
 
     fn write_runs(
-        &self,
+        self: &Arc<Self>,
         batches: Vec<RecordBatch>,
         run_build_bytes: usize,
         mut first_row: RowPosition,
         waiting: &Waiting,
-    ) -> Result<Vec<SpillRun>> {
+    ) -> Result<Vec<BuildRun>> {
         // Rows that were read from disk may take a little more memory.
         let run_build_bytes = run_build_bytes - run_build_bytes / 8;
         let mut written = vec![];
@@ -109,11 +111,11 @@ impl SpillStore {
     }
 
     fn write_run(
-        &self,
+        self: &Arc<Self>,
         batches: &[RecordBatch],
         first_row: RowPosition,
         waiting: &Waiting,
-    ) -> Result<SpillRun> {
+    ) -> Result<BuildRun> {
         let mut file = self
             .manager
             .create_in_progress_file("writing the build side of a range join")?;
@@ -127,20 +129,23 @@ impl SpillStore {
         let file = file
             .finish()?
             .ok_or_else(|| internal_datafusion_err!("a spill run of a range join has no rows"))?;
-        Ok(SpillRun {
-            file,
+        Ok(BuildRun {
+            source: RunSource::File(file, Arc::clone(self)),
             rows: batches.iter().map(RecordBatch::num_rows).sum(),
             first_row,
             keys,
         })
     }
 
-    /// Opens a run. Its batches are those that were written.
-    pub(crate) fn read(&self, run: &SpillRun) -> Result<RunReader> {
+    /// Opens the file of a run whose first row has this position.
+    pub(crate) fn read(
+        &self,
+        file: &Arc<dyn SpillFile>,
+        first_row: RowPosition,
+    ) -> Result<RunReader> {
         self.metrics.spill_runs_read.add(1);
-        let file = Arc::clone(&run.file);
-        let stream = self.manager.read_spill_as_stream(file, None)?;
-        Ok(RunReader::new(stream, run.first_row))
+        let stream = self.manager.read_spill_as_stream(Arc::clone(file), None)?;
+        Ok(RunReader::new(stream.boxed(), first_row))
     }
 }
 

@@ -13,7 +13,6 @@ use datafusion::physical_expr::PhysicalExprRef;
 use crate::common::array_bytes::{arrays_bytes, compact};
 use crate::common::dictionaries::select;
 use crate::common::ordered_type::value_type;
-use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::states::StateFunction;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::probe::spilled::merge_states::merge_states;
@@ -194,16 +193,16 @@ impl PartialAggregates {
     }
 
     /// Merges the partial aggregates of a part of a run, whose first row has this position. They are those of the probe rows `selected`, or of all,
-    /// which match `ranges` of the part.
+    /// of which those `matched` match the part.
     pub(crate) fn merge(
         &mut self,
         plan: &MergePlan,
         first_row: RowPosition,
         selected: Option<&UInt32Array>,
-        ranges: &Ranges,
+        matched: impl Iterator<Item = bool>,
         partials: Vec<ArrayRef>,
     ) -> Result<()> {
-        let source_rows = self.source_rows(selected, ranges);
+        let source_rows = self.source_rows(selected, matched);
         if source_rows.null_count() == source_rows.len() {
             return Ok(());
         }
@@ -253,11 +252,15 @@ impl PartialAggregates {
     }
 
     /// For each probe row, the row of the partial aggregates that is its own; NULL if it matches nothing.
-    fn source_rows(&self, selected: Option<&UInt32Array>, ranges: &Ranges) -> UInt32Array {
+    fn source_rows(
+        &self,
+        selected: Option<&UInt32Array>,
+        matched: impl Iterator<Item = bool>,
+    ) -> UInt32Array {
         let mut source_rows = vec![None; self.matched.len()];
-        for (i, (left, right)) in ranges.iter().enumerate() {
+        for (i, matched) in matched.enumerate() {
             let row = selected.map_or(i, |rows| rows.value(i) as usize);
-            source_rows[row] = (left <= right).then(|| u32::try_from(i).ok()).flatten();
+            source_rows[row] = matched.then(|| u32::try_from(i).ok()).flatten();
         }
         UInt32Array::from(source_rows)
     }

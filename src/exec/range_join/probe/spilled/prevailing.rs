@@ -8,7 +8,6 @@ use datafusion::common::{Result, internal_err};
 
 use crate::common::array_bytes::{arrays_bytes, compact};
 use crate::common::dictionaries::select;
-use crate::common::ranges::Ranges;
 use crate::exec::range_join::probe::prevailing::Windows;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
 use crate::exec::range_join::spill::key_extent::KeyOrder;
@@ -91,13 +90,10 @@ impl PrevailingSoFar {
         plan: &MergePlan,
         aggregates: &mut PartialAggregates,
     ) -> Result<()> {
-        let ranges = self.rows.iter().map(|row| {
-            let counts = row.as_ref().is_some_and(|row| !row.is_in_window);
-            if counts { (0, 0) } else { (0, -1) }
-        });
-        let ranges: Ranges = ranges.collect();
+        let rows = self.rows.iter();
+        let counts = rows.map(|row| row.as_ref().is_some_and(|row| !row.is_in_window));
         // Its key decides before its position would.
-        aggregates.merge(plan, RowPosition::default(), None, &ranges, self.columns)
+        aggregates.merge(plan, RowPosition::default(), None, counts, self.columns)
     }
 
     /// About how many bytes this takes.

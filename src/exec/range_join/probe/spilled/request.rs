@@ -1,4 +1,4 @@
-//! The buffered probe rows of one partition, with their aggregates over the spill runs that have been probed so far.
+//! The buffered probe rows of one partition, with their aggregates over the runs that have been probed so far.
 
 use std::sync::Arc;
 
@@ -7,23 +7,26 @@ use arrow::compute::take_record_batch;
 use datafusion::common::{DataFusionError, Result};
 
 use crate::common::ranges::Ranges;
+use crate::exec::common::blocking::{Waiting, blocking};
+use crate::exec::range_join::build::device_join::DeviceJoin;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::probe::device_join::DeviceJoinPartition;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
 use crate::exec::range_join::probe::spilled::prevailing::PrevailingSoFar;
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
-use crate::exec::range_join::spill::key_extent::EncodedBound;
+use crate::exec::range_join::probe::spilled::run_loader::BuiltPart;
+use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::exec::range_join::spill::run::SpillRun;
-use crate::exec::range_join::spill::store::SpillStore;
+use crate::exec::range_join::spill::run::BuildRun;
 use rmq_engine::SearchHints;
 
 /// The buffered batches of one partition.
 pub(crate) struct ProbeRequest {
     pub(crate) partition: Arc<ProbePartition>,
     pub(crate) merge_plan: Arc<MergePlan>,
-    pub(crate) store: Arc<SpillStore>,
+    pub(crate) key_order: Arc<KeyOrder>,
     pub(crate) batches: Vec<RequestBatch>,
     pub(crate) buffer: Arc<ProbeBuffer>,
 }
@@ -31,14 +34,14 @@ pub(crate) struct ProbeRequest {
 /// A buffered batch.
 pub(crate) struct RequestBatch {
     pub(crate) batch: RecordBatch,
-    /// The bounds of its rows, to skip spill runs.
+    /// The bounds of its rows, to skip runs.
     pub(crate) bounds: Vec<EncodedBound>,
     pub(crate) aggregates: PartialAggregates,
     /// The prevailing rows, if they are wanted.
     pub(crate) prevailing: Option<PrevailingSoFar>,
 }
 
-/// The rows of a batch that may match a spill run.
+/// The rows of a batch that may match a run.
 pub(crate) enum RowSelection {
     All,
     Rows(UInt32Array),
@@ -47,25 +50,43 @@ pub(crate) enum RowSelection {
 
 impl ProbeRequest {
     /// The rows of each batch that may match a run; `None` if no row does.
-    pub(crate) fn select_rows(&self, run: &SpillRun) -> Option<Vec<RowSelection>> {
+    pub(crate) fn select_rows(&self, run: &BuildRun) -> Option<Vec<RowSelection>> {
         let batches = self.batches.iter();
         let selections: Vec<RowSelection> = batches.map(|b| b.select_rows(run)).collect();
         let any = |selection: &RowSelection| !matches!(selection, RowSelection::None);
         selections.iter().any(any).then_some(selections)
     }
 
-    /// Probes a run, or the part of it that begins at `first_row`, with the selected rows, and merges the aggregates.
+    /// Probes a part of a run, which begins at `first_row`, with the selected rows, and merges the aggregates.
     pub(crate) async fn probe(
+        &mut self,
+        selections: &[RowSelection],
+        part: &BuiltPart,
+        first_row: RowPosition,
+    ) -> Result<()> {
+        match part {
+            BuiltPart::Cpu(side) => self.probe_on_cpu(selections, side, first_row).await?,
+            BuiltPart::Devices(join) => self.probe_on_devices(selections, join, first_row).await?,
+        }
+        let batches = self.batches.iter();
+        let bytes = batches.map(|b| {
+            let prevailing = b.prevailing.as_ref().map_or(0, PrevailingSoFar::bytes);
+            let bounds: usize = b.bounds.iter().map(EncodedBound::bytes).sum();
+            DataSize::of_batch(&b.batch).bytes + bounds + b.aggregates.bytes() + prevailing
+        });
+        self.buffer.register(bytes.sum());
+        Ok(())
+    }
+
+    async fn probe_on_cpu(
         &mut self,
         selections: &[RowSelection],
         side: &Arc<BuildSide>,
         first_row: RowPosition,
     ) -> Result<()> {
         for (request, selection) in self.batches.iter_mut().zip(selections) {
-            let (batch, rows) = match selection {
-                RowSelection::None => continue,
-                RowSelection::All => (request.batch.clone(), None),
-                RowSelection::Rows(rows) => (take_record_batch(&request.batch, rows)?, Some(rows)),
+            let Some((batch, rows)) = request.selected(selection)? else {
+                continue;
             };
             let last_found = &mut SearchHints::default();
             if let Some(prevailing) = &mut request.prevailing {
@@ -80,9 +101,9 @@ impl ProbeRequest {
                 let plan = &self.merge_plan;
                 let partials = aggregate(&windows.rows).await?;
                 let merged = &mut request.aggregates;
-                merged.merge(plan, first_row, rows, &windows.rows, partials)?;
+                merged.merge(plan, first_row, rows, windows.rows.matched(), partials)?;
                 let partials = aggregate(&windows.prevailing).await?;
-                prevailing.offer(self.store.key_order(), first_row, rows, &windows, partials)?;
+                prevailing.offer(&self.key_order, first_row, rows, &windows, partials)?;
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -96,23 +117,69 @@ impl ProbeRequest {
                 .await?;
             let plan = &self.merge_plan;
             let merged = &mut request.aggregates;
-            merged.merge(plan, first_row, rows, &ranges, aggregates)?;
+            merged.merge(plan, first_row, rows, ranges.matched(), aggregates)?;
             // Lets other tasks run, and lets a cancelled query end.
             tokio::task::yield_now().await;
         }
-        let batches = self.batches.iter();
-        let bytes = batches.map(|b| {
-            let prevailing = b.prevailing.as_ref().map_or(0, PrevailingSoFar::bytes);
-            let bounds: usize = b.bounds.iter().map(EncodedBound::bytes).sum();
-            DataSize::of_batch(&b.batch).bytes + bounds + b.aggregates.bytes() + prevailing
-        });
-        self.buffer.register(bytes.sum());
+        Ok(())
+    }
+
+    /// Sends the selected rows of all batches to devices at once. If these fail, the CPU builds the part and probes it.
+    async fn probe_on_devices(
+        &mut self,
+        selections: &[RowSelection],
+        join: &Arc<DeviceJoin>,
+        first_row: RowPosition,
+    ) -> Result<()> {
+        let selected = self.batches.iter().zip(selections);
+        let selected = selected.map(|(request, selection)| request.selected(selection));
+        let selected: Vec<Option<(RecordBatch, _)>> = selected.collect::<Result<_>>()?;
+        let batches = selected.iter().flatten().map(|(batch, _)| batch.clone());
+        let batches: Vec<RecordBatch> = batches.collect();
+        let partition = DeviceJoinPartition::new(Arc::clone(&self.partition), Arc::clone(join));
+        let answer = move |waiting: Waiting| {
+            waiting.check()?;
+            partition.try_answer(&batches)
+        };
+        let Some(answers) = blocking(answer).await? else {
+            let join = Arc::clone(join);
+            let side = blocking(move |_| join.on_cpu()).await?;
+            return self.probe_on_cpu(selections, &side, first_row).await;
+        };
+        let mut start = 0;
+        for (request, selection) in self.batches.iter_mut().zip(selections) {
+            let (rows, selected) = match selection {
+                RowSelection::None => continue,
+                RowSelection::All => (request.batch.num_rows(), None),
+                RowSelection::Rows(rows) => (rows.len(), Some(rows)),
+            };
+            let matched = answers.matched[start..start + rows].iter().copied();
+            let partials = answers.aggregates.iter();
+            let partials = partials.map(|partial| partial.slice(start, rows)).collect();
+            let plan = &self.merge_plan;
+            let merged = &mut request.aggregates;
+            merged.merge(plan, first_row, selected, matched, partials)?;
+            start += rows;
+            tokio::task::yield_now().await;
+        }
         Ok(())
     }
 }
 
 impl RequestBatch {
-    fn select_rows(&self, run: &SpillRun) -> RowSelection {
+    /// The selected rows as a batch, and their places unless they are all; `None` if there are none.
+    fn selected<'a>(
+        &self,
+        selection: &'a RowSelection,
+    ) -> Result<Option<(RecordBatch, Option<&'a UInt32Array>)>> {
+        Ok(match selection {
+            RowSelection::None => None,
+            RowSelection::All => Some((self.batch.clone(), None)),
+            RowSelection::Rows(rows) => Some((take_record_batch(&self.batch, rows)?, Some(rows))),
+        })
+    }
+
+    fn select_rows(&self, run: &BuildRun) -> RowSelection {
         let rows = (0..self.batch.num_rows()).filter(|row| run.may_match(&self.bounds, *row));
         let rows: UInt32Array = rows.filter_map(|row| u32::try_from(row).ok()).collect();
         match rows.len() {

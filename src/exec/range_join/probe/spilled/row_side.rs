@@ -16,14 +16,14 @@ use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::probe::spilled::probe_buffer::{ProbeBuffer, ProbeBufferLimit};
 use crate::exec::range_join::probe::spilled::run_cache::RunCache;
 use crate::exec::range_join::probe::spilled::run_loader::RunLoader;
+use crate::exec::range_join::spill::key_extent::KeyOrder;
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
-use crate::exec::range_join::spill::run::SpillRuns;
-use crate::exec::range_join::spill::store::SpillStore;
+use crate::exec::range_join::spill::run::BuildRuns;
 
 /// The spilled rows of a join that returns rows.
 #[derive(Debug)]
 pub(crate) struct SpilledRows {
-    pub(crate) store: Arc<SpillStore>,
+    pub(crate) key_order: Arc<KeyOrder>,
     pub(crate) cache: RunCache,
     pub(crate) columns: BuildColumns,
     schema: SchemaRef,
@@ -41,8 +41,7 @@ pub(crate) struct SpilledRows {
 impl SpilledRows {
     /// The rows that `builder` has spilled in these runs, to be probed by this many partitions.
     pub(crate) fn try_new(
-        runs: SpillRuns,
-        store: Arc<SpillStore>,
+        runs: BuildRuns,
         builder: &BuildSideBuilder,
         probe_partitions: usize,
     ) -> Result<Self> {
@@ -59,9 +58,10 @@ impl SpilledRows {
         let buffer_bytes = runs.peak_granted_bytes / 4;
         let run_build_bytes = runs.run_build_bytes();
         let row_bytes = runs.row_bytes();
-        let loader = RunLoader::with_row_numbers(runs, Arc::clone(&store), builder);
+        let key_order = Arc::clone(&runs.key_order);
+        let loader = RunLoader::with_row_numbers(runs, builder);
         Ok(Self {
-            store,
+            key_order,
             cache: RunCache::new(loader, run_build_bytes),
             columns,
             schema: Arc::clone(&builder.schema),

@@ -17,9 +17,9 @@ use crate::exec::range_join::probe::output_batches::OutputBatches;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::row_side::SpilledRows;
 use crate::exec::range_join::probe::spilled::row_visit::RowVisit;
-use crate::exec::range_join::probe::spilled::run_loader::MIN_SPLIT_ROWS;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::reader::RunReader;
+use crate::exec::range_join::spill::run::MIN_SPLIT_ROWS;
 use crate::range_agg::values::Values;
 
 /// Batches of one partition.
@@ -164,7 +164,7 @@ impl RowStream {
         };
         let reader = match &mut unreturned.reader {
             Some(reader) => reader,
-            None => unreturned.reader.insert(side.cache.loader.read(run)?),
+            None => unreturned.reader.insert(run.read()?),
         };
         let Some(batch) = reader.next().await? else {
             self.unreturned = Some(Unreturned {

@@ -18,7 +18,7 @@ use crate::exec::range_join::probe::spilled::row_side::SpilledRows;
 use crate::exec::range_join::probe::spilled::run_cache::{PartPosition, RunPart};
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::spill::key_extent::EncodedBound;
-use crate::exec::range_join::spill::run::SpillRun;
+use crate::exec::range_join::spill::run::BuildRun;
 use crate::range_agg::values::Values;
 use rmq_engine::SearchHints;
 
@@ -74,7 +74,7 @@ impl Work {
 }
 
 impl BufferedBatch {
-    fn may_match(&self, run: &SpillRun) -> bool {
+    fn may_match(&self, run: &BuildRun) -> bool {
         (0..self.batch.num_rows()).any(|row| run.may_match(&self.bounds, row))
     }
 }
@@ -94,7 +94,7 @@ impl RowVisit {
             } else {
                 0
             };
-            let bounds = partition.encode_bounds(side.store.key_order(), &batch);
+            let bounds = partition.encode_bounds(&side.key_order, &batch);
             buffer.add(bounds.iter().map(EncodedBound::bytes).sum());
             BufferedBatch {
                 bounds,

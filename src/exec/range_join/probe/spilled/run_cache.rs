@@ -12,7 +12,7 @@ use datafusion::common::{Result, internal_err};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::probe::spilled::run_loader::RunLoader;
+use crate::exec::range_join::probe::spilled::run_loader::{BuiltPart, RunLoader};
 use crate::exec::range_join::spill::reader::RunReader;
 
 /// The spill runs of a build side, and the part of one that is in memory.
@@ -37,7 +37,7 @@ pub(crate) struct RunPart {
     pub(crate) run: usize,
     /// The rows of the run.
     pub(crate) rows: Range<usize>,
-    pub(crate) side: BuildSide,
+    pub(crate) side: Arc<BuildSide>,
 }
 
 /// A part of a run that is wanted.
@@ -114,7 +114,7 @@ impl RunCache {
         let mut reader = match reader.filter(|_| last == Some((run, start))) {
             Some(reader) => reader,
             None => {
-                let mut reader = self.loader.read(&self.loader.runs()[run])?;
+                let mut reader = self.loader.runs()[run].read()?;
                 reader.skip(start).await?;
                 reader
             }
@@ -124,7 +124,7 @@ impl RunCache {
             .loader
             .load(&mut reader, build_bytes, end - start)
             .await?;
-        let Some((side, _)) = part else {
+        let Some((BuiltPart::Cpu(side), _)) = part else {
             return internal_err!("spill run {run} ends before row {start}");
         };
         let rows = start..start + side.total_rows;

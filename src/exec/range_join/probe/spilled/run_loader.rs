@@ -1,31 +1,40 @@
-//! Builds spill runs, in as many parts as memory requires.
+//! Builds runs, in as many parts as memory requires, on devices where these are given.
 
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::build::collect::CollectedRows;
+use crate::exec::range_join::build::device_join::{DeviceBuild, DeviceJoin};
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::devices::{JoinDevices, device_shortage};
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::reader::RunReader;
 use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::exec::range_join::spill::run::{SpillRun, SpillRuns};
-use crate::exec::range_join::spill::store::SpillStore;
+use crate::exec::range_join::spill::run::{BuildRun, BuildRuns, MIN_SPLIT_ROWS};
 
-/// A batch with fewer rows is not split to fit into memory.
-pub(crate) const MIN_SPLIT_ROWS: usize = 64;
+/// A part of a run that can be probed.
+#[derive(Debug)]
+pub(crate) enum BuiltPart {
+    Cpu(Arc<BuildSide>),
+    Devices(Arc<DeviceJoin>),
+}
 
-/// Reads and builds the spill runs of one build side.
+/// Reads and builds the runs of one build side.
 pub(crate) struct RunLoader {
-    runs: Vec<SpillRun>,
-    store: Arc<SpillStore>,
+    runs: Vec<BuildRun>,
+    /// Registers runs in memory.
+    runs_memory: Option<MemoryReservation>,
+    /// What builds the runs, if not the CPU.
+    devices: Option<JoinDevices>,
     /// The columns of the build side, with the aggregates that merging needs.
     columns: BuildColumns,
     /// The schema of the columns, and the range key once more, as an argument of aggregates.
@@ -42,8 +51,8 @@ pub(crate) struct RunLoader {
 impl RunLoader {
     /// A loader that builds the aggregates of `columns`, which may have the range key as the argument after the values.
     pub(crate) fn new(
-        runs: SpillRuns,
-        store: Arc<SpillStore>,
+        runs: BuildRuns,
+        devices: Option<JoinDevices>,
         columns: BuildColumns,
         builder: &BuildSideBuilder,
     ) -> Self {
@@ -54,7 +63,8 @@ impl RunLoader {
             schema: Arc::new(Schema::new(all_fields.collect::<Vec<_>>())),
             retained_bytes: runs.retained_bytes(),
             runs: runs.runs,
-            store,
+            runs_memory: runs.memory,
+            devices,
             columns,
             memory: Arc::clone(&builder.memory),
             has_row_numbers: false,
@@ -64,11 +74,7 @@ impl RunLoader {
     }
 
     /// A loader that builds no aggregates, but returns rows. If rows are marked, another row column is the place of each row in its run.
-    pub(crate) fn with_row_numbers(
-        runs: SpillRuns,
-        store: Arc<SpillStore>,
-        builder: &BuildSideBuilder,
-    ) -> Self {
+    pub(crate) fn with_row_numbers(runs: BuildRuns, builder: &BuildSideBuilder) -> Self {
         let mut columns = builder.columns.clone();
         let marks_rows = columns.marks_rows;
         if marks_rows {
@@ -76,7 +82,7 @@ impl RunLoader {
             let values = columns.values(builder.schema.fields()).len();
             columns.row_columns.push(values + 1);
         }
-        let loader = Self::new(runs, store, columns, builder);
+        let loader = Self::new(runs, None, columns, builder);
         if !marks_rows {
             return loader;
         }
@@ -89,13 +95,13 @@ impl RunLoader {
         }
     }
 
-    pub(crate) fn runs(&self) -> &[SpillRun] {
+    pub(crate) fn runs(&self) -> &[BuildRun] {
         &self.runs
     }
 
-    /// Opens a run.
-    pub(crate) fn read(&self, run: &SpillRun) -> Result<RunReader> {
-        self.store.read(run)
+    /// Whether the next run can be built while one is probed. Of runs on disk there is memory for one at a time.
+    pub(crate) fn builds_ahead(&self) -> bool {
+        self.runs_memory.is_some()
     }
 
     /// Releases memory that is not retained between runs.
@@ -110,15 +116,15 @@ impl RunLoader {
         reader: &mut RunReader,
         build_bytes: &mut usize,
         max_rows: usize,
-    ) -> Result<Option<(BuildSide, RowPosition)>> {
+    ) -> Result<Option<(BuiltPart, RowPosition)>> {
         loop {
             let (batches, size) = self.read_batches(reader, *build_bytes, max_rows).await?;
             if batches.is_empty() {
                 return Ok(None);
             }
             match self.build(&batches, size, reader.rows_before()).await {
-                Ok(build_side) => return Ok(Some((build_side, reader.advance(size.rows)))),
-                Err(error) if is_out_of_memory(&error) => {
+                Ok(part) => return Ok(Some((part, reader.advance(size.rows)))),
+                Err(error) if is_out_of_memory(&error) || device_shortage(&error).is_some() => {
                     *build_bytes = size.build_bytes() / 2;
                     match batches.as_slice() {
                         [one] => reader.put_back(halves(one).ok_or(error)?),
@@ -172,18 +178,38 @@ impl RunLoader {
         batches: &[RecordBatch],
         size: DataSize,
         rows_before: usize,
-    ) -> Result<BuildSide> {
+    ) -> Result<BuiltPart> {
         let memory = self.memory.reservation();
         memory.try_grow(size.bytes)?;
         // The batches are kept, to be read in smaller groups if building runs out of memory.
         let kept = self.memory.reservation();
         kept.try_grow(size.bytes)?;
-        let rows = CollectedRows {
+        let mut rows = CollectedRows {
             schema: Arc::clone(&self.schema),
             batches: self.append_columns(batches, rows_before)?,
             memory,
         };
-        sort_and_index(&self.columns, rows, &self.metrics, self.threads, None).await
+        let (columns, metrics, threads) = (&self.columns, &self.metrics, self.threads);
+        if let Some(devices) = &self.devices {
+            let built = DeviceJoin::build(columns, rows, metrics, threads, devices).await?;
+            rows = match built {
+                DeviceBuild::Built(join) => {
+                    metrics.record_device_run();
+                    return Ok(BuiltPart::Devices(Arc::new(join)));
+                }
+                DeviceBuild::LeftToCpu(rows) => rows,
+                DeviceBuild::OutOfMemory(_, error) if size.rows >= MIN_SPLIT_ROWS => {
+                    return Err(error);
+                }
+                DeviceBuild::OutOfMemory(rows, error) => {
+                    let record_fallback = || metrics.record_cpu_fallback();
+                    devices.or_cpu_fallback(Err::<(), _>(error), record_fallback)?;
+                    rows
+                }
+            };
+        }
+        let side = sort_and_index(columns, rows, metrics, threads, None).await?;
+        Ok(BuiltPart::Cpu(Arc::new(side)))
     }
 
     /// Appends the range key as a value column, and the row numbers if they are wanted.

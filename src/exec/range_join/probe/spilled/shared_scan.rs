@@ -1,7 +1,7 @@
-//! One scan of the spill runs that serves all partitions: a run in memory is probed for every partition that waits.
+//! One scan of the runs that serves all partitions: a run in memory is probed for every partition that waits.
 //!
 //! ```text
-//!   runs on disk       0   1   2   3   4   5   0   1   2   3 ...    one is in memory at a time
+//!   runs               0   1   2   3   4   5   0   1   2   3 ...    one is built at a time
 //!   partition A        └───────────────────┘
 //!   partition B                └───────────────────────┘            joins at the current run
 //! ```
@@ -10,7 +10,8 @@
 //! 2. A task reads the runs in a circle. Before each run, the partitions that have submitted rows join the scan.
 //! 3. A partition whose rows have visited each run once gets its aggregates. The task ends when no partition is left; the last run stays in memory.
 //!
-//! If all partitions submit rows at the same time, the runs are read as often as if one partition had all rows.
+//! If all partitions submit rows at the same time, the runs are read as often as if one partition had all rows. Of runs that are in memory anyway, and
+//! built on devices, the next is built while one is probed.
 
 use std::fmt;
 use std::pin::pin;
@@ -21,15 +22,14 @@ use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use futures::future::{Either, join_all, select};
 use tokio::sync::oneshot;
 
-use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::probe::spilled::request::{ProbeRequest, RowSelection};
-use crate::exec::range_join::probe::spilled::run_loader::RunLoader;
+use crate::exec::range_join::probe::spilled::run_loader::{BuiltPart, RunLoader};
 use crate::exec::range_join::spill::reader::RunReader;
 use crate::exec::range_join::spill::row_position::RowPosition;
 
 /// The scan of one build side.
 pub(crate) struct SharedScan {
-    loader: RunLoader,
+    loader: Arc<RunLoader>,
     state: Mutex<State>,
     /// Locked by the task while it runs.
     loaded: tokio::sync::Mutex<Loaded>,
@@ -50,7 +50,41 @@ struct Loaded {
     /// Memory for building a run, or a part of it.
     build_bytes: usize,
     /// The index of the run that was probed last, if it was built as a whole.
-    last_run: Option<(usize, Arc<BuildSide>)>,
+    last_run: Option<(usize, Arc<BuiltPart>)>,
+    /// The index of the run that is built while another is probed.
+    ahead: Option<(usize, SpawnedTask<Result<OpenRun>>)>,
+}
+
+/// A run that is being read, and its next part; none at the end.
+struct OpenRun {
+    reader: RunReader,
+    part: Option<(Arc<BuiltPart>, RowPosition)>,
+    /// Memory for building a part.
+    build_bytes: usize,
+}
+
+impl OpenRun {
+    /// Opens a run and builds its first part.
+    async fn open(loader: &RunLoader, run: usize, build_bytes: usize) -> Result<Self> {
+        let mut open = Self {
+            reader: loader.runs()[run].read()?,
+            part: None,
+            build_bytes,
+        };
+        open.build_next(loader).await?;
+        Ok(open)
+    }
+
+    /// Frees the part and builds the next one.
+    async fn build_next(&mut self, loader: &RunLoader) -> Result<()> {
+        self.part = None;
+        let build_bytes = &mut self.build_bytes;
+        let part = loader
+            .load(&mut self.reader, build_bytes, usize::MAX)
+            .await?;
+        self.part = part.map(|(part, first_row)| (Arc::new(part), first_row));
+        Ok(())
+    }
 }
 
 /// A request on its way through the runs.
@@ -69,7 +103,7 @@ impl Visitor {
     async fn probe(
         &mut self,
         selections: &[RowSelection],
-        part: &Arc<BuildSide>,
+        part: &BuiltPart,
         first_row: RowPosition,
     ) -> Option<Result<()>> {
         let probed = pin!(self.request.probe(selections, part, first_row));
@@ -90,11 +124,12 @@ impl SharedScan {
     /// A scan that has read nothing. It builds runs in this much memory.
     pub(crate) fn new(loader: RunLoader, build_bytes: usize) -> Self {
         Self {
-            loader,
+            loader: Arc::new(loader),
             state: Mutex::default(),
             loaded: tokio::sync::Mutex::new(Loaded {
                 build_bytes,
                 last_run: None,
+                ahead: None,
             }),
         }
     }
@@ -197,33 +232,31 @@ impl SharedScan {
         if here.is_empty() {
             return others;
         }
-        match &loaded.last_run {
-            Some((last, side)) if *last == index => {
-                here = probe_part(here, side, run.first_row).await;
-            }
-            _ => {
-                // There is memory for one run at a time.
-                loaded.last_run = None;
-                match self.loader.read(run) {
-                    Ok(mut reader) => loop {
-                        let build_bytes = &mut loaded.build_bytes;
-                        let load = self.load_unless_dropped(&mut reader, build_bytes, &mut here);
-                        let Some(part) = load.await else {
-                            return others;
-                        };
-                        match part {
-                            Ok(Some((part, first_row))) => {
-                                let part = Arc::new(part);
-                                here = probe_part(here, &part, first_row).await;
-                                if reader.is_done() && first_row == run.first_row {
-                                    loaded.last_run = Some((index, part));
-                                }
-                            }
-                            Ok(None) => break,
-                            Err(error) => return fail(here, error, others),
-                        }
-                    },
-                    Err(error) => return fail(here, error, others),
+        if let Some((last, part)) = &loaded.last_run
+            && *last == index
+        {
+            here = probe_part(here, part, run.first_row).await;
+        } else {
+            // There is memory for one run at a time, or for this and the next.
+            loaded.last_run = None;
+            let mut open = match self.open_unless_dropped(loaded, index, &mut here).await {
+                None => return others,
+                Some(Ok(open)) => open,
+                Some(Err(error)) => return fail(here, error, others),
+            };
+            while let Some((part, first_row)) = &open.part {
+                if open.reader.is_done() {
+                    loaded.build_bytes = open.build_bytes;
+                    self.build_ahead(loaded, index, &here, &others);
+                    if *first_row == run.first_row {
+                        loaded.last_run = Some((index, Arc::clone(part)));
+                    }
+                }
+                here = probe_part(here, part, *first_row).await;
+                match unless_dropped(open.build_next(&self.loader), &mut here).await {
+                    None => return others,
+                    Some(Ok(())) => {}
+                    Some(Err(error)) => return fail(here, error, others),
                 }
             }
         }
@@ -231,19 +264,52 @@ impl SharedScan {
         others
     }
 
-    /// Builds the next part of a run; `None` if all partitions that wait for it have been dropped.
-    async fn load_unless_dropped(
+    /// The run, with its first part; `None` if all partitions that wait for it have been dropped.
+    async fn open_unless_dropped(
         &self,
-        reader: &mut RunReader,
-        build_bytes: &mut usize,
+        loaded: &mut Loaded,
+        index: usize,
         visitors: &mut RunVisitors,
-    ) -> Option<Result<Option<(BuildSide, RowPosition)>>> {
-        let load = pin!(self.loader.load(reader, build_bytes, usize::MAX));
-        let dropped = join_all(visitors.iter_mut().map(|(v, _)| v.reply.closed()));
-        match select(load, dropped).await {
-            Either::Left((part, _)) => Some(part),
-            Either::Right(_) => None,
+    ) -> Option<Result<OpenRun>> {
+        match loaded.ahead.take() {
+            Some((ahead, task)) if ahead == index => unless_dropped(task.join_unwind(), visitors)
+                .await
+                .map(|open| {
+                    open.map_err(|error| {
+                        internal_datafusion_err!("a run's build did not end: {error}")
+                    })?
+                }),
+            _ => {
+                let open = OpenRun::open(&self.loader, index, loaded.build_bytes);
+                unless_dropped(open, visitors).await
+            }
         }
+    }
+
+    /// Begins to build the run after `index`, if any request will probe it and there is memory for both.
+    fn build_ahead(
+        &self,
+        loaded: &mut Loaded,
+        index: usize,
+        here: &RunVisitors,
+        others: &[Visitor],
+    ) {
+        let next = (index + 1) % self.loader.runs().len();
+        let mut visitors = here.iter().map(|(visitor, _)| visitor).chain(others);
+        if self.loader.builds_ahead() && visitors.any(|visitor| !visitor.visited[next]) {
+            let (loader, build_bytes) = (Arc::clone(&self.loader), loaded.build_bytes);
+            let build = async move { OpenRun::open(&loader, next, build_bytes).await };
+            loaded.ahead = Some((next, SpawnedTask::spawn(build)));
+        }
+    }
+}
+
+/// Awaits work for requests; `None` if all their partitions have been dropped.
+async fn unless_dropped<T>(work: impl Future<Output = T>, visitors: &mut RunVisitors) -> Option<T> {
+    let dropped = join_all(visitors.iter_mut().map(|(v, _)| v.reply.closed()));
+    match select(pin!(work), dropped).await {
+        Either::Left((done, _)) => Some(done),
+        Either::Right(_) => None,
     }
 }
 
@@ -264,7 +330,7 @@ impl Drop for Unfinished<'_> {
 /// Probes a part of a run, each request in a task of its own. Requests that fail get their error and are left out of the result.
 async fn probe_part(
     visitors: RunVisitors,
-    part: &Arc<BuildSide>,
+    part: &Arc<BuiltPart>,
     first_row: RowPosition,
 ) -> RunVisitors {
     let tasks = visitors.into_iter().map(|(mut visitor, selections)| {

@@ -1,6 +1,6 @@
-//! A build side on disk.
+//! A build side on disk, or one that is too large for devices.
 //!
-//! Each spill run is read, built and probed in turn, and the partial aggregates are merged. Probe rows are buffered, so that one scan of the runs
+//! Each run is read, built and probed in turn, and the partial aggregates are merged. Probe rows are buffered, so that one scan of the runs
 //! serves many, those of all partitions together ([`SharedScan`]). Still, the runs are read again for each buffer: the work grows with the product of
 //! the rows of both sides, as that of DataFusion's nested loop join does.
 
@@ -12,22 +12,22 @@ use datafusion::common::Result;
 
 use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::data_size::DataSize;
+use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
 use crate::exec::range_join::probe::spilled::prevailing::PrevailingSoFar;
 use crate::exec::range_join::probe::spilled::probe_buffer::{ProbeBuffer, ProbeBufferLimit};
 use crate::exec::range_join::probe::spilled::request::{ProbeRequest, RequestBatch};
-use crate::exec::range_join::probe::spilled::run_loader::{MIN_SPLIT_ROWS, RunLoader};
+use crate::exec::range_join::probe::spilled::run_loader::RunLoader;
 use crate::exec::range_join::probe::spilled::shared_scan::SharedScan;
-use crate::exec::range_join::spill::key_extent::EncodedBound;
+use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
-use crate::exec::range_join::spill::run::SpillRuns;
-use crate::exec::range_join::spill::store::SpillStore;
+use crate::exec::range_join::spill::run::{BuildRuns, MIN_SPLIT_ROWS};
 
-/// A build side on disk.
+/// A build side that is probed run by run.
 #[derive(Debug)]
-pub(crate) struct SpilledSide {
-    store: Arc<SpillStore>,
+pub(crate) struct SideInRuns {
+    key_order: Arc<KeyOrder>,
     merge_plan: Arc<MergePlan>,
     scan: Arc<SharedScan>,
     memory: Arc<RetainingPool>,
@@ -36,11 +36,11 @@ pub(crate) struct SpilledSide {
     aggregate_bytes: usize,
 }
 
-impl SpilledSide {
-    /// A build side of which `builder` has spilled these runs, to be probed by this many partitions.
+impl SideInRuns {
+    /// A build side that `builder` has divided into these runs, which devices build if given, to be probed by this many partitions.
     pub(crate) fn try_new(
-        runs: SpillRuns,
-        store: Arc<SpillStore>,
+        runs: BuildRuns,
+        devices: Option<JoinDevices>,
         builder: &BuildSideBuilder,
         probe_partitions: usize,
     ) -> Result<Self> {
@@ -54,9 +54,10 @@ impl SpilledSide {
         let buffer_bytes = runs.peak_granted_bytes / 4;
         let run_build_bytes = runs.run_build_bytes();
         let run_columns = merge_plan.columns.clone();
-        let loader = RunLoader::new(runs, Arc::clone(&store), run_columns, builder);
+        let key_order = Arc::clone(&runs.key_order);
+        let loader = RunLoader::new(runs, devices, run_columns, builder);
         Ok(Self {
-            store,
+            key_order,
             merge_plan: Arc::new(merge_plan),
             scan: Arc::new(SharedScan::new(loader, run_build_bytes)),
             memory: Arc::clone(&builder.memory),
@@ -102,7 +103,7 @@ impl SpilledSide {
     ) -> Result<VecDeque<RecordBatch>> {
         let batches = batches.into_iter().map(|batch| {
             partition.metrics.probe_rows.add(batch.num_rows());
-            let bounds = partition.encode_bounds(self.store.key_order(), &batch);
+            let bounds = partition.encode_bounds(&self.key_order, &batch);
             buffer.add(bounds.iter().map(EncodedBound::bytes).sum());
             RequestBatch {
                 bounds,
@@ -116,7 +117,7 @@ impl SpilledSide {
             batches: batches.collect(),
             partition: Arc::clone(&partition),
             merge_plan: Arc::clone(&self.merge_plan),
-            store: Arc::clone(&self.store),
+            key_order: Arc::clone(&self.key_order),
             buffer,
         };
         let request = self.scan.probe(request).await?;
