@@ -265,7 +265,7 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
                 } else {
                     (*at).max(run) - run
                 };
-                // SAFETY: the run ends within the level.
+                // SAFETY: bounds of all queries are in blocks of the level, so the run is within it.
                 let key = unsafe { *runs.add(first) };
                 let passed = if FIRST { first + run } else { first };
                 *at = select_unpredictable(key > *threshold, passed, *at);
@@ -275,7 +275,7 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
                 prefetched += 1;
             }
         }
-        let (mut near, mut far) = (0, 0);
+        let (mut found, mut near, mut far) = (0, 0, 0);
         for q in Set(start) {
             let (node, inside) = if FIRST {
                 (at[q], at[q] < block(tile.queries.right[q]))
@@ -284,16 +284,17 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
                 (node, at[q] > block(tile.queries.left[q]) + 1)
             };
             tile.node[q] = node;
-            tile.found |= Set::one(q, inside);
+            found |= Set::one(q, inside);
             // SAFETY: these are keys of level 4.
             let (at_near, _) = unsafe { keys_at_ends::<K, FIRST>(now, q) };
             near |= Set::one(q, at_near <= tile.threshold[q]);
         }
-        for q in Set(start & !tile.found) {
+        for q in Set(start & !found) {
             // SAFETY: these are keys of level 4.
             let (_, at_far) = unsafe { keys_at_ends::<K, FIRST>(now, q) };
             far |= Set::one(q, at_far <= tile.threshold[q]);
         }
+        tile.found = found;
         tile.near[LEVELS - 1] = near;
         tile.far[LEVELS - 1] = far;
         prefetched
