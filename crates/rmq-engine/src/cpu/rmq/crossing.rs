@@ -12,7 +12,7 @@
 //!
 //! So a query reads at most three lines of each level. Tiles pass the stages as in the search of minima, one level per stage.
 
-use std::hint::select_unpredictable;
+use std::hint::{black_box, select_unpredictable};
 
 use bytemuck::Pod;
 
@@ -228,8 +228,8 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
     /// Stage 1 of the ranges that start at level 4. Returns how many queries of the next tile have been prefetched.
     ///
     /// The search moves from the near end past runs of the sparse table without a block of interest, each half as long as the one before.
-    /// All queries of the tile take the same steps, also those that start at other levels, so that their loads overlap and the
-    /// compiler can gather them into vectors.
+    /// All queries take the same steps, row by row of the table, so that their loads overlap. Keys of up to 64 bits the compiler can gather into
+    /// vectors: there the queries that start at other levels take the steps, too.
     #[inline(always)]
     unsafe fn start_sparse<const FIRST: bool>(
         &self,
@@ -254,21 +254,37 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
         });
         // The blocks at both ends of such a range are not inside, and another one is: there are at least 3.
         let rows = (tops - 2).ilog2() as usize + 1;
+        let wide = size_of::<K>() > size_of::<u64>();
         let mut prefetched = 0;
         for row in (0..rows).rev() {
-            // Fewer than two runs are left inside the range. A run beyond the end of the level is moved inside, over blocks that are passed.
+            // Fewer than two runs are left inside the range. A run beyond the end of the level is moved inside it, over blocks that are passed.
             let run = 1 << row;
             let runs = self.0.sparse.wrapping_add(row * tops);
-            for (at, threshold) in at.iter_mut().zip(&tile.threshold) {
+            let step = |at: usize, threshold: K| {
                 let first = if FIRST {
-                    (*at).min(tops - run)
+                    at.min(tops - run)
                 } else {
-                    (*at).max(run) - run
+                    at.max(run) - run
                 };
                 // SAFETY: bounds of all queries are in blocks of the level, so the run is within it.
                 let key = unsafe { *runs.add(first) };
                 let passed = if FIRST { first + run } else { first };
-                *at = select_unpredictable(key > *threshold, passed, *at);
+                let is_passed = key > threshold;
+                if wide {
+                    // Of a select by a comparison of two words the compiler makes a branch, which is often mispredicted.
+                    at ^ ((at ^ passed) & black_box(usize::from(is_passed)).wrapping_neg())
+                } else {
+                    select_unpredictable(is_passed, passed, at)
+                }
+            };
+            if wide {
+                for q in Set(start) {
+                    at[q] = step(at[q], tile.threshold[q]);
+                }
+            } else {
+                for (at, threshold) in at.iter_mut().zip(&tile.threshold) {
+                    *at = step(*at, *threshold);
+                }
             }
             for _ in 0..(queries - prefetched) / (row + 1) {
                 prefetch_start(next, prefetched);
