@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use rmq_bench::data::Value;
 use rmq_bench::memory::MappedSlice;
+use rmq_bench::random::unit;
+use rmq_bench::workload::Bounds;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::{
     Answers, BuildOptions, Column, Crossings, Encoding, Engine as _, Key, RangeEnd, RangeIndex,
@@ -27,13 +29,21 @@ pub trait ColumnValue: Value + PartialOrd + 'static {
     ) -> Box<dyn EngineIndex>;
 }
 
+/// The threshold of a range. There is always a row that is at most this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Threshold {
+    /// The minimum of the range: rows are passed up to it.
+    Minimum,
+    /// The minimum of a random part of the range, of any order of magnitude: rows are found at all distances.
+    PartMinimum,
+}
+
 /// An index of the engine, for any width of keys. Its answers go to buffers of [`QUERIES`] entries, which are used again.
 pub trait EngineIndex {
     fn values(&mut self, left: &[i64], right: &[i64]);
     fn positions(&mut self, left: &[i64], right: &[i64]);
-    /// Finds the first row of each range that is at most a threshold, which is the minimum of the range: so there is one, and it is hard to
-    /// find. The first call with a slice of bounds computes the thresholds.
-    fn crossings(&mut self, left: &[i64], right: &[i64]);
+    /// Finds the first row of each range that is at most a threshold. The first call with a slice of bounds computes the thresholds.
+    fn crossings(&mut self, left: &[i64], right: &[i64], threshold: Threshold);
     fn bytes(&self) -> usize;
 }
 
@@ -41,7 +51,7 @@ struct BufferedIndex<K> {
     index: Arc<dyn RangeIndex<K>>,
     encoding: Encoding<K>,
     /// Thresholds by the address and the number of the left bounds.
-    thresholds: HashMap<(usize, usize), Vec<K>>,
+    thresholds: HashMap<(usize, usize, Threshold), Vec<K>>,
     values: Vec<K>,
     positions: Vec<i64>,
     valid: Vec<u64>,
@@ -82,10 +92,16 @@ impl<K: Key> EngineIndex for BufferedIndex<K> {
         self.index.answer(left, right, answers).expect("slices fit");
     }
 
-    fn crossings(&mut self, left: &[i64], right: &[i64]) {
-        let batch = (left.as_ptr().addr(), left.len());
+    fn crossings(&mut self, left: &[i64], right: &[i64], threshold: Threshold) {
+        let batch = (left.as_ptr().addr(), left.len(), threshold);
         if !self.thresholds.contains_key(&batch) {
-            self.values(left, right);
+            match threshold {
+                Threshold::Minimum => self.values(left, right),
+                Threshold::PartMinimum => {
+                    let parts = random_parts(left, right);
+                    self.values(&parts.left, &parts.right);
+                }
+            }
             let minima = self.values[..left.len()].iter();
             let minima = minima.map(|bits| self.encoding.encode(*bits));
             self.thresholds.insert(batch, minima.collect());
@@ -105,6 +121,19 @@ impl<K: Key> EngineIndex for BufferedIndex<K> {
     fn bytes(&self) -> usize {
         self.index.index_bytes()
     }
+}
+
+/// Returns a random part of each range. The logarithm of its length is uniform up to that of the range.
+fn random_parts(left: &[i64], right: &[i64]) -> Bounds {
+    let ranges = left.iter().zip(right).zip(0..);
+    let part = ranges.map(|((left, right), i)| {
+        let length = (right - left + 1) as f64;
+        let part = length.powf(unit(2 * i)).floor();
+        let start = left + (unit(2 * i + 1) * (length - part)) as i64;
+        (start, start + part as i64 - 1)
+    });
+    let (left, right) = part.unzip();
+    Bounds { left, right }
 }
 
 /// A column's memory as keys.

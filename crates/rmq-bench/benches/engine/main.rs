@@ -20,7 +20,7 @@ use rmq_engine::BuildOptions;
 use rmq_engine::cpu::{CpuEngine, Simd};
 
 use crate::contenders::{SegmentTree, SparseTable, VersVecs, scan, two_lines};
-use crate::index::ColumnValue;
+use crate::index::{ColumnValue, Threshold};
 use crate::rounds::{Contender, Cost, QUERIES, measure};
 
 /// The size of the largest sparse table that is built.
@@ -90,7 +90,20 @@ fn table<T: ColumnValue>(settings: &Settings, n: usize, data: Data, csv: &mut St
         },
         Contender {
             name: "engine, first at most x".to_owned(),
-            run: Box::new(|left, right| index.borrow_mut().crossings(left, right)),
+            run: Box::new(|left, right| {
+                index
+                    .borrow_mut()
+                    .crossings(left, right, Threshold::Minimum);
+            }),
+            cost: Cost::Constant,
+        },
+        Contender {
+            name: "engine, first at most x, any distance".to_owned(),
+            run: Box::new(|left, right| {
+                index
+                    .borrow_mut()
+                    .crossings(left, right, Threshold::PartMinimum);
+            }),
             cost: Cost::Constant,
         },
     ];

@@ -12,6 +12,8 @@
 //!
 //! So a query reads at most three lines of each level. Tiles pass the stages as in the search of minima, one level per stage.
 
+use std::hint::{black_box, select_unpredictable};
+
 use bytemuck::Pod;
 
 use crate::cpu::rmq::kernels::kernel::Kernel;
@@ -61,7 +63,7 @@ impl<K: Key> CrossingTile<K> {
     fn set_node<const FIRST: bool>(&mut self, q: usize, first: usize, hits: u64) {
         let found = hits != 0;
         let block = first + nearest::<FIRST>(hits);
-        self.node[q] = if found { block } else { self.node[q] };
+        self.node[q] = select_unpredictable(found, block, self.node[q]);
         self.found |= Set::one(q, found);
     }
 }
@@ -152,6 +154,17 @@ pub(crate) fn prefetch_block<K>(keys: *const K, at: usize) {
     }
 }
 
+/// Returns the keys of the blocks at the near and at the far end of a range, at the level where it starts.
+///
+/// # Safety
+/// The plan has keys of that level for query `q`.
+#[inline(always)]
+unsafe fn keys_at_ends<K: Copy, const FIRST: bool>(plan: &Plan<K>, q: usize) -> (K, K) {
+    // SAFETY: guaranteed by the caller.
+    let (first, last) = unsafe { (*plan.first[q], *plan.last[q]) };
+    if FIRST { (first, last) } else { (last, first) }
+}
+
 /// The stages of the search.
 struct CrossingSearch<'a, K>(BatchSearch<'a, K>);
 
@@ -168,31 +181,22 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
         tile.found = 0;
         tile.near = [0; LEVELS];
         tile.far = [0; LEVELS];
-        let mut prefetched = 0;
-        for level in 1..=LEVELS {
+        // SAFETY: guaranteed by the caller.
+        let mut prefetched = unsafe { self.start_sparse::<FIRST>(tile, now, next) };
+        for level in 1..LEVELS {
             let (mut near, mut far) = (0, 0);
             for q in Set(tile.queries.start[level - 1]) {
                 let threshold = tile.threshold[q];
-                // SAFETY: `first` and `last` are keys of one level; below level 4 at most a window apart.
-                let (at_left, at_right) = unsafe { (*now.first[q], *now.last[q]) };
-                let same = now.first[q] == now.last[q];
-                // SAFETY: guaranteed by the caller.
-                unsafe {
-                    if level == LEVELS {
-                        self.start_sparse::<FIRST>(tile, q);
-                    } else {
-                        let hits = S::window_at_most(now.first[q], now.last[q], threshold);
-                        let line = tile.queries.left[q] >> (4 * level);
-                        let line = line & !(64 / size_of::<K>() - 1);
-                        tile.set_node::<FIRST>(q, line, hits);
-                    }
-                }
-                let (at_near, at_far) = if FIRST {
-                    (at_left, at_right)
-                } else {
-                    (at_right, at_left)
+                // SAFETY: `first` and `last` are keys of one level, at most a window apart.
+                let (hits, (at_near, at_far)) = unsafe {
+                    let hits = S::window_at_most(now.first[q], now.last[q], threshold);
+                    (hits, keys_at_ends::<K, FIRST>(now, q))
                 };
+                let line = tile.queries.left[q] >> (4 * level);
+                let line = line & !(64 / size_of::<K>() - 1);
+                tile.set_node::<FIRST>(q, line, hits);
                 near |= Set::one(q, at_near <= threshold);
+                let same = now.first[q] == now.last[q];
                 far |= Set::one(q, !same & (at_far <= threshold));
                 prefetch_start(next, prefetched);
                 prefetched += 1;
@@ -221,36 +225,95 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
         }
     }
 
-    /// Searches the blocks of level 4 inside the range: two entries of the sparse table say whether there is one of interest, and halving
-    /// finds the nearest.
+    /// Stage 1 of the ranges that start at level 4. Returns how many queries of the next tile have been prefetched.
+    ///
+    /// The search moves from the near end past runs of the sparse table without a block of interest, each half as long as the one before.
+    /// All queries take the same steps, row by row of the table, so that their loads overlap. Keys of up to 64 bits the compiler can gather into
+    /// vectors: there the queries that start at other levels take the steps, too.
     #[inline(always)]
-    unsafe fn start_sparse<const FIRST: bool>(&self, tile: &mut CrossingTile<K>, q: usize) {
-        let (first, last) = (tile.queries.left[q] >> 16, tile.queries.right[q] >> 16);
-        let threshold = tile.threshold[q];
-        // At least one block is inside, because the range spans more than a window of level 3.
-        let inner = last - first - 1;
-        let row = (inner | 1).ilog2() as usize;
-        let (i, j) = (first + 1, last - (1 << row));
-        // SAFETY: `i + 2^row <= last` and `j + 2^row = last`, so that all entries that are read cover blocks between `first` and `last`.
-        let entry =
-            |row: usize, block: usize| unsafe { *self.0.sparse.add(row * self.0.tops + block) };
-        let (in_left, in_right) = (entry(row, i) <= threshold, entry(row, j) <= threshold);
-        // Where the half nearer to the end has none, the part of the other one that overlaps with it has none either.
-        let mut block = if if FIRST { in_left } else { !in_right } {
-            i
-        } else {
-            j
-        };
-        for row in (0..row).rev() {
-            let half = 1 << row;
-            let right = if FIRST {
-                entry(row, block) > threshold
-            } else {
-                entry(row, block + half) <= threshold
-            };
-            block += usize::from(right) << row;
+    unsafe fn start_sparse<const FIRST: bool>(
+        &self,
+        tile: &mut CrossingTile<K>,
+        now: &Plan<K>,
+        next: &Plan<K>,
+    ) -> usize {
+        let start = tile.queries.start[LEVELS - 1];
+        if start == 0 {
+            return 0;
         }
-        tile.set_node::<FIRST>(q, block, u64::from(in_left | in_right));
+        let queries = start.count_ones() as usize;
+        let tops = self.0.tops;
+        let block = |position: usize| position >> (4 * LEVELS);
+        // The first block that is not passed; the block after it for the last row.
+        let mut at: [usize; TILE] = std::array::from_fn(|q| {
+            if FIRST {
+                block(tile.queries.left[q]) + 1
+            } else {
+                block(tile.queries.right[q])
+            }
+        });
+        // The blocks at both ends of such a range are not inside, and another one is: there are at least 3.
+        let rows = (tops - 2).ilog2() as usize + 1;
+        let wide = size_of::<K>() > size_of::<u64>();
+        let mut prefetched = 0;
+        for row in (0..rows).rev() {
+            // Fewer than two runs are left inside the range. A run beyond the end of the level is moved inside it, over blocks that are passed.
+            let run = 1 << row;
+            let runs = self.0.sparse.wrapping_add(row * tops);
+            let step = |at: usize, threshold: K| {
+                let first = if FIRST {
+                    at.min(tops - run)
+                } else {
+                    at.max(run) - run
+                };
+                // SAFETY: bounds of all queries are in blocks of the level, so the run is within it.
+                let key = unsafe { *runs.add(first) };
+                let passed = if FIRST { first + run } else { first };
+                let is_passed = key > threshold;
+                if wide {
+                    // Of a select by a comparison of two words the compiler makes a branch, which is often mispredicted.
+                    at ^ ((at ^ passed) & black_box(usize::from(is_passed)).wrapping_neg())
+                } else {
+                    select_unpredictable(is_passed, passed, at)
+                }
+            };
+            if wide {
+                for q in Set(start) {
+                    at[q] = step(at[q], tile.threshold[q]);
+                }
+            } else {
+                for (at, threshold) in at.iter_mut().zip(&tile.threshold) {
+                    *at = step(*at, *threshold);
+                }
+            }
+            for _ in 0..(queries - prefetched) / (row + 1) {
+                prefetch_start(next, prefetched);
+                prefetched += 1;
+            }
+        }
+        let (mut found, mut near, mut far) = (0, 0, 0);
+        for q in Set(start) {
+            let (node, inside) = if FIRST {
+                (at[q], at[q] < block(tile.queries.right[q]))
+            } else {
+                let node = at[q].wrapping_sub(1);
+                (node, at[q] > block(tile.queries.left[q]) + 1)
+            };
+            tile.node[q] = node;
+            found |= Set::one(q, inside);
+            // SAFETY: these are keys of level 4.
+            let (at_near, _) = unsafe { keys_at_ends::<K, FIRST>(now, q) };
+            near |= Set::one(q, at_near <= tile.threshold[q]);
+        }
+        for q in Set(start & !found) {
+            // SAFETY: these are keys of level 4.
+            let (_, at_far) = unsafe { keys_at_ends::<K, FIRST>(now, q) };
+            far |= Set::one(q, at_far <= tile.threshold[q]);
+        }
+        tile.found = found;
+        tile.near[LEVELS - 1] = near;
+        tile.far[LEVELS - 1] = far;
+        prefetched
     }
 
     /// Searches lines of level `level` (1 to 3): those below nodes, and those at the ends of ranges.
