@@ -34,7 +34,7 @@ use crate::exec::range_join::spill::store::SpillStore;
 pub(crate) enum Built {
     InMemory(Box<BuildSide>),
     OnDevices(Box<DeviceJoin>),
-    /// Too large for the memory of the host, or of the devices, which build each run if they suit it.
+    /// Too large for the memory of the host, or of the devices, which build each run if given.
     InRuns(BuildRuns, Option<JoinDevices>),
 }
 
@@ -182,14 +182,17 @@ impl BuildSideBuilder {
                 DeviceBuild::LeftToCpu(rows) => return Ok(Err(rows)),
                 DeviceBuild::OutOfMemory(rows, error) => (rows, error),
             };
-        if let Some(shortage) = device_shortage(&error) {
+        // Where the choice is free, the CPU is faster than devices that build run by run.
+        if let Some(shortage) = device_shortage(&error)
+            && !devices.allow_cpu_fallback()
+        {
             if let Some(runs) = self.count_device_runs(&rows, shortage) {
                 log::debug!("devices build a range join in {runs} runs: {error}");
                 let runs = self.divide(rows, runs).await?;
                 return Ok(Ok(Built::InRuns(runs, Some(devices))));
             }
             // What devices do of a build side that the CPU sorts takes less of their memory.
-            if !columns.has_extremes() && !devices.allow_cpu_fallback() {
+            if !columns.has_extremes() {
                 return Err(error.context("rmq.engine = 'cuda': a range join"));
             }
         }
@@ -260,15 +263,14 @@ impl BuildSideBuilder {
         Ok(divided)
     }
 
-    /// Rows that have been spilled, which devices build run by run if they suit them.
+    /// Rows that have been spilled, which forced devices build run by run.
     pub(crate) async fn in_spill_runs(&self, runs: BuildRuns) -> Result<Built> {
         let rows_of_run = runs.rows() / runs.runs.len().max(1);
         let mut devices = None;
         if self.devices_build_runs() {
-            devices = self
-                .engine
-                .select_devices(rows_of_run, &self.options)
-                .await?;
+            let engine = &self.engine;
+            let selected = engine.select_devices(rows_of_run, &self.options).await?;
+            devices = selected.filter(|devices| !devices.allow_cpu_fallback());
         }
         if devices.is_none() {
             self.engine.record_spilled();
