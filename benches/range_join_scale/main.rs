@@ -44,9 +44,9 @@ struct Options {
     /// The engine
     #[arg(long, value_enum, default_value_t = Engine::Cpu)]
     engine: Engine,
-    /// The memory that may be used on each device, such as 200M; all if not given
+    /// Settings, such as `rmq.device_memory_limit=600M`
     #[arg(long)]
-    device_memory: Option<String>,
+    set: Vec<String>,
     /// Modes of range joins, which must give the same answers: auto, shared, partitioned
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     modes: Vec<Mode>,
@@ -155,8 +155,9 @@ impl Runner {
             format!("SET rmq.build_threads = {threads}"),
             format!("SET rmq.join_mode = '{mode}'"),
         ];
-        if let Some(bytes) = &options.device_memory {
-            settings.push(format!("SET rmq.device_memory_limit = '{bytes}'"));
+        for setting in &options.set {
+            let (name, value) = setting.split_once('=').unwrap_or((setting, "true"));
+            settings.push(format!("SET {name} = '{value}'"));
         }
         for set in settings {
             runtime.block_on(async { ctx.sql(&set).await?.collect().await })?;

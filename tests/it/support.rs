@@ -59,11 +59,9 @@ pub fn cpu_session() -> SessionContext {
     ctx
 }
 
-/// A session with the extension whose memory comes from this pool.
+/// A session with the extension whose memory comes from this pool, and which uses the engine of `RMQ_TEST_ENGINE`.
 pub fn session_of_pool(config: SessionConfig, pool: Arc<dyn MemoryPool>) -> SessionContext {
-    let ctx = context_of_pool(config, pool);
-    datafusion_rmq::register(&ctx);
-    ctx
+    with_extension(context_of_pool(config, pool))
 }
 
 /// The same without the extension.
