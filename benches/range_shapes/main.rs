@@ -79,14 +79,14 @@ async fn read_tables(ctx: &SessionContext, folder: &Path, partitions: usize) -> 
 }
 
 /// Copies all rows to new memory, and returns the CPU time, the rows, and their bytes.
-fn copy(batches: &[RecordBatch]) -> (Duration, usize, usize) {
+fn copy(batches: &[RecordBatch]) -> Result<(Duration, usize, usize)> {
     let started = process_time();
     let mut copies = vec![];
     for batch in batches {
         for column in batch.columns() {
             let data = column.to_data();
             let mut copy = MutableArrayData::new(vec![&data], false, data.len());
-            copy.extend(0, 0, data.len());
+            copy.try_extend(0, 0, data.len())?;
             copies.push(copy.freeze());
         }
     }
@@ -94,7 +94,7 @@ fn copy(batches: &[RecordBatch]) -> (Duration, usize, usize) {
     let bytes = copies.iter();
     let bytes = bytes.map(|copy| copy.get_slice_memory_size().unwrap_or_default());
     let rows = batches.iter().map(RecordBatch::num_rows);
-    (cpu, rows.sum(), bytes.sum())
+    Ok((cpu, rows.sum(), bytes.sum()))
 }
 
 /// Runs a query, and prints its times and that of copying its rows.
@@ -104,7 +104,7 @@ async fn compare_with_copy(ctx: &SessionContext, name: &str, sql: &str) -> Resul
     let plan = ctx.sql(sql).await?.create_physical_plan().await?;
     let batches = collect(plan, ctx.task_ctx()).await?;
     let (cpu, wall) = (process_time() - cpu, wall.elapsed());
-    let (copied, rows, bytes) = copy(&batches);
+    let (copied, rows, bytes) = copy(&batches)?;
     println!(
         "{name}: {rows} rows, {} MiB: {:.3} CPU s, {:.3} s; copying them {:.3} CPU s, ratio {:.2}",
         bytes >> 20,

@@ -14,7 +14,7 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt};
 
 /// Rows per device batch: enough to utilize a device, few enough for a core's cache.
-const BATCH_ROWS: usize = 1 << 18;
+pub(crate) const BATCH_ROWS: usize = 1 << 18;
 
 /// Device batches of a partition in flight: one is transferred while another is answered.
 const IN_FLIGHT: usize = 2;

@@ -109,7 +109,7 @@ impl RangeJoinEngine {
         Ok(devices.filter(|_| rows > 0))
     }
 
-    /// Records that the build side was spilled: only the CPU probes spill runs.
+    /// Records that the build side was spilled, and that the CPU builds its runs.
     pub(crate) fn record_spilled(&self) {
         self.record(Some(Decision::cpu("on disk")));
     }

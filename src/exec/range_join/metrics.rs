@@ -61,9 +61,9 @@ impl BuildMetrics {
             .add(device_bytes);
     }
 
-    /// Records that devices built a run. The metric is shown only if they built any.
-    pub(crate) fn record_device_run(&self) {
-        summary(&self.set).counter("device_runs", 0).add(1);
+    /// Counts the runs that devices build. The metric is shown only where they may build any.
+    pub(crate) fn device_runs(&self) -> Count {
+        summary(&self.set).counter("device_runs", 0)
     }
 
     /// Records that the CPU builds an index that was planned for devices.

@@ -52,6 +52,8 @@ pub(crate) struct BuildSideBuilder {
     runtime: Arc<RuntimeEnv>,
     /// Whether the probe side ends.
     is_probe_bounded: bool,
+    /// The number of build sides that are built at the same time.
+    builds: usize,
 }
 
 impl BuildSideBuilder {
@@ -94,6 +96,7 @@ impl BuildSideBuilder {
             engine,
             runtime: context.runtime_env(),
             is_probe_bounded,
+            builds,
         })
     }
 
@@ -124,10 +127,7 @@ impl BuildSideBuilder {
 
     async fn build_or_spill(&self, rows: CollectedRows) -> Result<Built> {
         let rows = match self.build_on_devices(rows).await? {
-            Ok(built) => {
-                self.memory.stop_retaining();
-                return Ok(built);
-            }
+            Ok(built) => return Ok(built),
             Err(rows) => rows,
         };
         let Some(store) = &self.store else {
@@ -177,7 +177,8 @@ impl BuildSideBuilder {
             match DeviceJoin::build(columns, rows, metrics, threads, &devices).await? {
                 DeviceBuild::Built(join) => {
                     metrics.record_device_bytes(join.device_bytes());
-                    return Ok(Ok(Built::OnDevices(Box::new(join))));
+                    self.memory.stop_retaining();
+                    return Ok(Ok(Built::OnDevices(join)));
                 }
                 DeviceBuild::LeftToCpu(rows) => return Ok(Err(rows)),
                 DeviceBuild::OutOfMemory(rows, error) => (rows, error),
@@ -207,8 +208,9 @@ impl BuildSideBuilder {
         rows: &CollectedRows,
         (needed, limit): (usize, usize),
     ) -> Option<usize> {
-        // While one run is probed, the next is built.
-        let runs = needed.saturating_mul(2).div_ceil(limit.max(1)).max(2);
+        // While one run is probed, the next is built. Half as much more is for columns that merging needs.
+        let needed = needed.saturating_mul(3).saturating_mul(self.builds);
+        let runs = needed.div_ceil(limit.max(1)).max(2);
         let are_long = rows.num_rows() / runs >= MIN_SPLIT_ROWS;
         (are_long && self.devices_build_runs()).then_some(runs)
     }

@@ -192,7 +192,12 @@ impl RowsInMemory {
             }
         }
         let rows = &mut self.partitions[partition];
-        rows.memory.try_grow(size.bytes)?;
+        match rows.memory.try_grow(size.bytes) {
+            Ok(()) => {}
+            // Rows that are being written count as used.
+            Err(_) if self.may_spill => return Ok(false),
+            Err(error) => return Err(error),
+        }
         rows.push(batch.clone(), size);
         Ok(true)
     }
@@ -243,7 +248,8 @@ impl Collector {
             if !self.spill(store, runs).await? {
                 // The batch is too large by itself.
                 self.in_memory().partitions[partition].push(batch, size);
-                return self.spill(store, runs).await.map(|_| ());
+                while self.spill(store, runs).await? {}
+                return Ok(());
             }
             self.memory.retain(runs.retained_bytes());
         }

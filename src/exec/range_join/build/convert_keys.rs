@@ -59,7 +59,9 @@ pub(crate) fn divide(batches: Vec<RecordBatch>, rows: usize) -> Vec<Vec<RecordBa
     let mut room = rows;
     for mut batch in batches {
         while batch.num_rows() > room {
-            part.push(batch.slice(0, room));
+            if room > 0 {
+                part.push(batch.slice(0, room));
+            }
             parts.push(std::mem::take(&mut part));
             batch = batch.slice(room, batch.num_rows() - room);
             room = rows;

@@ -59,7 +59,7 @@ pub(crate) struct DeviceJoin {
 
 /// What has become of rows that devices were to build.
 pub(crate) enum DeviceBuild {
-    Built(DeviceJoin),
+    Built(Box<DeviceJoin>),
     /// The memory of the host or of the devices does not suffice.
     OutOfMemory(CollectedRows, DataFusionError),
     /// The devices have failed, or leave these rows to the CPU.
@@ -118,33 +118,33 @@ impl DeviceJoin {
         let rows = Arc::new(rows);
         let (columns, metrics, devices) = (columns.clone(), metrics.clone(), devices.clone());
         let shared = Arc::clone(&rows);
-        let build = move |waiting: Waiting| {
-            let built =
+        let work = move |waiting: Waiting| {
+            let join =
                 Self::build_blocking(&columns, &shared, &metrics, threads, &devices, &waiting);
             drop(shared);
-            if built.is_err() {
+            if join.is_err() {
                 // A cancelled query makes devices fail.
                 waiting.check()?;
             }
-            match built {
+            match join {
                 Err(error) if is_out_of_memory(&error) || device_shortage(&error).is_some() => {
                     Ok(Err(error))
                 }
-                built => {
+                join => {
                     let record_fallback = || metrics.record_cpu_fallback();
-                    let built = devices.or_cpu_fallback(built, record_fallback)?;
-                    Ok(Ok(built.flatten()))
+                    let join = devices.or_cpu_fallback(join, record_fallback)?;
+                    Ok(Ok(join.flatten()))
                 }
             }
         };
-        let built = match blocking(build).await? {
-            Ok(Some(join)) => return Ok(DeviceBuild::Built(join)),
-            built => built,
+        let join = match blocking(work).await? {
+            Ok(Some(join)) => return Ok(DeviceBuild::Built(Box::new(join))),
+            join => join,
         };
         let Ok(rows) = Arc::try_unwrap(rows) else {
             return internal_err!("the rows of a failed build are still in use");
         };
-        Ok(match built {
+        Ok(match join {
             Err(error) => DeviceBuild::OutOfMemory(rows, error),
             Ok(_) => DeviceBuild::LeftToCpu(rows),
         })

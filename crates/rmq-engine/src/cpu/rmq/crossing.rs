@@ -296,7 +296,7 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
             let (node, inside) = if FIRST {
                 (at[q], at[q] < block(tile.queries.right[q]))
             } else {
-                let node = at[q].wrapping_sub(1);
+                let node = at[q].max(1) - 1;
                 (node, at[q] > block(tile.queries.left[q]) + 1)
             };
             tile.node[q] = node;

@@ -239,9 +239,10 @@ impl PartialAggregates {
                     is_last_preferred,
                 } => {
                     let matched_before = &self.matched;
-                    let matches = |row: usize| (source_rows.is_valid(row), matched_before[row]);
+                    let here_and_before =
+                        |row: usize| (source_rows.is_valid(row), matched_before[row]);
                     let part = (first_row, *is_last_preferred);
-                    aggregate.choose(order, deciding, &columns, part, matches)?;
+                    aggregate.choose(order, deciding, &columns, part, here_and_before)?;
                 }
             }
         }

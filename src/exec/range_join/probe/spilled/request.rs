@@ -1,5 +1,6 @@
 //! The buffered probe rows of one partition, with their aggregates over the runs that have been probed so far.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, UInt32Array};
@@ -7,7 +8,8 @@ use arrow::compute::take_record_batch;
 use datafusion::common::{DataFusionError, Result};
 
 use crate::common::ranges::Ranges;
-use crate::exec::common::blocking::{Waiting, blocking};
+use crate::exec::common::blocking::blocking;
+use crate::exec::common::device_batcher::BATCH_ROWS;
 use crate::exec::range_join::build::device_join::DeviceJoin;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::data_size::DataSize;
@@ -49,6 +51,12 @@ pub(crate) enum RowSelection {
 }
 
 impl ProbeRequest {
+    /// Whether any row may match a run.
+    pub(crate) fn may_match(&self, run: &BuildRun) -> bool {
+        let mut batches = self.batches.iter();
+        batches.any(|b| (0..b.batch.num_rows()).any(|row| run.may_match(&b.bounds, row)))
+    }
+
     /// The rows of each batch that may match a run; `None` if no row does.
     pub(crate) fn select_rows(&self, run: &BuildRun) -> Option<Vec<RowSelection>> {
         let batches = self.batches.iter();
@@ -65,7 +73,10 @@ impl ProbeRequest {
         first_row: RowPosition,
     ) -> Result<()> {
         match part {
-            BuiltPart::Cpu(side) => self.probe_on_cpu(selections, side, first_row).await?,
+            BuiltPart::Cpu(side) => {
+                let all = 0..selections.len();
+                self.probe_on_cpu(all, selections, side, first_row).await?;
+            }
             BuiltPart::Devices(join) => self.probe_on_devices(selections, join, first_row).await?,
         }
         let batches = self.batches.iter();
@@ -78,13 +89,16 @@ impl ProbeRequest {
         Ok(())
     }
 
+    /// Probes with some of the batches.
     async fn probe_on_cpu(
         &mut self,
+        batches: Range<usize>,
         selections: &[RowSelection],
         side: &Arc<BuildSide>,
         first_row: RowPosition,
     ) -> Result<()> {
-        for (request, selection) in self.batches.iter_mut().zip(selections) {
+        let requests = self.batches[batches.clone()].iter_mut();
+        for (request, selection) in requests.zip(&selections[batches]) {
             let Some((batch, rows)) = request.selected(selection)? else {
                 continue;
             };
@@ -124,43 +138,58 @@ impl ProbeRequest {
         Ok(())
     }
 
-    /// Sends the selected rows of all batches to devices at once. If these fail, the CPU builds the part and probes it.
+    /// Sends the selected rows to devices, those of several batches at a time. If devices fail, the CPU builds the part and probes it.
     async fn probe_on_devices(
         &mut self,
         selections: &[RowSelection],
         join: &Arc<DeviceJoin>,
         first_row: RowPosition,
     ) -> Result<()> {
-        let selected = self.batches.iter().zip(selections);
-        let selected = selected.map(|(request, selection)| request.selected(selection));
-        let selected: Vec<Option<(RecordBatch, _)>> = selected.collect::<Result<_>>()?;
-        let batches = selected.iter().flatten().map(|(batch, _)| batch.clone());
-        let batches: Vec<RecordBatch> = batches.collect();
-        let partition = DeviceJoinPartition::new(Arc::clone(&self.partition), Arc::clone(join));
-        let answer = move |waiting: Waiting| {
-            waiting.check()?;
-            partition.try_answer(&batches)
-        };
-        let Some(answers) = blocking(answer).await? else {
-            let join = Arc::clone(join);
-            let side = blocking(move |_| join.on_cpu()).await?;
-            return self.probe_on_cpu(selections, &side, first_row).await;
-        };
-        let mut start = 0;
-        for (request, selection) in self.batches.iter_mut().zip(selections) {
-            let (rows, selected) = match selection {
-                RowSelection::None => continue,
-                RowSelection::All => (request.batch.num_rows(), None),
-                RowSelection::Rows(rows) => (rows.len(), Some(rows)),
+        let partition = Arc::clone(&self.partition);
+        let partition = Arc::new(DeviceJoinPartition::new(partition, Arc::clone(join)));
+        let mut first = 0;
+        while first < selections.len() {
+            let (mut selected, mut rows) = (vec![], 0);
+            let after = first;
+            let rest = self.batches[first..].iter().zip(&selections[first..]);
+            for (request, selection) in rest {
+                first += 1;
+                selected.push(request.selected(selection)?);
+                rows += selected[selected.len() - 1]
+                    .as_ref()
+                    .map_or(0, |(batch, _)| batch.num_rows());
+                if rows >= BATCH_ROWS {
+                    break;
+                }
+            }
+            if rows == 0 {
+                continue;
+            }
+            let batches = selected.iter().flatten().map(|(batch, _)| batch.clone());
+            let batches: Vec<RecordBatch> = batches.collect();
+            let asked = Arc::clone(&partition);
+            let Some(answers) = blocking(move |_| asked.try_answer(&batches)).await? else {
+                let join = Arc::clone(join);
+                let side = blocking(move |_| join.on_cpu()).await?;
+                let left = after..selections.len();
+                return self.probe_on_cpu(left, selections, &side, first_row).await;
             };
-            let matched = answers.matched[start..start + rows].iter().copied();
-            let partials = answers.aggregates.iter();
-            let partials = partials.map(|partial| partial.slice(start, rows)).collect();
-            let plan = &self.merge_plan;
-            let merged = &mut request.aggregates;
-            merged.merge(plan, first_row, selected, matched, partials)?;
-            start += rows;
-            tokio::task::yield_now().await;
+            let mut start = 0;
+            let requests = self.batches[after..first].iter_mut().zip(&selected);
+            for (request, selected) in requests {
+                let Some((batch, selected)) = selected else {
+                    continue;
+                };
+                let rows = start..start + batch.num_rows();
+                start = rows.end;
+                let partials = answers.aggregates.iter();
+                let partials = partials.map(|a| a.slice(rows.start, rows.len())).collect();
+                let matched = answers.matched[rows].iter().copied();
+                let plan = &self.merge_plan;
+                let merged = &mut request.aggregates;
+                merged.merge(plan, first_row, *selected, matched, partials)?;
+                tokio::task::yield_now().await;
+            }
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
+use datafusion::physical_plan::metrics::Count;
 
 use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::build::collect::CollectedRows;
@@ -33,8 +34,8 @@ pub(crate) struct RunLoader {
     runs: Vec<BuildRun>,
     /// Registers runs in memory.
     runs_memory: Option<MemoryReservation>,
-    /// What builds the runs, if not the CPU.
-    devices: Option<JoinDevices>,
+    /// What builds the runs, if not the CPU, and the metric of those built.
+    devices: Option<(JoinDevices, Count)>,
     /// The columns of the build side, with the aggregates that merging needs.
     columns: BuildColumns,
     /// The schema of the columns, and the range key once more, as an argument of aggregates.
@@ -64,7 +65,7 @@ impl RunLoader {
             retained_bytes: runs.retained_bytes(),
             runs: runs.runs,
             runs_memory: runs.memory,
-            devices,
+            devices: devices.map(|devices| (devices, builder.metrics.device_runs())),
             columns,
             memory: Arc::clone(&builder.memory),
             has_row_numbers: false,
@@ -183,33 +184,29 @@ impl RunLoader {
         memory.try_grow(size.bytes)?;
         // The batches are kept, to be read in smaller groups if building runs out of memory.
         let kept = self.memory.reservation();
-        kept.try_grow(size.bytes)?;
+        if self.runs_memory.is_none() {
+            kept.try_grow(size.bytes)?;
+        }
         let mut rows = CollectedRows {
             schema: Arc::clone(&self.schema),
             batches: self.append_columns(batches, rows_before)?,
             memory,
         };
         let (columns, metrics, threads) = (&self.columns, &self.metrics, self.threads);
-        if let Some(devices) = &self.devices {
-            let built = DeviceJoin::build(columns, rows, metrics, threads, devices).await?;
-            rows = match built {
+        if let Some((devices, device_runs)) = &self.devices {
+            rows = match DeviceJoin::build(columns, rows, metrics, threads, devices).await? {
                 DeviceBuild::Built(join) => {
-                    metrics.record_device_run();
-                    return Ok(BuiltPart::Devices(Arc::new(join)));
+                    device_runs.add(1);
+                    return Ok(BuiltPart::Devices(Arc::from(join)));
+                }
+                DeviceBuild::OutOfMemory(_, error) => {
+                    return Err(error.context("rmq.engine = 'cuda': a range join"));
                 }
                 DeviceBuild::LeftToCpu(rows) => rows,
-                DeviceBuild::OutOfMemory(_, error) if size.rows >= MIN_SPLIT_ROWS => {
-                    return Err(error);
-                }
-                DeviceBuild::OutOfMemory(rows, error) => {
-                    let record_fallback = || metrics.record_cpu_fallback();
-                    devices.or_cpu_fallback(Err::<(), _>(error), record_fallback)?;
-                    rows
-                }
             };
         }
-        let side = sort_and_index(columns, rows, metrics, threads, None).await?;
-        Ok(BuiltPart::Cpu(Arc::new(side)))
+        let built = sort_and_index(columns, rows, metrics, threads, None).await?;
+        Ok(BuiltPart::Cpu(Arc::new(built)))
     }
 
     /// Appends the range key as a value column, and the row numbers if they are wanted.

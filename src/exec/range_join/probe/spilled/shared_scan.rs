@@ -18,13 +18,15 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
+use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err};
 use futures::future::{Either, join_all, select};
 use tokio::sync::oneshot;
 
+use crate::exec::range_join::devices::device_shortage;
 use crate::exec::range_join::probe::spilled::request::{ProbeRequest, RowSelection};
 use crate::exec::range_join::probe::spilled::run_loader::{BuiltPart, RunLoader};
 use crate::exec::range_join::spill::reader::RunReader;
+use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::exec::range_join::spill::row_position::RowPosition;
 
 /// The scan of one build side.
@@ -174,6 +176,7 @@ impl SharedScan {
         let mut unfinished = Unfinished(Some(&self));
         let mut loaded = self.loaded.lock().await;
         self.scan(&mut loaded).await;
+        loaded.ahead = None;
         unfinished.0 = None;
         self.loader.release_memory();
     }
@@ -246,7 +249,9 @@ impl SharedScan {
             };
             while let Some((part, first_row)) = &open.part {
                 if open.reader.is_done() {
-                    loaded.build_bytes = open.build_bytes;
+                    if !self.loader.builds_ahead() {
+                        loaded.build_bytes = open.build_bytes;
+                    }
                     self.build_ahead(loaded, index, &here, &others);
                     if *first_row == run.first_row {
                         loaded.last_run = Some((index, Arc::clone(part)));
@@ -271,19 +276,23 @@ impl SharedScan {
         index: usize,
         visitors: &mut RunVisitors,
     ) -> Option<Result<OpenRun>> {
-        match loaded.ahead.take() {
-            Some((ahead, task)) if ahead == index => unless_dropped(task.join_unwind(), visitors)
-                .await
-                .map(|open| {
-                    open.map_err(|error| {
-                        internal_datafusion_err!("a run's build did not end: {error}")
-                    })?
-                }),
-            _ => {
-                let open = OpenRun::open(&self.loader, index, loaded.build_bytes);
-                unless_dropped(open, visitors).await
+        if let Some((ahead, task)) = loaded.ahead.take()
+            && ahead == index
+        {
+            let open = unless_dropped(task.join_unwind(), visitors).await?;
+            let open = open.unwrap_or_else(|error| {
+                internal_err!("building a run of a range join did not end: {error}")
+            });
+            let is_short = |error: &DataFusionError| {
+                is_out_of_memory(error) || device_shortage(error).is_some()
+            };
+            // The run before took memory that is free now.
+            if !open.as_ref().is_err_and(is_short) {
+                return Some(open);
             }
         }
+        let open = OpenRun::open(&self.loader, index, loaded.build_bytes);
+        unless_dropped(open, visitors).await
     }
 
     /// Begins to build the run after `index`, if any request will probe it and there is memory for both.
@@ -295,10 +304,12 @@ impl SharedScan {
         others: &[Visitor],
     ) {
         let next = (index + 1) % self.loader.runs().len();
+        let run = &self.loader.runs()[next];
         let mut visitors = here.iter().map(|(visitor, _)| visitor).chain(others);
-        if self.loader.builds_ahead() && visitors.any(|visitor| !visitor.visited[next]) {
-            let (loader, build_bytes) = (Arc::clone(&self.loader), loaded.build_bytes);
-            let build = async move { OpenRun::open(&loader, next, build_bytes).await };
+        let mut is_wanted = || visitors.any(|v| !v.visited[next] && v.request.may_match(run));
+        if self.loader.builds_ahead() && is_wanted() {
+            let (runs, build_bytes) = (Arc::clone(&self.loader), loaded.build_bytes);
+            let build = async move { OpenRun::open(&runs, next, build_bytes).await };
             loaded.ahead = Some((next, SpawnedTask::spawn(build)));
         }
     }
