@@ -1,13 +1,38 @@
 //! Reads a run batch by batch.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use datafusion::common::Result;
-use futures::TryStreamExt;
+use datafusion::execution::spill_file::SpillFile;
+use datafusion::physical_plan::SpillManager;
+use datafusion::physical_plan::metrics::Count;
 use futures::stream::BoxStream;
+use futures::{StreamExt, TryStreamExt};
 
 use crate::exec::range_join::spill::row_position::RowPosition;
+
+/// Writes and reads the files of one build side.
+#[derive(Debug)]
+pub(crate) struct SpillFiles {
+    pub(crate) manager: SpillManager,
+    /// The metric of how many times a run was read.
+    pub(crate) runs_read: Count,
+}
+
+impl SpillFiles {
+    /// Opens the file of a run whose first row has this position.
+    pub(crate) fn read(
+        &self,
+        file: &Arc<dyn SpillFile>,
+        first_row: RowPosition,
+    ) -> Result<RunReader> {
+        self.runs_read.add(1);
+        let stream = self.manager.read_spill_as_stream(Arc::clone(file), None)?;
+        Ok(RunReader::new(stream.boxed(), first_row))
+    }
+}
 
 /// A run that is being read. Batches can be put back, to be read again in smaller groups.
 pub(crate) struct RunReader {

@@ -11,9 +11,8 @@ use futures::{StreamExt, stream};
 
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyExtent, KeyOrder};
-use crate::exec::range_join::spill::reader::RunReader;
+use crate::exec::range_join::spill::reader::{RunReader, SpillFiles};
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::exec::range_join::spill::store::SpillStore;
 
 /// The least memory that building a run tries to get, even if hardly any was granted when the runs were written.
 const MIN_RUN_BUILD_BYTES: usize = 4 << 20;
@@ -34,7 +33,7 @@ pub(crate) struct BuildRun {
 /// Where the rows of a run are.
 pub(crate) enum RunSource {
     /// In a file: a spill run.
-    File(Arc<dyn SpillFile>, Arc<SpillStore>),
+    File(Arc<dyn SpillFile>, Arc<SpillFiles>),
     /// In memory, in batches of which devices can't hold all at once.
     Memory(Vec<RecordBatch>),
 }
@@ -43,7 +42,7 @@ impl BuildRun {
     /// Opens the run. Its batches are those that were written.
     pub(crate) fn read(&self) -> Result<RunReader> {
         match &self.source {
-            RunSource::File(file, store) => store.read(file, self.first_row),
+            RunSource::File(file, files) => files.read(file, self.first_row),
             RunSource::Memory(batches) => {
                 let batches = stream::iter(batches.clone()).map(Ok);
                 Ok(RunReader::new(batches.boxed(), self.first_row))

@@ -7,15 +7,13 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryLimit;
-use datafusion::execution::spill_file::SpillFile;
 use datafusion::physical_plan::SpillManager;
-use futures::StreamExt;
 
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::key_extent::{KeyExtent, KeyOrder};
-use crate::exec::range_join::spill::reader::RunReader;
+use crate::exec::range_join::spill::reader::SpillFiles;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::{BuildRun, BuildRuns, RunSource};
 
@@ -28,8 +26,7 @@ const MIN_BATCH_ROWS: usize = 1024;
 /// Writes and reads the spill runs of one build side.
 #[derive(Debug)]
 pub(crate) struct SpillStore {
-    manager: SpillManager,
-    metrics: BuildMetrics,
+    files: Arc<SpillFiles>,
     /// The index of the range key among the columns.
     key_column: usize,
     key_order: Arc<KeyOrder>,
@@ -51,8 +48,10 @@ impl SpillStore {
         let manager = SpillManager::new(runtime, metrics.spill.clone(), Arc::clone(schema))
             .with_compression_type(context.session_config().spill_compression());
         Ok(Some(Arc::new(Self {
-            manager,
-            metrics: metrics.clone(),
+            files: Arc::new(SpillFiles {
+                manager,
+                runs_read: metrics.spill_runs_read.clone(),
+            }),
             key_column,
             key_order: Arc::new(KeyOrder::try_new(schema.field(key_column).data_type())?),
         })))
@@ -81,7 +80,7 @@ impl SpillStore {
     }
 
     fn write_runs(
-        self: &Arc<Self>,
+        &self,
         batches: Vec<RecordBatch>,
         run_build_bytes: usize,
         mut first_row: RowPosition,
@@ -111,14 +110,13 @@ impl SpillStore {
     }
 
     fn write_run(
-        self: &Arc<Self>,
+        &self,
         batches: &[RecordBatch],
         first_row: RowPosition,
         waiting: &Waiting,
     ) -> Result<BuildRun> {
-        let mut file = self
-            .manager
-            .create_in_progress_file("writing the build side of a range join")?;
+        let manager = &self.files.manager;
+        let mut file = manager.create_in_progress_file("writing the build side of a range join")?;
         let mut keys = None;
         for batch in batches {
             waiting.check()?;
@@ -130,22 +128,11 @@ impl SpillStore {
             .finish()?
             .ok_or_else(|| internal_datafusion_err!("a spill run of a range join has no rows"))?;
         Ok(BuildRun {
-            source: RunSource::File(file, Arc::clone(self)),
+            source: RunSource::File(file, Arc::clone(&self.files)),
             rows: batches.iter().map(RecordBatch::num_rows).sum(),
             first_row,
             keys,
         })
-    }
-
-    /// Opens the file of a run whose first row has this position.
-    pub(crate) fn read(
-        &self,
-        file: &Arc<dyn SpillFile>,
-        first_row: RowPosition,
-    ) -> Result<RunReader> {
-        self.metrics.spill_runs_read.add(1);
-        let stream = self.manager.read_spill_as_stream(Arc::clone(file), None)?;
-        Ok(RunReader::new(stream.boxed(), first_row))
     }
 }
 
