@@ -202,7 +202,7 @@ impl BuildSideBuilder {
         Ok(Err(rows))
     }
 
-    /// The number of runs that devices can build of which one needs and has so many bytes for all of them; `None` if runs would be too short.
+    /// The number of runs for devices, given the bytes that a device needs for all rows, and those that it may have; `None` if runs would be too short.
     fn count_device_runs(
         &self,
         rows: &CollectedRows,

@@ -147,20 +147,14 @@ impl ProbeRequest {
     ) -> Result<()> {
         let partition = Arc::clone(&self.partition);
         let partition = Arc::new(DeviceJoinPartition::new(partition, Arc::clone(join)));
-        let mut first = 0;
-        while first < selections.len() {
-            let (mut selected, mut rows) = (vec![], 0);
-            let after = first;
-            let rest = self.batches[first..].iter().zip(&selections[first..]);
-            for (request, selection) in rest {
-                first += 1;
-                selected.push(request.selected(selection)?);
-                rows += selected[selected.len() - 1]
-                    .as_ref()
-                    .map_or(0, |(batch, _)| batch.num_rows());
-                if rows >= BATCH_ROWS {
-                    break;
-                }
+        let mut next = 0;
+        while next < selections.len() {
+            let (first, mut rows, mut selected) = (next, 0, vec![]);
+            while next < selections.len() && rows < BATCH_ROWS {
+                let batch = self.batches[next].selected(&selections[next])?;
+                rows += batch.as_ref().map_or(0, |(batch, _)| batch.num_rows());
+                selected.push(batch);
+                next += 1;
             }
             if rows == 0 {
                 continue;
@@ -171,11 +165,11 @@ impl ProbeRequest {
             let Some(answers) = blocking(move |_| asked.try_answer(&batches)).await? else {
                 let join = Arc::clone(join);
                 let side = blocking(move |_| join.on_cpu()).await?;
-                let left = after..selections.len();
+                let left = first..selections.len();
                 return self.probe_on_cpu(left, selections, &side, first_row).await;
             };
             let mut start = 0;
-            let requests = self.batches[after..first].iter_mut().zip(&selected);
+            let requests = self.batches[first..next].iter_mut().zip(&selected);
             for (request, selected) in requests {
                 let Some((batch, selected)) = selected else {
                     continue;
