@@ -78,6 +78,17 @@ async fn read_tables(ctx: &SessionContext, folder: &Path, partitions: usize) -> 
     Ok(())
 }
 
+/// Runs a query and returns its CPU and wall times, and its rows.
+async fn collect_timed(
+    ctx: &SessionContext,
+    sql: &str,
+) -> Result<(Duration, Duration, Vec<RecordBatch>)> {
+    let (cpu, wall) = (process_time(), Instant::now());
+    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+    let batches = collect(plan, ctx.task_ctx()).await?;
+    Ok((process_time() - cpu, wall.elapsed(), batches))
+}
+
 /// Copies all rows to new memory, and returns the CPU time, the rows, and their bytes.
 fn copy(batches: &[RecordBatch]) -> Result<(Duration, usize, usize)> {
     let started = process_time();
@@ -100,10 +111,7 @@ fn copy(batches: &[RecordBatch]) -> Result<(Duration, usize, usize)> {
 /// Runs a query, and prints its times and that of copying its rows.
 async fn compare_with_copy(ctx: &SessionContext, name: &str, sql: &str) -> Result<()> {
     release_unused();
-    let (cpu, wall) = (process_time(), Instant::now());
-    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
-    let batches = collect(plan, ctx.task_ctx()).await?;
-    let (cpu, wall) = (process_time() - cpu, wall.elapsed());
+    let (cpu, wall, batches) = collect_timed(ctx, sql).await?;
     let (copied, rows, bytes) = copy(&batches)?;
     println!(
         "{name}: {rows} rows, {} MiB: {:.3} CPU s, {:.3} s; copying them {:.3} CPU s, ratio {:.2}",
@@ -120,10 +128,7 @@ async fn compare_with_copy(ctx: &SessionContext, name: &str, sql: &str) -> Resul
 async fn run(ctx: &SessionContext, sql: &str) -> Result<(Duration, Duration, usize, String)> {
     release_unused();
     let before = Resident::reset_peak();
-    let (cpu, wall) = (process_time(), Instant::now());
-    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
-    let batches = collect(plan, ctx.task_ctx()).await?;
-    let (cpu, wall) = (process_time() - cpu, wall.elapsed());
+    let (cpu, wall, batches) = collect_timed(ctx, sql).await?;
     let peak = before.and_then(|before| Some(Resident::now()?.peak.saturating_sub(before)));
     let batch = batches.iter().find(|batch| batch.num_rows() > 0);
     let columns = batch.map_or(&[][..], RecordBatch::columns).iter();

@@ -9,9 +9,8 @@ use datafusion::error::DataFusionError;
 use datafusion::execution::memory_pool::{MemoryPool, UnboundedMemoryPool};
 use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
-use rmq_engine::EngineError;
 
-use crate::fake::{Fake, device_error};
+use crate::fake::{Fake, device_error, step_faults};
 use crate::range_join::{Tables, lines, metric};
 use crate::range_join_devices::wait_until_released;
 use crate::range_join_faults::{QUERIES as QUERIES_ON_DEVICES, tables};
@@ -167,14 +166,8 @@ async fn each_step_of_runs_may_fail() {
     let cpu = session(&Arc::new(Fake::default()), "cpu");
     let plan = planned(&cpu, sql).await.expect(sql);
     let expected = collect(plan, cpu.task_ctx()).await.expect(sql);
-    let full = EngineError::DeviceMemory {
-        ordinal: 0,
-        needed: 7,
-        free: 5,
-        limit: 9,
-    };
     let mut faults = 0;
-    for fault in [device_error(0), full, EngineError::OutOfMemory { bytes: 7 }] {
+    for fault in step_faults() {
         for nth in 1.. {
             let fake = Arc::new(with_memory(20_000));
             *fake.join_fault.lock().unwrap() = Some((nth, fault.clone()));

@@ -164,6 +164,17 @@ pub fn device_error(ordinal: usize) -> EngineError {
     }
 }
 
+/// The errors that a step on devices may end in: the devices are lost, or their memory or the host's does not suffice.
+pub fn step_faults() -> [EngineError; 3] {
+    let full = EngineError::DeviceMemory {
+        ordinal: 0,
+        needed: 7,
+        free: 5,
+        limit: 9,
+    };
+    [device_error(0), full, EngineError::OutOfMemory { bytes: 7 }]
+}
+
 fn strikes(at: &AtomicUsize) -> bool {
     at.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)) == Ok(1)
 }

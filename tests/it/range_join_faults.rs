@@ -20,7 +20,7 @@ use rmq_engine::EngineError;
 use rmq_engine::cost_model::Costs;
 use rmq_engine::cuda::{CudaEngine, CudaOptions, DeviceInfo, Fault, devices};
 
-use crate::fake::{FREE, Fake, device_error};
+use crate::fake::{FREE, Fake, device_error, step_faults};
 use crate::range_join_devices::wait_until_released;
 use crate::support::{error, register, run, set};
 use rmq_testing::Random;
@@ -118,20 +118,10 @@ async fn devices_that_sort_return_the_same_results_as_the_cpu() {
 #[tokio::test(flavor = "multi_thread")]
 async fn each_step_on_devices_may_fail() {
     let cpu = session(&Arc::new(Fake::default()), "cpu");
-    let full = EngineError::DeviceMemory {
-        ordinal: 0,
-        needed: 7,
-        free: 5,
-        limit: 9,
-    };
     let mut faults = 0;
     for sql in [QUERIES[0], QUERIES[6]] {
         let expected = rows(&cpu, sql).await;
-        for fault in [
-            device_error(0),
-            full.clone(),
-            EngineError::OutOfMemory { bytes: 7 },
-        ] {
+        for fault in step_faults() {
             for engine in ["auto", "cuda"] {
                 for nth in 1.. {
                     let fake = Arc::new(fake());

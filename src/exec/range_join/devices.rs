@@ -7,6 +7,7 @@ use datafusion::common::{DataFusionError, Result};
 use crate::common::errors::engine_error;
 use crate::common::options::ByteSize;
 use crate::exec::common::blocking::Waiting;
+use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::index::catalog::{DeviceBytes, IndexCatalog};
 use crate::index::cpu_fallback::device_failure;
 use crate::index::devices::DeviceEngine;
@@ -66,6 +67,11 @@ impl JoinDevices {
         record_fallback();
         Ok(None)
     }
+}
+
+/// Whether an error says that the memory of the host or of devices does not suffice.
+pub(crate) fn is_short_of_memory(error: &DataFusionError) -> bool {
+    is_out_of_memory(error) || device_shortage(error).is_some()
 }
 
 /// The bytes that were needed, and the most that a device may have, if an error says that devices have too little memory.

@@ -24,9 +24,8 @@ use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::device_aggregates::{devices_answer, devices_sort};
-use crate::exec::range_join::devices::{JoinDevices, device_shortage};
+use crate::exec::range_join::devices::{JoinDevices, is_short_of_memory};
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::index::catalog::DeviceBytes;
 use crate::index::decoder::buffer;
 use crate::sorted::bucket_sort::SortContext;
@@ -127,9 +126,7 @@ impl DeviceJoin {
                 waiting.check()?;
             }
             match join {
-                Err(error) if is_out_of_memory(&error) || device_shortage(&error).is_some() => {
-                    Ok(Err(error))
-                }
+                Err(error) if is_short_of_memory(&error) => Ok(Err(error)),
                 join => {
                     let record_fallback = || metrics.record_cpu_fallback();
                     let join = devices.or_cpu_fallback(join, record_fallback)?;

@@ -15,10 +15,10 @@ use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::data_size::DataSize;
-use crate::exec::range_join::devices::{JoinDevices, device_shortage};
+use crate::exec::range_join::devices::{JoinDevices, is_short_of_memory};
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::reader::RunReader;
-use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
+use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::{BuildRun, BuildRuns, MIN_SPLIT_ROWS};
 
@@ -125,7 +125,7 @@ impl RunLoader {
             }
             match self.build(&batches, size, reader.rows_before()).await {
                 Ok(part) => return Ok(Some((part, reader.advance(size.rows)))),
-                Err(error) if is_out_of_memory(&error) || device_shortage(&error).is_some() => {
+                Err(error) if is_short_of_memory(&error) => {
                     *build_bytes = size.build_bytes() / 2;
                     match batches.as_slice() {
                         [one] => reader.put_back(halves(one).ok_or(error)?),

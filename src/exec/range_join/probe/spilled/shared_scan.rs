@@ -22,11 +22,10 @@ use datafusion::common::{DataFusionError, Result, internal_datafusion_err, inter
 use futures::future::{Either, join_all, select};
 use tokio::sync::oneshot;
 
-use crate::exec::range_join::devices::device_shortage;
+use crate::exec::range_join::devices::is_short_of_memory;
 use crate::exec::range_join::probe::spilled::request::{ProbeRequest, RowSelection};
 use crate::exec::range_join::probe::spilled::run_loader::{BuiltPart, RunLoader};
 use crate::exec::range_join::spill::reader::RunReader;
-use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::exec::range_join::spill::row_position::RowPosition;
 
 /// The scan of one build side.
@@ -283,11 +282,8 @@ impl SharedScan {
             let open = open.unwrap_or_else(|error| {
                 internal_err!("building a run of a range join did not end: {error}")
             });
-            let is_short = |error: &DataFusionError| {
-                is_out_of_memory(error) || device_shortage(error).is_some()
-            };
             // The run before took memory that is free now.
-            if !open.as_ref().is_err_and(is_short) {
+            if !open.as_ref().is_err_and(is_short_of_memory) {
                 return Some(open);
             }
         }
