@@ -73,6 +73,14 @@ impl IdTable for ByteInterner {
     }
 
     #[inline]
+    fn cached(&self, key: ByteKey) -> Option<u32> {
+        match key {
+            ByteKey::Short(key) => self.short.cached(key),
+            ByteKey::Long(_) => None,
+        }
+    }
+
+    #[inline]
     fn add_as(&mut self, key: ByteKey, next: u32) -> u32 {
         match key {
             ByteKey::Short(key) => self.short.add_as(key, next),

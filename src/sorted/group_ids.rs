@@ -1,34 +1,40 @@
 //! The group of each row of a build side, in input order.
 
+use std::iter::zip;
+
 use arrow::buffer::NullBuffer;
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
 use crate::sorted::id_table::{NO_GROUP, number};
+use rmq_engine::RowIds;
 use rmq_engine::cpu::{HugePageBuf, RowGroups};
 
 /// The group id of each row, [`NO_GROUP`] for a row without a group. Rows sorted by their equality keys form long runs of one group,
-/// which are run-length encoded: one id per row would be most of their memory.
+/// which are run-length encoded: one id per row would be most of their memory. Other ids take 16 bits while there are few groups.
 #[derive(Debug)]
 pub(crate) struct GroupIds {
     /// The maximum number of rows.
     rows: usize,
     len: usize,
     ids: Encoding,
+    /// A buffer for the ids of one batch.
+    batch: Vec<u32>,
 }
 
 #[derive(Debug)]
 enum Encoding {
-    Runs {
-        /// The group and the number of rows of each run.
-        runs: Vec<(u32, u32)>,
-        /// A buffer for the ids of one batch.
-        batch: Vec<u32>,
-    },
-    /// One id per row, after runs turned out to be short.
-    Plain(HugePageBuf<u32>),
+    /// The group and the number of rows of each run.
+    Runs(Vec<(u32, u32)>),
+    /// One id per row, after runs turned out to be short; [`NARROW_NO_GROUP`] for a row without a group.
+    Narrow(HugePageBuf<u16>),
+    /// The same, after there turned out to be many groups.
+    Wide(HugePageBuf<u32>),
 }
+
+/// [`NO_GROUP`] in 16 bits. All other ids of 16 bits are below it.
+pub(crate) const NARROW_NO_GROUP: u16 = u16::MAX;
 
 /// Runs of fewer rows than this on average are not encoded.
 const MIN_RUN: usize = 16;
@@ -39,11 +45,11 @@ const IGNORED_RUNS: usize = 64;
 impl GroupIds {
     /// No rows yet, of at most `rows`.
     pub(crate) fn new(rows: usize) -> Self {
-        let (runs, batch) = (vec![], vec![]);
         Self {
             rows,
             len: 0,
-            ids: Encoding::Runs { runs, batch },
+            ids: Encoding::Runs(vec![]),
+            batch: vec![],
         }
     }
 
@@ -51,11 +57,11 @@ impl GroupIds {
     pub(crate) fn of_one_group(rows: usize) -> Self {
         let mut runs = vec![];
         push(&mut runs, 0, rows);
-        let batch = vec![];
         Self {
             rows,
             len: rows,
-            ids: Encoding::Runs { runs, batch },
+            ids: Encoding::Runs(runs),
+            batch: vec![],
         }
     }
 
@@ -73,86 +79,86 @@ impl GroupIds {
             return exec_err!("a range join got more rows than it was told of");
         }
         self.len += rows;
-        match &mut self.ids {
-            Encoding::Plain(ids) => fill(&mut ids[first..first + rows]),
-            Encoding::Runs { runs, batch } => {
-                batch.resize(rows, NO_GROUP);
-                fill(batch)?;
-                let mut seen = first;
-                for run in batch.chunk_by(|id, next| id == next) {
-                    push(runs, run[0], run.len());
-                    seen += run.len();
-                    if runs.len() > IGNORED_RUNS + seen / MIN_RUN {
-                        let mut ids = decode(runs, self.rows)?;
-                        ids[first..first + rows].copy_from_slice(batch);
-                        self.ids = Encoding::Plain(ids);
-                        return Ok(());
-                    }
-                }
-                Ok(())
-            }
+        if let Encoding::Wide(ids) = &mut self.ids {
+            return fill(&mut ids[first..first + rows]);
         }
+        self.batch.resize(rows, NO_GROUP);
+        fill(&mut self.batch)?;
+        if let Encoding::Runs(runs) = &mut self.ids {
+            let mut seen = first;
+            let mut are_long = true;
+            for run in self.batch.chunk_by(|id, next| id == next) {
+                push(runs, run[0], run.len());
+                seen += run.len();
+                are_long = runs.len() <= IGNORED_RUNS + seen / MIN_RUN;
+                if !are_long {
+                    break;
+                }
+            }
+            if are_long {
+                return Ok(());
+            }
+            self.ids = decode(runs, self.rows)?;
+        }
+        if let Encoding::Narrow(ids) = &mut self.ids {
+            if narrow(&self.batch, &mut ids[first..first + rows]) {
+                return Ok(());
+            }
+            self.ids = Encoding::Wide(widen(&ids[..first], self.rows)?);
+        }
+        if let Encoding::Wide(ids) = &mut self.ids {
+            ids[first..first + rows].copy_from_slice(&self.batch);
+            self.batch = vec![];
+        }
+        Ok(())
     }
 
     /// Estimates the bytes that the ids take.
     pub(crate) fn bytes(&self) -> usize {
-        match &self.ids {
-            Encoding::Runs { runs, batch } => {
-                runs.capacity() * size_of::<(u32, u32)>() + batch.capacity() * size_of::<u32>()
-            }
-            Encoding::Plain(ids) => ids.bytes(),
-        }
+        let ids = match &self.ids {
+            Encoding::Runs(runs) => runs.capacity() * size_of::<(u32, u32)>(),
+            Encoding::Narrow(ids) => ids.bytes(),
+            Encoding::Wide(ids) => ids.bytes(),
+        };
+        ids + self.batch.capacity() * size_of::<u32>()
     }
 
     /// Removes the rows with a NULL from their groups. The memory that this takes is reserved in `memory`.
     ///
     /// # Errors
     /// If the memory is not available.
-    pub(crate) fn leave_out(self, nulls: &NullBuffer, memory: &MemoryReservation) -> Result<Self> {
-        let (rows, len) = (self.rows, self.len);
-        let mut ids = self.into_plain(memory)?;
-        for (id, valid) in ids.iter_mut().zip(nulls) {
-            if !valid {
-                *id = NO_GROUP;
-            }
-        }
-        let ids = Encoding::Plain(ids);
-        Ok(Self { rows, len, ids })
-    }
-
-    /// Returns the group of each row, which is that of its id in `groups`, and [`NO_GROUP`] for rows without one. The memory that this takes is
-    /// reserved in `memory`.
-    ///
-    /// # Errors
-    /// If the memory is not available.
-    pub(crate) fn into_groups(
-        self,
-        groups: &[u32],
+    pub(crate) fn leave_out(
+        mut self,
+        nulls: &NullBuffer,
         memory: &MemoryReservation,
-    ) -> Result<HugePageBuf<u32>> {
-        let mut ids = self.into_plain(memory)?;
-        for id in ids.iter_mut().filter(|id| **id != NO_GROUP) {
-            *id = groups[*id as usize];
+    ) -> Result<Self> {
+        if let Encoding::Runs(runs) = &self.ids {
+            memory.try_grow(self.rows * size_of::<u32>())?;
+            self.ids = decode(runs, self.rows)?;
         }
-        Ok(ids)
+        match &mut self.ids {
+            Encoding::Runs(_) => {}
+            Encoding::Narrow(ids) => leave_out(ids, nulls, NARROW_NO_GROUP),
+            Encoding::Wide(ids) => leave_out(ids, nulls, NO_GROUP),
+        }
+        Ok(self)
     }
 
-    /// Decodes to one id per row. The memory that this takes is reserved in `memory`.
-    fn into_plain(self, memory: &MemoryReservation) -> Result<HugePageBuf<u32>> {
-        match self.ids {
-            Encoding::Plain(ids) => Ok(ids),
-            Encoding::Runs { runs, .. } => {
-                memory.try_grow(self.rows * size_of::<u32>())?;
-                decode(&runs, self.rows)
-            }
+    /// The ids as devices take them.
+    pub(crate) fn row_ids(&self) -> RowIds<'_> {
+        match &self.ids {
+            Encoding::Runs(runs) => RowIds::Runs(runs),
+            Encoding::Narrow(ids) => RowIds::Narrow(&ids[..self.len]),
+            Encoding::Wide(ids) => RowIds::Wide(&ids[..self.len]),
         }
     }
 
     /// The ids in the form by which rows are partitioned.
     pub(crate) fn into_row_groups(self) -> RowGroups {
         match self.ids {
-            Encoding::Plain(ids) => RowGroups::Each(ids, self.len),
-            Encoding::Runs { runs, .. } => RowGroups::Runs(runs),
+            Encoding::Runs(runs) => RowGroups::Runs(runs),
+            Encoding::Narrow(ids) => RowGroups::Narrow(ids, self.len),
+            Encoding::Wide(ids) => RowGroups::Each(ids, self.len),
         }
     }
 }
@@ -167,15 +173,70 @@ fn push(runs: &mut Vec<(u32, u32)>, group: u32, rows: usize) {
 }
 
 /// Decodes to one id per row, with room for further rows.
-fn decode(runs: &[(u32, u32)], rows: usize) -> Result<HugePageBuf<u32>> {
+fn decode(runs: &[(u32, u32)], rows: usize) -> Result<Encoding> {
+    /// Writes each run's id to its rows.
+    fn fill<T: Copy>(runs: &[(u32, u32)], ids: &mut [T], id: impl Fn(u32) -> T) {
+        let mut rest = ids;
+        for (group, rows) in runs {
+            let (here, after) = rest.split_at_mut(*rows as usize);
+            here.fill(id(*group));
+            rest = after;
+        }
+    }
+    if runs.iter().all(|(id, _)| is_narrow(*id)) {
+        let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
+        fill(runs, &mut ids, to_narrow);
+        Ok(Encoding::Narrow(ids))
+    } else {
+        let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
+        fill(runs, &mut ids, |id| id);
+        Ok(Encoding::Wide(ids))
+    }
+}
+
+/// Whether an id fits into 16 bits.
+fn is_narrow(id: u32) -> bool {
+    id < NARROW_NO_GROUP.into() || id == NO_GROUP
+}
+
+/// An id of 16 bits; [`NARROW_NO_GROUP`] for [`NO_GROUP`].
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the low bits of NO_GROUP are NARROW_NO_GROUP"
+)]
+pub(crate) fn to_narrow(id: u32) -> u16 {
+    id as u16
+}
+
+/// Writes ids in 16 bits. Returns whether all fit.
+fn narrow(ids: &[u32], to: &mut [u16]) -> bool {
+    let mut all_fit = true;
+    for (id, to) in zip(ids, to) {
+        all_fit &= is_narrow(*id);
+        *to = to_narrow(*id);
+    }
+    all_fit
+}
+
+/// Copies ids to 32 bits, with room for further rows.
+fn widen(narrow: &[u16], rows: usize) -> Result<HugePageBuf<u32>> {
     let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
-    let mut rest = &mut ids[..];
-    for (group, rows) in runs {
-        let (here, after) = rest.split_at_mut(*rows as usize);
-        here.fill(*group);
-        rest = after;
+    for (narrow, id) in zip(narrow, &mut ids[..]) {
+        *id = match *narrow {
+            NARROW_NO_GROUP => NO_GROUP,
+            narrow => narrow.into(),
+        };
     }
     Ok(ids)
+}
+
+/// Replaces the ids of rows with a NULL.
+fn leave_out<T: Copy>(ids: &mut [T], nulls: &NullBuffer, no_group: T) {
+    for (id, valid) in zip(ids, nulls) {
+        if !valid {
+            *id = no_group;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -193,10 +254,20 @@ mod tests {
     fn encoded_and_plain_ids_are_the_same() {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let memory = MemoryConsumer::new("test").register(&pool);
-        // Runs long enough to be encoded; too short from the start, or only later; not in order; with rows without a group.
-        let cases: [Case; 5] = [
+        // Runs long enough to be encoded; too short from the start, or only later; not in order; with rows without a group; with ids of more than 16 bits
+        // from the start, or only later.
+        let cases: [Case; 8] = [
             ("long", |i| number(i / 100)),
             ("short", |i| number(i / 3)),
+            ("short, wide", |i| number(65_000 + i / 3)),
+            ("short, then wide", |i| match i {
+                ..3000 => number(65_533 + i % 2),
+                3100 => NO_GROUP,
+                _ => number(65_535 + i % 2),
+            }),
+            ("short, of no group", |i| {
+                if i % 3 > 0 { NO_GROUP } else { number(i) }
+            }),
             ("long, then short", |i| {
                 number((i / 100).max(i.saturating_sub(4000)))
             }),
@@ -220,14 +291,34 @@ mod tests {
                 ids
             };
             let ids = build();
-            let is_short = matches!(ids.ids, Encoding::Plain(_));
+            let is_short = !matches!(ids.ids, Encoding::Runs(_));
             assert_eq!(is_short, name.contains("short"), "{name}");
-            let groups = expected.iter().filter(|n| **n != NO_GROUP).max();
-            let groups = groups.map_or(0, |last| *last as usize + 1);
+            let is_wide = matches!(ids.ids, Encoding::Wide(_));
+            assert_eq!(is_wide, name.contains("wide"), "{name}");
+            let devices_take: Vec<u32> = match ids.row_ids() {
+                RowIds::Wide(ids) => ids.to_vec(),
+                RowIds::Narrow(ids) => ids
+                    .iter()
+                    .map(|id| match *id {
+                        u16::MAX => NO_GROUP,
+                        id => id.into(),
+                    })
+                    .collect(),
+                RowIds::Runs(runs) => runs
+                    .iter()
+                    .flat_map(|(id, rows)| vec![*id; *rows as usize])
+                    .collect(),
+            };
+            assert_eq!(devices_take, expected, "{name}");
             let rows = |ids: GroupIds| {
                 let mut rows = vec![];
                 let ids = ids.into_row_groups();
-                ids.for_each_run(|id, run| rows.extend(std::iter::repeat_n(id, run)));
+                let is_narrow = matches!(ids, RowGroups::Narrow(..));
+                ids.for_each_run(|id, run| {
+                    let is_none = is_narrow && id == u32::from(NARROW_NO_GROUP);
+                    let id = if is_none { NO_GROUP } else { id };
+                    rows.extend(std::iter::repeat_n(id, run));
+                });
                 rows
             };
             assert_eq!(rows(ids), expected, "{name}");
@@ -236,18 +327,6 @@ mod tests {
             let left = expected.iter().enumerate();
             let left = left.map(|(i, id)| if i % 11 > 0 { *id } else { NO_GROUP });
             assert_eq!(rows(ids), left.collect::<Vec<_>>(), "{name}");
-            // Groups numbered backwards.
-            let numbers: Vec<u32> = (0..number(groups)).rev().collect();
-            let of_groups = build().into_groups(&numbers, &memory).unwrap();
-            for (i, group) in of_groups.iter().enumerate() {
-                let id = expected[i] as usize;
-                let expected = numbers.get(id).copied().unwrap_or(NO_GROUP);
-                assert_eq!(*group, expected, "{name}, row {i}");
-            }
-            let one = GroupIds::of_one_group(70)
-                .into_groups(&[5], &memory)
-                .unwrap();
-            assert!(one.iter().eq([5; 70].iter()));
             let mut full = GroupIds::new(3);
             full.add(3, |_| Ok(())).unwrap();
             assert!(full.add(1, |_| Ok(())).is_err());

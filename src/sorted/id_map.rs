@@ -98,20 +98,23 @@ impl<K: IntKey> IdTable for IdMap<K> {
     }
 
     #[inline]
+    fn cached(&self, key: K) -> Option<u32> {
+        let (recent, id) = self.recent.get(slot(key))?;
+        (*recent == key && *id != NO_GROUP).then_some(*id)
+    }
+
+    #[inline]
     fn add_as(&mut self, key: K, next: u32) -> u32 {
-        match self.recent.get(slot(key)) {
-            Some((recent, id)) if *recent == key && *id != NO_GROUP => *id,
-            _ => self.add_to_table(key, next),
+        match self.cached(key) {
+            Some(id) => id,
+            None => self.add_to_table(key, next),
         }
     }
 
     #[inline]
     fn find(&self, key: K) -> u32 {
-        match self.recent.get(slot(key)) {
-            Some((recent, id)) if *recent == key && *id != NO_GROUP => return *id,
-            _ => {}
-        }
-        self.ids.get(&key).copied().unwrap_or(NO_GROUP)
+        let id = self.cached(key).or_else(|| self.ids.get(&key).copied());
+        id.unwrap_or(NO_GROUP)
     }
 
     fn keys(&self) -> Vec<K> {

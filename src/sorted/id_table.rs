@@ -35,6 +35,9 @@ pub(crate) trait IdTable: Default + Send + Sync {
         self.add_as(key, next)
     }
 
+    /// Returns the id of a key if it is in the cache, in a constant time.
+    fn cached(&self, key: Self::Key<'_>) -> Option<u32>;
+
     /// Returns the id of a key, [`NO_GROUP`] if it was never added.
     fn find(&self, key: Self::Key<'_>) -> u32;
 
@@ -72,6 +75,15 @@ impl<T: IdTable> Shards<T> {
     /// The only table, to which keys can be added. Merged tables have several.
     pub(crate) fn only(&mut self) -> &mut T {
         &mut self.0[0]
+    }
+
+    /// Returns the id of a key if it is in the cache. Merged tables, of many keys, have none.
+    #[inline]
+    pub(crate) fn cached(&self, key: T::Key<'_>) -> Option<u32> {
+        match self.0.as_slice() {
+            [only] => only.cached(key),
+            _ => None,
+        }
     }
 
     /// Returns the id of a key, [`NO_GROUP`] if it was never added.

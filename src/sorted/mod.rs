@@ -19,3 +19,4 @@ pub(crate) mod permutation;
 pub(crate) mod radix_sort;
 pub(crate) mod sort_rows;
 pub(crate) mod sorted_rows;
+pub(crate) mod splitters;

@@ -16,6 +16,7 @@ use crate::common::errors::engine_error;
 use crate::common::workers::{STEP, Workers};
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::id_table::{NO_GROUP, number};
+use rmq_engine::PartGroups;
 use rmq_engine::cpu::{CountedPart, HugePageBuf, PartWriter, Partition, SharedSlots, SlotValue};
 
 /// The position of a row that is left out.
@@ -47,14 +48,32 @@ pub(crate) struct Arrangement {
     /// Ranges that are not in order, ascending.
     pub(crate) ranges: Vec<Range<usize>>,
     /// For each position in one of them: where its row is before, from the start of the range on.
-    pub(crate) sources: HugePageBuf<u32>,
+    pub(crate) sources: Sources,
+}
+
+/// Places of rows within ranges, in 16 bits where no range is longer.
+#[derive(Debug)]
+pub(crate) enum Sources {
+    Narrow(HugePageBuf<u16>),
+    Wide(HugePageBuf<u32>),
 }
 
 /// Consecutive rows whose groups were numbered apart from those of other rows.
+#[derive(Debug)]
 pub(crate) struct GroupedRows {
     pub(crate) ids: GroupIds,
     /// The group of each id.
     pub(crate) groups: Vec<u32>,
+}
+
+impl GroupedRows {
+    /// The groups as devices take them.
+    pub(crate) fn for_devices(&self) -> PartGroups<'_> {
+        PartGroups {
+            ids: self.ids.row_ids(),
+            groups: Some(&self.groups),
+        }
+    }
 }
 
 impl RowPermutation {
@@ -296,27 +315,44 @@ impl RowPermutation {
         let Some(Arrangement { ranges, sources }) = &self.arrangement else {
             return Ok(());
         };
-        let tasks = split_by_ranges(values, ranges);
-        workers.map(tasks, |task: RangesOf<T>| {
-            let mut before = vec![];
-            for range in task.ranges {
-                let values = &mut task.values[range.start - task.first..range.end - task.first];
-                before.clear();
-                before.extend_from_slice(values);
-                for (value, source) in values.iter_mut().zip(&sources[range.clone()]) {
-                    *value = before[*source as usize];
-                }
-            }
-            Ok(())
-        })?;
-        Ok(())
+        match sources {
+            Sources::Narrow(sources) => arrange(ranges, sources, values, workers),
+            Sources::Wide(sources) => arrange(ranges, sources, values, workers),
+        }
     }
 }
 
 impl Arrangement {
     fn bytes(&self) -> usize {
-        self.ranges.capacity() * size_of::<Range<usize>>() + self.sources.bytes()
+        let sources = match &self.sources {
+            Sources::Narrow(sources) => sources.bytes(),
+            Sources::Wide(sources) => sources.bytes(),
+        };
+        self.ranges.capacity() * size_of::<Range<usize>>() + sources
     }
+}
+
+/// Arranges the values in each of these ranges.
+fn arrange<T: Pod + Send + Sync, S: Copy + Into<u32> + Sync>(
+    ranges: &[Range<usize>],
+    sources: &[S],
+    values: &mut [T],
+    workers: Workers,
+) -> Result<()> {
+    let tasks = split_by_ranges(values, ranges);
+    workers.map(tasks, |task: RangesOf<T>| {
+        let mut before = vec![];
+        for range in task.ranges {
+            let values = &mut task.values[range.start - task.first..range.end - task.first];
+            before.clear();
+            before.extend_from_slice(values);
+            for (value, source) in values.iter_mut().zip(&sources[range.clone()]) {
+                *value = before[(*source).into() as usize];
+            }
+        }
+        Ok(())
+    })?;
+    Ok(())
 }
 
 /// Moves the values of all rows, which are in `chunks`, by a partition.
@@ -385,6 +421,12 @@ impl<'a, T: Copy> Chunked<'a, T> {
     fn find(&self, row: usize) -> (usize, usize) {
         let chunk = self.firsts.partition_point(|first| *first <= row) - 1;
         (chunk, row - self.firsts[chunk])
+    }
+
+    /// The value of a row, which must exist.
+    pub(crate) fn get(&self, row: usize) -> T {
+        let (chunk, row) = self.find(row);
+        self.chunks[chunk][row]
     }
 
     /// The values of rows, which must exist, in slices.

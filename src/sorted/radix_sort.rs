@@ -20,6 +20,9 @@ pub(crate) trait RadixKey: SearchKey + SlotValue {
 
     /// The bits in which two keys differ.
     fn difference(self, other: Self) -> Self;
+
+    /// This key less one that is not greater.
+    fn minus(self, other: Self) -> Self;
 }
 
 macro_rules! radix_key {
@@ -39,6 +42,11 @@ macro_rules! radix_key {
             #[inline]
             fn difference(self, other: Self) -> Self {
                 self ^ other
+            }
+
+            #[inline]
+            fn minus(self, other: Self) -> Self {
+                self.wrapping_sub(other)
             }
         }
     )*};

@@ -26,7 +26,7 @@ use crate::sorted::permutation::{GroupedRows, RowPermutation};
 use crate::sorted::radix_sort::RadixKey;
 use crate::sorted::sorted_rows::{RangeKeys, SortedRows, row_at};
 use rmq_engine::Column;
-use rmq_engine::cpu::{CpuKeySearch, HugePageBuf};
+use rmq_engine::cpu::CpuKeySearch;
 
 /// Consecutive rows of a build side, added batch by batch. Only group ids and range keys are kept.
 #[derive(Debug)]
@@ -89,17 +89,16 @@ impl RowsPart {
         Ok(!matches!(OrderKeys::try_new(key)?, OrderKeys::Bytes(..)))
     }
 
-    /// Returns which rows have a range key that is not NULL, and whether all have.
-    fn take_nulls(&mut self) -> (NullBuffer, bool) {
+    /// Returns the number of rows, and which of them have a range key that is not NULL; `None` if all have.
+    fn take_nulls(&mut self) -> PartNulls {
         let rows = self.len();
         let nulls = self.nulls.finish();
-        let all_valid = nulls.as_ref().is_none_or(|nulls| nulls.null_count() == 0);
-        (
-            nulls.unwrap_or_else(|| NullBuffer::new_valid(rows)),
-            all_valid,
-        )
+        (rows, nulls.filter(|nulls| nulls.null_count() > 0))
     }
 }
+
+/// The number of rows of a part, and which of them have a range key that is not NULL; `None` if all have.
+type PartNulls = (usize, Option<NullBuffer>);
 
 /// Bytes that the merge of groups takes for each group of a part.
 const MERGE_BYTES: usize = 48;
@@ -108,8 +107,8 @@ const MERGE_BYTES: usize = 48;
 #[derive(Debug)]
 pub(crate) struct GroupedKeys {
     pub(crate) groups: Option<Groups>,
-    /// The group of each row, part by part, `NO_GROUP` for a row that matches nothing; `None` if all rows are of one group.
-    pub(crate) ids: Option<Vec<HugePageBuf<u32>>>,
+    /// The groups of the rows, part by part; `None` if all rows are of one group.
+    pub(crate) parts: Option<Vec<GroupedRows>>,
     pub(crate) keys: OrderKeys,
 }
 
@@ -119,24 +118,19 @@ pub(crate) struct GroupedKeys {
 /// # Errors
 /// The context's errors: memory is exhausted, or the work is cancelled.
 pub(crate) fn group_rows(mut parts: Vec<RowsPart>, context: SortContext) -> Result<GroupedKeys> {
-    let SortContext { memory, workers } = context;
-    let nulls: Vec<(NullBuffer, bool)> = parts.iter_mut().map(RowsPart::take_nulls).collect();
-    let all_valid = nulls.iter().all(|(_, all_valid)| *all_valid);
+    let nulls: Vec<PartNulls> = parts.iter_mut().map(RowsPart::take_nulls).collect();
     let (groups, group_ids, keys) = take_apart(parts)?;
-    if groups.is_empty() && all_valid {
+    if groups.is_empty() && all_valid(&nulls) {
         return Ok(GroupedKeys {
             groups: None,
-            ids: None,
+            parts: None,
             keys,
         });
     }
     let (groups, parts) = number_groups(groups, group_ids, nulls, context)?;
-    let ids = workers.map(parts, |part: GroupedRows| {
-        part.ids.into_groups(&part.groups, memory)
-    })?;
     Ok(GroupedKeys {
         groups,
-        ids: Some(ids),
+        parts: Some(parts),
         keys,
     })
 }
@@ -145,12 +139,12 @@ pub(crate) fn group_rows(mut parts: Vec<RowsPart>, context: SortContext) -> Resu
 fn number_groups(
     groups: Vec<Groups>,
     group_ids: Vec<GroupIds>,
-    nulls: Vec<(NullBuffer, bool)>,
+    nulls: Vec<PartNulls>,
     context: SortContext,
 ) -> Result<(Option<Groups>, Vec<GroupedRows>)> {
     let (groups, group_ids, numbers) = if groups.is_empty() {
         let ids = nulls.iter();
-        let ids = ids.map(|(nulls, _)| GroupIds::of_one_group(nulls.len()));
+        let ids = ids.map(|(rows, _)| GroupIds::of_one_group(*rows));
         (None, ids.collect(), vec![vec![0]; nulls.len()])
     } else {
         let (groups, numbers) = merge_groups(groups, context)?;
@@ -164,20 +158,23 @@ fn number_groups(
 fn leave_out_nulls(
     group_ids: Vec<GroupIds>,
     groups: Vec<Vec<u32>>,
-    nulls: Vec<(NullBuffer, bool)>,
+    nulls: Vec<PartNulls>,
     context: SortContext,
 ) -> Result<Vec<GroupedRows>> {
     let parts = group_ids.into_iter().zip(groups).zip(nulls);
     context
         .workers
-        .map(parts.collect(), |((ids, groups), (nulls, all_valid))| {
-            let ids = if all_valid {
-                ids
-            } else {
-                ids.leave_out(&nulls, context.memory)?
+        .map(parts.collect(), |((ids, groups), (_, nulls))| {
+            let ids = match nulls {
+                None => ids,
+                Some(nulls) => ids.leave_out(&nulls, context.memory)?,
             };
             Ok(GroupedRows { ids, groups })
         })
+}
+
+fn all_valid(nulls: &[PartNulls]) -> bool {
+    nulls.iter().all(|(_, nulls)| nulls.is_none())
 }
 
 /// The groups, the group ids, and the keys of all parts.
@@ -219,10 +216,9 @@ pub(crate) fn sort_rows(
     if u32::try_from(rows).is_err() {
         return too_many_rows(rows);
     }
-    let nulls: Vec<(NullBuffer, bool)> = parts.iter_mut().map(RowsPart::take_nulls).collect();
-    let all_valid = nulls.iter().all(|(_, all_valid)| *all_valid);
+    let nulls: Vec<PartNulls> = parts.iter_mut().map(RowsPart::take_nulls).collect();
     let (groups, group_ids, keys) = take_apart(parts)?;
-    let (groups, permutation, starts) = if groups.is_empty() && all_valid {
+    let (groups, permutation, starts) = if groups.is_empty() && all_valid(&nulls) {
         (None, RowPermutation::identity(rows), vec![0, rows])
     } else {
         let (groups, parts) = number_groups(groups, group_ids, nulls, context)?;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rmq_engine::{
     Addends, CandidateRanges, Column, ColumnChunks, Comparison, EngineError, Extreme, Key,
-    OutputValues, RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex, RangeJoinInput,
-    RangeJoinOutput, RangeJoinProbe, RangeJoinTimes, RangeRow,
+    OutputValues, PartGroups, RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex, RangeJoinInput,
+    RangeJoinOutput, RangeJoinProbe, RangeJoinTimes, RangeRow, RowIds,
 };
 
 use crate::fake::Fake;
@@ -64,6 +64,34 @@ impl Drop for Held {
     }
 }
 
+/// The group of each row of a part.
+fn groups_of_rows(part: &PartGroups<'_>) -> Vec<u32> {
+    const NO_GROUP: u32 = CandidateRanges::NO_GROUP;
+    let ids: Vec<u32> = match part.ids {
+        RowIds::Wide(ids) => ids.to_vec(),
+        RowIds::Narrow(ids) => {
+            let wide = |id: &u16| {
+                if *id == u16::MAX {
+                    NO_GROUP
+                } else {
+                    (*id).into()
+                }
+            };
+            ids.iter().map(wide).collect()
+        }
+        RowIds::Runs(runs) => {
+            let runs = runs.iter();
+            runs.flat_map(|(id, rows)| vec![*id; *rows as usize])
+                .collect()
+        }
+    };
+    let group = |id: u32| match part.groups {
+        Some(groups) if id != NO_GROUP => groups[id as usize],
+        _ => id,
+    };
+    ids.into_iter().map(group).collect()
+}
+
 /// The bytes that a build takes.
 pub fn building_bytes(input: &RangeJoinInput<'_>) -> usize {
     let columns = input.columns.iter().map(|c| c.values.value_bytes());
@@ -88,9 +116,9 @@ impl FakeRangeJoin {
         step()?;
         let mut places: Vec<Place> = (0..).zip(cells(&input.keys)).map(place).collect();
         if let Some(groups) = &input.groups {
-            let ids = groups.ids.iter().flat_map(|ids| ids.iter());
-            for (place, id) in places.iter_mut().zip(ids) {
-                place.group = *id;
+            let of_rows = groups.parts.iter().flat_map(groups_of_rows);
+            for (place, group) in places.iter_mut().zip(of_rows) {
+                place.group = group;
             }
             places.retain(|place| place.group != CandidateRanges::NO_GROUP);
         }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use rmq_engine::cuda::CudaEngine;
 use rmq_engine::{
     Column, ColumnChunks, Comparison, Encoding, Engine, EngineError, Extreme, ExtremeIndex,
-    OutputValues, RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex, RangeJoinInput,
-    RangeJoinOutput, RangeJoinProbe, RangeJoinTimes, RowGroups,
+    OutputValues, PartGroups, RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex, RangeJoinInput,
+    RangeJoinOutput, RangeJoinProbe, RangeJoinTimes, RowGroups, RowIds,
 };
 
 use rmq_bench::clock;
@@ -255,7 +255,10 @@ fn build(
     let input = RangeJoinInput {
         keys: chunks(&rows.times, all, Encoding::signed()),
         groups: Some(RowGroups {
-            ids: rows.groups.chunks(CHUNK).collect(),
+            parts: vec![PartGroups {
+                ids: RowIds::Wide(&rows.groups),
+                groups: None,
+            }],
             count: GROUPS as usize,
         }),
         columns: vec![column],

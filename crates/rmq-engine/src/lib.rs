@@ -34,7 +34,7 @@ pub use key::{Encoding, Extreme, Key};
 pub use key_search::{BoundHints, KeyBound, KeyRanges, KeySearch, SearchHints, SortedKeys};
 pub use outputs::{Answers, OutputBuffer, Outputs};
 pub use range_join::{
-    Addends, ColumnChunks, ExtremeIndex, OutputValues, RangeJoinAnswer, RangeJoinColumn,
-    RangeJoinIndex, RangeJoinInput, RangeJoinOutput, RangeJoinProbe, RangeJoinTimes, RangeRow,
-    RowGroups,
+    Addends, ColumnChunks, ExtremeIndex, OutputValues, PartGroups, RangeJoinAnswer,
+    RangeJoinColumn, RangeJoinIndex, RangeJoinInput, RangeJoinOutput, RangeJoinProbe,
+    RangeJoinTimes, RangeRow, RowGroups, RowIds,
 };

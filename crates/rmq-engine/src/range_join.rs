@@ -117,7 +117,7 @@ impl RangeJoinInput<'_> {
         }
         self.keys.check("the keys")?;
         if let Some(groups) = groups {
-            fits("the group ids", rows, chunk_rows(&groups.ids))?;
+            groups.check(rows)?;
         }
         for (i, column) in self.columns.iter().enumerate() {
             column.values.check(&format!("value column {i}"))?;
@@ -134,11 +134,57 @@ impl RangeJoinInput<'_> {
 /// The group of each row.
 #[derive(Debug, Clone)]
 pub struct RowGroups<'a> {
-    /// One id per row, in chunks: below `count`, or [`CandidateRanges::NO_GROUP`](crate::CandidateRanges::NO_GROUP) for a row that matches
-    /// nothing.
-    pub ids: Vec<&'a [u32]>,
+    /// Consecutive parts of the rows.
+    pub parts: Vec<PartGroups<'a>>,
     /// Number of groups; groups may be empty.
     pub count: usize,
+}
+
+impl RowGroups<'_> {
+    fn check(&self, rows: usize) -> Result<(), EngineError> {
+        let of_parts = self.parts.iter().map(|part| part.ids.rows());
+        fits("the group ids", rows, of_parts.sum())?;
+        let mut groups = self.parts.iter().filter_map(|part| part.groups).flatten();
+        match groups.find(|group| **group as usize >= self.count) {
+            Some(group) => Err(EngineError::Invalid(format!(
+                "group {group} of a part of the build rows, where there are {} groups",
+                self.count
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The group of each row of a part, whose ids may be its own: parts can be numbered by several threads.
+#[derive(Debug, Clone)]
+pub struct PartGroups<'a> {
+    /// The id of each row.
+    pub ids: RowIds<'a>,
+    /// The group of each id; `None` if ids are groups.
+    pub groups: Option<&'a [u32]>,
+}
+
+/// Ids of the groups of consecutive rows.
+#[derive(Debug, Clone, Copy)]
+pub enum RowIds<'a> {
+    /// One per row; [`CandidateRanges::NO_GROUP`](crate::CandidateRanges::NO_GROUP) for a row that matches nothing.
+    Wide(&'a [u32]),
+    /// One per row; 2^16 - 1 for a row that matches nothing.
+    Narrow(&'a [u16]),
+    /// Runs of rows with one id, and their lengths; ids as in [`Self::Wide`].
+    Runs(&'a [(u32, u32)]),
+}
+
+impl RowIds<'_> {
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Wide(ids) => ids.len(),
+            Self::Narrow(ids) => ids.len(),
+            Self::Runs(runs) => runs.iter().map(|(_, rows)| *rows as usize).sum(),
+        }
+    }
 }
 
 /// A value column of a build side, and what is built of it.

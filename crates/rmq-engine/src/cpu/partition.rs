@@ -26,6 +26,8 @@ const LINE: usize = 64;
 pub enum RowGroups {
     /// One group for each of the first rows of the slice.
     Each(HugePageBuf<u32>, usize),
+    /// The same in 16 bits, for fewer than 2^16 groups.
+    Narrow(HugePageBuf<u16>, usize),
     /// Runs of rows of one group: the group, and the number of rows.
     Runs(Vec<(u32, u32)>),
 }
@@ -35,7 +37,7 @@ impl RowGroups {
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
-            Self::Each(_, len) => *len,
+            Self::Each(_, len) | Self::Narrow(_, len) => *len,
             Self::Runs(runs) => runs.iter().map(|(_, rows)| *rows as usize).sum(),
         }
     }
@@ -51,6 +53,7 @@ impl RowGroups {
     pub fn bytes(&self) -> usize {
         match self {
             Self::Each(groups, _) => groups.bytes(),
+            Self::Narrow(groups, _) => groups.bytes(),
             Self::Runs(runs) => runs.capacity() * size_of::<(u32, u32)>(),
         }
     }
@@ -67,6 +70,10 @@ impl RowGroups {
             Self::Each(groups, len) => {
                 let mut runs = groups[..*len].chunk_by(|group, next| group == next);
                 runs.try_for_each(|run| visit(run[0], run.len()))
+            }
+            Self::Narrow(groups, len) => {
+                let mut runs = groups[..*len].chunk_by(|group, next| group == next);
+                runs.try_for_each(|run| visit(run[0].into(), run.len()))
             }
             Self::Runs(runs) => {
                 let mut runs = runs.iter();
@@ -262,8 +269,8 @@ impl Lines {
         let groups = part.firsts.len();
         let pays = groups <= MAX_LINES && part.groups.len() >= groups * MIN_ROWS_PER_LINE;
         let fits = LINE.is_multiple_of(size_of::<T>()) && to.addr().is_multiple_of(LINE);
-        let is_each = matches!(part.groups, RowGroups::Each(..));
-        (pays && fits && is_each).then(|| Self(vec![Line([0; LINE]); groups]))
+        let in_runs = matches!(part.groups, RowGroups::Runs(_));
+        (pays && fits && !in_runs).then(|| Self(vec![Line([0; LINE]); groups]))
     }
 }
 
@@ -298,18 +305,8 @@ impl<T: Pod> PartWriter<'_, T> {
     /// If the part has no more rows.
     pub fn write(&mut self, values: &[T]) {
         match &self.part.groups {
-            RowGroups::Each(groups, len) => {
-                let end = self.row + values.len();
-                let groups = &groups[..*len][self.row..end];
-                self.row = end;
-                match self.lines.take() {
-                    Some(mut lines) => {
-                        self.write_lines(groups, values, &mut lines.0);
-                        self.lines = Some(lines);
-                    }
-                    None => self.write_each(groups, values),
-                }
-            }
+            RowGroups::Each(groups, len) => self.write_rows(&groups[..*len], values),
+            RowGroups::Narrow(groups, len) => self.write_rows(&groups[..*len], values),
             RowGroups::Runs(runs) => {
                 let mut values = values;
                 while let Some((group, rows)) = runs.get(self.run).filter(|_| !values.is_empty()) {
@@ -327,11 +324,25 @@ impl<T: Pod> PartWriter<'_, T> {
         }
     }
 
+    /// Moves the values of the next rows, given the groups of all.
+    fn write_rows<G: Copy + Into<u32>>(&mut self, groups: &[G], values: &[T]) {
+        let end = self.row + values.len();
+        let groups = &groups[self.row..end];
+        self.row = end;
+        match self.lines.take() {
+            Some(mut lines) => {
+                self.write_lines(groups, values, &mut lines.0);
+                self.lines = Some(lines);
+            }
+            None => self.write_each(groups, values),
+        }
+    }
+
     /// Stores each value at the next position of its group.
-    fn write_each(&mut self, groups: &[u32], values: &[T]) {
+    fn write_each<G: Copy + Into<u32>>(&mut self, groups: &[G], values: &[T]) {
         let none = self.next.len() - 1;
         for (group, value) in groups.iter().zip(values) {
-            let group = (*group as usize).min(none);
+            let group = ((*group).into() as usize).min(none);
             if group < none {
                 let next = &mut self.next[group];
                 // SAFETY: this row of the part was counted as one of the group's and is written once, so the position is one of those that only
@@ -358,11 +369,11 @@ impl<T: Pod> PartWriter<'_, T> {
     }
 
     /// Gathers values in the lines of their groups, and stores those that are full.
-    fn write_lines(&mut self, groups: &[u32], values: &[T], lines: &mut [Line]) {
+    fn write_lines<G: Copy + Into<u32>>(&mut self, groups: &[G], values: &[T], lines: &mut [Line]) {
         let per_line = const { LINE / size_of::<T>() };
         let none = self.next.len() - 1;
         for (group, value) in groups.iter().zip(values) {
-            let group = (*group as usize).min(none);
+            let group = ((*group).into() as usize).min(none);
             // SAFETY: `none` is the last index of `next` and of `lines`.
             let (next, line) = unsafe {
                 (
@@ -465,24 +476,39 @@ mod tests {
     use super::*;
     use crate::cpu::HugePageBuf;
 
+    /// The variants of [`RowGroups`].
+    #[derive(Debug, Clone, Copy)]
+    enum Form {
+        Each,
+        Narrow,
+        Runs,
+    }
+
     /// Moves the rows of some parts, given the group of each, and compares with a stable sort. Parts have groups below `groups`, or none.
     fn check<T: Pod + Send + Sync + PartialEq + std::fmt::Debug>(
         parts: &[Vec<u32>],
         groups: usize,
-        in_runs: bool,
+        form: Form,
         of: impl Fn(usize) -> T,
     ) {
         let counted = parts.iter().map(|part| {
-            let row_groups = if in_runs {
-                RowGroups::Runs(
-                    part.chunk_by(|a, b| a == b)
-                        .map(|run| (run[0], run.len() as u32))
-                        .collect(),
-                )
-            } else {
-                let mut each = HugePageBuf::zeroed(part.len() + 3).expect("memory");
-                each[..part.len()].copy_from_slice(part);
-                RowGroups::Each(each, part.len())
+            let row_groups = match form {
+                Form::Runs => {
+                    let runs = part.chunk_by(|a, b| a == b);
+                    RowGroups::Runs(runs.map(|run| (run[0], run.len() as u32)).collect())
+                }
+                Form::Each => {
+                    let mut each = HugePageBuf::zeroed(part.len() + 3).expect("memory");
+                    each[..part.len()].copy_from_slice(part);
+                    RowGroups::Each(each, part.len())
+                }
+                Form::Narrow => {
+                    let mut narrow = HugePageBuf::zeroed(part.len() + 3).expect("memory");
+                    for (to, group) in narrow.iter_mut().zip(part) {
+                        *to = *group as u16;
+                    }
+                    RowGroups::Narrow(narrow, part.len())
+                }
             };
             assert_eq!(row_groups.len(), part.len());
             CountedPart::new(row_groups, groups)
@@ -522,10 +548,7 @@ mod tests {
             }
         });
         let expected: Vec<T> = expected.iter().map(|(_, row)| of(*row)).collect();
-        assert!(
-            moved[..] == expected[..],
-            "{groups} groups, runs: {in_runs}"
-        );
+        assert!(moved[..] == expected[..], "{groups} groups, {form:?}");
     }
 
     #[test]
@@ -555,11 +578,11 @@ mod tests {
                         }
                         part
                     });
-                    for in_runs in [false, true] {
-                        check(&parts, groups, in_runs, |row| row as u8);
-                        check(&parts, groups, in_runs, |row| row as u32);
-                        check(&parts, groups, in_runs, |row| row as u64);
-                        check(&parts, groups, in_runs, |row| (row as u128) << 50);
+                    for form in [Form::Each, Form::Narrow, Form::Runs] {
+                        check(&parts, groups, form, |row| row as u8);
+                        check(&parts, groups, form, |row| row as u32);
+                        check(&parts, groups, form, |row| row as u64);
+                        check(&parts, groups, form, |row| (row as u128) << 50);
                     }
                 }
             }

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 
 use rmq_engine::cuda::{CudaEngine, CudaOptions, Fault, devices};
 use rmq_engine::{
-    Addends, Column, ColumnChunks, Comparison, Encoding, Engine, EngineError, Extreme,
-    RangeJoinAnswer, RangeJoinColumn, RangeJoinInput, RangeJoinProbe, RangeRow, RowGroups,
+    Addends, Column, ColumnChunks, Comparison, Encoding, Engine, EngineError, Extreme, PartGroups,
+    RangeJoinAnswer, RangeJoinColumn, RangeJoinInput, RangeJoinProbe, RangeRow, RowGroups, RowIds,
 };
 
 use crate::cuda::open;
@@ -163,7 +163,10 @@ fn what_does_not_fit_is_an_error() {
     let input = |ids| RangeJoinInput {
         keys: column(10),
         groups: Some(RowGroups {
-            ids: vec![ids],
+            parts: vec![PartGroups {
+                ids: RowIds::Wide(ids),
+                groups: None,
+            }],
             count: 10,
         }),
         columns: vec![RangeJoinColumn::new(column(10))],
@@ -173,6 +176,12 @@ fn what_does_not_fit_is_an_error() {
     let index = built.expect("the engine builds range joins");
     let wrong_id = engine.build_range_join(&input(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 10]), 1);
     assert!(matches!(wrong_id, Err(EngineError::Invalid(_))));
+    let mut wrong_group = input(&ids);
+    if let Some(groups) = &mut wrong_group.groups {
+        groups.parts[0].groups = Some(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 10]);
+    }
+    let wrong_group = engine.build_range_join(&wrong_group, 1);
+    assert!(matches!(wrong_group, Err(EngineError::Invalid(_))));
     let short = engine.build_range_join(&input(&ids[1..]), 1);
     assert!(matches!(short, Err(EngineError::Lengths { .. })));
     let mut narrow_floats = input(&ids);

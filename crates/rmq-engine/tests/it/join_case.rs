@@ -1,13 +1,15 @@
 //! Build sides and batches of range joins of all kinds, and the expected answers by a stable sort and scans.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use rmq_engine::cuda::CudaEngine;
 use rmq_engine::{
     Addends, CandidateRanges, Column, ColumnChunks, Comparison, Encoding, Engine, EngineError,
-    Extreme, ExtremeIndex, Key, OutputValues, RangeJoinAnswer, RangeJoinColumn, RangeJoinIndex,
-    RangeJoinInput, RangeJoinOutput, RangeJoinProbe, RangeRow, RowGroups, Validity,
+    Extreme, ExtremeIndex, Key, OutputValues, PartGroups, RangeJoinAnswer, RangeJoinColumn,
+    RangeJoinIndex, RangeJoinInput, RangeJoinOutput, RangeJoinProbe, RangeRow, RowGroups, RowIds,
+    Validity,
 };
 
 use crate::float_case::{exact_sum, random_floats};
@@ -156,11 +158,63 @@ pub fn encodings<K: Key>() -> [Encoding<K>; 3] {
     ]
 }
 
+/// The groups of consecutive rows.
+struct Part {
+    ids: Ids,
+    groups: Option<Vec<u32>>,
+}
+
+enum Ids {
+    Wide(Vec<u32>),
+    Narrow(Vec<u16>),
+    Runs(Vec<(u32, u32)>),
+}
+
+impl Part {
+    /// Groups of rows in any form.
+    fn new(of_rows: &[u32], random: &mut Random) -> Self {
+        const NO_GROUP: u32 = CandidateRanges::NO_GROUP;
+        let (mut ids, mut groups) = (of_rows.to_vec(), None);
+        if random.below(2) == 0 {
+            let mut known = HashMap::new();
+            let mut numbers = vec![];
+            for id in ids.iter_mut().filter(|id| **id != NO_GROUP) {
+                *id = *known.entry(*id).or_insert_with(|| {
+                    numbers.push(*id);
+                    numbers.len() as u32 - 1
+                });
+            }
+            groups = Some(numbers);
+        }
+        let are_narrow = ids.iter().all(|id| *id == NO_GROUP || *id < 65_535);
+        let ids = match random.below(3) {
+            0 if are_narrow => Ids::Narrow(ids.iter().map(|id| *id as u16).collect()),
+            1 => {
+                let runs = ids.chunk_by(|a, b| a == b);
+                Ids::Runs(runs.map(|run| (run[0], run.len() as u32)).collect())
+            }
+            _ => Ids::Wide(ids),
+        };
+        Self { ids, groups }
+    }
+
+    fn groups(&self) -> PartGroups<'_> {
+        PartGroups {
+            ids: match &self.ids {
+                Ids::Wide(ids) => RowIds::Wide(ids),
+                Ids::Narrow(ids) => RowIds::Narrow(ids),
+                Ids::Runs(runs) => RowIds::Runs(runs),
+            },
+            groups: self.groups.as_deref(),
+        }
+    }
+}
+
 /// A build side, and its sorted order on the host.
 pub struct Case<K> {
     encoding: Encoding<K>,
     pub keys: Vec<K>,
-    groups: Option<(Vec<u32>, usize)>,
+    groups: Option<(Vec<Part>, usize)>,
     values: Vec<Values>,
     /// The rows in sorted order, and the first place of each group and the end.
     pub order: Vec<u32>,
@@ -197,7 +251,11 @@ impl<K: JoinWidth> Case<K> {
         }
         keys = order.iter().map(|row| keys[*row as usize]).collect();
         let ids: Vec<u32> = order.iter().map(group).collect();
-        let groups = groups.map(|(_, count)| (ids.clone(), count));
+        let groups = groups.map(|(_, count)| {
+            let parts = cuts(n, random).into_iter();
+            let parts = parts.map(|rows| Part::new(&ids[rows], random));
+            (parts.collect(), count)
+        });
 
         let mut order: Vec<u32> = (0..n as u32).collect();
         order.retain(|row| ids[*row as usize] != CandidateRanges::NO_GROUP);
@@ -231,11 +289,10 @@ impl<K: JoinWidth> Case<K> {
 
     pub fn input(&self, random: &mut Random) -> RangeJoinInput<'_> {
         let bits: Vec<K> = self.keys.iter().map(|k| self.encoding.decode(*k)).collect();
-        let rows = self.keys.len();
         RangeJoinInput {
             keys: chunks_of(&bits, &[], self.encoding, random),
-            groups: self.groups.as_ref().map(|(ids, count)| RowGroups {
-                ids: cuts(rows, random).into_iter().map(|r| &ids[r]).collect(),
+            groups: self.groups.as_ref().map(|(parts, count)| RowGroups {
+                parts: parts.iter().map(Part::groups).collect(),
                 count: *count,
             }),
             columns: self.values.iter().map(|one| one.spec.clone()).collect(),

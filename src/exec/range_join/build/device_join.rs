@@ -31,6 +31,7 @@ use crate::index::decoder::buffer;
 use crate::sorted::bucket_sort::SortContext;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
+use crate::sorted::permutation::GroupedRows;
 use crate::sorted::sort_rows::group_rows;
 use rmq_engine::{
     ColumnChunks, Comparison, RangeJoinAnswer, RangeJoinIndex, RangeJoinInput, RangeJoinProbe,
@@ -198,8 +199,8 @@ impl DeviceJoin {
         let row_numbers = answers
             .iter()
             .any(|answer| matches!(answer, RangeJoinAnswer::Row { .. }));
-        let groups = grouped.ids.as_ref().map(|ids| RowGroups {
-            ids: ids.iter().map(|ids| &ids[..]).collect(),
+        let groups = grouped.parts.as_ref().map(|parts| RowGroups {
+            parts: parts.iter().map(GroupedRows::for_devices).collect(),
             count: grouped.groups.as_ref().map_or(1, Groups::len),
         });
         let kept_bytes = builder.kept_bytes;
@@ -226,8 +227,8 @@ impl DeviceJoin {
             .add_duration(times.upload + times.sort + times.gather);
         metrics.index_time.add_duration(times.index);
         metrics.build_rows.add(rows.num_rows());
-        let has_ids = grouped.ids.is_some();
-        drop(grouped.ids);
+        let has_ids = grouped.parts.is_some();
+        drop(grouped.parts);
         drop(groups_memory);
         drop(values_memory);
         let groups_bytes = grouped.groups.as_ref().map_or(0, Groups::bytes);

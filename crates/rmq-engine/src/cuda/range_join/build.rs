@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUdeviceptr;
 
-use super::chunks::SliceChunks;
 use super::column::{DeviceColumn, StagedColumn, gather};
-use super::group_ids::are_narrow;
+use super::group_ids::{GroupsOfRows, are_narrow};
 use super::rows::DeviceRows;
 use super::sort::{SortedOrder, sort_rows};
 use super::staging::Staging;
@@ -227,13 +226,12 @@ impl StagedKeys {
         let mut staging = Staging::default();
         let keys = staging.add_column(keys);
         let ids = input.groups.as_ref().map(|groups| {
-            let ids = SliceChunks::new(groups.ids.iter().copied());
-            let count = groups.count as u32;
+            let of_rows = GroupsOfRows::new(&groups.parts, groups.count as u32);
             // Rows of no group get the id behind all groups.
             if are_narrow(groups.count) {
-                staging.add_ids::<u16>(ids, count, found_wrong_id)
+                staging.add_groups::<u16>(of_rows, found_wrong_id)
             } else {
-                staging.add_ids::<u32>(ids, count, found_wrong_id)
+                staging.add_groups::<u32>(of_rows, found_wrong_id)
             }
         });
         let memory = staging.upload(work, threads)?;

@@ -7,10 +7,10 @@ use crate::{Column, Key, Validity};
 
 /// The first row of each chunk, and the end of the last one.
 #[derive(Debug)]
-struct Starts(Vec<usize>);
+pub struct Starts(Vec<usize>);
 
 impl Starts {
-    fn new(lengths: impl Iterator<Item = usize>) -> Self {
+    pub fn new(lengths: impl Iterator<Item = usize>) -> Self {
         let mut end = 0;
         let mut starts = vec![0];
         starts.extend(lengths.map(|length| {
@@ -20,7 +20,7 @@ impl Starts {
         Self(starts)
     }
 
-    fn rows(&self) -> usize {
+    pub fn rows(&self) -> usize {
         self.0[self.0.len() - 1]
     }
 
@@ -30,7 +30,7 @@ impl Starts {
     }
 
     /// Calls `visit` for each part of `rows` that is in one chunk, with the chunk and the rows in it.
-    fn visit(&self, rows: Range<usize>, mut visit: impl FnMut(usize, Range<usize>)) {
+    pub fn visit(&self, rows: Range<usize>, mut visit: impl FnMut(usize, Range<usize>)) {
         let mut next = rows.start;
         if next >= rows.end {
             return;

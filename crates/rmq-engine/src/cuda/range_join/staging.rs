@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::chunks::{BitmapChunks, SliceChunks, bits_of};
-use super::group_ids::{DeviceId, convert};
+use super::chunks::{BitmapChunks, bits_of};
+use super::group_ids::{DeviceId, GroupsOfRows};
 use super::work::Work;
 use crate::cuda::batch_buffers::Offsets;
 use crate::cuda::key::CudaKey;
@@ -68,22 +68,16 @@ impl<'a> Staging<'a> {
         }))
     }
 
-    /// Adds the ids of `groups` groups. `found_wrong` is called if one is no group's and not that of a row of no group.
-    pub fn add_ids<T: DeviceId + DeviceValue>(
+    /// Adds the group of each row. `found_wrong` is called if an id is no group's and not that of a row of no group.
+    pub fn add_groups<T: DeviceId + DeviceValue>(
         &mut self,
-        ids: SliceChunks<'a, u32>,
-        groups: u32,
+        groups: GroupsOfRows<'a>,
         found_wrong: impl Fn() + Sync + 'a,
     ) -> usize {
-        self.add(ids.len(), move |first, to: &mut [T]| {
-            let mut rest = to;
-            ids.visit(first..first + rest.len(), |ids| {
-                let (here, behind) = std::mem::take(&mut rest).split_at_mut(ids.len());
-                if !convert(ids, groups, here) {
-                    found_wrong();
-                }
-                rest = behind;
-            });
+        self.add(groups.rows(), move |first, to: &mut [T]| {
+            if !groups.write(first, to) {
+                found_wrong();
+            }
         })
     }
 
