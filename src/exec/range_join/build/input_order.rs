@@ -4,9 +4,11 @@
 //! order; with the batches in that order no row has to be moved.
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, RecordBatch};
-use arrow::compute::{cast, concat};
+use arrow::array::{Array, ArrayRef, RecordBatch, UInt64Array};
+use arrow::compute::{cast, interleave, take};
+use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, SortField};
 use datafusion::common::Result;
 
@@ -37,15 +39,20 @@ fn non_overlapping_order(
     columns: Range<usize>,
 ) -> Result<Option<Vec<usize>>> {
     let ends = columns.map(|column| {
-        let ends = batches.iter().flat_map(|batch| {
-            let column = batch.column(column);
-            // Without dictionaries: their keys may be too narrow for the values of all batches.
-            let plain = value_type(column.data_type());
-            [0, column.len() - 1].map(|row| cast(&column.slice(row, 1), &plain))
+        let arrays = batches.iter().map(|batch| batch.column(column));
+        let arrays = arrays.map(|array| match array.data_type() {
+            // Keys of dictionaries may be too narrow for the values of all batches.
+            coded @ DataType::Dictionary(..) => {
+                let ends = UInt64Array::from(vec![0, array.len() as u64 - 1]);
+                cast(&take(array, &ends, None)?, &value_type(coded))
+            }
+            _ => Ok(Arc::clone(array)),
         });
-        let ends: Vec<ArrayRef> = ends.collect::<Result<_, _>>()?;
-        let ends: Vec<&dyn Array> = ends.iter().map(AsRef::as_ref).collect();
-        Ok(concat(&ends)?)
+        let arrays: Vec<ArrayRef> = arrays.collect::<Result<_, _>>()?;
+        let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
+        let ends = arrays.iter().enumerate();
+        let ends = ends.flat_map(|(i, array)| [(i, 0), (i, array.len() - 1)]);
+        Ok(interleave(&arrays, &ends.collect::<Vec<_>>())?)
     });
     let ends: Vec<ArrayRef> = ends.collect::<Result<_>>()?;
     let fields = ends.iter().map(|e| SortField::new(e.data_type().clone()));
