@@ -58,9 +58,13 @@ impl ProbeRequest {
     }
 
     /// The rows of each batch that may match a run; `None` if no row does.
-    pub(crate) fn select_rows(&self, run: &BuildRun) -> Option<Vec<RowSelection>> {
-        let batches = self.batches.iter();
-        let selections: Vec<RowSelection> = batches.map(|b| b.select_rows(run)).collect();
+    pub(crate) async fn select_rows(&self, run: &BuildRun) -> Option<Vec<RowSelection>> {
+        let mut selections = Vec::with_capacity(self.batches.len());
+        for batch in &self.batches {
+            selections.push(batch.select_rows(run));
+            // Lets other tasks run, and lets a cancelled query end.
+            tokio::task::yield_now().await;
+        }
         let any = |selection: &RowSelection| !matches!(selection, RowSelection::None);
         selections.iter().any(any).then_some(selections)
     }

@@ -218,16 +218,18 @@ impl SharedScan {
         let Some(run) = self.loader.runs().get(index) else {
             return visitors;
         };
-        let (mut here, mut others) = (vec![], vec![]);
+        let (mut unselected, mut others) = (vec![], vec![]);
         for mut visitor in visitors {
-            // Lets other tasks run, and lets a cancelled query end.
-            tokio::task::coop::consume_budget().await;
             if std::mem::replace(&mut visitor.visited[index], true) {
                 others.push(visitor);
-                continue;
+            } else {
+                unselected.push(visitor);
             }
-            match visitor.request.select_rows(run) {
-                Some(selections) => here.push((visitor, Arc::from(selections))),
+        }
+        let mut here: RunVisitors = vec![];
+        for (visitor, selections) in select_rows(unselected, &self.loader, index).await {
+            match selections {
+                Some(selections) => here.push((visitor, selections)),
                 None => others.push(visitor),
             }
         }
@@ -334,15 +336,31 @@ impl Drop for Unfinished<'_> {
     }
 }
 
+/// Selects the rows that may match a run, each request in a task of its own; `None` if no row does.
+async fn select_rows(
+    visitors: Vec<Visitor>,
+    loader: &Arc<RunLoader>,
+    index: usize,
+) -> Vec<(Visitor, Option<Arc<[RowSelection]>>)> {
+    in_tasks(visitors, |visitor| {
+        let loader = Arc::clone(loader);
+        async move {
+            let selections = visitor.request.select_rows(&loader.runs()[index]).await;
+            Some((visitor, selections.map(Arc::from)))
+        }
+    })
+    .await
+}
+
 /// Probes a part of a run, each request in a task of its own. Requests that fail get their error and are left out of the result.
 async fn probe_part(
     visitors: RunVisitors,
     part: &Arc<BuiltPart>,
     first_row: RowPosition,
 ) -> RunVisitors {
-    let tasks = visitors.into_iter().map(|(mut visitor, selections)| {
+    in_tasks(visitors, |(mut visitor, selections)| {
         let part = Arc::clone(part);
-        SpawnedTask::spawn(async move {
+        async move {
             match visitor.probe(&selections, &part, first_row).await? {
                 Ok(()) => Some((visitor, selections)),
                 Err(error) => {
@@ -350,16 +368,23 @@ async fn probe_part(
                     None
                 }
             }
-        })
-        .join_unwind()
-    });
+        }
+    })
+    .await
+}
+
+/// Does work on each item in a task of its own. Returns those results that there are.
+async fn in_tasks<T, R: Send + 'static, W>(items: Vec<T>, work: impl Fn(T) -> W) -> Vec<R>
+where
+    W: Future<Output = Option<R>> + Send + 'static,
+{
     // All tasks are spawned before the first is awaited. A task that the runtime aborted took its request along.
-    let tasks: Vec<_> = tasks.collect();
-    let probed = join_all(tasks).await;
-    probed
+    let tasks = items
         .into_iter()
-        .filter_map(|task| task.ok().flatten())
-        .collect()
+        .map(|item| SpawnedTask::spawn(work(item)).join_unwind());
+    let tasks: Vec<_> = tasks.collect();
+    let done = join_all(tasks).await.into_iter();
+    done.filter_map(|task| task.ok().flatten()).collect()
 }
 
 /// Sends the error of reading or building a run to all requests that probe it. Returns the others.
