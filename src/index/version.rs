@@ -18,7 +18,7 @@ const CLOCK_TICK: Duration = Duration::from_secs(2);
 pub(crate) enum Version {
     /// Arrays in memory, which are immutable: the same arrays are the same values. The references are weak, so that the memory is
     /// freed with the table; while they exist, no other array can have the same address.
-    Arrays(Vec<Weak<dyn Array>>),
+    Arrays(Arc<[Weak<dyn Array>]>),
     /// Files, as listed by this table provider.
     Files {
         provider: Weak<dyn TableProvider>,
@@ -96,8 +96,8 @@ impl FileVersion {
 
 impl Version {
     /// The version of a column that consists of these arrays.
-    pub(crate) fn from_arrays(chunks: &[ArrayRef]) -> Self {
-        Self::Arrays(chunks.iter().map(Arc::downgrade).collect())
+    pub(crate) fn from_arrays<'a>(chunks: impl IntoIterator<Item = &'a ArrayRef>) -> Self {
+        Self::Arrays(chunks.into_iter().map(Arc::downgrade).collect())
     }
 
     /// Whether both are the same version of the same data.
@@ -106,7 +106,7 @@ impl Version {
             (Self::Arrays(a), Self::Arrays(b)) => {
                 a.len() == b.len()
                     && a.iter()
-                        .zip(b)
+                        .zip(b.iter())
                         .all(|(a, b)| std::ptr::addr_eq(a.as_ptr(), b.as_ptr()))
             }
             (

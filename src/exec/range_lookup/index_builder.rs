@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::execution::TaskContext;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::execution_plan::reset_plan_states;
 
 use crate::common::errors::engine_error;
@@ -16,7 +15,7 @@ use crate::common::ordered_type::value_type;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::engine_choice::Decision;
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
-use crate::exec::range_lookup::scan::{ScanVersion, load_columns, read_version};
+use crate::exec::range_lookup::scan::{RelationScan, ScanVersion, load_columns, read_version};
 use crate::exec::range_lookup::source::{RelationSource, column_type};
 use crate::index::catalog::ReservedIndex;
 use crate::index::column_index::ColumnIndex;
@@ -94,16 +93,17 @@ impl<'a> IndexBuilder<'a> {
     /// # Errors
     /// Those of reading the table, and of the engines that the option forces; "Resources exhausted" for columns or indexes that do not
     /// fit in memory.
-    pub(crate) async fn prepare(
-        &self,
-        scan: &Arc<dyn ExecutionPlan>,
-    ) -> Result<Vec<PreparedIndex>> {
+    pub(crate) async fn prepare(&self, scan: &RelationScan) -> Result<Vec<PreparedIndex>> {
         let (required, options) = (self.required, &self.options);
         let (label, source) = (&required.label, &required.source);
         // Operators keep the state of a run. An earlier run, or one that was dropped, may have left its own.
-        let scan = &match source {
-            RelationSource::Table { .. } => Arc::clone(scan),
-            RelationSource::Query(_) => reset_plan_states(Arc::clone(scan))?,
+        let reset;
+        let scan = match (source, scan) {
+            (RelationSource::Query(_), RelationScan::Plan(plan)) => {
+                reset = RelationScan::Plan(reset_plan_states(Arc::clone(plan))?);
+                &reset
+            }
+            _ => scan,
         };
         let version = match source {
             RelationSource::Table { provider, .. } => {

@@ -5,12 +5,12 @@ use std::sync::{Arc, OnceLock};
 use datafusion::catalog::Session;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
-use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::RmqOptions;
 use crate::exec::common::once_per_run::{PerContext, SharedWork};
 use crate::exec::range_lookup::index_builder::{IndexBuilder, PreparedIndex};
 use crate::exec::range_lookup::required::{IndexId, IndexUse, RequiredIndexes};
+use crate::exec::range_lookup::scan::RelationScan;
 use crate::exec::range_lookup::source::RelationSource;
 use crate::index::catalog::IndexCatalog;
 use crate::logical_plan::range_lookup::Source;
@@ -23,7 +23,7 @@ pub(crate) struct Relation {
     /// The number of rows, if it is known before they are read.
     rows: Option<usize>,
     /// The scan of the required columns, once it is planned.
-    scan: OnceLock<Arc<dyn ExecutionPlan>>,
+    scan: OnceLock<RelationScan>,
     /// The indexes of each run: a plan that is run again reads the data again.
     prepared: PerContext<SharedWork<Vec<PreparedIndex>>>,
 }

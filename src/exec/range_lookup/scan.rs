@@ -6,7 +6,8 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::{DataFusionError, Result, exec_err, internal_err, resources_err};
 use datafusion::datasource::MemTable;
@@ -30,6 +31,45 @@ use crate::index::version::{FileVersion, LocalFile, Version};
 /// How many files' metadata is requested concurrently.
 const CONCURRENT_REQUESTS: usize = 32;
 
+/// How the required columns of a relation are read.
+#[derive(Debug)]
+pub(crate) enum RelationScan {
+    /// Those of a table in memory, as they were when the query was planned. A plan would copy the list of all columns of all batches twice,
+    /// whether they are read or an index is kept.
+    Memory {
+        schema: SchemaRef,
+        columns: HashMap<String, Vec<ArrayRef>>,
+    },
+    /// A plan of these columns.
+    Plan(Arc<dyn ExecutionPlan>),
+}
+
+impl RelationScan {
+    /// The schema of the columns.
+    pub(crate) fn schema(&self) -> SchemaRef {
+        match self {
+            Self::Memory { schema, .. } => Arc::clone(schema),
+            Self::Plan(plan) => plan.schema(),
+        }
+    }
+
+    /// The columns of a table in memory.
+    async fn of_memory(table: &MemTable, projection: &[usize]) -> Result<Self> {
+        let schema = Arc::new(table.schema().project(projection)?);
+        let mut columns: HashMap<String, Vec<ArrayRef>> = HashMap::new();
+        for partition in &table.batches {
+            let batches = partition.read().await;
+            for field in schema.fields() {
+                let chunks = columns.entry(field.name().clone()).or_default();
+                for batch in batches.iter() {
+                    chunks.push(Arc::clone(column_of(batch, field.name())?));
+                }
+            }
+        }
+        Ok(Self::Memory { schema, columns })
+    }
+}
+
 /// Plans the scan of some columns of a table, with partitions in a stable order.
 ///
 /// # Errors
@@ -39,7 +79,7 @@ pub(crate) async fn plan_table_scan(
     name: &ColumnRef,
     provider: &Arc<dyn TableProvider>,
     columns: &BTreeSet<String>,
-) -> Result<Arc<dyn ExecutionPlan>> {
+) -> Result<RelationScan> {
     let schema = provider.schema();
     let indices = columns.iter().map(|column| match schema.index_of(column) {
         Ok(i) => Ok(i),
@@ -49,15 +89,17 @@ pub(crate) async fn plan_table_scan(
         ),
     });
     let projection = indices.collect::<Result<Vec<_>>>()?;
-    let state = session.as_any().downcast_ref::<SessionState>();
-    match state.filter(|_| !provider.is::<MemTable>()) {
+    if let Some(table) = provider.downcast_ref::<MemTable>() {
+        return RelationScan::of_memory(table, &projection).await;
+    }
+    let plan = match session.as_any().downcast_ref::<SessionState>() {
         Some(state) => {
-            provider
-                .scan(&scan_state(state)?, Some(&projection), &[], None)
-                .await
+            let state = scan_state(state)?;
+            provider.scan(&state, Some(&projection), &[], None).await
         }
         None => provider.scan(session, Some(&projection), &[], None).await,
-    }
+    };
+    Ok(RelationScan::Plan(plan?))
 }
 
 /// Configures a session to scan the current files in the order of their paths: in one partition, with their list and footers read
@@ -150,10 +192,19 @@ impl ScanVersion {
 /// An execution error if a file is gone or has changed since the scan was planned: read with its planned size it would be garbage.
 pub(crate) async fn read_version(
     table: &str,
-    scan: &Arc<dyn ExecutionPlan>,
+    scan: &RelationScan,
     provider: &Arc<dyn TableProvider>,
     context: &Arc<TaskContext>,
 ) -> Result<Option<ScanVersion>> {
+    let scan = match scan {
+        RelationScan::Memory { columns, .. } => {
+            let columns = columns.iter();
+            let versions =
+                columns.map(|(name, chunks)| (name.clone(), Version::from_arrays(chunks)));
+            return Ok(Some(ScanVersion(Data::Columns(versions.collect()))));
+        }
+        RelationScan::Plan(scan) => scan,
+    };
     let Some(source) = scan.downcast_ref::<DataSourceExec>() else {
         return Ok(None);
     };
@@ -162,7 +213,7 @@ pub(crate) async fn read_version(
         let names = columns.fields().iter().map(|f| f.name().clone());
         let versions = names.map(|name| {
             let chunks = memory_chunks(memory, &name)?;
-            Ok((name, Version::from_arrays(&chunks)))
+            Ok((name, Version::from_arrays(chunks)))
         });
         return Ok(Some(ScanVersion(Data::Columns(
             versions.collect::<Result<_>>()?,
@@ -228,12 +279,17 @@ async fn head(
 }
 
 /// Returns the arrays of one column of a table in memory, in the order of their positions.
-fn memory_chunks(memory: &MemorySourceConfig, column: &str) -> Result<Vec<ArrayRef>> {
-    let chunk = |batch: &arrow::array::RecordBatch| match batch.column_by_name(column) {
-        Some(array) => Ok(Arc::clone(array)),
+fn memory_chunks<'a>(memory: &'a MemorySourceConfig, column: &str) -> Result<Vec<&'a ArrayRef>> {
+    let batches = memory.partitions().iter().flatten();
+    batches.map(|batch| column_of(batch, column)).collect()
+}
+
+/// Returns a column of a batch of a table in memory.
+fn column_of<'a>(batch: &'a RecordBatch, column: &str) -> Result<&'a ArrayRef> {
+    match batch.column_by_name(column) {
+        Some(array) => Ok(array),
         None => exec_err!("the column {column} is missing in a batch of its table"),
-    };
-    memory.partitions().iter().flatten().map(chunk).collect()
+    }
 }
 
 /// Columns in memory, each as a sequence of arrays.
@@ -263,18 +319,32 @@ impl Loaded {
 /// Those of the scan; "Resources exhausted" if the columns exceed the limit or the session's memory pool.
 pub(crate) async fn load_columns(
     relation: &str,
-    scan: &Arc<dyn ExecutionPlan>,
+    scan: &RelationScan,
     columns: &BTreeSet<&str>,
     context: &Arc<TaskContext>,
     limit: ByteSize,
 ) -> Result<Loaded> {
+    let scan = match scan {
+        RelationScan::Memory {
+            columns: in_memory, ..
+        } => {
+            let mut loaded = in_memory.clone();
+            loaded.retain(|name, _| columns.contains(name.as_str()));
+            return Ok(Loaded {
+                columns: loaded,
+                memory: None,
+            });
+        }
+        RelationScan::Plan(scan) => scan,
+    };
     if let Some(source) = scan.downcast_ref::<DataSourceExec>()
         && source.fetch().is_none()
         && let Some(memory) = source.data_source().downcast_ref::<MemorySourceConfig>()
     {
-        let chunks = columns
-            .iter()
-            .map(|c| Ok(((*c).to_string(), memory_chunks(memory, c)?)));
+        let chunks = columns.iter().map(|c| {
+            let chunks = memory_chunks(memory, c)?.into_iter();
+            Ok(((*c).to_string(), chunks.map(Arc::clone).collect()))
+        });
         return Ok(Loaded {
             columns: chunks.collect::<Result<_>>()?,
             memory: None,

@@ -12,7 +12,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::column_ref::ColumnRef;
 use crate::exec::common::statistics::{exact, exact_rows};
-use crate::exec::range_lookup::scan::plan_table_scan;
+use crate::exec::range_lookup::scan::{RelationScan, plan_table_scan};
 
 /// The source of a relation's rows.
 #[derive(Debug)]
@@ -66,9 +66,9 @@ impl RelationSource {
         &self,
         session: &dyn Session,
         columns: &BTreeSet<String>,
-    ) -> Result<Arc<dyn ExecutionPlan>> {
+    ) -> Result<RelationScan> {
         match self {
-            Self::Query(plan) => Ok(Arc::clone(plan)),
+            Self::Query(plan) => Ok(RelationScan::Plan(Arc::clone(plan))),
             Self::Table { name, provider } => {
                 plan_table_scan(session, name, provider, columns).await
             }
