@@ -39,8 +39,11 @@ pub fn session() -> SessionContext {
     with_extension(SessionContext::new_with_config(config))
 }
 
-/// The session with the extension, which uses the engine of `RMQ_TEST_ENGINE`.
+/// The session with the extension, which uses the engine of `RMQ_TEST_ENGINE` and has the partitions of `RMQ_TEST_PARTITIONS`.
 pub fn with_extension(ctx: SessionContext) -> SessionContext {
+    if let Ok(partitions) = std::env::var("RMQ_TEST_PARTITIONS") {
+        set(&ctx, "datafusion.execution.target_partitions", &partitions);
+    }
     match engine().as_deref() {
         Some("threads") => return Fake::real().register(ctx, &[("rmq.engine", "cuda")]),
         Some(engine) if !skipped() => {
