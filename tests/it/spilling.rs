@@ -185,7 +185,10 @@ async fn ask(tables: &Tables, random: &mut Random, sql: &str, seed: u64) -> Opti
                 return Some(files);
             }
             Err(error) => {
-                let exhausted = matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
+                // DataFusion 55's nested loop join executes its first side again where memory is short in it (its issue #24676).
+                let is_executed_again = error.to_string().contains("partition not used yet");
+                let exhausted = is_executed_again
+                    || matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
                 assert!(
                     exhausted && limit < builds_at_once(&ctx) << 20,
                     "tables of seed {seed}, {limit} bytes: {sql}: {error}"

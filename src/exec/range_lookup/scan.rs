@@ -56,13 +56,14 @@ impl RelationScan {
     /// The columns of a table in memory.
     async fn of_memory(table: &MemTable, projection: &[usize]) -> Result<Self> {
         let schema = Arc::new(table.schema().project(projection)?);
-        let mut columns: HashMap<String, Vec<ArrayRef>> = HashMap::new();
+        let names = schema.fields().iter().map(|field| field.name().clone());
+        let mut columns: HashMap<String, Vec<ArrayRef>> =
+            names.map(|name| (name, vec![])).collect();
         for partition in &table.batches {
             let batches = partition.read().await;
-            for field in schema.fields() {
-                let chunks = columns.entry(field.name().clone()).or_default();
+            for (name, chunks) in &mut columns {
                 for batch in batches.iter() {
-                    chunks.push(Arc::clone(column_of(batch, field.name())?));
+                    chunks.push(Arc::clone(column_of(batch, name)?));
                 }
             }
         }
