@@ -71,14 +71,17 @@ impl<'a> Workers<'a> {
             return Ok(results);
         }
         let results = Mutex::new((Vec::with_capacity(items.len()), None));
-        // So many that threads rarely wait for each other, and end at about the same time.
-        let at_a_time = (items.len() / (16 * threads)).max(1);
         let items = Mutex::new(items.into_iter().enumerate());
         let failed = AtomicBool::new(false);
         let run = || {
             let mut done = vec![];
             loop {
-                let taken: Vec<(usize, T)> = lock(&items).by_ref().take(at_a_time).collect();
+                let taken: Vec<(usize, T)> = {
+                    let mut items = lock(&items);
+                    // So many that threads rarely wait for each other, and fewer towards the end, which they reach at about the same time.
+                    let count = (items.len() / (16 * threads)).clamp(1, 64);
+                    items.by_ref().take(count).collect()
+                };
                 if taken.is_empty() {
                     break;
                 }

@@ -117,7 +117,7 @@ pub(crate) fn splitters<T: Copy>(
 
 /// The bucket of an item: twice the number of smaller splitters, plus one if it equals the next splitter.
 #[inline]
-pub(crate) fn bucket<T>(item: &T, splitters: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> usize {
+fn bucket<T>(item: &T, splitters: &[T], compare: &impl Fn(&T, &T) -> Ordering) -> usize {
     let (mut first, mut len) = (0, splitters.len());
     while len > 0 {
         let half = len.div_ceil(2);

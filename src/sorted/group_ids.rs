@@ -123,6 +123,11 @@ impl GroupIds {
         ids + self.batch.capacity() * size_of::<u32>()
     }
 
+    /// Frees what only adding rows needs.
+    pub(crate) fn finish(&mut self) {
+        self.batch = vec![];
+    }
+
     /// Removes the rows with a NULL from their groups. The memory that this takes is reserved in `memory`.
     ///
     /// # Errors
@@ -133,7 +138,7 @@ impl GroupIds {
         memory: &MemoryReservation,
     ) -> Result<Self> {
         if let Encoding::Runs(runs) = &self.ids {
-            memory.try_grow(self.rows * size_of::<u32>())?;
+            memory.try_grow(self.rows * id_bytes(runs))?;
             self.ids = decode(runs, self.rows)?;
         }
         match &mut self.ids {
@@ -183,7 +188,7 @@ fn decode(runs: &[(u32, u32)], rows: usize) -> Result<Encoding> {
             rest = after;
         }
     }
-    if runs.iter().all(|(id, _)| is_narrow(*id)) {
+    if id_bytes(runs) == size_of::<u16>() {
         let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
         fill(runs, &mut ids, to_narrow);
         Ok(Encoding::Narrow(ids))
@@ -191,6 +196,15 @@ fn decode(runs: &[(u32, u32)], rows: usize) -> Result<Encoding> {
         let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
         fill(runs, &mut ids, |id| id);
         Ok(Encoding::Wide(ids))
+    }
+}
+
+/// The bytes that ids of these runs take.
+fn id_bytes(runs: &[(u32, u32)]) -> usize {
+    if runs.iter().all(|(id, _)| is_narrow(*id)) {
+        size_of::<u16>()
+    } else {
+        size_of::<u32>()
     }
 }
 

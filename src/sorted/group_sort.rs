@@ -1,10 +1,10 @@
 //! Sorts range keys within groups, stably and on all threads.
 //!
-//! 1. Groups that ascend already are found and left alone.
+//! 1. Groups that ascend already are found and left alone. Only one group that has not moved is taken for unsorted.
 //! 2. A large group is divided into ranges of keys of about equal size by quantiles of a sample. Rows are partitioned again, by these ranges.
 //! 3. Groups and ranges, which fit a core's cache, are dealt to threads, each of which sorts them by itself ([`Scratch`]).
 //!
-//! For n keys that differ in b bits this takes O(n b), and 8 bytes per key and 12 per range and thread beside the keys.
+//! For n keys that differ in b bits this takes O(n b), and 4 to 8 bytes per key and 12 per range and thread beside the keys.
 
 use std::ops::Range;
 
@@ -435,19 +435,25 @@ mod tests {
             }),
         ];
         let many_groups = vec![17; 5000];
-        let lengths: [&[usize]; 6] = [
+        // With so many groups large ones stay whole if there are threads: places in 17 bits, and exactly 16.
+        let whole = [vec![1; 100_000], vec![(1 << 16) + 1, 1 << 16]].concat();
+        // Ranges in more than 16 bits.
+        let many_ranges = [vec![1; 70_000], vec![5 * RANGE_ROWS]].concat();
+        let lengths: [&[usize]; 8] = [
             &[0, 1, 2, 0, 700],
             &[5000, 0, 3, 30_000, 1100],
             &[2 * RANGE_ROWS + 1],
             &[10, 6 * RANGE_ROWS, 0, 20, 2 * RANGE_ROWS + 7, 2000],
             &[0],
             &many_groups,
+            &whole,
+            &many_ranges,
         ];
         for (name, key) in kinds {
             for lengths in lengths {
                 let rows: usize = lengths.iter().sum();
                 let keys: Vec<u64> = (0..rows as u64).map(|i| key(random, i)).collect();
-                for threads in [1, 3] {
+                for threads in [1, 3, 16] {
                     check(&keys, Encoding::signed(), lengths, threads, name);
                 }
                 let wide: Vec<u128> = keys.iter().map(|key| u128::from(*key) << 50).collect();

@@ -77,7 +77,7 @@ impl<T: IdTable> Shards<T> {
         &mut self.0[0]
     }
 
-    /// Returns the id of a key if it is in the cache. Merged tables, of many keys, have none.
+    /// Returns the id of a key if it is in the cache, which is asked of one table only.
     #[inline]
     pub(crate) fn cached(&self, key: T::Key<'_>) -> Option<u32> {
         match self.0.as_slice() {

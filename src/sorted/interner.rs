@@ -253,8 +253,8 @@ const BLOCK: usize = 8;
 /// The number of values that are compared with their predecessor at once, where those before are equal.
 const RUN: usize = 64;
 
-/// Writes the id of each value. Equal neighbours, which are frequent, are looked up once. `repeat(i)` tells whether the [`RUN`] values
-/// from `i` on equal the one before; false is always allowed.
+/// Writes the id of each value. Of equal values in a row the hash table is asked once, and none is looked up in long runs: `repeat(i)` tells whether the
+/// [`RUN`] values from `i` on equal the one before; false is always allowed.
 #[inline]
 fn each<K: Copy + PartialEq>(
     nulls: Option<&NullBuffer>,
@@ -263,6 +263,7 @@ fn each<K: Copy + PartialEq>(
     repeat: impl Fn(usize) -> bool,
     mut known: impl Ids<K>,
 ) {
+    // The last key that the cache did not have.
     let mut last: Option<(K, u32)> = None;
     let mut id_of = |known: &mut _, key: K| {
         let id = match last {

@@ -180,8 +180,9 @@ fn all_valid(nulls: &[PartNulls]) -> bool {
 /// The groups, the group ids, and the keys of all parts.
 fn take_apart(parts: Vec<RowsPart>) -> Result<(Vec<Groups>, Vec<GroupIds>, OrderKeys)> {
     let (mut groups, mut group_ids, mut keys) = (vec![], vec![], None::<OrderKeys>);
-    for part in parts {
+    for mut part in parts {
         groups.extend(part.groups);
+        part.group_ids.finish();
         group_ids.push(part.group_ids);
         match &mut keys {
             None => keys = Some(part.keys),

@@ -158,9 +158,9 @@ impl RowGroups<'_> {
 /// The group of each row of a part, whose ids may be its own: parts can be numbered by several threads.
 #[derive(Debug, Clone)]
 pub struct PartGroups<'a> {
-    /// The id of each row.
+    /// The id of each row, below the number of `groups`; without these, below [`RowGroups::count`].
     pub ids: RowIds<'a>,
-    /// The group of each id; `None` if ids are groups.
+    /// The group of each id, below [`RowGroups::count`]; `None` if ids are groups.
     pub groups: Option<&'a [u32]>,
 }
 

@@ -88,7 +88,7 @@ impl<'a> IndexBuilder<'a> {
         }
     }
 
-    /// Finds or builds all required indexes. `scan` is the plan of the required columns.
+    /// Finds or builds all required indexes. `scan` reads the required columns.
     ///
     /// # Errors
     /// Those of reading the table, and of the engines that the option forces; "Resources exhausted" for columns or indexes that do not

@@ -329,10 +329,12 @@ pub(crate) async fn load_columns(
         RelationScan::Memory {
             columns: in_memory, ..
         } => {
-            let mut loaded = in_memory.clone();
-            loaded.retain(|name, _| columns.contains(name.as_str()));
+            let loaded = in_memory.iter();
+            let loaded = loaded.filter(|(name, _)| columns.contains(name.as_str()));
             return Ok(Loaded {
-                columns: loaded,
+                columns: loaded
+                    .map(|(n, chunks)| (n.clone(), chunks.clone()))
+                    .collect(),
                 memory: None,
             });
         }

@@ -103,8 +103,16 @@ pub struct CountedPart {
 
 impl CountedPart {
     /// Counts the rows of each of `num_groups` groups.
+    ///
+    /// # Panics
+    /// If groups in 16 bits are as many as 2^16: the last would be that of rows without a group.
     #[must_use]
     pub fn new(groups: RowGroups, num_groups: usize) -> Self {
+        let is_narrow = matches!(groups, RowGroups::Narrow(..));
+        assert!(
+            !is_narrow || u16::try_from(num_groups).is_ok(),
+            "fewer than 2^16 groups"
+        );
         let mut counts = vec![0; num_groups + 1];
         let (mut is_ordered, mut last) = (true, 0);
         groups.for_each_run(|group, rows| {

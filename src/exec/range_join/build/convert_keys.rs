@@ -6,12 +6,9 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::array_bytes::arrays_bytes;
-use crate::common::workers::Workers;
+use crate::common::workers::{STEP, Workers};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::sorted::sort_rows::RowsPart;
-
-/// The number of batches after which a thread registers memory: threads wait for each other in the memory pool.
-const REGISTERED_BATCHES: usize = 16;
 
 /// Converts the keys of the batches, whose columns have these types. Each thread converts a part of the rows. The reservation of the
 /// collected keys moves from `memory`, which registers the batches, to `rows_memory`.
@@ -38,17 +35,19 @@ pub(crate) fn convert_keys(
         let rows = batches.iter().map(RecordBatch::num_rows).sum();
         let mut part = RowsPart::try_new(rows, equality_keys, range_key)?;
         let mut registered = 0;
-        let mut keys_bytes = 0;
-        let count = batches.len();
-        for (batch, number) in batches.into_iter().zip(1..) {
+        // Memory is registered once a step: threads wait for each other in the memory pool.
+        let (mut keys_bytes, mut unregistered_rows) = (0, 0);
+        for batch in batches {
             workers.check()?;
             let arrays = batch.columns();
             part.add(columns.equality_keys(arrays), columns.range_key(arrays))?;
             let keys = &arrays[..arrays.len() - columns.values(arrays).len()];
             keys_bytes += arrays_bytes(keys);
-            if number % REGISTERED_BATCHES > 0 && number < count {
+            unregistered_rows += batch.num_rows();
+            if unregistered_rows < STEP && part.len() < rows {
                 continue;
             }
+            unregistered_rows = 0;
             // The keys are registered in `rows_memory` from here on.
             drop(split_off(memory, std::mem::take(&mut keys_bytes)));
             let bytes = part.bytes();

@@ -239,7 +239,7 @@ impl StagedKeys {
         if wrong_id.into_inner() {
             let groups = input.groups.as_ref().map_or(1, |groups| groups.count);
             return Err(EngineError::Invalid(format!(
-                "a build row of a range join has a group id that is not below {groups}, the number of groups"
+                "a build row of a range join has an id that is no group's: not below the ids of its part, or {groups}, the number of groups"
             )));
         }
         let address = |offset: usize| memory.address() + offset as u64;

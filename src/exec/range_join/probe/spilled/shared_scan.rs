@@ -27,6 +27,7 @@ use crate::exec::range_join::probe::spilled::request::{ProbeRequest, RowSelectio
 use crate::exec::range_join::probe::spilled::run_loader::{BuiltPart, RunLoader};
 use crate::exec::range_join::spill::reader::RunReader;
 use crate::exec::range_join::spill::row_position::RowPosition;
+use crate::exec::range_join::spill::run::BuildRun;
 
 /// The scan of one build side.
 pub(crate) struct SharedScan {
@@ -100,6 +101,15 @@ struct Visitor {
 type RunVisitors = Vec<(Visitor, Arc<[RowSelection]>)>;
 
 impl Visitor {
+    /// Selects the rows that may match a run; `None` if the partition has been dropped.
+    async fn select_rows(&mut self, run: &BuildRun) -> Option<Option<Vec<RowSelection>>> {
+        let selected = pin!(self.request.select_rows(run));
+        match select(selected, pin!(self.reply.closed())).await {
+            Either::Left((selections, _)) => Some(selections),
+            Either::Right(_) => None,
+        }
+    }
+
     /// Probes a part of a run; `None` if the partition has been dropped.
     async fn probe(
         &mut self,
@@ -336,16 +346,16 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Selects the rows that may match a run, each request in a task of its own; `None` if no row does.
+/// Selects the rows that may match a run, each request in a task of its own; `None` if no row does. Requests of dropped partitions are left out.
 async fn select_rows(
     visitors: Vec<Visitor>,
     loader: &Arc<RunLoader>,
     index: usize,
 ) -> Vec<(Visitor, Option<Arc<[RowSelection]>>)> {
-    in_tasks(visitors, |visitor| {
+    in_tasks(visitors, |mut visitor| {
         let loader = Arc::clone(loader);
         async move {
-            let selections = visitor.request.select_rows(&loader.runs()[index]).await;
+            let selections = visitor.select_rows(&loader.runs()[index]).await?;
             Some((visitor, selections.map(Arc::from)))
         }
     })
