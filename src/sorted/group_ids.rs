@@ -3,6 +3,7 @@
 use std::iter::zip;
 
 use arrow::buffer::NullBuffer;
+use bytemuck::Pod;
 use datafusion::common::{Result, exec_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
@@ -138,7 +139,7 @@ impl GroupIds {
         memory: &MemoryReservation,
     ) -> Result<Self> {
         if let Encoding::Runs(runs) = &self.ids {
-            memory.try_grow(self.rows * id_bytes(runs))?;
+            memory.try_grow(self.rows * id_bytes(are_narrow(runs)))?;
             self.ids = decode(runs, self.rows)?;
         }
         match &mut self.ids {
@@ -179,33 +180,40 @@ fn push(runs: &mut Vec<(u32, u32)>, group: u32, rows: usize) {
 
 /// Decodes to one id per row, with room for further rows.
 fn decode(runs: &[(u32, u32)], rows: usize) -> Result<Encoding> {
-    /// Writes each run's id to its rows.
-    fn fill<T: Copy>(runs: &[(u32, u32)], ids: &mut [T], id: impl Fn(u32) -> T) {
-        let mut rest = ids;
+    /// Writes each run's id to its rows, in the width that `id` converts to.
+    fn each<T: Pod>(
+        runs: &[(u32, u32)],
+        rows: usize,
+        id: impl Fn(u32) -> T,
+    ) -> Result<HugePageBuf<T>> {
+        let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
+        let mut rest = &mut ids[..];
         for (group, rows) in runs {
             let (here, after) = rest.split_at_mut(*rows as usize);
             here.fill(id(*group));
             rest = after;
         }
+        Ok(ids)
     }
-    if id_bytes(runs) == size_of::<u16>() {
-        let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
-        fill(runs, &mut ids, to_narrow);
-        Ok(Encoding::Narrow(ids))
+    Ok(if are_narrow(runs) {
+        Encoding::Narrow(each(runs, rows, to_narrow)?)
     } else {
-        let mut ids = HugePageBuf::zeroed(rows).map_err(engine_error)?;
-        fill(runs, &mut ids, |id| id);
-        Ok(Encoding::Wide(ids))
-    }
+        Encoding::Wide(each(runs, rows, |id| id)?)
+    })
 }
 
-/// The bytes that ids of these runs take.
-fn id_bytes(runs: &[(u32, u32)]) -> usize {
-    if runs.iter().all(|(id, _)| is_narrow(*id)) {
+/// The bytes of an id that is narrow or not.
+pub(crate) fn id_bytes(is_narrow: bool) -> usize {
+    if is_narrow {
         size_of::<u16>()
     } else {
         size_of::<u32>()
     }
+}
+
+/// Whether the ids of all runs fit into 16 bits.
+fn are_narrow(runs: &[(u32, u32)]) -> bool {
+    runs.iter().all(|(id, _)| is_narrow(*id))
 }
 
 /// Whether an id fits into 16 bits.

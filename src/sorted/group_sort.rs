@@ -14,7 +14,7 @@ use datafusion::common::{DataFusionError, Result, internal_err};
 use crate::common::errors::engine_error;
 use crate::common::workers::{STEP, Workers};
 use crate::sorted::bucket_sort::{SortContext, splitters};
-use crate::sorted::group_ids::{NARROW_NO_GROUP, to_narrow};
+use crate::sorted::group_ids::{NARROW_NO_GROUP, id_bytes, to_narrow};
 use crate::sorted::id_table::{NO_GROUP, number};
 use crate::sorted::permutation::{
     Arrangement, Chunked, RangesOf, RowPermutation, Sources, move_by, split_by_ranges,
@@ -69,7 +69,7 @@ pub(crate) fn sort_groups<K: RadixKey>(
         None
     } else {
         let rows: usize = chunks.iter().map(|chunk| chunk.len()).sum();
-        memory.try_grow(rows * key_ranges.id_bytes() + counts * size_of::<u32>())?;
+        memory.try_grow(rows * id_bytes(key_ranges.are_narrow()) + counts * size_of::<u32>())?;
         let partition = key_ranges.partition(&chunked, encoding, starts, &permutation, workers)?;
         Some(partition)
     };
@@ -90,12 +90,7 @@ pub(crate) fn sort_groups<K: RadixKey>(
     };
     // All places within such ranges fit into 16 bits.
     let are_short = ranges.iter().all(|range| range.len() <= 1 << 16);
-    let place_bytes = if are_short {
-        size_of::<u16>()
-    } else {
-        size_of::<u32>()
-    };
-    memory.try_grow(rows * place_bytes)?;
+    memory.try_grow(rows * id_bytes(are_short))?;
     let sources = if are_short {
         Sources::Narrow(sort_ranges(
             &mut keys, encoding, &ranges, to_narrow, workers,
@@ -223,13 +218,9 @@ impl<K: RadixKey> KeyRanges<K> {
         self.first_ranges[self.first_ranges.len() - 1]
     }
 
-    /// The bytes of the number of a range.
-    fn id_bytes(&self) -> usize {
-        if self.num_ranges() <= usize::from(NARROW_NO_GROUP) {
-            size_of::<u16>()
-        } else {
-            size_of::<u32>()
-        }
+    /// Whether the numbers of ranges fit into 16 bits.
+    fn are_narrow(&self) -> bool {
+        self.num_ranges() <= usize::from(NARROW_NO_GROUP)
     }
 
     /// The range of a key of a group.
@@ -273,10 +264,9 @@ impl<K: RadixKey> KeyRanges<K> {
             next += groups.len();
             (first..next, groups, numbers)
         });
-        let is_narrow = self.id_bytes() == size_of::<u16>();
         let parts = workers.map(parts.collect(), |part: Part| {
             let rows = part.0.len();
-            let ranges = if is_narrow {
+            let ranges = if self.are_narrow() {
                 let ranges = self.ranges_of_rows(part, chunks, encoding, to_narrow, workers)?;
                 RowGroups::Narrow(ranges, rows)
             } else {

@@ -34,8 +34,7 @@ const CONCURRENT_REQUESTS: usize = 32;
 /// How the required columns of a relation are read.
 #[derive(Debug)]
 pub(crate) enum RelationScan {
-    /// Those of a table in memory, as they were when the query was planned. A plan would copy the list of all columns of all batches twice,
-    /// whether they are read or an index is kept.
+    /// Those of a table in memory, as they were when the query was planned.
     Memory {
         schema: SchemaRef,
         columns: HashMap<String, Vec<ArrayRef>>,
@@ -53,22 +52,54 @@ impl RelationScan {
         }
     }
 
-    /// The columns of a table in memory.
-    async fn of_memory(table: &MemTable, projection: &[usize]) -> Result<Self> {
+    /// The columns of a table in memory. A plan of it would copy the list of all columns of all batches twice, whether they are read or an index is
+    /// kept.
+    async fn of_table(table: &MemTable, projection: &[usize]) -> Result<Self> {
         let schema = Arc::new(table.schema().project(projection)?);
-        let names = schema.fields().iter().map(|field| field.name().clone());
-        let mut columns: HashMap<String, Vec<ArrayRef>> =
-            names.map(|name| (name, vec![])).collect();
+        let mut columns = HashMap::new();
         for partition in &table.batches {
-            let batches = partition.read().await;
-            for (name, chunks) in &mut columns {
-                for batch in batches.iter() {
-                    chunks.push(Arc::clone(column_of(batch, name)?));
-                }
-            }
+            add_batches(&mut columns, &schema, &partition.read().await)?;
         }
         Ok(Self::Memory { schema, columns })
     }
+
+    /// The columns that a plan returns, as they are if it only reads memory.
+    pub(crate) fn of_plan(plan: Arc<dyn ExecutionPlan>) -> Result<Self> {
+        let Some(source) = plan.downcast_ref::<DataSourceExec>() else {
+            return Ok(Self::Plan(plan));
+        };
+        let memory = source.data_source().downcast_ref::<MemorySourceConfig>();
+        let Some(memory) = memory.filter(|_| source.fetch().is_none()) else {
+            return Ok(Self::Plan(plan));
+        };
+        let (schema, mut columns) = (plan.schema(), HashMap::new());
+        for batches in memory.partitions() {
+            add_batches(&mut columns, &schema, batches)?;
+        }
+        Ok(Self::Memory { schema, columns })
+    }
+}
+
+/// Adds the arrays of batches to the columns of this schema.
+fn add_batches(
+    columns: &mut HashMap<String, Vec<ArrayRef>>,
+    schema: &SchemaRef,
+    batches: &[RecordBatch],
+) -> Result<()> {
+    // A name that several columns have is that of the first.
+    let names: BTreeSet<&String> = schema.fields().iter().map(|field| field.name()).collect();
+    for name in names {
+        let chunks = columns.entry(name.clone()).or_default();
+        for batch in batches {
+            match batch.column_by_name(name) {
+                Some(array) => chunks.push(Arc::clone(array)),
+                None => {
+                    return exec_err!("the column {name} is missing in a batch of its table");
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Plans the scan of some columns of a table, with partitions in a stable order.
@@ -91,7 +122,7 @@ pub(crate) async fn plan_table_scan(
     });
     let projection = indices.collect::<Result<Vec<_>>>()?;
     if let Some(table) = provider.downcast_ref::<MemTable>() {
-        return RelationScan::of_memory(table, &projection).await;
+        return RelationScan::of_table(table, &projection).await;
     }
     let plan = match session.as_any().downcast_ref::<SessionState>() {
         Some(state) => {
@@ -100,7 +131,7 @@ pub(crate) async fn plan_table_scan(
         }
         None => provider.scan(session, Some(&projection), &[], None).await,
     };
-    Ok(RelationScan::Plan(plan?))
+    RelationScan::of_plan(plan?)
 }
 
 /// Configures a session to scan the current files in the order of their paths: in one partition, with their list and footers read
@@ -209,17 +240,6 @@ pub(crate) async fn read_version(
     let Some(source) = scan.downcast_ref::<DataSourceExec>() else {
         return Ok(None);
     };
-    if let Some(memory) = source.data_source().downcast_ref::<MemorySourceConfig>() {
-        let columns = scan.schema();
-        let names = columns.fields().iter().map(|f| f.name().clone());
-        let versions = names.map(|name| {
-            let chunks = memory_chunks(memory, &name)?;
-            Ok((name, Version::from_arrays(chunks)))
-        });
-        return Ok(Some(ScanVersion(Data::Columns(
-            versions.collect::<Result<_>>()?,
-        ))));
-    }
     // Other providers may skip rows of the files they scan.
     if !provider.is::<ListingTable>() {
         return Ok(None);
@@ -279,20 +299,6 @@ async fn head(
     Ok((now, local))
 }
 
-/// Returns the arrays of one column of a table in memory, in the order of their positions.
-fn memory_chunks<'a>(memory: &'a MemorySourceConfig, column: &str) -> Result<Vec<&'a ArrayRef>> {
-    let batches = memory.partitions().iter().flatten();
-    batches.map(|batch| column_of(batch, column)).collect()
-}
-
-/// Returns a column of a batch of a table in memory.
-fn column_of<'a>(batch: &'a RecordBatch, column: &str) -> Result<&'a ArrayRef> {
-    match batch.column_by_name(column) {
-        Some(array) => Ok(array),
-        None => exec_err!("the column {column} is missing in a batch of its table"),
-    }
-}
-
 /// Columns in memory, each as a sequence of arrays.
 #[derive(Debug)]
 pub(crate) struct Loaded {
@@ -340,20 +346,6 @@ pub(crate) async fn load_columns(
         }
         RelationScan::Plan(scan) => scan,
     };
-    if let Some(source) = scan.downcast_ref::<DataSourceExec>()
-        && source.fetch().is_none()
-        && let Some(memory) = source.data_source().downcast_ref::<MemorySourceConfig>()
-    {
-        let chunks = columns.iter().map(|c| {
-            let chunks = memory_chunks(memory, c)?.into_iter();
-            Ok(((*c).to_string(), chunks.map(Arc::clone).collect()))
-        });
-        return Ok(Loaded {
-            columns: chunks.collect::<Result<_>>()?,
-            memory: None,
-        });
-    }
-
     let schema = scan.schema();
     let indices = columns
         .iter()

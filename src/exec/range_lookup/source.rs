@@ -68,7 +68,7 @@ impl RelationSource {
         columns: &BTreeSet<String>,
     ) -> Result<RelationScan> {
         match self {
-            Self::Query(plan) => Ok(RelationScan::Plan(Arc::clone(plan))),
+            Self::Query(plan) => RelationScan::of_plan(Arc::clone(plan)),
             Self::Table { name, provider } => {
                 plan_table_scan(session, name, provider, columns).await
             }

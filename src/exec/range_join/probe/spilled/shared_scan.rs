@@ -103,11 +103,7 @@ type RunVisitors = Vec<(Visitor, Arc<[RowSelection]>)>;
 impl Visitor {
     /// Selects the rows that may match a run; `None` if the partition has been dropped.
     async fn select_rows(&mut self, run: &BuildRun) -> Option<Option<Vec<RowSelection>>> {
-        let selected = pin!(self.request.select_rows(run));
-        match select(selected, pin!(self.reply.closed())).await {
-            Either::Left((selections, _)) => Some(selections),
-            Either::Right(_) => None,
-        }
+        unless(self.reply.closed(), self.request.select_rows(run)).await
     }
 
     /// Probes a part of a run; `None` if the partition has been dropped.
@@ -117,11 +113,8 @@ impl Visitor {
         part: &BuiltPart,
         first_row: RowPosition,
     ) -> Option<Result<()>> {
-        let probed = pin!(self.request.probe(selections, part, first_row));
-        match select(probed, pin!(self.reply.closed())).await {
-            Either::Left((probed, _)) => Some(probed),
-            Either::Right(_) => None,
-        }
+        let probed = self.request.probe(selections, part, first_row);
+        unless(self.reply.closed(), probed).await
     }
 }
 
@@ -326,7 +319,12 @@ impl SharedScan {
 /// Awaits work for requests; `None` if all their partitions have been dropped.
 async fn unless_dropped<T>(work: impl Future<Output = T>, visitors: &mut RunVisitors) -> Option<T> {
     let dropped = join_all(visitors.iter_mut().map(|(v, _)| v.reply.closed()));
-    match select(pin!(work), dropped).await {
+    unless(dropped, work).await
+}
+
+/// Awaits work; `None` if `dropped` ends before.
+async fn unless<T>(dropped: impl Future, work: impl Future<Output = T>) -> Option<T> {
+    match select(pin!(work), pin!(dropped)).await {
         Either::Left((done, _)) => Some(done),
         Either::Right(_) => None,
     }
