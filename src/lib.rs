@@ -52,7 +52,7 @@
 //! # Extending
 //! - [`logical_plan`] has the nodes, [`physical_plan`] the operators, and [`optimizer`] the rules, for codecs, other rules and other planners.
 //! - [`QueryPlanning`] plans the nodes in a session's own query planner.
-//! - [`nest_asof_joins`] puts the ASOF joins of a parsed statement in parentheses, where the session plans them.
+//! - [`sql`] plans statements with ASOF JOIN, which [`prepare_statement`] prepares for `ctx.sql`'s planner.
 //! - [`rmq_engine`] computes range minima over plain slices. It depends on neither DataFusion nor Arrow.
 
 #![warn(clippy::pedantic)]
@@ -78,8 +78,8 @@ pub use common::options::{
 };
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
-pub use planner::asof_join::nest_asof_joins;
 pub use planner::query_planning::QueryPlanning;
+pub use planner::statement::{prepare_statement, sql};
 pub use rmq_engine::Comparison;
 pub use rmq_engine::Extreme;
 pub use session::{SessionStateBuilderExt, register, register_keeping_query_planner};
@@ -106,7 +106,7 @@ pub mod physical_plan {
 
 /// The rules that registration adds to a session, in the order in which they run.
 ///
-/// 1. [`CheckFrameCalls`](optimizer::CheckFrameCalls), an analyzer rule.
+/// 1. [`CheckFrameCalls`](optimizer::CheckFrameCalls) and [`NullableSubqueries`](optimizer::NullableSubqueries), analyzer rules.
 /// 2. [`RangeCallToLookup`](optimizer::RangeCallToLookup), the first optimizer rule and once more at the end.
 /// 3. [`ExistsToCounts`](optimizer::ExistsToCounts), [`SubqueryToRangeJoin`](optimizer::SubqueryToRangeJoin) and [`LateralToRangeJoin`](optimizer::LateralToRangeJoin), before DataFusion
 ///    decorrelates subqueries.
@@ -128,6 +128,7 @@ pub mod optimizer {
         DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin,
     };
     pub use crate::rewrite::range_join::lateral::LateralToRangeJoin;
+    pub use crate::rewrite::range_join::nullable_subquery::NullableSubqueries;
     pub use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
     pub use crate::rewrite::range_join::unused_aggregates::DropUnusedAggregates;
 }

@@ -33,6 +33,7 @@ use crate::rewrite::range_join::grouped_join::{
     DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin,
 };
 use crate::rewrite::range_join::lateral::LateralToRangeJoin;
+use crate::rewrite::range_join::nullable_subquery::NullableSubqueries;
 use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
 use crate::rewrite::range_join::unused_aggregates::DropUnusedAggregates;
 use crate::table_functions::range_join::RangeJoinFunction;
@@ -141,6 +142,7 @@ fn register_in(
     let builder = builder
         .with_config(config)
         .with_analyzer_rule(Arc::new(CheckFrameCalls))
+        .with_analyzer_rule(Arc::new(NullableSubqueries))
         .with_optimizer_rules(with_rules(optimizer).rules)
         .with_physical_optimizer_rules(with_physical_rules(physical).rules);
     match planner {
@@ -263,9 +265,8 @@ fn register_with(ctx: &SessionContext, planner: Planner, indexes: IndexCatalog) 
         .with_session_id(state.session_id().to_string());
     // An earlier call may have registered them.
     if let Some(analyzer) = builder.analyzer() {
-        analyzer
-            .rules
-            .retain(|rule| rule.name() != CheckFrameCalls.name());
+        let ours = [CheckFrameCalls.name(), NullableSubqueries.name()];
+        analyzer.rules.retain(|rule| !ours.contains(&rule.name()));
     }
     if let Some(optimizer) = builder.optimizer() {
         optimizer.rules.retain(|rule| !is_ours(rule.name()));

@@ -6,6 +6,7 @@ pub(crate) mod frame_udf;
 pub(crate) mod index_lookup;
 pub(crate) mod key_bound;
 pub(crate) mod late_error;
+pub(crate) mod nullable;
 pub(crate) mod order_key;
 pub(crate) mod range_udf;
 pub(crate) mod total_order;

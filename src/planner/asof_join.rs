@@ -8,7 +8,7 @@
 //! ```
 //!
 //! DataFusion's parser knows ASOF JOIN, its planner does not, and a planner of relations sees a join only if it is in parentheses. So
-//! [`nest_asof_joins`] puts each ASOF JOIN of a statement in parentheses, and [`AsofJoinPlanner`] plans what is in them. Step 2 is a plan, not SQL: the
+//! [`nest_in`] puts each ASOF JOIN of a statement in parentheses, and [`AsofJoinPlanner`] plans what is in them. Step 2 is a plan, not SQL: the
 //! columns of both sides keep their names. `rewrite::range_join::lateral` makes a range join of it.
 
 use std::ops::ControlFlow;
@@ -25,7 +25,6 @@ use datafusion::logical_expr::{
     Expr, ExprSchemable, Filter, Limit, LogicalPlan, LogicalPlanBuilder, Operator, Projection,
     Sort, SortExpr, Subquery, lit,
 };
-use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{
     Expr as SqlExpr, Join as SqlJoin, JoinConstraint, JoinOperator, Select, TableAlias,
     TableFactor, TableWithJoins, VisitMut, VisitorMut,
@@ -33,54 +32,12 @@ use datafusion::sql::sqlparser::ast::{
 
 use crate::common::options::RmqOptions;
 use crate::common::ordered_type::is_ordered;
+use crate::planner::over_clause::check_calls;
 use crate::rewrite::common::outer_columns::to_outer;
 use crate::rewrite::range_join::condition::{check_repeats, is_of};
 
-/// Puts each `ASOF JOIN` of a parsed statement in parentheses, in subqueries too, so that a session with this extension can plan it. Returns whether
-/// there are any.
-///
-/// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or anywhere in a subquery in FROM: DataFusion 55
-/// shows no other joins to extensions.
-///
-/// ```
-/// # use datafusion::prelude::*;
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> datafusion::error::Result<()> {
-/// use datafusion::config::Dialect;
-///
-/// let ctx = SessionContext::new();
-/// datafusion_rmq::register(&ctx);
-/// ctx.sql("CREATE TABLE trades AS VALUES ('A', 4), ('B', 1)").await?.collect().await?;
-/// ctx.sql("CREATE TABLE quotes AS VALUES ('A', 1, 10.0), ('A', 3, 10.5), ('A', 5, 11.0)").await?.collect().await?;
-///
-/// let sql = "SELECT t.column2, q.column3 FROM trades t
-///            ASOF JOIN quotes q MATCH_CONDITION (t.column2 >= q.column2) ON q.column1 = t.column1";
-/// let state = ctx.state();
-/// let mut statement = state.sql_to_statement(sql, &Dialect::Generic)?;
-/// datafusion_rmq::nest_asof_joins(&mut statement);
-/// let plan = state.statement_to_plan(statement).await?;
-/// let rows = ctx.execute_logical_plan(plan).await?.sort(vec![col("column2").sort(true, false)])?;
-///
-/// let rows = rows.collect().await?;
-/// # let rows = datafusion::arrow::util::pretty::pretty_format_batches(&rows)?.to_string();
-/// # assert_eq!(rows.lines().filter(|line| line.contains("| 4       | 10.5")).count(), 1, "{rows}");
-/// # assert_eq!(rows.lines().filter(|line| line.contains("| 1       |      ")).count(), 1, "{rows}");
-/// # Ok(()) }
-/// ```
-pub fn nest_asof_joins(statement: &mut Statement) -> bool {
-    match statement {
-        Statement::Statement(statement) => nest_in(statement.as_mut()),
-        Statement::Explain(explain) => nest_asof_joins(&mut explain.statement),
-        Statement::CopyTo(copy) => match &mut copy.source {
-            CopyToSource::Query(query) => nest_in(query.as_mut()),
-            CopyToSource::Relation(_) => false,
-        },
-        Statement::CreateExternalTable(_) | Statement::Reset(_) => false,
-    }
-}
-
 /// Puts each ASOF JOIN in parentheses. Returns whether there are any.
-fn nest_in(sql: &mut impl VisitMut) -> bool {
+pub(crate) fn nest_in(sql: &mut impl VisitMut) -> bool {
     let mut nesting = Nesting { found: false };
     let ControlFlow::Continue(()) = sql.visit(&mut nesting);
     nesting.found
@@ -152,6 +109,7 @@ impl RelationPlanner for AsofJoinPlanner {
                 alias,
                 sample,
             } => {
+                check_calls(subquery.as_ref())?;
                 nest_in(subquery.as_mut());
                 Ok(RelationPlanning::Original(Box::new(TableFactor::Derived {
                     lateral,

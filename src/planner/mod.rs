@@ -1,12 +1,15 @@
 //! From logical nodes to operators: an extension planner for each kind of node, the steps of planning one query (`query_planning`), and the query
 //! planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE and UPDATE statements that DataFusion would run wrongly. `asof_join` plans ASOF JOIN, which DataFusion does not.
+//! `statement` prepares parsed statements, for ASOF JOIN and against OVER where it has no meaning (`over_clause`).
 
 pub(crate) mod asof_join;
 pub(crate) mod dml_checks;
 pub(crate) mod join_choices;
 pub(crate) mod nearest_rows_planner;
+pub(crate) mod over_clause;
 pub(crate) mod query_planner;
 pub(crate) mod query_planning;
 pub(crate) mod range_join_planner;
 pub(crate) mod range_lookup_planner;
 pub(crate) mod registration;
+pub(crate) mod statement;

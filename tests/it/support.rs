@@ -102,12 +102,7 @@ pub fn builds_at_once(ctx: &SessionContext) -> usize {
 
 /// Plans one statement, which may have ASOF joins. Runs one that is no query.
 pub async fn plan(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
-    let state = ctx.state();
-    let dialect = state.config_options().sql_parser.dialect;
-    let mut statement = state.sql_to_statement(sql, &dialect)?;
-    datafusion_rmq::nest_asof_joins(&mut statement);
-    let plan = state.statement_to_plan(statement).await?;
-    ctx.execute_logical_plan(plan).await
+    datafusion_rmq::sql(ctx, sql).await
 }
 
 /// Runs one statement and returns its rows as one batch.

@@ -15,7 +15,7 @@ use datafusion_cli::print_options::{MaxRows, PrintOptions};
 use tokio::sync::mpsc;
 
 use crate::errors;
-use crate::statements::{Splitter, with_nested_asof_joins};
+use crate::statements::{Splitter, prepared};
 
 /// A source of SQL.
 pub enum Script {
@@ -167,8 +167,10 @@ impl<'a> Runner<'a> {
         if echo {
             writeln!(io::stdout(), "\n{sql}")?;
         }
-        let sql = with_nested_asof_joins(sql, &*self.dialect()?);
-        let result = exec::exec_from_commands(self.ctx, vec![sql], &self.print).await;
+        let result = match prepared(sql, &*self.dialect()?) {
+            Ok(sql) => exec::exec_from_commands(self.ctx, vec![sql], &self.print).await,
+            Err(error) => Err(error),
+        };
         self.settle(result.map_err(|e| script.locate(line, e)))
     }
 

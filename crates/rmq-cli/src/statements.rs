@@ -1,4 +1,4 @@
-//! Splits SQL into statements, and writes their ASOF joins as DataFusion's shell can plan them.
+//! Splits SQL into statements, and prepares them for the SQL planner that DataFusion's shell uses.
 
 use datafusion::common::{DataFusionError, Result};
 use datafusion::sql::parser::DFParser;
@@ -109,20 +109,24 @@ impl Splitter {
 }
 
 /// A statement with its ASOF joins in parentheses. Any other is returned unchanged, also if it is no SQL.
-pub fn with_nested_asof_joins(sql: String, dialect: &dyn Dialect) -> String {
-    if !sql.to_ascii_lowercase().contains("asof") {
-        return sql;
+///
+/// # Errors
+/// For a scalar range function with an OVER clause, which DataFusion would ignore.
+pub fn prepared(sql: String, dialect: &dyn Dialect) -> Result<String> {
+    let lower = sql.to_ascii_lowercase();
+    if !lower.contains("asof") && !lower.contains("over") {
+        return Ok(sql);
     }
     let Ok(mut statements) = DFParser::parse_sql_with_dialect(&sql, dialect) else {
-        return sql;
+        return Ok(sql);
     };
-    let nested: Vec<bool> = statements
-        .iter_mut()
-        .map(datafusion_rmq::nest_asof_joins)
-        .collect();
-    if !nested.contains(&true) {
-        return sql;
+    let mut is_new = false;
+    for statement in &mut statements {
+        is_new |= datafusion_rmq::prepare_statement(statement)?;
+    }
+    if !is_new {
+        return Ok(sql);
     }
     let statements: Vec<String> = statements.iter().map(ToString::to_string).collect();
-    statements.join("; ")
+    Ok(statements.join("; "))
 }

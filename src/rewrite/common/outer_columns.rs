@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, ExprSchema, Result};
+use datafusion::common::{Column, DFSchema, ExprSchema, Result};
+use datafusion::logical_expr::expr::{Exists, InSubquery};
 use datafusion::logical_expr::{Expr, LogicalPlan};
 
 /// Replaces columns of `outer` by references to columns of an outer query.
@@ -31,16 +32,34 @@ pub(crate) fn from_outer(expr: Expr) -> Result<Expr> {
     Ok(replaced?.data)
 }
 
-/// Whether a plan, or a subquery in it, refers to columns of an outer query.
+/// Whether a plan, or a subquery in it, refers to columns of a query around the plan.
 pub(crate) fn has_outer_columns(plan: &LogicalPlan) -> Result<bool> {
-    let mut found = false;
-    plan.apply_with_subqueries(|node| {
+    refers_beyond(plan, &[])
+}
+
+/// Whether a plan within a subquery of each of these nodes, given from the outermost, refers to columns of none of their inputs.
+fn refers_beyond(plan: &LogicalPlan, within: &[&LogicalPlan]) -> Result<bool> {
+    let is_known = |column: &Column| {
+        let mut inputs = within.iter().flat_map(|node| node.inputs());
+        inputs.any(|input| input.schema().has_column(column))
+    };
+    plan.exists(|node| {
+        let mut found = false;
         node.apply_expressions(|expr| {
-            found |= expr.contains_outer();
+            found |= expr.exists(|e| match e {
+                Expr::OuterReferenceColumn(_, column) => Ok(!is_known(column)),
+                Expr::ScalarSubquery(subquery)
+                | Expr::Exists(Exists { subquery, .. })
+                | Expr::InSubquery(InSubquery { subquery, .. }) => {
+                    let within: Vec<&LogicalPlan> = within.iter().copied().chain([node]).collect();
+                    refers_beyond(&subquery.subquery, &within)
+                }
+                _ => Ok(false),
+            })?;
             Ok(TreeNodeRecursion::Continue)
-        })
-    })?;
-    Ok(found)
+        })?;
+        Ok(found)
+    })
 }
 
 /// Whether a part of the node's own expressions is wanted, such as a correlated subquery of some kind.

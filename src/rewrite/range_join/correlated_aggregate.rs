@@ -78,21 +78,18 @@ impl CorrelatedAggregate {
         if !aggregate.group_expr.is_empty() {
             return reject("it has GROUP BY");
         }
-        let Filtered {
-            build,
-            conditions,
-            renamed,
-        } = Filtered::below(&aggregate.input, constants, probe, config)?;
-        let inner = |expr: Expr| -> Result<Expr> { from_outer(renamed(expr)?) };
-        let mut conditions: Vec<Expr> =
-            conditions.into_iter().map(&inner).collect::<Result<_>>()?;
+        let filtered = Filtered::below(&aggregate.input, constants, probe, config)?;
         let mut calls = vec![];
         for expr in &aggregate.aggr_expr {
-            let Expr::AggregateFunction(call) = inner(expr.clone())?.unalias() else {
+            let call = from_outer(filtered.over_build(expr.clone())?)?;
+            let Expr::AggregateFunction(call) = call.unalias() else {
                 return reject(format!("{expr} is no aggregate"));
             };
             calls.push(call);
         }
+        let build = filtered.build;
+        let conditions = filtered.conditions.into_iter().map(from_outer);
+        let mut conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
         let mut threshold = match key_of_extremes(&calls, build.schema())? {
             Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
             None => None,
@@ -220,85 +217,118 @@ pub(crate) fn of_types<'a>(
 }
 
 /// The input of an aggregate, or of ORDER BY, without the filters that refer to the outer query.
-pub(crate) struct Filtered<R> {
+pub(crate) struct Filtered {
     pub(crate) build: LogicalPlan,
+    /// The filters that refer to the outer query, over `build`.
     pub(crate) conditions: Vec<Expr>,
-    /// Rewrites an expression over the input to one over `build`.
-    pub(crate) renamed: R,
+    /// The columns of the input.
+    pub(crate) names: Vec<Column>,
+    /// These columns as expressions over `build`.
+    pub(crate) values: Vec<Expr>,
 }
 
-type Renaming = Box<dyn Fn(Expr) -> Result<Expr>>;
-
-impl Filtered<Renaming> {
+impl Filtered {
+    /// Looks through filters, and, as far as there are filters that refer to the outer query below them, through projections and aliases: derived
+    /// tables, and what a rewritten subquery of the subquery leaves.
     pub(crate) fn below(
         input: &LogicalPlan,
         constants: Constants,
         probe: &DFSchema,
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
-        let mut plan = input;
+        let names = input.schema().columns();
+        let mut values: Vec<Expr> = names.iter().cloned().map(Expr::Column).collect();
         let (mut outer, mut inner) = (vec![], vec![]);
-        while let LogicalPlan::Filter(filter) = plan {
-            for conjunct in split_conjunction(&filter.predicate) {
-                if constants == Constants::Bound || conjunct.contains_outer() {
-                    outer.push(conjunct.clone());
-                } else if conjunct.is_volatile() {
-                    // The range join would evaluate it once for all rows of the outer query.
-                    return reject(format!("{conjunct} is another each time"));
-                } else {
-                    inner.push(conjunct.clone());
+        let mut plan = input;
+        loop {
+            let (old, new) = match plan {
+                LogicalPlan::Filter(filter) => {
+                    for conjunct in split_conjunction(&filter.predicate) {
+                        if constants == Constants::Bound || conjunct.contains_outer() {
+                            outer.push(conjunct.clone());
+                        } else if conjunct.is_volatile() {
+                            // The range join would evaluate it once for all rows of the outer query.
+                            return reject(format!("{conjunct} is another each time"));
+                        } else {
+                            inner.push(conjunct.clone());
+                        }
+                    }
+                    plan = &filter.input;
+                    continue;
                 }
+                _ if !has_outer_columns(plan)? => break,
+                LogicalPlan::Projection(projection) => {
+                    if let Some(volatile) = projection.expr.iter().find(|e| e.is_volatile()) {
+                        return reject(format!("{volatile} is another each time"));
+                    }
+                    let exprs = projection.expr.iter().cloned().map(Expr::unalias);
+                    let old = plan.schema().columns();
+                    plan = &projection.input;
+                    (old, exprs.collect::<Vec<_>>())
+                }
+                LogicalPlan::SubqueryAlias(alias) => {
+                    let old = plan.schema().columns();
+                    plan = &alias.input;
+                    let new = plan.schema().columns().into_iter().map(Expr::Column);
+                    (old, new.collect())
+                }
+                _ => return reject("it needs the outer query further below"),
+            };
+            for expr in values.iter_mut().chain(&mut outer).chain(&mut inner) {
+                *expr = replaced(std::mem::take(expr), &old, &new)?;
             }
-            plan = &filter.input;
-        }
-        if has_outer_columns(plan)? {
-            return reject("it needs the outer query further below");
         }
         let mut build = plan.clone();
         if let Some(predicate) = conjunction(inner) {
             build = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(build))?);
         }
-        let old = build.schema().columns();
         let theirs = probe.columns();
-        let names_collide = old.iter().any(|column| probe.has_column(column));
-        if !names_collide
-            && !theirs
+        let old = build.schema().columns();
+        let names_collide = old.iter().any(|column| probe.has_column(column))
+            || theirs
                 .iter()
-                .any(|column| build.schema().has_column(column))
-        {
-            return Ok(Self {
-                build,
-                conditions: outer,
-                renamed: Box::new(Ok),
-            });
+                .any(|column| build.schema().has_column(column));
+        if names_collide {
+            // Both sides have columns of the same name, so those of the build side are renamed.
+            let new = old.iter().map(|_| unused_name(config, probe));
+            let new: Vec<String> = new.collect();
+            let columns = old.iter().cloned().map(Expr::Column).zip(&new);
+            let columns = columns.map(|(old, new)| old.alias(new)).collect();
+            build = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(build))?);
+            let new = new.iter().map(Column::new_unqualified).map(Expr::Column);
+            let new: Vec<Expr> = new.collect();
+            for expr in values.iter_mut().chain(&mut outer) {
+                *expr = replaced(std::mem::take(expr), &old, &new)?;
+            }
         }
-        // Both sides have columns of the same name, so those of the build side are renamed.
-        let new: Vec<Column> = old
-            .iter()
-            .map(|_| Column::new_unqualified(unused_name(config, probe)))
-            .collect();
-        let columns = old.iter().cloned().map(Expr::Column).zip(&new);
-        let columns = columns.map(|(old, new)| old.alias(&new.name)).collect();
-        let build = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(build))?);
-        let renamed = move |expr: Expr| {
-            let renamed = expr.transform_up(|e| {
-                let index = match &e {
-                    Expr::Column(column) => old.iter().position(|name| name == column),
-                    _ => None,
-                };
-                Ok(match index {
-                    Some(index) => Transformed::yes(Expr::Column(new[index].clone())),
-                    None => Transformed::no(e),
-                })
-            });
-            Ok(renamed?.data)
-        };
         Ok(Self {
             build,
             conditions: outer,
-            renamed: Box::new(renamed),
+            names,
+            values,
         })
     }
+
+    /// An expression over the input as one over `build`.
+    pub(crate) fn over_build(&self, expr: Expr) -> Result<Expr> {
+        replaced(expr, &self.names, &self.values)
+    }
+}
+
+/// An expression with the columns `old` replaced by `new`, and references to the outer query as they are.
+pub(crate) fn replaced(expr: Expr, old: &[Column], new: &[Expr]) -> Result<Expr> {
+    // Replaced expressions are not visited, because they may contain a column with the name of another.
+    let replaced = expr.transform_down(|e| {
+        let index = match &e {
+            Expr::Column(column) => old.iter().position(|name| name == column),
+            _ => None,
+        };
+        Ok(match index.and_then(|index| new.get(index)) {
+            Some(new) => Transformed::new(new.clone(), true, TreeNodeRecursion::Jump),
+            None => Transformed::no(e),
+        })
+    });
+    Ok(replaced?.data)
 }
 
 /// A projection's expressions, with the columns of its input, `names`, replaced by `values`.

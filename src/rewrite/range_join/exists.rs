@@ -17,11 +17,13 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, Result, ScalarValue, Spans};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue, Spans, plan_err};
 use datafusion::functions_aggregate::expr_fn::{count, min};
 use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
-use datafusion::logical_expr::utils::{COUNT_STAR_EXPANSION, disjunction, split_conjunction};
+use datafusion::logical_expr::utils::{
+    COUNT_STAR_EXPANSION, conjunction, disjunction, split_conjunction,
+};
 use datafusion::logical_expr::{
     Aggregate, Distinct, Expr, ExprSchemable, FetchType, Filter, LogicalPlan, Operator, SkipType,
     Subquery, lit, when,
@@ -33,7 +35,7 @@ use crate::common::options::RmqOptions;
 use crate::rewrite::common::names::{restore_columns, save_name};
 use crate::rewrite::common::outer_columns::{has_expression, to_outer};
 use crate::rewrite::range_join::condition::{check_repeats, compared_with, split_between};
-use crate::rewrite::range_join::correlated_aggregate::CorrelatedAggregate;
+use crate::rewrite::range_join::correlated_aggregate::{CorrelatedAggregate, replaced};
 use crate::rewrite::range_join::mark_join::MarkJoins;
 use crate::rewrite::range_join::rejection::{Match, reject};
 
@@ -58,12 +60,14 @@ impl OptimizerRule for ExistsToCounts {
         config: &dyn OptimizerConfig,
     ) -> Result<Transformed<LogicalPlan>> {
         let is_filter = matches!(plan, LogicalPlan::Filter(_));
+        let may_change =
+            |e: &Expr| is_correlated(e) || is_filter && matches!(e, Expr::InSubquery(_));
         let is_admitted = matches!(
             plan,
             LogicalPlan::Filter(_) | LogicalPlan::Projection(_) | LogicalPlan::Aggregate(_)
         );
         if !is_admitted
-            || !has_expression(&plan, is_correlated)?
+            || !has_expression(&plan, may_change)?
             || !RmqOptions::of(&config.options()).rewrite
         {
             return Ok(Transformed::no(plan));
@@ -83,7 +87,7 @@ impl OptimizerRule for ExistsToCounts {
         let mut replaced = plan.map_expressions(|expr| {
             let name = save_name(&preserver, &expr);
             let replaced = if is_filter {
-                subqueries.in_condition(expr)
+                subqueries.in_condition(expr, true)
             } else {
                 subqueries.in_expression(expr)
             };
@@ -118,16 +122,18 @@ struct Subqueries<'a> {
 }
 
 impl Subqueries<'_> {
-    /// Replaces what a WHERE evaluates: not EXISTS, and not IN where NULL is as good as FALSE.
-    fn in_condition(&mut self, expr: Expr) -> Result<Transformed<Expr>> {
+    /// Replaces what a WHERE evaluates: not EXISTS, and not IN where NULL is as good as FALSE. DataFusion's joins for NOT IN know NULLs only in a conjunct
+    /// without correlation.
+    fn in_condition(&mut self, expr: Expr, is_conjunct: bool) -> Result<Transformed<Expr>> {
         match expr {
             Expr::BinaryExpr(BinaryExpr {
                 left,
                 op: op @ (Operator::And | Operator::Or),
                 right,
             }) => {
-                let left = self.in_condition(*left)?;
-                let right = self.in_condition(*right)?;
+                let is_conjunct = is_conjunct && op == Operator::And;
+                let left = self.in_condition(*left, is_conjunct)?;
+                let right = self.in_condition(*right, is_conjunct)?;
                 let is_new = left.transformed || right.transformed;
                 let both = BinaryExpr::new(Box::new(left.data), op, Box::new(right.data));
                 let both = Expr::BinaryExpr(both);
@@ -136,10 +142,43 @@ impl Subqueries<'_> {
             Expr::InSubquery(InSubquery { negated: false, .. }) | Expr::Exists(_) => {
                 Ok(Transformed::no(expr))
             }
-            Expr::Not(inner) if matches!(*inner, Expr::Exists(_)) => {
-                Ok(Transformed::no(Expr::Not(inner)))
+            Expr::Not(inner) => match *inner {
+                Expr::Exists(_) => Ok(Transformed::no(Expr::Not(inner))),
+                Expr::InSubquery(membership) => {
+                    let negated = !membership.negated;
+                    let expr = InSubquery {
+                        negated,
+                        ..membership
+                    };
+                    self.in_condition(Expr::InSubquery(expr), is_conjunct)
+                }
+                inner => self.in_expression(Expr::Not(Box::new(inner))),
+            },
+            Expr::InSubquery(membership) => {
+                if is_conjunct && membership.subquery.outer_ref_columns.is_empty() {
+                    return Ok(Transformed::no(Expr::InSubquery(membership)));
+                }
+                self.not_in_condition(membership)
             }
             other => self.in_expression(other),
+        }
+    }
+
+    /// Replaces a NOT IN where NULL is as good as FALSE. DataFusion must not get one with NULLs: its null-aware anti join ignores the correlated
+    /// conditions where it looks for NULLs.
+    fn not_in_condition(&mut self, membership: InSubquery) -> Result<Transformed<Expr>> {
+        let replaced = self.in_expression(Expr::InSubquery(membership.clone()))?;
+        let values = &membership.subquery.subquery;
+        let has_nulls = values.schema().fields().iter().any(|f| f.is_nullable());
+        if replaced.transformed || !has_nulls && !membership.expr.nullable(self.outer)? {
+            return Ok(replaced);
+        }
+        match self.not_in_by_exists(&membership) {
+            Ok(conditions) => Ok(Transformed::yes(conditions)),
+            Err(reason) => plan_err!(
+                "NOT IN is not supported with this correlated subquery, because {reason}: write NOT EXISTS with the comparison in its WHERE instead of {}",
+                replaced.data
+            ),
         }
     }
 
@@ -192,7 +231,7 @@ impl Subqueries<'_> {
     fn exists_by_mark(&mut self, exists: &Exists) -> Match<Expr> {
         let Exists { subquery, negated } = exists;
         let rows = Rows::of_exists(subquery)?;
-        let mark = self.marks.mark(rows.input)?;
+        let mark = self.marks.mark(&rows.input)?;
         Ok(if *negated { !mark } else { mark })
     }
 
@@ -212,11 +251,62 @@ impl Subqueries<'_> {
                 matched,
             )
             .when(
-                rows.count(Some(value), None, outer, config)?.lt(all()?),
+                rows.count(Some(&value), None, outer, config)?.lt(all()?),
                 null,
             )
             .otherwise(unmatched)?;
         Ok(case)
+    }
+
+    /// `x NOT IN (…)` by up to three NOT EXISTS, which are FALSE where it is NULL. They serve whatever the subquery is made of.
+    ///
+    /// ```text
+    ///   NOT EXISTS (… = x) AND NOT EXISTS (… IS NULL) AND (x IS NOT NULL OR NOT EXISTS (…))
+    /// ```
+    fn not_in_by_exists(&self, membership: &InSubquery) -> Match<Expr> {
+        let InSubquery { expr: x, .. } = membership;
+        let Subquery {
+            subquery: plan,
+            outer_ref_columns,
+            ..
+        } = &membership.subquery;
+        check_repeats(x)?;
+        let special = plan.exists(|node| {
+            let is_limit = matches!(node, LogicalPlan::Limit(_));
+            Ok(is_limit || has_expression(node, Expr::is_volatile)?)
+        })?;
+        if special {
+            return reject("it has a LIMIT or a volatile function");
+        }
+        let Some((qualifier, field)) = plan.schema().iter().next() else {
+            return reject("it has no column");
+        };
+        let value = Expr::Column(Column::from((qualifier, field)));
+        let exists_none = |condition: Option<Expr>| -> Result<Expr> {
+            let mut plan = plan.as_ref().clone();
+            let mut outer_ref_columns = outer_ref_columns.clone();
+            if let Some(condition) = condition {
+                add_outer_columns(&mut outer_ref_columns, &condition)?;
+                plan = filtered(plan, condition)?;
+            }
+            let subquery = Subquery {
+                subquery: Arc::new(plan),
+                outer_ref_columns,
+                spans: Spans::new(),
+            };
+            let negated = true;
+            Ok(Expr::Exists(Exists { subquery, negated }))
+        };
+        let equal = value.clone().eq(to_outer(x.as_ref().clone(), self.outer)?);
+        let mut all = exists_none(Some(equal))?;
+        if field.is_nullable() {
+            all = all.and(exists_none(Some(value.is_null()))?);
+        }
+        if x.nullable(self.outer)? {
+            let is_known = x.as_ref().clone().is_not_null();
+            all = all.and(is_known.or(exists_none(None)?));
+        }
+        Ok(all)
     }
 
     /// `x [NOT] IN (…)` by up to three mark joins:
@@ -234,13 +324,13 @@ impl Subqueries<'_> {
             let rows = equal.transpose()?.unwrap_or_else(|| rows.clone());
             self.marks.mark(&rows)
         };
-        let has_equal = mark(rows.input, Some(equal))?;
+        let has_equal = mark(&rows.input, Some(equal))?;
         let mut is_unknown = vec![];
         if x.nullable(self.outer)? {
-            is_unknown.push(x.clone().is_null().and(mark(rows.input, None)?));
+            is_unknown.push(x.clone().is_null().and(mark(&rows.input, None)?));
         }
         if value.nullable(rows.input.schema())? {
-            is_unknown.push(mark(rows.input, Some(value.clone().is_null()))?);
+            is_unknown.push(mark(&rows.input, Some(value.clone().is_null()))?);
         }
         let (matched, unmatched) = (lit(!membership.negated), lit(membership.negated));
         let mut case = when(has_equal, matched);
@@ -255,7 +345,7 @@ impl Subqueries<'_> {
 struct Members<'a> {
     x: &'a Expr,
     rows: Rows<'a>,
-    value: &'a Expr,
+    value: Expr,
 }
 
 impl<'a> Members<'a> {
@@ -263,10 +353,10 @@ impl<'a> Members<'a> {
         let x = membership.expr.as_ref();
         check_repeats(x)?;
         let rows = Rows::of(&membership.subquery)?;
-        let Some(value) = rows.value else {
+        let Some(value) = rows.value.clone() else {
             return reject("its subquery has not one column");
         };
-        check_repeats(value)?;
+        check_repeats(&value)?;
         Ok(Self { x, rows, value })
     }
 }
@@ -274,6 +364,17 @@ impl<'a> Members<'a> {
 fn filtered(rows: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
     let filter = Filter::try_new(condition, Arc::new(rows))?;
     Ok(LogicalPlan::Filter(filter))
+}
+
+/// Adds the columns of the outer query to which `condition` refers.
+fn add_outer_columns(columns: &mut Vec<Expr>, condition: &Expr) -> Result<()> {
+    condition.apply(|e| {
+        if matches!(e, Expr::OuterReferenceColumn(..)) && !columns.contains(e) {
+            columns.push(e.clone());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
 }
 
 /// A scalar subquery with these columns of the outer query.
@@ -288,9 +389,9 @@ fn subquery(plan: LogicalPlan, outer_ref_columns: Vec<Expr>) -> Expr {
 /// The rows of a subquery, without what does not matter to whether there is one.
 struct Rows<'a> {
     subquery: &'a Subquery,
-    input: &'a LogicalPlan,
+    input: LogicalPlan,
     /// The only column, over `input`.
-    value: Option<&'a Expr>,
+    value: Option<Expr>,
 }
 
 impl<'a> Rows<'a> {
@@ -323,15 +424,45 @@ impl<'a> Rows<'a> {
             return reject(format!("its subquery ends in {}", plan.display()));
         };
         let value = match projection.expr.as_slice() {
-            [Expr::Alias(alias)] => Some(alias.expr.as_ref()),
-            [value] => Some(value),
+            [value] => Some(value.clone().unalias()),
             _ => None,
         };
-        Ok(Self {
+        let rows = Self {
             subquery,
-            input: &projection.input,
+            input: projection.input.as_ref().clone(),
             value,
-        })
+        };
+        rows.without_groups()
+    }
+
+    /// The rows below a GROUP BY without aggregates, which is a DISTINCT, and below its HAVING.
+    fn without_groups(mut self) -> Match<Self> {
+        let mut having = vec![];
+        let mut plan = &self.input;
+        while let LogicalPlan::Filter(filter) = plan {
+            having.push(filter.predicate.clone());
+            plan = &filter.input;
+        }
+        let LogicalPlan::Aggregate(aggregate) = plan else {
+            return Ok(self);
+        };
+        let is_set = |e: &Expr| matches!(e, Expr::GroupingSet(_)) || e.is_volatile();
+        let groups = &aggregate.group_expr;
+        if groups.is_empty() || !aggregate.aggr_expr.is_empty() || groups.iter().any(is_set) {
+            return Ok(self);
+        }
+        let names = aggregate.schema.columns();
+        let below = |expr: Expr| replaced(expr, &names, groups);
+        let value = self.value.take().map(below).transpose()?;
+        let having = having.into_iter().map(below);
+        let having: Vec<Expr> = having.collect::<Result<_>>()?;
+        let mut input = aggregate.input.as_ref().clone();
+        if let Some(condition) = conjunction(having) {
+            input = filtered(input, condition)?;
+        }
+        self.input = input;
+        self.value = value;
+        Ok(self)
     }
 
     /// The subquery that counts the rows where `value` is not NULL, or all, that meet a further condition. Rejects what would not become a range join.
@@ -345,12 +476,7 @@ impl<'a> Rows<'a> {
         let mut input = Arc::new(self.input.clone());
         let mut outer_columns = self.subquery.outer_ref_columns.clone();
         if let Some(condition) = condition {
-            condition.apply(|e| {
-                if matches!(e, Expr::OuterReferenceColumn(..)) && !outer_columns.contains(e) {
-                    outer_columns.push(e.clone());
-                }
-                Ok(TreeNodeRecursion::Continue)
-            })?;
+            add_outer_columns(&mut outer_columns, &condition)?;
             input = Arc::new(filtered(Arc::unwrap_or_clone(input), condition)?);
         }
         let counted = value.cloned().unwrap_or_else(|| lit(COUNT_STAR_EXPANSION));
@@ -362,7 +488,7 @@ impl<'a> Rows<'a> {
 
     /// The subquery that returns the least range key of the rows that meet a threshold, NULL without any; `None` if there is no threshold.
     fn first_crossing(&self, outer: &DFSchema, config: &dyn OptimizerConfig) -> Option<Expr> {
-        let mut plan = self.input;
+        let mut plan = &self.input;
         while let LogicalPlan::Filter(filter) = plan {
             let conjuncts = split_conjunction(&filter.predicate).into_iter().cloned();
             for conjunct in conjuncts.flat_map(split_between) {

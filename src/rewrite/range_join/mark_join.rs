@@ -19,14 +19,14 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, JoinConstraint, JoinType, NullEquality, Result};
 use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{Expr, Join, LogicalPlan, Projection, SubqueryAlias};
+use datafusion::logical_expr::{Expr, Join, Limit, LogicalPlan, Projection, SubqueryAlias, lit};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::rewrite::common::names::unused_name;
 use crate::rewrite::common::outer_columns::from_outer;
 use crate::rewrite::range_join::condition::{Constants, check_repeats};
 use crate::rewrite::range_join::correlated_aggregate::Filtered;
-use crate::rewrite::range_join::rejection::{Match, reject};
+use crate::rewrite::range_join::rejection::Match;
 
 /// The mark joins that one node needs below it.
 pub(crate) struct MarkJoins<'a> {
@@ -71,15 +71,13 @@ impl<'a> MarkJoins<'a> {
     /// of the outer query, also for those for which a CASE or an OR does not want the column: DataFusion has no plan that would not.
     pub(crate) fn mark(&mut self, rows: &LogicalPlan) -> Match<Expr> {
         let Filtered {
-            build,
-            conditions,
-            renamed,
+            build, conditions, ..
         } = Filtered::below(rows, Constants::Filter, self.outer, self.config)?;
         let alias = unused_name(self.config, self.outer);
         let columns = build.schema().columns();
         let names: Vec<String> = (0..columns.len()).map(|i| format!("c{i}")).collect();
         let aliased = |expr: Expr| -> Result<Expr> {
-            let replaced = with_columns(renamed(expr)?, |column| {
+            let replaced = with_columns(expr, |column| {
                 let index = columns.iter().position(|known| known == column)?;
                 Some(Column::new(Some(alias.clone()), &names[index]))
             });
@@ -93,14 +91,20 @@ impl<'a> MarkJoins<'a> {
         let is_ours =
             |column: &Column| column.relation.as_ref().is_some_and(|r| r.table() == alias);
         let compares_both = |c: &Expr| c.column_refs().into_iter().any(is_ours);
-        let is_correlated = conditions.iter().any(compares_both);
-        let Some(condition) = conjunction(conditions).filter(|_| is_correlated) else {
-            return reject("it has no condition on both the outer query and its own rows");
-        };
+        let has_condition_on_rows = conditions.iter().any(compares_both);
+        let condition = conjunction(conditions).unwrap_or_else(|| lit(true));
         let projected = columns.iter().cloned().map(Expr::Column).zip(&names);
         let projected = projected.map(|(column, name)| column.alias(name)).collect();
         let right = Projection::try_new(projected, Arc::new(build))?;
-        let right = Arc::new(LogicalPlan::Projection(right));
+        let mut right = Arc::new(LogicalPlan::Projection(right));
+        if !has_condition_on_rows {
+            // Any row will do.
+            right = Arc::new(LogicalPlan::Limit(Limit {
+                skip: None,
+                fetch: Some(Box::new(lit(1_i64))),
+                input: right,
+            }));
+        }
         let right = LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(right, alias.as_str())?);
         self.joins.push(MarkJoin {
             right,

@@ -21,6 +21,7 @@ pub(crate) mod mark_join;
 pub(crate) mod merge_states;
 pub(crate) mod nearest_row;
 pub(crate) mod nearest_rows;
+pub(crate) mod nullable_subquery;
 pub(crate) mod rejection;
 pub(crate) mod scalar_subquery;
 pub(crate) mod side_sizes;

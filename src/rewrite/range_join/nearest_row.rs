@@ -124,17 +124,10 @@ impl<'a> NearestRow<'a> {
         let Filtered {
             build,
             conditions,
-            renamed,
+            names,
+            values,
         } = Filtered::below(input, Constants::Filter, probe, config)?;
-
-        // All columns in terms of the build side, in the names that it has now.
-        let mut columns = Columns {
-            names: unfiltered(input).schema().columns(),
-            values: vec![],
-        };
-        for name in &columns.names {
-            columns.values.push(renamed(Expr::Column(name.clone()))?);
-        }
+        let mut columns = Columns { names, values };
         columns.through(&below_sort)?;
         let mut orders = vec![];
         for order in expr {
@@ -151,10 +144,8 @@ impl<'a> NearestRow<'a> {
         };
         columns.through(&above_sort)?;
         columns.through(&self.above_limit)?;
-        let conditions = conditions.into_iter();
-        let conditions = conditions
-            .map(|c| from_outer(renamed(c)?))
-            .collect::<Result<_>>()?;
+        let conditions = conditions.into_iter().map(from_outer);
+        let conditions = conditions.collect::<Result<_>>()?;
         Ok(NearestQuery {
             build,
             conditions,
@@ -333,14 +324,6 @@ fn renamings(mut plan: &LogicalPlan) -> (Vec<&LogicalPlan>, &LogicalPlan) {
         renamings.push(plan);
         plan = input;
     }
-}
-
-/// What is below the filters at the top of a plan.
-fn unfiltered(mut plan: &LogicalPlan) -> &LogicalPlan {
-    while let LogicalPlan::Filter(filter) = plan {
-        plan = &filter.input;
-    }
-    plan
 }
 
 /// Whether a filter of the build side excludes NULLs of the key.

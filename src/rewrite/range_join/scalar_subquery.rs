@@ -28,6 +28,7 @@ use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
+use crate::expr::nullable::NullableUdf;
 use crate::logical_plan::range_join::Unmatched;
 use crate::rewrite::common::conditional::{Branch, expand_lazy, is_in_or_exists, map_conjuncts};
 use crate::rewrite::common::names::{restore_columns, save_name, unused_name};
@@ -184,6 +185,13 @@ impl Joins<'_> {
     /// Replaces the subqueries in an expression that is evaluated in these branches only, given from the outermost to the innermost.
     fn replace_in(&mut self, expr: Expr, branches: &[Branch]) -> Result<Expr> {
         let replaced = expr.transform_down(|e| {
+            let subquery = NullableUdf::argument(&e).filter(|e| is_correlated(e));
+            if let Some(subquery) = subquery.cloned() {
+                let value = self.replace(subquery, branches);
+                // A column of a join is nullable by itself.
+                let value = if is_correlated(&value) { e } else { value };
+                return Ok(Transformed::new(value, true, TreeNodeRecursion::Jump));
+            }
             let replaced = match e {
                 Expr::Case(case) if needs_join(&Expr::Case(case.clone()))? => {
                     self.replace_in_case(case, branches)?

@@ -1,0 +1,67 @@
+//! Statements with what DataFusion's SQL planner cannot see or drops: ASOF JOIN without parentheses, and OVER after a scalar range function.
+
+use datafusion::common::Result;
+use datafusion::dataframe::DataFrame;
+use datafusion::prelude::SessionContext;
+use datafusion::sql::parser::{CopyToSource, Statement};
+use datafusion::sql::sqlparser::ast::{Visit, VisitMut};
+
+use crate::planner::asof_join::nest_in;
+use crate::planner::over_clause::check_calls;
+
+/// Plans one SQL statement, as [`SessionContext::sql`] does, and runs it if it is no query. It knows ASOF JOIN without parentheses, and checks what
+/// [`prepare_statement`] checks.
+///
+/// ```
+/// # use datafusion::prelude::*;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> datafusion::error::Result<()> {
+/// let ctx = SessionContext::new();
+/// datafusion_rmq::register(&ctx);
+/// ctx.sql("CREATE TABLE trades AS VALUES ('A', 4), ('B', 1)").await?.collect().await?;
+/// ctx.sql("CREATE TABLE quotes AS VALUES ('A', 1, 10.0), ('A', 3, 10.5), ('A', 5, 11.0)").await?.collect().await?;
+///
+/// let sql = "SELECT t.column2, q.column3 FROM trades t
+///            ASOF JOIN quotes q MATCH_CONDITION (t.column2 >= q.column2) ON q.column1 = t.column1";
+/// let rows = datafusion_rmq::sql(&ctx, sql).await?.collect().await?;
+/// # let rows = datafusion::arrow::util::pretty::pretty_format_batches(&rows)?.to_string();
+/// # assert_eq!(rows.lines().filter(|line| line.contains("| 4       | 10.5")).count(), 1, "{rows}");
+/// # assert_eq!(rows.lines().filter(|line| line.contains("| 1       |      ")).count(), 1, "{rows}");
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// A syntax error, any error of [`prepare_statement`], and any error of planning or running the statement.
+pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
+    let state = ctx.state();
+    let dialect = state.config_options().sql_parser.dialect;
+    let mut statement = state.sql_to_statement(sql, &dialect)?;
+    prepare_statement(&mut statement)?;
+    let plan = state.statement_to_plan(statement).await?;
+    ctx.execute_logical_plan(plan).await
+}
+
+/// Prepares a parsed statement for DataFusion's SQL planner: puts each `ASOF JOIN` in parentheses, in subqueries too, so that a session with this extension
+/// can plan it. Returns whether there are any. [`sql`] does this, a program that parses statements itself calls it.
+///
+/// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or anywhere in a subquery in
+/// FROM: DataFusion 55 shows no other joins to extensions. It drops an OVER of a scalar function.
+///
+/// # Errors
+/// A planning error for `range_min(…) OVER (…)` and its relatives, which names the function to use.
+pub fn prepare_statement(statement: &mut Statement) -> Result<bool> {
+    match statement {
+        Statement::Statement(statement) => prepare(statement.as_mut()),
+        Statement::Explain(explain) => prepare_statement(&mut explain.statement),
+        Statement::CopyTo(copy) => match &mut copy.source {
+            CopyToSource::Query(query) => prepare(query.as_mut()),
+            CopyToSource::Relation(_) => Ok(false),
+        },
+        Statement::CreateExternalTable(_) | Statement::Reset(_) => Ok(false),
+    }
+}
+
+fn prepare(sql: &mut (impl Visit + VisitMut)) -> Result<bool> {
+    check_calls(sql)?;
+    Ok(nest_in(sql))
+}
