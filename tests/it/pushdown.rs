@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use datafusion::arrow::array::{AsArray, Int64Array, RecordBatch};
-use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use datafusion::catalog::streaming::StreamingTable;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
@@ -178,12 +178,7 @@ async fn limits_end_a_join_early() {
     )
     .await;
     let found = found.expect(sql);
-    let value = |i: usize| {
-        found
-            .column(i)
-            .as_primitive::<datafusion::arrow::datatypes::Int64Type>()
-            .value(0)
-    };
+    let value = |i: usize| found.column(i).as_primitive::<Int64Type>().value(0);
     assert_eq!((value(0), value(1)), (150, 0));
     // Few rows match: the join need not fill a batch.
     let sql = "SELECT q.id, p.v FROM q JOIN p ON p.sym = q.sym AND p.ts BETWEEN q.ts AND q.ts + 1 AND (p.v + q.id) % 100 = 0 LIMIT 3";
@@ -253,6 +248,50 @@ async fn filters_of_the_nearest_rows_reach_the_scan_of_the_probe_side() {
             let ids = |batch: &RecordBatch| batch.column(0).slice(0, 5);
             assert_eq!(&ids(&found), &ids(&sorted), "{sql}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn filters_stay_above_limits() {
+    let (ctx, _) = counting_session(100).await;
+    set(&ctx, "datafusion.execution.target_partitions", "1");
+    set(
+        &ctx,
+        "datafusion.execution.parquet.pushdown_filters",
+        "true",
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("q.parquet");
+    let file = file.display();
+    for sql in [
+        format!(
+            "COPY (SELECT * FROM q ORDER BY id DESC) TO '{file}' OPTIONS ('format.max_row_group_size' '1000')"
+        ),
+        format!(
+            "CREATE EXTERNAL TABLE f (id BIGINT, sym BIGINT, ts BIGINT) STORED AS PARQUET LOCATION '{file}' WITH ORDER (id DESC)"
+        ),
+    ] {
+        run(&ctx, &sql)
+            .await
+            .unwrap_or_else(|e| panic!("{sql}: {e}"));
+    }
+    for column in [
+        "(SELECT max(p.v) FROM p WHERE p.sym = q.sym AND p.ts <= q.ts)",
+        "range_min('p.v', 0, q.sym)",
+    ] {
+        let sql = format!(
+            "SELECT id, m FROM (SELECT q.id, q.ts, {column} AS m FROM f AS q ORDER BY q.id DESC LIMIT 5000) ORDER BY ts LIMIT 2"
+        );
+        let plan = explain(&ctx, &sql).await;
+        let found = run(&ctx, &sql).await.expect(&sql);
+        let ids = found
+            .column(0)
+            .as_primitive::<Int64Type>()
+            .values()
+            .to_vec();
+        assert_eq!(ids, [15_000, 15_001], "{sql}\n{plan}");
+        assert!(plan.contains("limit=5000"), "{plan}");
+        assert!(!plan.contains("DynamicFilter"), "{plan}");
     }
 }
 

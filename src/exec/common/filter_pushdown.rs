@@ -4,13 +4,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use datafusion::common::Result;
+use datafusion::common::tree_node::TreeNode;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter_pushdown::ChildFilterDescription;
 
 /// Describes which filters on the output may go to an input: those of `columns` only, pairs of an index into the output and one into the input.
-/// None goes if one is volatile, as it has a value for each output row.
+/// None goes if one is volatile, as it has a value for each output row, or if the input has a limit: DataFusion 55 may filter before the limit then.
 ///
 /// DataFusion finds the column of the input by its name, so columns whose name another one before them has are left out.
 pub(crate) fn filters_of_columns(
@@ -19,7 +20,8 @@ pub(crate) fn filters_of_columns(
     output: &dyn ExecutionPlan,
     input: &Arc<dyn ExecutionPlan>,
 ) -> Result<ChildFilterDescription> {
-    if filters.iter().any(is_volatile) {
+    let has_limit = || input.exists(|plan| Ok(plan.fetch().is_some()));
+    if filters.iter().any(is_volatile) || has_limit()? {
         return Ok(ChildFilterDescription::all_unsupported(filters));
     }
     let (names, known) = (output.schema(), input.schema());
