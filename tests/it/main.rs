@@ -16,6 +16,7 @@ mod partitioned;
 mod plans;
 mod prevailing;
 mod properties;
+mod pushdown;
 mod query_planner;
 mod range_join;
 mod range_join_devices;

@@ -9,9 +9,10 @@ use arrow::array::{Array, RecordBatch};
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
-use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use futures::stream::BoxStream;
 use futures::{FutureExt, Stream, StreamExt};
+
+use crate::exec::common::metrics::OperatorMetrics;
 
 /// Rows per device batch: enough to utilize a device, few enough for a core's cache.
 pub(crate) const BATCH_ROWS: usize = 1 << 18;
@@ -34,7 +35,7 @@ pub(crate) trait AnswerBatches: Send + Sync + 'static {
     fn pool(&self) -> &Arc<dyn MemoryPool>;
 
     /// The metrics that output rows are counted in.
-    fn baseline(&self) -> &BaselineMetrics;
+    fn baseline(&self) -> &OperatorMetrics;
 }
 
 /// The stream of the input with the results. While the device is busy, rows are gathered; an idle device gets the rows that are
@@ -128,7 +129,7 @@ impl Stream for DeviceBatcher {
         let this = self.get_mut();
         loop {
             if let Some(batch) = this.done.pop_front() {
-                let batch = batch.record_output(this.answering.baseline());
+                let batch = this.answering.baseline().record(batch);
                 return Poll::Ready(Some(Ok(batch)));
             }
             this.done_memory = None;

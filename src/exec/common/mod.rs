@@ -1,10 +1,11 @@
 //! What operators share: the state of a run, blocking work, batches for devices, the choice of the engine, metrics, plan
-//! properties and statistics.
+//! properties, statistics, and the filters that inputs may evaluate.
 
 pub(crate) mod added_columns;
 pub(crate) mod blocking;
 pub(crate) mod device_batcher;
 pub(crate) mod engine_choice;
+pub(crate) mod filter_pushdown;
 pub(crate) mod metrics;
 pub(crate) mod once_per_run;
 pub(crate) mod statistics;

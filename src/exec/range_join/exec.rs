@@ -61,6 +61,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err, plan_err};
@@ -69,7 +70,12 @@ use datafusion::physical_expr::{Distribution, PhysicalExpr, PhysicalExprRef};
 use datafusion::physical_plan::execution_plan::{
     CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
 };
+use datafusion::physical_plan::filter_pushdown::{
+    ChildFilterDescription, ChildPushdownResult, FilterDescription, FilterPushdownPhase,
+    FilterPushdownPropagation,
+};
 use datafusion::physical_plan::joins::utils::JoinFilter;
+use datafusion::physical_plan::limit::LocalLimitExec;
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::projection::{
     EmbeddedProjection, ProjectionExec, try_embed_projection,
@@ -81,6 +87,7 @@ use datafusion::physical_plan::{
 };
 
 use crate::exec::common::added_columns::properties_with;
+use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::common::once_per_run::OncePerRun;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
@@ -110,6 +117,8 @@ pub struct RangeJoinExec {
     label: String,
     engine: RangeJoinEngine,
     mode: JoinMode,
+    /// The most rows that each partition returns. Only where rows are returned: a limit of probe rows goes to the probe side.
+    fetch: Option<usize>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// The build side that the partitions of an execution share.
@@ -167,9 +176,43 @@ impl RangeJoinExec {
 
     fn in_mode(&self, mode: JoinMode) -> Result<Self> {
         let (probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
-        let (spec, row_join) = (Arc::clone(&self.spec), self.row_join.clone());
+        self.remade(probe, build, self.row_join.clone(), mode)
+    }
+
+    /// The same join with other parts.
+    fn remade(
+        &self,
+        probe: Arc<dyn ExecutionPlan>,
+        build: Arc<dyn ExecutionPlan>,
+        row_join: Option<Arc<RowJoin>>,
+        mode: JoinMode,
+    ) -> Result<Self> {
+        let (spec, fetch) = (Arc::clone(&self.spec), self.fetch);
         let (label, engine) = (self.label.clone(), self.engine.clone());
-        Self::with_spec(probe, build, spec, row_join, label, engine, mode)
+        let remade = Self::with_spec(probe, build, spec, row_join, label, engine, mode)?;
+        Ok(Self { fetch, ..remade })
+    }
+
+    /// Whether each probe row is returned exactly once.
+    fn returns_each_probe_row(&self) -> bool {
+        matches!(self.cardinality_effect(), CardinalityEffect::Equal)
+    }
+
+    /// The columns of the output that are columns of the probe side, with their indexes there, if an output row is lost exactly if its probe row is.
+    fn columns_for_filters(&self) -> Vec<(usize, usize)> {
+        let probe_columns = self.probe.schema().fields().len();
+        match self.returned_rows() {
+            None => (0..probe_columns).map(|index| (index, index)).collect(),
+            // Build rows are returned by whether any probe row matches.
+            Some(join) if join.marks_build_rows() => vec![],
+            Some(join) => {
+                let columns = join.column_indices(probe_columns).unwrap_or_default();
+                let columns = columns.into_iter().enumerate();
+                columns
+                    .filter(|(_, index)| *index < probe_columns)
+                    .collect()
+            }
+        }
     }
 
     fn check_partitionable(&self) -> Match<()> {
@@ -269,6 +312,7 @@ impl RangeJoinExec {
             label,
             engine,
             mode,
+            fetch: None,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
             prepared: Arc::default(),
@@ -296,9 +340,7 @@ impl EmbeddedProjection for RangeJoinExec {
             (row_join, _) => row_join.clone(),
         };
         let (probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
-        let (spec, label) = (Arc::clone(&self.spec), self.label.clone());
-        let (engine, mode) = (self.engine.clone(), self.mode);
-        Self::with_spec(probe, build, spec, row_join, label, engine, mode)
+        self.remade(probe, build, row_join, self.mode)
     }
 }
 
@@ -312,12 +354,18 @@ impl DisplayAs for RangeJoinExec {
                 if is_partitioned {
                     write!(f, ", mode=Partitioned")?;
                 }
+                if let Some(rows) = self.fetch {
+                    write!(f, ", fetch={rows}")?;
+                }
                 write!(f, ", engine={engine}")
             }
             DisplayFormatType::TreeRender => {
                 writeln!(f, "{label}")?;
                 if is_partitioned {
                     writeln!(f, "mode=Partitioned")?;
+                }
+                if let Some(rows) = self.fetch {
+                    writeln!(f, "fetch={rows}")?;
                 }
                 writeln!(f, "engine={engine}")
             }
@@ -371,6 +419,63 @@ impl ExecutionPlan for RangeJoinExec {
         }
     }
 
+    fn gather_filters_for_pushdown(
+        &self,
+        _phase: FilterPushdownPhase,
+        parent_filters: Vec<Arc<dyn PhysicalExpr>>,
+        _config: &ConfigOptions,
+    ) -> Result<FilterDescription> {
+        let columns = self.columns_for_filters();
+        let probe = if columns.is_empty() || self.fetch.is_some() {
+            ChildFilterDescription::all_unsupported(&parent_filters)
+        } else {
+            filters_of_columns(&parent_filters, columns, self, &self.probe)?
+        };
+        let build = ChildFilterDescription::all_unsupported(&parent_filters);
+        Ok(FilterDescription::new().with_child(probe).with_child(build))
+    }
+
+    fn handle_child_pushdown_result(
+        &self,
+        _phase: FilterPushdownPhase,
+        child_pushdown_result: ChildPushdownResult,
+        _config: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        Ok(FilterPushdownPropagation::if_any(child_pushdown_result))
+    }
+
+    fn fetch(&self) -> Option<usize> {
+        self.fetch
+    }
+
+    /// Where each probe row is returned once, the probe side gets the limit. A limit that is pushed through an operator goes to all its inputs, so
+    /// `supports_limit_pushdown` is false. One on matched probe rows stays above the join.
+    fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
+        let (mut probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
+        let mut fetch = limit;
+        if self.returned_rows().is_none() {
+            let limit = limit.filter(|_| self.returns_each_probe_row())?;
+            probe = Arc::new(LocalLimitExec::new(probe, limit));
+            fetch = None;
+        }
+        let remade = self.remade(probe, build, self.row_join.clone(), self.mode);
+        Some(Arc::new(Self {
+            fetch,
+            ..remade.ok()?
+        }))
+    }
+
+    /// Tells the limit that [`Self::with_fetch`] has given to the probe side whether its order matters.
+    fn with_preserve_order(&self, preserve_order: bool) -> Option<Arc<dyn ExecutionPlan>> {
+        let limit = self.probe.downcast_ref::<LocalLimitExec>()?;
+        let mut ordered = LocalLimitExec::new(Arc::clone(limit.input()), limit.fetch());
+        let order = limit.input().output_ordering().cloned();
+        ordered.set_required_ordering(order.filter(|_| preserve_order));
+        let (probe, build) = (Arc::new(ordered), Arc::clone(&self.build));
+        let remade = self.remade(probe, build, self.row_join.clone(), self.mode);
+        Some(Arc::new(remade.ok()?))
+    }
+
     fn try_swapping_with_projection(
         &self,
         projection: &ProjectionExec,
@@ -401,24 +506,25 @@ impl ExecutionPlan for RangeJoinExec {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let [probe, build] = <[_; 2]>::try_from(children)
             .or_else(|c: Vec<_>| internal_err!("RangeJoinExec has two inputs, not {}", c.len()))?;
-        let (spec, label) = (Arc::clone(&self.spec), self.label.clone());
-        let (row_join, engine, mode) = (self.row_join.clone(), self.engine.clone(), self.mode);
+        let row_join = self.row_join.clone();
         match options.children_properties {
             ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {
                 probe,
                 build,
-                spec,
+                spec: Arc::clone(&self.spec),
                 row_join,
-                label,
-                engine,
-                mode,
+                label: self.label.clone(),
+                engine: self.engine.clone(),
+                mode: self.mode,
+                fetch: self.fetch,
                 properties: Arc::clone(&self.properties),
                 metrics: ExecutionPlanMetricsSet::new(),
                 prepared: Arc::default(),
             })),
-            ChildrenPropertiesMode::Recompute => Ok(Arc::new(Self::with_spec(
-                probe, build, spec, row_join, label, engine, mode,
-            )?)),
+            ChildrenPropertiesMode::Recompute => {
+                let remade = self.remade(probe, build, row_join, self.mode)?;
+                Ok(Arc::new(remade))
+            }
         }
     }
 
@@ -474,6 +580,7 @@ impl ExecutionPlan for RangeJoinExec {
             partitions: build.probe_partitions(),
             is_bounded,
             batch_size: context.session_config().batch_size(),
+            fetch: self.fetch,
         };
         let input = self.probe.execute(partition, context)?;
         Ok(join_stream(probe_partition, input, build))

@@ -3,16 +3,18 @@
 use std::sync::OnceLock;
 
 use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, SpillMetrics, Time,
+    Count, ExecutionPlanMetricsSet, Gauge, MetricBuilder, ScopedTimerGuard, SpillMetrics, Time,
 };
 
-use crate::exec::common::metrics::{bytes, rows, summary};
+use crate::exec::common::metrics::{OperatorMetrics, bytes, rows, summary};
 
 /// Metrics of the build side, which all partitions share.
 #[derive(Debug, Clone)]
 pub(crate) struct BuildMetrics {
     /// Time from the first batch of the build side until it is ready to be probed. Indexes may be built later.
     pub(crate) build_time: Time,
+    /// Time spent computing what partitions of the probe side share: sorting, and building indexes.
+    pub(crate) elapsed_compute: Time,
     /// Time spent sorting, or detecting that the rows are sorted.
     pub(crate) sort_time: Time,
     /// Time spent building indexes.
@@ -42,6 +44,7 @@ impl BuildMetrics {
         };
         Self {
             build_time: summary(metrics).subset_time("build_time", 0),
+            elapsed_compute: summary(metrics).elapsed_compute(0),
             sort_time: builder().subset_time("sort_time", 0),
             index_time: builder().subset_time("index_time", 0),
             index_bytes: bytes(summary(metrics)).gauge("index_bytes", 0),
@@ -95,13 +98,11 @@ pub(crate) struct DeviceMetrics {
 #[derive(Debug)]
 pub(crate) struct ProbeMetrics {
     /// Output rows and elapsed compute.
-    pub(crate) baseline: BaselineMetrics,
+    pub(crate) baseline: OperatorMetrics,
     /// Rows of the probe side.
     pub(crate) probe_rows: Count,
-    /// Time spent finding the build rows that match.
-    pub(crate) search_time: Time,
-    /// Time spent computing the aggregates.
-    pub(crate) query_time: Time,
+    search_time: Time,
+    query_time: Time,
     devices: OnceLock<DeviceMetrics>,
     partition: usize,
     set: ExecutionPlanMetricsSet,
@@ -110,7 +111,7 @@ pub(crate) struct ProbeMetrics {
 impl ProbeMetrics {
     pub(crate) fn new(partition: usize, metrics: &ExecutionPlanMetricsSet) -> Self {
         Self {
-            baseline: BaselineMetrics::new(metrics, partition),
+            baseline: OperatorMetrics::new(metrics, partition),
             probe_rows: rows(summary(metrics)).counter("probe_rows", partition),
             search_time: summary(metrics).subset_time("search_time", partition),
             query_time: summary(metrics).subset_time("query_time", partition),
@@ -118,6 +119,18 @@ impl ProbeMetrics {
             partition,
             set: metrics.clone(),
         }
+    }
+
+    /// Measures finding the build rows that match, until it is dropped.
+    pub(crate) fn time_search(&self) -> [ScopedTimerGuard<'_>; 2] {
+        let compute = self.baseline.elapsed_compute();
+        [self.search_time.timer(), compute.timer()]
+    }
+
+    /// Measures computing aggregates, or pairs, until it is dropped.
+    pub(crate) fn time_query(&self) -> [ScopedTimerGuard<'_>; 2] {
+        let compute = self.baseline.elapsed_compute();
+        [self.query_time.timer(), compute.timer()]
     }
 
     /// Records rows that a nested loop compared with the whole build side. The metric is shown only if there are any.

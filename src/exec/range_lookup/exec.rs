@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use arrow::datatypes::Field;
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err};
@@ -13,12 +14,14 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::{
     CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
 };
+use datafusion::physical_plan::filter_pushdown::{FilterDescription, FilterPushdownPhase};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
+use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::range_lookup::call::{PhysicalCall, Search};
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::stream::LookupStream;
@@ -120,6 +123,17 @@ impl ExecutionPlan for RangeLookupExec {
 
     fn supports_limit_pushdown(&self) -> bool {
         true
+    }
+
+    fn gather_filters_for_pushdown(
+        &self,
+        _phase: FilterPushdownPhase,
+        parent_filters: Vec<Arc<dyn PhysicalExpr>>,
+        _config: &ConfigOptions,
+    ) -> Result<FilterDescription> {
+        let columns = (0..self.input.schema().fields().len()).map(|index| (index, index));
+        let input = filters_of_columns(&parent_filters, columns, self, &self.input)?;
+        Ok(FilterDescription::new().with_child(input))
     }
 
     fn apply_expressions(

@@ -2,11 +2,9 @@
 
 use std::sync::OnceLock;
 
-use datafusion::physical_plan::metrics::{
-    BaselineMetrics, Count, ExecutionPlanMetricsSet, Gauge, Time,
-};
+use datafusion::physical_plan::metrics::{Count, ExecutionPlanMetricsSet, Gauge, Time};
 
-use crate::exec::common::metrics::{bytes, rows, summary};
+use crate::exec::common::metrics::{OperatorMetrics, bytes, rows, summary};
 use crate::exec::range_lookup::index_builder::PreparedIndex;
 use crate::index::key_index::Answer;
 
@@ -14,7 +12,7 @@ use crate::index::key_index::Answer;
 #[derive(Debug)]
 pub(crate) struct RangeLookupMetrics {
     /// Output rows, elapsed compute.
-    pub(crate) baseline: BaselineMetrics,
+    pub(crate) baseline: OperatorMetrics,
     /// Time to answer ranges.
     pub(crate) query_time: Time,
     /// Time to build the indexes that were not cached.
@@ -51,7 +49,7 @@ impl RangeLookupMetrics {
         let time = |name| summary(metrics).subset_time(name, partition);
         let count = |name| summary(metrics).counter(name, partition);
         Self {
-            baseline: BaselineMetrics::new(metrics, partition),
+            baseline: OperatorMetrics::new(metrics, partition),
             query_time: time("query_time"),
             index_build_time: time("index_build_time"),
             index_load_time: time("index_load_time"),

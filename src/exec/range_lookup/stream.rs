@@ -8,13 +8,13 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_plan::metrics::{BaselineMetrics, RecordOutput};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::common::ranges::Ranges;
 use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
+use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::range_lookup::call::Search;
 use crate::exec::range_lookup::index_builder::PreparedIndex;
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
@@ -63,7 +63,7 @@ impl LookupStream {
             let answered = self.answer(std::slice::from_ref(&batch?))?.pop();
             let answered =
                 answered.ok_or_else(|| internal_datafusion_err!("a batch has no answers"))?;
-            Ok::<_, DataFusionError>(answered.record_output(&self.metrics.baseline))
+            Ok::<_, DataFusionError>(self.metrics.baseline.record(answered))
         });
         Ok(answers.boxed())
     }
@@ -144,7 +144,7 @@ impl AnswerBatches for LookupStream {
         self.context.memory_pool()
     }
 
-    fn baseline(&self) -> &BaselineMetrics {
+    fn baseline(&self) -> &OperatorMetrics {
         &self.metrics.baseline
     }
 }

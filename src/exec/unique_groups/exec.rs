@@ -16,9 +16,7 @@ use datafusion::physical_plan::execution_plan::{
     Boundedness, CardinalityEffect, ChildrenPropertiesMode, EmissionType, ReplaceChildrenOptions,
     SchedulingType,
 };
-use datafusion::physical_plan::metrics::{
-    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
-};
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{
@@ -28,7 +26,7 @@ use futures::stream::{BoxStream, select_all};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::common::dictionaries::has_few_keys;
-use crate::exec::common::metrics::summary;
+use crate::exec::common::metrics::{OperatorMetrics, summary};
 use crate::exec::common::once_per_run::{OncePerRun, PerContext};
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::reader::{FirstAssignment, Grouping, ReadTask};
@@ -189,7 +187,7 @@ impl ExecutionPlan for UniqueGroupsExec {
         let partitions = self.properties.partitioning.partition_count();
         let run = self.finding.run(&context, partition, partitions);
         let first_assignment = self.first_assignment.get(&context);
-        let metrics = BaselineMetrics::new(&self.metrics, partition);
+        let metrics = OperatorMetrics::new(&self.metrics, partition);
         let set = self.metrics.clone();
         let shared = Arc::clone(&first_assignment);
         let (groups, aggregate) = (Arc::clone(&self.groups), Arc::clone(&self.aggregate));
@@ -224,7 +222,7 @@ impl ExecutionPlan for UniqueGroupsExec {
                     }
                     Grouping::Any(context) => {
                         let batches = aggregate.execute(partition, Arc::clone(context))?;
-                        let batches = batches.map(move |b| b.record_output(&metrics));
+                        let batches = batches.map(move |b| b.map(|batch| metrics.record(batch)));
                         return Ok::<_, DataFusionError>(batches.boxed());
                     }
                 },
@@ -273,7 +271,7 @@ struct GroupBatches {
     /// Batches to return next.
     ready: VecDeque<RecordBatch>,
     batch_size: usize,
-    metrics: BaselineMetrics,
+    metrics: OperatorMetrics,
 }
 
 impl GroupBatches {
@@ -282,7 +280,7 @@ impl GroupBatches {
         groups: Arc<SingletonGroups>,
         rows: BoxStream<'static, Result<RecordBatch>>,
         batch_size: usize,
-        metrics: BaselineMetrics,
+        metrics: OperatorMetrics,
     ) -> BoxStream<'static, Result<RecordBatch>> {
         let this = Self {
             groups,
@@ -303,7 +301,7 @@ impl GroupBatches {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             if let Some(batch) = self.ready.pop_front() {
-                return Ok(Some(batch.record_output(&self.metrics)));
+                return Ok(Some(self.metrics.record(batch)));
             }
             let next = self.rows.try_next().await?;
             let time = self.metrics.elapsed_compute().clone();

@@ -13,9 +13,7 @@ use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::execution_plan::{
     CardinalityEffect, ChildrenPropertiesMode, ReplaceChildrenOptions,
 };
-use datafusion::physical_plan::metrics::{
-    BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet, RecordOutput,
-};
+use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
@@ -23,6 +21,7 @@ use futures::{StreamExt, stream};
 
 use crate::exec::range_join::data_size::DataSize;
 
+use crate::exec::common::metrics::OperatorMetrics;
 /// A batch whose memory is reserved until it is dropped.
 pub(crate) struct ReservedBatch {
     pub(crate) batch: RecordBatch,
@@ -180,10 +179,10 @@ impl ExecutionPlan for ReplayExec {
             return self.input.execute(partition, context);
         };
         let PartialRead { batches, rest } = replay.take(partition)?;
-        let metrics = BaselineMetrics::new(&self.metrics, partition);
+        let metrics = OperatorMetrics::new(&self.metrics, partition);
         let batches = stream::iter(batches).map(|held| Ok(held.batch.clone()));
         let batches = batches.chain(stream::iter(rest).flatten());
-        let batches = batches.map(move |batch| batch.record_output(&metrics));
+        let batches = batches.map(move |batch| batch.map(|batch| metrics.record(batch)));
         let schema = self.schema();
         let batches = RecordBatchStreamAdapter::new(schema, batches);
         Ok(make_cooperative(Box::pin(batches)))

@@ -122,6 +122,7 @@ impl BuildSideBuilder {
         let started = Instant::now();
         let built = self.build_or_spill(rows).await;
         self.metrics.build_time.add_elapsed(started);
+        self.metrics.elapsed_compute.add_elapsed(started);
         built.map_err(|error| self.explain_out_of_memory(error))
     }
 

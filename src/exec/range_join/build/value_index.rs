@@ -98,6 +98,7 @@ impl ValueIndex {
         let started = Instant::now();
         if self.index.build_lazy().map_err(engine_error)? {
             metrics.index_time.add_elapsed(started);
+            metrics.elapsed_compute.add_elapsed(started);
             metrics.index_bytes.add(self.index.index_bytes());
             self.memory.resize(self.index.memory_bytes());
             if !self.index.borrows_column() {

@@ -8,12 +8,17 @@
 //!     p                                            p          build side
 //! ```
 //!
-//! Joins of all types match, so EXISTS and IN do, too, which DataFusion has turned into semi, anti and mark joins. `HashJoinExec` compares each pair
-//! of rows with equal keys, `NestedLoopJoinExec` each pair; a range join only those in the range.
+//! Joins of all types match, so EXISTS and IN do, too, which DataFusion has turned into semi, anti and mark joins. `HashJoinExec` and
+//! `SortMergeJoinExec` compare each pair of rows with equal keys, `NestedLoopJoinExec` each pair; a range join only those in the range.
+//! `PiecewiseMergeJoinExec` sorts both sides, one of them on one thread.
+//!
+//! A merge join returns rows in an order, a range join need not. Operators above state the order they need only when requirements are enforced,
+//! after this rule, which then also sees to what the range join keeps.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Schema};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::common::{JoinSide, JoinType, NullEquality, Result, ScalarValue};
@@ -23,7 +28,9 @@ use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter, build_join_schema};
-use datafusion::physical_plan::joins::{HashJoinExec, NestedLoopJoinExec};
+use datafusion::physical_plan::joins::{
+    HashJoinExec, NestedLoopJoinExec, PiecewiseMergeJoinExec, SortMergeJoinExec,
+};
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable};
 
@@ -33,6 +40,7 @@ use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::join_rule::condition::RangeCondition;
 use crate::exec::range_join::join_rule::cost::{PAIR_NS, PairCount, count_pairs};
 use crate::exec::range_join::row_join::RowJoin;
+use crate::exec::range_join::row_threshold::with_columns;
 use crate::expr::index_lookup::IndexLookupUdf;
 use crate::logical_plan::range_join::{
     AggregateKind, KeyInterval, RangeAggregate, RangeJoinSpec, Unmatched, operator,
@@ -66,7 +74,7 @@ impl PhysicalOptimizerRule for JoinToRangeJoin {
             return Ok(plan);
         }
         let replaced = plan.transform_up(|plan| {
-            let Some(join) = Join::of(&plan) else {
+            let Some(join) = Join::of(&plan)? else {
                 return Ok(Transformed::no(plan));
             };
             match join.try_match(options.row_joins) {
@@ -85,14 +93,14 @@ impl PhysicalOptimizerRule for JoinToRangeJoin {
 /// So few rows are compared with all rows of the other side about as fast as ranges are found.
 const FEW_ROWS: usize = 16;
 
-/// A join with a filter, of either kind.
+/// A join with a filter, of any operator.
 #[expect(clippy::struct_field_names, reason = "the type of a join is called so")]
 struct Join<'a> {
     plan: &'a Arc<dyn ExecutionPlan>,
     left: &'a Arc<dyn ExecutionPlan>,
     right: &'a Arc<dyn ExecutionPlan>,
     on: &'a [(PhysicalExprRef, PhysicalExprRef)],
-    filter: &'a JoinFilter,
+    filter: Cow<'a, JoinFilter>,
     join_type: JoinType,
     projection: Option<&'a [usize]>,
     /// Whether a NULL decides about all rows, or equals NULL.
@@ -100,31 +108,57 @@ struct Join<'a> {
 }
 
 impl<'a> Join<'a> {
-    fn of(plan: &'a Arc<dyn ExecutionPlan>) -> Option<Self> {
+    fn of(plan: &'a Arc<dyn ExecutionPlan>) -> Result<Option<Self>> {
         if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
-            return Some(Self {
+            return Ok(join.filter().map(|filter| Self {
                 plan,
                 left: join.left(),
                 right: join.right(),
                 on: join.on(),
-                filter: join.filter()?,
+                filter: Cow::Borrowed(filter),
                 join_type: *join.join_type(),
                 projection: join.projection.as_deref(),
                 is_null_special: join.null_aware
                     || join.null_equality() != NullEquality::NullEqualsNothing,
-            });
+            }));
         }
-        let join = plan.downcast_ref::<NestedLoopJoinExec>()?;
-        Some(Self {
+        if let Some(join) = plan.downcast_ref::<SortMergeJoinExec>() {
+            return Ok(join.filter().as_ref().map(|filter| Self {
+                plan,
+                left: join.left(),
+                right: join.right(),
+                on: join.on(),
+                filter: Cow::Borrowed(filter),
+                join_type: join.join_type(),
+                projection: None,
+                is_null_special: join.null_equality() != NullEquality::NullEqualsNothing,
+            }));
+        }
+        if let Some(join) = plan.downcast_ref::<PiecewiseMergeJoinExec>() {
+            return Ok(Some(Self {
+                plan,
+                left: join.buffered(),
+                right: join.streamed(),
+                on: &[],
+                filter: Cow::Owned(filter_of(join)?),
+                join_type: join.join_type(),
+                projection: None,
+                is_null_special: false,
+            }));
+        }
+        let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() else {
+            return Ok(None);
+        };
+        Ok(join.filter().map(|filter| Self {
             plan,
             left: join.left(),
             right: join.right(),
             on: &[],
-            filter: join.filter()?,
+            filter: Cow::Borrowed(filter),
             join_type: *join.join_type(),
             projection: join.projection().as_deref(),
             is_null_special: false,
-        })
+        }))
     }
 
     /// The range join that replaces this join.
@@ -163,6 +197,22 @@ impl<'a> Join<'a> {
     }
 }
 
+/// The only condition of a merge join without equality keys, over the columns of both sides.
+fn filter_of(join: &PiecewiseMergeJoinExec) -> Result<JoinFilter> {
+    let (left, right) = (join.buffered().schema(), join.streamed().schema());
+    let left_columns = left.fields().len();
+    let on_right = with_columns(&join.on.1, |column| {
+        Some(Column::new(column.name(), left_columns + column.index()))
+    })?;
+    let on_left = Arc::clone(&join.on.0);
+    let condition = Arc::new(BinaryExpr::new(on_left, join.operator, on_right));
+    let indices = (0..left_columns).collect();
+    let columns = JoinFilter::build_column_indices(indices, (0..right.fields().len()).collect());
+    let fields = left.fields().iter().chain(right.fields()).cloned();
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    Ok(JoinFilter::new(condition, columns, schema))
+}
+
 /// Whether an expression looks up an index, which is there while the join's own inputs are read.
 fn looks_up_index(expr: &PhysicalExprRef) -> bool {
     let call = expr.downcast_ref::<ScalarFunctionExpr>();
@@ -188,16 +238,14 @@ struct Oriented<'a> {
 
 impl<'a> Oriented<'a> {
     fn of(join: &'a Join<'a>, probe_side: JoinSide) -> Match<Self> {
-        let Join {
-            left, right, on, ..
-        } = *join;
+        let (left, right, on) = (join.left, join.right, join.on);
         let is_flipped = probe_side == JoinSide::Right;
         let (probe, build, on, filter, join_type) = if is_flipped {
             let flipped = on.iter().map(|(l, r)| (Arc::clone(r), Arc::clone(l)));
             let (filter, join_type) = (join.filter.swap(), join.join_type.swap());
             (right, left, flipped.collect(), filter, join_type)
         } else {
-            let (filter, join_type) = (join.filter.clone(), join.join_type);
+            let (filter, join_type) = (join.filter.as_ref().clone(), join.join_type);
             (left, right, on.to_vec(), filter, join_type)
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());

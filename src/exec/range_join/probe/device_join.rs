@@ -5,11 +5,11 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryPool;
-use datafusion::physical_plan::metrics::BaselineMetrics;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
+use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::range_join::build::device_join::{DeviceAnswers, DeviceJoin, DeviceProbe};
 use crate::exec::range_join::metrics::DeviceMetrics;
 use crate::exec::range_join::probe::bounds::evaluate_bound;
@@ -62,7 +62,7 @@ impl DeviceJoinPartition {
     /// The groups and the bounds of all rows of the batches.
     fn probe(&self, batches: &[RecordBatch]) -> Result<DeviceProbe> {
         let spec = &self.partition.spec;
-        let _timer = self.partition.metrics.search_time.timer();
+        let _timer = self.partition.metrics.time_search();
         let mut probe = self.build.probe()?;
         for batch in batches {
             let equality_keys = self.partition.equality_keys(batch)?;
@@ -83,7 +83,7 @@ impl DeviceJoinPartition {
 
     /// The aggregates of all rows; `None` if devices fail and the CPU may take over.
     fn answer_on_devices(&self, probe: DeviceProbe) -> Result<Option<DeviceAnswers>> {
-        let _timer = self.partition.metrics.query_time.timer();
+        let _timer = self.partition.metrics.time_query();
         let record_fallback = || self.metrics.cuda_fallbacks.add(1);
         self.build.answer(probe, record_fallback)
     }
@@ -129,7 +129,7 @@ impl AnswerBatches for DeviceJoinPartition {
         &self.partition.pool
     }
 
-    fn baseline(&self) -> &BaselineMetrics {
+    fn baseline(&self) -> &OperatorMetrics {
         &self.partition.metrics.baseline
     }
 }

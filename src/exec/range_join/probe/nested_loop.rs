@@ -51,10 +51,10 @@ impl NestedLoop {
     /// Joins the rows on the calling thread, which may block.
     pub(crate) fn run(self, waiting: &Waiting) -> Result<Vec<RecordBatch>> {
         let metrics = &self.partition.metrics;
-        let search_timer = metrics.search_time.timer();
+        let search_timer = metrics.time_search();
         let matches = self.find_matches(waiting)?;
-        search_timer.done();
-        let _timer = metrics.query_time.timer();
+        drop(search_timer);
+        let _timer = metrics.time_query();
         metrics.record_nested_loop_rows(self.batch.num_rows());
         if self.columns.row_order_matters()
             || self.columns.has_thresholds()
@@ -84,7 +84,7 @@ impl NestedLoop {
     /// Builds the rows that match any probe row, on the calling thread, which may block.
     pub(crate) fn build_matching(self, waiting: &Waiting) -> Result<BuildSide> {
         let metrics = &self.partition.metrics;
-        let _timer = metrics.search_time.timer();
+        let _timer = metrics.time_search();
         let matches = self.find_matches(waiting)?;
         metrics.record_nested_loop_rows(self.batch.num_rows());
         self.sorted_matches(&matches, waiting)

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryPool;
-use datafusion::physical_plan::metrics::BaselineMetrics;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
 use crate::common::ranges::Ranges;
 use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
+use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::range_join::build::device_side::DeviceSide;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::metrics::DeviceMetrics;
@@ -68,7 +68,7 @@ impl DevicePartition {
         device: &DeviceSide,
         key_ranges: &KeyRangeBatch,
     ) -> Result<Option<Ranges>> {
-        let _timer = self.partition.metrics.search_time.timer();
+        let _timer = self.partition.metrics.time_search();
         let record_fallback = || self.metrics.cuda_fallbacks.add(1);
         device.find_ranges(key_ranges, record_fallback)
     }
@@ -84,6 +84,7 @@ impl DevicePartition {
         let Some(mut key_ranges) = key_ranges else {
             return Ok(None);
         };
+        let _timer = self.partition.metrics.time_search();
         for batch in batches {
             let candidates = self.partition.candidates(batch, &self.build)?;
             let bounds = spec.bounds.iter().map(|(comparison, bound)| {
@@ -128,7 +129,7 @@ impl AnswerBatches for DevicePartition {
         &self.partition.pool
     }
 
-    fn baseline(&self) -> &BaselineMetrics {
+    fn baseline(&self) -> &OperatorMetrics {
         &self.partition.metrics.baseline
     }
 }

@@ -24,7 +24,10 @@ impl OutputBatches {
         // Concatenating dictionaries whose keys are too narrow for the values of all batches fails or panics in Arrow.
         let merges = merges && !fields.any(|f| has_few_keys(f.data_type()));
         let coalescer = merges.then(|| {
-            let size = partition.batch_size;
+            let size = partition
+                .batch_size
+                .min(partition.fetch.unwrap_or(usize::MAX));
+            let size = size.max(1);
             let coalescer = BatchCoalescer::new(Arc::clone(&partition.schema), size);
             coalescer.with_biggest_coalesce_batch_size(Some(size / 2))
         });

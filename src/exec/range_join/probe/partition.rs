@@ -41,6 +41,8 @@ pub(crate) struct ProbePartition {
     pub(crate) is_bounded: bool,
     /// The number of rows of a batch.
     pub(crate) batch_size: usize,
+    /// The most rows that the partition returns.
+    pub(crate) fetch: Option<usize>,
 }
 
 impl ProbePartition {
@@ -73,7 +75,7 @@ impl ProbePartition {
             return self.aggregate(batches, ranges, build, &|| Ok(()));
         }
         let thresholds = self.thresholds(batches, ranges)?;
-        let _timer = self.metrics.query_time.timer();
+        let _timer = self.metrics.time_query();
         let (build, ranges) = (Arc::clone(build), ranges.clone());
         blocking(move |waiting| build.aggregate(&ranges, &thresholds, &|| waiting.check())).await
     }
@@ -144,9 +146,9 @@ impl ProbePartition {
             return Ok(ranges);
         };
         loop {
-            let timer = self.metrics.query_time.timer();
+            let timer = self.metrics.time_query();
             let has_more = search.step()?;
-            timer.done();
+            drop(timer);
             if !has_more {
                 return Ok(search.finish());
             }
@@ -295,8 +297,7 @@ impl ProbePartition {
         build: &BuildSide,
         last_found: &mut SearchHints,
     ) -> Result<(CandidateRanges, Option<PrevailingRows>)> {
-        let _timer = self.metrics.baseline.elapsed_compute().timer();
-        let _timer = self.metrics.search_time.timer();
+        let _timer = self.metrics.time_search();
         let rows = build.rows();
         let mut candidates = self.candidates(batch, build)?;
         let prevailing = self.spec.prevailing;
@@ -363,8 +364,7 @@ impl ProbePartition {
         check: &dyn Fn() -> Result<()>,
     ) -> Result<(Vec<ArrayRef>, bool)> {
         let thresholds = self.thresholds(batches, ranges)?;
-        let _timer = self.metrics.baseline.elapsed_compute().timer();
-        let _timer = self.metrics.query_time.timer();
+        let _timer = self.metrics.time_query();
         build.aggregate(ranges, &thresholds, check)
     }
 

@@ -13,7 +13,6 @@ use std::sync::Arc;
 use arrow::array::{BooleanArray, RecordBatch, UInt32Array};
 use datafusion::common::{JoinType, Result, internal_err};
 use datafusion::physical_plan::joins::utils::JoinFilter;
-use datafusion::physical_plan::metrics::RecordOutput;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -77,7 +76,7 @@ impl RowStream {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             if let Some(batch) = self.output.next()? {
-                return Ok(Some(batch.record_output(&self.partition.metrics.baseline)));
+                return Ok(Some(self.partition.metrics.baseline.record(batch)));
             }
             match self.next_rows().await? {
                 Some(rows) => self.output.add(rows),
@@ -93,8 +92,7 @@ impl RowStream {
     async fn next_rows(&mut self) -> Result<Option<Vec<RecordBatch>>> {
         if let Some(mut candidates) = self.current.take() {
             let partition = Arc::clone(&self.partition);
-            let _timer = partition.metrics.baseline.elapsed_compute().timer();
-            let _timer = partition.metrics.query_time.timer();
+            let _timer = partition.metrics.time_query();
             let rows = self.rows_of(&mut candidates)?;
             if !candidates.is_done() || !self.pairs.is_empty() {
                 self.current = Some(candidates);

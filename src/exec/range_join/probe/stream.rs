@@ -6,7 +6,6 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::physical_plan::metrics::RecordOutput;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -22,6 +21,7 @@ use crate::exec::range_join::probe::searchable::SearchableBuild;
 use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::probe::spilled::row_stream::join_spilled_rows;
 use crate::exec::range_join::probe::spilled::side::SideInRuns;
+use crate::logical_plan::range_join::Unmatched;
 use rmq_engine::SearchHints;
 
 /// Batches of one partition.
@@ -33,10 +33,32 @@ pub(crate) fn join_stream(
     input: SendableRecordBatchStream,
     build: ProbeBuild,
 ) -> SendableRecordBatchStream {
-    let schema = Arc::clone(&partition.schema);
+    let (schema, fetch) = (Arc::clone(&partition.schema), partition.fetch);
     let batches = start(Arc::new(partition), input.fuse().boxed(), build);
     let batches = stream::once(batches).try_flatten();
+    let batches = match fetch {
+        Some(rows) => first_rows(batches.boxed(), rows),
+        None => batches.boxed(),
+    };
     Box::pin(RecordBatchStreamAdapter::new(schema, batches.fuse()))
+}
+
+/// The first rows of a stream, which is dropped with the last of them.
+fn first_rows(batches: BatchStream, rows: usize) -> BatchStream {
+    let batches = Some(batches).filter(|_| rows > 0);
+    let first = stream::try_unfold((batches, rows), |(batches, rows)| async move {
+        let Some(mut batches) = batches else {
+            return Ok(None);
+        };
+        let batch = batches.try_next().await?;
+        Ok(batch.map(|batch| {
+            let batch = batch.slice(0, rows.min(batch.num_rows()));
+            let rows = rows - batch.num_rows();
+            let batches = Some(batches).filter(|_| rows > 0);
+            (batch, (batches, rows))
+        }))
+    });
+    first.boxed()
 }
 
 /// Waits for the first row and for the build side, and chooses the kind of join.
@@ -77,12 +99,16 @@ async fn start(
                 && let Some(joined) = deferred.compare(Arc::clone(&partition), &read).await?
             {
                 let joined = joined.into_iter().filter(|batch| batch.num_rows() > 0);
-                let joined = joined.map(|b| Ok(b.record_output(&partition.metrics.baseline)));
+                let joined = joined.map(|b| Ok(partition.metrics.baseline.record(b)));
                 return Ok(stream::iter(joined.collect::<Vec<_>>()).boxed());
             }
             deferred.sorted().await?
         }
     };
+    if returns_nothing(&partition, &build) {
+        // The rest of the probe side is not read. Operators below it free what they keep when their streams are dropped.
+        return Ok(stream::empty().boxed());
+    }
     let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();
     if let Some(join) = row_join.filter(|join| !join.returns_probe_rows()) {
         return match &*build {
@@ -119,6 +145,24 @@ async fn start(
         Ok(batch.map(|batch| (batch, this)))
     });
     Ok(batches.boxed())
+}
+
+/// Whether no row is returned, whatever the probe side has, because the build side has no rows.
+fn returns_nothing(partition: &ProbePartition, build: &SearchableBuild) -> bool {
+    let rows = match build {
+        // Rows whose keys are NULL match nothing, but may be returned.
+        SearchableBuild::InMemory(side) => match &side.matched {
+            Some(matched) => matched.rows(),
+            None => side.rows().len(),
+        },
+        SearchableBuild::OnDevices(join) => join.rows(),
+        SearchableBuild::InRuns(_) | SearchableBuild::SpilledRows(_) => return false,
+    };
+    let returns_unmatched = match &partition.row_join {
+        Some(join) if !join.returns_probe_rows() => join.keeps_probe_rows(),
+        _ => partition.spec.unmatched != Unmatched::Drop,
+    };
+    rows == 0 && !returns_unmatched
 }
 
 /// Whether a partition ends before it has too many rows for a nested loop. Appends the batches that are read to `read`.
@@ -170,7 +214,7 @@ impl CpuStream {
         loop {
             while let Some(batch) = self.joined.pop_front() {
                 if batch.num_rows() > 0 {
-                    return Ok(Some(batch.record_output(&self.partition.metrics.baseline)));
+                    return Ok(Some(self.partition.metrics.baseline.record(batch)));
                 }
             }
             self.buffer = None;

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use arrow::array::{BooleanArray, RecordBatch, UInt32Array};
 use datafusion::common::{JoinType, Result};
-use datafusion::physical_plan::metrics::RecordOutput;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
@@ -79,7 +78,7 @@ impl RowStream {
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
             if let Some(batch) = self.output.next()? {
-                return Ok(Some(batch.record_output(&self.partition.metrics.baseline)));
+                return Ok(Some(self.partition.metrics.baseline.record(batch)));
             }
             match self.next_rows().await? {
                 Some(rows) => self.output.add(rows),

@@ -218,7 +218,7 @@ impl RowVisit {
             if buffered.may_match(run) {
                 let (partition, side) = (&self.partition, &part.side);
                 let ranges = partition.find_ranges(&buffered.batch, side, &mut last_found)?;
-                let _timer = partition.metrics.query_time.timer();
+                let _timer = partition.metrics.time_query();
                 let mut candidates = Candidates::new(buffered.batch.clone(), ranges, None);
                 candidates.skip_to(work.row);
                 let pairs = Pairs {
