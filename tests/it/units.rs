@@ -444,5 +444,5 @@ async fn thresholds_of_different_units_agree_with_a_naive_loop() {
             by_index += metric(&plan, "threshold_rows");
         }
     }
-    assert!(by_index > 100 || !is_usual(), "{by_index} rows by indexes");
+    assert!(by_index > 0 || !is_usual(), "{by_index} rows by indexes");
 }
