@@ -1,11 +1,13 @@
 //! A bound in the type of the range key that it is compared with.
 //!
-//! A comparison of two units makes DataFusion cast the coarser one, which is an error where the finer type is too small. If that one is the range key,
-//! the bound is converted instead: rounded up or down, so that comparing the key with it gives the same result, exactly and for every value.
+//! A comparison of two units makes DataFusion cast the coarser one, which is an error where the finer type is too small. The bound is converted instead:
+//! rounded up or down to the unit of a coarser key, or to the least or greatest key of a finer one where it is beyond all, so that comparing the key with
+//! it gives the same result, exactly and for every value.
 //!
 //! ```text
 //!   CAST(p.ts AS Timestamp(µs)) >= q.a    p.ts >= rmq_lower_bound(q.a)     q.a in seconds, rounded up
 //!   CAST(p.ts AS Timestamp(µs)) <  q.b    p.ts <= rmq_upper_bound(q.b)     the last second before q.b
+//!   p.ts < CAST(q.day AS Timestamp(ns))   p.ts <= rmq_upper_bound(q.day)   the last nanosecond before q.day, or of all
 //! ```
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int32Array, Int64Array};
@@ -18,22 +20,28 @@ use datafusion::logical_expr::{
 };
 use rmq_engine::Comparison;
 
-/// The function `(bound)` that returns the least or greatest key for which `key * factor` compares with the bound as stated. NULL if there is no such
-/// key, or if the bound is NULL.
+/// The function `(bound)` that returns the least or greatest key for which `key * factor` compares with `bound * bound_factor` as stated. NULL if there is
+/// no such key, or if the bound is NULL.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KeyBoundUdf {
     comparison: Comparison,
     factor: i128,
+    bound_factor: i128,
     key_type: DataType,
     signature: Signature,
 }
 
 impl KeyBoundUdf {
-    /// The conversion for `key * factor`, where keys have this type, compared with a bound by `comparison`.
-    pub(crate) fn new(comparison: Comparison, factor: i128, key_type: DataType) -> Self {
+    /// The conversion for keys of this type, where `key * factors.0` is compared with `bound * factors.1`.
+    pub(crate) fn new(
+        comparison: Comparison,
+        (factor, bound_factor): (i128, i128),
+        key_type: DataType,
+    ) -> Self {
         Self {
             comparison,
             factor,
+            bound_factor,
             key_type,
             signature: Signature::any(1, Volatility::Immutable),
         }
@@ -50,6 +58,8 @@ impl KeyBoundUdf {
 
     /// Converts one bound, to a key in these limits.
     fn convert(&self, bound: i128, (least, greatest): (i128, i128)) -> Option<i128> {
+        // Beyond 128 bits it is beyond all keys.
+        let bound = bound.saturating_mul(self.bound_factor);
         let (floor, exact) = (
             bound.div_euclid(self.factor),
             bound.rem_euclid(self.factor) == 0,
@@ -211,13 +221,44 @@ mod tests {
             .collect();
         for comparison in all {
             let seconds = DataType::Timestamp(TimeUnit::Second, None);
-            let udf = KeyBoundUdf::new(comparison, 10, seconds.clone());
+            let udf = KeyBoundUdf::new(comparison, (10, 1), seconds.clone());
             let keys = converted(&udf, Arc::new(Int64Array::from(bounds.clone())));
             assert_eq!(keys.data_type(), &seconds);
             let keys = integers(&keys).unwrap();
             for (bound, converted) in bounds.iter().zip(keys) {
                 for key in [i64::MIN, -3, -2, -1, 0, 1, 2, 3, i64::MAX] {
                     let expected = comparison.holds(&(i128::from(key) * 10), &i128::from(*bound));
+                    let found = converted.is_some_and(|converted| {
+                        udf.converted_comparison()
+                            .holds(&i128::from(key), &converted)
+                    });
+                    assert_eq!(found, expected, "{key} {comparison:?} {bound}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn bounds_of_a_coarser_unit_hold_for_the_same_keys() {
+        let nanoseconds = DataType::Timestamp(TimeUnit::Nanosecond, None);
+        let day = 86_400_000_000_000_i128;
+        let bounds = [i32::MIN, -200_000, -1, 0, 1, 106_751, 106_752, i32::MAX];
+        for comparison in [
+            Comparison::Above,
+            Comparison::AtLeast,
+            Comparison::Below,
+            Comparison::AtMost,
+        ] {
+            let udf = KeyBoundUdf::new(comparison, (1, day), nanoseconds.clone());
+            let days = Int32Array::from(bounds.to_vec());
+            let keys = integers(&converted(&udf, Arc::new(days))).unwrap();
+            for (bound, converted) in bounds.iter().zip(keys) {
+                let bound = i128::from(*bound) * day;
+                for key in [i64::MIN, i64::MAX]
+                    .into_iter()
+                    .chain([-1, 0, 1].map(|i| i64::try_from(day).unwrap() + i))
+                {
+                    let expected = comparison.holds(&i128::from(key), &bound);
                     let found = converted.is_some_and(|converted| {
                         udf.converted_comparison()
                             .holds(&i128::from(key), &converted)
@@ -241,7 +282,7 @@ mod tests {
             (Comparison::AtMost, [Some(127), None, None, Some(1)]),
             (Comparison::Below, [Some(127), None, None, Some(1)]),
         ] {
-            let udf = KeyBoundUdf::new(comparison, 1000, DataType::Int8);
+            let udf = KeyBoundUdf::new(comparison, (1000, 1), DataType::Int8);
             let found = integers(&converted(&udf, bounds())).unwrap();
             assert_eq!(found, expected, "{comparison:?}");
         }

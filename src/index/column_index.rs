@@ -255,19 +255,19 @@ impl ColumnIndex {
         self.index.threshold_queries(ranges, thresholds, test)
     }
 
-    /// Finds the first row of each range that passes: its position, NULL if there is none.
+    /// Finds the first or last row of each range that passes: its position, NULL if there is none.
     ///
     /// # Errors
     /// The engine's, and an execution error for searches of another index.
-    pub(crate) fn first_rows(&self, queries: &ThresholdQueries) -> Result<Int64Array> {
-        let found = self.index.find(queries, RangeEnd::First);
+    pub(crate) fn end_rows(&self, queries: &ThresholdQueries, end: RangeEnd) -> Result<Int64Array> {
+        let found = self.index.find(queries, end);
         found.map_err(engine_error)?
     }
 
     /// Lists the rows that pass, of these ranges, as far as the limits allow.
     ///
     /// # Errors
-    /// As [`Self::first_rows`].
+    /// As [`Self::end_rows`].
     pub(crate) fn list(
         &self,
         queries: &ThresholdQueries,
@@ -282,7 +282,7 @@ impl ColumnIndex {
     /// Counts the rows of each range that pass. Calls `check` between some of the ranges.
     ///
     /// # Errors
-    /// As [`Self::first_rows`], and that of `check`.
+    /// As [`Self::end_rows`], and that of `check`.
     pub(crate) fn count(
         &self,
         queries: &ThresholdQueries,

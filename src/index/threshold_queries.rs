@@ -56,12 +56,19 @@ impl ThresholdQueries {
         self.left.len()
     }
 
-    /// The searches with these numbers, each in a range that begins at the given position.
-    pub(crate) fn select(&self, searches: &[(usize, i64)]) -> Self {
+    /// The searches with these numbers, each only from the first given position to the second.
+    pub(crate) fn select(&self, searches: &[(usize, (i64, i64))]) -> Self {
         let numbers = || searches.iter().map(|(number, _)| *number);
+        let within = |(number, (left, right)): &(usize, (i64, i64))| {
+            (
+                *left.max(&self.left[*number]),
+                *right.min(&self.right[*number]),
+            )
+        };
+        let (left, right) = searches.iter().map(within).unzip();
         Self {
-            left: searches.iter().map(|(_, left)| *left).collect(),
-            right: numbers().map(|number| self.right[number]).collect(),
+            left,
+            right,
             keys: match &self.keys {
                 AnyKeys::W32(keys) => AnyKeys::W32(numbers().map(|n| keys[n]).collect()),
                 AnyKeys::W64(keys) => AnyKeys::W64(numbers().map(|n| keys[n]).collect()),

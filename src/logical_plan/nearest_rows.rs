@@ -129,18 +129,47 @@ impl NearestRows {
     }
 }
 
+impl NearestCondition {
+    /// `type=Inner, on=[sym], range=p.ts in (-inf, q.ts], threshold=p.v > q.v, filter=p.id <> q.id, order=desc, limit=5`, where threshold and filter are
+    /// the parts of the residual.
+    pub(crate) fn with_parts(&self, threshold: Option<&Expr>, filter: Option<&Expr>) -> String {
+        let parts = Parts {
+            condition: self,
+            threshold,
+            filter,
+        };
+        parts.to_string()
+    }
+}
+
 /// `type=Inner, on=[sym], range=p.ts in (-inf, q.ts], filter=p.v > q.v, order=desc, limit=5`.
 impl Display for NearestCondition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.spec.fmt_condition(f)?;
-        if let Some(residual) = &self.residual {
-            write!(f, ", filter={residual}")?;
+        f.write_str(&self.with_parts(None, self.residual.as_ref()))
+    }
+}
+
+/// A condition as it is shown.
+struct Parts<'a> {
+    condition: &'a NearestCondition,
+    threshold: Option<&'a Expr>,
+    filter: Option<&'a Expr>,
+}
+
+impl Display for Parts<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.condition.spec.fmt_condition(f)?;
+        if let Some(threshold) = self.threshold {
+            write!(f, ", threshold={threshold}")?;
+        }
+        if let Some(filter) = self.filter {
+            write!(f, ", filter={filter}")?;
         }
         let RowLimit {
             descending,
             skip,
             fetch,
-        } = self.limit;
+        } = self.condition.limit;
         write!(f, ", order={}", if descending { "desc" } else { "asc" })?;
         if skip > 0 {
             write!(f, ", offset={skip}")?;

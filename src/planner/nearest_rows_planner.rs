@@ -6,6 +6,7 @@ use std::sync::Arc;
 use datafusion::catalog::Session;
 use datafusion::common::{Column, DFSchema, JoinSide, JoinType, Result, plan_datafusion_err};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExec;
@@ -13,7 +14,9 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 use datafusion::physical_planner::PhysicalPlanner;
 
 use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::join_rule::condition::best_threshold;
 use crate::exec::range_join::row_join::RowJoin;
+use crate::exec::range_join::row_threshold::RowThreshold;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::Unmatched;
 
@@ -33,14 +36,27 @@ pub(crate) fn plan_nearest_rows(
         |expr| physical(expr, node.probe().schema()),
         |expr| physical(expr, node.build().schema()),
     )?;
-    let residual = match &condition.residual {
-        Some(residual) => {
-            let (schema, columns) = columns_of(residual, node.probe(), node.build())?;
-            let expr = physical(residual, &schema)?;
-            let schema = Arc::new(schema.as_arrow().clone());
-            Some(JoinFilter::new(expr, columns, schema))
+    let filter_of = |condition: &Expr| -> Result<JoinFilter> {
+        let (schema, columns) = columns_of(condition, node.probe(), node.build())?;
+        let expr = physical(condition, &schema)?;
+        let schema = Arc::new(schema.as_arrow().clone());
+        Ok(JoinFilter::new(expr, columns, schema))
+    };
+    let residual = condition.residual.as_ref();
+    let mut conjuncts = residual.map(split_conjunction).unwrap_or_default();
+    let filters = conjuncts.iter().map(|conjunct| filter_of(conjunct));
+    let filters: Vec<JoinFilter> = filters.collect::<Result<_>>()?;
+    let threshold = best_threshold(&filters, &probe.schema(), &build.schema())?;
+    let residual = residual.map(filter_of).transpose()?;
+    let (label, threshold) = match threshold {
+        Some((number, threshold)) => {
+            let shown = conjuncts.remove(number);
+            let rest = conjunction(conjuncts.into_iter().cloned());
+            let label = condition.with_parts(Some(shown), rest.as_ref());
+            let rest = rest.as_ref().map(filter_of).transpose()?;
+            (label, Some(RowThreshold { rest, ..threshold }))
         }
-        None => None,
+        None => (condition.to_string(), None),
     };
     let all = |side, plan: &Arc<dyn ExecutionPlan>| {
         (0..plan.schema().fields().len()).map(move |index| ColumnIndex { index, side })
@@ -52,9 +68,15 @@ pub(crate) fn plan_nearest_rows(
         Unmatched::Drop | Unmatched::Only => JoinType::Inner,
     };
     let schema = Arc::new(node.schema().as_arrow().clone());
-    let row_join = RowJoin::try_new(join_type, residual.as_ref(), None, &columns, schema)?;
+    let row_join = RowJoin::try_new(
+        join_type,
+        residual.as_ref(),
+        threshold.as_ref(),
+        &columns,
+        schema,
+    )?;
     let row_join = row_join.with_limit(condition.limit);
-    let label = format!("{condition}, returns=rows");
+    let label = format!("{label}, returns=rows");
     let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label)?;
     let joined: Arc<dyn ExecutionPlan> = Arc::new(joined);
     Ok(match node.output_filter() {

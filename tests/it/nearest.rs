@@ -17,7 +17,7 @@ use crate::fake::Fake;
 use crate::range_join::metric;
 use crate::spilling::ForRangeJoins;
 use crate::support::{draw_join_mode, error, plan, register, run, session_of_pool};
-use rmq_testing::{Random, cases_with_queries};
+use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
 const CASES: usize = 900;
@@ -126,6 +126,7 @@ enum Further {
     AtMost,
     Above,
     Numbers,
+    AboveAndNumbers,
 }
 
 #[derive(Debug, Clone)]
@@ -162,7 +163,8 @@ impl Query {
                 Further::AtMost,
                 Further::Above,
                 Further::Numbers,
-            ][random.below(5)],
+                Further::AboveAndNumbers,
+            ][random.below(6)],
             by_value: random.below(4) == 0,
             descending: random.below(2) == 0,
             nulls_first: [None, Some(false), Some(true)][random.below(3)],
@@ -208,7 +210,8 @@ impl Query {
             false => bounds_value && !bounds_key,
         };
         let is_first = self.limit == Some(1) && self.offset == 0 && self.then_by.is_none();
-        is_other && is_first && self.further != Further::Numbers
+        let is_plain = !matches!(self.further, Further::Numbers | Further::AboveAndNumbers);
+        is_other && is_first && is_plain
     }
 
     fn conditions(&self) -> Vec<&'static str> {
@@ -229,6 +232,7 @@ impl Query {
             Further::AtMost => parts.push("p.v <= q.x"),
             Further::Above => parts.push("q.x < p.v"),
             Further::Numbers => parts.push("p.n % 3 <> q.id % 3"),
+            Further::AboveAndNumbers => parts.extend(["q.x < p.v", "p.n % 3 <> q.id % 3"]),
         }
         parts
     }
@@ -305,6 +309,9 @@ impl Query {
             (Further::Numbers, ..) => n % 3 != id % 3,
             (Further::AtMost, Some(v), Some(x)) => without_sign(v, x).is_le(),
             (Further::Above, Some(v), Some(x)) => without_sign(v, x).is_gt(),
+            (Further::AboveAndNumbers, Some(v), Some(x)) => {
+                without_sign(v, x).is_gt() && n % 3 != id % 3
+            }
             _ => false,
         };
         (!self.equality || equal()) && lower() && upper() && further()
@@ -432,6 +439,7 @@ fn without_sign(a: f64, b: f64) -> Ordering {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nearest_rows_are_those_of_a_naive_loop() {
+    let mut by_index = 0;
     for seed in cases_with_queries("nearest rows", &FAILED, CASES, QUERIES) {
         let random = &mut Random::of_case(seed);
         let (searched, outer) = ([0, 1, 9, 80, 900][random.below(5)], random.below(60));
@@ -448,11 +456,63 @@ async fn nearest_rows_are_those_of_a_naive_loop() {
         }
         for i in 0..QUERIES {
             let query = Query::new(random);
-            query.compare(&ctx, &tables, "").await;
+            by_index += query.compare(&ctx, &tables, "threshold_rows").await;
             if i % 6 == 0 {
                 query.compare(&devices, &tables, "").await;
             }
         }
+    }
+    assert!(by_index > 50 || !is_usual(), "{by_index} rows by indexes");
+}
+
+/// Rows that meet a threshold are few, many or neighbours, and the rest of the condition is met by all of them or by few.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_threshold_leads_from_one_nearest_row_to_the_next() {
+    for mut random in rmq_testing::runs("thresholds of nearest rows", &[]) {
+        let random = &mut random;
+        let tables = Tables::new(random, 0, 40);
+        let distance = [2, 40, 700][random.below(3)];
+        let dense = random.below(3_000)..random.below(5_000);
+        let p = (0..4_000).map(|n| Searched {
+            sym: Some(n % 2),
+            k: Some(n / 3),
+            v: Some(if n % distance == 0 || dense.contains(&(n as usize)) {
+                random.below(9) as f64
+            } else {
+                -100.0
+            }),
+        });
+        let p: Vec<Searched> = p.collect();
+        let q = tables.q.into_iter().map(|q| Outer {
+            a: Some(random.below(1_400) as i64),
+            b: Some(random.below(1_400) as i64),
+            ..q
+        });
+        let tables = Tables { q: q.collect(), p };
+        let config = SessionConfig::new().with_batch_size([7, 8192][random.below(2)]);
+        let ctx = SessionContext::new_with_config(config.with_target_partitions(1));
+        datafusion_rmq::register(&ctx);
+        tables.register(&ctx, 1);
+        let mut by_index = 0;
+        for further in [Further::Above, Further::AboveAndNumbers] {
+            for descending in [false, true] {
+                let query = Query {
+                    form: [Form::Cross, Form::Left][random.below(2)],
+                    equality: random.below(2) == 0,
+                    lower: (!descending).then_some(false),
+                    upper: descending.then_some(true),
+                    further,
+                    by_value: false,
+                    descending,
+                    nulls_first: None,
+                    then_by: None,
+                    limit: [Some(2), Some(5), Some(300), None][random.below(4)],
+                    offset: random.below(3),
+                };
+                by_index += query.compare(&ctx, &tables, "threshold_rows").await;
+            }
+        }
+        assert!(by_index > 0, "no index");
     }
 }
 

@@ -19,6 +19,7 @@ use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator, Scalar
 use datafusion::scalar::ScalarValue;
 
 use crate::expr::decimal_average::decimal_digits;
+use crate::expr::key_bound::KeyBoundUdf;
 use crate::rewrite::common::lossless_casts::{is_coarser_time, widens};
 
 /// Whether `expr` is known to have a value, or NULL, for every row.
@@ -72,7 +73,8 @@ pub(crate) fn is_infallible(expr: &Expr, schema: &DFSchema) -> Result<bool> {
         }
         Expr::ScalarFunction(call) => {
             let args: Vec<&Expr> = call.args.iter().collect();
-            Ok(is_infallible_call(call, schema)? && all(&args)?)
+            let converts_bound = call.func.inner().is::<KeyBoundUdf>();
+            Ok((converts_bound || is_infallible_call(call, schema)?) && all(&args)?)
         }
         Expr::Cast(Cast { expr, field }) => {
             let (from, to) = (expr.get_type(schema)?, field.data_type());

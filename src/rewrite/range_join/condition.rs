@@ -19,10 +19,10 @@ use datafusion::logical_expr::{
 use datafusion::scalar::ScalarValue;
 
 use crate::common::ordered_type::{is_ordered, value_type};
-use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
 use crate::rewrite::common::conditional::Branch;
-use crate::rewrite::common::infallible::{is_infallible, keeps_values};
-use crate::rewrite::common::lossless_casts::{linear_factor, widens, without_lossless_casts};
+use crate::rewrite::common::exact_bounds::{ExactBound, Types};
+use crate::rewrite::common::infallible::is_infallible;
+use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
 use crate::rewrite::common::range_functions::calls_range_function;
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
@@ -53,6 +53,9 @@ pub(crate) enum Constants {
     /// Bounds of the range. The row in force at the start of a range need not be in the range, so a filter would remove it wrongly.
     Bound,
 }
+
+/// A key, how it compares, and the bound.
+pub(crate) type ComparedKey = (Expr, Comparison, Expr);
 
 /// The sides whose columns an expression has.
 #[derive(Debug, PartialEq, Eq)]
@@ -90,8 +93,8 @@ impl Condition {
     ) -> Match<Self> {
         let side = |expr: &Expr| side(expr, probe, build);
         let mut pairs = on;
-        let mut ranges: Vec<(Expr, Comparison, Expr)> = vec![];
-        let mut constant_ranges: Vec<(Expr, (Expr, Comparison, Expr))> = vec![];
+        let mut ranges: Vec<ComparedKey> = vec![];
+        let mut constant_ranges: Vec<(Expr, ComparedKey)> = vec![];
         let (mut probe_filter, mut build_filter) = (vec![], vec![]);
         let conjuncts = rest.into_iter().flat_map(split_conjunction_owned);
         for conjunct in conjuncts.flat_map(split_between) {
@@ -140,7 +143,7 @@ impl Condition {
         // With a row in force before the range, the bound itself matters, not only which keys it includes.
         if constants == Constants::Filter {
             for range in &mut ranges {
-                convert_bound(range, build)?;
+                convert_bound(range, probe, build)?;
             }
         }
         let first = ranges.first().map(|(key, ..)| key.clone());
@@ -287,7 +290,7 @@ fn comparison(op: Operator) -> Option<Comparison> {
 pub(crate) fn compared_with(
     conjunct: &Expr,
     is_bound: impl Fn(&Expr) -> bool,
-) -> Option<(Expr, Comparison, Expr)> {
+) -> Option<ComparedKey> {
     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct else {
         return None;
     };
@@ -372,25 +375,47 @@ pub(crate) fn split_between(conjunct: Expr) -> Vec<Expr> {
     }
 }
 
-/// Replaces a cast of the key that may fail by a conversion of the bound that cannot.
-fn convert_bound(range: &mut (Expr, Comparison, Expr), build: &DFSchema) -> Result<()> {
+/// Replaces casts that may fail, of the key or of the bound, by a conversion of the bound that cannot. Returns whether there were any.
+pub(crate) fn convert_bound(
+    range: &mut ComparedKey,
+    bounds: &DFSchema,
+    keys: &DFSchema,
+) -> Result<bool> {
+    let types = |expr: &Expr, schema| -> Result<Option<Types>> {
+        Ok(match expr {
+            Expr::Cast(Cast { expr, field }) => {
+                Some((expr.get_type(schema)?, field.data_type().clone()))
+            }
+            _ => None,
+        })
+    };
+    let uncast = |expr: Expr, is_uncast: bool| match expr {
+        Expr::Cast(cast) if is_uncast => *cast.expr,
+        other => other,
+    };
+    let mut is_converted = false;
     loop {
-        let (key, comparison, bound) = range;
-        let Expr::Cast(Cast { expr, field }) = &*key else {
-            return Ok(());
+        let (key, comparison, bound) = &mut *range;
+        let casts = (types(key, keys)?, types(bound, bounds)?);
+        let exact = ExactBound::of(*comparison, casts.0.as_ref(), casts.1.as_ref());
+        let Some(exact) = exact else {
+            return Ok(is_converted);
         };
-        let key_type = expr.get_type(build)?;
-        let to = field.data_type();
-        if keeps_values(&key_type, to) || integer_limits(&key_type).is_none() {
-            return Ok(());
-        }
-        let Some(factor) = linear_factor(&key_type, to) else {
-            return Ok(());
-        };
-        let udf = KeyBoundUdf::new(*comparison, factor, key_type);
-        let converted = udf.converted_comparison();
-        let bound = ScalarUDF::from(udf).call(vec![std::mem::take(bound)]);
-        *range = (expr.as_ref().clone(), converted, bound);
+        *key = uncast(std::mem::take(key), exact.uncasts_key);
+        *comparison = exact.conversion.converted_comparison();
+        let bare = uncast(std::mem::take(bound), exact.uncasts_bound);
+        *bound = ScalarUDF::from(exact.conversion).call(vec![bare]);
+        is_converted = true;
+    }
+}
+
+/// The comparison of a key with a bound.
+pub(crate) fn compare((key, comparison, bound): ComparedKey) -> Expr {
+    match comparison {
+        Comparison::Above => key.gt(bound),
+        Comparison::AtLeast => key.gt_eq(bound),
+        Comparison::Below => key.lt(bound),
+        Comparison::AtMost => key.lt_eq(bound),
     }
 }
 
@@ -404,7 +429,7 @@ fn two_keys(one: &Expr, other: &Expr) -> String {
 /// The range key of all comparisons, and the bounds. If keys differ only by lossless casts, which DataFusion adds for bounds of several types,
 /// the widest one is the key and the bounds are cast to its type.
 fn one_key(
-    ranges: Vec<(Expr, Comparison, Expr)>,
+    ranges: Vec<ComparedKey>,
     probe: &DFSchema,
     build: &DFSchema,
 ) -> Match<(Expr, Vec<(Comparison, Expr)>)> {

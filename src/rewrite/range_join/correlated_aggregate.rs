@@ -29,6 +29,7 @@ use crate::rewrite::range_join::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, is_row_count,
 };
 use crate::rewrite::range_join::condition::Constants;
+use crate::rewrite::range_join::order_by::order_zeros;
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::rewrite::range_join::threshold::{Threshold, key_of_extremes, match_condition};
 
@@ -94,6 +95,7 @@ impl CorrelatedAggregate {
             Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
             None => None,
         };
+        let finds_extremes = threshold.is_some();
         let counts_rows = !calls.is_empty() && calls.iter().all(is_row_count);
         let meaning = (constants, counts_rows);
         let (mut condition, counted) =
@@ -103,6 +105,9 @@ impl CorrelatedAggregate {
             threshold.guard(branches, probe)?;
         }
         condition.guard(branches, probe)?;
+        if finds_extremes {
+            order_zeros(&mut condition, &build)?;
+        }
         let mut decomposition = AggregateDecomposition {
             config,
             probe,

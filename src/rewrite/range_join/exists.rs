@@ -34,7 +34,9 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use crate::common::options::RmqOptions;
 use crate::rewrite::common::names::{restore_columns, save_name};
 use crate::rewrite::common::outer_columns::{has_expression, to_outer};
-use crate::rewrite::range_join::condition::{check_repeats, compared_with, split_between};
+use crate::rewrite::range_join::condition::{
+    check_repeats, compared_with, convert_bound, split_between,
+};
 use crate::rewrite::range_join::correlated_aggregate::{CorrelatedAggregate, replaced};
 use crate::rewrite::range_join::mark_join::MarkJoins;
 use crate::rewrite::range_join::rejection::{Match, reject};
@@ -492,10 +494,21 @@ impl<'a> Rows<'a> {
         while let LogicalPlan::Filter(filter) = plan {
             let conjuncts = split_conjunction(&filter.predicate).into_iter().cloned();
             for conjunct in conjuncts.flat_map(split_between) {
-                let Some((key, ..)) = compared_with(&conjunct, Expr::contains_outer) else {
+                let Some(mut range) = compared_with(&conjunct, Expr::contains_outer) else {
                     continue;
                 };
-                if key.contains_outer() || check_repeats(&key).is_err() {
+                if range.0.contains_outer() || check_repeats(&range.0).is_err() {
+                    continue;
+                }
+                if convert_bound(&mut range, outer, self.input.schema()).is_err() {
+                    continue;
+                }
+                let (key, ..) = range;
+                // A float would be sorted by two keys, for the sign of a zero that does not matter here.
+                if !key
+                    .get_type(self.input.schema())
+                    .is_ok_and(|t| !t.is_floating())
+                {
                     continue;
                 }
                 let input = Arc::new(self.input.clone());

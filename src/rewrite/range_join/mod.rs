@@ -4,7 +4,8 @@
 //!
 //! The rules share the parts of a match:
 //!
-//! - `condition`: equality keys, range key, bounds; `threshold`: a second range key; `side_sizes`: whether a side is worth sorting
+//! - `condition`: equality keys, range key, bounds; `threshold`: a second range key; `order_by`: range keys of several expressions; `side_sizes`: whether a
+//!   side is worth sorting
 //! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates; `nearest_rows`: any LIMIT, a `NearestRows`
 //! - `aggregate_decomposition`: aggregates as columns of the range join; `aggregate_argument`, `average`, `accumulated_aggregate` and `merge_states`: parts of it
 
@@ -22,6 +23,7 @@ pub(crate) mod merge_states;
 pub(crate) mod nearest_row;
 pub(crate) mod nearest_rows;
 pub(crate) mod nullable_subquery;
+pub(crate) mod order_by;
 pub(crate) mod rejection;
 pub(crate) mod scalar_subquery;
 pub(crate) mod side_sizes;

@@ -16,13 +16,11 @@
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result, ScalarValue};
-use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, Limit, LogicalPlan, ScalarUDF, Sort, SortExpr, lit, when,
+    Expr, ExprSchemable, Limit, LogicalPlan, Sort, SortExpr, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::common::lossless_casts::{widens, without_lossless_casts};
@@ -33,9 +31,9 @@ use crate::rewrite::range_join::condition::{Condition, Constants, check_repeats,
 use crate::rewrite::range_join::correlated_aggregate::{
     CorrelatedAggregate, Filtered, above, of_types, substitute,
 };
+use crate::rewrite::range_join::order_by::order_by_all;
 use crate::rewrite::range_join::rejection::{Match, Rejection, reject};
 use crate::rewrite::range_join::threshold::Threshold;
-use rmq_engine::Comparison;
 
 /// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only: an aggregate, or the first row of a range.
 pub(crate) fn match_subquery(
@@ -243,48 +241,6 @@ impl<'a> NearestRow<'a> {
     }
 }
 
-/// Makes the range key one of all expressions of ORDER BY, unless it is the only one and never NULL: a NULL is no range key, but takes part in ORDER BY.
-/// Returns whether it has changed. The first expression must be in the order of the range key.
-pub(crate) fn order_by_all(
-    condition: &mut Condition,
-    first: &SortExpr,
-    then_by: &[SortExpr],
-    build: &LogicalPlan,
-) -> Match<bool> {
-    let schema = build.schema();
-    let excludes_nulls =
-        condition.excludes_null_keys(schema)? || filters_nulls(build, &condition.key);
-    if then_by.is_empty() && excludes_nulls {
-        return Ok(false);
-    }
-    let mut values = vec![condition.key.clone()];
-    values.extend(then_by.iter().map(|order| order.expr.clone()));
-    for value in &values {
-        let data_type = value.get_type(schema)?;
-        if !OrderKeyUdf::supports(&data_type) {
-            return reject(format!("{value} is a {data_type}"));
-        }
-    }
-    // If the first one is descending, all is read from the end on.
-    let orders = std::iter::once(first).chain(then_by);
-    let orders = orders.map(|order| {
-        let descending = order.asc != first.asc;
-        (descending, order.nulls_first == first.asc)
-    });
-    let udf = ScalarUDF::from(OrderKeyUdf::new(orders.collect()));
-    let key = std::mem::replace(&mut condition.key, udf.call(values));
-    if !condition.bounds.is_empty() {
-        condition.add_build_filter(key.is_not_null());
-    }
-    for (comparison, bound) in &mut condition.bounds {
-        let is_after = matches!(comparison, Comparison::Above | Comparison::AtMost);
-        let after = is_after.then_some(1 + then_by.len());
-        let udf = ScalarUDF::from(OrderBoundUdf::new(after));
-        *bound = udf.call(vec![std::mem::take(bound)]);
-    }
-    Ok(true)
-}
-
 /// Whether rows that are sorted by `key` are sorted by `order`.
 pub(crate) fn orders_as(key: &Expr, order: &Expr, build: &DFSchema) -> Result<bool> {
     Ok(
@@ -323,18 +279,6 @@ fn renamings(mut plan: &LogicalPlan) -> (Vec<&LogicalPlan>, &LogicalPlan) {
         };
         renamings.push(plan);
         plan = input;
-    }
-}
-
-/// Whether a filter of the build side excludes NULLs of the key.
-fn filters_nulls(build: &LogicalPlan, key: &Expr) -> bool {
-    match build {
-        LogicalPlan::Filter(filter) => {
-            let conjuncts = split_conjunction(&filter.predicate);
-            let excludes = |e: &&Expr| matches!(e, Expr::IsNotNull(checked) if **checked == *key);
-            conjuncts.iter().any(excludes) || filters_nulls(&filter.input, key)
-        }
-        _ => false,
     }
 }
 

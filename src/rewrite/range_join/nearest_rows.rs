@@ -31,10 +31,12 @@ use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::common::names::unused_name;
 use crate::rewrite::range_join::condition::{
-    Condition, Constants, check_repeats, compared_with, is_of, split_between,
+    ComparedKey, Condition, Constants, check_repeats, compare, compared_with, convert_bound, is_of,
+    split_between,
 };
 use crate::rewrite::range_join::correlated_aggregate::of_types;
-use crate::rewrite::range_join::nearest_row::{NearestQuery, NearestRow, order_by_all, orders_as};
+use crate::rewrite::range_join::nearest_row::{NearestQuery, NearestRow, orders_as};
+use crate::rewrite::range_join::order_by::order_by_all;
 use crate::rewrite::range_join::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 
@@ -173,10 +175,13 @@ fn match_condition(
             || are_equality_keys(&conjunct, probe, build)?
         {
             keys.push(conjunct);
-        } else if range.is_some_and(|(value, ..)| without_casts(&value) == without_casts(order)) {
+        } else if range
+            .as_ref()
+            .is_some_and(|(value, ..)| without_casts(value) == without_casts(order))
+        {
             bounds.push(conjunct);
         } else {
-            residual.push(conjunct);
+            residual.push(exact(conjunct, range, probe, build)?);
         }
     }
     let sorted = |rest: Vec<Expr>| {
@@ -196,6 +201,24 @@ fn match_condition(
     residual.extend(bounds);
     residual.extend(of_probe);
     Ok((sorted(keys)?, conjunction(residual)))
+}
+
+/// A condition on both sides without casts that may fail, if it is a comparison.
+fn exact(
+    conjunct: Expr,
+    range: Option<ComparedKey>,
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Result<Expr> {
+    let Some(mut range) = range.filter(|(value, ..)| is_of(value, build)) else {
+        return Ok(conjunct);
+    };
+    let is_converted = convert_bound(&mut range, probe, build)?;
+    Ok(if is_converted {
+        compare(range)
+    } else {
+        conjunct
+    })
 }
 
 /// Whether a condition compares a column of each side for equality in a way that a range join can.

@@ -29,7 +29,8 @@ use crate::rewrite::common::conditional::Branch;
 use crate::rewrite::common::infallible::is_infallible;
 use crate::rewrite::common::lossless_casts::without_lossless_casts;
 use crate::rewrite::range_join::condition::{
-    Condition, Constants, check_repeats, compared_with, guard, is_of, split_between,
+    ComparedKey, Condition, Constants, check_repeats, compared_with, convert_bound, guard, is_of,
+    split_between,
 };
 use crate::rewrite::range_join::rejection::{Match, reject};
 use rmq_engine::Comparison;
@@ -58,19 +59,22 @@ impl Threshold {
         let (mut rest, mut thresholds) = (vec![], vec![]);
         let mut compares_key = false;
         for conjunct in conjuncts.flat_map(split_between) {
-            let range = compared_with(&conjunct, |bound| is_of(bound, probe))
-                .filter(|(value, ..)| is_of(value, build));
-            match range {
-                Some((value, ..)) if without_lossless_casts(&value, build)? == key => {
-                    compares_key = true;
-                    rest.push(conjunct);
-                }
-                Some((value, comparison, limit)) => thresholds.push(Self {
+            let Some((cast, converted)) = comparisons(&conjunct, probe, build)? else {
+                rest.push(conjunct);
+                continue;
+            };
+            let (value, comparison, limit) = converted;
+            if without_lossless_casts(&cast, build)? == key
+                || without_lossless_casts(&value, build)? == key
+            {
+                compares_key = true;
+                rest.push(conjunct);
+            } else {
+                thresholds.push(Self {
                     value,
                     comparison,
                     limit,
-                }),
-                None => rest.push(conjunct),
+                });
             }
         }
         let one = <[Self; 1]>::try_from(thresholds)
@@ -102,8 +106,7 @@ impl Threshold {
         let conjuncts = conjuncts.flat_map(split_conjunction_owned);
         let mut compared: Vec<(Expr, usize)> = vec![];
         for conjunct in conjuncts.flat_map(split_between) {
-            let range = compared_with(&conjunct, |bound| is_of(bound, probe));
-            let Some((value, ..)) = range.filter(|(value, ..)| is_of(value, build)) else {
+            let Some((_, (value, ..))) = comparisons(&conjunct, probe, build)? else {
                 continue;
             };
             let value = without_lossless_casts(&value, build)?;
@@ -137,6 +140,22 @@ impl Threshold {
     }
 }
 
+/// The comparison of a value of the build side with an expression over the probe side, if the conjunct is one: the value as it is written, and the
+/// comparison without casts that may fail.
+fn comparisons(
+    conjunct: &Expr,
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Result<Option<(Expr, ComparedKey)>> {
+    let range = compared_with(conjunct, |bound| is_of(bound, probe));
+    let Some(mut range) = range.filter(|(value, ..)| is_of(value, build)) else {
+        return Ok(None);
+    };
+    let value = range.0.clone();
+    convert_bound(&mut range, probe, build)?;
+    Ok(Some((value, range)))
+}
+
 /// Matches a condition. If it has two range keys, and rows are only counted, one of them becomes a threshold.
 pub(crate) fn match_condition(
     on: &[(Expr, Expr)],
@@ -157,8 +176,7 @@ pub(crate) fn match_condition(
     }
 }
 
-/// The one expression whose minima and maxima all calls are, without lossless casts. Floats are excluded, because zeros of both signs are equal keys,
-/// but one is the minimum; dictionaries, because their minimum is of another type.
+/// The one expression whose minima and maxima all calls are, without lossless casts. Dictionaries are excluded, because their minimum is of another type.
 pub(crate) fn key_of_extremes<'a>(
     calls: &'a [AggregateFunction],
     build: &DFSchema,
@@ -174,7 +192,7 @@ pub(crate) fn key_of_extremes<'a>(
             return Ok(None);
         }
         let data_type = argument.get_type(build)?;
-        if data_type.is_floating() || value_type(&data_type) != data_type {
+        if value_type(&data_type) != data_type {
             return Ok(None);
         }
         let base = without_lossless_casts(argument, build)?;

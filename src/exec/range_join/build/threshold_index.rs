@@ -37,7 +37,7 @@ const FILTERED_TIMES: usize = 16;
 pub(crate) struct ThresholdIndex {
     /// The most threads that build it.
     threads: usize,
-    /// Rows of all ranges that were long enough.
+    /// Rows of all ranges, or searches for nearest rows, that were long enough.
     counted_rows: AtomicUsize,
     /// `None` if it can't be built.
     built: OnceLock<Option<BuiltIndex>>,
@@ -75,9 +75,16 @@ impl ThresholdIndex {
             rows = rows.saturating_add(len);
             searches += usize::from(len > 0);
         }
-        if rows < FEW_ROWS * searches || rows == 0 {
-            return false;
-        }
+        rows >= FEW_ROWS * searches && rows > 0 && self.is_justified_by(threshold, rows, build_rows)
+    }
+
+    /// Whether so many rows, of searches that are long enough, should rather be searched by the index. Counts them.
+    pub(crate) fn is_justified_by(
+        &self,
+        threshold: &RowThreshold,
+        rows: usize,
+        build_rows: usize,
+    ) -> bool {
         match self.built.get() {
             Some(built) => built.is_some(),
             None => {

@@ -7,7 +7,8 @@
 //!     threshold     p.v > q.limit                     an index on p.v finds the rows of the range that qualify
 //! ```
 //!
-//! DataFusion casts the coarser of two units, which fails for values that are too large. Where that is the key, the bound is converted instead.
+//! DataFusion casts the coarser of two units, which fails for values that are too large. The bound is converted instead, of thresholds and of further
+//! conditions, too.
 
 use std::sync::Arc;
 
@@ -24,9 +25,8 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 use crate::common::dictionaries::has_few_keys;
 use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
-use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
+use crate::rewrite::common::exact_bounds::ExactBound;
 use crate::rewrite::common::infallible::keeps_values;
-use crate::rewrite::common::lossless_casts::linear_factor;
 use rmq_engine::Comparison;
 
 /// A join's filter, split into the range of a key and what is left.
@@ -50,7 +50,9 @@ impl RangeCondition {
         probe: &Schema,
         build: &Schema,
     ) -> Result<Option<Self>> {
-        let conjuncts = split_conjunction(filter.expression());
+        let conjuncts = split_conjunction(filter.expression()).into_iter();
+        let conjuncts = conjuncts.map(|conjunct| without_casts(conjunct, filter));
+        let conjuncts: Vec<PhysicalExprRef> = conjuncts.collect::<Result<_>>()?;
         let comparisons = conjuncts
             .iter()
             .map(|c| key_comparison(c, filter, probe, build));
@@ -67,9 +69,9 @@ impl RangeCondition {
                     continue;
                 }
                 Some(found) if best == Some(i) => threshold = Some(found),
-                _ => rest.push(Arc::clone(conjunct)),
+                _ => rest.push(Arc::clone(&conjunct)),
             }
-            residual.push(Arc::clone(conjunct));
+            residual.push(conjunct);
         }
         let filter_of = |conjuncts| -> Result<Option<JoinFilter>> {
             let part = conjunction_opt(conjuncts);
@@ -80,13 +82,7 @@ impl RangeCondition {
             key,
             bounds,
             residual: filter_of(residual)?,
-            threshold: threshold.map(|found| RowThreshold {
-                value: found.key,
-                is_ranked: found.is_ranked,
-                comparison: found.comparison,
-                limit: found.bound,
-                rest,
-            }),
+            threshold: threshold.map(|found| found.into_threshold(rest)),
         }))
     }
 
@@ -122,6 +118,26 @@ impl RangeCondition {
             format!("its condition needs {name}, a {data_type}")
         })
     }
+}
+
+/// The threshold among conditions on pairs, one filter each: the first, but values that an index has to sort come last. Also its number. It has no rest.
+pub(crate) fn best_threshold(
+    conditions: &[JoinFilter],
+    probe: &Schema,
+    build: &Schema,
+) -> Result<Option<(usize, RowThreshold)>> {
+    let mut best: Option<(usize, RowThreshold)> = None;
+    for (i, filter) in conditions.iter().enumerate() {
+        let found = key_comparison(filter.expression(), filter, probe, build)?;
+        let Some(found) = found else {
+            continue;
+        };
+        let is_better = |known: &(usize, RowThreshold)| known.1.is_ranked && !found.is_ranked;
+        if best.as_ref().is_none_or(is_better) {
+            best = Some((i, found.into_threshold(None)));
+        }
+    }
+    Ok(best)
 }
 
 /// The key to sort by, and the number of the comparison that becomes the threshold; `None` if there is no comparison. Of equally good ones the first.
@@ -183,6 +199,18 @@ struct KeyComparison {
     bound: PhysicalExprRef,
 }
 
+impl KeyComparison {
+    fn into_threshold(self, rest: Option<JoinFilter>) -> RowThreshold {
+        RowThreshold {
+            value: self.key,
+            is_ranked: self.is_ranked,
+            comparison: self.comparison,
+            limit: self.bound,
+            rest,
+        }
+    }
+}
+
 /// The comparison that a conjunct makes, if it is one that sorted keys can answer.
 fn key_comparison(
     conjunct: &PhysicalExprRef,
@@ -190,28 +218,10 @@ fn key_comparison(
     probe: &Schema,
     build: &Schema,
 ) -> Result<Option<KeyComparison>> {
-    let Some(binary) = conjunct.downcast_ref::<BinaryExpr>() else {
+    let Some((key, comparison, bound)) = compared_sides(conjunct, filter) else {
         return Ok(None);
     };
-    let sides = (side(binary.left(), filter), side(binary.right(), filter));
-    let (key, op, bound) = match sides {
-        (Some(JoinSide::Right), Some(JoinSide::Left)) => {
-            (binary.left(), Some(*binary.op()), binary.right())
-        }
-        (Some(JoinSide::Left), Some(JoinSide::Right)) => {
-            (binary.right(), binary.op().swap(), binary.left())
-        }
-        _ => return Ok(None),
-    };
-    let comparison = match op {
-        Some(Operator::Gt) => Comparison::Above,
-        Some(Operator::GtEq) => Comparison::AtLeast,
-        Some(Operator::Lt) => Comparison::Below,
-        Some(Operator::LtEq) => Comparison::AtMost,
-        _ => return Ok(None),
-    };
-    let (key, bound) = (over_side(key, filter)?, over_side(bound, filter)?);
-    let (key, comparison, bound) = without_casts(key, comparison, bound, probe, build)?;
+    let (key, bound) = (over_side(&key, filter)?, over_side(&bound, filter)?);
     let (key_type, bound_type) = (key.data_type(build)?, bound.data_type(probe)?);
     let is_searchable = is_ordered(&key_type)
         && value_type(&key_type) == value_type(&bound_type)
@@ -228,35 +238,61 @@ fn key_comparison(
     }))
 }
 
-/// Replaces a cast of the key that may fail, such as one to a finer unit of time, by a conversion of the bound that can't.
-fn without_casts(
-    mut key: PhysicalExprRef,
-    mut comparison: Comparison,
-    mut bound: PhysicalExprRef,
-    probe: &Schema,
-    build: &Schema,
-) -> Result<(PhysicalExprRef, Comparison, PhysicalExprRef)> {
-    while let Some(cast) = key.downcast_ref::<CastExpr>() {
-        let (from, to) = (cast.expr().data_type(build)?, cast.data_type(build)?);
-        if keeps_values(&from, &to) || integer_limits(&from).is_none() {
-            break;
-        }
-        let Some(factor) = linear_factor(&from, &to) else {
+/// What a conjunct compares, if it compares the two sides: the expression over the build side, and that over the probe side.
+fn compared_sides(
+    conjunct: &PhysicalExprRef,
+    filter: &JoinFilter,
+) -> Option<(PhysicalExprRef, Comparison, PhysicalExprRef)> {
+    let binary = conjunct.downcast_ref::<BinaryExpr>()?;
+    let (key, op, bound) = match (side(binary.left(), filter)?, side(binary.right(), filter)?) {
+        (JoinSide::Right, JoinSide::Left) => (binary.left(), *binary.op(), binary.right()),
+        (JoinSide::Left, JoinSide::Right) => (binary.right(), binary.op().swap()?, binary.left()),
+        _ => return None,
+    };
+    let comparison = match op {
+        Operator::Gt => Comparison::Above,
+        Operator::GtEq => Comparison::AtLeast,
+        Operator::Lt => Comparison::Below,
+        Operator::LtEq => Comparison::AtMost,
+        _ => return None,
+    };
+    Some((Arc::clone(key), comparison, Arc::clone(bound)))
+}
+
+/// Replaces casts in a comparison of the two sides that may fail, such as one to a finer unit of time, by a conversion of the bound that can't.
+fn without_casts(conjunct: &PhysicalExprRef, filter: &JoinFilter) -> Result<PhysicalExprRef> {
+    let mut conjunct = Arc::clone(conjunct);
+    let schema = filter.schema();
+    while let Some((key, comparison, bound)) = compared_sides(&conjunct, filter) {
+        let types = |expr: &PhysicalExprRef| -> Result<_> {
+            let Some(cast) = expr.downcast_ref::<CastExpr>() else {
+                return Ok(None);
+            };
+            let types = (cast.expr().data_type(schema)?, cast.data_type(schema)?);
+            Ok(Some(types))
+        };
+        let uncast = |expr: PhysicalExprRef, is_uncast: bool| {
+            let cast = expr.downcast_ref::<CastExpr>().filter(|_| is_uncast);
+            cast.map_or_else(|| Arc::clone(&expr), |cast| Arc::clone(cast.expr()))
+        };
+        let casts = (types(&key)?, types(&bound)?);
+        let Some(exact) = ExactBound::of(comparison, casts.0.as_ref(), casts.1.as_ref()) else {
             break;
         };
-        let udf = KeyBoundUdf::new(comparison, factor, from);
-        comparison = udf.converted_comparison();
+        let key = uncast(key, exact.uncasts_key);
+        let bound = uncast(bound, exact.uncasts_bound);
+        let udf = exact.conversion;
+        let op = if udf.converted_comparison().is_lower() {
+            Operator::GtEq
+        } else {
+            Operator::LtEq
+        };
         let udf = Arc::new(ScalarUDF::from(udf));
         let options = Arc::new(ConfigOptions::default());
-        bound = Arc::new(ScalarFunctionExpr::try_new(
-            udf,
-            vec![bound],
-            probe,
-            options,
-        )?);
-        key = Arc::clone(cast.expr());
+        let bound = ScalarFunctionExpr::try_new(udf, vec![bound], schema, options)?;
+        conjunct = Arc::new(BinaryExpr::new(key, op, Arc::new(bound)));
     }
-    Ok((key, comparison, bound))
+    Ok(conjunct)
 }
 
 /// The one side that an expression has columns of.

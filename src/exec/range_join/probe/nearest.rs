@@ -4,6 +4,9 @@
 //! more than some candidates, twice as many as the time before, and none after its last match: at most about twice as many candidates are evaluated as
 //! come before that one. Rows are returned in their order, so those that end early wait for the ones before them. As rows that wait leave no room for
 //! new ones, few positions are kept.
+//!
+//! A search that has read many candidates goes on by the index on the join's threshold, if there is one: from each row that qualifies to the next. Where
+//! rows that qualify are many, they are listed some at a time, so that the rest of the condition is evaluated on slices of them, too.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,11 +17,17 @@ use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::probe::candidate_pairs::NO_ROW;
+use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
+use rmq_engine::RangeEnd;
 
 /// The least number of candidates that a row begins with.
 const FIRST_CANDIDATES: usize = 4;
+
+/// A search that has read so many candidates is long: the index finds the next row in the time in which about as many are evaluated.
+const MANY_CANDIDATES: usize = 64;
 
 /// Clips ranges to the positions that are returned.
 pub(crate) fn clip(ranges: &Ranges, limit: RowLimit) -> Ranges {
@@ -39,16 +48,29 @@ pub(crate) fn clip(ranges: &Ranges, limit: RowLimit) -> Ranges {
 /// The search for the nearest matches of the rows of a probe batch.
 pub(crate) struct NearestMatches {
     limit: RowLimit,
-    /// The positions of the rows that have not been begun.
-    ranges: std::vec::IntoIter<Range<u32>>,
+    /// The ranges of the probe rows.
+    pub(crate) ranges: Ranges,
     /// The number of rows that have been begun.
-    begun: u32,
+    begun: usize,
     /// Rows that have been begun and not been returned.
     window: VecDeque<RowSearch>,
     /// The number of candidates that a row begins with.
     first_candidates: usize,
     /// The most candidates that are evaluated at once.
     slice_rows: usize,
+    /// Candidates of long searches.
+    long_candidates: usize,
+    index: ThresholdSearch,
+}
+
+/// How long searches go on.
+enum ThresholdSearch {
+    /// As they have begun, until they justify the index.
+    NotJustified,
+    /// As they have begun.
+    Impossible,
+    /// By the index.
+    By(QualifyingRows),
 }
 
 /// The search for the matches of one probe row.
@@ -58,6 +80,10 @@ struct RowSearch {
     rest: Range<u32>,
     /// The most candidates of the next slice.
     candidates: usize,
+    /// How many candidates have been evaluated.
+    read: usize,
+    /// Whether the index finds the candidates.
+    is_indexed: bool,
     /// How many matches are still to be left out.
     skip: usize,
     /// How many matches are still wanted.
@@ -67,69 +93,148 @@ struct RowSearch {
     has_match: bool,
 }
 
+/// Candidates of several rows of the window.
+#[derive(Default)]
+struct Slice {
+    rows: Vec<u32>,
+    positions: Vec<u32>,
+    /// The rows by their number in the window, each with the end of its candidates.
+    ends: Vec<(usize, usize)>,
+}
+
 impl NearestMatches {
     /// The search in these ranges, one for each row of a probe batch.
-    pub(crate) fn new(ranges: &Ranges, limit: RowLimit, slice_rows: usize) -> Self {
-        let positions = ranges.iter().map(|(left, right)| {
-            // Build sides have fewer than 2^32 rows.
-            let (start, end) = (u32::try_from(left), u32::try_from(right + 1));
-            start.unwrap_or(0)..end.unwrap_or(0)
-        });
+    pub(crate) fn new(ranges: Ranges, limit: RowLimit, slice_rows: usize) -> Self {
         let most = limit.skip.saturating_add(limit.fetch.unwrap_or(usize::MAX));
         Self {
             limit,
-            ranges: positions.collect::<Vec<_>>().into_iter(),
+            ranges,
             begun: 0,
             window: VecDeque::new(),
             first_candidates: most.max(FIRST_CANDIDATES).min(slice_rows),
             slice_rows,
+            long_candidates: 0,
+            index: ThresholdSearch::NotJustified,
         }
     }
 
     /// Whether all matches have been returned.
     pub(crate) fn is_done(&self) -> bool {
-        self.window.is_empty() && self.ranges.len() == 0
+        self.window.is_empty() && self.begun == self.ranges.len()
     }
 
-    /// Evaluates the condition on one slice of candidates.
+    /// How many candidates of long searches have been evaluated since the last call; 0 once it is settled how these go on.
+    pub(crate) fn take_long_candidates(&mut self) -> usize {
+        match self.index {
+            ThresholdSearch::NotJustified => std::mem::take(&mut self.long_candidates),
+            ThresholdSearch::Impossible | ThresholdSearch::By(_) => 0,
+        }
+    }
+
+    /// Lets long searches go on by the index on the threshold, or as they have begun without it.
+    pub(crate) fn go_on_by(&mut self, index: Option<QualifyingRows>) {
+        self.index = index.map_or(ThresholdSearch::Impossible, ThresholdSearch::By);
+    }
+
+    /// Evaluates the condition on one slice of candidates, and on one of those that the index finds. Returns how many rows have begun to use that.
     pub(crate) fn step(
         &mut self,
-        residual: &JoinFilter,
+        join: &RowJoin,
+        batch: &RecordBatch,
+        build: &BuildSide,
+    ) -> Result<usize> {
+        let slice = self.take_slice();
+        self.evaluate(slice, join.residual(), batch, build)?;
+        let ThresholdSearch::By(index) = &self.index else {
+            return Ok(0);
+        };
+        let before = self
+            .window
+            .iter()
+            .filter(|search| search.is_indexed)
+            .count();
+        let end = if self.limit.descending {
+            RangeEnd::Last
+        } else {
+            RangeEnd::First
+        };
+        let slice = Slice::qualifying(&mut self.window, index, end, self.slice_rows)?;
+        let after = self
+            .window
+            .iter()
+            .filter(|search| search.is_indexed)
+            .count();
+        let rest = join
+            .threshold()
+            .and_then(|threshold| threshold.rest.as_ref());
+        self.evaluate(slice, rest, batch, build)?;
+        Ok(after - before)
+    }
+
+    /// Takes candidates of searches that don't use the index.
+    fn take_slice(&mut self) -> Slice {
+        let mut slice = Slice::default();
+        let uses_index = matches!(self.index, ThresholdSearch::By(_));
+        let mut index = 0;
+        loop {
+            let room = self.slice_rows - slice.positions.len();
+            if index == self.window.len() {
+                let is_full = index >= self.slice_rows || room < self.first_candidates;
+                if is_full || self.begun == self.ranges.len() {
+                    break;
+                }
+                self.begin_row();
+            }
+            let search = &mut self.window[index];
+            if !(uses_index && search.is_long()) {
+                let is_long = search.is_long();
+                let taken = search.take(room, self.limit.descending, &mut slice.positions);
+                self.long_candidates += if is_long { taken } else { 0 };
+                slice.add_row(index, search.row);
+            }
+            index += 1;
+        }
+        slice
+    }
+
+    fn begin_row(&mut self) {
+        let range = (
+            self.ranges.left()[self.begun],
+            self.ranges.right()[self.begun],
+        );
+        // Build sides have fewer than 2^32 rows, and batches too.
+        let (start, end) = (u32::try_from(range.0), u32::try_from(range.1 + 1));
+        let range = start.unwrap_or(0)..end.unwrap_or(0);
+        let row = u32::try_from(self.begun).unwrap_or(NO_ROW);
+        let search = RowSearch::new(row, range, self.limit, self.first_candidates);
+        self.begun += 1;
+        self.window.push_back(search);
+    }
+
+    /// Adds the candidates that meet a condition to the matches of their rows, all without one.
+    fn evaluate(
+        &mut self,
+        slice: Slice,
+        condition: Option<&JoinFilter>,
         batch: &RecordBatch,
         build: &BuildSide,
     ) -> Result<()> {
-        let (mut rows, mut positions, mut taken) = (vec![], vec![], vec![]);
-        let mut index = 0;
-        loop {
-            let room = self.slice_rows - positions.len();
-            if index == self.window.len() {
-                let is_full = index >= self.slice_rows || room < self.first_candidates;
-                if is_full {
-                    break;
-                }
-                let Some(range) = self.ranges.next() else {
-                    break;
-                };
-                let search = RowSearch::new(self.begun, range, self.limit, self.first_candidates);
-                self.begun += 1;
-                self.window.push_back(search);
-            }
-            let search = &mut self.window[index];
-            search.take(room, self.limit.descending, &mut positions);
-            taken.push(positions.len());
-            rows.resize(positions.len(), search.row);
-            index += 1;
-        }
-        if positions.is_empty() {
+        if slice.positions.is_empty() {
             return Ok(());
         }
-        let positions = UInt32Array::from(positions);
-        let pairs = (&UInt32Array::from(rows), &positions);
-        let met = RowJoin::meet_residual(residual, batch, &build.row_columns, pairs)?;
+        let (rows, positions) = (
+            UInt32Array::from(slice.rows),
+            UInt32Array::from(slice.positions),
+        );
+        let met = condition.map(|condition| {
+            RowJoin::meet_residual(condition, batch, &build.row_columns, (&rows, &positions))
+        });
+        let met = met.transpose()?;
         let mut start = 0;
-        for (search, end) in self.window.iter_mut().zip(taken) {
-            let met = (start..end).filter(|i| met.value(*i));
-            met.for_each(|i| search.add(positions.value(i)));
+        for (index, end) in slice.ends {
+            let candidates = start..end;
+            let met = candidates.filter(|i| met.as_ref().is_none_or(|met| met.value(*i)));
+            met.for_each(|i| self.window[index].add(positions.value(i)));
             start = end;
         }
         Ok(())
@@ -158,6 +263,8 @@ impl RowSearch {
             row,
             rest: if wanted == 0 { 0..0 } else { range },
             candidates,
+            read: 0,
+            is_indexed: false,
             skip: limit.skip,
             wanted,
             found: vec![],
@@ -165,8 +272,13 @@ impl RowSearch {
         }
     }
 
-    /// Takes the next candidates, at most `room`.
-    fn take(&mut self, room: usize, descending: bool, positions: &mut Vec<u32>) {
+    /// Whether so many candidates have been evaluated that the index may find the next ones sooner.
+    fn is_long(&self) -> bool {
+        self.read >= MANY_CANDIDATES
+    }
+
+    /// Takes the next candidates, at most `room`, and returns how many.
+    fn take(&mut self, room: usize, descending: bool, positions: &mut Vec<u32>) -> usize {
         let candidates = self.candidates.min(room).min(self.rest.len());
         // At most the length of the rest, which is a 32-bit number.
         let taken = u32::try_from(candidates).unwrap_or(u32::MAX);
@@ -182,6 +294,8 @@ impl RowSearch {
         if candidates == self.candidates {
             self.candidates *= 2;
         }
+        self.read += candidates;
+        candidates
     }
 
     /// Adds a match.
@@ -196,6 +310,74 @@ impl RowSearch {
                 self.rest = 0..0;
             }
         }
+    }
+}
+
+impl Slice {
+    /// Takes rows that qualify, of the searches that use the index: of each the nearest one, and those within as many positions as it may have candidates.
+    fn qualifying(
+        window: &mut VecDeque<RowSearch>,
+        index: &QualifyingRows,
+        end: RangeEnd,
+        slice_rows: usize,
+    ) -> Result<Self> {
+        let (mut numbers, mut searches, mut room) = (vec![], vec![], slice_rows);
+        for (number, search) in window.iter_mut().enumerate() {
+            if room == 0 {
+                break;
+            }
+            if !search.is_long() || search.rest.is_empty() {
+                continue;
+            }
+            if !search.is_indexed {
+                search.is_indexed = true;
+                search.candidates = FIRST_CANDIDATES;
+            }
+            let positions = search.candidates.min(room);
+            room -= positions;
+            numbers.push(number);
+            // At most the rows of a slice.
+            let positions = u32::try_from(positions).unwrap_or(u32::MAX);
+            searches.push((search.row as usize, search.rest.clone(), positions));
+        }
+        let mut slice = Self::default();
+        if searches.is_empty() {
+            return Ok(slice);
+        }
+        let listed = index.list_nearest(&searches, end)?;
+        let mut start = 0;
+        for ((number, (.., positions)), list_end) in
+            numbers.into_iter().zip(searches).zip(listed.ends)
+        {
+            let found = listed.positions[start..list_end].iter();
+            // Build sides have fewer than 2^32 rows.
+            let found = found.map(|position| u32::try_from(*position).unwrap_or(NO_ROW));
+            let search = &mut window[number];
+            let rest = &mut search.rest;
+            match (found.clone().next(), found.clone().next_back(), end) {
+                (Some(first), _, RangeEnd::First) => {
+                    rest.start = rest.end.min(first.saturating_add(positions));
+                    slice.positions.extend(found);
+                }
+                (_, Some(last), RangeEnd::Last) => {
+                    rest.end = rest.start.max((last + 1).saturating_sub(positions));
+                    slice.positions.extend(found.rev());
+                }
+                _ => *rest = 0..0,
+            }
+            // Where rows that qualify are dense, more of them are listed at once.
+            let is_dense = 2 * (list_end - start) > search.candidates;
+            search.candidates *= if is_dense { 2 } else { 1 };
+            slice.add_row(number, search.row);
+            start = list_end;
+        }
+        Ok(slice)
+    }
+
+    /// Ends the candidates of a row of the window.
+    fn add_row(&mut self, number: usize, row: u32) {
+        self.rows.resize(self.positions.len(), row);
+        self.ends.push((number, self.positions.len()));
     }
 }
 

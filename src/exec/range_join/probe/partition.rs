@@ -190,23 +190,48 @@ impl ProbePartition {
         build: &BuildSide,
         ranges: &Ranges,
     ) -> Result<Option<QualifyingRows>> {
-        let rows = build.rows().len();
         let Some(join) = self.justified_threshold(build, ranges) else {
             return Ok(None);
         };
-        if !build.threshold_index.is_decided() {
-            let (join, columns) = (Arc::clone(join), build.row_columns.clone());
-            let (index, pool) = (Arc::clone(&build.threshold_index), Arc::clone(&self.pool));
-            let work = move |waiting: Waiting| {
-                let check = || waiting.check();
-                if let Some(threshold) = join.threshold() {
-                    index.build(threshold, &columns, rows, &pool, &check);
-                }
-                Ok(())
-            };
-            blocking(work).await?;
+        self.build_threshold_index(join, build).await?;
+        let found = self.find_qualifying(batch, build, ranges)?;
+        self.record_threshold_rows(found.as_ref(), batch);
+        Ok(found)
+    }
+
+    /// Whether searches for nearest rows that have read so many rows should rather use the index on the join's threshold. Builds it if so.
+    pub(crate) async fn prepares_index(&self, build: &BuildSide, read: usize) -> Result<bool> {
+        let Some((join, threshold)) = self
+            .row_join
+            .as_ref()
+            .and_then(|join| Some((join, join.threshold()?)))
+        else {
+            return Ok(false);
+        };
+        let index = &build.threshold_index;
+        let is_justified = index.is_justified_by(threshold, read, build.rows().len());
+        if is_justified {
+            self.build_threshold_index(join, build).await?;
         }
-        self.find_qualifying(batch, build, ranges)
+        Ok(is_justified)
+    }
+
+    /// Builds the index on the join's threshold, unless that has been tried, on a blocking thread.
+    async fn build_threshold_index(&self, join: &Arc<RowJoin>, build: &BuildSide) -> Result<()> {
+        if build.threshold_index.is_decided() {
+            return Ok(());
+        }
+        let rows = build.rows().len();
+        let (join, columns) = (Arc::clone(join), build.row_columns.clone());
+        let (index, pool) = (Arc::clone(&build.threshold_index), Arc::clone(&self.pool));
+        let work = move |waiting: Waiting| {
+            let check = || waiting.check();
+            if let Some(threshold) = join.threshold() {
+                index.build(threshold, &columns, rows, &pool, &check);
+            }
+            Ok(())
+        };
+        blocking(work).await
     }
 
     /// Does the same on the calling thread.
@@ -225,7 +250,15 @@ impl ProbePartition {
             let (index, columns) = (&build.threshold_index, &build.row_columns);
             index.build(threshold, columns, rows, &self.pool, check);
         }
-        self.find_qualifying(batch, build, ranges)
+        let found = self.find_qualifying(batch, build, ranges)?;
+        self.record_threshold_rows(found.as_ref(), batch);
+        Ok(found)
+    }
+
+    fn record_threshold_rows(&self, found: Option<&QualifyingRows>, batch: &RecordBatch) {
+        if found.is_some() {
+            self.metrics.record_threshold_rows(batch.num_rows());
+        }
     }
 
     /// The join, if it has a threshold and these ranges justify its index.
@@ -238,7 +271,7 @@ impl ProbePartition {
     }
 
     /// Prepares searches of the index, if it could be built.
-    fn find_qualifying(
+    pub(crate) fn find_qualifying(
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
@@ -253,7 +286,6 @@ impl ProbePartition {
             // The whole condition, evaluated pair by pair, may not come to the limit of the row that fails.
             return Ok(None);
         };
-        self.metrics.record_threshold_rows(batch.num_rows());
         let index = &build.threshold_index;
         QualifyingRows::try_new(index, ranges, &limits, threshold.comparison).map(Some)
     }

@@ -11,7 +11,7 @@ use crate::exec::range_join::build::crossing::threshold_test;
 use crate::exec::range_join::build::threshold_index::ThresholdIndex;
 use crate::index::column_index::ColumnIndex;
 use crate::index::threshold_queries::ThresholdQueries;
-use rmq_engine::{Comparison, ListLimits, RowList};
+use rmq_engine::{Comparison, ListLimits, RangeEnd, RowList};
 
 /// The rows that qualify, for each row of a probe batch.
 pub(crate) struct QualifyingRows {
@@ -41,7 +41,7 @@ impl QualifyingRows {
 
     /// For each probe row the range of its first row, or an empty one.
     pub(crate) fn first(&self) -> Result<Ranges> {
-        let found = built(&self.index)?.first_rows(&self.queries)?;
+        let found = built(&self.index)?.end_rows(&self.queries, RangeEnd::First)?;
         let found = found
             .iter()
             .map(|position| position.map_or((0, -1), |at| (at, at)));
@@ -67,6 +67,36 @@ impl QualifyingRows {
 
     /// Lists the first rows of some probe rows, at most `per_row` of each, from a position on.
     pub(crate) fn list_from(&self, rows: &[(usize, i64)], per_row: usize) -> Result<RowList> {
+        let rows = rows.iter().map(|(row, start)| (*row, (*start, i64::MAX)));
+        self.list(&rows.collect::<Vec<_>>(), per_row)
+    }
+
+    /// Lists the nearest rows of some probe rows, each with the positions that are left of its range: from the first row found at this end, those
+    /// within a number of positions. Each list ascends, and one without a row tells that none is left.
+    pub(crate) fn list_nearest(
+        &self,
+        rows: &[(usize, Range<u32>, u32)],
+        end: RangeEnd,
+    ) -> Result<RowList> {
+        let left = rows.iter().map(|(row, rest, _)| {
+            let (start, end) = (i64::from(rest.start), i64::from(rest.end));
+            (*row, (start, end - 1))
+        });
+        let mut windows: Vec<_> = left.collect();
+        let found = self.queries.select(&windows);
+        let found = built(&self.index)?.end_rows(&found, end)?;
+        for (((_, window), at), (.., positions)) in windows.iter_mut().zip(&found).zip(rows) {
+            let further = i64::from(*positions) - 1;
+            *window = match (at, end) {
+                (Some(at), RangeEnd::First) => (at, window.1.min(at + further)),
+                (Some(at), RangeEnd::Last) => (window.0.max(at - further), at),
+                (None, _) => (0, -1),
+            };
+        }
+        self.list(&windows, usize::MAX)
+    }
+
+    fn list(&self, rows: &[(usize, (i64, i64))], per_row: usize) -> Result<RowList> {
         let queries = self.queries.select(rows);
         let limits = ListLimits {
             per_range: per_row,

@@ -92,6 +92,7 @@ impl RowStream {
     async fn next_rows(&mut self) -> Result<Option<Vec<RecordBatch>>> {
         if let Some(mut candidates) = self.current.take() {
             let partition = Arc::clone(&self.partition);
+            self.use_index(&mut candidates).await?;
             let _timer = partition.metrics.time_query();
             let rows = self.rows_of(&mut candidates)?;
             if !candidates.is_done() || !self.pairs.is_empty() {
@@ -134,8 +135,22 @@ impl RowStream {
         let mut candidates = Candidates::new(batch, clip(&ranges, limit), None);
         candidates.descending = limit.descending;
         let residual = self.join.residual();
-        candidates.nearest = residual.map(|_| NearestMatches::new(&ranges, limit, size));
+        candidates.nearest = residual.map(|_| NearestMatches::new(ranges, limit, size));
         self.current = Some(candidates);
+        Ok(())
+    }
+
+    /// Lets long searches for nearest rows go on by the index on the join's threshold, once they justify it.
+    async fn use_index(&mut self, candidates: &mut Candidates) -> Result<()> {
+        let Some(nearest) = &mut candidates.nearest else {
+            return Ok(());
+        };
+        let read = nearest.take_long_candidates();
+        if read > 0 && self.partition.prepares_index(&self.build, read).await? {
+            let (batch, ranges) = (&candidates.batch, &nearest.ranges);
+            let index = self.partition.find_qualifying(batch, &self.build, ranges)?;
+            nearest.go_on_by(index);
+        }
         Ok(())
     }
 
@@ -159,7 +174,10 @@ impl RowStream {
         };
         if let Some(nearest) = &mut candidates.nearest {
             if self.pairs.len() < self.partition.batch_size {
-                nearest.step(residual, &candidates.batch, &self.build)?;
+                let indexed = nearest.step(&join, &candidates.batch, &self.build)?;
+                if indexed > 0 {
+                    self.partition.metrics.record_threshold_rows(indexed);
+                }
                 let keeps = join.keeps_probe_rows();
                 nearest.take_found(|row, position| match position {
                     Some(position) => self.pairs.add(row, position),
