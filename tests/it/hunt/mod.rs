@@ -273,7 +273,9 @@ fn random_queries_mean_what_they_say() {
                 if seen.lock().expect("no panic while it is held").entry(gist(&message)).and_modify(|n| *n += 1).or_insert(1) < &mut 12 {
                     (failure, message) = shrink(&runtime, failure, message);
                 }
-                println!("==== RMQ_TEST_CASE={seed}, query {number}\n{}{message}\n", failure.sql());
+                println!("==== RMQ_TEST_CASE={seed}, query {number}\n{}{message}", failure.sql());
+                let plain = Failure { session: failure.session.plain(), ..failure };
+                println!("---- DataFusion alone: {:?}\n", runtime.block_on(ask_alone(&plain)));
             }
         }
     };

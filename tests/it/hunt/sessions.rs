@@ -65,6 +65,7 @@ pub struct Session {
     pub options: Vec<(&'static str, &'static str)>,
     devices: Option<bool>,
     memory: Option<usize>,
+    is_plain: bool,
 }
 
 impl Session {
@@ -83,10 +84,17 @@ impl Session {
         }
         let devices = (random.below(5) == 0).then(|| random.below(2) == 0);
         let memory = (random.below(12) == 0).then(|| [20_000, 100_000, 1_000_000][random.below(3)]);
-        Self { options, devices, memory }
+        Self { options, devices, memory, is_plain: false }
     }
 
-    /// A session with the extension.
+    /// The same session without the extension.
+    pub fn plain(&self) -> Self {
+        let mut plain = Self { is_plain: true, devices: None, ..self.clone() };
+        plain.options.retain(|(name, _)| !name.starts_with("rmq."));
+        plain
+    }
+
+    /// A session with the extension, unless it is plain.
     pub fn open(&self) -> SessionContext {
         let config = SessionConfig::new().with_target_partitions(4);
         let mut runtime = RuntimeEnvBuilder::new();
@@ -100,6 +108,7 @@ impl Session {
                 let fake = Arc::new(Fake { joins, ..Fake::default() });
                 fake.register(ctx.clone(), &[("rmq.engine", "cuda")]);
             }
+            None if self.is_plain => {}
             None => datafusion_rmq::register(&ctx),
         }
         for (name, value) in &self.options {
