@@ -6,6 +6,7 @@ mod devices;
 mod dictionaries;
 mod fake;
 mod fake_range_join;
+mod hunt;
 mod join_choice;
 mod lazy_index;
 mod memberships;

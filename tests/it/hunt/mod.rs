@@ -1,0 +1,294 @@
+//! Queries of all kinds drawn at random and compared with an interpreter, which computes what the SQL says with nested loops and
+//! knows neither plans nor DataFusion.
+//!
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one set of tables; `RMQ_CASES` makes it longer. `RMQ_TEST_THREADS` is the
+//! number of threads that ask. With `RMQ_TEST_GO_ON=1` it prints all failures instead of the first.
+
+mod generator;
+mod interpreter;
+mod query;
+mod schema;
+mod sessions;
+mod shrink;
+mod value;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::Schema;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::physical_plan::{collect, displayable};
+use datafusion::prelude::SessionContext;
+use futures::FutureExt;
+use rmq_testing::{Random, cases_with_queries, is_usual};
+
+use generator::Generator;
+use interpreter::Interpreter;
+use query::Query;
+use schema::Table;
+use sessions::Session;
+use shrink::Failure;
+use value::{Kind, line, lines};
+
+/// The number of queries, unless `RMQ_CASES` overrides it.
+const CASES: usize = 400;
+
+/// Seeds of cases that once failed.
+const FAILED: [u64; 0] = [];
+
+/// Queries over the same tables, in the same session.
+const QUERIES: usize = 10;
+
+/// Errors that stand for documented limits. Parts of messages, and what they are about.
+const LIMITS: &[(&str, &str)] = &[
+    ("Physical plan does not support logical expression", "a correlation that no range join expresses"),
+    ("decorrelate_lateral_join", "a lateral join that no range join expresses"),
+    ("does not support undecorrelated Subquery", "a lateral join that no range join expresses"),
+    ("which would be ambiguous", "names that DataFusion takes for the same"),
+    ("Optimizer rule 'decorrelate_predicate_subquery' failed", "a derived table that depends on the outer row"),
+    ("Optimizer rule 'scalar_subquery_to_join' failed", "a derived table that depends on the outer row"),
+    ("Resources exhausted", "too little memory"),
+];
+
+/// How a query ended.
+#[derive(Debug)]
+enum Outcome {
+    /// As the interpreter says, and whether the plan has a range join.
+    Right(bool),
+    /// With an error that stands for a documented limit.
+    Refused(&'static str),
+    /// Otherwise.
+    Wrong(String),
+}
+
+/// The rows of a query, and the plan.
+async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, String)> {
+    let frame = ctx.sql(sql).await?;
+    let plan = frame.create_physical_plan().await?;
+    let physical = plan.schema();
+    let text = displayable(plan.as_ref()).indent(false).to_string();
+    let batches = collect(plan, ctx.task_ctx()).await?;
+    conforms(&batches, &physical)?;
+    Ok((lines(&batches)?, text))
+}
+
+/// Checks that there is no NULL where there should be none.
+fn conforms(batches: &[RecordBatch], schema: &Schema) -> Result<()> {
+    for batch in batches {
+        let own = batch.schema();
+        for ((field, own), column) in schema.fields().iter().zip(own.fields()).zip(batch.columns()) {
+            if column.logical_null_count() > 0 && !(field.is_nullable() && own.is_nullable()) {
+                let name = field.name();
+                return Err(DataFusionError::External(format!("NULLs in column {name}, which has none by its schema").into()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Asks one query.
+async fn ask(ctx: &SessionContext, tables: &[Table], query: &Query) -> Outcome {
+    let Some(rows) = Interpreter::run(tables, query) else {
+        return Outcome::Refused("no valid query");
+    };
+    let mut expected: Vec<String> = rows.iter().map(|row| line(row)).collect();
+    let answered = AssertUnwindSafe(answer(ctx, &query.statement())).catch_unwind().await;
+    let error = match answered {
+        Ok(Ok((mut found, plan))) => {
+            if query.order.is_empty() {
+                found.sort_unstable();
+                expected.sort_unstable();
+            }
+            if found == expected {
+                return Outcome::Right(plan.contains("RangeJoinExec"));
+            }
+            let less = |from: &[String], other: &[String]| {
+                let mut other = other.to_vec();
+                let mut rows = from.to_vec();
+                rows.retain(|row| other.iter().position(|o| o == row).map(|i| other.remove(i)).is_none());
+                rows
+            };
+            return Outcome::Wrong(format!(
+                "{} rows instead of {}\n  missing: {:?}\n  too much: {:?}\n  expected: {expected:?}\n  found: {found:?}\n{plan}",
+                found.len(),
+                expected.len(),
+                less(&expected, &found),
+                less(&found, &expected)
+            ));
+        }
+        Ok(Err(error)) => error.strip_backtrace(),
+        Err(panic) => match panic.downcast::<String>() {
+            Ok(message) => format!("panic: {message}"),
+            Err(panic) => format!("panic: {:?}", panic.downcast_ref::<&str>()),
+        },
+    };
+    match LIMITS.iter().find(|(part, _)| error.contains(part)) {
+        Some((_, limit)) => Outcome::Refused(limit),
+        None => Outcome::Wrong(error),
+    }
+}
+
+/// A session with the tables.
+async fn open(session: &Session, tables: &[Table], folder: &std::path::Path) -> Result<SessionContext> {
+    let ctx = session.open();
+    for (number, table) in tables.iter().enumerate() {
+        table.register(&ctx, &format!("t{number}"), folder).await?;
+    }
+    Ok(ctx)
+}
+
+/// Asks a query in a session of its own.
+async fn ask_alone(failure: &Failure) -> Outcome {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ctx = match open(&failure.session, &failure.tables, folder.path()).await {
+        Ok(ctx) => ctx,
+        Err(error) => return Outcome::Refused(Box::leak(error.to_string().into_boxed_str())),
+    };
+    for view in failure.query.views() {
+        let sql = format!("CREATE VIEW {} AS {}", view.name, view.query);
+        if ctx.sql(&sql).await.is_err() {
+            return Outcome::Refused("a view");
+        }
+    }
+    ask(&ctx, &failure.tables, &failure.query).await
+}
+
+/// What an error is about, without names: its first words.
+fn gist(message: &str) -> String {
+    let first = message.lines().next().unwrap_or_default();
+    if first.contains(" rows instead of ") {
+        return "other rows".into();
+    }
+    first.chars().filter(|c| !c.is_ascii_digit()).take(60).collect()
+}
+
+/// Makes a failure as small as it goes. One that shows only sometimes stays as it is.
+fn shrink(runtime: &tokio::runtime::Runtime, mut failure: Failure, mut message: String) -> (Failure, String) {
+    let mut tries = 0;
+    'smaller: loop {
+        for simpler in failure.simpler() {
+            tries += 1;
+            if tries > 3000 {
+                break 'smaller;
+            }
+            // A part of a query may need what another part had: the interpreter panics then.
+            let tried = catch_unwind(AssertUnwindSafe(|| runtime.block_on(ask_alone(&simpler))));
+            if let Ok(Outcome::Wrong(other)) = tried
+                && gist(&other) == gist(&message)
+            {
+                (failure, message) = (simpler, other);
+                continue 'smaller;
+            }
+        }
+        break;
+    }
+    (failure, message)
+}
+
+/// How often each shape was asked and answered.
+#[derive(Debug, Default)]
+struct Tally {
+    shapes: BTreeMap<&'static str, [usize; 2]>,
+    refused: BTreeMap<&'static str, usize>,
+    asked: usize,
+    answered: usize,
+    range_joins: usize,
+    failures: usize,
+}
+
+/// Asks the queries of a case. Returns the first that fails.
+fn run_case(runtime: &tokio::runtime::Runtime, seed: u64, tally: &Mutex<Tally>) -> Vec<(usize, Failure, String)> {
+    let random = &mut Random::from_seed(seed);
+    let key = [Kind::Int, Kind::Int, Kind::Float, Kind::Time, Kind::Time, Kind::Date][random.below(6)];
+    let tables: Vec<Table> = (0..3).map(|_| Table::draw(random, key)).collect();
+    let session = Session::draw(random);
+    let folder = tempfile::tempdir().expect("a folder");
+    let ctx = runtime.block_on(open(&session, &tables, folder.path())).expect("tables");
+    let mut failures = vec![];
+    let mut generator = Generator::new(random, &tables, key);
+    for number in 0..2 {
+        let named = generator.name_query(number);
+        let view = format!("CREATE VIEW {} AS {}", named.0.name, named.0.query);
+        // A query that is refused is none to build on.
+        if runtime.block_on(ctx.sql(&view)).is_ok() {
+            generator.add_named(named);
+        }
+    }
+    for number in 0..QUERIES {
+        generator.shapes.clear();
+        let depth = generator.random.below(4);
+        let (query, ..) = generator.query(depth);
+        let outcome = runtime.block_on(ask(&ctx, &tables, &query));
+        let mut tally = tally.lock().expect("no panic while it is held");
+        tally.asked += 1;
+        let is_right = matches!(outcome, Outcome::Right(_));
+        for shape in &generator.shapes {
+            let counts = tally.shapes.entry(shape).or_default();
+            counts[0] += 1;
+            counts[1] += usize::from(is_right);
+        }
+        match outcome {
+            Outcome::Right(is_range_join) => {
+                tally.answered += 1;
+                tally.range_joins += usize::from(is_range_join);
+            }
+            Outcome::Refused(limit) => *tally.refused.entry(limit).or_default() += 1,
+            Outcome::Wrong(message) => {
+                tally.failures += 1;
+                let failure = Failure { session: session.clone(), tables: tables.clone(), query };
+                failures.push((number, failure, message));
+            }
+        }
+    }
+    failures
+}
+
+fn number(variable: &str) -> Option<usize> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+#[test]
+fn random_queries_mean_what_they_say() {
+    let seeds = cases_with_queries("random queries", &FAILED, CASES, QUERIES);
+    let threads = number("RMQ_TEST_THREADS").unwrap_or(1);
+    let goes_on = number("RMQ_TEST_GO_ON").is_some();
+    let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let tally = Mutex::new(Tally::default());
+    // How often each kind of failure was seen. The first of them are made small.
+    let seen = Mutex::new(BTreeMap::<String, usize>::new());
+    let begin = Instant::now();
+    let work = || {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).thread_stack_size(16 << 20).enable_all().build().expect("a runtime");
+        while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if failed.load(Ordering::Relaxed) > 0 && !goes_on {
+                break;
+            }
+            for (number, mut failure, mut message) in run_case(&runtime, *seed, &tally) {
+                failed.fetch_add(1, Ordering::Relaxed);
+                if seen.lock().expect("no panic while it is held").entry(gist(&message)).and_modify(|n| *n += 1).or_insert(1) < &mut 12 {
+                    (failure, message) = shrink(&runtime, failure, message);
+                }
+                println!("==== RMQ_TEST_CASE={seed}, query {number}\n{}{message}", failure.sql());
+                let plain = Failure { session: failure.session.plain(), ..failure };
+                println!("---- DataFusion alone: {:?}\n", runtime.block_on(ask_alone(&plain)));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            let thread = std::thread::Builder::new().stack_size(64 << 20);
+            thread.spawn_scoped(scope, work).expect("a thread");
+        }
+    });
+    let tally = tally.into_inner().expect("no panic while it is held");
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("random queries: {tally:#?}");
+    println!("{:.1} queries a second on {threads} threads", tally.asked as f64 / seconds);
+    assert_eq!(failed.load(Ordering::Relaxed), 0, "failures, printed above");
+    assert!(tally.answered * 10 > tally.asked * 8 || !is_usual(), "{tally:?}");
+}
