@@ -117,10 +117,7 @@ impl<'a> MarkJoins<'a> {
     /// Puts the joins above `input`.
     pub(crate) fn above(self, input: LogicalPlan) -> Result<LogicalPlan> {
         self.joins.into_iter().try_fold(input, |left, join| {
-            let columns = left.schema().columns().into_iter().map(Expr::Column);
-            let mark = Expr::Column(Column::new(Some(join.alias.as_str()), "mark"));
-            // Columns of several joins would have the same name in a physical plan.
-            let columns = columns.chain([mark.alias(&join.alias)]).collect();
+            let columns = left.schema().columns();
             let joined = Join::try_new(
                 Arc::new(left),
                 Arc::new(join.right),
@@ -131,6 +128,12 @@ impl<'a> MarkJoins<'a> {
                 NullEquality::NullEqualsNothing,
                 false,
             )?;
+            // The mark is the last column. Those of several joins would have the same name in a physical plan.
+            let marks = joined.schema.columns().split_off(columns.len());
+            let marks = marks
+                .into_iter()
+                .map(|mark| Expr::Column(mark).alias(&join.alias));
+            let columns = columns.into_iter().map(Expr::Column).chain(marks).collect();
             let joined = Arc::new(LogicalPlan::Join(joined));
             let projection = Projection::try_new(columns, joined)?;
             Ok(LogicalPlan::Projection(projection))

@@ -13,11 +13,13 @@ use arrow::datatypes::{Field, FieldRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan, Subquery, Union};
 use datafusion::optimizer::AnalyzerRule;
 
 use crate::common::options::RmqOptions;
 use crate::expr::nullable::NullableUdf;
+use crate::rewrite::common::names::save_name;
 
 /// Makes correlated scalar subqueries nullable that may have no row, and the schemas of all nodes above them. Does nothing if `rmq.rewrite` is false.
 #[derive(Debug, Default)]
@@ -33,7 +35,12 @@ impl AnalyzerRule for NullableSubqueries {
             return Ok(plan);
         }
         let plan = plan.transform_up_with_subqueries(|node| {
-            let node = node.map_expressions(|expr| expr.transform_down(make_nullable))?;
+            let preserver = NamePreserver::new(&node);
+            let node = node.map_expressions(|expr| {
+                let name = save_name(&preserver, &expr);
+                let changed = expr.transform_down(make_nullable)?;
+                Ok(changed.update_data(|expr| name.restore(expr)))
+            })?;
             Ok(Transformed::yes(with_new_schema(node.data)?))
         })?;
         Ok(plan.data)
