@@ -54,8 +54,15 @@ pub(crate) struct Calls<'a> {
     schema: DFSchemaRef,
     /// Calls without duplicates.
     found: Vec<Found>,
-    /// Bounds with correlated subqueries, which DataFusion allows in projections but not in this crate's nodes, and the names of their columns.
-    projected: Vec<(Expr, String)>,
+    /// Bounds with correlated subqueries, which DataFusion allows in projections but not in this crate's nodes.
+    projected: Vec<Projected>,
+}
+
+struct Projected {
+    bound: Expr,
+    name: String,
+    /// The layer of the call that it is a bound of.
+    layer: usize,
 }
 
 struct Found {
@@ -83,31 +90,27 @@ impl<'a> Calls<'a> {
     /// Puts one [`RangeLookup`] per layer above `input`.
     pub(crate) fn add_lookups(self, input: LogicalPlan) -> Result<LogicalPlan> {
         let mut plan = input;
-        if !self.projected.is_empty() {
-            let columns = plan.schema().columns().into_iter().map(Expr::Column);
-            let bounds = self
-                .projected
-                .into_iter()
-                .map(|(bound, name)| bound.alias(name));
-            let columns = columns.chain(bounds).collect();
-            plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(plan))?);
-        }
-        let mut rest = self.found;
+        let (mut calls, mut bounds) = (self.found, self.projected);
         for layer in 0.. {
-            if rest.is_empty() {
+            if calls.is_empty() {
                 break;
             }
-            let (now, later): (Vec<_>, _) = rest.into_iter().partition(|f| f.layer == layer);
-            let calls = now.into_iter().map(|f| f.call).collect();
-            let node = Arc::new(RangeLookup::try_new(plan, calls)?);
+            let now: Vec<Projected> = bounds.extract_if(.., |b| b.layer == layer).collect();
+            if !now.is_empty() {
+                let columns = plan.schema().columns().into_iter().map(Expr::Column);
+                let now = now.into_iter().map(|b| b.bound.alias(b.name));
+                let columns = columns.chain(now).collect();
+                plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(plan))?);
+            }
+            let now = calls.extract_if(.., |f| f.layer == layer).map(|f| f.call);
+            let node = Arc::new(RangeLookup::try_new(plan, now.collect())?);
             plan = LogicalPlan::Extension(Extension { node });
-            rest = later;
         }
         Ok(plan)
     }
 
-    /// Returns `bound`, or a column that a projection computes if the bound has a correlated subquery.
-    fn project(&mut self, bound: &Expr) -> Result<Expr> {
+    /// Returns `bound`, or a column that a projection computes if the bound has a correlated subquery. It may need the results of layers before this one.
+    fn project(&mut self, bound: &Expr, layer: usize) -> Result<Expr> {
         let correlated = bound.exists(|e| {
             Ok(matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty()))
         })?;
@@ -115,7 +118,11 @@ impl<'a> Calls<'a> {
             return Ok(bound.clone());
         }
         let name = self.unused_name();
-        self.projected.push((bound.clone(), name.clone()));
+        self.projected.push(Projected {
+            bound: bound.clone(),
+            name: name.clone(),
+            layer,
+        });
         Ok(Expr::Column(Column::new_unqualified(name)))
     }
 
@@ -181,8 +188,8 @@ impl<'a> Calls<'a> {
         if let Some(same) = same {
             return Ok(Some(Column::new_unqualified(&same.call.output)));
         }
-        let (left, right) = (self.project(left)?, self.project(right)?);
-        let threshold = threshold.map(|x| self.project(x)).transpose()?;
+        let (left, right) = (self.project(left, layer)?, self.project(right, layer)?);
+        let threshold = threshold.map(|x| self.project(x, layer)).transpose()?;
         let output = self.unused_name();
         let call_taken = RangeCall {
             function: udf.function(),
