@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rmq_testing::Random;
 
 use super::query::{
-    Aggregate, Alias, Asof, Comparison, Expr, Frame, From, Function, JoinType, Key, Named, Node, Order, Query, RangeCall,
-    RangeFunction, RangeJoin,
+    Aggregate, Alias, Asof, Comparison, Expr, Frame, From, Function, JoinType, Key, Named, Node,
+    Order, Query, RangeCall, RangeFunction, RangeJoin,
 };
 use super::schema::{Column, Table};
 use super::value::{DAY, Kind, SECOND, Value};
@@ -22,7 +22,11 @@ struct Source {
 
 impl Source {
     fn column(&self, index: usize) -> Expr {
-        Expr::Column { alias: self.alias, index, name: Arc::clone(&self.columns[index].name) }
+        Expr::Column {
+            alias: self.alias,
+            index,
+            name: Arc::clone(&self.columns[index].name),
+        }
     }
 
     fn named(&self, name: &str) -> Option<Expr> {
@@ -81,7 +85,11 @@ fn not(mut condition: Expr) -> Expr {
             has_self |= a.to_string() == b.to_string();
         }
     });
-    if has_self { condition } else { Expr::Not(boxed(condition)) }
+    if has_self {
+        condition
+    } else {
+        Expr::Not(boxed(condition))
+    }
 }
 
 impl<'a> Generator<'a> {
@@ -89,7 +97,17 @@ impl<'a> Generator<'a> {
     pub fn new(random: &'a mut Random, tables: &'a [Table], key: Kind) -> Self {
         // Names that are repeated make DataFusion refuse more queries.
         let names = (random.below(8) > 0).then_some(0);
-        Self { random, tables, key, in_scope: 0, named: vec![], names, level: 0, has_calls: true, shapes: vec![] }
+        Self {
+            random,
+            tables,
+            key,
+            in_scope: 0,
+            named: vec![],
+            names,
+            level: 0,
+            has_calls: true,
+            shapes: vec![],
+        }
     }
 
     /// Draws a view, or a query of a WITH.
@@ -104,7 +122,15 @@ impl<'a> Generator<'a> {
         };
         let is_view = self.one_in(2);
         let name = format!("{}{number}", if is_view { "view" } else { "w" });
-        (Arc::new(Named { name, query, is_view }), columns, has_id)
+        (
+            Arc::new(Named {
+                name,
+                query,
+                is_view,
+            }),
+            columns,
+            has_id,
+        )
     }
 
     /// Lets later queries name this one.
@@ -145,7 +171,11 @@ impl<'a> Generator<'a> {
     /// The columns of a kind. Range keys that are numbers count as numbers.
     fn columns(sources: &[Source], kind: Kind) -> Vec<Expr> {
         let of = |source: &Source| -> Vec<Expr> {
-            let fits = source.columns.iter().enumerate().filter(|(_, c)| c.kind == kind);
+            let fits = source
+                .columns
+                .iter()
+                .enumerate()
+                .filter(|(_, c)| c.kind == kind);
             fits.map(|(i, _)| source.column(i)).collect()
         };
         sources.iter().flat_map(of).collect()
@@ -167,7 +197,11 @@ impl<'a> Generator<'a> {
 
     fn column(&mut self, sources: &[Source], kind: Kind) -> Expr {
         let columns = Self::columns(sources, kind);
-        if columns.is_empty() { self.literal(kind) } else { self.pick(&columns) }
+        if columns.is_empty() {
+            self.literal(kind)
+        } else {
+            self.pick(&columns)
+        }
     }
 
     /// An expression of this kind. `depth` is how deep subqueries may be nested in it.
@@ -184,11 +218,17 @@ impl<'a> Generator<'a> {
                 let by = self.random.below(5) as i64 - 2;
                 Expr::Shift(boxed(self.expr(sources, kind, 0)), by, kind)
             }
-            3 if matches!(kind, Kind::Int | Kind::Float) => {
-                Expr::Sum(boxed(self.column(sources, kind)), boxed(self.column(sources, kind)))
+            3 if matches!(kind, Kind::Int | Kind::Float) => Expr::Sum(
+                boxed(self.column(sources, kind)),
+                boxed(self.column(sources, kind)),
+            ),
+            4 if matches!(kind, Kind::Int | Kind::Float) => {
+                Expr::Double(boxed(self.column(sources, kind)))
             }
-            4 if matches!(kind, Kind::Int | Kind::Float) => Expr::Double(boxed(self.column(sources, kind))),
-            5 => Expr::Coalesce(boxed(self.expr(sources, kind, depth)), boxed(self.column(sources, kind))),
+            5 => Expr::Coalesce(
+                boxed(self.expr(sources, kind, depth)),
+                boxed(self.column(sources, kind)),
+            ),
             6 => {
                 let condition = boxed(self.condition(sources, depth.min(1)));
                 let then = boxed(self.expr(sources, kind, 0));
@@ -205,7 +245,11 @@ impl<'a> Generator<'a> {
         let table = self.random.below(self.tables.len());
         let columns = &self.tables[table].columns;
         let fits = |c: &Column| kind == Kind::Int || c.kind == kind;
-        let fits: Vec<_> = columns.iter().enumerate().filter(|(_, c)| fits(c)).collect();
+        let fits: Vec<_> = columns
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| fits(c))
+            .collect();
         let Some((column, named)) = (!fits.is_empty()).then(|| self.pick(&fits)) else {
             return self.column(sources, kind);
         };
@@ -214,16 +258,32 @@ impl<'a> Generator<'a> {
         let from = self.expr(sources, Kind::Int, 0);
         let to = self.expr(sources, Kind::Int, 0);
         let (function, threshold) = self.range_function(sources, kind, of);
-        Expr::Range(Box::new(RangeCall { function, table, column, name, from, to, threshold }))
+        Expr::Range(Box::new(RangeCall {
+            function,
+            table,
+            column,
+            name,
+            from,
+            to,
+            threshold,
+        }))
     }
 
     /// A function that returns `kind` for a column of the kind `of`, and its threshold.
-    fn range_function(&mut self, sources: &[Source], kind: Kind, of: Kind) -> (RangeFunction, Option<Expr>) {
+    fn range_function(
+        &mut self,
+        sources: &[Source],
+        kind: Kind,
+        of: Kind,
+    ) -> (RangeFunction, Option<Expr>) {
         if kind == of && (kind != Kind::Int || self.one_in(2)) {
             return (self.pick(&[RangeFunction::Min, RangeFunction::Max]), None);
         }
         if self.one_in(2) || of == Kind::Bool {
-            return (self.pick(&[RangeFunction::ArgMin, RangeFunction::ArgMax]), None);
+            return (
+                self.pick(&[RangeFunction::ArgMin, RangeFunction::ArgMax]),
+                None,
+            );
         }
         let (first, at_most) = (self.one_in(2), self.one_in(2));
         let threshold = self.expr(sources, of, 0);
@@ -232,17 +292,39 @@ impl<'a> Generator<'a> {
 
     fn comparison(&mut self) -> Comparison {
         use Comparison as C;
-        self.pick(&[C::Equal, C::NotEqual, C::Less, C::LessOrEqual, C::Greater, C::GreaterOrEqual])
+        self.pick(&[
+            C::Equal,
+            C::NotEqual,
+            C::Less,
+            C::LessOrEqual,
+            C::Greater,
+            C::GreaterOrEqual,
+        ])
     }
 
     fn kind(&mut self) -> Kind {
-        self.pick(&[Kind::Int, Kind::Int, self.key, self.key, Kind::Float, Kind::Text, Kind::Bool])
+        self.pick(&[
+            Kind::Int,
+            Kind::Int,
+            self.key,
+            self.key,
+            Kind::Float,
+            Kind::Text,
+            Kind::Bool,
+        ])
     }
 
     /// A kind of which there is a column.
     fn kind_of(&mut self, sources: &[Source]) -> Kind {
-        let kinds: Vec<_> = sources.iter().flat_map(|s| s.columns.iter().map(|c| c.kind)).collect();
-        if kinds.is_empty() { Kind::Int } else { self.pick(&kinds) }
+        let kinds: Vec<_> = sources
+            .iter()
+            .flat_map(|s| s.columns.iter().map(|c| c.kind))
+            .collect();
+        if kinds.is_empty() {
+            Kind::Int
+        } else {
+            self.pick(&kinds)
+        }
     }
 
     /// A condition on these tables.
@@ -263,8 +345,14 @@ impl<'a> Generator<'a> {
                 compare(Comparison::Equal, column.clone(), column)
             }
             6 => not(self.condition(sources, depth)),
-            7 => Expr::And(vec![self.condition(sources, depth), self.condition(sources, 0)]),
-            8 | 9 => Expr::Or(vec![self.condition(sources, depth), self.condition(sources, 0)]),
+            7 => Expr::And(vec![
+                self.condition(sources, depth),
+                self.condition(sources, 0),
+            ]),
+            8 | 9 => Expr::Or(vec![
+                self.condition(sources, depth),
+                self.condition(sources, 0),
+            ]),
             10 => {
                 let truth = self.pick(&[Some(true), Some(false), None]);
                 Expr::Is(boxed(self.condition(sources, depth)), truth)
@@ -302,7 +390,11 @@ impl<'a> Generator<'a> {
             _ => {
                 let comparison = self.comparison();
                 let (a, b) = (self.expr(sources, kind, depth), self.expr(sources, kind, 0));
-                if self.one_in(2) { compare(comparison, a, b) } else { compare(comparison, b, a) }
+                if self.one_in(2) {
+                    compare(comparison, a, b)
+                } else {
+                    compare(comparison, b, a)
+                }
             }
         }
     }
@@ -350,7 +442,11 @@ impl<'a> Generator<'a> {
                 let kind = self.pick(&[Kind::Int, Kind::Int, self.key, Kind::Float]);
                 let comparison = self.comparison();
                 let (a, b) = (self.scalar(outer, kind, depth), self.expr(outer, kind, 0));
-                if self.one_in(2) { compare(comparison, a, b) } else { compare(comparison, b, a) }
+                if self.one_in(2) {
+                    compare(comparison, a, b)
+                } else {
+                    compare(comparison, b, a)
+                }
             }
         }
     }
@@ -379,7 +475,11 @@ impl<'a> Generator<'a> {
                 let alias = self.new_alias();
                 let kinds: Vec<_> = query.items.iter().map(|_| Kind::Int).collect();
                 let columns = self.name(query, &kinds);
-                let source = Source { alias, columns, has_id: false };
+                let source = Source {
+                    alias,
+                    columns,
+                    has_id: false,
+                };
                 let items = (0..query.items.len()).map(|i| source.column(i)).collect();
                 let inner = std::mem::replace(query, Query::new(From::Table(0, 0), vec![]));
                 *query = Query::new(From::Derived(Box::new(inner), alias), items);
@@ -464,7 +564,12 @@ impl<'a> Generator<'a> {
         let mut query = query;
         self.name(&mut query, &[kind]);
         let aliases: Vec<Alias> = outer.iter().map(|s| s.alias).collect();
-        if !query.is_grouped() && !query.filter.iter().any(|condition| names_any(condition, &aliases)) {
+        if !query.is_grouped()
+            && !query
+                .filter
+                .iter()
+                .any(|condition| names_any(condition, &aliases))
+        {
             // DataFusion takes the value for NOT NULL if the column is. That of an aggregate may be NULL.
             let argument = query.items[0].clone();
             query.items = vec![self.aggregate_of(Function::Min, argument)];
@@ -479,14 +584,22 @@ impl<'a> Generator<'a> {
             0 => self.expr(sources, Kind::Int, 0),
             1 => self.column(sources, Kind::Float),
             2 => self.column(sources, self.key),
-            _ => sources[0].named("k").unwrap_or_else(|| self.column(sources, self.key)),
+            _ => sources[0]
+                .named("k")
+                .unwrap_or_else(|| self.column(sources, self.key)),
         };
         let mut keys = vec![key];
         if sources.iter().all(|s| s.has_id) {
             keys.extend(sources.iter().map(|source| source.column(0)));
         } else {
             // The rows that are returned differ in the order's keys, or not at all.
-            keys.extend(query.items.iter().filter(|item| !item.has_aggregate()).cloned());
+            keys.extend(
+                query
+                    .items
+                    .iter()
+                    .filter(|item| !item.has_aggregate())
+                    .cloned(),
+            );
         }
         keys.retain(|key| !matches!(key, Expr::Literal(..)));
         if keys.is_empty() {
@@ -495,12 +608,21 @@ impl<'a> Generator<'a> {
         for key in keys {
             let descends = self.one_in(2);
             let nulls_first = if self.one_in(5) { !descends } else { descends };
-            query.order.push(Order { key: Key::Expr(key), descends, nulls_first });
+            query.order.push(Order {
+                key: Key::Expr(key),
+                descends,
+                nulls_first,
+            });
         }
     }
 
     fn aggregate_of(&mut self, function: Function, argument: Expr) -> Expr {
-        Expr::Aggregate(Box::new(Aggregate { function, argument, filter: None, order: None }))
+        Expr::Aggregate(Box::new(Aggregate {
+            function,
+            argument,
+            filter: None,
+            order: None,
+        }))
     }
 
     /// An expression of this kind over aggregates of these tables.
@@ -513,9 +635,17 @@ impl<'a> Generator<'a> {
             return compare(comparison, self.aggregated(sources, Kind::Int, depth), n);
         }
         let functions: &[F] = match kind {
-            Kind::Int => {
-                &[F::CountRows, F::CountRows, F::Count, F::CountDistinct, F::Sum, F::Min, F::Max, F::First, F::Last]
-            }
+            Kind::Int => &[
+                F::CountRows,
+                F::CountRows,
+                F::Count,
+                F::CountDistinct,
+                F::Sum,
+                F::Min,
+                F::Max,
+                F::First,
+                F::Last,
+            ],
             Kind::Float => &[F::Avg, F::Sum, F::Min, F::Max, F::First, F::Last],
             _ => &[F::Min, F::Min, F::Max, F::Max, F::First, F::Last],
         };
@@ -531,12 +661,20 @@ impl<'a> Generator<'a> {
         };
         let depth = if self.one_in(4) { depth } else { 0 };
         let argument = self.expr(sources, of, depth);
-        let order = matches!(function, F::First | F::Last).then(|| (sources[0].column(0), self.one_in(2)));
+        let order =
+            matches!(function, F::First | F::Last).then(|| (sources[0].column(0), self.one_in(2)));
         let filter = (order.is_none() && self.one_in(5)).then(|| self.condition(sources, depth));
-        let aggregate = Expr::Aggregate(Box::new(Aggregate { function, argument, filter, order }));
+        let aggregate = Expr::Aggregate(Box::new(Aggregate {
+            function,
+            argument,
+            filter,
+            order,
+        }));
         match self.random.below(10) {
             0 => Expr::Coalesce(boxed(aggregate), boxed(self.literal(kind))),
-            1 if matches!(kind, Kind::Int | Kind::Time | Kind::Date) => Expr::Shift(boxed(aggregate), 1, kind),
+            1 if matches!(kind, Kind::Int | Kind::Time | Kind::Date) => {
+                Expr::Shift(boxed(aggregate), 1, kind)
+            }
             _ => aggregate,
         }
     }
@@ -578,7 +716,14 @@ impl<'a> Generator<'a> {
     /// A range of one key of `p` with bounds from `q`, or two of them.
     fn range(&mut self, p: &[Source], q: &[Source]) -> Vec<Expr> {
         use Comparison as C;
-        let kind = self.pick(&[self.key, self.key, self.key, Kind::Int, Kind::Float, Kind::Text]);
+        let kind = self.pick(&[
+            self.key,
+            self.key,
+            self.key,
+            Kind::Int,
+            Kind::Float,
+            Kind::Text,
+        ]);
         let key = |g: &mut Self, sources: &[Source], name: &str| match sources[0].named(name) {
             Some(key) if kind == g.key && !g.one_in(6) => key,
             _ => g.column(sources, kind),
@@ -589,10 +734,20 @@ impl<'a> Generator<'a> {
             Kind::Text | Kind::Bool => e.clone(),
             _ => Expr::Shift(boxed(e.clone()), by, kind),
         };
-        let (low, high) = (self.pick(&[C::Less, C::LessOrEqual]), self.pick(&[C::Less, C::LessOrEqual]));
+        let (low, high) = (
+            self.pick(&[C::Less, C::LessOrEqual]),
+            self.pick(&[C::Less, C::LessOrEqual]),
+        );
         match self.random.below(12) {
-            0..=2 => vec![Expr::Between(boxed(pk), boxed(shift(&qk, -width)), boxed(shift(&qk, width)))],
-            3 | 4 => vec![compare(low, qk.clone(), pk.clone()), compare(high, pk, shift(&qk, width))],
+            0..=2 => vec![Expr::Between(
+                boxed(pk),
+                boxed(shift(&qk, -width)),
+                boxed(shift(&qk, width)),
+            )],
+            3 | 4 => vec![
+                compare(low, qk.clone(), pk.clone()),
+                compare(high, pk, shift(&qk, width)),
+            ],
             5 => vec![compare(low, pk, qk)],
             6 => vec![compare(low, qk, pk)],
             7 | 8 => {
@@ -604,7 +759,8 @@ impl<'a> Generator<'a> {
                 // A threshold beside the range.
                 let kind = self.pick(&[Kind::Int, Kind::Float, self.key]);
                 let (a, b) = (self.column(p, kind), self.expr(q, kind, 0));
-                let comparison = self.pick(&[C::Less, C::LessOrEqual, C::Greater, C::GreaterOrEqual]);
+                let comparison =
+                    self.pick(&[C::Less, C::LessOrEqual, C::Greater, C::GreaterOrEqual]);
                 vec![
                     Expr::Between(boxed(pk), boxed(qk.clone()), boxed(shift(&qk, 2 * width))),
                     compare(comparison, a, b),
@@ -612,7 +768,10 @@ impl<'a> Generator<'a> {
             }
             _ => {
                 let bound = self.expr(q, kind, 0);
-                vec![compare(low, pk.clone(), bound), compare(low, shift(&qk, -width), pk)]
+                vec![
+                    compare(low, pk.clone(), bound),
+                    compare(low, shift(&qk, -width), pk),
+                ]
             }
         }
     }
@@ -626,7 +785,10 @@ impl<'a> Generator<'a> {
             1 => Expr::Distinct(boxed(a), boxed(b), true),
             2 => Expr::Or(vec![compare(Comparison::Equal, a, b), self.condition(q, 0)]),
             3 => {
-                let sum = Expr::Sum(boxed(self.column(p, Kind::Int)), boxed(self.column(q, Kind::Int)));
+                let sum = Expr::Sum(
+                    boxed(self.column(p, Kind::Int)),
+                    boxed(self.column(q, Kind::Int)),
+                );
                 let comparison = self.comparison();
                 compare(comparison, sum, self.literal(Kind::Int))
             }
@@ -643,12 +805,26 @@ impl<'a> Generator<'a> {
         let table = self.random.below(self.tables.len());
         let alias = self.new_alias();
         let columns = self.tables[table].columns.clone();
-        (From::Table(table, alias), Source { alias, columns, has_id: true })
+        (
+            From::Table(table, alias),
+            Source {
+                alias,
+                columns,
+                has_id: true,
+            },
+        )
     }
 
     fn derived(&mut self, query: Query, columns: Vec<Column>, has_id: bool) -> (From, Source) {
         let alias = self.new_alias();
-        (From::Derived(Box::new(query), alias), Source { alias, columns, has_id })
+        (
+            From::Derived(Box::new(query), alias),
+            Source {
+                alias,
+                columns,
+                has_id,
+            },
+        )
     }
 
     /// A table, or a derived table with all columns of one.
@@ -678,7 +854,14 @@ impl<'a> Generator<'a> {
                 let named = self.named.clone();
                 let (named, columns, has_id) = self.pick(&named);
                 let alias = self.new_alias();
-                (From::Named(named, alias), Source { alias, columns, has_id })
+                (
+                    From::Named(named, alias),
+                    Source {
+                        alias,
+                        columns,
+                        has_id,
+                    },
+                )
             }
             _ => self.base(),
         }
@@ -734,7 +917,10 @@ impl<'a> Generator<'a> {
         if matches!(kind, J::Left | J::Full) {
             b.has_id = false;
         }
-        (From::Join(kind, Box::new(left), Box::new(right), on), vec![a, b])
+        (
+            From::Join(kind, Box::new(left), Box::new(right), on),
+            vec![a, b],
+        )
     }
 
     fn lateral(&mut self, depth: usize) -> (From, Vec<Source>) {
@@ -752,7 +938,10 @@ impl<'a> Generator<'a> {
                 let (mut query, inner) = g.correlated(&outer, 1);
                 let kinds: Vec<_> = (0..1 + g.random.below(3)).map(|_| g.kind()).collect();
                 if g.one_in(2) {
-                    query.items = kinds.iter().map(|kind| g.aggregated(&inner, *kind, 0)).collect();
+                    query.items = kinds
+                        .iter()
+                        .map(|kind| g.aggregated(&inner, *kind, 0))
+                        .collect();
                 } else {
                     g.shape("LATERAL with LIMIT");
                     query.items = kinds.iter().map(|kind| g.expr(&inner, *kind, 0)).collect();
@@ -766,7 +955,11 @@ impl<'a> Generator<'a> {
             let alias = self.new_alias();
             let keeps = self.one_in(2);
             from = From::Lateral(Box::new(from), Box::new(query), alias, keeps);
-            sources.push(Source { alias, columns, has_id: false });
+            sources.push(Source {
+                alias,
+                columns,
+                has_id: false,
+            });
         }
         (from, sources)
     }
@@ -784,7 +977,10 @@ impl<'a> Generator<'a> {
         let (left, a) = self.source(0);
         let (right, mut b) = self.base();
         let kind = self.pick(&[self.key, self.key, Kind::Int]);
-        let key = b.named("k").filter(|_| kind == self.key).unwrap_or_else(|| self.column(std::slice::from_ref(&b), kind));
+        let key = b
+            .named("k")
+            .filter(|_| kind == self.key)
+            .unwrap_or_else(|| self.column(std::slice::from_ref(&b), kind));
         let lefts = Self::columns(std::slice::from_ref(&a), kind);
         if lefts.is_empty() {
             return (left, vec![a]);
@@ -802,7 +998,14 @@ impl<'a> Generator<'a> {
             on.push(self.residual(std::slice::from_ref(&b), std::slice::from_ref(&a)));
         }
         b.has_id = false;
-        let asof = Asof { left, right, at, comparison, key, on };
+        let asof = Asof {
+            left,
+            right,
+            at,
+            comparison,
+            key,
+            on,
+        };
         (From::Asof(Box::new(asof)), vec![a, b])
     }
 
@@ -823,33 +1026,76 @@ impl<'a> Generator<'a> {
                 window.push(g.condition(&b, 0));
             }
             let kinds: Vec<_> = (0..1 + g.random.below(3)).map(|_| g.kind()).collect();
-            let aggregates = kinds.iter().map(|kind| g.aggregated(&b, *kind, 0)).collect();
-            (left, right, keys, window, aggregates, a[0].columns.clone(), kinds)
+            let aggregates = kinds
+                .iter()
+                .map(|kind| g.aggregated(&b, *kind, 0))
+                .collect();
+            (
+                left,
+                right,
+                keys,
+                window,
+                aggregates,
+                a[0].columns.clone(),
+                kinds,
+            )
         });
         self.has_calls = has_calls;
         let alias = self.new_alias();
         let mut all = columns;
-        all.extend(kinds.iter().enumerate().map(|(i, kind)| Column { name: format!("r{i}").into(), kind: *kind }));
-        let join = RangeJoin { left, right, keys, window, aggregates, alias };
-        (From::RangeJoin(Box::new(join)), vec![Source { alias, columns: all, has_id: false }])
+        all.extend(kinds.iter().enumerate().map(|(i, kind)| Column {
+            name: format!("r{i}").into(),
+            kind: *kind,
+        }));
+        let join = RangeJoin {
+            left,
+            right,
+            keys,
+            window,
+            aggregates,
+            alias,
+        };
+        (
+            From::RangeJoin(Box::new(join)),
+            vec![Source {
+                alias,
+                columns: all,
+                has_id: false,
+            }],
+        )
     }
 
     /// A range of one key of `p` between columns of `q`.
     fn window(&mut self, p: &[Source], q: &[Source]) -> Vec<Expr> {
-        let kind = if Self::columns(q, self.key).is_empty() { Kind::Int } else { self.key };
+        let kind = if Self::columns(q, self.key).is_empty() {
+            Kind::Int
+        } else {
+            self.key
+        };
         let bounds = Self::columns(q, kind);
         let key = self.column(p, kind);
         if bounds.is_empty() || matches!(key, Expr::Literal(..)) {
-            return vec![compare(Comparison::LessOrEqual, p[0].column(0), q[0].column(0))];
+            return vec![compare(
+                Comparison::LessOrEqual,
+                p[0].column(0),
+                q[0].column(0),
+            )];
         }
         let bound = |g: &mut Self| {
             let by = g.random.below(5) as i64 - 2;
             Expr::Shift(boxed(g.pick(&bounds)), by, kind)
         };
         match self.random.below(3) {
-            0 => vec![Expr::Between(boxed(key), boxed(bound(self)), boxed(bound(self)))],
+            0 => vec![Expr::Between(
+                boxed(key),
+                boxed(bound(self)),
+                boxed(bound(self)),
+            )],
             1 => vec![compare(Comparison::Less, key, bound(self))],
-            _ => vec![compare(Comparison::Greater, key.clone(), bound(self)), compare(Comparison::LessOrEqual, key, bound(self))],
+            _ => vec![
+                compare(Comparison::Greater, key.clone(), bound(self)),
+                compare(Comparison::LessOrEqual, key, bound(self)),
+            ],
         }
     }
 
@@ -882,9 +1128,19 @@ impl<'a> Generator<'a> {
         });
         let alias = self.new_alias();
         let mut all = columns;
-        all.push(Column { name: "w".into(), kind });
+        all.push(Column {
+            name: "w".into(),
+            kind,
+        });
         let frame = Frame { alias, ..frame };
-        (From::Frame(Box::new(frame)), vec![Source { alias, columns: all, has_id: true }])
+        (
+            From::Frame(Box::new(frame)),
+            vec![Source {
+                alias,
+                columns: all,
+                has_id: true,
+            }],
+        )
     }
 
     /// Any FROM.
@@ -910,9 +1166,16 @@ impl<'a> Generator<'a> {
         if let Some(names) = &mut self.names {
             *names += query.items.len();
         }
-        query.names = (0..query.items.len()).map(|i| format!("c{}", first + i).into()).collect();
+        query.names = (0..query.items.len())
+            .map(|i| format!("c{}", first + i).into())
+            .collect();
         let columns = query.names.iter().zip(kinds);
-        columns.map(|(name, kind)| Column { name: Arc::clone(name), kind: *kind }).collect()
+        columns
+            .map(|(name, kind)| Column {
+                name: Arc::clone(name),
+                kind: *kind,
+            })
+            .collect()
     }
 
     /// Any query that depends on nothing else. Returns its columns, too, and whether the first identifies a row.
@@ -948,7 +1211,12 @@ impl<'a> Generator<'a> {
     }
 
     /// SELECT … FROM `from` WHERE …, grouped or not.
-    fn select(&mut self, from: From, sources: &[Source], depth: usize) -> (Query, Vec<Column>, bool) {
+    fn select(
+        &mut self,
+        from: From,
+        sources: &[Source],
+        depth: usize,
+    ) -> (Query, Vec<Column>, bool) {
         let mut query = Query::new(from, vec![]);
         if self.one_in(2) {
             query.filter.push(self.condition(sources, depth));
@@ -1011,26 +1279,43 @@ impl<'a> Generator<'a> {
         if self.one_in(8) {
             for item in 0..query.items.len() {
                 let descends = self.one_in(2);
-                query.order.push(Order { key: Key::Item(item), descends, nulls_first: self.one_in(2) });
+                query.order.push(Order {
+                    key: Key::Item(item),
+                    descends,
+                    nulls_first: self.one_in(2),
+                });
             }
             if self.one_in(2) {
                 self.shape("ORDER BY LIMIT");
                 query.limit = Some(self.random.below(6));
-                query.offset = if self.one_in(3) { self.random.below(3) } else { 0 };
+                query.offset = if self.one_in(3) {
+                    self.random.below(3)
+                } else {
+                    0
+                };
             }
         }
         let columns = self.name(&mut query, &kinds);
         (query, columns, has_id)
     }
 
-    fn add_aggregates(&mut self, query: &mut Query, sources: &[Source], kinds: &mut Vec<Kind>, depth: usize) {
+    fn add_aggregates(
+        &mut self,
+        query: &mut Query,
+        sources: &[Source],
+        kinds: &mut Vec<Kind>,
+        depth: usize,
+    ) {
         for _ in 0..1 + self.random.below(3) {
             let kind = self.kind();
             // Aggregates of the last table, mostly.
-            let of = if self.one_in(3) { sources } else { &sources[sources.len() - 1..] };
+            let of = if self.one_in(3) {
+                sources
+            } else {
+                &sources[sources.len() - 1..]
+            };
             query.items.push(self.aggregated(of, kind, depth));
             kinds.push(kind);
         }
     }
 }
-

@@ -48,7 +48,10 @@ impl Relation {
     /// A row of NULLs.
     fn nulls(&self) -> Rows {
         let nulls = |width: usize| vec![Value::Null; width].into();
-        self.width.iter().map(|(a, width)| (*a, nulls(*width))).collect()
+        self.width
+            .iter()
+            .map(|(a, width)| (*a, nulls(*width)))
+            .collect()
     }
 }
 
@@ -62,7 +65,10 @@ pub struct Interpreter<'a> {
 impl Interpreter<'_> {
     /// The rows of a query over these tables; `None` if it is no valid query.
     pub fn run(tables: &[Table], query: &Query) -> Option<Vec<Vec<Value>>> {
-        let interpreter = Interpreter { tables, is_invalid: Cell::new(false) };
+        let interpreter = Interpreter {
+            tables,
+            is_invalid: Cell::new(false),
+        };
         let rows = interpreter.query(query, None);
         (!interpreter.is_invalid.get()).then_some(rows)
     }
@@ -76,9 +82,16 @@ impl Interpreter<'_> {
         // Each row with the values it is ordered by.
         let mut results: Vec<(Vec<Value>, Vec<Value>)> = vec![];
         let mut add = |scope: &Scope<'_>, group: Option<&[Rows]>| {
-            let is_kept = query.having.as_ref().is_none_or(|h| self.value(h, scope, group).truth() == Some(true));
+            let is_kept = query
+                .having
+                .as_ref()
+                .is_none_or(|h| self.value(h, scope, group).truth() == Some(true));
             if is_kept {
-                let items: Vec<_> = query.items.iter().map(|e| self.value(e, scope, group)).collect();
+                let items: Vec<_> = query
+                    .items
+                    .iter()
+                    .map(|e| self.value(e, scope, group))
+                    .collect();
                 let keys = query.order.iter().map(|order| match &order.key {
                     Key::Item(item) => items[*item].clone(),
                     Key::Expr(key) => self.value(key, scope, group),
@@ -94,7 +107,11 @@ impl Interpreter<'_> {
             }
             for rows in rows {
                 let scope = Scope { rows: &rows, outer };
-                let key: Vec<_> = query.group.iter().map(|e| self.value(e, &scope, None)).collect();
+                let key: Vec<_> = query
+                    .group
+                    .iter()
+                    .map(|e| self.value(e, &scope, None))
+                    .collect();
                 match groups.iter_mut().find(|(other, _)| is_same(other, &key)) {
                     Some((_, group)) => group.push(rows),
                     None => groups.push((key, vec![rows])),
@@ -126,11 +143,18 @@ impl Interpreter<'_> {
             results.sort_by(|a, b| by(&query.order, &a.1, &b.1));
         }
         let limit = query.limit.unwrap_or(usize::MAX);
-        results.into_iter().skip(query.offset).take(limit).map(|(items, _)| items).collect()
+        results
+            .into_iter()
+            .skip(query.offset)
+            .take(limit)
+            .map(|(items, _)| items)
+            .collect()
     }
 
     fn all(&self, conditions: &[Expr], scope: &Scope<'_>) -> bool {
-        conditions.iter().all(|c| self.value(c, scope, None).truth() == Some(true))
+        conditions
+            .iter()
+            .all(|c| self.value(c, scope, None).truth() == Some(true))
     }
 
     fn derived(&self, query: &Query, alias: Alias, outer: Option<&Scope<'_>>) -> Relation {
@@ -171,7 +195,14 @@ impl Interpreter<'_> {
         }
     }
 
-    fn join(&self, kind: JoinType, left: &From, right: &From, on: &[Expr], outer: Option<&Scope<'_>>) -> Relation {
+    fn join(
+        &self,
+        kind: JoinType,
+        left: &From,
+        right: &From,
+        on: &[Expr],
+        outer: Option<&Scope<'_>>,
+    ) -> Relation {
         let (left, right) = (self.from(left, outer), self.from(right, outer));
         let mut rows = vec![];
         let mut is_matched = vec![false; right.rows.len()];
@@ -202,7 +233,10 @@ impl Interpreter<'_> {
     fn asof(&self, asof: &Asof, outer: Option<&Scope<'_>>) -> Relation {
         let (left, right) = (self.from(&asof.left, outer), self.from(&asof.right, outer));
         // The nearest row before is the greatest, of equal ones the last; the nearest after the least, of equal ones the first.
-        let is_before = matches!(asof.comparison, Comparison::Greater | Comparison::GreaterOrEqual);
+        let is_before = matches!(
+            asof.comparison,
+            Comparison::Greater | Comparison::GreaterOrEqual
+        );
         let mut rows = vec![];
         for l in &left.rows {
             let mut best: Option<(Value, &Rows)> = None;
@@ -211,14 +245,17 @@ impl Interpreter<'_> {
                 let scope = Scope { rows: &both, outer };
                 let key = self.value(&asof.key, &scope, None);
                 let at = self.value(&asof.at, &scope, None);
-                if !self.all(&asof.on, &scope) || compare(asof.comparison, &at, &key) != Some(true) {
+                if !self.all(&asof.on, &scope) || compare(asof.comparison, &at, &key) != Some(true)
+                {
                     continue;
                 }
-                let is_better = best.as_ref().is_none_or(|(other, _)| match key.order(other) {
-                    Ordering::Equal => is_before,
-                    Ordering::Greater => is_before,
-                    Ordering::Less => !is_before,
-                });
+                let is_better = best
+                    .as_ref()
+                    .is_none_or(|(other, _)| match key.order(other) {
+                        Ordering::Equal => is_before,
+                        Ordering::Greater => is_before,
+                        Ordering::Less => !is_before,
+                    });
                 if is_better {
                     best = Some((key, r));
                 }
@@ -238,7 +275,10 @@ impl Interpreter<'_> {
                 .iter()
                 .map(|r| [l.as_slice(), r].concat())
                 .filter(|both| {
-                    let scope = Scope { rows: both, outer: None };
+                    let scope = Scope {
+                        rows: both,
+                        outer: None,
+                    };
                     let equal = |(a, b): &(Expr, Expr)| {
                         let (a, b) = (self.value(a, &scope, None), self.value(b, &scope, None));
                         compare(Comparison::Equal, &a, &b) == Some(true)
@@ -246,12 +286,20 @@ impl Interpreter<'_> {
                     join.keys.iter().all(equal) && self.all(&join.window, &scope)
                 })
                 .collect();
-            let scope = Scope { rows: l, outer: None };
+            let scope = Scope {
+                rows: l,
+                outer: None,
+            };
             let mut row: Vec<Value> = l.iter().flat_map(|(_, row)| row.iter().cloned()).collect();
-            row.extend(join.aggregates.iter().map(|a| self.value(a, &scope, Some(&group))));
+            row.extend(
+                join.aggregates
+                    .iter()
+                    .map(|a| self.value(a, &scope, Some(&group))),
+            );
             Row::from(row)
         });
-        let width = left.width.iter().map(|(_, width)| width).sum::<usize>() + join.aggregates.len();
+        let width =
+            left.width.iter().map(|(_, width)| width).sum::<usize>() + join.aggregates.len();
         Relation::of(join.alias, width, rows)
     }
 
@@ -267,17 +315,24 @@ impl Interpreter<'_> {
         }
         let mut found = vec![];
         for (_, mut partition) in partitions {
-            let value = |rows: &Rows, expr: &Expr| self.value(expr, &Scope { rows, outer: None }, None);
+            let value =
+                |rows: &Rows, expr: &Expr| self.value(expr, &Scope { rows, outer: None }, None);
             partition.sort_by(|a, b| value(a, &frame.order).order(&value(b, &frame.order)));
             if frame.descends {
                 partition.reverse();
             }
-            let column: Vec<Value> = partition.iter().map(|rows| value(rows, &frame.value)).collect();
+            let column: Vec<Value> = partition
+                .iter()
+                .map(|rows| value(rows, &frame.value))
+                .collect();
             for rows in partition {
                 let (from, to) = (value(rows, &frame.from), value(rows, &frame.to));
                 let threshold = frame.threshold.as_ref().map(|x| value(rows, x));
                 let w = positions(frame.function, &column, &from, &to, threshold.as_ref());
-                let mut row: Vec<Value> = rows.iter().flat_map(|(_, row)| row.iter().cloned()).collect();
+                let mut row: Vec<Value> = rows
+                    .iter()
+                    .flat_map(|(_, row)| row.iter().cloned())
+                    .collect();
                 row.push(w);
                 found.push(Row::from(row));
             }
@@ -316,7 +371,9 @@ impl Interpreter<'_> {
                 Value::Int(a) => Value::Int(2 * a),
                 a => Value::Float(2.0 * a.number()),
             },
-            Expr::Compare(comparison, a, b) => Value::of_truth(compare(*comparison, &value(a), &value(b))),
+            Expr::Compare(comparison, a, b) => {
+                Value::of_truth(compare(*comparison, &value(a), &value(b)))
+            }
             Expr::Between(a, b, c) => {
                 let a = value(a);
                 let above = compare(Comparison::GreaterOrEqual, &a, &value(b));
@@ -338,7 +395,9 @@ impl Interpreter<'_> {
                 (_, Some(c)) => value(c),
                 (_, None) => Value::Null,
             },
-            Expr::InList(a, values, negated) => Value::of_truth(is_in(&value(a), values.iter(), *negated)),
+            Expr::InList(a, values, negated) => {
+                Value::of_truth(is_in(&value(a), values.iter(), *negated))
+            }
             Expr::Aggregate(aggregate) => {
                 self.aggregate(aggregate, group.expect("rows of a group"), scope.outer)
             }
@@ -349,7 +408,9 @@ impl Interpreter<'_> {
                 }
                 rows.pop().map_or(Value::Null, |mut row| row.swap_remove(0))
             }
-            Expr::Exists(query, negated) => Value::Bool(self.query(query, Some(scope)).is_empty() == *negated),
+            Expr::Exists(query, negated) => {
+                Value::Bool(self.query(query, Some(scope)).is_empty() == *negated)
+            }
             Expr::In(a, query, negated) => {
                 let rows = self.query(query, Some(scope));
                 Value::of_truth(is_in(&value(a), rows.iter().map(|row| &row[0]), *negated))
@@ -358,7 +419,13 @@ impl Interpreter<'_> {
                 let rows = &self.tables[call.table].rows;
                 let column: Vec<Value> = rows.iter().map(|row| row[call.column].clone()).collect();
                 let threshold = call.threshold.as_ref().map(value);
-                positions(call.function, &column, &value(&call.from), &value(&call.to), threshold.as_ref())
+                positions(
+                    call.function,
+                    &column,
+                    &value(&call.from),
+                    &value(&call.to),
+                    threshold.as_ref(),
+                )
             }
         }
     }
@@ -366,16 +433,25 @@ impl Interpreter<'_> {
     fn aggregate(&self, aggregate: &Aggregate, group: &[Rows], outer: Option<&Scope<'_>>) -> Value {
         let scopes = group.iter().map(|rows| Scope { rows, outer });
         let mut scopes: Vec<Scope<'_>> = match &aggregate.filter {
-            Some(filter) => scopes.filter(|s| self.value(filter, s, None).truth() == Some(true)).collect(),
+            Some(filter) => scopes
+                .filter(|s| self.value(filter, s, None).truth() == Some(true))
+                .collect(),
             None => scopes.collect(),
         };
         if let Some((order, descends)) = &aggregate.order {
             let key = |scope: &Scope<'_>| self.value(order, scope, None);
             // DataFusion's default is that NULLs are the greatest values.
-            let order = Order { key: Key::Item(0), descends: *descends, nulls_first: *descends };
+            let order = Order {
+                key: Key::Item(0),
+                descends: *descends,
+                nulls_first: *descends,
+            };
             scopes.sort_by(|a, b| by(std::slice::from_ref(&order), &[key(a)], &[key(b)]));
         }
-        let values: Vec<Value> = scopes.iter().map(|s| self.value(&aggregate.argument, s, None)).collect();
+        let values: Vec<Value> = scopes
+            .iter()
+            .map(|s| self.value(&aggregate.argument, s, None))
+            .collect();
         let present = || values.iter().filter(|v| !v.is_null());
         let sum = || present().map(Value::number).sum::<f64>();
         let int = |n: usize| Value::Int(n as i64);
@@ -393,8 +469,14 @@ impl Interpreter<'_> {
             }
             Function::First => values.first().cloned().unwrap_or(Value::Null),
             Function::Last => values.last().cloned().unwrap_or(Value::Null),
-            Function::Min => present().min_by(|a, b| a.order(b)).cloned().unwrap_or(Value::Null),
-            Function::Max => present().max_by(|a, b| a.order(b)).cloned().unwrap_or(Value::Null),
+            Function::Min => present()
+                .min_by(|a, b| a.order(b))
+                .cloned()
+                .unwrap_or(Value::Null),
+            Function::Max => present()
+                .max_by(|a, b| a.order(b))
+                .cloned()
+                .unwrap_or(Value::Null),
             Function::Sum => match present().next() {
                 None => Value::Null,
                 Some(Value::Int(_)) => Value::Int(sum() as i64),
@@ -409,15 +491,29 @@ impl Interpreter<'_> {
 }
 
 /// What a function by position returns for `column[from..=to]`.
-fn positions(function: RangeFunction, column: &[Value], from: &Value, to: &Value, threshold: Option<&Value>) -> Value {
+fn positions(
+    function: RangeFunction,
+    column: &[Value],
+    from: &Value,
+    to: &Value,
+    threshold: Option<&Value>,
+) -> Value {
     let (Value::Int(from), Value::Int(to)) = (from, to) else {
         return Value::Null;
     };
     let (from, to) = ((*from).max(0), (*to).min(column.len() as i64 - 1));
-    let mut range = (from..=to).map(|i| (i, &column[i as usize])).filter(|(_, v)| !v.is_null());
+    let mut range = (from..=to)
+        .map(|i| (i, &column[i as usize]))
+        .filter(|(_, v)| !v.is_null());
     let least = |least: bool| {
-        let better = if least { Ordering::Less } else { Ordering::Greater };
-        range.clone().reduce(|a, b| if b.1.order(a.1) == better { b } else { a })
+        let better = if least {
+            Ordering::Less
+        } else {
+            Ordering::Greater
+        };
+        range
+            .clone()
+            .reduce(|a, b| if b.1.order(a.1) == better { b } else { a })
     };
     let value = |found: Option<(i64, &Value)>| found.map_or(Value::Null, |(_, v)| v.clone());
     let position = |found: Option<(i64, &Value)>| found.map_or(Value::Null, |(i, _)| Value::Int(i));
@@ -427,10 +523,18 @@ fn positions(function: RangeFunction, column: &[Value], from: &Value, to: &Value
         RangeFunction::ArgMin => position(least(true)),
         RangeFunction::ArgMax => position(least(false)),
         RangeFunction::Crossing { first, at_most } => {
-            let comparison = if at_most { Comparison::LessOrEqual } else { Comparison::GreaterOrEqual };
+            let comparison = if at_most {
+                Comparison::LessOrEqual
+            } else {
+                Comparison::GreaterOrEqual
+            };
             let threshold = threshold.expect("a threshold");
             let meets = |(_, v): &(i64, &Value)| compare(comparison, v, threshold) == Some(true);
-            position(if first { range.find(meets) } else { range.filter(meets).last() })
+            position(if first {
+                range.find(meets)
+            } else {
+                range.filter(meets).last()
+            })
         }
     }
 }
@@ -440,11 +544,19 @@ fn is_same(a: &[Value], b: &[Value]) -> bool {
 }
 
 fn by(orders: &[Order], a: &[Value], b: &[Value]) -> Ordering {
-    let each = orders.iter().zip(a.iter().zip(b)).map(|(order, (a, b))| match (a.is_null(), b.is_null()) {
-        (true, true) => Ordering::Equal,
-        (a, b) if a || b => if a == order.nulls_first { Ordering::Less } else { Ordering::Greater },
-        _ if order.descends => b.order(a),
-        _ => a.order(b),
+    let each = orders.iter().zip(a.iter().zip(b)).map(|(order, (a, b))| {
+        match (a.is_null(), b.is_null()) {
+            (true, true) => Ordering::Equal,
+            (a, b) if a || b => {
+                if a == order.nulls_first {
+                    Ordering::Less
+                } else {
+                    Ordering::Greater
+                }
+            }
+            _ if order.descends => b.order(a),
+            _ => a.order(b),
+        }
     });
     each.fold(Ordering::Equal, Ordering::then)
 }
@@ -478,7 +590,11 @@ fn compare(comparison: Comparison, a: &Value, b: &Value) -> Option<bool> {
     })
 }
 
-fn is_in<'a>(value: &Value, values: impl Iterator<Item = &'a Value>, negated: bool) -> Option<bool> {
+fn is_in<'a>(
+    value: &Value,
+    values: impl Iterator<Item = &'a Value>,
+    negated: bool,
+) -> Option<bool> {
     // TRUE if any comparison is TRUE, otherwise NULL if any is NULL.
     let differs = and(values.map(|other| compare(Comparison::NotEqual, value, other)));
     if negated { differs } else { not(differs) }

@@ -48,7 +48,10 @@ pub enum RangeFunction {
     ArgMin,
     ArgMax,
     /// The first, or else the last, row that is at most, or else at least, the threshold.
-    Crossing { first: bool, at_most: bool },
+    Crossing {
+        first: bool,
+        at_most: bool,
+    },
 }
 
 /// A call such as `range_min('t0.v', l, r)`.
@@ -324,13 +327,16 @@ impl Expr {
             | Self::Is(a, _)
             | Self::InList(a, ..)
             | Self::In(a, ..) => a.has_aggregate(),
-            Self::Sum(a, b) | Self::Compare(_, a, b) | Self::Distinct(a, b, _) | Self::Coalesce(a, b) => {
-                a.has_aggregate() || b.has_aggregate()
-            }
+            Self::Sum(a, b)
+            | Self::Compare(_, a, b)
+            | Self::Distinct(a, b, _)
+            | Self::Coalesce(a, b) => a.has_aggregate() || b.has_aggregate(),
             Self::Between(a, b, c) => a.has_aggregate() || b.has_aggregate() || c.has_aggregate(),
             Self::And(all) | Self::Or(all) => all.iter().any(Self::has_aggregate),
             Self::Case(a, b, c) => {
-                a.has_aggregate() || b.has_aggregate() || c.as_ref().is_some_and(|c| c.has_aggregate())
+                a.has_aggregate()
+                    || b.has_aggregate()
+                    || c.as_ref().is_some_and(|c| c.has_aggregate())
             }
             Self::Range(call) => call.from.has_aggregate() || call.to.has_aggregate(),
         }
@@ -346,7 +352,10 @@ impl Expr {
             | Self::IsNull(a, _)
             | Self::Is(a, _)
             | Self::InList(a, ..) => a.visit(f),
-            Self::Sum(a, b) | Self::Compare(_, a, b) | Self::Distinct(a, b, _) | Self::Coalesce(a, b) => {
+            Self::Sum(a, b)
+            | Self::Compare(_, a, b)
+            | Self::Distinct(a, b, _)
+            | Self::Coalesce(a, b) => {
                 a.visit(f);
                 b.visit(f);
             }
@@ -472,7 +481,11 @@ impl Display for Aggregate {
             Function::Max => write!(f, "max({argument})")?,
             Function::Avg => write!(f, "avg({argument})")?,
             Function::First | Function::Last => {
-                let name = if self.function == Function::First { "first" } else { "last" };
+                let name = if self.function == Function::First {
+                    "first"
+                } else {
+                    "last"
+                };
                 let (order, descends) = self.order.as_ref().expect("of first and last values");
                 let descends = if *descends { " DESC" } else { "" };
                 write!(f, "{name}_value({argument} ORDER BY {order}{descends})")?;
@@ -527,7 +540,13 @@ impl Display for Expr {
             Self::InList(a, values, negated) => {
                 let values: Vec<_> = values
                     .iter()
-                    .map(|v| if v.is_null() { "NULL".into() } else { literal(v, Kind::Time) })
+                    .map(|v| {
+                        if v.is_null() {
+                            "NULL".into()
+                        } else {
+                            literal(v, Kind::Time)
+                        }
+                    })
                     .collect();
                 write!(f, "({a} {}IN ({}))", not(negated), values.join(", "))
             }
@@ -536,7 +555,11 @@ impl Display for Expr {
             Self::Exists(query, negated) => write!(f, "({}EXISTS ({query}))", not(negated)),
             Self::In(a, query, negated) => write!(f, "({a} {}IN ({query}))", not(negated)),
             Self::Range(call) => {
-                write!(f, "range_{}('t{}.{}', {}, {}", call.function, call.table, call.name, call.from, call.to)?;
+                write!(
+                    f,
+                    "range_{}('t{}.{}', {}, {}",
+                    call.function, call.table, call.name, call.from, call.to
+                )?;
                 if let Some(x) = &call.threshold {
                     write!(f, ", {x}")?;
                 }
@@ -564,28 +587,56 @@ impl Display for From {
             Self::Derived(query, a) => write!(f, "({query}) AS {}", alias(*a)),
             Self::Named(named, a) => write!(f, "{} AS {}", named.name, alias(*a)),
             Self::Join(kind, left, right, on) => {
-                let on = if on.is_empty() { "true".into() } else { join(on, " AND ") };
+                let on = if on.is_empty() {
+                    "true".into()
+                } else {
+                    join(on, " AND ")
+                };
                 write!(f, "{left} {kind} {right} ON {on}")
             }
             Self::Lateral(left, query, a, true) => {
-                write!(f, "{left} LEFT JOIN LATERAL ({query}) AS {} ON true", alias(*a))
+                write!(
+                    f,
+                    "{left} LEFT JOIN LATERAL ({query}) AS {} ON true",
+                    alias(*a)
+                )
             }
             Self::Lateral(left, query, a, false) => {
                 write!(f, "{left} CROSS JOIN LATERAL ({query}) AS {}", alias(*a))
             }
             Self::Asof(asof) => {
-                let Asof { left, right, at, comparison, key, on } = &**asof;
-                write!(f, "({left} ASOF JOIN {right} MATCH_CONDITION ({at} {comparison} {key})")?;
+                let Asof {
+                    left,
+                    right,
+                    at,
+                    comparison,
+                    key,
+                    on,
+                } = &**asof;
+                write!(
+                    f,
+                    "({left} ASOF JOIN {right} MATCH_CONDITION ({at} {comparison} {key})"
+                )?;
                 if !on.is_empty() {
                     write!(f, " ON {}", join(on, " AND "))?;
                 }
                 f.write_str(")")
             }
             Self::RangeJoin(join_) => {
-                let RangeJoin { left, right, keys, window, aggregates, alias: a } = &**join_;
+                let RangeJoin {
+                    left,
+                    right,
+                    keys,
+                    window,
+                    aggregates,
+                    alias: a,
+                } = &**join_;
                 let keys: Vec<_> = keys.iter().map(|(a, b)| format!("{a} = {b}")).collect();
-                let aggregates: Vec<_> =
-                    aggregates.iter().enumerate().map(|(i, a)| format!("{a} AS r{i}")).collect();
+                let aggregates: Vec<_> = aggregates
+                    .iter()
+                    .enumerate()
+                    .map(|(i, a)| format!("{a} AS r{i}"))
+                    .collect();
                 write!(
                     f,
                     "range_join($${left}$$, $${right}$$, '{}', $${}$$, $${}$$) AS {}",
@@ -596,10 +647,22 @@ impl Display for From {
                 )
             }
             Self::Frame(frame) => {
-                let Frame { source, function, value, from, to, threshold, partition, order, descends, alias: a } =
-                    &**frame;
+                let Frame {
+                    source,
+                    function,
+                    value,
+                    from,
+                    to,
+                    threshold,
+                    partition,
+                    order,
+                    descends,
+                    alias: a,
+                } = &**frame;
                 let descends = if *descends { " DESC" } else { "" };
-                let threshold = threshold.as_ref().map_or(String::new(), |x| format!(", {x}"));
+                let threshold = threshold
+                    .as_ref()
+                    .map_or(String::new(), |x| format!(", {x}"));
                 write!(
                     f,
                     "(SELECT *, frame_{function}({value}, {from}, {to}{threshold}) OVER (PARTITION BY {partition} \
@@ -613,11 +676,24 @@ impl Display for From {
 
 impl Display for Query {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |i: usize| self.names.get(i).map_or_else(|| format!("c{i}"), ToString::to_string);
-        let items: Vec<_> =
-            self.items.iter().enumerate().map(|(i, item)| format!("{item} AS {}", name(i))).collect();
+        let name = |i: usize| {
+            self.names
+                .get(i)
+                .map_or_else(|| format!("c{i}"), ToString::to_string)
+        };
+        let items: Vec<_> = self
+            .items
+            .iter()
+            .enumerate()
+            .map(|(i, item)| format!("{item} AS {}", name(i)))
+            .collect();
         let distinct = if self.distinct { "DISTINCT " } else { "" };
-        write!(f, "SELECT {distinct}{} FROM {}", items.join(", "), self.from)?;
+        write!(
+            f,
+            "SELECT {distinct}{} FROM {}",
+            items.join(", "),
+            self.from
+        )?;
         if !self.filter.is_empty() {
             write!(f, " WHERE {}", join(&self.filter, " AND "))?;
         }

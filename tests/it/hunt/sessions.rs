@@ -12,46 +12,106 @@ use crate::support::set;
 
 /// The options, and the values that are drawn.
 const OPTIONS: &[(&str, &[&str])] = &[
-    ("datafusion.execution.target_partitions", &["1", "2", "3", "4", "7", "16"]),
+    (
+        "datafusion.execution.target_partitions",
+        &["1", "2", "3", "4", "7", "16"],
+    ),
     ("datafusion.execution.batch_size", &["1", "2", "3", "16"]),
     ("datafusion.execution.coalesce_batches", &["false"]),
     ("datafusion.execution.collect_statistics", &["false"]),
-    ("datafusion.execution.enforce_batch_size_in_joins", &["true"]),
-    ("datafusion.execution.hash_join_buffering_capacity", &["1000"]),
+    (
+        "datafusion.execution.enforce_batch_size_in_joins",
+        &["true"],
+    ),
+    (
+        "datafusion.execution.hash_join_buffering_capacity",
+        &["1000"],
+    ),
     ("datafusion.execution.parquet.pushdown_filters", &["true"]),
-    ("datafusion.execution.parquet.schema_force_view_types", &["false"]),
-    ("datafusion.execution.perfect_hash_join_small_build_threshold", &["0"]),
-    ("datafusion.execution.use_row_number_estimates_to_optimize_partitioning", &["true"]),
-    ("datafusion.sql_parser.enable_subquery_sort_elimination", &["false"]),
+    (
+        "datafusion.execution.parquet.schema_force_view_types",
+        &["false"],
+    ),
+    (
+        "datafusion.execution.perfect_hash_join_small_build_threshold",
+        &["0"],
+    ),
+    (
+        "datafusion.execution.use_row_number_estimates_to_optimize_partitioning",
+        &["true"],
+    ),
+    (
+        "datafusion.sql_parser.enable_subquery_sort_elimination",
+        &["false"],
+    ),
     ("datafusion.optimizer.prefer_hash_join", &["false"]),
-    ("datafusion.optimizer.enable_piecewise_merge_join", &["true"]),
+    (
+        "datafusion.optimizer.enable_piecewise_merge_join",
+        &["true"],
+    ),
     ("datafusion.optimizer.repartition_joins", &["false"]),
     ("datafusion.optimizer.repartition_aggregations", &["false"]),
     ("datafusion.optimizer.repartition_windows", &["false"]),
     ("datafusion.optimizer.repartition_sorts", &["false"]),
     ("datafusion.optimizer.prefer_existing_sort", &["true"]),
     ("datafusion.optimizer.prefer_existing_union", &["true"]),
-    ("datafusion.optimizer.enable_round_robin_repartition", &["false"]),
+    (
+        "datafusion.optimizer.enable_round_robin_repartition",
+        &["false"],
+    ),
     ("datafusion.optimizer.enable_topk_aggregation", &["false"]),
     ("datafusion.optimizer.enable_topk_repartition", &["false"]),
-    ("datafusion.optimizer.enable_topk_dynamic_filter_pushdown", &["false"]),
-    ("datafusion.optimizer.enable_join_dynamic_filter_pushdown", &["false"]),
-    ("datafusion.optimizer.enable_aggregate_dynamic_filter_pushdown", &["false"]),
-    ("datafusion.optimizer.enable_dynamic_filter_pushdown", &["false"]),
-    ("datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery", &["false"]),
+    (
+        "datafusion.optimizer.enable_topk_dynamic_filter_pushdown",
+        &["false"],
+    ),
+    (
+        "datafusion.optimizer.enable_join_dynamic_filter_pushdown",
+        &["false"],
+    ),
+    (
+        "datafusion.optimizer.enable_aggregate_dynamic_filter_pushdown",
+        &["false"],
+    ),
+    (
+        "datafusion.optimizer.enable_dynamic_filter_pushdown",
+        &["false"],
+    ),
+    (
+        "datafusion.optimizer.enable_physical_uncorrelated_scalar_subquery",
+        &["false"],
+    ),
     ("datafusion.optimizer.enable_sort_pushdown", &["false"]),
-    ("datafusion.optimizer.enable_leaf_expression_pushdown", &["false"]),
+    (
+        "datafusion.optimizer.enable_leaf_expression_pushdown",
+        &["false"],
+    ),
     ("datafusion.optimizer.enable_unions_to_filter", &["true"]),
     ("datafusion.optimizer.enable_window_topn", &["true"]),
     ("datafusion.optimizer.filter_null_join_keys", &["true"]),
     ("datafusion.optimizer.join_reordering", &["false"]),
-    ("datafusion.optimizer.top_down_join_key_reordering", &["false"]),
+    (
+        "datafusion.optimizer.top_down_join_key_reordering",
+        &["false"],
+    ),
     ("datafusion.optimizer.use_statistics_registry", &["true"]),
     ("datafusion.optimizer.subset_repartition_threshold", &["1"]),
-    ("datafusion.optimizer.hash_join_single_partition_threshold", &["0"]),
-    ("datafusion.optimizer.hash_join_single_partition_threshold_rows", &["0"]),
-    ("datafusion.optimizer.hash_join_inlist_pushdown_max_size", &["0"]),
-    ("datafusion.optimizer.default_filter_selectivity", &["1", "100"]),
+    (
+        "datafusion.optimizer.hash_join_single_partition_threshold",
+        &["0"],
+    ),
+    (
+        "datafusion.optimizer.hash_join_single_partition_threshold_rows",
+        &["0"],
+    ),
+    (
+        "datafusion.optimizer.hash_join_inlist_pushdown_max_size",
+        &["0"],
+    ),
+    (
+        "datafusion.optimizer.default_filter_selectivity",
+        &["1", "100"],
+    ),
     ("datafusion.optimizer.max_passes", &["1", "5"]),
     ("rmq.row_joins", &["always", "always", "never"]),
     ("rmq.join_mode", &["partitioned", "shared"]),
@@ -84,12 +144,22 @@ impl Session {
         }
         let devices = (random.below(5) == 0).then(|| random.below(2) == 0);
         let memory = (random.below(12) == 0).then(|| [20_000, 100_000, 1_000_000][random.below(3)]);
-        Self { options, devices, memory, is_plain: false }
+        Self {
+            options,
+            devices,
+            memory,
+            is_plain: false,
+        }
     }
 
-    /// The same session without the extension.
+    /// The same session without the extension, and with enough memory.
     pub fn plain(&self) -> Self {
-        let mut plain = Self { is_plain: true, devices: None, ..self.clone() };
+        let mut plain = Self {
+            is_plain: true,
+            devices: None,
+            memory: None,
+            ..self.clone()
+        };
         plain.options.retain(|(name, _)| !name.starts_with("rmq."));
         plain
     }
@@ -105,7 +175,10 @@ impl Session {
         let ctx = SessionContext::new_with_config_rt(config, runtime);
         match self.devices {
             Some(joins) => {
-                let fake = Arc::new(Fake { joins, ..Fake::default() });
+                let fake = Arc::new(Fake {
+                    joins,
+                    ..Fake::default()
+                });
                 fake.register(ctx.clone(), &[("rmq.engine", "cuda")]);
             }
             None if self.is_plain => {}
@@ -126,13 +199,25 @@ impl Session {
             simpler.push(less);
         }
         if self.options.len() > 3 {
-            simpler.insert(0, Self { options: vec![], ..self.clone() });
+            simpler.insert(
+                0,
+                Self {
+                    options: vec![],
+                    ..self.clone()
+                },
+            );
         }
         if self.devices.is_some() {
-            simpler.push(Self { devices: None, ..self.clone() });
+            simpler.push(Self {
+                devices: None,
+                ..self.clone()
+            });
         }
         if self.memory.is_some() {
-            simpler.push(Self { memory: None, ..self.clone() });
+            simpler.push(Self {
+                memory: None,
+                ..self.clone()
+            });
         }
         simpler
     }

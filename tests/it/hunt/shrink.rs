@@ -18,7 +18,10 @@ impl Failure {
     pub fn simpler(&self) -> Vec<Self> {
         let mut simpler: Vec<Self> = vec![];
         let queries = queries(&self.query);
-        simpler.extend(queries.into_iter().map(|query| Self { query, ..self.clone() }));
+        simpler.extend(queries.into_iter().map(|query| Self {
+            query,
+            ..self.clone()
+        }));
         for (number, table) in self.tables.iter().enumerate() {
             let mut size = table.rows.len();
             while size > 0 {
@@ -39,7 +42,10 @@ impl Failure {
             }
         }
         let sessions = self.session.simpler();
-        simpler.extend(sessions.into_iter().map(|session| Self { session, ..self.clone() }));
+        simpler.extend(sessions.into_iter().map(|session| Self {
+            session,
+            ..self.clone()
+        }));
         simpler
     }
 
@@ -50,7 +56,8 @@ impl Failure {
         for (number, table) in self.tables.iter().enumerate() {
             let name = format!("t{number}");
             let views = self.query.views();
-            let is_named = |sql: &str| sql.contains(&format!("{name} ")) || sql.contains(&format!("{name}."));
+            let is_named =
+                |sql: &str| sql.contains(&format!("{name} ")) || sql.contains(&format!("{name}."));
             if is_named(&statement) || views.iter().any(|v| is_named(&v.query.to_string())) {
                 sql += &format!("{}\n", table.sql(&name));
             }
@@ -85,7 +92,11 @@ fn exprs(expr: &Expr) -> Vec<Expr> {
                 simpler.extend((0..all.len()).map(|n| {
                     let mut less = all.clone();
                     less.remove(n);
-                    if matches!(expr, Expr::And(_)) { Expr::And(less) } else { Expr::Or(less) }
+                    if matches!(expr, Expr::And(_)) {
+                        Expr::And(less)
+                    } else {
+                        Expr::Or(less)
+                    }
                 }));
             }
             simpler
@@ -93,7 +104,11 @@ fn exprs(expr: &Expr) -> Vec<Expr> {
         Expr::Not(a) | Expr::Shift(a, ..) | Expr::Double(a) => vec![(**a).clone()],
         Expr::Is(a, _) => vec![(**a).clone(), truth],
         Expr::Sum(a, b) | Expr::Coalesce(a, b) => vec![(**a).clone(), (**b).clone()],
-        Expr::Case(_, a, b) => [Some(a), b.as_ref()].into_iter().flatten().map(|e| (**e).clone()).collect(),
+        Expr::Case(_, a, b) => [Some(a), b.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(|e| (**e).clone())
+            .collect(),
         Expr::Aggregate(aggregate) if aggregate.filter.is_some() => {
             let mut less = aggregate.clone();
             less.filter = None;
@@ -158,7 +173,9 @@ fn queries(query: &Query) -> Vec<Query> {
                             choices
                         }
                         From::Lateral(left, ..) => vec![(**left).clone()],
-                        From::Named(named, alias) => vec![From::Derived(Box::new(named.query.clone()), *alias)],
+                        From::Named(named, alias) => {
+                            vec![From::Derived(Box::new(named.query.clone()), *alias)]
+                        }
                         From::Asof(asof) if !asof.on.is_empty() => {
                             let mut less = asof.clone();
                             less.on.clear();

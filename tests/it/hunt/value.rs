@@ -101,9 +101,7 @@ impl Value {
             S::UInt16(Some(v)) => Self::Int(v.into()),
             S::UInt32(Some(v)) => Self::Int(v.into()),
             S::UInt64(Some(v)) => Self::Int(v.cast_signed()),
-            S::Decimal128(Some(v), _, scale) => {
-                Self::Float(v as f64 / 10_f64.powi(scale.into()))
-            }
+            S::Decimal128(Some(v), _, scale) => Self::Float(v as f64 / 10_f64.powi(scale.into())),
             S::Float32(Some(v)) => Self::Float(v.into()),
             S::Float64(Some(v)) => Self::Float(v),
             S::TimestampSecond(Some(v), _) => Self::Time(v * SECOND),

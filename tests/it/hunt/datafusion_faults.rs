@@ -1,0 +1,155 @@
+//! Wrong answers and errors of `DataFusion` 55.2 without the extension, which random queries meet. Where a test fails, `DataFusion` has
+//! mended it: remove it here, from the exceptions of random queries and from `docs/limits.md`.
+
+use datafusion::common::Result;
+use datafusion::physical_plan::collect;
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use super::value::lines;
+use crate::support::{run, set};
+
+/// A fault: options, a query, the rows it should have, and what it has, rows or a part of an error.
+struct Fault {
+    options: &'static [(&'static str, &'static str)],
+    sql: &'static str,
+    right: &'static [&'static str],
+    wrong: &'static [&'static str],
+}
+
+const FAULTS: &[Fault] = &[
+    // A condition that is known to be false, or NULL, is moved below an aggregate without GROUP BY.
+    Fault {
+        options: &[],
+        sql: "SELECT n FROM (SELECT count(*) AS n, true AS c FROM t) WHERE NOT c",
+        right: &[],
+        wrong: &["0"],
+    },
+    Fault {
+        options: &[],
+        sql: "SELECT n FROM (SELECT count(*) AS n FROM t) WHERE n NOT IN (-1, 2, NULL)",
+        right: &[],
+        wrong: &["0"],
+    },
+    // The NULL that `x <> x` is where `x` is NULL is lost beside another condition.
+    Fault {
+        options: &[],
+        sql: "SELECT b FROM (SELECT max(v) > 0 AS b, sum(v) AS s FROM u) WHERE NOT (b = b) AND s IS NULL",
+        right: &[],
+        wrong: &["NULL"],
+    },
+    // The value of an uncorrelated subquery is taken for NOT NULL if its column is.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM t WHERE (SELECT 1 FROM t AS e WHERE e.id > 5 LIMIT 1) IS NULL",
+        right: &["1", "2"],
+        wrong: &[],
+    },
+    Fault {
+        options: &[],
+        sql: "SELECT (SELECT 1 FROM t AS e WHERE e.id > 5 LIMIT 1) AS one FROM t",
+        right: &["NULL", "NULL"],
+        wrong: &["non-nullable but contains null"],
+    },
+    // The null-aware anti join of NOT IN does not apply the further condition to NULLs.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM t WHERE v NOT IN (SELECT u.v FROM u WHERE u.id > t.id)",
+        right: &["1", "2"],
+        wrong: &[],
+    },
+    // A piecewise merge join with an empty side loses rows.
+    Fault {
+        options: &[("datafusion.optimizer.enable_piecewise_merge_join", "true")],
+        sql: "SELECT t.id FROM t FULL JOIN empty AS e ON e.f < t.f",
+        right: &["1", "2"],
+        wrong: &[],
+    },
+    // A sort-merge join makes batches of columns that are NOT NULL for a condition, with NULLs.
+    Fault {
+        options: &[("datafusion.optimizer.prefer_hash_join", "false")],
+        sql: "SELECT u.id FROM u LEFT JOIN t AS o ON o.v = u.v AND o.id + u.id > 0",
+        right: &["0"],
+        wrong: &["non-nullable but contains null"],
+    },
+    // IS TRUE of such a comparison.
+    Fault {
+        options: &[],
+        sql: "SELECT DISTINCT (v <> v) IS TRUE AS c FROM u",
+        right: &["false"],
+        wrong: &["Physical input schema should be the same"],
+    },
+    // A condition on the side of an outer join that has the NULLs.
+    Fault {
+        options: &[],
+        sql: "SELECT 1 FROM t AS l RIGHT JOIN t AS r ON l.id = r.id AND l.f > r.f WHERE l.id = l.id",
+        right: &[],
+        wrong: &["1", "1"],
+    },
+    Fault {
+        options: &[],
+        sql: "SELECT o.id FROM (SELECT * FROM t WHERE id > 5) AS e FULL JOIN t AS o ON e.v = o.v WHERE o.f <> o.f + 1 AND e.id IS NULL",
+        right: &["1", "2"],
+        wrong: &[],
+    },
+    // A window function in a lateral join is computed before its condition.
+    Fault {
+        options: &[],
+        sql: "SELECT x.n FROM t CROSS JOIN LATERAL (SELECT row_number() OVER (ORDER BY o.id) AS n FROM t AS o WHERE o.v = t.v) AS x",
+        right: &["1", "1"],
+        wrong: &["1", "2"],
+    },
+    // Two scalar subqueries in arguments of the same aggregate get one name.
+    Fault {
+        options: &[],
+        sql: "SELECT sum((SELECT count(*) AS n FROM t)) + 0, sum((SELECT max(id) AS n FROM t)) + 1 FROM u",
+        right: &["2 | 3"],
+        wrong: &["duplicate unqualified field name"],
+    },
+    // A condition in a derived table on the outer row, with a range, finds no column.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM (SELECT u.v FROM u WHERE u.id < t.id) AS d WHERE d.v > 100)",
+        right: &[],
+        wrong: &["No field named"],
+    },
+];
+
+async fn answer(ctx: &SessionContext, sql: &str) -> Result<Vec<String>> {
+    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+    let mut lines = lines(&collect(plan, ctx.task_ctx()).await?)?;
+    lines.sort_unstable();
+    Ok(lines)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn faults_of_datafusion_are_still_there() {
+    let mut changed = vec![];
+    for fault in FAULTS {
+        let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(2));
+        for (name, value) in fault.options {
+            set(&ctx, name, value);
+        }
+        let tables = [
+            "CREATE TABLE t (id BIGINT NOT NULL, v BIGINT NOT NULL, f DOUBLE) AS VALUES (1, 5, 0.5), (2, 6, 1.5)",
+            "CREATE TABLE u (id BIGINT NOT NULL, v BIGINT) AS VALUES (0, NULL)",
+            "CREATE TABLE empty (id BIGINT, f DOUBLE)",
+        ];
+        for sql in tables {
+            run(&ctx, sql).await.expect("a table");
+        }
+        let is_as_documented = match answer(&ctx, fault.sql).await {
+            Ok(found) => found != fault.right && found == fault.wrong,
+            Err(error) => error
+                .to_string()
+                .contains(fault.wrong.first().copied().unwrap_or("no error")),
+        };
+        if !is_as_documented {
+            changed.push(format!(
+                "{}: {:?}",
+                fault.sql,
+                answer(&ctx, fault.sql).await
+            ));
+        }
+    }
+    assert!(changed.is_empty(), "{changed:#?}");
+}
