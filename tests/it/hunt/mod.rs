@@ -81,7 +81,7 @@ const LIMITS: &[(&str, &str)] = &[
     ),
     // Faults of DataFusion where the rest of the query keeps it from being asked alone.
     (
-        "Valid fields are __",
+        "Valid fields are __correlated_sq",
         "a derived table that depends on the outer row",
     ),
     (
