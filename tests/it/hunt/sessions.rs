@@ -152,11 +152,12 @@ impl Session {
         }
     }
 
-    /// The same session without the extension.
+    /// The same session without the extension, and with enough memory.
     pub fn plain(&self) -> Self {
         let mut plain = Self {
             is_plain: true,
             devices: None,
+            memory: None,
             ..self.clone()
         };
         plain.options.retain(|(name, _)| !name.starts_with("rmq."));
