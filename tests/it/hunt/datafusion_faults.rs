@@ -98,6 +98,28 @@ const FAULTS: &[Fault] = &[
         right: &["1", "1"],
         wrong: &["1", "2"],
     },
+    // NOT IN of a constant does not see NULLs of the subquery.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM t WHERE 7 NOT IN (SELECT v FROM u)",
+        right: &[],
+        wrong: &["1", "2"],
+    },
+    // A literal is cut to the unit of the column it is compared with.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM s WHERE ts >= TIMESTAMP '1970-01-01T00:00:02.5'",
+        right: &[],
+        wrong: &["1"],
+    },
+    // The type of an outer column is that before its expression got a common type.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM (SELECT id, CASE WHEN id > 5 THEN ts ELSE d END AS k FROM s) AS q \
+              WHERE EXISTS (SELECT 1 FROM s AS p WHERE p.id = q.id AND p.ts > q.k)",
+        right: &["1"],
+        wrong: &["Invalid comparison operation"],
+    },
     // Two scalar subqueries in arguments of the same aggregate get one name.
     Fault {
         options: &[],
@@ -133,6 +155,7 @@ async fn faults_of_datafusion_are_still_there() {
             "CREATE TABLE t (id BIGINT NOT NULL, v BIGINT NOT NULL, f DOUBLE) AS VALUES (1, 5, 0.5), (2, 6, 1.5)",
             "CREATE TABLE u (id BIGINT NOT NULL, v BIGINT) AS VALUES (0, NULL)",
             "CREATE TABLE empty (id BIGINT, f DOUBLE)",
+            "CREATE TABLE s (id BIGINT, ts TIMESTAMP(0), d DATE) AS VALUES (1, '1970-01-01T00:00:02', '1970-01-01')",
         ];
         for sql in tables {
             run(&ctx, sql).await.expect("a table");

@@ -187,7 +187,8 @@ impl<'a> Generator<'a> {
             _ if self.one_in(15) => Value::Null,
             Kind::Int => Value::Int(n),
             Kind::Float => Value::Float(n as f64 / 2.0),
-            Kind::Time => Value::Time(n * SECOND + self.random.below(2) as i64 * SECOND / 2),
+            // Whole seconds: DataFusion cuts the others to the unit of the column they are compared with.
+            Kind::Time => Value::Time(n * SECOND),
             Kind::Date => Value::Time(n * DAY),
             Kind::Text => Value::Text(self.pick(&["", "a", "ab", "b"]).into()),
             Kind::Bool => Value::Bool(n % 2 == 0),
@@ -429,6 +430,8 @@ impl<'a> Generator<'a> {
                 self.shape(if negated { "NOT IN" } else { "IN" });
                 let kind = self.pick(&[Kind::Int, Kind::Int, self.key, Kind::Text, Kind::Float]);
                 let left = self.expr(outer, kind, 0);
+                // DataFusion's NOT IN of a constant does not see NULLs.
+                let negated = negated && !matches!(left, Expr::Literal(..));
                 let query = self.scoped(|g| {
                     let (mut query, sources) = g.correlated(outer, depth);
                     query.items = vec![g.expr(&sources, kind, 0)];
