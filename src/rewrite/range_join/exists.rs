@@ -437,16 +437,23 @@ impl<'a> Rows<'a> {
         rows.without_groups()
     }
 
-    /// The rows below a GROUP BY without aggregates, which is a DISTINCT, and below its HAVING.
+    /// The rows below DISTINCT, and below a GROUP BY without aggregates, which is the same, with its HAVING.
     fn without_groups(mut self) -> Match<Self> {
         let mut having = vec![];
         let mut plan = &self.input;
-        while let LogicalPlan::Filter(filter) = plan {
-            having.push(filter.predicate.clone());
-            plan = &filter.input;
-        }
-        let LogicalPlan::Aggregate(aggregate) = plan else {
-            return Ok(self);
+        let aggregate = loop {
+            plan = match plan {
+                LogicalPlan::Filter(filter) => {
+                    having.push(filter.predicate.clone());
+                    &filter.input
+                }
+                LogicalPlan::Distinct(Distinct::All(input)) if having.is_empty() => {
+                    self.input = input.as_ref().clone();
+                    return Ok(self);
+                }
+                LogicalPlan::Aggregate(aggregate) => break aggregate,
+                _ => return Ok(self),
+            };
         };
         let is_set = |e: &Expr| matches!(e, Expr::GroupingSet(_)) || e.is_volatile();
         let groups = &aggregate.group_expr;

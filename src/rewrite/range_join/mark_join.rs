@@ -26,7 +26,7 @@ use crate::rewrite::common::names::unused_name;
 use crate::rewrite::common::outer_columns::from_outer;
 use crate::rewrite::range_join::condition::{Constants, check_repeats};
 use crate::rewrite::range_join::correlated_aggregate::Filtered;
-use crate::rewrite::range_join::rejection::Match;
+use crate::rewrite::range_join::rejection::{Match, reject};
 
 /// The mark joins that one node needs below it.
 pub(crate) struct MarkJoins<'a> {
@@ -85,11 +85,17 @@ impl<'a> MarkJoins<'a> {
         };
         let conditions = conditions.into_iter().map(aliased);
         let conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
-        for condition in &conditions {
-            check_repeats(condition)?;
-        }
         let is_ours =
             |column: &Column| column.relation.as_ref().is_some_and(|r| r.table() == alias);
+        for condition in &conditions {
+            check_repeats(condition)?;
+            let columns = condition.column_refs();
+            let mut others = columns.into_iter().filter(|c| !is_ours(c));
+            if let Some(lost) = others.find(|c| !self.outer.has_column(c)) {
+                // DataFusion's rules look for columns in use outside subqueries only.
+                return reject(format!("{lost} is a column of the outer query no longer"));
+            }
+        }
         let compares_both = |c: &Expr| c.column_refs().into_iter().any(is_ours);
         let has_condition_on_rows = conditions.iter().any(compares_both);
         let condition = conjunction(conditions).unwrap_or_else(|| lit(true));
