@@ -1,12 +1,18 @@
 //! Wrong answers and errors of `DataFusion` 55.2 without the extension, which random queries meet. Where a test fails, `DataFusion` has
 //! mended it: remove it here, from the exceptions of random queries and from `docs/limits.md`.
 
+use std::sync::Arc;
+
+use datafusion::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::Result;
+use datafusion::datasource::MemTable;
+use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::physical_plan::collect;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
 use super::value::lines;
-use crate::support::{run, set};
+use crate::support::{context_of_pool, run, set};
 
 /// A fault: options, a query, the rows it should have, and what it has, rows or a part of an error.
 struct Fault {
@@ -175,4 +181,22 @@ async fn faults_of_datafusion_are_still_there() {
         }
     }
     assert!(changed.is_empty(), "{changed:#?}");
+}
+
+/// The nested loop join takes its first side in parts where memory is short, and returns rows without a match once for each partition of
+/// the second side.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_nested_loop_join_with_little_memory_returns_rows_several_times() -> Result<()> {
+    let ctx = context_of_pool(
+        SessionConfig::new().with_target_partitions(4),
+        Arc::new(GreedyMemoryPool::new(20_000)),
+    );
+    let schema = Arc::new(Schema::new(vec![Field::new("v", DataType::Int64, true)]));
+    let row: ArrayRef = Arc::new(Int64Array::from(vec![1]));
+    let row = RecordBatch::try_new(Arc::clone(&schema), vec![row])?;
+    let table = MemTable::try_new(schema, vec![vec![row], vec![], vec![]])?;
+    ctx.register_table("t", Arc::new(table))?;
+    let sql = "SELECT b.v FROM t AS a FULL JOIN t AS b ON b.v < a.v WHERE b.v IS NOT NULL";
+    assert_eq!(answer(&ctx, sql).await?, ["1", "1", "1"]);
+    Ok(())
 }
