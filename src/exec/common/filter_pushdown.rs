@@ -13,15 +13,16 @@ use datafusion::physical_plan::filter_pushdown::ChildFilterDescription;
 /// Describes which filters on the output may go to an input: those of `columns` only, pairs of an index into the output and one into the input.
 /// None goes if one is volatile, as it has a value for each output row, or if the input has a limit: DataFusion 55 may filter before the limit then.
 ///
-/// DataFusion finds the column of the input by its name, so columns whose name another one before them has are left out.
+/// DataFusion finds the column of the input by its name, so columns whose name another one before them has are left out. Its joins do
+/// the same with their inputs, so nothing goes into an input with a join of columns of the same name.
 pub(crate) fn filters_of_columns(
     filters: &[PhysicalExprRef],
     columns: impl IntoIterator<Item = (usize, usize)>,
     output: &dyn ExecutionPlan,
     input: &Arc<dyn ExecutionPlan>,
 ) -> Result<ChildFilterDescription> {
-    let has_limit = || input.exists(|plan| Ok(plan.fetch().is_some()));
-    if filters.iter().any(is_volatile) || has_limit()? {
+    let has_obstacle = || input.exists(|plan| Ok(plan.fetch().is_some() || is_ambiguous(plan)));
+    if filters.iter().any(is_volatile) || has_obstacle()? {
         return Ok(ChildFilterDescription::all_unsupported(filters));
     }
     let (names, known) = (output.schema(), input.schema());
@@ -32,4 +33,18 @@ pub(crate) fn filters_of_columns(
     let allowed = columns.into_iter().filter(is_found).map(|(index, _)| index);
     let allowed: HashSet<usize> = allowed.collect();
     ChildFilterDescription::from_child_with_allowed_indices(filters, allowed, input)
+}
+
+/// Whether columns of two inputs have the same name. It is no matter in a range join, whose filters all go to one input.
+fn is_ambiguous(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let inputs = plan.children();
+    if inputs.len() < 2 || plan.name() == "RangeJoinExec" {
+        return false;
+    }
+    let mut known = HashSet::new();
+    let mut schemas = inputs.iter().map(|input| input.schema());
+    schemas.any(|schema| {
+        let mut names = schema.fields().iter().map(|field| field.name().clone());
+        names.any(|name| !known.insert(name))
+    })
 }

@@ -100,7 +100,11 @@ impl<'a> MarkJoins<'a> {
         let has_condition_on_rows = conditions.iter().any(compares_both);
         let condition = conjunction(conditions).unwrap_or_else(|| lit(true));
         let projected = columns.iter().cloned().map(Expr::Column).zip(&names);
-        let projected = projected.map(|(column, name)| column.alias(name)).collect();
+        let mut projected: Vec<Expr> = projected.map(|(column, name)| column.alias(name)).collect();
+        if projected.is_empty() {
+            // DataFusion's mark joins need a column on the right.
+            projected.push(lit(true).alias("c0"));
+        }
         let right = Projection::try_new(projected, Arc::new(build))?;
         let mut right = Arc::new(LogicalPlan::Projection(right));
         if !has_condition_on_rows {
