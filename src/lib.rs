@@ -20,7 +20,7 @@
 //! ```
 //!
 //! [`SessionStateBuilderExt::with_rmq`] does the same for a session that is being built. A session with a query planner of its own keeps it and
-//! uses [`QueryPlanning`].
+//! calls [`plan`](plan()).
 //!
 //! # SQL
 //! - `range_min('table.column', l, r)`, `range_max`, `range_argmin`, `range_argmax`: scalar functions over the rows `l` to `r` of a column. The
@@ -51,7 +51,7 @@
 //!
 //! # Extending
 //! - [`logical_plan`] has the nodes, [`physical_plan`] the operators, and [`optimizer`] the rules, for codecs, other rules and other planners.
-//! - [`QueryPlanning`] plans the nodes in a session's own query planner.
+//! - [`plan`](plan()) plans a query in a session's own query planner.
 //! - [`sql`] plans statements with ASOF JOIN, which [`prepare_statement`] prepares for `ctx.sql`'s planner.
 //! - [`rmq_engine`] computes range minima over plain slices. It depends on neither DataFusion nor Arrow.
 
@@ -78,7 +78,7 @@ pub use common::options::{
 };
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
-pub use planner::query_planning::QueryPlanning;
+pub use planner::query_planning::plan;
 pub use planner::statement::{prepare_statement, sql};
 pub use rmq_engine::Comparison;
 pub use rmq_engine::Extreme;

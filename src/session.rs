@@ -58,8 +58,8 @@ pub trait SessionStateBuilderExt {
     #[must_use]
     fn with_rmq_and_planners(self, planners: Vec<Arc<dyn ExtensionPlanner + Send + Sync>>) -> Self;
 
-    /// As [`Self::with_rmq`], but keeps the session's query planner, which must plan the nodes of this crate with a
-    /// [`QueryPlanning`](crate::planner::query_planning::QueryPlanning) for each query.
+    /// As [`Self::with_rmq`], but keeps the session's query planner, which must plan each query with
+    /// [`plan`](crate::planner::query_planning::plan).
     #[must_use]
     fn with_rmq_keeping_query_planner(self) -> Self;
 }
@@ -242,8 +242,8 @@ pub fn register(ctx: &SessionContext) {
     register_with(ctx, Planner::Replace(vec![]), IndexCatalog::default());
 }
 
-/// Registers range queries with an existing session, but keeps its query planner, which must plan the nodes of this crate with a
-/// [`QueryPlanning`](crate::planner::query_planning::QueryPlanning) for each query.
+/// Registers range queries with an existing session, but keeps its query planner, which must plan each query with
+/// [`plan`](crate::planner::query_planning::plan).
 pub fn register_keeping_query_planner(ctx: &SessionContext) {
     register_with(ctx, Planner::Keep, IndexCatalog::default());
 }

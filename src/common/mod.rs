@@ -10,4 +10,5 @@ pub(crate) mod options;
 pub(crate) mod ordered_type;
 pub(crate) mod range_function;
 pub(crate) mod ranges;
+pub(crate) mod row_number;
 pub(crate) mod workers;

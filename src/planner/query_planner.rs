@@ -1,6 +1,5 @@
 //! The session's query planner.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,9 +8,9 @@ use datafusion::common::Result;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
+use datafusion::physical_planner::ExtensionPlanner;
 
-use crate::planner::query_planning::QueryPlanning;
+use crate::planner::query_planning::plan_with;
 use crate::planner::registration::Registration;
 
 /// DataFusion's query planner with the extension planners of this crate, and those of the session.
@@ -51,21 +50,6 @@ impl QueryPlanner for RmqQueryPlanner {
         // A later registration that kept this planner is in the configuration.
         let registered = Registration::find(session);
         let registration = registered.as_ref().unwrap_or(&self.registration);
-        let mut logical_plan = Cow::Borrowed(logical_plan);
-        loop {
-            let planning = QueryPlanning::with(registration, &logical_plan, session)?;
-            let mut planners = self.others.clone();
-            planners.extend(planning.extension_planners());
-            let planner = DefaultPhysicalPlanner::with_extension_planners(planners);
-            let plan = planner
-                .create_physical_plan(planning.logical_plan(), session)
-                .await?;
-            let Some(other_plan) = planning.with_hash_joins(session)? else {
-                planning.finish(session).await?;
-                return Ok(plan);
-            };
-            // It has fewer choices, so this ends.
-            logical_plan = Cow::Owned(other_plan);
-        }
+        plan_with(registration, logical_plan, session, &self.others).await
     }
 }

@@ -11,11 +11,8 @@ use datafusion::execution::context::QueryPlanner;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_planner::{DefaultPhysicalPlanner, PhysicalPlanner};
 use datafusion::prelude::{SessionConfig, SessionContext};
-use datafusion_rmq::{
-    QueryPlanning, SessionStateBuilderExt, register, register_keeping_query_planner,
-};
+use datafusion_rmq::{SessionStateBuilderExt, register, register_keeping_query_planner};
 
 use crate::support::{bigint, error, run};
 
@@ -33,20 +30,7 @@ impl QueryPlanner for ForeignPlanner {
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         self.plans.fetch_add(1, Ordering::Relaxed);
-        let mut plan = plan.clone();
-        loop {
-            let rmq = QueryPlanning::begin(&plan, session)?;
-            let planner = DefaultPhysicalPlanner::with_extension_planners(rmq.extension_planners());
-            let physical = planner
-                .create_physical_plan(rmq.logical_plan(), session)
-                .await?;
-            if let Some(other) = rmq.with_hash_joins(session)? {
-                plan = other;
-                continue;
-            }
-            rmq.finish(session).await?;
-            return Ok(physical);
-        }
+        datafusion_rmq::plan(plan, session, &[]).await
     }
 }
 

@@ -1,4 +1,16 @@
 //! How a range join divides its build side among the partitions of the probe side.
+//!
+//! Equal keys must have equal hashes: DataFusion hashes the bits of a value, with zeros of both signs as one, as groups
+//! compare them, but values of two types differently, so the types must be the same.
+//!
+//! Each partition of [`JoinMode::Partitioned`] is an execution with a build side of its own, `builds` of them at a time:
+//! each has its share of the threads, and collects no more than its share of a limited pool before it spills, as
+//! otherwise the first ones would leave nothing for the last. A partition without a probe row polls its build input once
+//! and drops it: a `RepartitionExec` keeps the rows of an output that was never polled.
+//!
+//! `auto` is shared: skew of the equality keys does not slow the shared build, and windows, sorts and `UniqueGroupsExec`
+//! above profit from its order. Inputs that are co-partitioned as they are (windows or aggregates by the same keys) take
+//! as long either way (`partitioned_inputs` in `benches/README.md`), so no rule looks for them.
 
 use arrow::datatypes::Schema;
 use datafusion::physical_expr::PhysicalExprRef;

@@ -123,7 +123,7 @@ impl Relation {
                 builder.prepare(scan).await
             }
             None => internal_err!(
-                "the relation {} was not planned: the query planner did not call QueryPlanning::finish",
+                "the relation {} was not planned: the query planner did not call datafusion_rmq::plan",
                 self.required.label
             ),
         }

@@ -4,6 +4,7 @@ use arrow::array::{RecordBatch, UInt32Array};
 use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
+use crate::common::row_number::{row_number, row_numbers};
 use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::row_join::RowJoin;
@@ -45,34 +46,26 @@ impl CandidateSlice {
         listed: &RowList,
         first: usize,
         matched: Option<&MatchedRows>,
-    ) {
+    ) -> Result<()> {
         let RowList { positions, ends } = listed;
-        // Build sides have fewer than 2^32 rows, and batches too.
-        let number = |n| u32::try_from(n).unwrap_or(NO_ROW);
+        let positions = row_numbers(positions.iter().copied())?;
         let parts = ends.iter().copied().chain([positions.len()]);
         let mut start = 0;
         self.rows.reserve(positions.len());
-        if matched.is_none() {
-            self.positions.extend(
-                positions
-                    .iter()
-                    .map(|p| u32::try_from(*p).unwrap_or(NO_ROW)),
-            );
-        }
+        self.positions.reserve(positions.len());
         for (i, end) in parts.enumerate() {
-            let row = number(first + i);
-            if matched.is_some() {
-                let positions = positions[start..end].iter();
-                let positions = positions.map(|p| u32::try_from(*p).unwrap_or(NO_ROW));
-                self.add(row, positions, matched);
-            } else {
-                self.rows.resize(end, row);
+            // What is listed of a range that has not ended may be nothing, also after the last row of a batch.
+            if i == ends.len() && start == end {
+                break;
             }
+            let row = row_number(first + i)?;
+            self.add(row, positions[start..end].iter().copied(), matched);
             if i < ends.len() {
                 self.ended.push((row, self.rows.len()));
             }
             start = end;
         }
+        Ok(())
     }
 
     /// The candidates that meet a condition, all without one.

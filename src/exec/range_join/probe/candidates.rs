@@ -6,6 +6,7 @@ use arrow::array::RecordBatch;
 use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
+use crate::common::row_number::{row_number, row_range};
 use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::probe::candidate_pairs::{CandidateSlice, NO_ROW, PairBuffer};
 use crate::exec::range_join::probe::nearest::NearestMatches;
@@ -73,7 +74,7 @@ impl Candidates {
 
     /// The number of the current probe row, and the positions of it that are not taken, at most `limit`. If these are all, the next row becomes the
     /// current one.
-    pub(crate) fn next_positions(&mut self, limit: usize) -> (u32, Range<u32>, bool) {
+    pub(crate) fn next_positions(&mut self, limit: usize) -> Result<(u32, Range<u32>, bool)> {
         let row = self.row;
         let range = (self.ranges.left()[row], self.ranges.right()[row]);
         let range = range_of(range).unwrap_or(0..0);
@@ -91,9 +92,7 @@ impl Candidates {
             self.row += 1;
             self.taken = 0;
         }
-        // Build sides have fewer than 2^32 rows, and batches too.
-        let number = |n: usize| u32::try_from(n).unwrap_or(NO_ROW);
-        (number(row), number(start)..number(end), is_last)
+        Ok((row_number(row)?, row_range(start..end)?, is_last))
     }
 
     /// Takes candidates until `pairs` has `limit` pairs, and rows of NULLs for probe rows without any if these are kept.
@@ -102,9 +101,9 @@ impl Candidates {
         limit: usize,
         keeps_probe_rows: bool,
         pairs: &mut PairBuffer,
-    ) {
+    ) -> Result<()> {
         while pairs.len() < limit && !self.is_done() {
-            let (row, positions, _) = self.next_positions(limit - pairs.len());
+            let (row, positions, _) = self.next_positions(limit - pairs.len())?;
             if positions.is_empty() && keeps_probe_rows {
                 pairs.add(row, NO_ROW);
             }
@@ -115,6 +114,7 @@ impl Candidates {
                 pairs.positions.extend(positions);
             }
         }
+        Ok(())
     }
 
     /// Takes up to `limit` candidates, without those that are `matched`.
@@ -126,13 +126,13 @@ impl Candidates {
         let mut slice = CandidateSlice::default();
         if let Some(qualifying) = &mut self.qualifying {
             let listed = qualifying.next(self.row, limit)?;
-            slice.add_listed(listed, self.row, matched);
+            slice.add_listed(listed, self.row, matched)?;
             self.row += listed.ends.len();
             return Ok(slice);
         }
         let mut seen = 0;
         while seen < limit && !self.is_done() {
-            let (row, positions, is_last) = self.next_positions(limit - seen);
+            let (row, positions, is_last) = self.next_positions(limit - seen)?;
             // A row without candidates takes time, too.
             seen += positions.len().max(1);
             slice.add(row, positions, matched);

@@ -11,6 +11,7 @@ use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
+use crate::common::row_number::row_numbers;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
@@ -191,11 +192,7 @@ impl Slice {
         let rows = undecided.iter();
         let rows = rows.map(|row| (row.row as usize, i64::from(row.start)));
         let listed = qualifying.list_from(&rows.collect::<Vec<_>>(), candidates)?;
-        // Build sides have fewer than 2^32 rows.
-        let positions = listed.positions.iter();
-        slice.positions = positions
-            .map(|p| u32::try_from(*p).unwrap_or(u32::MAX))
-            .collect();
+        slice.positions = row_numbers(listed.positions.iter().copied())?;
         for (mut row, end) in undecided.into_iter().zip(listed.ends) {
             let start = slice.rows.len();
             slice.rows.resize(end, row.row);

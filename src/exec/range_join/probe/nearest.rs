@@ -16,8 +16,8 @@ use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
+use crate::common::row_number::{row_number, row_numbers, row_range};
 use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::probe::candidate_pairs::NO_ROW;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
@@ -143,7 +143,7 @@ impl NearestMatches {
         batch: &RecordBatch,
         build: &BuildSide,
     ) -> Result<usize> {
-        let slice = self.take_slice();
+        let slice = self.take_slice()?;
         self.evaluate(slice, join.residual(), batch, build)?;
         let ThresholdSearch::By(index) = &self.index else {
             return Ok(0);
@@ -172,7 +172,7 @@ impl NearestMatches {
     }
 
     /// Takes candidates of searches that don't use the index.
-    fn take_slice(&mut self) -> Slice {
+    fn take_slice(&mut self) -> Result<Slice> {
         let mut slice = Slice::default();
         let uses_index = matches!(self.index, ThresholdSearch::By(_));
         let mut index = 0;
@@ -183,7 +183,7 @@ impl NearestMatches {
                 if is_full || self.begun == self.ranges.len() {
                     break;
                 }
-                self.begin_row();
+                self.begin_row()?;
             }
             let search = &mut self.window[index];
             if !(uses_index && search.is_long()) {
@@ -194,21 +194,24 @@ impl NearestMatches {
             }
             index += 1;
         }
-        slice
+        Ok(slice)
     }
 
-    fn begin_row(&mut self) {
-        let range = (
+    fn begin_row(&mut self) -> Result<()> {
+        let (left, right) = (
             self.ranges.left()[self.begun],
             self.ranges.right()[self.begun],
         );
-        // Build sides have fewer than 2^32 rows, and batches too.
-        let (start, end) = (u32::try_from(range.0), u32::try_from(range.1 + 1));
-        let range = start.unwrap_or(0)..end.unwrap_or(0);
-        let row = u32::try_from(self.begun).unwrap_or(NO_ROW);
+        let range = if left <= right {
+            row_range(left..right + 1)?
+        } else {
+            0..0
+        };
+        let row = row_number(self.begun)?;
         let search = RowSearch::new(row, range, self.limit, self.first_candidates);
         self.begun += 1;
         self.window.push_back(search);
+        Ok(())
     }
 
     /// Adds the candidates that meet a condition to the matches of their rows, all without one.
@@ -349,9 +352,8 @@ impl Slice {
         for ((number, (.., positions)), list_end) in
             numbers.into_iter().zip(searches).zip(listed.ends)
         {
-            let found = listed.positions[start..list_end].iter();
-            // Build sides have fewer than 2^32 rows.
-            let found = found.map(|position| u32::try_from(*position).unwrap_or(NO_ROW));
+            let found = row_numbers(listed.positions[start..list_end].iter().copied())?;
+            let found = found.into_iter();
             let search = &mut window[number];
             let rest = &mut search.rest;
             match (found.clone().next(), found.clone().next_back(), end) {

@@ -16,6 +16,7 @@ use datafusion::physical_plan::joins::utils::JoinFilter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
+use crate::common::row_number::row_numbers;
 use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::{NO_ROW, PairBuffer};
@@ -162,14 +163,14 @@ impl RowStream {
                 let matched = matched_rows(&self.build)?;
                 let mut room = MARKED_AT_ONCE;
                 while room > 0 && !candidates.is_done() {
-                    let (_, positions, _) = candidates.next_positions(room);
+                    let (_, positions, _) = candidates.next_positions(room)?;
                     room = room.saturating_sub(positions.len().max(1));
                     matched.mark_range(positions.start as usize..positions.end as usize);
                 }
                 return Ok(vec![]);
             }
             let limit = self.partition.batch_size;
-            candidates.take_all(limit, join.keeps_probe_rows(), &mut self.pairs);
+            candidates.take_all(limit, join.keeps_probe_rows(), &mut self.pairs)?;
             return self.return_pairs(&candidates.batch);
         };
         if let Some(nearest) = &mut candidates.nearest {
@@ -288,8 +289,7 @@ impl RowStream {
         let positions = slice
             .clone()
             .filter(|p| wanted.is_none_or(|w| w == matched.is_marked(*p)));
-        let positions = positions.filter_map(|position| u32::try_from(position).ok());
-        let positions = UInt32Array::from(positions.collect::<Vec<_>>());
+        let positions = UInt32Array::from(row_numbers(positions)?);
         let marks: BooleanArray = slice.map(|p| Some(matched.is_marked(p))).collect();
         let no_rows = UInt32Array::from(Vec::<u32>::new());
         let marks = wanted.is_none().then_some(&marks);

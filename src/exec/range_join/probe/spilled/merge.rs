@@ -13,6 +13,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 use crate::common::array_bytes::{arrays_bytes, compact};
 use crate::common::dictionaries::select;
 use crate::common::ordered_type::value_type;
+use crate::common::row_number::row_number;
 use crate::exec::range_join::build::states::StateFunction;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::probe::spilled::merge_states::merge_states;
@@ -202,7 +203,7 @@ impl PartialAggregates {
         matched: impl Iterator<Item = bool>,
         partials: Vec<ArrayRef>,
     ) -> Result<()> {
-        let source_rows = self.source_rows(selected, matched);
+        let source_rows = self.source_rows(selected, matched)?;
         if source_rows.null_count() == source_rows.len() {
             return Ok(());
         }
@@ -257,13 +258,13 @@ impl PartialAggregates {
         &self,
         selected: Option<&UInt32Array>,
         matched: impl Iterator<Item = bool>,
-    ) -> UInt32Array {
+    ) -> Result<UInt32Array> {
         let mut source_rows = vec![None; self.matched.len()];
         for (i, matched) in matched.enumerate() {
             let row = selected.map_or(i, |rows| rows.value(i) as usize);
-            source_rows[row] = matched.then(|| u32::try_from(i).ok()).flatten();
+            source_rows[row] = matched.then(|| row_number(i)).transpose()?;
         }
-        UInt32Array::from(source_rows)
+        Ok(UInt32Array::from(source_rows))
     }
 
     /// About how many bytes this takes.

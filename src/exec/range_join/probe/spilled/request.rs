@@ -8,6 +8,7 @@ use arrow::compute::take_record_batch;
 use datafusion::common::{DataFusionError, Result};
 
 use crate::common::ranges::Ranges;
+use crate::common::row_number::row_numbers;
 use crate::exec::common::blocking::blocking;
 use crate::exec::common::device_batcher::BATCH_ROWS;
 use crate::exec::range_join::build::device_join::DeviceJoin;
@@ -58,15 +59,15 @@ impl ProbeRequest {
     }
 
     /// The rows of each batch that may match a run; `None` if no row does.
-    pub(crate) async fn select_rows(&self, run: &BuildRun) -> Option<Vec<RowSelection>> {
+    pub(crate) async fn select_rows(&self, run: &BuildRun) -> Result<Option<Vec<RowSelection>>> {
         let mut selections = Vec::with_capacity(self.batches.len());
         for batch in &self.batches {
-            selections.push(batch.select_rows(run));
+            selections.push(batch.select_rows(run)?);
             // Lets other tasks run, and lets a cancelled query end.
             tokio::task::yield_now().await;
         }
         let any = |selection: &RowSelection| !matches!(selection, RowSelection::None);
-        selections.iter().any(any).then_some(selections)
+        Ok(selections.iter().any(any).then_some(selections))
     }
 
     /// Probes a part of a run, which begins at `first_row`, with the selected rows, and merges the aggregates.
@@ -206,13 +207,13 @@ impl RequestBatch {
         })
     }
 
-    fn select_rows(&self, run: &BuildRun) -> RowSelection {
+    fn select_rows(&self, run: &BuildRun) -> Result<RowSelection> {
         let rows = (0..self.batch.num_rows()).filter(|row| run.may_match(&self.bounds, *row));
-        let rows: UInt32Array = rows.filter_map(|row| u32::try_from(row).ok()).collect();
-        match rows.len() {
+        let rows = UInt32Array::from(row_numbers(rows)?);
+        Ok(match rows.len() {
             0 => RowSelection::None,
             all if all == self.batch.num_rows() => RowSelection::All,
             _ => RowSelection::Rows(rows),
-        }
+        })
     }
 }

@@ -8,6 +8,7 @@ use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
+use crate::common::row_number::row_numbers;
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::data_size::DataSize;
@@ -310,8 +311,7 @@ fn mark_in_run(here: &MatchedRows, of_run: &MatchedRows, columns: &[Arc<Values>]
         return internal_err!("a spill run has no row numbers");
     };
     let marked = (0..here.rows()).filter(|position| here.is_marked(*position));
-    let marked = marked.filter_map(|position| u32::try_from(position).ok());
-    let places = places.take(&UInt32Array::from_iter_values(marked))?;
+    let places = places.take(&UInt32Array::from(row_numbers(marked)?))?;
     let places = places.as_primitive::<UInt32Type>();
     let places = places.values().iter();
     places.for_each(|place| of_run.mark(*place as usize));
@@ -384,7 +384,7 @@ impl Pairs<'_> {
             let (mut rows, mut positions) = (vec![], vec![]);
             let (mut seen, mut is_between_rows) = (0, true);
             while seen < self.slice_rows && !candidates.is_done() {
-                let (row, range, is_last) = candidates.next_positions(self.slice_rows - seen);
+                let (row, range, is_last) = candidates.next_positions(self.slice_rows - seen)?;
                 seen += range.len().max(1);
                 positions.extend(range);
                 rows.resize(positions.len(), row);

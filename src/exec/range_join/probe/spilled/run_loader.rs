@@ -8,6 +8,7 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::physical_plan::metrics::Count;
 
+use crate::common::row_number::row_numbers;
 use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::build::collect::CollectedRows;
 use crate::exec::range_join::build::device_join::{DeviceBuild, DeviceJoin};
@@ -222,9 +223,7 @@ impl RunLoader {
             let rows = first..first + batch.num_rows();
             first = rows.end;
             if self.has_row_numbers {
-                // A run has fewer rows than a build side in memory.
-                let numbers = rows.filter_map(|row| u32::try_from(row).ok());
-                columns.push(Arc::new(UInt32Array::from_iter_values(numbers)));
+                columns.push(Arc::new(UInt32Array::from(row_numbers(rows)?)));
             }
             Ok(RecordBatch::try_new(Arc::clone(&self.schema), columns)?)
         });

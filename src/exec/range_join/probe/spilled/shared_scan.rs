@@ -102,7 +102,7 @@ type RunVisitors = Vec<(Visitor, Arc<[RowSelection]>)>;
 
 impl Visitor {
     /// Selects the rows that may match a run; `None` if the partition has been dropped.
-    async fn select_rows(&mut self, run: &BuildRun) -> Option<Option<Vec<RowSelection>>> {
+    async fn select_rows(&mut self, run: &BuildRun) -> Option<Result<Option<Vec<RowSelection>>>> {
         unless(self.reply.closed(), self.request.select_rows(run)).await
     }
 
@@ -344,7 +344,8 @@ impl Drop for Unfinished<'_> {
     }
 }
 
-/// Selects the rows that may match a run, each request in a task of its own; `None` if no row does. Requests of dropped partitions are left out.
+/// Selects the rows that may match a run, each request in a task of its own; `None` if no row does. Requests of dropped
+/// partitions are left out, and those that fail, which get their error.
 async fn select_rows(
     visitors: Vec<Visitor>,
     loader: &Arc<RunLoader>,
@@ -353,8 +354,13 @@ async fn select_rows(
     in_tasks(visitors, |mut visitor| {
         let loader = Arc::clone(loader);
         async move {
-            let selections = visitor.select_rows(&loader.runs()[index]).await?;
-            Some((visitor, selections.map(Arc::from)))
+            match visitor.select_rows(&loader.runs()[index]).await? {
+                Ok(selections) => Some((visitor, selections.map(Arc::from))),
+                Err(error) => {
+                    let _ = visitor.reply.send(Err(error));
+                    None
+                }
+            }
         }
     })
     .await
