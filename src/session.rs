@@ -16,26 +16,17 @@ use datafusion::prelude::SessionContext;
 use crate::common::column_ref::Names;
 use crate::common::options::RmqOptions;
 use crate::common::range_function::RangeFunction;
-use crate::exec::range_join::join_rule::rule::JoinToRangeJoin;
-use crate::exec::range_join::mode_rule::PartitionRangeJoins;
-use crate::exec::range_join::row_order::{KeepRowOrder, ShowRowOrder};
-use crate::exec::unique_groups::rule::UseUniqueGroups;
 use crate::expr::frame_udf::FrameUdf;
 use crate::expr::range_udf::RangeUdf;
 use crate::index::catalog::IndexCatalog;
+use crate::optimizer::{
+    CheckFrameCalls, DistinctGroupedJoinToRangeJoin, DropUnusedAggregates, ExistsToCounts,
+    GroupedJoinToRangeJoin, JoinToRangeJoin, KeepRowOrder, LateralToRangeJoin, NullableSubqueries,
+    PartitionRangeJoins, RangeCallToLookup, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups,
+};
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
 use crate::planner::registration::Registration;
-use crate::rewrite::range_call::frame_call::CheckFrameCalls;
-use crate::rewrite::range_call::scalar_call::RangeCallToLookup;
-use crate::rewrite::range_join::exists::ExistsToCounts;
-use crate::rewrite::range_join::grouped_join::{
-    DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin,
-};
-use crate::rewrite::range_join::lateral::LateralToRangeJoin;
-use crate::rewrite::range_join::nullable_subquery::NullableSubqueries;
-use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
-use crate::rewrite::range_join::unused_aggregates::DropUnusedAggregates;
 use crate::table_functions::range_join::RangeJoinFunction;
 use crate::table_functions::range_min::RangeTableFunction;
 use crate::table_functions::rmq_devices::DevicesFunction;

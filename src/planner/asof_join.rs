@@ -32,9 +32,9 @@ use datafusion::sql::sqlparser::ast::{
 
 use crate::common::options::RmqOptions;
 use crate::common::ordered_type::is_ordered;
+use crate::optimizer::logical::common::outer_columns::to_outer;
+use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
 use crate::planner::over_clause::check_calls;
-use crate::rewrite::common::outer_columns::to_outer;
-use crate::rewrite::range_join::condition::{check_repeats, is_of};
 
 /// Puts each ASOF JOIN in parentheses. Returns whether there are any.
 pub(crate) fn nest_in(sql: &mut impl VisitMut) -> bool {

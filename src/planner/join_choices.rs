@@ -16,8 +16,8 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::common::options::{RmqOptions, RowJoins};
 use crate::exec::common::statistics::{expected_rows, statistics};
 use crate::exec::range_join::exec::RangeJoinExec;
-use crate::exec::range_join::join_rule::cost::{AGGREGATED_PAIR_NS, PairCount, count_pairs};
 use crate::logical_plan::join_choice::JoinChoice;
+use crate::optimizer::cost::{AGGREGATED_PAIR_NS, PairCount, count_pairs};
 
 /// So many rows of both sides are sorted and searched in a few milliseconds.
 const FEW_ROWS: usize = 1 << 16;
