@@ -34,12 +34,12 @@ use crate::common::ordered_type::value_type;
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
+use crate::optimizer::cost::decision::is_sort_wasteful;
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, extreme_of, is_row_count,
 };
 use crate::optimizer::logical::common::outer_columns::has_outer_columns;
 use crate::optimizer::logical::condition_parts::{Constants, check_repeats, is_of};
-use crate::optimizer::logical::side_sizes::is_sort_wasteful;
 use crate::optimizer::logical::threshold::match_condition;
 use crate::optimizer::rejection::{Match, reject};
 

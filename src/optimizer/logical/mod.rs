@@ -7,7 +7,7 @@
 //! The rules share the parts of a match:
 //!
 //! - `condition_parts`: equality keys, range key, bounds; `threshold`: a second range key; `order_by`: range keys of
-//!   several expressions; `side_sizes`: whether a side is worth sorting
+//!   several expressions
 //! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates;
 //!   `nearest_rows`: any LIMIT, a `NearestRows`
 //! - `aggregate_decomposition`: aggregates as columns of the range join; `aggregate_argument`, `average`,
@@ -31,7 +31,6 @@ pub(crate) mod nullable_subquery;
 pub(crate) mod order_by;
 pub(crate) mod range_call;
 pub(crate) mod scalar_subquery;
-pub(crate) mod side_sizes;
 pub(crate) mod table_function;
 pub(crate) mod threshold;
 pub(crate) mod unused_aggregates;

@@ -35,7 +35,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable};
 
 use crate::common::options::{RmqOptions, RowJoins};
-use crate::exec::common::statistics::{exact_rows, expected_rows};
+use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_threshold::with_columns;
@@ -43,7 +43,8 @@ use crate::expr::index_lookup::IndexLookupUdf;
 use crate::logical_plan::range_join::{
     AggregateKind, KeyInterval, RangeAggregate, RangeJoinSpec, Unmatched, operator,
 };
-use crate::optimizer::cost::{PAIR_NS, PairCount, count_pairs};
+use crate::optimizer::cost::decision::why_row_join_stays;
+use crate::optimizer::cost::equal_rows::Sides;
 use crate::optimizer::physical::join_filter::RangeCondition;
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
@@ -89,9 +90,6 @@ impl PhysicalOptimizerRule for JoinToRangeJoin {
         replaced.data()
     }
 }
-
-/// So few rows are compared with all rows of the other side about as fast as ranges are found.
-const FEW_ROWS: usize = 16;
 
 /// A join with a filter, of any operator.
 #[expect(clippy::struct_field_names, reason = "the type of a join is called so")]
@@ -283,13 +281,6 @@ impl<'a> Oriented<'a> {
         if wanted == RowJoins::Always {
             return Ok(());
         }
-        let has_few = |side| exact_rows(side).is_some_and(|rows| rows <= FEW_ROWS);
-        if has_few(self.probe) || has_few(self.build) {
-            return reject("it has few rows on one side");
-        }
-        if self.on.is_empty() {
-            return Ok(());
-        }
         let returns_pairs = !matches!(
             self.join_type,
             JoinType::LeftSemi
@@ -299,20 +290,14 @@ impl<'a> Oriented<'a> {
                 | JoinType::LeftMark
                 | JoinType::RightMark
         );
-        if !self.condition.is_bounded_twice() && returns_pairs {
-            return reject(
-                "a range with one end has too many of the pairs that a hash join compares",
-            );
-        }
-        match count_pairs(&self.on, self.probe, self.build, PAIR_NS)? {
-            PairCount::Many => Ok(()),
-            PairCount::Unknown if self.condition.is_bounded_twice() => Ok(()),
-            PairCount::Unknown => {
-                reject("nothing tells how many rows have the same keys, and its range has one end")
-            }
-            PairCount::Few(rows) => reject(format!(
-                "only about {rows:.1} rows have the keys of a row of the other side"
-            )),
+        let sides = Sides {
+            on: &self.on,
+            probe: self.probe,
+            build: self.build,
+        };
+        match why_row_join_stays(&sides, self.condition.is_bounded_twice(), returns_pairs)? {
+            Some(reason) => reject(reason),
+            None => Ok(()),
         }
     }
 

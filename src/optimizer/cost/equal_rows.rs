@@ -1,6 +1,4 @@
-//! Whether a hash join would compare many pairs of rows that have equal keys and are not in the range: the one case in which a range join is worth its
-//! sort, as a hash join is done with every pair at once where keys are nearly unique. Joins that return rows are chosen by it in `rule`, aggregates over
-//! joins in `planner::join_choices`.
+//! How many rows have equal keys, from statistics and samples.
 
 #![expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
 
@@ -22,79 +20,39 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 
 use crate::common::dictionaries::has_few_keys;
-use crate::exec::common::statistics::{expected_rows, statistics};
+use crate::exec::common::statistics::statistics;
 
 /// How many rows of an in-memory table are looked at.
 const SAMPLED_ROWS: usize = 4096;
 
-/// A range join sorts a build row in about 50 ns, and finds the range of a probe row in about 100 ns; a hash join spends a fifth of that on them.
-const BUILD_ROW_NS: f64 = 40.0;
-const PROBE_ROW_NS: f64 = 80.0;
-
-/// In about this many nanoseconds a hash join compares a pair.
-pub(crate) const PAIR_NS: f64 = 10.0;
-
-/// The same where an aggregate reads the pairs, of which a range join makes none.
-pub(crate) const AGGREGATED_PAIR_NS: f64 = 20.0;
-
-/// Where the number of probe rows is not known, this many build rows with the same keys are worth a sort.
-const MANY_EQUAL_ROWS: f64 = 32.0;
-
-/// What is known of the pairs of rows with equal keys.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum PairCount {
-    /// A hash join would spend less on them than a range join on sorting. The number of build rows with the same keys as a probe row, on average.
-    Few(f64),
-    /// A hash join would spend more.
-    Many,
-    Unknown,
+/// The sides of a join, and the pairs of their equality keys, those of the probe side first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sides<'a> {
+    pub(crate) on: &'a [(PhysicalExprRef, PhysicalExprRef)],
+    pub(crate) probe: &'a Arc<dyn ExecutionPlan>,
+    pub(crate) build: &'a Arc<dyn ExecutionPlan>,
 }
 
-/// Estimates the pairs of a probe row and a build row with equal keys, from the statistics of both sides, or from a sample of an in-memory table. The
-/// time that `DataFusion`'s plan spends on one is `pair_ns`.
-pub(crate) fn count_pairs(
-    on: &[(PhysicalExprRef, PhysicalExprRef)],
-    probe: &Arc<dyn ExecutionPlan>,
-    build: &Arc<dyn ExecutionPlan>,
-    pair_ns: f64,
-) -> Result<PairCount> {
+/// The number of build rows with the same keys as a probe row, on average: from a sample of an in-memory table, or from
+/// the statistics of both sides.
+pub(crate) fn equal_rows(sides: &Sides, build_rows: usize) -> Result<Option<f64>> {
+    let Sides { on, probe, build } = sides;
+    let build_rows = build_rows as f64;
     let build_keys: Vec<_> = on.iter().map(|(_, key)| key).collect();
     let probe_keys: Vec<_> = on.iter().map(|(key, _)| key).collect();
-    let Some(build_rows) = expected_rows(build) else {
-        return Ok(PairCount::Unknown);
-    };
-    let build_rows = build_rows as f64;
     let sampled = match sample(build, &build_keys)? {
         Some(share) => Some(share),
         None => sample(probe, &probe_keys)?,
     };
-    let equal_rows = match sampled {
-        Some(share) => Some((share * build_rows).max(1.0)),
-        None => {
-            let distinct = [
-                distinct_keys(build, &build_keys),
-                distinct_keys(probe, &probe_keys),
-            ];
-            let distinct = distinct.into_iter().flatten().reduce(f64::max);
-            distinct.map(|distinct| build_rows / distinct.max(1.0))
-        }
-    };
-    let Some(equal_rows) = equal_rows else {
-        return Ok(PairCount::Unknown);
-    };
-    let are_many = match expected_rows(probe) {
-        Some(probe_rows) => {
-            let probe_rows = probe_rows as f64;
-            let cost = BUILD_ROW_NS * build_rows + PROBE_ROW_NS * probe_rows;
-            probe_rows * equal_rows * pair_ns > cost
-        }
-        None => equal_rows > MANY_EQUAL_ROWS,
-    };
-    Ok(if are_many {
-        PairCount::Many
-    } else {
-        PairCount::Few(equal_rows)
-    })
+    if let Some(share) = sampled {
+        return Ok(Some((share * build_rows).max(1.0)));
+    }
+    let distinct = [
+        distinct_keys(build, &build_keys),
+        distinct_keys(probe, &probe_keys),
+    ];
+    let distinct = distinct.into_iter().flatten().reduce(f64::max);
+    Ok(distinct.map(|distinct| build_rows / distinct.max(1.0)))
 }
 
 /// The number of distinct keys that the statistics of a plan admit, if they bound that of any key.

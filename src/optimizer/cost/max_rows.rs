@@ -1,23 +1,11 @@
-//! The sizes of a join's sides, as far as the logical plan tells: whether a range join is worth its sort.
+//! The size of a join's side, as far as the logical plan tells.
 
 use arrow::array::RecordBatch;
 use datafusion::datasource::{MemTable, source_as_provider};
 use datafusion::logical_expr::{Distinct, FetchType, LogicalPlan};
 
-/// Probe sides with at most this many rows are faster compared with every build row than by sorting a large build side.
-const FEW_PROBE_ROWS: usize = 16;
-
-/// Build sides with at most this many rows are sorted in negligible time.
-const SMALL_BUILD_ROWS: usize = 1 << 16;
-
-/// Whether the probe side is known to be so small, and the build side may be so large, that sorting the build side would cost more than it saves.
-pub(crate) fn is_sort_wasteful(probe: &LogicalPlan, build: &LogicalPlan) -> bool {
-    let few = max_rows(probe).is_some_and(|rows| rows <= FEW_PROBE_ROWS);
-    few && max_rows(build).is_none_or(|rows| rows > SMALL_BUILD_ROWS)
-}
-
 /// The maximum number of rows of a plan, if the plan tells it.
-fn max_rows(plan: &LogicalPlan) -> Option<usize> {
+pub(crate) fn max_rows(plan: &LogicalPlan) -> Option<usize> {
     let at_most = |input: &LogicalPlan, limit: Option<usize>| {
         [max_rows(input), limit].into_iter().flatten().min()
     };
