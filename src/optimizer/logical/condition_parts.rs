@@ -19,8 +19,11 @@ use datafusion::logical_expr::{
 use datafusion::scalar::ScalarValue;
 
 use crate::common::ordered_type::{is_ordered, value_type};
+use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::casts::{widens, without_lossless_casts};
-use crate::optimizer::condition::{ExactBound, Types};
+use crate::optimizer::condition::{
+    Compared, Operand, OperandCast, comparison, convert_bound, key_and_bound,
+};
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::range_functions::calls_range_function;
@@ -53,9 +56,6 @@ pub(crate) enum Constants {
     /// Bounds of the range. The row in force at the start of a range need not be in the range, so a filter would remove it wrongly.
     Bound,
 }
-
-/// A key, how it compares, and the bound.
-pub(crate) type ComparedKey = (Expr, Comparison, Expr);
 
 /// The sides whose columns an expression has.
 #[derive(Debug, PartialEq, Eq)]
@@ -93,8 +93,8 @@ impl Condition {
     ) -> Match<Self> {
         let side = |expr: &Expr| side(expr, probe, build);
         let mut pairs = on;
-        let mut ranges: Vec<ComparedKey> = vec![];
-        let mut constant_ranges: Vec<(Expr, ComparedKey)> = vec![];
+        let mut ranges: Vec<Compared<Expr>> = vec![];
+        let mut constant_ranges: Vec<(Expr, Compared<Expr>)> = vec![];
         let (mut probe_filter, mut build_filter) = (vec![], vec![]);
         let conjuncts = rest.into_iter().flat_map(split_conjunction_owned);
         for conjunct in conjuncts.flat_map(split_between) {
@@ -109,13 +109,15 @@ impl Condition {
                 }
                 Side::Build | Side::Neither => build_filter.push(conjunct),
                 Side::Both => {
-                    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct else {
+                    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct.clone() else {
                         return reject(format!("{conjunct} is no comparison of the two sides"));
                     };
-                    let (key, op, bound) = match (side(&left), side(&right)) {
-                        (Side::Build, Side::Probe) => (*left, Some(op), *right),
-                        (Side::Probe, Side::Build) => (*right, op.swap(), *left),
-                        _ => return reject(format!("{left} {op} {right} mixes the sides")),
+                    let is_bound = |operand: &Expr| side(operand) == Side::Probe;
+                    let operands = (*left, op, *right);
+                    let found = key_and_bound(operands, is_bound);
+                    let found = found.filter(|(key, ..)| side(key) == Side::Build);
+                    let Some((key, op, bound)) = found else {
+                        return reject(format!("{conjunct} mixes the sides"));
                     };
                     match (op, op.and_then(comparison)) {
                         (Some(Operator::Eq), _) => pairs.push((bound, key)),
@@ -275,37 +277,17 @@ pub(crate) fn guard(expr: &mut Expr, branches: &[Branch], probe: &DFSchema) -> R
     Ok(())
 }
 
-/// The comparison of a range key with a bound that an operator makes, if it makes one.
-fn comparison(op: Operator) -> Option<Comparison> {
-    match op {
-        Operator::Gt => Some(Comparison::Above),
-        Operator::GtEq => Some(Comparison::AtLeast),
-        Operator::Lt => Some(Comparison::Below),
-        Operator::LtEq => Some(Comparison::AtMost),
-        _ => None,
-    }
-}
-
 /// Splits a comparison into range key, comparison and bound, if one of its operands is a bound.
 pub(crate) fn compared_with(
     conjunct: &Expr,
     is_bound: impl Fn(&Expr) -> bool,
-) -> Option<ComparedKey> {
+) -> Option<Compared<Expr>> {
     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct else {
         return None;
     };
-    let (key, op, bound) = if is_bound(right) {
-        (left, *op, right)
-    } else if is_bound(left) {
-        (right, op.swap()?, left)
-    } else {
-        return None;
-    };
-    Some((
-        key.as_ref().clone(),
-        comparison(op)?,
-        bound.as_ref().clone(),
-    ))
+    let operands = (left.as_ref(), *op, right.as_ref());
+    let (key, op, bound) = key_and_bound(operands, |operand| is_bound(operand))?;
+    Some((key.clone(), comparison(op?)?, bound.clone()))
 }
 
 fn side(expr: &Expr, probe: &DFSchema, build: &DFSchema) -> Side {
@@ -375,47 +357,22 @@ pub(crate) fn split_between(conjunct: Expr) -> Vec<Expr> {
     }
 }
 
-/// Replaces casts that may fail, of the key or of the bound, by a conversion of the bound that cannot. Returns whether there were any.
-pub(crate) fn convert_bound(
-    range: &mut ComparedKey,
-    bounds: &DFSchema,
-    keys: &DFSchema,
-) -> Result<bool> {
-    let types = |expr: &Expr, schema| -> Result<Option<Types>> {
-        Ok(match expr {
-            Expr::Cast(Cast { expr, field }) => {
-                Some((expr.get_type(schema)?, field.data_type().clone()))
-            }
-            _ => None,
-        })
-    };
-    let uncast = |expr: Expr, is_uncast: bool| match expr {
-        Expr::Cast(cast) if is_uncast => *cast.expr,
-        other => other,
-    };
-    let mut is_converted = false;
-    loop {
-        let (key, comparison, bound) = &mut *range;
-        let casts = (types(key, keys)?, types(bound, bounds)?);
-        let exact = ExactBound::of(*comparison, casts.0.as_ref(), casts.1.as_ref());
-        let Some(exact) = exact else {
-            return Ok(is_converted);
-        };
-        *key = uncast(std::mem::take(key), exact.uncasts_key);
-        *comparison = exact.conversion.converted_comparison();
-        let bare = uncast(std::mem::take(bound), exact.uncasts_bound);
-        *bound = ScalarUDF::from(exact.conversion).call(vec![bare]);
-        is_converted = true;
-    }
-}
+impl Operand for Expr {
+    type Schema = DFSchema;
 
-/// The comparison of a key with a bound.
-pub(crate) fn compare((key, comparison, bound): ComparedKey) -> Expr {
-    match comparison {
-        Comparison::Above => key.gt(bound),
-        Comparison::AtLeast => key.gt_eq(bound),
-        Comparison::Below => key.lt(bound),
-        Comparison::AtMost => key.lt_eq(bound),
+    fn as_cast(&self, schema: &DFSchema) -> Result<Option<OperandCast<Self>>> {
+        let Expr::Cast(Cast { expr, field }) = self else {
+            return Ok(None);
+        };
+        Ok(Some(OperandCast {
+            operand: expr.as_ref().clone(),
+            from: expr.get_type(schema)?,
+            to: field.data_type().clone(),
+        }))
+    }
+
+    fn converted(self, conversion: KeyBoundUdf, _schema: &DFSchema) -> Result<Self> {
+        Ok(ScalarUDF::from(conversion).call(vec![self]))
     }
 }
 
@@ -429,7 +386,7 @@ fn two_keys(one: &Expr, other: &Expr) -> String {
 /// The range key of all comparisons, and the bounds. If keys differ only by lossless casts, which DataFusion adds for bounds of several types,
 /// the widest one is the key and the bounds are cast to its type.
 fn one_key(
-    ranges: Vec<ComparedKey>,
+    ranges: Vec<Compared<Expr>>,
     probe: &DFSchema,
     build: &DFSchema,
 ) -> Match<(Expr, Vec<(Comparison, Expr)>)> {

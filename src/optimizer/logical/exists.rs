@@ -32,11 +32,10 @@ use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
+use crate::optimizer::condition::convert_bound;
 use crate::optimizer::logical::common::names::{restore_columns, save_name};
 use crate::optimizer::logical::common::outer_columns::{has_expression, to_outer};
-use crate::optimizer::logical::condition_parts::{
-    check_repeats, compared_with, convert_bound, split_between,
-};
+use crate::optimizer::logical::condition_parts::{check_repeats, compared_with, split_between};
 use crate::optimizer::logical::correlated_aggregate::{CorrelatedAggregate, replaced};
 use crate::optimizer::logical::mark_join::MarkJoins;
 use crate::optimizer::rejection::{Match, reject};

@@ -27,18 +27,19 @@ use datafusion::optimizer::OptimizerConfig;
 
 use crate::logical_plan::nearest_rows::{NearestCondition, NearestRows, RowLimit};
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
+use crate::optimizer::condition::{Compared, convert_bound, operator};
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::condition_parts::{
-    ComparedKey, Condition, Constants, check_repeats, compare, compared_with, convert_bound, is_of,
-    split_between,
+    Condition, Constants, check_repeats, compared_with, is_of, split_between,
 };
 use crate::optimizer::logical::correlated_aggregate::of_types;
 use crate::optimizer::logical::nearest_row::{NearestQuery, NearestRow, orders_as};
 use crate::optimizer::logical::order_by::order_by_all;
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
+use datafusion::logical_expr::binary_expr;
 
 /// A correlated subquery as a join of nearest rows, without its probe side.
 pub(crate) struct CorrelatedRows {
@@ -206,7 +207,7 @@ fn match_condition(
 /// A condition on both sides without casts that may fail, if it is a comparison.
 fn exact(
     conjunct: Expr,
-    range: Option<ComparedKey>,
+    range: Option<Compared<Expr>>,
     probe: &DFSchema,
     build: &DFSchema,
 ) -> Result<Expr> {
@@ -215,7 +216,8 @@ fn exact(
     };
     let is_converted = convert_bound(&mut range, probe, build)?;
     Ok(if is_converted {
-        compare(range)
+        let (key, comparison, bound) = range;
+        binary_expr(key, operator(comparison), bound)
     } else {
         conjunct
     })

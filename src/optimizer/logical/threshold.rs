@@ -26,11 +26,11 @@ use datafusion::logical_expr::{Expr, ExprSchemable};
 
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::optimizer::casts::without_lossless_casts;
+use crate::optimizer::condition::{Compared, convert_bound};
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::condition_parts::{
-    ComparedKey, Condition, Constants, check_repeats, compared_with, convert_bound, guard, is_of,
-    split_between,
+    Condition, Constants, check_repeats, compared_with, guard, is_of, split_between,
 };
 use crate::optimizer::rejection::{Match, reject};
 use rmq_engine::Comparison;
@@ -146,7 +146,7 @@ fn comparisons(
     conjunct: &Expr,
     probe: &DFSchema,
     build: &DFSchema,
-) -> Result<Option<(Expr, ComparedKey)>> {
+) -> Result<Option<(Expr, Compared<Expr>)>> {
     let range = compared_with(conjunct, |bound| is_of(bound, probe));
     let Some(mut range) = range.filter(|(value, ..)| is_of(value, build)) else {
         return Ok(None);

@@ -25,8 +25,11 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 use crate::common::dictionaries::has_few_keys;
 use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
+use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::casts::keeps_values;
-use crate::optimizer::condition::ExactBound;
+use crate::optimizer::condition::{
+    Compared, Operand, OperandCast, comparison, convert_bound, key_and_bound, operator,
+};
 use rmq_engine::Comparison;
 
 /// A join's filter, split into the range of a key and what is left.
@@ -242,57 +245,47 @@ fn key_comparison(
 fn compared_sides(
     conjunct: &PhysicalExprRef,
     filter: &JoinFilter,
-) -> Option<(PhysicalExprRef, Comparison, PhysicalExprRef)> {
+) -> Option<Compared<PhysicalExprRef>> {
     let binary = conjunct.downcast_ref::<BinaryExpr>()?;
-    let (key, op, bound) = match (side(binary.left(), filter)?, side(binary.right(), filter)?) {
-        (JoinSide::Right, JoinSide::Left) => (binary.left(), *binary.op(), binary.right()),
-        (JoinSide::Left, JoinSide::Right) => (binary.right(), binary.op().swap()?, binary.left()),
-        _ => return None,
-    };
-    let comparison = match op {
-        Operator::Gt => Comparison::Above,
-        Operator::GtEq => Comparison::AtLeast,
-        Operator::Lt => Comparison::Below,
-        Operator::LtEq => Comparison::AtMost,
-        _ => return None,
-    };
-    Some((Arc::clone(key), comparison, Arc::clone(bound)))
+    let is_of = |expr: &PhysicalExprRef, of| side(expr, filter) == Some(of);
+    let operands = (binary.left(), *binary.op(), binary.right());
+    let (key, op, bound) = key_and_bound(operands, |operand| is_of(operand, JoinSide::Left))?;
+    is_of(key, JoinSide::Right).then_some(())?;
+    Some((Arc::clone(key), comparison(op?)?, Arc::clone(bound)))
 }
 
-/// Replaces casts in a comparison of the two sides that may fail, such as one to a finer unit of time, by a conversion of the bound that can't.
+/// Replaces casts in a comparison of the two sides that may fail, such as one to a finer unit of time.
 fn without_casts(conjunct: &PhysicalExprRef, filter: &JoinFilter) -> Result<PhysicalExprRef> {
-    let mut conjunct = Arc::clone(conjunct);
     let schema = filter.schema();
-    while let Some((key, comparison, bound)) = compared_sides(&conjunct, filter) {
-        let types = |expr: &PhysicalExprRef| -> Result<_> {
-            let Some(cast) = expr.downcast_ref::<CastExpr>() else {
-                return Ok(None);
-            };
-            let types = (cast.expr().data_type(schema)?, cast.data_type(schema)?);
-            Ok(Some(types))
-        };
-        let uncast = |expr: PhysicalExprRef, is_uncast: bool| {
-            let cast = expr.downcast_ref::<CastExpr>().filter(|_| is_uncast);
-            cast.map_or_else(|| Arc::clone(&expr), |cast| Arc::clone(cast.expr()))
-        };
-        let casts = (types(&key)?, types(&bound)?);
-        let Some(exact) = ExactBound::of(comparison, casts.0.as_ref(), casts.1.as_ref()) else {
-            break;
-        };
-        let key = uncast(key, exact.uncasts_key);
-        let bound = uncast(bound, exact.uncasts_bound);
-        let udf = exact.conversion;
-        let op = if udf.converted_comparison().is_lower() {
-            Operator::GtEq
-        } else {
-            Operator::LtEq
-        };
-        let udf = Arc::new(ScalarUDF::from(udf));
-        let options = Arc::new(ConfigOptions::default());
-        let bound = ScalarFunctionExpr::try_new(udf, vec![bound], schema, options)?;
-        conjunct = Arc::new(BinaryExpr::new(key, op, Arc::new(bound)));
+    if let Some(mut compared) = compared_sides(conjunct, filter)
+        && convert_bound(&mut compared, schema, schema)?
+    {
+        let (key, comparison, bound) = compared;
+        return Ok(Arc::new(BinaryExpr::new(key, operator(comparison), bound)));
     }
-    Ok(conjunct)
+    Ok(Arc::clone(conjunct))
+}
+
+impl Operand for PhysicalExprRef {
+    type Schema = Schema;
+
+    fn as_cast(&self, schema: &Schema) -> Result<Option<OperandCast<Self>>> {
+        let Some(cast) = self.downcast_ref::<CastExpr>() else {
+            return Ok(None);
+        };
+        Ok(Some(OperandCast {
+            operand: Arc::clone(cast.expr()),
+            from: cast.expr().data_type(schema)?,
+            to: cast.data_type(schema)?,
+        }))
+    }
+
+    fn converted(self, conversion: KeyBoundUdf, schema: &Schema) -> Result<Self> {
+        let udf = Arc::new(ScalarUDF::from(conversion));
+        let options = Arc::new(ConfigOptions::default());
+        let call = ScalarFunctionExpr::try_new(udf, vec![self], schema, options)?;
+        Ok(Arc::new(call))
+    }
 }
 
 /// The one side that an expression has columns of.
