@@ -66,9 +66,9 @@ mod exec;
 mod expr;
 mod index;
 pub mod logical_plan;
+pub mod optimizer;
 mod planner;
 mod range_agg;
-mod rewrite;
 mod session;
 mod sorted;
 mod table_functions;
@@ -102,35 +102,6 @@ pub mod physical_plan {
     pub use crate::exec::unique_groups::exec::UniqueGroupsExec;
     pub use crate::exec::unique_groups::replay::ReplayExec;
     pub use crate::planner::range_join_planner::plan_range_join;
-}
-
-/// The rules that registration adds to a session, in the order in which they run.
-///
-/// 1. [`CheckFrameCalls`](optimizer::CheckFrameCalls) and [`NullableSubqueries`](optimizer::NullableSubqueries), analyzer rules.
-/// 2. [`RangeCallToLookup`](optimizer::RangeCallToLookup), the first optimizer rule and once more at the end.
-/// 3. [`ExistsToCounts`](optimizer::ExistsToCounts), [`SubqueryToRangeJoin`](optimizer::SubqueryToRangeJoin) and [`LateralToRangeJoin`](optimizer::LateralToRangeJoin), before DataFusion
-///    decorrelates subqueries.
-/// 4. [`DistinctGroupedJoinToRangeJoin`](optimizer::DistinctGroupedJoinToRangeJoin), before DataFusion's rule for aggregates with DISTINCT, and
-///    [`GroupedJoinToRangeJoin`](optimizer::GroupedJoinToRangeJoin) and [`DropUnusedAggregates`](optimizer::DropUnusedAggregates), the last optimizer rules.
-/// 5. [`JoinToRangeJoin`](optimizer::JoinToRangeJoin), a physical rule, before
-///    [`KeepRowOrder`](optimizer::KeepRowOrder), [`PartitionRangeJoins`](optimizer::PartitionRangeJoins) and
-///    [`ShowRowOrder`](optimizer::ShowRowOrder), the physical rules around `EnsureRequirements`.
-/// 6. [`UseUniqueGroups`](optimizer::UseUniqueGroups), the last physical rule.
-pub mod optimizer {
-    pub use crate::exec::range_join::join_rule::rule::JoinToRangeJoin;
-    pub use crate::exec::range_join::mode_rule::PartitionRangeJoins;
-    pub use crate::exec::range_join::row_order::{KeepRowOrder, ShowRowOrder};
-    pub use crate::exec::unique_groups::rule::UseUniqueGroups;
-    pub use crate::rewrite::range_call::frame_call::CheckFrameCalls;
-    pub use crate::rewrite::range_call::scalar_call::RangeCallToLookup;
-    pub use crate::rewrite::range_join::exists::ExistsToCounts;
-    pub use crate::rewrite::range_join::grouped_join::{
-        DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin,
-    };
-    pub use crate::rewrite::range_join::lateral::LateralToRangeJoin;
-    pub use crate::rewrite::range_join::nullable_subquery::NullableSubqueries;
-    pub use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
-    pub use crate::rewrite::range_join::unused_aggregates::DropUnusedAggregates;
 }
 
 #[cfg(feature = "test-util")]

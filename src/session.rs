@@ -1,9 +1,11 @@
 //! Puts the functions, rules, planner and options into a session.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use datafusion::catalog::{CatalogProviderList, MemoryCatalogProviderList, TableFunction};
+use datafusion::catalog::{
+    CatalogProviderList, MemoryCatalogProviderList, TableFunction, TableFunctionImpl,
+};
 use datafusion::execution::SessionStateBuilder;
 use datafusion::logical_expr::{ScalarUDF, WindowUDF};
 use datafusion::optimizer::{AnalyzerRule, Optimizer, OptimizerRule};
@@ -16,26 +18,17 @@ use datafusion::prelude::SessionContext;
 use crate::common::column_ref::Names;
 use crate::common::options::RmqOptions;
 use crate::common::range_function::RangeFunction;
-use crate::exec::range_join::join_rule::rule::JoinToRangeJoin;
-use crate::exec::range_join::mode_rule::PartitionRangeJoins;
-use crate::exec::range_join::row_order::{KeepRowOrder, ShowRowOrder};
-use crate::exec::unique_groups::rule::UseUniqueGroups;
 use crate::expr::frame_udf::FrameUdf;
 use crate::expr::range_udf::RangeUdf;
 use crate::index::catalog::IndexCatalog;
+use crate::optimizer::{
+    CheckFrameCalls, DistinctGroupedJoinToRangeJoin, DropUnusedAggregates, ExistsToCounts,
+    GroupedJoinToRangeJoin, JoinToRangeJoin, KeepRowOrder, LateralToRangeJoin, NullableSubqueries,
+    PartitionRangeJoins, RangeCallToLookup, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups,
+};
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
 use crate::planner::registration::Registration;
-use crate::rewrite::range_call::frame_call::CheckFrameCalls;
-use crate::rewrite::range_call::scalar_call::RangeCallToLookup;
-use crate::rewrite::range_join::exists::ExistsToCounts;
-use crate::rewrite::range_join::grouped_join::{
-    DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin,
-};
-use crate::rewrite::range_join::lateral::LateralToRangeJoin;
-use crate::rewrite::range_join::nullable_subquery::NullableSubqueries;
-use crate::rewrite::range_join::scalar_subquery::SubqueryToRangeJoin;
-use crate::rewrite::range_join::unused_aggregates::DropUnusedAggregates;
 use crate::table_functions::range_join::RangeJoinFunction;
 use crate::table_functions::range_min::RangeTableFunction;
 use crate::table_functions::rmq_devices::DevicesFunction;
@@ -115,23 +108,28 @@ fn register_in(
     windows.extend(frames.map(|udf| Arc::new(WindowUDF::from(udf))));
 
     let tables = builder.table_functions().get_or_insert_default();
-    for extreme in [Extreme::Min, Extreme::Max] {
-        let function = RangeTableFunction::new(extreme, names.clone());
-        let name = function.name().to_string();
-        tables.insert(
-            name.clone(),
-            Arc::new(TableFunction::new(name, Arc::new(function))),
-        );
-    }
-    let name = RangeJoinFunction::NAME.to_string();
-    let function = Arc::new(RangeJoinFunction::new(names.clone()));
-    tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
-    let name = IndexesFunction::NAME.to_string();
-    let function = Arc::new(IndexesFunction::new(Arc::clone(&indexes)));
-    tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
-    let name = DevicesFunction::NAME.to_string();
-    let function = Arc::new(DevicesFunction::new(Arc::clone(&indexes)));
-    tables.insert(name.clone(), Arc::new(TableFunction::new(name, function)));
+    let extremes = [Extreme::Min, Extreme::Max].map(|e| RangeTableFunction::new(e, names.clone()));
+    let mut functions = extremes
+        .map(|f| (f.name().to_string(), Arc::new(f) as _))
+        .to_vec();
+    functions.extend::<[(String, Arc<dyn TableFunctionImpl>); 3]>([
+        (
+            RangeJoinFunction::NAME.to_string(),
+            Arc::new(RangeJoinFunction::new(names)),
+        ),
+        (
+            IndexesFunction::NAME.to_string(),
+            Arc::new(IndexesFunction::new(Arc::clone(&indexes))),
+        ),
+        (
+            DevicesFunction::NAME.to_string(),
+            Arc::new(DevicesFunction::new(indexes)),
+        ),
+    ]);
+    tables.extend(functions.into_iter().map(|(name, function)| {
+        let function = TableFunction::new(name.clone(), function);
+        (name, Arc::new(function))
+    }));
 
     let relations = builder.relation_planners().get_or_insert_default();
     // Once more after an earlier call, which is harmless.
@@ -153,73 +151,112 @@ fn register_in(
     }
 }
 
-/// Whether an optimizer rule of this name is one of this crate's.
-fn is_ours(rule: &str) -> bool {
-    let ours = [
-        RangeCallToLookup.name(),
-        ExistsToCounts.name(),
-        SubqueryToRangeJoin.name(),
-        LateralToRangeJoin.name(),
-        DistinctGroupedJoinToRangeJoin.name(),
-        GroupedJoinToRangeJoin.name(),
-        DropUnusedAggregates.name(),
-    ];
-    ours.contains(&rule)
+/// Where rules go among those of `DataFusion`.
+enum Position<'a> {
+    Start,
+    Before(&'a str),
+    After(&'a str),
+    End,
 }
 
 /// Adds the rules for logical plans.
 fn with_rules(mut optimizer: Optimizer) -> Optimizer {
-    // First, because other rules fold literal bounds and drop an ORDER BY in a first argument.
-    optimizer.rules.insert(0, Arc::new(RangeCallToLookup));
-    // Before DataFusion's rules for correlated subqueries, which reject correlation by a range or leave it to fail.
-    optimizer.rules.insert(1, Arc::new(ExistsToCounts));
-    optimizer.rules.insert(2, Arc::new(SubqueryToRangeJoin));
-    optimizer.rules.insert(3, Arc::new(LateralToRangeJoin));
-    // Again after IN and EXISTS have become columns of joins, for the branches of a CASE with such conditions.
-    let is_decorrelated = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
-        rule.name() == "decorrelate_predicate_subquery"
-    };
-    if let Some(index) = optimizer.rules.iter().position(is_decorrelated) {
-        let rule = Arc::new(SubqueryToRangeJoin);
-        optimizer.rules.insert(index + 1, rule);
-    }
-    let splits_distinct = |rule: &Arc<dyn OptimizerRule + Send + Sync>| {
-        rule.name() == "single_distinct_aggregation_to_group_by"
-    };
-    if let Some(index) = optimizer.rules.iter().position(splits_distinct) {
-        let rule = Arc::new(DistinctGroupedJoinToRangeJoin);
-        optimizer.rules.insert(index, rule);
-    }
-    // Last, for calls whose bounds were columns of an outer query before decorrelation.
-    optimizer.rules.push(Arc::new(RangeCallToLookup));
-    optimizer.rules.push(Arc::new(GroupedJoinToRangeJoin));
-    // After DataFusion has dropped columns that nothing reads.
-    optimizer.rules.push(Arc::new(DropUnusedAggregates));
+    use Position::{After, Before, End, Start};
+    type Rules = Vec<Arc<dyn OptimizerRule + Send + Sync>>;
+    let ours: Vec<(Position, Rules)> = vec![
+        (
+            Start,
+            vec![
+                // First, because other rules fold literal bounds and drop an ORDER BY in a first argument.
+                Arc::new(RangeCallToLookup),
+                // Before DataFusion's rules for correlated subqueries, which reject correlation by a range or leave it
+                // to fail.
+                Arc::new(ExistsToCounts),
+                Arc::new(SubqueryToRangeJoin),
+                Arc::new(LateralToRangeJoin),
+            ],
+        ),
+        (
+            // Again after IN and EXISTS have become columns of joins, for the branches of a CASE with such conditions.
+            After("decorrelate_predicate_subquery"),
+            vec![Arc::new(SubqueryToRangeJoin)],
+        ),
+        (
+            Before("single_distinct_aggregation_to_group_by"),
+            vec![Arc::new(DistinctGroupedJoinToRangeJoin)],
+        ),
+        (
+            End,
+            vec![
+                // For calls whose bounds were columns of an outer query before decorrelation.
+                Arc::new(RangeCallToLookup),
+                Arc::new(GroupedJoinToRangeJoin),
+                // After DataFusion has dropped columns that nothing reads.
+                Arc::new(DropUnusedAggregates),
+            ],
+        ),
+    ];
+    insert(&mut optimizer.rules, ours, |rule| rule.name());
     optimizer
 }
 
-/// Adds the rules for physical plans: three before the rule that repartitions inputs, one after it, and one at the end.
+/// Adds the rules for physical plans.
 fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
-    let ours = [
-        JoinToRangeJoin.name(),
-        KeepRowOrder.name(),
-        PartitionRangeJoins.name(),
-        ShowRowOrder.name(),
-        UseUniqueGroups.name(),
-    ];
-    // An earlier call may have registered them.
-    optimizer.rules.retain(|rule| !ours.contains(&rule.name()));
+    type Rules = Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>>;
     let repartition = EnsureRequirements::new();
-    let mut rules = optimizer.rules.iter();
-    if let Some(index) = rules.position(|rule| rule.name() == repartition.name()) {
-        optimizer.rules.insert(index, Arc::new(JoinToRangeJoin));
-        optimizer.rules.insert(index + 1, Arc::new(KeepRowOrder));
-        let partition = Arc::new(PartitionRangeJoins);
-        optimizer.rules.insert(index + 2, partition);
-        optimizer.rules.insert(index + 4, Arc::new(ShowRowOrder));
-    }
-    optimizer.rules.push(Arc::new(UseUniqueGroups));
+    let ours: Vec<(Position, Rules)> = vec![
+        (
+            Position::Before(repartition.name()),
+            vec![
+                Arc::new(JoinToRangeJoin),
+                Arc::new(KeepRowOrder),
+                Arc::new(PartitionRangeJoins),
+            ],
+        ),
+        (
+            Position::After(repartition.name()),
+            vec![Arc::new(ShowRowOrder)],
+        ),
+        (Position::End, vec![Arc::new(UseUniqueGroups)]),
+    ];
+    insert(&mut optimizer.rules, ours, |rule| rule.name());
     optimizer
+}
+
+/// Inserts our rules, each once, whether or not an earlier call has registered them. Those whose place is beside a rule
+/// that is missing are left out, which the log says: plain SQL is then slower, never wrong.
+fn insert<R: ?Sized>(
+    rules: &mut Vec<Arc<R>>,
+    ours: Vec<(Position, Vec<Arc<R>>)>,
+    name: fn(&R) -> &str,
+) {
+    let known: HashSet<String> = ours
+        .iter()
+        .flat_map(|(_, ours)| ours.iter().map(|rule| name(rule).to_string()))
+        .collect();
+    rules.retain(|rule| !known.contains(name(rule)));
+    for (position, ours) in ours {
+        let find = |other: &str| {
+            let found = rules.iter().position(|rule| name(rule) == other);
+            found.ok_or_else(|| other.to_string())
+        };
+        let index = match position {
+            Position::Start => Ok(0),
+            Position::Before(other) => find(other),
+            Position::After(other) => find(other).map(|index| index + 1),
+            Position::End => Ok(rules.len()),
+        };
+        match index {
+            Ok(index) => drop(rules.splice(index..index, ours)),
+            Err(other) => {
+                let ours: Vec<&str> = ours.iter().map(|rule| name(rule)).collect();
+                let ours = ours.join(", ");
+                log::warn!(
+                    "the session has no optimizer rule {other}, so these find no place: {ours}"
+                );
+            }
+        }
+    }
 }
 
 /// Registers range queries with an existing session, as [`SessionStateBuilderExt::with_rmq`] does with one that is being built.
@@ -267,9 +304,6 @@ fn register_with(ctx: &SessionContext, planner: Planner, indexes: IndexCatalog) 
     if let Some(analyzer) = builder.analyzer() {
         let ours = [CheckFrameCalls.name(), NullableSubqueries.name()];
         analyzer.rules.retain(|rule| !ours.contains(&rule.name()));
-    }
-    if let Some(optimizer) = builder.optimizer() {
-        optimizer.rules.retain(|rule| !is_ours(rule.name()));
     }
     overridden_first(builder.scalar_functions(), state.scalar_functions(), |f| {
         names(f.name(), f.aliases())

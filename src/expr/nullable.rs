@@ -42,7 +42,7 @@ impl ScalarUDFImpl for NullableUdf {
     }
 
     fn schema_name(&self, args: &[Expr]) -> Result<String> {
-        let name = args.first().map(|argument| argument.schema_name());
+        let name = args.first().map(Expr::schema_name);
         Ok(name.map(|name| name.to_string()).unwrap_or_default())
     }
 

@@ -22,8 +22,8 @@ use datafusion::logical_expr::planner::{
 };
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, Filter, Limit, LogicalPlan, LogicalPlanBuilder, Operator, Projection,
-    Sort, SortExpr, Subquery, lit,
+    Expr, ExprSchemable, Filter, Limit, LogicalPlan, LogicalPlanBuilder, Projection, Sort,
+    SortExpr, Subquery, lit,
 };
 use datafusion::sql::sqlparser::ast::{
     Expr as SqlExpr, Join as SqlJoin, JoinConstraint, JoinOperator, Select, TableAlias,
@@ -32,9 +32,10 @@ use datafusion::sql::sqlparser::ast::{
 
 use crate::common::options::RmqOptions;
 use crate::common::ordered_type::is_ordered;
+use crate::optimizer::condition::{comparison, key_and_bound};
+use crate::optimizer::logical::common::outer_columns::to_outer;
+use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
 use crate::planner::over_clause::check_calls;
-use crate::rewrite::common::outer_columns::to_outer;
-use crate::rewrite::range_join::condition::{check_repeats, is_of};
 
 /// Puts each ASOF JOIN in parentheses. Returns whether there are any.
 pub(crate) fn nest_in(sql: &mut impl VisitMut) -> bool {
@@ -239,17 +240,12 @@ impl AsofJoin {
             right: second,
         }) = condition
         {
-            let sides = match (is_of(first, left), is_of(second, right)) {
-                (true, true) => Some((second, Some(*op))),
-                _ if is_of(first, right) && is_of(second, left) => Some((first, op.swap())),
-                _ => None,
-            };
-            let ascending = match sides {
-                Some((_, Some(Operator::Gt | Operator::GtEq))) => Some(false),
-                Some((_, Some(Operator::Lt | Operator::LtEq))) => Some(true),
-                _ => None,
-            };
-            if let (Some((key, _)), Some(ascending)) = (sides, ascending) {
+            let operands = (first, *op, second);
+            let found = key_and_bound(operands, |operand| is_of(operand, left));
+            if let Some((key, Some(op), _)) = found.filter(|(key, ..)| is_of(key, right))
+                && let Some(comparison) = comparison(op)
+            {
+                let ascending = comparison.is_lower();
                 let data_type = key.get_type(right)?;
                 if !is_ordered(&data_type) {
                     return plan_err!(

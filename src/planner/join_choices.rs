@@ -9,21 +9,14 @@ use datafusion::catalog::Session;
 use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;
 use datafusion::execution::context::SessionState;
-use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::logical_expr::{Extension, LogicalPlan};
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::{RmqOptions, RowJoins};
-use crate::exec::common::statistics::{expected_rows, statistics};
 use crate::exec::range_join::exec::RangeJoinExec;
-use crate::exec::range_join::join_rule::cost::{AGGREGATED_PAIR_NS, PairCount, count_pairs};
 use crate::logical_plan::join_choice::JoinChoice;
-
-/// So many rows of both sides are sorted and searched in a few milliseconds.
-const FEW_ROWS: usize = 1 << 16;
-
-/// A hash join cannot spill. Its table, and the rows in it, may take this many times the bytes of the smaller side, with room for other operators.
-const HASH_JOIN_BYTES: usize = 4;
+use crate::optimizer::cost::decision::why_grouped_join_stays;
+use crate::optimizer::cost::equal_rows::Sides;
 
 /// The choices that fell on the join as it was written.
 #[derive(Debug, Default)]
@@ -41,12 +34,9 @@ impl JoinChoices {
             return Ok(());
         }
         if let Some(join) = range_join_in(range_join)
-            && let Some(rows) = few_equal_rows(join)?
-            && fits_in_memory(join, session)
+            && let Some(reason) = why_stays(join, session)?
         {
-            log::debug!(
-                "a join with GROUP BY stays as it is: only about {rows:.1} rows have the keys of a row of the other side"
-            );
+            log::debug!("a join with GROUP BY stays as it is: {reason}");
             let mut chosen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             chosen.push(node.clone());
         }
@@ -94,27 +84,13 @@ fn range_join_in(plan: &Arc<dyn ExecutionPlan>) -> Option<&RangeJoinExec> {
     }
 }
 
-/// The number of build rows with the same keys as a probe row, if `DataFusion`'s join needs less time for them than the range join needs for its sort.
-fn few_equal_rows(join: &RangeJoinExec) -> Result<Option<f64>> {
-    let (probe, build, on) = (join.probe(), join.build(), &join.spec().on);
-    let rows = [probe, build].into_iter().filter_map(expected_rows);
-    if on.is_empty() || rows.sum::<usize>() <= FEW_ROWS {
-        return Ok(None);
-    }
-    Ok(match count_pairs(on, probe, build, AGGREGATED_PAIR_NS)? {
-        PairCount::Few(rows) => Some(rows),
-        PairCount::Many | PairCount::Unknown => None,
-    })
-}
-
-/// Whether a hash join of the sides of a range join, which can spill, would fit in the session's memory.
-fn fits_in_memory(join: &RangeJoinExec, session: &dyn Session) -> bool {
-    let MemoryLimit::Finite(limit) = session.runtime_env().memory_pool.memory_limit() else {
-        return true;
+/// Why the join as it was written should be faster than a range join, if it should.
+fn why_stays(join: &RangeJoinExec, session: &dyn Session) -> Result<Option<String>> {
+    let sides = Sides {
+        on: &join.spec().on,
+        probe: join.probe(),
+        build: join.build(),
     };
-    let sides = [join.probe(), join.build()].into_iter();
-    let bytes = sides.filter_map(|side| statistics(side)?.total_byte_size.get_value().copied());
-    bytes
-        .min()
-        .is_some_and(|bytes| bytes.saturating_mul(HASH_JOIN_BYTES) <= limit)
+    let memory = session.runtime_env().memory_pool.memory_limit();
+    why_grouped_join_stays(&sides, &memory)
 }

@@ -14,11 +14,11 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 use datafusion::physical_planner::PhysicalPlanner;
 
 use crate::exec::range_join::exec::RangeJoinExec;
-use crate::exec::range_join::join_rule::condition::best_threshold;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_threshold::RowThreshold;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::Unmatched;
+use crate::optimizer::physical::join_filter::best_threshold;
 
 /// Plans a join of nearest rows over its planned sides, the probe side and the build side.
 pub(crate) fn plan_nearest_rows(

@@ -29,7 +29,7 @@ use datafusion::sql::sqlparser::tokenizer::Token;
 use futures::FutureExt;
 
 use crate::common::column_ref::Names;
-use crate::rewrite::range_join::table_function::{ArgumentRejection, RangeJoinCall};
+use crate::optimizer::logical::table_function::{ArgumentRejection, RangeJoinCall};
 
 /// A description of the arguments for error messages.
 const ARGUMENTS: &str = "a table, the table that is searched, equality keys, a window as a condition, aggregates, and optionally 'include \

@@ -2,6 +2,12 @@
 
 use std::cell::RefCell;
 
+use datafusion::execution::SessionStateBuilder;
+use datafusion::optimizer::Optimizer;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+use datafusion_rmq::SessionStateBuilderExt;
 use log::{LevelFilter, Log, Metadata, Record};
 
 use crate::support::{run, session, set};
@@ -144,5 +150,45 @@ async fn the_log_has_the_reason_for_each_rejection() {
     set(&ctx, "rmq.join_mode", "auto");
     set(&ctx, "rmq.rewrite", "false");
     assert_eq!(log_of(&ctx, &reasons[1].0).await, [""; 0]);
+    rules_without_a_place();
     log::set_max_level(LevelFilter::Off);
+}
+
+/// A session without the rules of DataFusion beside which ours stand gets a warning for each place.
+fn rules_without_a_place() {
+    LINES.set(Some(vec![]));
+    let without = |names: &[&str]| {
+        let mut rules = Optimizer::new().rules;
+        rules.retain(|rule| !names.contains(&rule.name()));
+        let mut physical = PhysicalOptimizer::new().rules;
+        physical.retain(|rule| !names.contains(&rule.name()));
+        SessionStateBuilder::new_with_default_features()
+            .with_optimizer_rules(rules)
+            .with_physical_optimizer_rules(physical)
+            .with_rmq()
+            .build()
+    };
+    without(&[]);
+    assert_eq!(LINES.take(), Some(vec![]), "of a session with all rules");
+    let missing = [
+        (
+            "decorrelate_predicate_subquery",
+            "rmq_subquery_to_range_join",
+        ),
+        (
+            "single_distinct_aggregation_to_group_by",
+            "rmq_distinct_grouped_join",
+        ),
+        (EnsureRequirements::new().name(), "rmq_keep_row_order"),
+        (EnsureRequirements::new().name(), "rmq_show_row_order"),
+    ]
+    .map(|(theirs, ours)| (theirs.to_string(), ours));
+    LINES.set(Some(vec![]));
+    without(&missing.each_ref().map(|(theirs, _)| theirs.as_str()));
+    let lines = LINES.take().unwrap_or_default();
+    assert_eq!(lines.len(), missing.len(), "{lines:#?}");
+    for (theirs, ours) in missing {
+        let found = |line: &String| line.contains(&theirs) && line.contains(ours);
+        assert!(lines.iter().any(found), "{theirs}, {ours}: {lines:#?}");
+    }
 }

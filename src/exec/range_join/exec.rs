@@ -11,7 +11,7 @@
 //!       p                                         p                              build side
 //! ```
 //!
-//! A join that returns rows, and EXISTS and IN, become a `RangeJoinExec` by a physical rule (`join_rule`).
+//! A join that returns rows, and EXISTS and IN, become a `RangeJoinExec` by a physical rule (`JoinToRangeJoin`).
 //!
 //! A correlated scalar subquery or a lateral join with an aggregate becomes a `RangeJoinExec` without the `AggregateExec`.
 //!
@@ -47,7 +47,7 @@
 //!   (`probe::deferred_build`).
 //!
 //! - Where `mode=Partitioned`, both inputs are partitioned by hashes of the equality keys, and steps 1 to 5 run for each partition by itself
-//!   (`mode`, `mode_rule`).
+//!   (`mode`).
 //!
 //! # Memory
 //!
@@ -93,7 +93,7 @@ use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
 use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
-use crate::exec::range_join::mode::{JoinMode, check_partitionable};
+use crate::exec::range_join::mode::{JoinMode, why_shared};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::prepared::PreparedBuild;
 use crate::exec::range_join::probe::probe_build::{BuildInput, ProbeBuild};
@@ -101,7 +101,6 @@ use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::{keeps_order, row_properties};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
-use crate::rewrite::range_join::rejection::Match;
 
 /// Returns the rows of the probe side, each with aggregates over the build rows that match it, or the rows that match, or the rows of one side by
 /// whether they match. Keeps the partitions of the probe side, and its order unless rows of the build side are returned. The build side is collected,
@@ -160,18 +159,12 @@ impl RangeJoinExec {
     /// order of build rows with equal keys, or a key is volatile, or its probe side has no end.
     pub fn with_mode(&self, mode: JoinMode) -> Result<Self> {
         if mode == JoinMode::Partitioned
-            && let Err(reason) = self.check_partitionable()
+            && let Some(reason) = self.why_shared()?
         {
             let label = &self.label;
             return plan_err!("the range join {label} can't be partitioned: {reason}");
         }
         self.in_mode(mode)
-    }
-
-    /// Returns the same join with both sides partitioned by the equality keys, if they can be.
-    pub(crate) fn try_partition(&self) -> Match<Self> {
-        self.check_partitionable()?;
-        Ok(self.in_mode(JoinMode::Partitioned)?)
     }
 
     fn in_mode(&self, mode: JoinMode) -> Result<Self> {
@@ -215,10 +208,11 @@ impl RangeJoinExec {
         }
     }
 
-    fn check_partitionable(&self) -> Match<()> {
+    /// Why the sides can't be partitioned by the equality keys, if they can't.
+    pub(crate) fn why_shared(&self) -> Result<Option<String>> {
         let schemas = (&*self.probe.schema(), &*self.build.schema());
         let is_probe_bounded = !self.probe.boundedness().is_unbounded();
-        check_partitionable(
+        why_shared(
             &self.spec,
             schemas,
             self.row_order_matters(),

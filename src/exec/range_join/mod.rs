@@ -1,8 +1,7 @@
 //! The operator of joins by a range of a key.
 //!
 //! `exec` is the operator. `build` collects, sorts and indexes the build side, `spill` stores the rows of a build side that memory can't hold, and
-//! `probe` joins the probe side with either. `row_order` has the optimizer rules that keep the row order of build sides, `mode_rule` those that partition
-//! both sides.
+//! `probe` joins the probe side with either. `optimizer::physical` has the rules about it.
 
 pub(crate) mod build;
 pub(crate) mod build_columns;
@@ -12,13 +11,10 @@ pub(crate) mod devices;
 pub(crate) mod engine_choice;
 pub(crate) mod exec;
 pub(crate) mod interval_bounds;
-pub(crate) mod join_rule;
 pub(crate) mod metrics;
 pub(crate) mod mode;
-pub(crate) mod mode_rule;
 pub(crate) mod probe;
 pub(crate) mod row_join;
-pub(crate) mod row_order;
 pub(crate) mod row_properties;
 pub(crate) mod row_threshold;
 pub(crate) mod spill;

@@ -13,11 +13,11 @@
 //! as long either way (`partitioned_inputs` in `benches/README.md`), so no rule looks for them.
 
 use arrow::datatypes::Schema;
+use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
 use crate::logical_plan::range_join::RangeJoinSpec;
-use crate::rewrite::range_join::rejection::{Match, reject};
 
 /// How a [`RangeJoinExec`](crate::physical_plan::RangeJoinExec) divides its build side among the partitions of the probe side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,33 +30,36 @@ pub enum JoinMode {
     Partitioned,
 }
 
-/// Rejects a join whose sides can't be partitioned by the equality keys.
-pub(crate) fn check_partitionable(
+/// Why the sides of a join can't be partitioned by the equality keys, if they can't.
+pub(crate) fn why_shared(
     spec: &RangeJoinSpec<PhysicalExprRef>,
     (probe, build): (&Schema, &Schema),
     row_order_matters: bool,
     is_probe_bounded: bool,
-) -> Match<()> {
+) -> Result<Option<String>> {
+    let because = |reason: &str| Ok(Some(reason.to_string()));
     if spec.on.is_empty() {
-        return reject("it has no equality keys");
+        return because("it has no equality keys");
     }
     if row_order_matters {
         // Rows of several partitions arrive in another order each time.
-        return reject("its result depends on the order of rows with equal keys");
+        return because("its result depends on the order of rows with equal keys");
     }
     if !is_probe_bounded {
         // A merge that keeps its order would wait for rows of each partition.
-        return reject("the side that is streamed has no end");
+        return because("the side that is streamed has no end");
     }
     for (ours, theirs) in &spec.on {
         let (a, b) = (ours.data_type(probe)?, theirs.data_type(build)?);
         if a != b {
             // Equal values of two types have different hashes.
-            return reject(format!("{ours} = {theirs} compares a {a} and a {b}"));
+            return Ok(Some(format!("{ours} = {theirs} compares a {a} and a {b}")));
         }
         if is_volatile(ours) || is_volatile(theirs) {
-            return reject(format!("{ours} = {theirs} has another value each time"));
+            return Ok(Some(format!(
+                "{ours} = {theirs} has another value each time"
+            )));
         }
     }
-    Ok(())
+    Ok(None)
 }

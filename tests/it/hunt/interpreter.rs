@@ -533,7 +533,7 @@ fn positions(
             position(if first {
                 range.find(meets)
             } else {
-                range.filter(meets).next_back()
+                range.rfind(meets)
             })
         }
     }

@@ -30,7 +30,7 @@ use crate::sorted::order_keys::OrderKeys;
 pub(crate) const MAX_NESTED_LOOP_ROWS: usize = 16;
 
 /// A build side of at most this many rows is always sorted: it takes only a few milliseconds.
-const MAX_EAGERLY_SORTED_ROWS: usize = 1 << 16;
+pub(crate) const MAX_EAGERLY_SORTED_ROWS: usize = 1 << 16;
 
 /// A build side in memory that is not sorted yet.
 #[derive(Debug)]

@@ -1,0 +1,145 @@
+//! Whether a range join is worth its sort. It is where DataFusion's join would compare many pairs of rows that are not in
+//! the range; a hash join is done with every pair at once where keys are nearly unique.
+//!
+//! Each question is asked where its answer can be known:
+//!
+//! | question | known from | asked by |
+//! |---|---|---|
+//! | is the probe side tiny and the build side large? | the logical plan | `logical::grouped_join` |
+//! | a join that returns rows: few rows, or few pairs? | statistics, a sample | `physical::row_joins` |
+//! | a join with GROUP BY: few pairs, and memory for a hash table? | the same | `planner::join_choices` |
+//! | is the probe side tiny, after all? | its rows, as they come | `exec::range_join::probe::deferred_build` |
+//!
+//! The last one is the operator's own, so the numbers of rows that it shares with the others are there.
+
+use datafusion::common::Result;
+use datafusion::execution::memory_pool::MemoryLimit;
+use datafusion::logical_expr::LogicalPlan;
+
+use crate::exec::common::statistics::{exact_rows, expected_rows, statistics};
+use crate::exec::range_join::probe::deferred_build::{
+    MAX_EAGERLY_SORTED_ROWS, MAX_NESTED_LOOP_ROWS,
+};
+use crate::optimizer::cost::equal_rows::{Sides, equal_rows};
+use crate::optimizer::cost::max_rows::max_rows;
+
+/// A range join sorts a build row in about 50 ns, and finds the range of a probe row in about 100 ns; a hash join spends
+/// a fifth of that on them.
+const BUILD_ROW_NS: f64 = 40.0;
+const PROBE_ROW_NS: f64 = 80.0;
+
+/// In about this many nanoseconds a hash join compares a pair.
+const PAIR_NS: f64 = 10.0;
+
+/// The same where an aggregate reads the pairs, of which a range join makes none.
+const AGGREGATED_PAIR_NS: f64 = 20.0;
+
+/// Where the number of probe rows is not known, this many build rows with the same keys are worth a sort.
+const MANY_EQUAL_ROWS: f64 = 32.0;
+
+/// A hash join cannot spill. Its table, and the rows in it, may take this many times the bytes of the smaller side, with
+/// room for other operators.
+const HASH_JOIN_BYTES: usize = 4;
+
+/// What is known of the pairs of rows with equal keys.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum PairCount {
+    /// A hash join would spend less on them than a range join on sorting. The number of build rows with the same keys as
+    /// a probe row, on average.
+    Few(f64),
+    /// A hash join would spend more.
+    Many,
+    Unknown,
+}
+
+/// Whether the probe side is known to be so small, and the build side may be so large, that sorting the build side would
+/// cost more than it saves.
+pub(crate) fn is_sort_wasteful(probe: &LogicalPlan, build: &LogicalPlan) -> bool {
+    let few = max_rows(probe).is_some_and(|rows| rows <= MAX_NESTED_LOOP_ROWS);
+    few && max_rows(build).is_none_or(|rows| rows > MAX_EAGERLY_SORTED_ROWS)
+}
+
+/// Why a join that returns rows should be faster as `DataFusion` plans it, if it should.
+pub(crate) fn why_row_join_stays(
+    sides: &Sides,
+    is_bounded_twice: bool,
+    returns_pairs: bool,
+) -> Result<Option<String>> {
+    let has_few = |side| exact_rows(side).is_some_and(|rows| rows <= MAX_NESTED_LOOP_ROWS);
+    if has_few(sides.probe) || has_few(sides.build) {
+        return Ok(Some("it has few rows on one side".to_string()));
+    }
+    if sides.on.is_empty() {
+        return Ok(None);
+    }
+    if !is_bounded_twice && returns_pairs {
+        let reason = "a range with one end has too many of the pairs that a hash join compares";
+        return Ok(Some(reason.to_string()));
+    }
+    Ok(match count_pairs(sides, PAIR_NS)? {
+        PairCount::Many => None,
+        PairCount::Unknown if is_bounded_twice => None,
+        PairCount::Unknown => Some(
+            "nothing tells how many rows have the same keys, and its range has one end".to_string(),
+        ),
+        PairCount::Few(rows) => Some(few_equal(rows)),
+    })
+}
+
+/// Why a join below GROUP BY should be faster as it was written, if it should and its hash table fits in memory.
+pub(crate) fn why_grouped_join_stays(
+    sides: &Sides,
+    memory: &MemoryLimit,
+) -> Result<Option<String>> {
+    let rows = [sides.probe, sides.build]
+        .into_iter()
+        .filter_map(expected_rows);
+    let are_sorted_soon = rows.sum::<usize>() <= MAX_EAGERLY_SORTED_ROWS;
+    if sides.on.is_empty() || are_sorted_soon || !fits_in_memory(sides, memory) {
+        return Ok(None);
+    }
+    Ok(match count_pairs(sides, AGGREGATED_PAIR_NS)? {
+        PairCount::Few(rows) => Some(few_equal(rows)),
+        PairCount::Many | PairCount::Unknown => None,
+    })
+}
+
+fn few_equal(rows: f64) -> String {
+    format!("only about {rows:.1} rows have the keys of a row of the other side")
+}
+
+/// Weighs the pairs of rows with equal keys, on each of which `DataFusion`'s plan spends `pair_ns`, against the sort.
+#[expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
+fn count_pairs(sides: &Sides, pair_ns: f64) -> Result<PairCount> {
+    let Some(build_rows) = expected_rows(sides.build) else {
+        return Ok(PairCount::Unknown);
+    };
+    let Some(equal_rows) = equal_rows(sides, build_rows)? else {
+        return Ok(PairCount::Unknown);
+    };
+    let are_many = match expected_rows(sides.probe) {
+        Some(probe_rows) => {
+            let (build_rows, probe_rows) = (build_rows as f64, probe_rows as f64);
+            let cost = BUILD_ROW_NS * build_rows + PROBE_ROW_NS * probe_rows;
+            probe_rows * equal_rows * pair_ns > cost
+        }
+        None => equal_rows > MANY_EQUAL_ROWS,
+    };
+    Ok(if are_many {
+        PairCount::Many
+    } else {
+        PairCount::Few(equal_rows)
+    })
+}
+
+/// Whether a hash join of the sides of a range join, which can spill, would fit in memory.
+fn fits_in_memory(sides: &Sides, memory: &MemoryLimit) -> bool {
+    let MemoryLimit::Finite(limit) = memory else {
+        return true;
+    };
+    let inputs = [sides.probe, sides.build].into_iter();
+    let bytes = inputs.filter_map(|side| statistics(side)?.total_byte_size.get_value().copied());
+    bytes
+        .min()
+        .is_some_and(|bytes| bytes.saturating_mul(HASH_JOIN_BYTES) <= *limit)
+}

@@ -1,0 +1,200 @@
+//! How many rows have equal keys, from statistics and samples.
+
+#![expect(clippy::cast_precision_loss, reason = "estimates need few digits")]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef};
+use arrow::buffer::NullBuffer;
+use arrow::compute::interleave;
+use arrow::row::{RowConverter, SortField};
+use datafusion::common::stats::Precision;
+use datafusion::common::{HashMap, Result, ScalarValue};
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::{CastExpr, Column};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+
+use crate::common::dictionaries::has_few_keys;
+use crate::exec::common::statistics::statistics;
+
+/// How many rows of an in-memory table are looked at.
+const SAMPLED_ROWS: usize = 4096;
+
+/// The sides of a join, and the pairs of their equality keys, those of the probe side first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Sides<'a> {
+    pub(crate) on: &'a [(PhysicalExprRef, PhysicalExprRef)],
+    pub(crate) probe: &'a Arc<dyn ExecutionPlan>,
+    pub(crate) build: &'a Arc<dyn ExecutionPlan>,
+}
+
+/// The number of build rows with the same keys as a probe row, on average: from a sample of an in-memory table, or from
+/// the statistics of both sides.
+pub(crate) fn equal_rows(sides: &Sides, build_rows: usize) -> Result<Option<f64>> {
+    let Sides { on, probe, build } = sides;
+    let build_rows = build_rows as f64;
+    let build_keys: Vec<_> = on.iter().map(|(_, key)| key).collect();
+    let probe_keys: Vec<_> = on.iter().map(|(key, _)| key).collect();
+    let sampled = match sample(build, &build_keys)? {
+        Some(share) => Some(share),
+        None => sample(probe, &probe_keys)?,
+    };
+    if let Some(share) = sampled {
+        return Ok(Some((share * build_rows).max(1.0)));
+    }
+    let distinct = [
+        distinct_keys(build, &build_keys),
+        distinct_keys(probe, &probe_keys),
+    ];
+    let distinct = distinct.into_iter().flatten().reduce(f64::max);
+    Ok(distinct.map(|distinct| build_rows / distinct.max(1.0)))
+}
+
+/// The number of distinct keys that the statistics of a plan admit, if they bound that of any key.
+fn distinct_keys(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Option<f64> {
+    let statistics = statistics(plan)?;
+    let of_key = |key: &PhysicalExprRef| {
+        let column = statistics.column_statistics.get(column_of(key)?)?;
+        let counted = column.distinct_count.get_value().map(|count| *count as f64);
+        let width = |value: &Precision<ScalarValue>| integer(value.get_value()?);
+        let span = width(&column.max_value).zip(width(&column.min_value));
+        let span = span.map(|(max, min)| (max - min) as f64 + 1.0);
+        [counted, span].into_iter().flatten().reduce(f64::min)
+    };
+    // A key of which nothing is known may have one value only; another one may still show that there are many.
+    let known = keys.iter().filter_map(|key| of_key(key));
+    let distinct = known.reduce(|all, key| all * key)?;
+    let rows = statistics.num_rows.get_value().map(|rows| *rows as f64);
+    Some(rows.map_or(distinct, |rows| rows.min(distinct)))
+}
+
+fn integer(value: &ScalarValue) -> Option<i128> {
+    match value {
+        ScalarValue::Int8(v) => v.map(i128::from),
+        ScalarValue::Int16(v) => v.map(i128::from),
+        ScalarValue::Int32(v) | ScalarValue::Date32(v) => v.map(i128::from),
+        ScalarValue::Int64(v) => v.map(i128::from),
+        ScalarValue::UInt8(v) => v.map(i128::from),
+        ScalarValue::UInt16(v) => v.map(i128::from),
+        ScalarValue::UInt32(v) => v.map(i128::from),
+        ScalarValue::UInt64(v) => v.map(i128::from),
+        _ => None,
+    }
+}
+
+/// The column of an expression that is one, or a cast of one.
+fn column_of(expr: &PhysicalExprRef) -> Option<usize> {
+    match expr.downcast_ref::<CastExpr>() {
+        Some(cast) => column_of(cast.expr()),
+        None => expr.downcast_ref::<Column>().map(Column::index),
+    }
+}
+
+/// The probability that two rows of an in-memory table have equal keys, from a sample. `None` if the plan is not one, its keys are no columns, or it has
+/// fewer than two rows.
+fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Option<f64>> {
+    let columns: Option<Vec<usize>> = keys.iter().map(|key| column_of(key)).collect();
+    let Some(columns) = columns else {
+        return Ok(None);
+    };
+    let mut columns = columns;
+    let mut plan = plan;
+    let memory = loop {
+        if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+            if let Some(projection) = filter.projection() {
+                for column in &mut columns {
+                    *column = projection[*column];
+                }
+            }
+            plan = filter.input();
+        } else if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+            let below = columns
+                .iter()
+                .map(|c| column_of(&projection.expr()[*c].expr));
+            let Some(below) = below.collect() else {
+                return Ok(None);
+            };
+            columns = below;
+            plan = projection.input();
+        } else {
+            let source = plan.downcast_ref::<DataSourceExec>();
+            break source.and_then(|s| s.data_source().downcast_ref::<MemorySourceConfig>());
+        }
+    };
+    let Some(memory) = memory else {
+        return Ok(None);
+    };
+    if let Some(projection) = memory.projection() {
+        for column in &mut columns {
+            *column = projection[*column];
+        }
+    }
+    let batches: Vec<_> = memory
+        .partitions()
+        .iter()
+        .flatten()
+        .filter(|b| b.num_rows() > 0)
+        .collect();
+    let starts: Vec<usize> = batches
+        .iter()
+        .scan(0, |end, batch| {
+            let start = *end;
+            *end += batch.num_rows();
+            Some(start)
+        })
+        .collect();
+    let rows: usize = batches.iter().map(|batch| batch.num_rows()).sum();
+    if rows < 2 {
+        return Ok(None);
+    }
+    let chosen: BTreeSet<usize> = if rows <= SAMPLED_ROWS {
+        (0..rows).collect()
+    } else {
+        (0..SAMPLED_ROWS).map(|i| scattered(i) % rows).collect()
+    };
+    let chosen = chosen.into_iter().map(|row| {
+        let batch = starts.partition_point(|start| *start <= row) - 1;
+        (batch, row - starts[batch])
+    });
+    let chosen: Vec<(usize, usize)> = chosen.collect();
+    let types = memory.original_schema();
+    // Arrow panics where a dictionary's keys are too narrow for the values of all batches.
+    if columns
+        .iter()
+        .any(|column| has_few_keys(types.field(*column).data_type()))
+    {
+        return Ok(None);
+    }
+    let arrays = columns.iter().map(|column| {
+        let arrays: Vec<&dyn Array> = batches.iter().map(|b| b.column(*column).as_ref()).collect();
+        Ok(interleave(&arrays, &chosen)?)
+    });
+    let arrays: Vec<ArrayRef> = arrays.collect::<Result<_>>()?;
+    let fields = arrays.iter().map(|a| SortField::new(a.data_type().clone()));
+    let keys = RowConverter::new(fields.collect())?.convert_columns(&arrays)?;
+    let nulls: Vec<_> = arrays.iter().map(Array::logical_nulls).collect();
+    let nulls = NullBuffer::union_many(nulls.iter().map(Option::as_ref));
+    let mut counts: HashMap<_, usize> = HashMap::new();
+    for (row, key) in keys.iter().enumerate() {
+        // A NULL matches nothing.
+        if nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row)) {
+            *counts.entry(key).or_default() += 1;
+        }
+    }
+    let pairs_of = |count: usize| count * (count - 1) / 2;
+    let equal: usize = counts.values().map(|count| pairs_of(*count)).sum();
+    Ok(Some(equal as f64 / pairs_of(chosen.len()).max(1) as f64))
+}
+
+/// A number that seems random, by `SplitMix64`: rows at one distance from each other may have the same keys.
+fn scattered(i: usize) -> usize {
+    let mut bits = (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    usize::try_from((bits ^ (bits >> 31)) >> 1).unwrap_or(i)
+}

@@ -1,0 +1,168 @@
+//! Leaves aggregates that have no index, prefix sum or the like to the accumulators of their functions.
+
+use std::sync::Arc;
+
+use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::datatypes::{DataType, Schema};
+use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::execution::context::ExecutionProps;
+use datafusion::functions_aggregate::average::Avg;
+use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment};
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{AggregateUDF, ColumnarValue, Expr, ExprSchemable, when};
+use datafusion::physical_expr::create_physical_expr;
+
+use crate::common::dictionaries::has_few_keys;
+use crate::expr::decimal_average::decimal_digits;
+use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
+use crate::logical_plan::range_join::AggregateKind;
+use crate::optimizer::logical::aggregate_decomposition::{
+    AggregateDecomposition, AggregateInput, DecomposedAggregate, aggregate,
+};
+use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::logical::condition_parts::check_repeats;
+use crate::optimizer::logical::merge_states::MergeStatesUdaf;
+use crate::optimizer::rejection::{Match, reject};
+
+impl AggregateDecomposition<'_> {
+    /// Leaves an aggregate to the accumulator of its function, which sees the rows of each range.
+    pub(crate) fn accumulate(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
+        let params = &call.params;
+        let (mut arguments, mut literals, mut order_by) = (vec![], vec![], vec![]);
+        // An argument is evaluated only where FILTER holds, in case that it fails elsewhere.
+        let filtered = |expr: &Expr| -> Result<Expr> {
+            match &params.filter {
+                Some(filter) if !is_infallible(expr, self.build)? => {
+                    when(filter.as_ref().clone(), expr.clone()).end()
+                }
+                _ => Ok(expr.clone()),
+            }
+        };
+        for argument in &params.args {
+            check_repeats(argument)?;
+            let literal = constant(argument)?;
+            if literal.is_none() {
+                arguments.push(self.accumulated(&filtered(argument)?)?);
+            }
+            literals.push(literal);
+        }
+        for argument in &arguments {
+            let scale = decimal_digits(&argument.get_type(self.build)?);
+            if call.func.inner().is::<Avg>() && scale.is_some_and(|(_, scale)| scale < 0) {
+                return reject("DataFusion has no average of decimals of negative scale");
+            }
+        }
+        if literals.is_empty() {
+            return reject(format!("{} has no arguments", call.func.name()));
+        }
+        for sort in &params.order_by {
+            let by = self.accumulated(&filtered(&sort.expr)?)?;
+            let argument = arguments.iter().position(|argument| *argument == by);
+            let argument = argument.unwrap_or_else(|| {
+                arguments.push(by);
+                arguments.len() - 1
+            });
+            order_by.push(AccumulatorOrder {
+                argument,
+                ascending: sort.asc,
+                nulls_first: sort.nulls_first,
+            });
+        }
+        if let Some(filter) = &params.filter {
+            arguments.push(self.accumulated(filter)?);
+        }
+        let expr = Expr::AggregateFunction(call.clone());
+        let data_type = expr.get_type(self.build)?;
+        self.check_joins(&data_type)?;
+        if has_few_keys(&data_type) {
+            return reject(format!("{expr} is a {data_type}, which has few keys"));
+        }
+        let types = arguments
+            .iter()
+            .map(|argument| argument.get_type(self.build));
+        let types = types.collect::<Result<Vec<_>>>()?;
+        let accumulator = Arc::new(AccumulatorCall {
+            function: Arc::clone(&call.func),
+            literals,
+            order_by,
+            is_filtered: params.filter.is_some(),
+            is_distinct: params.distinct,
+            ignores_nulls: params.null_treatment == Some(NullTreatment::IgnoreNulls),
+            returns_state: self.input != AggregateInput::Subquery,
+            text: expr.to_string(),
+        });
+        // What the function refuses is refused here.
+        let function = accumulator.physical(&types)?;
+        let mut first = function.create_accumulator()?;
+        if function.field().data_type() != &data_type {
+            return reject(format!("{expr} has another type when it is executed"));
+        }
+        let AggregateInput::Join(unmatched) = self.input else {
+            let column = self.add_call(accumulator, arguments, data_type);
+            return Ok(self.decomposed(column.clone(), column));
+        };
+        let state_type = accumulator.state_type(&types)?;
+        let DataType::Struct(fields) = &state_type else {
+            return reject(format!("{expr} has no state"));
+        };
+        let state = first.state()?;
+        if !state
+            .iter()
+            .map(ScalarValue::data_type)
+            .eq(fields.iter().map(|field| field.data_type().clone()))
+        {
+            return reject(format!("{expr} has another state than it says"));
+        }
+        let merge = MergeStatesUdaf::try_new(&accumulator, types, unmatched)?;
+        let column = self.add_call(accumulator, arguments, state_type);
+        let merge = Arc::new(AggregateUDF::from(merge));
+        Ok(self.decomposed(column.clone(), aggregate(merge, column)))
+    }
+
+    /// Adds an aggregate that an accumulator computes, and returns its column.
+    fn add_call(
+        &mut self,
+        call: Arc<AccumulatorCall>,
+        arguments: Vec<Expr>,
+        data_type: DataType,
+    ) -> Expr {
+        let column = self.add(AggregateKind::Accumulate, arguments, data_type);
+        if let Some(added) = self.aggregates.last_mut() {
+            added.call = Some(call);
+        }
+        column
+    }
+
+    /// Checks an argument of an accumulator.
+    fn accumulated(&self, argument: &Expr) -> Match<Expr> {
+        check_repeats(argument)?;
+        let data_type = argument.get_type(self.build)?;
+        self.check_joins(&data_type)?;
+        if has_few_keys(&data_type) {
+            return reject(format!("{argument} is a {data_type}, which has few keys"));
+        }
+        self.checked(argument.clone())
+    }
+}
+
+/// The value of an expression without columns.
+pub(crate) fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
+    if let Expr::Literal(value, _) = expr {
+        return Ok(Some(value.clone()));
+    }
+    if !expr.column_refs().is_empty() {
+        return Ok(None);
+    }
+    let physical = create_physical_expr(
+        expr,
+        &DFSchema::empty(),
+        &ExecutionProps::new(),
+        &PhysicalPlanningContext::default(),
+    )?;
+    let options = RecordBatchOptions::new().with_row_count(Some(1));
+    let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options)?;
+    match physical.evaluate(&row)? {
+        ColumnarValue::Scalar(value) => Ok(Some(value)),
+        ColumnarValue::Array(values) => Ok(Some(ScalarValue::try_from_array(&values, 0)?)),
+    }
+}

@@ -1,0 +1,102 @@
+//! What the arguments of aggregates must be like to be evaluated for all rows of the build side, instead of for joined rows.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow::datatypes::{DataType, Schema};
+use datafusion::common::{DFSchema, Result};
+use datafusion::execution::context::ExecutionProps;
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
+use datafusion::logical_expr::{Expr, when};
+use datafusion::physical_expr::create_physical_expr;
+
+use crate::common::dictionaries::has_few_keys;
+use crate::expr::late_error::value_or_null;
+use crate::logical_plan::range_join::Unmatched;
+use crate::optimizer::logical::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
+use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::logical::condition_parts::is_of;
+use crate::optimizer::rejection::{Match, reject};
+
+impl AggregateDecomposition<'_> {
+    /// The aggregate's argument, NULL if its filter does not hold.
+    pub(crate) fn filtered(&self, argument: &Expr, call: &AggregateFunction) -> Match<Expr> {
+        let argument = match &call.params.filter {
+            Some(filter) => when(filter.as_ref().clone(), argument.clone()).end()?,
+            None => argument.clone(),
+        };
+        self.checked(argument)
+    }
+
+    /// Rejects types whose values of many batches may not fit one array, such as a dictionary with a narrow key type. DataFusion cannot run a correlated
+    /// subquery over a range at all, so for that the attempt is made.
+    pub(crate) fn check_joins(&self, data_type: &DataType) -> Match<()> {
+        match data_type {
+            DataType::RunEndEncoded(..) | DataType::Union(..) => reject(format!(
+                "a {data_type} has no NULL for rows that match nothing"
+            )),
+            narrow if self.input != AggregateInput::Subquery && has_few_keys(narrow) => {
+                reject(format!("a {data_type} has few keys"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that an expression is over the build side only, and is NULL for a probe row that a left join keeps without a match. Returns it so that it
+    /// does not fail for rows that match nothing.
+    pub(crate) fn checked(&self, expr: Expr) -> Match<Expr> {
+        if !is_of(&expr, self.build) {
+            return reject(format!("{expr} is not of the columns of one side"));
+        }
+        if self.input == AggregateInput::Join(Unmatched::Keep)
+            && !is_null_without_match(&expr, self.build)?
+        {
+            return reject(format!(
+                "{expr} has a value where a left join matches nothing"
+            ));
+        }
+        self.late(expr)
+    }
+
+    /// Returns an expression over the build side so that it does not fail for rows that match nothing.
+    pub(crate) fn late(&self, expr: Expr) -> Match<Expr> {
+        if is_infallible(&expr, self.build)? {
+            return Ok(expr);
+        }
+        match value_or_null(&expr, self.build) {
+            // DataFusion has no plan for the subquery, so it is evaluated for all rows.
+            Err(_) if self.input == AggregateInput::Subquery => Ok(expr),
+            value => Ok(value?),
+        }
+    }
+}
+
+/// Whether an expression is NULL if all columns are. Evaluates it for such a row.
+fn is_null_without_match(expr: &Expr, schema: &DFSchema) -> Result<bool> {
+    if matches!(expr, Expr::Column(_)) {
+        return Ok(true);
+    }
+    let fields = schema.fields().iter();
+    let nullable: Vec<_> = fields
+        .map(|f| Arc::new(f.as_ref().clone().with_nullable(true)))
+        .collect();
+    let columns = nullable
+        .iter()
+        .map(|f| new_null_array(f.data_type(), 1))
+        .collect();
+    let options = RecordBatchOptions::new().with_row_count(Some(1));
+    let arrow = Arc::new(Schema::new(nullable.clone()));
+    let batch = RecordBatch::try_new_with_options(arrow, columns, &options)?;
+    let qualified = schema.iter().zip(nullable);
+    let qualified = qualified.map(|((qualifier, _), field)| (qualifier.cloned(), field));
+    let schema = DFSchema::new_with_metadata(qualified.collect(), schema.metadata().clone())?;
+    let physical = create_physical_expr(
+        expr,
+        &schema,
+        &ExecutionProps::new(),
+        &PhysicalPlanningContext::default(),
+    )?;
+    let value = physical.evaluate(&batch)?.into_array(1)?;
+    Ok(value.logical_null_count() == 1)
+}

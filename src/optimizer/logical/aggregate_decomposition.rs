@@ -1,0 +1,458 @@
+//! Decomposes aggregates over joined rows: into aggregates over the build rows that match one probe row, which the range join computes, and
+//! aggregates that merge these over the probe rows of a group.
+//!
+//! ```text
+//!   aggregate        range join's columns    value for one row       aggregates over a group    value for a group
+//!   min(p.v)         m = min(p.v)            m                       min(m)                     its result
+//!   count(*)         n = count(*)            n                       sum(n)                     its result, 0 if NULL
+//!   sum(p.v)         s = sum(p.v)            s                       sum(s)                     its result
+//!   avg(p.v)         s, n = count(p.v)       s / n                   sum(s), sum(n)             their quotient
+//!   first_value(p.v  f = first(p.v),         f                       first_value(f ORDER BY g)  its result
+//!     ORDER BY p.k)    g = first(p.k)
+//!   any other        a = its state                                   merge(a)                   its result
+//! ```
+//!
+//! The row of NULLs that a left join returns for a probe row without a match counts in `count(*)`.
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::common::{Column, DFSchema, Result};
+use datafusion::functions_aggregate::average::Avg;
+use datafusion::functions_aggregate::count::Count;
+use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
+use datafusion::functions_aggregate::min_max::{Max, Min};
+use datafusion::functions_aggregate::sum::{Sum, sum_udaf};
+use datafusion::logical_expr::expr::{AggregateFunction, AggregateFunctionParams, NullTreatment};
+use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, SortExpr, lit, when};
+use datafusion::optimizer::OptimizerConfig;
+
+use crate::common::ordered_type::{is_ordered, value_type};
+use crate::expr::late_error::{RaiseUdf, error_or_null, is_error};
+use crate::expr::total_order::TotalOrderUdaf;
+use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
+use crate::optimizer::casts::{widens, without_lossless_casts};
+use crate::optimizer::logical::common::names::unused_name;
+use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
+use crate::optimizer::logical::threshold::Threshold;
+use crate::optimizer::rejection::{Match, reject};
+use crate::range_agg::prefix_sums::Sums;
+use rmq_engine::{Extreme, RangeEnd};
+
+/// Decomposes the aggregates of one query. `aggregates` collects those that the range join must compute, without duplicates.
+pub(crate) struct AggregateDecomposition<'a> {
+    pub(crate) config: &'a dyn OptimizerConfig,
+    pub(crate) probe: &'a DFSchema,
+    pub(crate) build: &'a DFSchema,
+    pub(crate) key: &'a Expr,
+    pub(crate) input: AggregateInput,
+    pub(crate) aggregates: Vec<RangeAggregate<Expr>>,
+}
+
+/// The rows that are aggregated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AggregateInput {
+    /// The rows of a join.
+    Join(Unmatched),
+    /// The rows of a correlated subquery.
+    Subquery,
+}
+
+/// Which extreme a call of MIN or MAX is.
+pub(crate) fn extreme_of(call: &AggregateFunction) -> Option<Extreme> {
+    let inner = call.func.inner();
+    if inner.is::<Min>() {
+        return Some(Extreme::Min);
+    }
+    inner.is::<Max>().then_some(Extreme::Max)
+}
+
+/// Whether a call counts all rows: `count(*)`.
+pub(crate) fn is_row_count(call: &AggregateFunction) -> bool {
+    let params = &call.params;
+    let is_constant =
+        matches!(params.args.as_slice(), [Expr::Literal(value, _)] if !value.is_null());
+    call.func.inner().is::<Count>()
+        && is_constant
+        && params.filter.is_none()
+        && !params.distinct
+        && params.order_by.is_empty()
+        && params.null_treatment != Some(NullTreatment::IgnoreNulls)
+}
+
+/// A decomposed aggregate, in terms of the range join's columns.
+pub(crate) struct DecomposedAggregate {
+    /// The value for one row of the probe side.
+    pub(crate) row_value: Expr,
+    /// Aggregates over the range join's rows of a group, each with an unused name.
+    pub(crate) group_aggregates: Vec<Expr>,
+    /// The value for the group, over the columns of these aggregates.
+    pub(crate) group_value: Expr,
+}
+
+impl AggregateDecomposition<'_> {
+    /// Decomposes an aggregate function over the joined rows.
+    pub(crate) fn decompose(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
+        self.decompose_known(call)
+            .or_else(|_| self.accumulate(call))
+    }
+
+    /// Whether accumulators compute all aggregates, each of which reads the rows of the ranges. Errors of their arguments do not count.
+    pub(crate) fn only_accumulates(&self) -> bool {
+        let is_error = |a: &&RangeAggregate<Expr>| a.arguments.iter().any(is_error);
+        let mut aggregates = self.aggregates.iter().filter(|a| !is_error(a)).peekable();
+        aggregates.peek().is_some() && aggregates.all(|a| a.function == AggregateKind::Accumulate)
+    }
+
+    /// Decomposes an aggregate that has an index, a prefix sum or the like.
+    fn decompose_known(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
+        let inner = call.func.inner();
+        let params = &call.params;
+        for expr in params.args.iter().chain(params.filter.as_deref()) {
+            check_repeats(expr)?;
+        }
+        if params.null_treatment == Some(NullTreatment::IgnoreNulls) {
+            return reject(format!("{} has IGNORE NULLS", call.func.name()));
+        }
+        let extreme = extreme_of(call);
+        // DISTINCT does not change an extreme.
+        if params.distinct && extreme.is_none() {
+            return reject(format!("{} has DISTINCT", call.func.name()));
+        }
+        if let (Some(_), [argument]) = (extreme, params.args.as_slice())
+            && self.input != AggregateInput::Subquery
+            && is_of(argument, self.probe)
+            && params.filter.as_ref().is_none_or(|f| is_of(f, self.probe))
+        {
+            // An extreme of the probe side's columns: the probe rows that match are all kept.
+            let merge = Expr::AggregateFunction(call.clone());
+            return Ok(self.decomposed(argument.clone(), merge));
+        }
+        let ordered = inner.is::<FirstValue>() || inner.is::<LastValue>();
+        if !params.order_by.is_empty() && !ordered {
+            return reject(format!("{} has ORDER BY", call.func.name()));
+        }
+        match params.args.as_slice() {
+            [argument] if extreme.is_some() => self.extreme(call, extreme, argument),
+            [argument] if inner.is::<Count>() => self.count(call, argument),
+            [argument] if inner.is::<Sum>() => self.sum(call, argument),
+            [argument] if inner.is::<Avg>() => self.average(call, argument),
+            [argument] if ordered => self.first_or_last(call, argument),
+            _ => reject(format!(
+                "{} is none of the aggregates known",
+                call.func.name()
+            )),
+        }
+    }
+
+    fn extreme(
+        &mut self,
+        call: &AggregateFunction,
+        extreme: Option<Extreme>,
+        argument: &Expr,
+    ) -> Match<DecomposedAggregate> {
+        let argument = self.filtered(argument, call)?;
+        let data_type = argument.get_type(self.build)?;
+        let Some(extreme) = extreme.filter(|_| is_ordered(&data_type)) else {
+            return reject(format!("{argument} is a {data_type}, which has no order"));
+        };
+        let data_type = value_type(&data_type);
+        let udaf = if data_type.is_floating() {
+            Arc::new(AggregateUDF::from(TotalOrderUdaf::new(extreme)))
+        } else {
+            Arc::clone(&call.func)
+        };
+        let found = self.add(AggregateKind::Extreme(extreme), vec![argument], data_type);
+        Ok(self.decomposed(found.clone(), aggregate(udaf, found)))
+    }
+
+    fn count(&mut self, call: &AggregateFunction, argument: &Expr) -> Match<DecomposedAggregate> {
+        if is_row_count(call) {
+            let count = self.add(AggregateKind::CountRows, vec![], DataType::Int64);
+            return self.counted_rows(count);
+        }
+        let argument = self.filtered(argument, call)?;
+        self.check_joins(&argument.get_type(self.build)?)?;
+        let count = self.add(AggregateKind::Count, vec![argument], DataType::Int64);
+        self.counted(count.clone(), count)
+    }
+
+    /// Decomposes `count(*)` over the rows that cross a threshold.
+    pub(crate) fn count_crossing(&mut self, threshold: &Threshold) -> Match<DecomposedAggregate> {
+        let function = AggregateKind::CountCrossing {
+            comparison: threshold.comparison,
+            threshold: 0,
+        };
+        let value = self.late(threshold.value.clone())?;
+        let count = self.add(function, vec![value], DataType::Int64);
+        self.counted_rows(count)
+    }
+
+    /// Decomposes `count(*)`, of which `count` is the number of matching rows.
+    fn counted_rows(&self, count: Expr) -> Match<DecomposedAggregate> {
+        let merge = if self.input == AggregateInput::Join(Unmatched::Keep) {
+            // Without a match, a left join returns one row.
+            when(count.clone().eq(lit(0_i64)), lit(1_i64)).otherwise(count.clone())?
+        } else {
+            count.clone()
+        };
+        self.counted(count, merge)
+    }
+
+    /// Decomposes a count, of which `merge` is added up over a group.
+    fn counted(&self, count: Expr, merge: Expr) -> Match<DecomposedAggregate> {
+        let mut decomposed = self.decomposed(count, aggregate(sum_udaf(), merge));
+        // The sum of no counts is NULL, but a count is 0. (`coalesce` would need another pass of DataFusion's optimizer.)
+        let sum = decomposed.group_value;
+        decomposed.group_value = when(sum.clone().is_not_null(), sum).otherwise(lit(0_i64))?;
+        Ok(decomposed)
+    }
+
+    fn sum(&mut self, call: &AggregateFunction, argument: &Expr) -> Match<DecomposedAggregate> {
+        let argument = self.filtered(argument, call)?;
+        let data_type = argument.get_type(self.build)?;
+        if !Sums::supports(&data_type) {
+            return reject(format!(
+                "a range join has no sum of {argument}, a {data_type}"
+            ));
+        }
+        // DataFusion's sum of decimals has more digits than its argument, and so has its sum of these sums: both wrap around alike. Sums of floats are
+        // rounded once per probe row, and again by DataFusion if a group has several.
+        let sum = self.add(AggregateKind::Sum, vec![argument], data_type);
+        Ok(self.decomposed(sum.clone(), aggregate(Arc::clone(&call.func), sum)))
+    }
+
+    fn first_or_last(
+        &mut self,
+        call: &AggregateFunction,
+        argument: &Expr,
+    ) -> Match<DecomposedAggregate> {
+        let name = call.func.name();
+        let [order] = call.params.order_by.as_slice() else {
+            return reject(format!("{name} is not ordered by one expression"));
+        };
+        if call.params.filter.is_some() {
+            return reject(format!("{name} has a filter"));
+        }
+        check_repeats(&order.expr)?;
+        let value = self.checked(argument.clone())?;
+        let by = self.checked(order.expr.clone())?;
+        let (value_kind, by_type) = (value.get_type(self.build)?, by.get_type(self.build)?);
+        self.check_joins(&value_kind)?;
+        self.check_joins(&by_type)?;
+        let is_first = call.func.inner().is::<FirstValue>();
+        // LAST_VALUE is FIRST_VALUE in the opposite order.
+        let (ascending, nulls_first) = if is_first {
+            (order.asc, order.nulls_first)
+        } else {
+            (!order.asc, !order.nulls_first)
+        };
+        let (found, found_by) = if self.is_range_key(&by)? {
+            let function = if ascending {
+                AggregateKind::First
+            } else {
+                AggregateKind::Last
+            };
+            let found = self.add(function, vec![value], value_kind);
+            (found, self.add(function, vec![by], by_type))
+        } else {
+            if !is_ordered(&by_type) {
+                return reject(format!("{by} is a {by_type}, which has no order"));
+            }
+            let extreme = if ascending {
+                Extreme::Min
+            } else {
+                Extreme::Max
+            };
+            let function = AggregateKind::AtExtreme {
+                extreme,
+                nulls_first,
+            };
+            let found = self.add(function, vec![value, by.clone()], value_kind);
+            (found, self.add(function, vec![by.clone(), by], by_type))
+        };
+        let mut merge = call.clone();
+        merge.params.args = vec![found.clone()];
+        merge.params.order_by[0].expr = found_by;
+        Ok(self.decomposed(found, Expr::AggregateFunction(merge)))
+    }
+
+    /// The column of a minimum or maximum of the range key over the rows that cross a threshold.
+    pub(crate) fn at_crossing(
+        &mut self,
+        threshold: &Threshold,
+        call: &AggregateFunction,
+    ) -> Match<Expr> {
+        let [key] = call.params.args.as_slice() else {
+            return reject(format!("{} has not one argument", call.func.name()));
+        };
+        check_repeats(key)?;
+        let end = if call.func.inner().is::<Min>() {
+            RangeEnd::First
+        } else {
+            RangeEnd::Last
+        };
+        self.add_at_crossing(threshold, end, key.clone())
+    }
+
+    /// Adds `value` of the first or last row that crosses a threshold.
+    fn add_at_crossing(
+        &mut self,
+        threshold: &Threshold,
+        end: RangeEnd,
+        value: Expr,
+    ) -> Match<Expr> {
+        let function = AggregateKind::AtCrossing {
+            end,
+            comparison: threshold.comparison,
+            threshold: 0,
+        };
+        let data_type = value.get_type(self.build)?;
+        let searched = self.late(threshold.value.clone())?;
+        Ok(self.add(function, vec![value, searched], data_type))
+    }
+
+    /// Whether an expression orders rows as the range key does. Floats are excluded, because zeros of both signs are equal keys but ordered values.
+    fn is_range_key(&self, by: &Expr) -> Result<bool> {
+        let is_float = value_type(&by.get_type(self.build)?).is_floating();
+        Ok(!is_float && self.compares_as_range_key(by)?)
+    }
+
+    /// Whether an expression compares as the range key does, which may have been cast for the comparison.
+    fn compares_as_range_key(&self, by: &Expr) -> Result<bool> {
+        let by_type = by.get_type(self.build)?;
+        Ok(
+            without_lossless_casts(self.key, self.build)?
+                == without_lossless_casts(by, self.build)?
+                && widens(&by_type, &self.key.get_type(self.build)?),
+        )
+    }
+
+    /// A column of the row that comes first by `order` of those that cross a threshold: of equal ones the leftmost if the order is ascending, else the
+    /// rightmost.
+    pub(crate) fn of_crossing_row(
+        &mut self,
+        column: Expr,
+        order: &SortExpr,
+        threshold: &Threshold,
+    ) -> Match<Expr> {
+        if !self.compares_as_range_key(&order.expr)? {
+            return reject(format!("{} is not the range key", order.expr));
+        }
+        self.check_joins(&column.get_type(self.build)?)?;
+        let end = if order.asc {
+            RangeEnd::First
+        } else {
+            RangeEnd::Last
+        };
+        self.add_at_crossing(threshold, end, column)
+    }
+
+    /// A column of the row that comes first by `order`: of equal ones the leftmost if the order is ascending. The rightmost if it is descending and by the
+    /// range key, where zeros of both signs are equal.
+    pub(crate) fn of_first_row(&mut self, column: Expr, order: &SortExpr) -> Match<Expr> {
+        let by = &order.expr;
+        check_repeats(by)?;
+        let data_type = column.get_type(self.build)?;
+        self.check_joins(&data_type)?;
+        if self.compares_as_range_key(by)? {
+            let function = if order.asc {
+                AggregateKind::First
+            } else {
+                AggregateKind::Rightmost
+            };
+            return Ok(self.add(function, vec![column], data_type));
+        }
+        let by = self.checked(by.clone())?;
+        let by_type = by.get_type(self.build)?;
+        if !is_ordered(&by_type) {
+            return reject(format!("{by} is a {by_type}, which has no order"));
+        }
+        let function = AggregateKind::AtExtreme {
+            extreme: if order.asc {
+                Extreme::Min
+            } else {
+                Extreme::Max
+            },
+            nulls_first: order.nulls_first,
+        };
+        Ok(self.add(function, vec![column, by], data_type))
+    }
+
+    /// The number of matching rows.
+    pub(crate) fn count_rows(&mut self) -> Expr {
+        self.add(AggregateKind::CountRows, vec![], DataType::Int64)
+    }
+
+    /// Adds an aggregate over the matching rows, unless it is there already, and returns its value: its column, or an error that an argument has in one of
+    /// these rows.
+    pub(crate) fn add(
+        &mut self,
+        function: AggregateKind,
+        arguments: Vec<Expr>,
+        data_type: DataType,
+    ) -> Expr {
+        let errors: Vec<Expr> = arguments.iter().filter_map(error_or_null).collect();
+        let least = AggregateKind::Extreme(Extreme::Min);
+        let errors = errors
+            .into_iter()
+            .map(|error| self.add_column(least, vec![error], DataType::Utf8));
+        let errors: Vec<Expr> = errors.collect();
+        let column = self.add_column(function, arguments, data_type);
+        errors
+            .into_iter()
+            .fold(column, |value, error| RaiseUdf::call(error, value))
+    }
+
+    fn add_column(
+        &mut self,
+        function: AggregateKind,
+        arguments: Vec<Expr>,
+        data_type: DataType,
+    ) -> Expr {
+        let known = self
+            .aggregates
+            .iter()
+            .filter(|_| function != AggregateKind::Accumulate)
+            .find(|a| a.function == function && a.arguments == arguments);
+        let output = match known {
+            Some(known) => known.output.clone(),
+            None => {
+                let output = unused_name(self.config, self.probe);
+                self.aggregates.push(RangeAggregate {
+                    function,
+                    arguments,
+                    output: output.clone(),
+                    data_type,
+                    call: None,
+                });
+                output
+            }
+        };
+        Expr::Column(Column::new_unqualified(output))
+    }
+
+    /// An aggregate that one column of the range join and one aggregate over it compute.
+    pub(crate) fn decomposed(&self, row_value: Expr, aggregate: Expr) -> DecomposedAggregate {
+        let name = unused_name(self.config, self.probe);
+        DecomposedAggregate {
+            row_value,
+            group_aggregates: vec![aggregate.alias(&name)],
+            group_value: Expr::Column(Column::new_unqualified(name)),
+        }
+    }
+}
+
+/// The call of an aggregate function with one argument.
+pub(crate) fn aggregate(udaf: Arc<AggregateUDF>, argument: Expr) -> Expr {
+    Expr::AggregateFunction(AggregateFunction {
+        func: udaf,
+        params: AggregateFunctionParams {
+            args: vec![argument],
+            distinct: false,
+            filter: None,
+            order_by: vec![],
+            null_treatment: None,
+        },
+    })
+}

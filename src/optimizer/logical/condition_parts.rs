@@ -1,0 +1,444 @@
+//! The condition of a range join, sorted into its parts.
+//!
+//! ```text
+//!   p.sym = q.sym AND p.k BETWEEN q.a AND q.b AND p.v > 0 AND q.on
+//!     on            p.sym = q.sym          equality keys
+//!     key, bounds   p.k >= q.a, p.k <= q.b one range key of the build side p, compared with expressions over the probe side q
+//!     build filter  p.v > 0                below the build side
+//!     probe filter  q.on                   in the first bound: CASE WHEN q.on THEN q.a END, NULL matches nothing
+//! ```
+
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::TreeNode;
+use datafusion::common::{DFSchema, Result};
+use datafusion::logical_expr::expr::{Between, BinaryExpr};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{
+    Cast, Expr, ExprSchemable, Filter, LogicalPlan, Operator, ScalarUDF, cast, lit, when,
+};
+use datafusion::scalar::ScalarValue;
+
+use crate::common::ordered_type::{is_ordered, value_type};
+use crate::expr::key_bound::KeyBoundUdf;
+use crate::optimizer::casts::{widens, without_lossless_casts};
+use crate::optimizer::condition::{
+    Compared, Operand, OperandCast, comparison, convert_bound, key_and_bound,
+};
+use crate::optimizer::logical::common::conditional::Branch;
+use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::logical::common::range_functions::calls_range_function;
+use crate::optimizer::rejection::{Match, reject};
+use crate::sorted::groups::Groups;
+use rmq_engine::Comparison;
+
+/// A condition between a probe side and a build side.
+#[derive(Debug)]
+pub(crate) struct Condition {
+    /// Pairs of equality keys, over the probe side and over the build side.
+    pub(crate) on: Vec<(Expr, Expr)>,
+    /// The range key, over the build side.
+    pub(crate) key: Expr,
+    /// The comparisons of the range key with expressions over the probe side.
+    pub(crate) bounds: Vec<(Comparison, Expr)>,
+    /// Conditions on the build side only.
+    build_filter: Vec<Expr>,
+    /// Whether there were conditions on the probe side only, which are part of the first bound.
+    filters_probe: bool,
+    /// One of these conditions that may fail.
+    fallible_filter: Option<Expr>,
+}
+
+/// The meaning of comparisons of the range key with constants, such as `k > 5`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Constants {
+    /// Filters of the build side, which reduce its rows.
+    Filter,
+    /// Bounds of the range. The row in force at the start of a range need not be in the range, so a filter would remove it wrongly.
+    Bound,
+}
+
+/// The sides whose columns an expression has.
+#[derive(Debug, PartialEq, Eq)]
+enum Side {
+    Probe,
+    Build,
+    Both,
+    Neither,
+}
+
+impl Condition {
+    /// Sorts a condition into its parts: `on` are pairs of equality keys, over the probe side and over the build side, `rest` the other conjuncts.
+    pub(crate) fn try_match(
+        on: Vec<(Expr, Expr)>,
+        rest: Vec<Expr>,
+        constants: Constants,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Match<Self> {
+        Self::try_match_with_key(on, rest, constants, None, probe, build)
+    }
+
+    /// As [`Self::try_match`]. Without any bound, the range key is `default_key`, if there is one.
+    #[expect(
+        clippy::too_many_lines,
+        reason = "one step for each part of a condition"
+    )]
+    pub(crate) fn try_match_with_key(
+        on: Vec<(Expr, Expr)>,
+        rest: Vec<Expr>,
+        constants: Constants,
+        default_key: Option<&Expr>,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Match<Self> {
+        let side = |expr: &Expr| side(expr, probe, build);
+        let mut pairs = on;
+        let mut ranges: Vec<Compared<Expr>> = vec![];
+        let mut constant_ranges: Vec<(Expr, Compared<Expr>)> = vec![];
+        let (mut probe_filter, mut build_filter) = (vec![], vec![]);
+        let conjuncts = rest.into_iter().flat_map(split_conjunction_owned);
+        for conjunct in conjuncts.flat_map(split_between) {
+            check_repeats(&conjunct)?;
+            match side(&conjunct) {
+                Side::Probe => probe_filter.push(conjunct),
+                Side::Build if constants == Constants::Bound => {
+                    match compared_with(&conjunct, |bound| side(bound) == Side::Neither) {
+                        Some(range) => constant_ranges.push((conjunct, range)),
+                        None => build_filter.push(conjunct),
+                    }
+                }
+                Side::Build | Side::Neither => build_filter.push(conjunct),
+                Side::Both => {
+                    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct.clone() else {
+                        return reject(format!("{conjunct} is no comparison of the two sides"));
+                    };
+                    let is_bound = |operand: &Expr| side(operand) == Side::Probe;
+                    let operands = (*left, op, *right);
+                    let found = key_and_bound(operands, is_bound);
+                    let found = found.filter(|(key, ..)| side(key) == Side::Build);
+                    let Some((key, op, bound)) = found else {
+                        return reject(format!("{conjunct} mixes the sides"));
+                    };
+                    match (op, op.and_then(comparison)) {
+                        (Some(Operator::Eq), _) => pairs.push((bound, key)),
+                        (_, Some(comparison)) => ranges.push((key, comparison, bound)),
+                        _ => {
+                            return reject(
+                                "the sides are compared by other than =, <, <=, > and >=",
+                            );
+                        }
+                    }
+                }
+            }
+        }
+        for (ours, theirs) in &pairs {
+            check_repeats(ours)?;
+            check_repeats(theirs)?;
+            let (a, b) = (ours.get_type(probe)?, theirs.get_type(build)?);
+            if side(ours) != Side::Probe || side(theirs) != Side::Build {
+                return reject(format!("{ours} = {theirs} does not compare the two sides"));
+            }
+            if a != b || !Groups::supports(&a) {
+                return reject(format!("{ours} = {theirs} compares a {a} and a {b}"));
+            }
+        }
+        // With a row in force before the range, the bound itself matters, not only which keys it includes.
+        if constants == Constants::Filter {
+            for range in &mut ranges {
+                convert_bound(range, probe, build)?;
+            }
+        }
+        let first = ranges.first().map(|(key, ..)| key.clone());
+        for (conjunct, range) in constant_ranges {
+            match &first {
+                Some(key)
+                    if without_lossless_casts(&range.0, build)?
+                        == without_lossless_casts(key, build)? =>
+                {
+                    ranges.push(range);
+                }
+                _ => build_filter.push(conjunct),
+            }
+        }
+        let (key, mut bounds) = match default_key {
+            Some(key) if ranges.is_empty() => {
+                if let Some(filter) = probe_filter.first() {
+                    return reject(format!("{filter} is about the outer query only"));
+                }
+                (key.clone(), vec![])
+            }
+            _ => one_key(ranges, probe, build)?,
+        };
+        let key_type = key.get_type(build)?;
+        if !is_ordered(&key_type) {
+            return reject(format!("the range key {key} is a {key_type}"));
+        }
+        for (_, bound) in &bounds {
+            let bound_type = bound.get_type(probe)?;
+            if value_type(&bound_type) != value_type(&key_type) {
+                return reject(format!(
+                    "the range key {key} is a {key_type} and its bound {bound} a {bound_type}"
+                ));
+            }
+        }
+        let filters_probe = !probe_filter.is_empty();
+        let mut fallible_filter = None;
+        for filter in &probe_filter {
+            if !is_infallible(filter, probe)? {
+                fallible_filter = Some(filter.clone());
+            }
+        }
+        // A probe row that does not meet its own condition gets a NULL bound, which matches nothing.
+        if let (Some(filter), Some((_, bound))) = (conjunction(probe_filter), bounds.first_mut()) {
+            *bound = when(filter, bound.clone()).end()?;
+        }
+        Ok(Self {
+            on: pairs,
+            key,
+            bounds,
+            build_filter,
+            filters_probe,
+            fallible_filter,
+        })
+    }
+
+    /// Rejects conditions that may fail for rows that the join would not evaluate them for: it evaluates them only for rows with equal keys.
+    pub(crate) fn check_infallible(&self, build: &DFSchema) -> Match<()> {
+        if let Some(filter) = self
+            .fallible_filter
+            .as_ref()
+            .filter(|_| !self.on.is_empty())
+        {
+            return reject(format!(
+                "{filter} may end in an error for rows that match nothing"
+            ));
+        }
+        let evaluates_all = self.on.is_empty() && !self.filters_probe;
+        if !evaluates_all && !is_infallible(&self.key, build)? {
+            return reject(format!(
+                "{} may end in an error for rows that match nothing",
+                self.key
+            ));
+        }
+        for filter in &self.build_filter {
+            if !is_infallible(filter, build)? {
+                return reject(format!(
+                    "{filter} may end in an error for rows that match nothing"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Guards expressions over the probe side that may fail, so that they are evaluated only for rows that take all these branches. Other rows get
+    /// NULL and match nothing.
+    pub(crate) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
+        let keys = self.on.iter_mut().map(|(ours, _)| ours);
+        for expr in keys.chain(self.bounds.iter_mut().map(|(_, bound)| bound)) {
+            guard(expr, branches, probe)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the condition excludes build rows whose range key is NULL.
+    pub(crate) fn excludes_null_keys(&self, build: &DFSchema) -> Result<bool> {
+        let is_null_checked = |filter: &Expr| match filter {
+            Expr::IsNotNull(expr) => **expr == self.key,
+            _ => false,
+        };
+        Ok(!self.bounds.is_empty()
+            || !self.key.nullable(build)?
+            || self.build_filter.iter().any(is_null_checked))
+    }
+
+    /// Adds a condition on the build side only.
+    pub(crate) fn add_build_filter(&mut self, filter: Expr) {
+        self.build_filter.push(filter);
+    }
+
+    /// Puts the conditions on the build side above it, as a filter. Takes them out of the condition.
+    pub(crate) fn filter_build(&mut self, build: LogicalPlan) -> Result<LogicalPlan> {
+        match conjunction(std::mem::take(&mut self.build_filter)) {
+            Some(filter) => Ok(LogicalPlan::Filter(Filter::try_new(filter, build.into())?)),
+            None => Ok(build),
+        }
+    }
+}
+
+/// Guards an expression over the probe side if it may fail: for rows that don't take all these branches it is NULL.
+pub(crate) fn guard(expr: &mut Expr, branches: &[Branch], probe: &DFSchema) -> Result<()> {
+    if is_infallible(expr, probe)? {
+        return Ok(());
+    }
+    let null = ScalarValue::try_from(&expr.get_type(probe)?)?;
+    for branch in branches.iter().rev() {
+        *expr = branch.guard(std::mem::take(expr), &null, probe)?;
+    }
+    Ok(())
+}
+
+/// Splits a comparison into range key, comparison and bound, if one of its operands is a bound.
+pub(crate) fn compared_with(
+    conjunct: &Expr,
+    is_bound: impl Fn(&Expr) -> bool,
+) -> Option<Compared<Expr>> {
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct else {
+        return None;
+    };
+    let operands = (left.as_ref(), *op, right.as_ref());
+    let (key, op, bound) = key_and_bound(operands, |operand| is_bound(operand))?;
+    Some((key.clone(), comparison(op?)?, bound.clone()))
+}
+
+fn side(expr: &Expr, probe: &DFSchema, build: &DFSchema) -> Side {
+    let columns = expr.column_refs();
+    let (mut ours, mut theirs) = (false, false);
+    for column in columns {
+        match (probe.has_column(column), build.has_column(column)) {
+            (true, false) => ours = true,
+            (false, true) => theirs = true,
+            _ => return Side::Both,
+        }
+    }
+    match (ours, theirs) {
+        (true, false) => Side::Probe,
+        (false, true) => Side::Build,
+        (true, true) => Side::Both,
+        (false, false) => Side::Neither,
+    }
+}
+
+/// Whether an expression has columns, all of this schema.
+pub(crate) fn is_of(expr: &Expr, schema: &DFSchema) -> bool {
+    let columns = expr.column_refs();
+    !columns.is_empty() && columns.into_iter().all(|column| schema.has_column(column))
+}
+
+/// Rejects expressions that are volatile, asynchronous, contain a subquery, or call a range function.
+pub(crate) fn check_repeats(expr: &Expr) -> Match<()> {
+    if calls_range_function(expr)? {
+        return reject(format!("{expr} calls a range function"));
+    }
+    if expr.is_volatile() {
+        return reject(format!("{expr} is another each time"));
+    }
+    let special = expr.exists(|e| {
+        Ok(matches!(
+            e,
+            Expr::ScalarSubquery(_)
+                | Expr::InSubquery(_)
+                | Expr::Exists(_)
+                | Expr::SetComparison(_)
+                | Expr::OuterReferenceColumn(..)
+        ))
+    })?;
+    if special {
+        return reject(format!("{expr} has a subquery"));
+    }
+    let is_async = expr.exists(|e| {
+        Ok(matches!(e, Expr::ScalarFunction(call) if call.func.as_async().is_some()))
+    })?;
+    if is_async {
+        return reject(format!("{expr} calls an asynchronous function"));
+    }
+    Ok(())
+}
+
+/// Splits `x BETWEEN a AND b` into its two comparisons.
+pub(crate) fn split_between(conjunct: Expr) -> Vec<Expr> {
+    match conjunct {
+        Expr::Between(Between {
+            expr,
+            negated: false,
+            low,
+            high,
+        }) => vec![expr.clone().gt_eq(*low), expr.lt_eq(*high)],
+        other => vec![other],
+    }
+}
+
+impl Operand for Expr {
+    type Schema = DFSchema;
+
+    fn as_cast(&self, schema: &DFSchema) -> Result<Option<OperandCast<Self>>> {
+        let Expr::Cast(Cast { expr, field }) = self else {
+            return Ok(None);
+        };
+        Ok(Some(OperandCast {
+            operand: expr.as_ref().clone(),
+            from: expr.get_type(schema)?,
+            to: field.data_type().clone(),
+        }))
+    }
+
+    fn converted(self, conversion: KeyBoundUdf, _schema: &DFSchema) -> Result<Self> {
+        Ok(ScalarUDF::from(conversion).call(vec![self]))
+    }
+}
+
+/// Why a condition with two range keys is rejected.
+fn two_keys(one: &Expr, other: &Expr) -> String {
+    format!(
+        "there are two range keys, {one} and {other}, for which only count(*) is possible, and min and max of one of them"
+    )
+}
+
+/// The range key of all comparisons, and the bounds. If keys differ only by lossless casts, which DataFusion adds for bounds of several types,
+/// the widest one is the key and the bounds are cast to its type.
+fn one_key(
+    ranges: Vec<Compared<Expr>>,
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Match<(Expr, Vec<(Comparison, Expr)>)> {
+    let Some((first, ..)) = ranges.first() else {
+        return reject("there is no range between the two sides");
+    };
+    let base = without_lossless_casts(first, build)?;
+    let base_type = base.get_type(build)?;
+    if base_type == DataType::Null {
+        for (key, ..) in &ranges {
+            if without_lossless_casts(key, build)? != base {
+                return reject(two_keys(first, key));
+            }
+        }
+        // The columns of a CSV file without rows are of type Null. NULL matches nothing, so any type serves.
+        let null = lit(ScalarValue::Int64(None));
+        let bounds = ranges.iter().map(|(_, c, _)| (*c, null.clone()));
+        return Ok((cast(base.clone(), DataType::Int64), bounds.collect()));
+    }
+    if ranges.iter().all(|(key, ..)| key == first) {
+        let key = first.clone();
+        return Ok((
+            key,
+            ranges.into_iter().map(|(_, c, bound)| (c, bound)).collect(),
+        ));
+    }
+    let mut widest: Option<(Expr, DataType)> = None;
+    for (key, ..) in &ranges {
+        let key_type = key.get_type(build)?;
+        if without_lossless_casts(key, build)? != base || !widens(&base_type, &key_type) {
+            return reject(two_keys(first, key));
+        }
+        match &widest {
+            Some((_, other)) if widens(&key_type, other) => {}
+            Some((_, other)) if !widens(other, &key_type) => {
+                return reject(format!(
+                    "{base} is compared as a {other} and as a {key_type}"
+                ));
+            }
+            _ => widest = Some((key.clone(), key_type)),
+        }
+    }
+    let Some((key, key_type)) = widest else {
+        return reject("there is no range between the two sides");
+    };
+    let bounds = ranges.into_iter().map(|(_, comparison, bound)| {
+        let bound = if bound.get_type(probe)? == key_type {
+            bound
+        } else {
+            cast(bound, key_type.clone())
+        };
+        Ok((comparison, bound))
+    });
+    Ok((key, bounds.collect::<Result<_>>()?))
+}

@@ -1,0 +1,535 @@
+//! EXISTS and IN over a range, where DataFusion has no join for them.
+//!
+//! ```text
+//!   q.x NOT IN (SELECT p.v FROM p WHERE p.sym = q.sym AND p.k BETWEEN q.a AND q.b)
+//!
+//!   CASE WHEN (SELECT count(*) FROM p WHERE …) = 0 THEN TRUE               the set is empty
+//!        WHEN q.x IS NULL THEN NULL
+//!        WHEN (SELECT count(*) FROM p WHERE … AND p.v = q.x) > 0 THEN FALSE
+//!        WHEN (SELECT count(p.v) FROM p WHERE …) < (SELECT count(*) FROM p WHERE …) THEN NULL      the set has a NULL
+//!        ELSE TRUE END
+//! ```
+//!
+//! `SubqueryToRangeJoin` makes range joins of the counts. Where the subquery has another condition on both sides besides equalities and one range, mark
+//! joins (`mark_join`) tell whether there is a row, a row with p.v = q.x, and a row where p.v IS NULL. In a WHERE, EXISTS and IN as conjuncts or operands of OR are left to DataFusion, which makes
+//! semi and mark joins of them: there a NULL counts as FALSE. In a SELECT list DataFusion has no plan for either, and it has none for a correlated NOT IN.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue, Spans, plan_err};
+use datafusion::functions_aggregate::expr_fn::{count, min};
+use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::{
+    COUNT_STAR_EXPANSION, conjunction, disjunction, split_conjunction,
+};
+use datafusion::logical_expr::{
+    Aggregate, Distinct, Expr, ExprSchemable, FetchType, Filter, LogicalPlan, Operator, SkipType,
+    Subquery, lit, when,
+};
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+use crate::common::options::RmqOptions;
+use crate::optimizer::condition::convert_bound;
+use crate::optimizer::logical::common::names::{restore_columns, save_name};
+use crate::optimizer::logical::common::outer_columns::{has_expression, to_outer};
+use crate::optimizer::logical::condition_parts::{check_repeats, compared_with, split_between};
+use crate::optimizer::logical::correlated_aggregate::{CorrelatedAggregate, replaced};
+use crate::optimizer::logical::mark_join::MarkJoins;
+use crate::optimizer::rejection::{Match, reject};
+
+/// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does nothing if `rmq.rewrite` is false.
+///
+/// It must run before [`SubqueryToRangeJoin`](crate::optimizer::logical::scalar_subquery::SubqueryToRangeJoin).
+#[derive(Debug, Default)]
+pub struct ExistsToCounts;
+
+impl OptimizerRule for ExistsToCounts {
+    fn name(&self) -> &'static str {
+        "rmq_exists_to_counts"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::BottomUp)
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        let is_filter = matches!(plan, LogicalPlan::Filter(_));
+        let may_change =
+            |e: &Expr| is_correlated(e) || is_filter && matches!(e, Expr::InSubquery(_));
+        let is_admitted = matches!(
+            plan,
+            LogicalPlan::Filter(_) | LogicalPlan::Projection(_) | LogicalPlan::Aggregate(_)
+        );
+        if !is_admitted
+            || !has_expression(&plan, may_change)?
+            || !RmqOptions::of(&config.options()).rewrite
+        {
+            return Ok(Transformed::no(plan));
+        }
+        let inputs = plan.inputs();
+        let [input] = inputs.as_slice() else {
+            return Ok(Transformed::no(plan));
+        };
+        let (outer, schema) = (Arc::clone(input.schema()), Arc::clone(plan.schema()));
+        let input = (*input).clone();
+        let mut subqueries = Subqueries {
+            outer: &outer,
+            config,
+            marks: MarkJoins::new(&outer, config),
+        };
+        let preserver = NamePreserver::new(&plan);
+        let mut replaced = plan.map_expressions(|expr| {
+            let name = save_name(&preserver, &expr);
+            let replaced = if is_filter {
+                subqueries.in_condition(expr, true)
+            } else {
+                subqueries.in_expression(expr)
+            };
+            Ok(replaced?.update_data(|expr| name.restore(expr)))
+        })?;
+        let marks = subqueries.marks;
+        if !marks.is_empty() {
+            let expressions = replaced.data.expressions();
+            let input = marks.above(input)?;
+            let plan = replaced.data.with_new_exprs(expressions, vec![input])?;
+            replaced.data = restore_columns(plan, &schema)?;
+        }
+        Ok(replaced)
+    }
+}
+
+/// Whether an expression is a correlated EXISTS or IN. Most nodes have none.
+fn is_correlated(expr: &Expr) -> bool {
+    match expr {
+        Expr::Exists(Exists { subquery, .. }) | Expr::InSubquery(InSubquery { subquery, .. }) => {
+            !subquery.outer_ref_columns.is_empty()
+        }
+        _ => false,
+    }
+}
+
+/// The subqueries of one node, and what replaces them.
+struct Subqueries<'a> {
+    outer: &'a DFSchema,
+    config: &'a dyn OptimizerConfig,
+    marks: MarkJoins<'a>,
+}
+
+impl Subqueries<'_> {
+    /// Replaces what a WHERE evaluates: not EXISTS, and not IN where NULL is as good as FALSE. DataFusion's joins for NOT IN know NULLs only in a conjunct
+    /// without correlation.
+    fn in_condition(&mut self, expr: Expr, is_conjunct: bool) -> Result<Transformed<Expr>> {
+        match expr {
+            Expr::BinaryExpr(BinaryExpr {
+                left,
+                op: op @ (Operator::And | Operator::Or),
+                right,
+            }) => {
+                let is_conjunct = is_conjunct && op == Operator::And;
+                let left = self.in_condition(*left, is_conjunct)?;
+                let right = self.in_condition(*right, is_conjunct)?;
+                let is_new = left.transformed || right.transformed;
+                let both = BinaryExpr::new(Box::new(left.data), op, Box::new(right.data));
+                let both = Expr::BinaryExpr(both);
+                Ok(Transformed::new(both, is_new, TreeNodeRecursion::Continue))
+            }
+            Expr::InSubquery(InSubquery { negated: false, .. }) | Expr::Exists(_) => {
+                Ok(Transformed::no(expr))
+            }
+            Expr::Not(inner) => match *inner {
+                Expr::Exists(_) => Ok(Transformed::no(Expr::Not(inner))),
+                Expr::InSubquery(membership) => {
+                    let negated = !membership.negated;
+                    let expr = InSubquery {
+                        negated,
+                        ..membership
+                    };
+                    self.in_condition(Expr::InSubquery(expr), is_conjunct)
+                }
+                inner => self.in_expression(Expr::Not(Box::new(inner))),
+            },
+            Expr::InSubquery(membership) => {
+                if is_conjunct && membership.subquery.outer_ref_columns.is_empty() {
+                    return Ok(Transformed::no(Expr::InSubquery(membership)));
+                }
+                self.not_in_condition(&membership)
+            }
+            other => self.in_expression(other),
+        }
+    }
+
+    /// Replaces a NOT IN where NULL is as good as FALSE. DataFusion must not get one with NULLs: its null-aware anti join ignores the correlated
+    /// conditions where it looks for NULLs.
+    fn not_in_condition(&mut self, membership: &InSubquery) -> Result<Transformed<Expr>> {
+        let replaced = self.in_expression(Expr::InSubquery(membership.clone()))?;
+        let values = &membership.subquery.subquery;
+        let has_nulls = values.schema().fields().iter().any(|f| f.is_nullable());
+        if replaced.transformed || !has_nulls && !membership.expr.nullable(self.outer)? {
+            return Ok(replaced);
+        }
+        match self.not_in_by_exists(membership) {
+            Ok(conditions) => Ok(Transformed::yes(conditions)),
+            Err(reason) => plan_err!(
+                "NOT IN is not supported with this correlated subquery, because {reason}: write NOT EXISTS with the comparison in its WHERE instead of {}",
+                replaced.data
+            ),
+        }
+    }
+
+    /// Replaces each EXISTS and IN that depends on the outer query in an expression.
+    fn in_expression(&mut self, expr: Expr) -> Result<Transformed<Expr>> {
+        expr.transform_up(|expr| {
+            let joins = self.marks.len();
+            let found = match &expr {
+                Expr::Exists(exists) => self
+                    .exists_by_count(exists)
+                    .or_else(|_| self.exists_by_mark(exists)),
+                Expr::InSubquery(membership) => self
+                    .in_by_counts(membership)
+                    .or_else(|_| self.in_by_marks(membership)),
+                _ => return Ok(Transformed::no(expr)),
+            };
+            match found {
+                Ok(found) => Ok(Transformed::yes(found)),
+                Err(reason) => {
+                    self.marks.truncate(joins);
+                    log::debug!("{expr} stays as it is: {reason}");
+                    Ok(Transformed::no(expr))
+                }
+            }
+        })
+    }
+
+    /// `[NOT] EXISTS (…)` as `(SELECT count(*) …) > 0`, or `= 0`. With a threshold, rows are not counted: `(SELECT min(k) …) IS NOT NULL`, or `IS NULL`,
+    /// for a range key k.
+    fn exists_by_count(&self, exists: &Exists) -> Match<Expr> {
+        let Exists { subquery, negated } = exists;
+        let rows = Rows::of_exists(subquery)?;
+        if let Some(first) = rows.first_crossing(self.outer, self.config) {
+            return Ok(if *negated {
+                first.is_null()
+            } else {
+                first.is_not_null()
+            });
+        }
+        let matches = rows.count(None, None, self.outer, self.config)?;
+        let zero = lit(0_i64);
+        Ok(if *negated {
+            matches.eq(zero)
+        } else {
+            matches.gt(zero)
+        })
+    }
+
+    /// `[NOT] EXISTS (…)` as the column of a mark join.
+    fn exists_by_mark(&mut self, exists: &Exists) -> Match<Expr> {
+        let Exists { subquery, negated } = exists;
+        let rows = Rows::of_exists(subquery)?;
+        let mark = self.marks.mark(&rows.input)?;
+        Ok(if *negated { !mark } else { mark })
+    }
+
+    /// `x [NOT] IN (…)` by three counts.
+    fn in_by_counts(&self, membership: &InSubquery) -> Match<Expr> {
+        let (outer, config) = (self.outer, self.config);
+        let Members { x, rows, value } = Members::of(membership)?;
+        let all = || rows.count(None, None, outer, config);
+        let equal = value.clone().eq(to_outer(x.clone(), outer)?);
+        let zero = || lit(0_i64);
+        let null = lit(ScalarValue::Boolean(None));
+        let (matched, unmatched) = (lit(!membership.negated), lit(membership.negated));
+        let case = when(all()?.eq(zero()), unmatched.clone())
+            .when(x.clone().is_null(), null.clone())
+            .when(
+                rows.count(None, Some(equal), outer, config)?.gt(zero()),
+                matched,
+            )
+            .when(
+                rows.count(Some(&value), None, outer, config)?.lt(all()?),
+                null,
+            )
+            .otherwise(unmatched)?;
+        Ok(case)
+    }
+
+    /// `x NOT IN (…)` by up to three NOT EXISTS, which are FALSE where it is NULL. They serve whatever the subquery is made of.
+    ///
+    /// ```text
+    ///   NOT EXISTS (… = x) AND NOT EXISTS (… IS NULL) AND (x IS NOT NULL OR NOT EXISTS (…))
+    /// ```
+    fn not_in_by_exists(&self, membership: &InSubquery) -> Match<Expr> {
+        let InSubquery { expr: x, .. } = membership;
+        let Subquery {
+            subquery: plan,
+            outer_ref_columns,
+            ..
+        } = &membership.subquery;
+        check_repeats(x)?;
+        let special = plan.exists(|node| {
+            let is_limit = matches!(node, LogicalPlan::Limit(_));
+            Ok(is_limit || has_expression(node, Expr::is_volatile)?)
+        })?;
+        if special {
+            return reject("it has a LIMIT or a volatile function");
+        }
+        let Some((qualifier, field)) = plan.schema().iter().next() else {
+            return reject("it has no column");
+        };
+        let value = Expr::Column(Column::from((qualifier, field)));
+        let exists_none = |condition: Option<Expr>| -> Result<Expr> {
+            let mut plan = plan.as_ref().clone();
+            let mut outer_ref_columns = outer_ref_columns.clone();
+            if let Some(condition) = condition {
+                add_outer_columns(&mut outer_ref_columns, &condition)?;
+                plan = filtered(plan, condition)?;
+            }
+            let subquery = Subquery {
+                subquery: Arc::new(plan),
+                outer_ref_columns,
+                spans: Spans::new(),
+            };
+            let negated = true;
+            Ok(Expr::Exists(Exists { subquery, negated }))
+        };
+        let equal = value.clone().eq(to_outer(x.as_ref().clone(), self.outer)?);
+        let mut all = exists_none(Some(equal))?;
+        if field.is_nullable() {
+            all = all.and(exists_none(Some(value.is_null()))?);
+        }
+        if x.nullable(self.outer)? {
+            let is_known = x.as_ref().clone().is_not_null();
+            all = all.and(is_known.or(exists_none(None)?));
+        }
+        Ok(all)
+    }
+
+    /// `x [NOT] IN (…)` by up to three mark joins:
+    ///
+    /// ```text
+    ///   CASE WHEN <a row with p.v = x> THEN TRUE
+    ///        WHEN x IS NULL AND <a row> OR <a row where p.v IS NULL> THEN NULL
+    ///        ELSE FALSE END
+    /// ```
+    fn in_by_marks(&mut self, membership: &InSubquery) -> Match<Expr> {
+        let Members { x, rows, value } = Members::of(membership)?;
+        let equal = value.clone().eq(to_outer(x.clone(), self.outer)?);
+        let mut mark = |rows: &LogicalPlan, equal: Option<Expr>| {
+            let equal = equal.map(|equal| filtered(rows.clone(), equal));
+            let rows = equal.transpose()?.unwrap_or_else(|| rows.clone());
+            self.marks.mark(&rows)
+        };
+        let has_equal = mark(&rows.input, Some(equal))?;
+        let mut is_unknown = vec![];
+        if x.nullable(self.outer)? {
+            is_unknown.push(x.clone().is_null().and(mark(&rows.input, None)?));
+        }
+        if value.nullable(rows.input.schema())? {
+            is_unknown.push(mark(&rows.input, Some(value.clone().is_null()))?);
+        }
+        let (matched, unmatched) = (lit(!membership.negated), lit(membership.negated));
+        let mut case = when(has_equal, matched);
+        if let Some(is_unknown) = disjunction(is_unknown) {
+            case = case.when(is_unknown, lit(ScalarValue::Boolean(None)));
+        }
+        Ok(case.otherwise(unmatched)?)
+    }
+}
+
+/// The parts of `x IN (SELECT value FROM rows)`.
+struct Members<'a> {
+    x: &'a Expr,
+    rows: Rows<'a>,
+    value: Expr,
+}
+
+impl<'a> Members<'a> {
+    fn of(membership: &'a InSubquery) -> Match<Self> {
+        let x = membership.expr.as_ref();
+        check_repeats(x)?;
+        let rows = Rows::of(&membership.subquery)?;
+        let Some(value) = rows.value.clone() else {
+            return reject("its subquery has not one column");
+        };
+        check_repeats(&value)?;
+        Ok(Self { x, rows, value })
+    }
+}
+
+fn filtered(rows: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
+    let filter = Filter::try_new(condition, Arc::new(rows))?;
+    Ok(LogicalPlan::Filter(filter))
+}
+
+/// Adds the columns of the outer query to which `condition` refers.
+fn add_outer_columns(columns: &mut Vec<Expr>, condition: &Expr) -> Result<()> {
+    condition.apply(|e| {
+        if matches!(e, Expr::OuterReferenceColumn(..)) && !columns.contains(e) {
+            columns.push(e.clone());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
+}
+
+/// A scalar subquery with these columns of the outer query.
+fn subquery(plan: LogicalPlan, outer_ref_columns: Vec<Expr>) -> Expr {
+    Expr::ScalarSubquery(Subquery {
+        subquery: Arc::new(plan),
+        outer_ref_columns,
+        spans: Spans::new(),
+    })
+}
+
+/// The rows of a subquery, without what does not matter to whether there is one.
+struct Rows<'a> {
+    subquery: &'a Subquery,
+    input: LogicalPlan,
+    /// The only column, over `input`.
+    value: Option<Expr>,
+}
+
+impl<'a> Rows<'a> {
+    /// The rows of `EXISTS (…)`, of which a LIMIT above 0 leaves one if there is any.
+    fn of_exists(subquery: &'a Subquery) -> Match<Self> {
+        let mut plan = subquery.subquery.as_ref();
+        while let LogicalPlan::Limit(limit) = plan
+            && let (SkipType::Literal(0), FetchType::Literal(fetch)) =
+                (limit.get_skip_type()?, limit.get_fetch_type()?)
+            && fetch != Some(0)
+        {
+            plan = &limit.input;
+        }
+        Self::of_plan(subquery, plan)
+    }
+
+    fn of(subquery: &'a Subquery) -> Match<Self> {
+        Self::of_plan(subquery, subquery.subquery.as_ref())
+    }
+
+    fn of_plan(subquery: &'a Subquery, mut plan: &'a LogicalPlan) -> Match<Self> {
+        loop {
+            plan = match plan {
+                LogicalPlan::Distinct(Distinct::All(input)) => input,
+                LogicalPlan::Sort(sort) if sort.fetch.is_none() => &sort.input,
+                _ => break,
+            };
+        }
+        let LogicalPlan::Projection(projection) = plan else {
+            return reject(format!("its subquery ends in {}", plan.display()));
+        };
+        let value = match projection.expr.as_slice() {
+            [value] => Some(value.clone().unalias()),
+            _ => None,
+        };
+        let rows = Self {
+            subquery,
+            input: projection.input.as_ref().clone(),
+            value,
+        };
+        rows.without_groups()
+    }
+
+    /// The rows below DISTINCT, and below a GROUP BY without aggregates, which is the same, with its HAVING.
+    fn without_groups(mut self) -> Match<Self> {
+        let mut having = vec![];
+        let mut plan = &self.input;
+        let aggregate = loop {
+            plan = match plan {
+                LogicalPlan::Filter(filter) => {
+                    having.push(filter.predicate.clone());
+                    &filter.input
+                }
+                LogicalPlan::Distinct(Distinct::All(input)) if having.is_empty() => {
+                    self.input = input.as_ref().clone();
+                    return Ok(self);
+                }
+                LogicalPlan::Aggregate(aggregate) => break aggregate,
+                _ => return Ok(self),
+            };
+        };
+        let is_set = |e: &Expr| matches!(e, Expr::GroupingSet(_)) || e.is_volatile();
+        let groups = &aggregate.group_expr;
+        if groups.is_empty() || !aggregate.aggr_expr.is_empty() || groups.iter().any(is_set) {
+            return Ok(self);
+        }
+        let names = aggregate.schema.columns();
+        let below = |expr: Expr| replaced(expr, &names, groups);
+        let value = self.value.take().map(below).transpose()?;
+        let having = having.into_iter().map(below);
+        let having: Vec<Expr> = having.collect::<Result<_>>()?;
+        let mut input = aggregate.input.as_ref().clone();
+        if let Some(condition) = conjunction(having) {
+            input = filtered(input, condition)?;
+        }
+        self.input = input;
+        self.value = value;
+        Ok(self)
+    }
+
+    /// The subquery that counts the rows where `value` is not NULL, or all, that meet a further condition. Rejects what would not become a range join.
+    fn count(
+        &self,
+        value: Option<&Expr>,
+        condition: Option<Expr>,
+        outer: &DFSchema,
+        config: &dyn OptimizerConfig,
+    ) -> Match<Expr> {
+        let mut input = Arc::new(self.input.clone());
+        let mut outer_columns = self.subquery.outer_ref_columns.clone();
+        if let Some(condition) = condition {
+            add_outer_columns(&mut outer_columns, &condition)?;
+            input = Arc::new(filtered(Arc::unwrap_or_clone(input), condition)?);
+        }
+        let counted = value.cloned().unwrap_or_else(|| lit(COUNT_STAR_EXPANSION));
+        let aggregate = Aggregate::try_new(input, vec![], vec![count(counted)])?;
+        let counts = LogicalPlan::Aggregate(aggregate);
+        CorrelatedAggregate::try_match(&counts, outer, &[], config)?;
+        Ok(subquery(counts, outer_columns))
+    }
+
+    /// The subquery that returns the least range key of the rows that meet a threshold, NULL without any; `None` if there is no threshold.
+    fn first_crossing(&self, outer: &DFSchema, config: &dyn OptimizerConfig) -> Option<Expr> {
+        let mut plan = &self.input;
+        while let LogicalPlan::Filter(filter) = plan {
+            let conjuncts = split_conjunction(&filter.predicate).into_iter().cloned();
+            for conjunct in conjuncts.flat_map(split_between) {
+                let Some(mut range) = compared_with(&conjunct, Expr::contains_outer) else {
+                    continue;
+                };
+                if range.0.contains_outer() || check_repeats(&range.0).is_err() {
+                    continue;
+                }
+                if convert_bound(&mut range, outer, self.input.schema()).is_err() {
+                    continue;
+                }
+                let (key, ..) = range;
+                // A float would be sorted by two keys, for the sign of a zero that does not matter here.
+                if !key
+                    .get_type(self.input.schema())
+                    .is_ok_and(|t| !t.is_floating())
+                {
+                    continue;
+                }
+                let input = Arc::new(self.input.clone());
+                let Ok(aggregate) = Aggregate::try_new(input, vec![], vec![min(key)]) else {
+                    continue;
+                };
+                let least = LogicalPlan::Aggregate(aggregate);
+                let found = CorrelatedAggregate::try_match(&least, outer, &[], config);
+                if found.is_ok_and(|found| !found.spec.thresholds.is_empty()) {
+                    let outer_columns = self.subquery.outer_ref_columns.clone();
+                    return Some(subquery(least, outer_columns));
+                }
+            }
+            plan = &filter.input;
+        }
+        None
+    }
+}

@@ -1,0 +1,194 @@
+//! A lateral join with an aggregate over a range, or with the first rows of a range by ORDER BY.
+//!
+//! ```text
+//!   SELECT q.id, x.low, x.high
+//!   FROM q CROSS JOIN LATERAL (SELECT min(p.v) AS low, max(p.v) AS high FROM p WHERE p.k BETWEEN q.a AND q.b) AS x
+//!
+//!   before                                                after
+//!   Cross Join                                            Projection: q.*, __rmq_1 AS x.low, __rmq_2 AS x.high
+//!     q                                                     RangeJoin: type=Left, range=p.k in [q.a, q.b], aggs=[min(p.v), max(p.v)]
+//!     SubqueryAlias: x                                        q
+//!       Subquery:                                             p
+//!         Aggregate: min(p.v), max(p.v)
+//!           Filter: p.k BETWEEN outer(q.a) AND outer(q.b)
+//!             p
+//! ```
+//!
+//! `LEFT JOIN LATERAL … ON true` matches, too: an aggregate without GROUP BY has exactly one row for each row of `q`. The first row of a range
+//! (`ORDER BY p.k LIMIT 1`, see `nearest_row`) is a row of NULLs there if nothing matches. With CROSS JOIN and INNER JOIN, the row of `q` is dropped; a condition
+//! of the join becomes a filter. Other limits, and further conditions on both sides, are a join of nearest rows (see `nearest_rows`).
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::Transformed;
+use datafusion::common::{Column, DFSchema, JoinType, Result};
+use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, Projection, Subquery, lit};
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::scalar::ScalarValue;
+
+use crate::common::options::RmqOptions;
+use crate::expr::late_error::{RaiseUdf, error_or_null};
+use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
+use crate::optimizer::logical::common::names::unused_name;
+use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
+use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
+use crate::optimizer::logical::nearest_rows::CorrelatedRows;
+use crate::optimizer::rejection::{Match, reject};
+
+/// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to nearest rows. Does nothing if `rmq.rewrite` is false. It must run before DataFusion
+/// decorrelates subqueries.
+#[derive(Debug, Default)]
+pub struct LateralToRangeJoin;
+
+impl OptimizerRule for LateralToRangeJoin {
+    fn name(&self) -> &'static str {
+        "rmq_lateral_to_range_join"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::BottomUp)
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        let LogicalPlan::Join(join) = &plan else {
+            return Ok(Transformed::no(plan));
+        };
+        let Some(subquery) = lateral(&join.right) else {
+            return Ok(Transformed::no(plan));
+        };
+        if !RmqOptions::of(&config.options()).rewrite {
+            return Ok(Transformed::no(plan));
+        }
+        match try_match(join, subquery, config) {
+            Ok(found) => Ok(Transformed::yes(found)),
+            Err(reason) => {
+                log::debug!("{} stays as it is: {reason}", plan.display());
+                Ok(Transformed::no(plan))
+            }
+        }
+    }
+}
+
+/// The subquery, if this side of a join is a subquery that refers to the other side.
+fn lateral(plan: &LogicalPlan) -> Option<&Subquery> {
+    match plan {
+        LogicalPlan::Subquery(subquery) if !subquery.outer_ref_columns.is_empty() => Some(subquery),
+        LogicalPlan::SubqueryAlias(alias) => lateral(&alias.input),
+        _ => None,
+    }
+}
+
+fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> Match<LogicalPlan> {
+    let is_true = |e: &Expr| matches!(e, Expr::Literal(ScalarValue::Boolean(Some(true)), _));
+    let condition = join.filter.as_ref().filter(|filter| !is_true(filter));
+    match (join.join_type, condition) {
+        (JoinType::Inner, _) | (JoinType::Left, None) if join.on.is_empty() => {}
+        _ => return reject("it has a condition of its own"),
+    }
+    let lateral = Lateral::try_match(join, subquery, config)?;
+    let left = join.left.schema().columns().into_iter().map(Expr::Column);
+    let named = left.chain(lateral.values).zip(join.schema.iter());
+    let named = named.map(|(value, (qualifier, field))| match value {
+        Expr::Column(column)
+            if column.relation.as_ref() == qualifier && &column.name == field.name() =>
+        {
+            Expr::Column(column)
+        }
+        value => value.alias_qualified(qualifier.cloned(), field.name()),
+    });
+    let joined = Arc::new(lateral.joined);
+    let mut plan = LogicalPlan::Projection(Projection::try_new(named.collect(), joined)?);
+    if let Some(condition) = condition {
+        plan = LogicalPlan::Filter(Filter::try_new(condition.clone(), Arc::new(plan))?);
+    }
+    Ok(plan)
+}
+
+/// A lateral join as a range join.
+struct Lateral {
+    joined: LogicalPlan,
+    /// The columns of the right side as expressions over its columns.
+    values: Vec<Expr>,
+}
+
+impl Lateral {
+    fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> Match<Self> {
+        let plan = &subquery.subquery;
+        match match_subquery(plan, join.left.schema(), &[], config) {
+            Ok(found) => Self::of_aggregates(found, join, config),
+            Err(_) if NearestRow::of(plan).is_some() => Self::of_rows(join, plan, config),
+            Err(reason) => Err(reason),
+        }
+    }
+
+    fn of_aggregates(
+        mut found: CorrelatedAggregate,
+        join: &Join,
+        config: &dyn OptimizerConfig,
+    ) -> Match<Self> {
+        let values = std::mem::take(&mut found.values);
+        let mut crosses = None;
+        if found.needs_match && join.join_type == JoinType::Inner {
+            found.spec.unmatched = Unmatched::Drop;
+            crosses = add_crossing(&mut found.spec.aggregates, join.left.schema(), config);
+        }
+        let mut joined = found.above(join.left.as_ref().clone())?;
+        if let Some(crosses) = crosses {
+            joined = LogicalPlan::Filter(Filter::try_new(crosses, Arc::new(joined))?);
+        }
+        Ok(Self { joined, values })
+    }
+
+    fn of_rows(join: &Join, plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Match<Self> {
+        let unmatched = match join.join_type {
+            JoinType::Left => Unmatched::Keep,
+            _ => Unmatched::Drop,
+        };
+        let probe = join.left.schema();
+        let mut found = CorrelatedRows::try_match(plan, unmatched, probe, &[], config)?;
+        let values = std::mem::take(&mut found.values);
+        let joined = found.above(join.left.as_ref().clone())?;
+        Ok(Self { joined, values })
+    }
+}
+
+/// If the aggregates are about the row that crosses a threshold: adds one that tells whether there is such a row, which a match by keys need not be, and
+/// returns the condition that there is. It fails where the value that is compared does.
+fn add_crossing(
+    aggregates: &mut Vec<RangeAggregate<Expr>>,
+    probe: &DFSchema,
+    config: &dyn OptimizerConfig,
+) -> Option<Expr> {
+    let is_crossing =
+        |a: &&RangeAggregate<Expr>| matches!(a.function, AggregateKind::AtCrossing { .. });
+    let mut crossing = aggregates.iter().find(is_crossing)?.clone();
+    let one = lit(1_i32);
+    let searched = crossing.arguments.get(1).cloned();
+    crossing.data_type = DataType::Int32;
+    crossing.output = unused_name(config, probe);
+    *crossing.arguments.first_mut()? = one;
+    let known = aggregates
+        .iter()
+        .find(|a| a.function == crossing.function && a.arguments == crossing.arguments);
+    let output = known
+        .map_or(&crossing.output, |known| &known.output)
+        .clone();
+    if known.is_none() {
+        aggregates.push(crossing);
+    }
+    let column = |output: String| Expr::Column(Column::new_unqualified(output));
+    let mut crosses = column(output).is_not_null();
+    let error = searched.as_ref().and_then(error_or_null);
+    if let Some(known) =
+        error.and_then(|error| aggregates.iter().find(|a| a.arguments == [error.clone()]))
+    {
+        crosses = RaiseUdf::call(column(known.output.clone()), crosses);
+    }
+    Some(crosses)
+}

@@ -1,0 +1,167 @@
+//! EXISTS and IN as columns of mark joins, whatever the correlated condition is.
+//!
+//! ```text
+//!   SELECT q.id, EXISTS (SELECT 1 FROM p WHERE p.sym = q.sym AND p.k BETWEEN q.a AND q.b AND p.v > q.v) AS e FROM q
+//!
+//!   Projection: q.id, __rmq_1 AS e
+//!     Projection: q.*, __rmq_1.mark AS __rmq_1
+//!       LeftMark Join: c0 = q.sym, c1 BETWEEN q.a AND q.b, c2 > q.v       adds a Boolean column
+//!         q
+//!         SubqueryAlias: __rmq_1
+//!           Projection: p.sym AS c0, p.k AS c1, p.v AS c2
+//!             p
+//! ```
+//!
+//! The join becomes a range join that returns probe rows (`optimizer/physical/row_joins.rs`), or stays DataFusion's.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, DFSchema, JoinConstraint, JoinType, NullEquality, Result};
+use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::{Expr, Join, Limit, LogicalPlan, Projection, SubqueryAlias, lit};
+use datafusion::optimizer::OptimizerConfig;
+
+use crate::optimizer::logical::common::names::unused_name;
+use crate::optimizer::logical::common::outer_columns::from_outer;
+use crate::optimizer::logical::condition_parts::{Constants, check_repeats};
+use crate::optimizer::logical::correlated_aggregate::Filtered;
+use crate::optimizer::rejection::{Match, reject};
+
+/// The mark joins that one node needs below it.
+pub(crate) struct MarkJoins<'a> {
+    config: &'a dyn OptimizerConfig,
+    outer: &'a DFSchema,
+    joins: Vec<MarkJoin>,
+}
+
+/// A mark join without its left side.
+struct MarkJoin {
+    right: LogicalPlan,
+    condition: Expr,
+    /// The name of the right side, and of the column.
+    alias: String,
+}
+
+impl<'a> MarkJoins<'a> {
+    /// None yet, above an input of this schema.
+    pub(crate) fn new(outer: &'a DFSchema, config: &'a dyn OptimizerConfig) -> Self {
+        let joins = vec![];
+        Self {
+            config,
+            outer,
+            joins,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.joins.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.joins.len()
+    }
+
+    /// Drops all but the first joins, whose columns are not used.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.joins.truncate(len);
+    }
+
+    /// The column that tells whether there is a row in `rows`, a plan that refers to the outer query in its filters. These are evaluated for all rows
+    /// of the outer query, also for those for which a CASE or an OR does not want the column: DataFusion has no plan that would not.
+    pub(crate) fn mark(&mut self, rows: &LogicalPlan) -> Match<Expr> {
+        let Filtered {
+            build, conditions, ..
+        } = Filtered::below(rows, Constants::Filter, self.outer, self.config)?;
+        let alias = unused_name(self.config, self.outer);
+        let columns = build.schema().columns();
+        let names: Vec<String> = (0..columns.len()).map(|i| format!("c{i}")).collect();
+        let aliased = |expr: Expr| -> Result<Expr> {
+            let replaced = with_columns(expr, |column| {
+                let index = columns.iter().position(|known| known == column)?;
+                Some(Column::new(Some(alias.clone()), &names[index]))
+            });
+            from_outer(replaced?)
+        };
+        let conditions = conditions.into_iter().map(aliased);
+        let conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
+        let is_ours =
+            |column: &Column| column.relation.as_ref().is_some_and(|r| r.table() == alias);
+        for condition in &conditions {
+            check_repeats(condition)?;
+            let columns = condition.column_refs();
+            let mut others = columns.into_iter().filter(|c| !is_ours(c));
+            if let Some(lost) = others.find(|c| !self.outer.has_column(c)) {
+                // DataFusion's rules look for columns in use outside subqueries only.
+                return reject(format!("{lost} is a column of the outer query no longer"));
+            }
+        }
+        let compares_both = |c: &Expr| c.column_refs().into_iter().any(is_ours);
+        let has_condition_on_rows = conditions.iter().any(compares_both);
+        let condition = conjunction(conditions).unwrap_or_else(|| lit(true));
+        let projected = columns.iter().cloned().map(Expr::Column).zip(&names);
+        let mut projected: Vec<Expr> = projected.map(|(column, name)| column.alias(name)).collect();
+        if projected.is_empty() {
+            // DataFusion's mark joins need a column on the right.
+            projected.push(lit(true).alias("c0"));
+        }
+        let right = Projection::try_new(projected, Arc::new(build))?;
+        let mut right = Arc::new(LogicalPlan::Projection(right));
+        if !has_condition_on_rows {
+            // Any row will do.
+            right = Arc::new(LogicalPlan::Limit(Limit {
+                skip: None,
+                fetch: Some(Box::new(lit(1_i64))),
+                input: right,
+            }));
+        }
+        let right = LogicalPlan::SubqueryAlias(SubqueryAlias::try_new(right, alias.as_str())?);
+        self.joins.push(MarkJoin {
+            right,
+            condition,
+            alias: alias.clone(),
+        });
+        Ok(Expr::Column(Column::new_unqualified(alias)))
+    }
+
+    /// Puts the joins above `input`.
+    pub(crate) fn above(self, input: LogicalPlan) -> Result<LogicalPlan> {
+        self.joins.into_iter().try_fold(input, |left, join| {
+            let columns = left.schema().columns();
+            let joined = Join::try_new(
+                Arc::new(left),
+                Arc::new(join.right),
+                vec![],
+                Some(join.condition),
+                JoinType::LeftMark,
+                JoinConstraint::On,
+                NullEquality::NullEqualsNothing,
+                false,
+            )?;
+            // The mark is the last column. Those of several joins would have the same name in a physical plan.
+            let marks = joined.schema.columns().split_off(columns.len());
+            let marks = marks
+                .into_iter()
+                .map(|mark| Expr::Column(mark).alias(&join.alias));
+            let columns = columns.into_iter().map(Expr::Column).chain(marks).collect();
+            let joined = Arc::new(LogicalPlan::Join(joined));
+            let projection = Projection::try_new(columns, joined)?;
+            Ok(LogicalPlan::Projection(projection))
+        })
+    }
+}
+
+/// Replaces plain columns, but not references to the outer query.
+fn with_columns(expr: Expr, replace: impl Fn(&Column) -> Option<Column>) -> Result<Expr> {
+    let replaced = expr.transform_up(|e| {
+        let column = match &e {
+            Expr::Column(column) => replace(column),
+            _ => None,
+        };
+        Ok(match column {
+            Some(column) => Transformed::yes(Expr::Column(column)),
+            None => Transformed::no(e),
+        })
+    });
+    Ok(replaced?.data)
+}

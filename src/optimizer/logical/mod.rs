@@ -1,0 +1,36 @@
+//! The rules for logical plans: calls of range functions become a `RangeLookup` (`range_call`), plain SQL becomes a
+//! `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
+//! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count, or to mark joins (`mark_join`).
+//! `unused_aggregates` drops what nothing reads. A plan that does not match gets a `Rejection`, which is logged, and stays
+//! as it is. Joins that return rows become range joins by a physical rule.
+//!
+//! The rules share the parts of a match:
+//!
+//! - `condition_parts`: equality keys, range key, bounds; `threshold`: a second range key; `order_by`: range keys of
+//!   several expressions
+//! - `correlated_aggregate`: a subquery with aggregates; `nearest_row`: one with LIMIT 1, also as aggregates;
+//!   `nearest_rows`: any LIMIT, a `NearestRows`
+//! - `aggregate_decomposition`: aggregates as columns of the range join; `aggregate_argument`, `average`,
+//!   `accumulated_aggregate` and `merge_states`: parts of it
+
+pub(crate) mod accumulated_aggregate;
+pub(crate) mod aggregate_argument;
+pub(crate) mod aggregate_decomposition;
+pub(crate) mod average;
+pub(crate) mod common;
+pub(crate) mod condition_parts;
+pub(crate) mod correlated_aggregate;
+pub(crate) mod exists;
+pub(crate) mod grouped_join;
+pub(crate) mod lateral;
+pub(crate) mod mark_join;
+pub(crate) mod merge_states;
+pub(crate) mod nearest_row;
+pub(crate) mod nearest_rows;
+pub(crate) mod nullable_subquery;
+pub(crate) mod order_by;
+pub(crate) mod range_call;
+pub(crate) mod scalar_subquery;
+pub(crate) mod table_function;
+pub(crate) mod threshold;
+pub(crate) mod unused_aggregates;

@@ -1,0 +1,339 @@
+//! A correlated subquery that returns the first row of a range by ORDER BY: an as-of join.
+//!
+//! ```text
+//!   subquery                                                     match
+//!   Limit: fetch=1                                               values  __rmq_1
+//!     Sort: p.ts DESC                                            aggs    __rmq_1 = rightmost(p.value)
+//!       Projection: p.value, p.ts                                on      p.sym = q.sym, range p.ts in (-inf, q.ts]
+//!         Filter: p.sym = outer(q.sym) AND p.ts <= outer(q.ts)   build   p
+//!           p
+//! ```
+//!
+//! Each column of the row is an aggregate of the range join. Expressions over columns are evaluated above it, and only for rows that match: they have a
+//! value, or an error, for no other row. Of rows with equal keys, the leftmost comes first where the order is ascending, the rightmost where it is descending.
+//! With a threshold (`AND p.v <= q.x`, see `threshold`), it is the first row that crosses it.
+
+use arrow::datatypes::DataType;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue};
+use datafusion::logical_expr::{
+    Expr, ExprSchemable, Limit, LogicalPlan, Sort, SortExpr, lit, when,
+};
+use datafusion::optimizer::OptimizerConfig;
+
+use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
+use crate::optimizer::casts::{widens, without_lossless_casts};
+use crate::optimizer::logical::accumulated_aggregate::constant;
+use crate::optimizer::logical::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
+use crate::optimizer::logical::common::conditional::Branch;
+use crate::optimizer::logical::common::outer_columns::from_outer;
+use crate::optimizer::logical::condition_parts::{Condition, Constants, check_repeats, is_of};
+use crate::optimizer::logical::correlated_aggregate::{
+    CorrelatedAggregate, Filtered, above, of_types, substitute,
+};
+use crate::optimizer::logical::order_by::order_by_all;
+use crate::optimizer::logical::threshold::Threshold;
+use crate::optimizer::rejection::{Match, Rejection, reject};
+
+/// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only: an aggregate, or the first row of a range.
+pub(crate) fn match_subquery(
+    subquery: &LogicalPlan,
+    probe: &DFSchema,
+    branches: &[Branch],
+    config: &dyn OptimizerConfig,
+) -> Match<CorrelatedAggregate> {
+    match NearestRow::of(subquery) {
+        Some(nearest) => nearest.try_match(probe, branches, config),
+        None => CorrelatedAggregate::try_match(subquery, probe, branches, config),
+    }
+}
+
+/// The operators of a subquery with LIMIT.
+pub(crate) struct NearestRow<'a> {
+    subquery: &'a LogicalPlan,
+    /// Projections and aliases above LIMIT, from the highest.
+    above_limit: Vec<&'a LogicalPlan>,
+    limit: &'a Limit,
+}
+
+/// A subquery with LIMIT, in terms of the rows that are searched and of the outer query.
+pub(crate) struct NearestQuery {
+    pub(crate) build: LogicalPlan,
+    /// The conditions that refer to the outer query.
+    pub(crate) conditions: Vec<Expr>,
+    /// The first expression of ORDER BY. `build` is ordered by it.
+    pub(crate) order: SortExpr,
+    /// The other expressions of ORDER BY.
+    pub(crate) then_by: Vec<SortExpr>,
+    /// The subquery's columns.
+    pub(crate) columns: Vec<Expr>,
+}
+
+impl<'a> NearestRow<'a> {
+    pub(crate) fn of(subquery: &'a LogicalPlan) -> Option<Self> {
+        let (above_limit, below) = renamings(subquery);
+        match below {
+            LogicalPlan::Limit(limit) => Some(Self {
+                subquery,
+                above_limit,
+                limit,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The numbers of rows of OFFSET and of LIMIT, `None` without a limit.
+    pub(crate) fn rows(&self) -> Match<(usize, Option<usize>)> {
+        let number = |clause: &str, expr: &Option<Box<Expr>>| -> Match<Option<usize>> {
+            let Some(expr) = expr else {
+                return Ok(None);
+            };
+            check_repeats(expr)?;
+            let Some(value) = constant(expr)? else {
+                return reject(format!("its {clause} {expr} is no number"));
+            };
+            let ScalarValue::Int64(rows) = value.cast_to(&DataType::Int64)? else {
+                return reject(format!("its {clause} {expr} is no number"));
+            };
+            let negative = |_| Rejection::new(format!("its {clause} {expr} is negative"));
+            rows.map(usize::try_from).transpose().map_err(negative)
+        };
+        let skip = number("OFFSET", &self.limit.skip)?;
+        Ok((skip.unwrap_or(0), number("LIMIT", &self.limit.fetch)?))
+    }
+
+    pub(crate) fn query(
+        &self,
+        probe: &DFSchema,
+        config: &dyn OptimizerConfig,
+    ) -> Match<NearestQuery> {
+        let (above_sort, below) = renamings(&self.limit.input);
+        let LogicalPlan::Sort(Sort { expr, input, fetch }) = below else {
+            return reject(
+                "it has LIMIT without ORDER BY, which leaves open which rows it returns",
+            );
+        };
+        let (skip, rows) = self.rows()?;
+        let needed = rows.map_or(usize::MAX, |rows| rows.saturating_add(skip));
+        if fetch.is_some_and(|fetch| fetch < needed) {
+            return reject("its ORDER BY has a limit of its own");
+        }
+        let (below_sort, input) = renamings(input);
+        let Filtered {
+            build,
+            conditions,
+            names,
+            values,
+        } = Filtered::below(input, Constants::Filter, probe, config)?;
+        let mut columns = Columns { names, values };
+        columns.through(&below_sort)?;
+        let mut orders = vec![];
+        for order in expr {
+            let by = substitute(&order.expr, &columns.names, &columns.values)?;
+            check_repeats(&by)?;
+            if !is_of(&by, build.schema()) {
+                return reject(format!("{} is not of the rows that it orders", order.expr));
+            }
+            orders.push(SortExpr::new(by, order.asc, order.nulls_first));
+        }
+        let mut orders = orders.into_iter();
+        let Some(order) = orders.next() else {
+            return reject("it is ordered by nothing");
+        };
+        columns.through(&above_sort)?;
+        columns.through(&self.above_limit)?;
+        let conditions = conditions.into_iter().map(from_outer);
+        let conditions = conditions.collect::<Result<_>>()?;
+        Ok(NearestQuery {
+            build,
+            conditions,
+            order,
+            then_by: orders.collect(),
+            columns: columns.values,
+        })
+    }
+
+    fn try_match(
+        &self,
+        probe: &DFSchema,
+        branches: &[Branch],
+        config: &dyn OptimizerConfig,
+    ) -> Match<CorrelatedAggregate> {
+        let is_empty = self.check_limit()?;
+        let NearestQuery {
+            build,
+            mut conditions,
+            mut order,
+            then_by,
+            columns,
+        } = self.query(probe, config)?;
+        let key = without_lossless_casts(&order.expr, build.schema())?;
+        let mut threshold = Threshold::take_from(&mut conditions, key, probe, build.schema())?;
+        if let Some(threshold) = &mut threshold {
+            threshold.guard(branches, probe)?;
+        }
+        let mut condition = Condition::try_match_with_key(
+            vec![],
+            conditions,
+            Constants::Filter,
+            Some(&order.expr),
+            probe,
+            build.schema(),
+        )?;
+        if !then_by.is_empty() && !orders_as(&condition.key, &order.expr, build.schema())? {
+            return reject("it is ordered by several expressions and another one has a range");
+        }
+        if order_by_all(&mut condition, &order, &then_by, &build)? {
+            order.expr = condition.key.clone();
+        }
+        condition.guard(branches, probe)?;
+        if is_empty {
+            condition.add_build_filter(lit(false));
+        }
+        let mut decomposition = AggregateDecomposition {
+            config,
+            probe,
+            build: build.schema(),
+            key: &condition.key,
+            input: AggregateInput::Subquery,
+            aggregates: vec![],
+        };
+        let mut row = FirstRow {
+            order: &order,
+            threshold: threshold.as_ref(),
+            decomposition: &mut decomposition,
+        };
+        let mut values = vec![];
+        for value in columns {
+            values.push(row.value(value)?);
+        }
+        let aggregates = decomposition.aggregates;
+        let build = condition.filter_build(build)?;
+        let spec = RangeJoinSpec {
+            thresholds: threshold.map(|t| t.limit).into_iter().collect(),
+            unmatched: Unmatched::Keep,
+            on: condition.on,
+            key: condition.key,
+            bounds: condition.bounds,
+            prevailing: false,
+            aggregates,
+            metadata: probe.metadata().clone().into_iter().collect(),
+        };
+        let joined = RangeJoin::schema_of(probe, &spec)?;
+        let types = self.subquery.schema().fields().iter();
+        let values = of_types(values, types.map(|f| f.data_type()), &joined)?;
+        Ok(CorrelatedAggregate {
+            build,
+            spec,
+            values,
+            needs_match: true,
+        })
+    }
+
+    /// Whether the subquery returns no row; otherwise it returns one at most.
+    fn check_limit(&self) -> Match<bool> {
+        match self.rows()? {
+            (1.., _) => reject("it has OFFSET"),
+            (0, Some(rows @ 0..=1)) => Ok(rows == 0),
+            (0, None) => reject("it has no limit, and may return several rows"),
+            (0, Some(_)) => reject("its LIMIT is greater than 1"),
+        }
+    }
+}
+
+/// Whether rows that are sorted by `key` are sorted by `order`.
+pub(crate) fn orders_as(key: &Expr, order: &Expr, build: &DFSchema) -> Result<bool> {
+    Ok(
+        without_lossless_casts(key, build)? == without_lossless_casts(order, build)?
+            && widens(&order.get_type(build)?, &key.get_type(build)?),
+    )
+}
+
+/// The columns of a plan as expressions.
+struct Columns {
+    names: Vec<Column>,
+    values: Vec<Expr>,
+}
+
+impl Columns {
+    /// Makes them the columns above these projections and aliases, from the highest to the lowest.
+    fn through(&mut self, renamings: &[&LogicalPlan]) -> Match<()> {
+        for plan in renamings.iter().rev() {
+            if let LogicalPlan::Projection(projection) = plan {
+                self.values = above(projection, &self.names, &self.values)?;
+            }
+            self.names = plan.schema().columns();
+        }
+        Ok(())
+    }
+}
+
+/// The projections and aliases at the top of a plan, and what is below them.
+fn renamings(mut plan: &LogicalPlan) -> (Vec<&LogicalPlan>, &LogicalPlan) {
+    let mut renamings = vec![];
+    loop {
+        let input = match plan {
+            LogicalPlan::Projection(projection) => &projection.input,
+            LogicalPlan::SubqueryAlias(alias) => &alias.input,
+            _ => return (renamings, plan),
+        };
+        renamings.push(plan);
+        plan = input;
+    }
+}
+
+/// The row that comes first, of those that cross the threshold if there is one.
+struct FirstRow<'a, 'b> {
+    order: &'a SortExpr,
+    threshold: Option<&'a Threshold>,
+    decomposition: &'a mut AggregateDecomposition<'b>,
+}
+
+impl FirstRow<'_, '_> {
+    /// An expression over the columns of the build side, for this row: over the range join's columns, NULL without such a row.
+    fn value(&mut self, value: Expr) -> Match<Expr> {
+        check_repeats(&value)?;
+        let build = self.decomposition.build;
+        let is_column = matches!(&value, Expr::Column(c) if build.has_column(c));
+        let mut rejected = None;
+        // Columns of the range join are not visited.
+        let of_row = value.transform_down(|e| {
+            let Expr::Column(column) = &e else {
+                return Ok(Transformed::no(e));
+            };
+            if !build.has_column(column) {
+                return Ok(Transformed::no(e));
+            }
+            Ok(match self.column(e.clone()) {
+                Ok(found) => Transformed::new(found, true, TreeNodeRecursion::Jump),
+                Err(reason) => {
+                    rejected = Some(reason);
+                    Transformed::no(e)
+                }
+            })
+        })?;
+        if let Some(reason) = rejected {
+            return Err(reason);
+        }
+        if is_column {
+            return Ok(of_row.data);
+        }
+        Ok(when(self.matches()?, of_row.data).end()?)
+    }
+
+    fn column(&mut self, column: Expr) -> Match<Expr> {
+        let (order, decomposition) = (self.order, &mut self.decomposition);
+        match self.threshold {
+            Some(threshold) => decomposition.of_crossing_row(column, order, threshold),
+            None => decomposition.of_first_row(column, order),
+        }
+    }
+
+    /// Whether there is such a row.
+    fn matches(&mut self) -> Match<Expr> {
+        if self.threshold.is_some() {
+            return Ok(self.column(lit(1_i32))?.is_not_null());
+        }
+        Ok(self.decomposition.count_rows().gt(lit(0_i64)))
+    }
+}

@@ -1,0 +1,255 @@
+//! A correlated subquery that returns rows in the order of a key, as many as LIMIT allows: the nearest rows, or the top n.
+//!
+//! ```text
+//!   subquery                                                     match
+//!   Limit: fetch=5                                               values     p.value
+//!     Sort: p.ts DESC                                            on         p.sym = q.sym, range p.ts in (-inf, q.ts]
+//!       Projection: p.value, p.ts                                residual   p.venue <> q.venue
+//!         Filter: p.sym = outer(q.sym)                           limit      descending, 5
+//!             AND p.ts <= outer(q.ts)                            build      p
+//!             AND p.venue <> outer(q.venue)
+//!           p
+//! ```
+//!
+//! The range key is what ORDER BY sorts by. Its comparisons with the outer query are bounds, and equal columns are equality keys; what else compares the
+//! two sides is a further condition, evaluated on rows in their order until there are as many as LIMIT allows. Without a bound, all rows with the
+//! equality keys are in the range.
+
+use std::sync::Arc;
+
+use datafusion::common::{Column, DFSchema, Result};
+use datafusion::logical_expr::expr::BinaryExpr;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{
+    Expr, ExprSchemable, Extension, LogicalPlan, Operator, Projection, lit, when,
+};
+use datafusion::optimizer::OptimizerConfig;
+
+use crate::logical_plan::nearest_rows::{NearestCondition, NearestRows, RowLimit};
+use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
+use crate::optimizer::condition::{Compared, convert_bound, operator};
+use crate::optimizer::logical::common::conditional::Branch;
+use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::logical::common::names::unused_name;
+use crate::optimizer::logical::condition_parts::{
+    Condition, Constants, check_repeats, compared_with, is_of, split_between,
+};
+use crate::optimizer::logical::correlated_aggregate::of_types;
+use crate::optimizer::logical::nearest_row::{NearestQuery, NearestRow, orders_as};
+use crate::optimizer::logical::order_by::order_by_all;
+use crate::optimizer::rejection::{Match, reject};
+use crate::sorted::groups::Groups;
+use datafusion::logical_expr::binary_expr;
+
+/// A correlated subquery as a join of nearest rows, without its probe side.
+pub(crate) struct CorrelatedRows {
+    build: LogicalPlan,
+    condition: NearestCondition,
+    /// The subquery's columns as expressions over the columns of both sides.
+    pub(crate) values: Vec<Expr>,
+}
+
+impl CorrelatedRows {
+    /// Matches the plan of a subquery with LIMIT that is evaluated for rows of `probe`, in these branches only. A probe row without a row of the subquery
+    /// is kept with NULLs, or dropped.
+    pub(crate) fn try_match(
+        subquery: &LogicalPlan,
+        unmatched: Unmatched,
+        probe: &DFSchema,
+        branches: &[Branch],
+        config: &dyn OptimizerConfig,
+    ) -> Match<Self> {
+        let Some(nearest) = NearestRow::of(subquery) else {
+            return reject("it has no LIMIT");
+        };
+        let (skip, fetch) = nearest.rows()?;
+        let NearestQuery {
+            mut build,
+            conditions,
+            order,
+            then_by,
+            columns,
+        } = nearest.query(probe, config)?;
+        let (mut condition, residual) = match_condition(&conditions, &order.expr, probe, &build)?;
+        condition.guard(branches, probe)?;
+        if let Some(residual) = residual.as_ref().filter(|_| !branches.is_empty()) {
+            let both = probe.join(build.schema())?;
+            if !is_infallible(residual, &both)? {
+                return reject(format!("{residual} may end in an error in another branch"));
+            }
+        }
+        order_by_all(&mut condition, &order, &then_by, &build)?;
+        build = condition.filter_build(build)?;
+
+        // An expression has a value only where there is a row: a constant of the build side tells, which is NULL otherwise.
+        let is_of_row = |e: &Expr| matches!(e, Expr::Column(c) if build.schema().has_column(c));
+        let needs_mark = unmatched == Unmatched::Keep && !columns.iter().all(is_of_row);
+        let mut values = vec![];
+        if needs_mark {
+            let name = unused_name(config, probe);
+            let mark = Expr::Column(Column::new_unqualified(&name));
+            for value in columns {
+                check_repeats(&value)?;
+                values.push(if is_of_row(&value) {
+                    value
+                } else {
+                    when(mark.clone().is_not_null(), value).end()?
+                });
+            }
+            let all = build.schema().columns().into_iter().map(Expr::Column);
+            let all = all.chain([lit(true).alias(name)]).collect();
+            build = LogicalPlan::Projection(Projection::try_new(all, Arc::new(build))?);
+        } else {
+            for value in columns {
+                check_repeats(&value)?;
+                values.push(value);
+            }
+        }
+        let condition = NearestCondition {
+            spec: RangeJoinSpec {
+                unmatched,
+                on: condition.on,
+                key: condition.key,
+                bounds: condition.bounds,
+                prevailing: false,
+                thresholds: vec![],
+                aggregates: vec![],
+                metadata: probe.metadata().clone().into_iter().collect(),
+            },
+            residual,
+            limit: RowLimit {
+                descending: !order.asc,
+                skip,
+                fetch,
+            },
+        };
+        let joined = probe.join(build.schema())?;
+        let types = subquery.schema().fields().iter();
+        let values = of_types(values, types.map(|f| f.data_type()), &joined)?;
+        Ok(Self {
+            build,
+            condition,
+            values,
+        })
+    }
+
+    /// Whether a probe row has at most one row.
+    pub(crate) fn is_single(&self) -> bool {
+        self.condition.limit.fetch.is_some_and(|rows| rows <= 1)
+    }
+
+    /// The columns that the join adds to those of the probe side.
+    pub(crate) fn columns(&self) -> &DFSchema {
+        self.build.schema()
+    }
+
+    /// Puts the join above `probe`.
+    pub(crate) fn above(self, probe: LogicalPlan) -> Result<LogicalPlan> {
+        let node = Arc::new(NearestRows::try_new(probe, self.build, self.condition)?);
+        Ok(LogicalPlan::Extension(Extension { node }))
+    }
+}
+
+/// Sorts conditions into those by keys and a further one on pairs of rows.
+fn match_condition(
+    conditions: &[Expr],
+    order: &Expr,
+    probe: &DFSchema,
+    build: &LogicalPlan,
+) -> Match<(Condition, Option<Expr>)> {
+    let build = build.schema();
+    let conjuncts = conditions.iter().cloned();
+    let conjuncts = conjuncts.flat_map(split_conjunction_owned);
+    let (mut keys, mut bounds, mut of_probe, mut residual) = (vec![], vec![], vec![], vec![]);
+    for conjunct in conjuncts.flat_map(split_between) {
+        check_repeats(&conjunct)?;
+        for column in conjunct.column_refs() {
+            if probe.has_column(column) == build.has_column(column) {
+                return reject(format!("{column} is a column of not one of the sides"));
+            }
+        }
+        let range = compared_with(&conjunct, |bound| is_of(bound, probe));
+        if is_of(&conjunct, probe) {
+            of_probe.push(conjunct);
+        } else if is_of(&conjunct, build)
+            || conjunct.column_refs().is_empty()
+            || are_equality_keys(&conjunct, probe, build)?
+        {
+            keys.push(conjunct);
+        } else if range
+            .as_ref()
+            .is_some_and(|(value, ..)| without_casts(value) == without_casts(order))
+        {
+            bounds.push(conjunct);
+        } else {
+            residual.push(exact(conjunct, range, probe, build)?);
+        }
+    }
+    let sorted = |rest: Vec<Expr>| {
+        let constants = Constants::Filter;
+        Condition::try_match_with_key(vec![], rest, constants, Some(order), probe, build)
+    };
+    if !bounds.is_empty() {
+        // A condition on the probe side alone is a part of a bound.
+        let all = keys.iter().chain(&bounds).chain(&of_probe);
+        let bounded = sorted(all.cloned().collect());
+        if let Ok(condition) = bounded
+            && orders_as(&condition.key, order, build)?
+        {
+            return Ok((condition, conjunction(residual)));
+        }
+    }
+    residual.extend(bounds);
+    residual.extend(of_probe);
+    Ok((sorted(keys)?, conjunction(residual)))
+}
+
+/// A condition on both sides without casts that may fail, if it is a comparison.
+fn exact(
+    conjunct: Expr,
+    range: Option<Compared<Expr>>,
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Result<Expr> {
+    let Some(mut range) = range.filter(|(value, ..)| is_of(value, build)) else {
+        return Ok(conjunct);
+    };
+    let is_converted = convert_bound(&mut range, probe, build)?;
+    Ok(if is_converted {
+        let (key, comparison, bound) = range;
+        binary_expr(key, operator(comparison), bound)
+    } else {
+        conjunct
+    })
+}
+
+/// Whether a condition compares a column of each side for equality in a way that a range join can.
+fn are_equality_keys(condition: &Expr, probe: &DFSchema, build: &DFSchema) -> Result<bool> {
+    let Expr::BinaryExpr(BinaryExpr {
+        left,
+        op: Operator::Eq,
+        right,
+    }) = condition
+    else {
+        return Ok(false);
+    };
+    let (ours, theirs) = if is_of(left, probe) {
+        (left, right)
+    } else {
+        (right, left)
+    };
+    if !is_of(ours, probe) || !is_of(theirs, build) {
+        return Ok(false);
+    }
+    let data_type = ours.get_type(probe)?;
+    Ok(data_type == theirs.get_type(build)? && Groups::supports(&data_type))
+}
+
+/// The expression below all casts and aliases.
+fn without_casts(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Cast(cast) => without_casts(&cast.expr),
+        Expr::Alias(alias) => without_casts(&alias.expr),
+        other => other,
+    }
+}

@@ -1,0 +1,144 @@
+//! A correlated scalar subquery is NULL where it has no row, whatever its column says.
+//!
+//! ```text
+//!   SELECT q.id, (SELECT p.id FROM p WHERE p.ts <= q.ts ORDER BY p.ts DESC LIMIT 1) AS pid FROM q
+//! ```
+//!
+//! DataFusion takes `pid` to be NOT NULL if `p.id` is, and so folds `pid IS NULL` to false in the queries around it. The schemas of all nodes must be right before
+//! its first rule looks at them, so this is an analyzer rule. Uncorrelated subqueries are left as DataFusion has them.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, FieldRef};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, Result};
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::{Expr, LogicalPlan, Subquery, Union};
+use datafusion::optimizer::AnalyzerRule;
+
+use crate::common::options::RmqOptions;
+use crate::expr::nullable::NullableUdf;
+use crate::optimizer::logical::common::names::save_name;
+
+/// Makes correlated scalar subqueries nullable that may have no row, and the schemas of all nodes above them. Does nothing if `rmq.rewrite` is false.
+#[derive(Debug, Default)]
+pub struct NullableSubqueries;
+
+impl AnalyzerRule for NullableSubqueries {
+    fn name(&self) -> &'static str {
+        "rmq_nullable_subqueries"
+    }
+
+    fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
+        if !RmqOptions::of(config).rewrite || !needs_change(&plan)? {
+            return Ok(plan);
+        }
+        let plan = plan.transform_up_with_subqueries(|node| {
+            let preserver = NamePreserver::new(&node);
+            let node = node.map_expressions(|expr| {
+                let name = save_name(&preserver, &expr);
+                let changed = expr.transform_down(|e| Ok(make_nullable(e)))?;
+                Ok(changed.update_data(|expr| name.restore(expr)))
+            })?;
+            Ok(Transformed::yes(with_new_schema(node.data)?))
+        })?;
+        Ok(plan.data)
+    }
+}
+
+/// Whether a node has a subquery that is to be made nullable.
+fn needs_change(plan: &LogicalPlan) -> Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            found |= expr.exists(|e| Ok(may_lack_row(e)))?;
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(if found {
+            TreeNodeRecursion::Stop
+        } else {
+            TreeNodeRecursion::Continue
+        })
+    })?;
+    Ok(found)
+}
+
+/// Whether an expression is a correlated scalar subquery of a column without NULLs that may have no row.
+fn may_lack_row(expr: &Expr) -> bool {
+    let Expr::ScalarSubquery(subquery) = expr else {
+        return false;
+    };
+    let fields = subquery.subquery.schema().fields();
+    !subquery.outer_ref_columns.is_empty()
+        && fields.first().is_some_and(|field| !field.is_nullable())
+        && !has_one_row(&subquery.subquery)
+}
+
+/// Whether a plan has a row whatever its input: an aggregate without GROUP BY.
+fn has_one_row(plan: &LogicalPlan) -> bool {
+    match plan {
+        LogicalPlan::Projection(projection) => has_one_row(&projection.input),
+        LogicalPlan::SubqueryAlias(alias) => has_one_row(&alias.input),
+        LogicalPlan::Sort(sort) => has_one_row(&sort.input),
+        LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        _ => false,
+    }
+}
+
+fn make_nullable(expr: Expr) -> Transformed<Expr> {
+    match expr {
+        // Done before.
+        call if NullableUdf::argument(&call).is_some() => {
+            Transformed::new(call, false, TreeNodeRecursion::Jump)
+        }
+        Expr::OuterReferenceColumn(field, column) => {
+            Transformed::yes(Expr::OuterReferenceColumn(nullable(&field), column))
+        }
+        Expr::ScalarSubquery(subquery) => {
+            let is_wrapped = may_lack_row(&Expr::ScalarSubquery(subquery.clone()));
+            let outer_ref_columns = subquery.outer_ref_columns.into_iter();
+            let outer_ref_columns = outer_ref_columns.map(|column| match column {
+                Expr::OuterReferenceColumn(field, column) => {
+                    Expr::OuterReferenceColumn(nullable(&field), column)
+                }
+                other => other,
+            });
+            let subquery = Expr::ScalarSubquery(Subquery {
+                outer_ref_columns: outer_ref_columns.collect(),
+                ..subquery
+            });
+            let expr = if is_wrapped {
+                NullableUdf::call(subquery)
+            } else {
+                subquery
+            };
+            Transformed::new(expr, true, TreeNodeRecursion::Jump)
+        }
+        other => Transformed::no(other),
+    }
+}
+
+/// An outer column may come from a subquery that is made nullable.
+fn nullable(field: &FieldRef) -> FieldRef {
+    Arc::new(Field::clone(field).with_nullable(true))
+}
+
+/// The node with a schema that fits its inputs and expressions.
+fn with_new_schema(node: LogicalPlan) -> Result<LogicalPlan> {
+    let LogicalPlan::Union(Union { inputs, schema }) = node else {
+        return node.recompute_schema();
+    };
+    // DataFusion keeps the schema of a union.
+    let fields = schema.iter().enumerate().map(|(i, (qualifier, field))| {
+        let inputs = inputs
+            .iter()
+            .filter_map(|input| input.schema().fields().get(i));
+        let is_nullable = field.is_nullable() || inputs.into_iter().any(|f| f.is_nullable());
+        let field = Field::clone(field).with_nullable(is_nullable);
+        (qualifier.cloned(), Arc::new(field))
+    });
+    let schema = DFSchema::new_with_metadata(fields.collect(), schema.metadata().clone())?;
+    let schema = Arc::new(schema);
+    Ok(LogicalPlan::Union(Union { inputs, schema }))
+}

@@ -1,0 +1,80 @@
+//! Range keys of several expressions, by which rows are sorted where one expression does not say in which order they come.
+
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::utils::split_conjunction;
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, ScalarUDF, SortExpr, lit};
+
+use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
+use crate::optimizer::casts::without_lossless_casts;
+use crate::optimizer::logical::condition_parts::Condition;
+use crate::optimizer::rejection::{Match, reject};
+use rmq_engine::Comparison;
+
+/// Makes the range key one of all expressions of ORDER BY, unless it is the only one and never NULL: a NULL is no range key, but takes part in ORDER BY.
+/// Returns whether it has changed. The first expression must be in the order of the range key.
+pub(crate) fn order_by_all(
+    condition: &mut Condition,
+    first: &SortExpr,
+    then_by: &[SortExpr],
+    build: &LogicalPlan,
+) -> Match<bool> {
+    let schema = build.schema();
+    let excludes_nulls =
+        condition.excludes_null_keys(schema)? || filters_nulls(build, &condition.key);
+    if then_by.is_empty() && excludes_nulls {
+        return Ok(false);
+    }
+    let mut values = vec![condition.key.clone()];
+    values.extend(then_by.iter().map(|order| order.expr.clone()));
+    for value in &values {
+        let data_type = value.get_type(schema)?;
+        if !OrderKeyUdf::supports(&data_type) {
+            return reject(format!("{value} is a {data_type}"));
+        }
+    }
+    // If the first one is descending, all is read from the end on.
+    let orders = std::iter::once(first).chain(then_by);
+    let orders = orders.map(|order| {
+        let descending = order.asc != first.asc;
+        (descending, order.nulls_first == first.asc)
+    });
+    let udf = ScalarUDF::from(OrderKeyUdf::new(orders.collect()));
+    let key = std::mem::replace(&mut condition.key, udf.call(values));
+    if !condition.bounds.is_empty() {
+        condition.add_build_filter(key.is_not_null());
+    }
+    for (comparison, bound) in &mut condition.bounds {
+        let is_after = matches!(comparison, Comparison::Above | Comparison::AtMost);
+        let after = is_after.then_some(1 + then_by.len());
+        let udf = ScalarUDF::from(OrderBoundUdf::new(after));
+        *bound = udf.call(vec![std::mem::take(bound)]);
+    }
+    Ok(true)
+}
+
+/// Sorts rows whose range key is a zero by its sign, if the key is a float: MIN and MAX tell zeros apart, which are equal keys.
+pub(crate) fn order_zeros(condition: &mut Condition, build: &LogicalPlan) -> Match<()> {
+    let key = without_lossless_casts(&condition.key, build.schema())?;
+    let data_type = key.get_type(build.schema())?;
+    if !data_type.is_floating() {
+        return Ok(());
+    }
+    // Infinity with the sign of the zero. Other keys that are equal have equal inverses.
+    let inverse = lit(ScalarValue::new_one(&data_type)?) / key.clone();
+    let ascending = |by: Expr| SortExpr::new(by, true, false);
+    let (first, then_by) = (ascending(condition.key.clone()), [ascending(inverse)]);
+    order_by_all(condition, &first, &then_by, build)?;
+    Ok(())
+}
+
+/// Whether a filter of the build side excludes NULLs of the key.
+fn filters_nulls(build: &LogicalPlan, key: &Expr) -> bool {
+    match build {
+        LogicalPlan::Filter(filter) => {
+            let conjuncts = split_conjunction(&filter.predicate);
+            let excludes = |e: &&Expr| matches!(e, Expr::IsNotNull(checked) if **checked == *key);
+            conjuncts.iter().any(excludes) || filters_nulls(&filter.input, key)
+        }
+        _ => false,
+    }
+}

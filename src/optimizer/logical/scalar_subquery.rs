@@ -1,0 +1,361 @@
+//! A correlated scalar subquery over a range, in an expression.
+//!
+//! ```text
+//!   SELECT q.id, (SELECT min(p.v) FROM p WHERE p.sym = q.sym AND p.k BETWEEN q.a AND q.b) AS low FROM q
+//!
+//!   before                                                after
+//!   Projection: q.id, (<subquery>) AS low                 Projection: q.id, __rmq_1 AS low
+//!     q                                                     RangeJoin: type=Left, on=[sym], range=p.k in [q.a, q.b], aggs=[min(p.v)]
+//!     Subquery:                                               q
+//!       Aggregate: min(p.v)                                   p
+//!         Filter: p.sym = outer(q.sym) AND …
+//!           p
+//! ```
+//!
+//! A subquery with ORDER BY and LIMIT 1 is aggregates of a range join, too (`nearest_row`), or a join of nearest rows (`nearest_rows`), which is not shared.
+//! Other subqueries over the same rows share one range join. A subquery in a branch of a CASE, or in the right operand of AND or OR, gets
+//! guarded bounds (`rewrite::common::conditional`), so that its bounds are evaluated only for the rows that need its result.
+
+use std::sync::Arc;
+
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue};
+use datafusion::logical_expr::expr::BinaryExpr;
+use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{Case, Expr, Filter, LogicalPlan, Projection, lit, when};
+use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+
+use crate::common::options::RmqOptions;
+use crate::expr::nullable::NullableUdf;
+use crate::logical_plan::range_join::Unmatched;
+use crate::optimizer::logical::common::conditional::{
+    Branch, expand_lazy, is_in_or_exists, map_conjuncts,
+};
+use crate::optimizer::logical::common::names::{restore_columns, save_name, unused_name};
+use crate::optimizer::logical::common::outer_columns::has_expression;
+use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
+use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
+use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
+use crate::optimizer::logical::nearest_rows::CorrelatedRows;
+use crate::optimizer::rejection::{Match, reject};
+
+/// Rewrites a correlated subquery over a range to a column of a range join, or of a join of nearest rows. Does nothing if `rmq.rewrite` is false.
+///
+/// It must run before DataFusion's rules for subqueries, which support correlation by equality only, and again after the rule that makes joins of IN and
+/// EXISTS, for subqueries in the branches of a CASE whose conditions contain these.
+#[derive(Debug, Default)]
+pub struct SubqueryToRangeJoin;
+
+impl OptimizerRule for SubqueryToRangeJoin {
+    fn name(&self) -> &'static str {
+        "rmq_subquery_to_range_join"
+    }
+
+    fn apply_order(&self) -> Option<ApplyOrder> {
+        Some(ApplyOrder::BottomUp)
+    }
+
+    fn rewrite(
+        &self,
+        plan: LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Transformed<LogicalPlan>> {
+        // The nodes in which DataFusion admits correlated subqueries.
+        let is_admitted = matches!(
+            plan,
+            LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::Aggregate(_)
+        );
+        if !is_admitted
+            || !has_expression(&plan, is_correlated)?
+            || !RmqOptions::of(&config.options()).rewrite
+        {
+            return Ok(Transformed::no(plan));
+        }
+        match with_joins(plan.clone(), config) {
+            Ok(Some(joined)) => Ok(Transformed::yes(joined)),
+            Ok(None) => Ok(Transformed::no(plan)),
+            Err(error) => {
+                log::debug!(
+                    "the subqueries of {} stay as they are: {error}",
+                    plan.display()
+                );
+                Ok(Transformed::no(plan))
+            }
+        }
+    }
+}
+
+/// Puts range joins below the node for its subqueries. `None` if no subquery matches.
+fn with_joins(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+    let inputs = plan.inputs();
+    let [input] = inputs.as_slice() else {
+        return Ok(None);
+    };
+    let mut joins = Joins {
+        probe: (*input).clone(),
+        names: input.schema().as_ref().clone(),
+        config,
+        found: vec![],
+    };
+    let schema = Arc::clone(plan.schema());
+    let preserver = NamePreserver::new(&plan);
+    let mut below = vec![];
+    let is_filter = matches!(plan, LogicalPlan::Filter(_));
+    let replaced = plan.map_expressions(|expr| {
+        let name = save_name(&preserver, &expr);
+        let expr = expand_lazy(expr, needs_join)?.data;
+        let replaced = map_conjuncts(is_filter, expr, |expr| {
+            Ok(Transformed::yes(joins.replace_in(expr, &[])?))
+        })?;
+        Ok(Transformed::yes(name.restore(replaced.data)))
+    })?;
+    let is_join = |step: &Step| matches!(step, Step::Join(_) | Step::Nearest(_));
+    if !joins.found.iter().any(is_join) {
+        return Ok(None);
+    }
+    let mut plan = replaced.data;
+    if let LogicalPlan::Filter(filter) = &mut plan {
+        // Conditions that need no subquery are evaluated below the range joins, to reduce their probe rows.
+        let conjuncts = split_conjunction_owned(filter.predicate.clone());
+        let (now, later): (Vec<_>, Vec<_>) = conjuncts
+            .into_iter()
+            .partition(|e| is_of(e, joins.probe.schema()) && check_repeats(e).is_ok());
+        if let Some(later) = conjunction(later) {
+            filter.predicate = later;
+            below = now;
+        }
+    }
+    let mut input = joins.probe;
+    if let Some(condition) = conjunction(below) {
+        input = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
+    }
+    for step in joins.found {
+        input = step.above(input)?;
+    }
+    let expressions = plan.expressions();
+    let plan = plan.with_new_exprs(expressions, vec![input])?;
+    Ok(Some(restore_columns(plan, &schema)?))
+}
+
+/// Whether an expression is a correlated scalar subquery.
+fn is_correlated(expr: &Expr) -> bool {
+    matches!(expr, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty())
+}
+
+/// Whether an expression has a correlated scalar subquery.
+fn needs_join(expr: &Expr) -> Result<bool> {
+    expr.exists(|e| Ok(is_correlated(e)))
+}
+
+/// The operators that replace the subqueries of one node.
+struct Joins<'a> {
+    probe: LogicalPlan,
+    /// The columns of the probe side, and those that nearest rows add.
+    names: DFSchema,
+    config: &'a dyn OptimizerConfig,
+    /// From the lowest to the highest. Each may use the columns of those before it.
+    found: Vec<Step>,
+}
+
+/// An operator below the node.
+enum Step {
+    Join(Box<CorrelatedAggregate>),
+    Nearest(Box<CorrelatedRows>),
+    /// A projection that adds a condition which cannot be repeated, as a column of this name.
+    Condition(Expr, String),
+}
+
+impl Step {
+    /// Puts the operator above `input`.
+    fn above(self, input: LogicalPlan) -> Result<LogicalPlan> {
+        match self {
+            Self::Join(join) => join.above(input),
+            Self::Nearest(rows) => rows.above(input),
+            Self::Condition(condition, name) => {
+                let columns = input.schema().columns().into_iter().map(Expr::Column);
+                let columns = columns.chain([condition.alias(name)]).collect();
+                let projection = Projection::try_new(columns, Arc::new(input))?;
+                Ok(LogicalPlan::Projection(projection))
+            }
+        }
+    }
+}
+
+impl Joins<'_> {
+    /// Replaces the subqueries in an expression that is evaluated in these branches only, given from the outermost to the innermost.
+    fn replace_in(&mut self, expr: Expr, branches: &[Branch]) -> Result<Expr> {
+        let replaced = expr.transform_down(|e| {
+            let subquery = NullableUdf::argument(&e).filter(|e| is_correlated(e));
+            if let Some(subquery) = subquery.cloned() {
+                let value = self.replace(subquery, branches);
+                // A column of a join is nullable by itself.
+                let value = if is_correlated(&value) { e } else { value };
+                return Ok(Transformed::new(value, true, TreeNodeRecursion::Jump));
+            }
+            let replaced = match e {
+                Expr::Case(case) if needs_join(&Expr::Case(case.clone()))? => {
+                    self.replace_in_case(case, branches)?
+                }
+                Expr::BinaryExpr(binary) if needs_join(&binary.right)? => {
+                    self.replace_in_operands(binary, branches)?
+                }
+                Expr::ScalarSubquery(_) => self.replace(e, branches),
+                _ => return Ok(Transformed::no(e)),
+            };
+            Ok(Transformed::new(replaced, true, TreeNodeRecursion::Jump))
+        })?;
+        Ok(replaced.data)
+    }
+
+    fn replace_in_operands(&mut self, binary: BinaryExpr, branches: &[Branch]) -> Result<Expr> {
+        let BinaryExpr { left, op, right } = binary;
+        let left = self.replace_in(*left, branches)?;
+        let mut within = branches.to_vec();
+        if check_repeats(&left).is_ok() {
+            within.extend(Branch::of_operator(&left, op));
+        }
+        let right = self.replace_in(*right, &within)?;
+        Ok(Expr::BinaryExpr(BinaryExpr::new(
+            Box::new(left),
+            op,
+            Box::new(right),
+        )))
+    }
+
+    fn replace_in_case(&mut self, case: Case, branches: &[Branch]) -> Result<Expr> {
+        let mut compared = match case.expr {
+            Some(compared) => Some(Box::new(self.replace_in(*compared, branches)?)),
+            None => None,
+        };
+        // `CASE x WHEN y` becomes `CASE WHEN x = y`, so that only conditions have to become columns.
+        let whens = case.when_then_expr.iter().map(|(when, _)| when);
+        let repeats = compared
+            .iter()
+            .chain(whens)
+            .all(|e| check_repeats(e).is_ok());
+        let spelled_out = compared.take_if(|compared| !repeats && !compared.is_volatile());
+        let mut is_known = compared.as_deref().is_none_or(|c| check_repeats(c).is_ok());
+        let mut done = Case::new(compared, vec![], None);
+        let within = |done: &Case, number: Option<usize>, is_known: bool| {
+            let this = (is_known && !done.when_then_expr.is_empty())
+                .then(|| Branch::of_case(done.clone(), number));
+            branches.iter().cloned().chain(this).collect::<Vec<_>>()
+        };
+        // Whether an earlier condition has an IN or EXISTS, which must become a column of a join first.
+        let mut waits = false;
+        for (i, (when, mut then)) in case.when_then_expr.into_iter().enumerate() {
+            let when = match &spelled_out {
+                Some(compared) => compared.as_ref().clone().eq(*when),
+                None => *when,
+            };
+            let before = within(&done, None, is_known);
+            let mut when = if waits {
+                when
+            } else {
+                self.replace_in(when, &before)?
+            };
+            if is_known && !waits {
+                is_known = self.make_known(&mut when, done.expr.is_none(), &before)?;
+            }
+            waits |= when.exists(|e| Ok(is_in_or_exists(e)))?;
+            let result = Box::new(lit(ScalarValue::Null));
+            done.when_then_expr.push((Box::new(when), result));
+            if !waits {
+                *then = self.replace_in(*then, &within(&done, Some(i), is_known))?;
+            }
+            done.when_then_expr[i].1 = then;
+        }
+        if let Some(mut otherwise) = case.else_expr {
+            if !waits {
+                *otherwise = self.replace_in(*otherwise, &within(&done, None, is_known))?;
+            }
+            done.else_expr = Some(otherwise);
+        }
+        Ok(Expr::Case(done))
+    }
+
+    /// Makes a condition usable in guards: a condition that cannot be repeated becomes a column. Returns whether it is usable.
+    fn make_known(
+        &mut self,
+        condition: &mut Expr,
+        is_boolean: bool,
+        branches: &[Branch],
+    ) -> Result<bool> {
+        if check_repeats(condition).is_ok() {
+            return Ok(true);
+        }
+        if !is_boolean || condition.exists(|e| Ok(is_in_or_exists(e)))? {
+            return Ok(false);
+        }
+        let name = unused_name(self.config, self.probe.schema());
+        let column = Expr::Column(Column::new_unqualified(&name));
+        // An integer column: DataFusion rewrites a CASE with Boolean results to AND and OR, which do not guard.
+        let condition = std::mem::replace(condition, column.eq(lit(1_i64)));
+        let mut evaluated = when(condition, lit(1_i64)).end()?;
+        for branch in branches.iter().rev() {
+            evaluated = branch.guard(evaluated, &ScalarValue::Int64(None), self.probe.schema())?;
+        }
+        self.found.push(Step::Condition(evaluated, name));
+        Ok(true)
+    }
+
+    /// Replaces a subquery that matches by an expression over the range join's columns. Returns any other expression unchanged.
+    fn replace(&mut self, expr: Expr, branches: &[Branch]) -> Expr {
+        let Expr::ScalarSubquery(subquery) = &expr else {
+            return expr;
+        };
+        if subquery.outer_ref_columns.is_empty() {
+            return expr;
+        }
+        let probe = self.probe.schema();
+        match match_subquery(&subquery.subquery, probe, branches, self.config) {
+            Ok(mut found) => {
+                let value = std::mem::take(&mut found.values).into_iter().next();
+                let Some(value) = value else {
+                    return expr;
+                };
+                // Subqueries over the same rows share one range join.
+                let mut rest = Some(found);
+                for known in &mut self.found {
+                    if let Step::Join(known) = known {
+                        rest = rest.and_then(|found| known.absorb(found));
+                    }
+                }
+                self.found
+                    .extend(rest.map(|join| Step::Join(Box::new(join))));
+                value
+            }
+            Err(reason) => {
+                let is_limited = NearestRow::of(&subquery.subquery).is_some();
+                let rows = if is_limited {
+                    self.nearest_row(&subquery.subquery, branches)
+                } else {
+                    Err(reason)
+                };
+                rows.unwrap_or_else(|reason| {
+                    log::debug!("the subquery {expr} stays as it is: {reason}");
+                    expr
+                })
+            }
+        }
+    }
+
+    /// Replaces a subquery with ORDER BY and LIMIT that no aggregate of a range join answers.
+    fn nearest_row(&mut self, subquery: &LogicalPlan, branches: &[Branch]) -> Match<Expr> {
+        let unmatched = Unmatched::Keep;
+        let mut found =
+            CorrelatedRows::try_match(subquery, unmatched, &self.names, branches, self.config)?;
+        if !found.is_single() {
+            return reject("its LIMIT is greater than 1");
+        }
+        let value = std::mem::take(&mut found.values).into_iter().next();
+        let Some(value) = value else {
+            return reject("it has no column");
+        };
+        self.names = self.names.join(found.columns())?;
+        self.found.push(Step::Nearest(Box::new(found)));
+        Ok(value)
+    }
+}

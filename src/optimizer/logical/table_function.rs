@@ -1,0 +1,154 @@
+//! The table function `range_join(…)`: its arguments, planned by `table_functions::range_join`, become a range join.
+//!
+//! ```text
+//!   SELECT * FROM range_join('trades', 'quotes', 'sym', 'quotes.ts BETWEEN trades.a AND trades.b', 'min(price) AS low')
+//!
+//!   arguments                                             plan
+//!   probe       TableScan: trades                         Projection: trades.*, __rmq_1 AS low
+//!   build       TableScan: quotes                           RangeJoin: type=Left, on=[sym], range=quotes.ts in [trades.a, trades.b],
+//!   condition   quotes.sym = trades.sym AND …                          aggs=[min(price)]
+//!   aggregates  SELECT min(price) AS low FROM quotes          trades
+//!                                                             quotes
+//! ```
+//!
+//! The condition goes into the aggregates' query as that of a correlated subquery, which `correlated_aggregate` matches. Here a rejection is an error,
+//! regardless of `rmq.rewrite`.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection};
+use datafusion::optimizer::OptimizerConfig;
+
+use crate::optimizer::logical::common::outer_columns::to_outer;
+use crate::optimizer::logical::condition_parts::Constants;
+use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
+use crate::optimizer::logical::threshold::match_condition;
+use crate::optimizer::rejection::{Match, Rejection, reject};
+
+/// The planned arguments of `range_join(…)`. Columns of the two sides have distinct qualified names.
+#[derive(Debug)]
+pub(crate) struct RangeJoinCall {
+    /// The side whose rows are kept.
+    pub(crate) probe: LogicalPlan,
+    /// The side whose rows are aggregated.
+    pub(crate) build: LogicalPlan,
+    /// The condition between the two sides.
+    pub(crate) condition: Expr,
+    /// A `SELECT` of aggregates over all rows of the build side.
+    pub(crate) aggregates: LogicalPlan,
+    /// Whether the row in force at the start of a range counts.
+    pub(crate) prevailing: bool,
+}
+
+/// The argument that was rejected, and why.
+#[derive(Debug)]
+pub(crate) enum ArgumentRejection {
+    Condition(String),
+    Aggregates(String),
+    Prevailing(String),
+}
+
+impl RangeJoinCall {
+    /// Plans the call: the columns of the probe side, then those of the aggregates.
+    pub(crate) fn plan(
+        self,
+        config: &dyn OptimizerConfig,
+    ) -> Result<LogicalPlan, ArgumentRejection> {
+        let outputs = Arc::clone(self.aggregates.schema());
+        let aggregates = |reason: Rejection| ArgumentRejection::Aggregates(reason.to_string());
+        self.check_condition()?;
+        let mut found = self.matched(config).map_err(aggregates)?;
+        let probe = self.probe;
+        let named = |probe: LogicalPlan| -> Result<LogicalPlan> {
+            let values = std::mem::take(&mut found.values);
+            let values = values.into_iter().zip(outputs.fields());
+            let values = values.map(|(value, field)| value.alias(field.name()));
+            let columns = probe.schema().columns().into_iter().map(Expr::Column);
+            let columns = columns.chain(values).collect();
+            let joined = Arc::new(found.above(probe)?);
+            Ok(LogicalPlan::Projection(Projection::try_new(
+                columns, joined,
+            )?))
+        };
+        named(probe).map_err(|error| aggregates(error.into()))
+    }
+
+    /// The range join without its probe side.
+    fn matched(&self, config: &dyn OptimizerConfig) -> Match<CorrelatedAggregate> {
+        let (subquery, constants, probe) =
+            (self.subquery()?, self.constants(), self.probe.schema());
+        self.check_names()?;
+        let mut found =
+            CorrelatedAggregate::try_match_with(&subquery, constants, probe, &[], config)?;
+        if self.prevailing {
+            found.include_prevailing();
+        }
+        Ok(found)
+    }
+
+    /// A constant that bounds the range must not filter the build side if the row in force at its start counts, which may be before the range.
+    fn constants(&self) -> Constants {
+        if self.prevailing {
+            Constants::Bound
+        } else {
+            Constants::Filter
+        }
+    }
+
+    /// Checks that the condition is a range, with exactly one lower bound if the row in force at it is included. If it is not, the condition may have a
+    /// second range key, which may become a threshold.
+    fn check_condition(&self) -> Result<(), ArgumentRejection> {
+        let (probe, build) = (self.probe.schema(), self.build.schema());
+        let conjuncts = vec![self.condition.clone()];
+        let meaning = (self.constants(), !self.prevailing);
+        let (found, _) = match_condition(&[], conjuncts, meaning, probe, build)
+            .map_err(|reason| ArgumentRejection::Condition(reason.to_string()))?;
+        let lower: Vec<_> = found.bounds.iter().filter(|(c, _)| c.is_lower()).collect();
+        match (self.prevailing, lower.as_slice()) {
+            (false, _) | (_, [_]) => Ok(()),
+            (true, []) => Err(ArgumentRejection::Prevailing(
+                "the row that prevails is the last at or before the lower bound of the window, which has none".into(),
+            )),
+            (true, many) => Err(ArgumentRejection::Prevailing(format!(
+                "the row that prevails is the last at or before the lower bound of the window, which has {} of them; use greatest(…)",
+                many.len()
+            ))),
+        }
+    }
+
+    /// Checks that no two columns of the result have the same name.
+    fn check_names(&self) -> Match<()> {
+        let (probe, aggregates) = (self.probe.schema(), self.aggregates.schema());
+        let fields: Vec<_> = probe.fields().iter().chain(aggregates.fields()).collect();
+        for (i, field) in fields.iter().enumerate() {
+            if fields[..i].iter().any(|other| other.name() == field.name()) {
+                return reject(format!(
+                    "two columns of the result would be called '{}'; rename one with AS, or in a view",
+                    field.name()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The aggregates as a correlated subquery: the condition is its filter, and columns of the probe side are columns of the outer query.
+    fn subquery(&self) -> Match<LogicalPlan> {
+        let probe = self.probe.schema();
+        let condition = to_outer(self.condition.clone(), probe)?;
+        filter_aggregated(&self.aggregates, condition)
+    }
+}
+
+/// Puts a filter below the aggregate of a plan.
+fn filter_aggregated(plan: &LogicalPlan, condition: Expr) -> Match<LogicalPlan> {
+    let input = match plan {
+        LogicalPlan::Projection(projection) => filter_aggregated(&projection.input, condition)?,
+        LogicalPlan::Aggregate(aggregate) => {
+            let filter = Filter::try_new(condition, Arc::clone(&aggregate.input))?;
+            LogicalPlan::Filter(filter)
+        }
+        _ => return reject("there is no aggregate, such as min(price), among them"),
+    };
+    Ok(plan.with_new_exprs(plan.expressions(), vec![input])?)
+}

@@ -1,0 +1,205 @@
+//! A threshold in the condition of an aggregate: the first, or last, key of a range where a value crosses it, and the number of rows that do.
+//!
+//! ```text
+//!   (SELECT min(p.k) FROM p WHERE p.sym = q.sym AND p.k >= q.a AND p.v <= q.x)
+//!     threshold     p.v <= q.x
+//!     the rest      p.sym = q.sym AND p.k >= q.a            the condition of the range join
+//!     min(p.k)      first(p.k where p.v <= q.x)             max(p.k) is the last
+//! ```
+//!
+//! ```text
+//!   (SELECT count(*) FROM p WHERE p.sym = q.sym AND p.start <= q.stop AND p.stop >= q.start)      intervals that overlap
+//!     threshold     p.stop >= q.start
+//!     the rest      p.sym = q.sym AND p.start <= q.stop
+//!     count(*)      count(* where p.stop >= q.start)
+//! ```
+//!
+//! A condition with two range keys is no range join. But where the aggregates are minima and maxima of one of them, the rows of the range are sorted
+//! by it, so the answer is in the first or last row of the range that crosses the threshold. The rows to be counted are listed by the levels of chunk
+//! minima. Two searches, for starts and for stops, would count only intervals none of which ends before it begins.
+
+use datafusion::common::{DFSchema, Result};
+use datafusion::functions_aggregate::min_max::{Max, Min};
+use datafusion::logical_expr::expr::AggregateFunction;
+use datafusion::logical_expr::utils::split_conjunction_owned;
+use datafusion::logical_expr::{Expr, ExprSchemable};
+
+use crate::common::ordered_type::{is_ordered, value_type};
+use crate::optimizer::casts::without_lossless_casts;
+use crate::optimizer::condition::{Compared, convert_bound};
+use crate::optimizer::logical::common::conditional::Branch;
+use crate::optimizer::logical::common::infallible::is_infallible;
+use crate::optimizer::logical::condition_parts::{
+    Condition, Constants, check_repeats, compared_with, guard, is_of, split_between,
+};
+use crate::optimizer::rejection::{Match, reject};
+use rmq_engine::Comparison;
+
+/// The comparison of a value of the build side with a threshold of the probe side.
+#[derive(Debug)]
+pub(crate) struct Threshold {
+    /// The value, over the build side.
+    pub(crate) value: Expr,
+    pub(crate) comparison: Comparison,
+    /// The threshold, over the probe side.
+    pub(crate) limit: Expr,
+}
+
+impl Threshold {
+    /// Takes the threshold out of `conditions`, if `key`, without lossless casts, is compared with bounds, and exactly one other expression of the build
+    /// side is compared, too. Leaves the conditions as they are otherwise.
+    pub(crate) fn take_from(
+        conditions: &mut Vec<Expr>,
+        key: &Expr,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Result<Option<Self>> {
+        let conjuncts = conditions.iter().cloned();
+        let conjuncts = conjuncts.flat_map(split_conjunction_owned);
+        let (mut rest, mut thresholds) = (vec![], vec![]);
+        let mut compares_key = false;
+        for conjunct in conjuncts.flat_map(split_between) {
+            let Some((cast, converted)) = comparisons(&conjunct, probe, build)? else {
+                rest.push(conjunct);
+                continue;
+            };
+            let (value, comparison, limit) = converted;
+            if without_lossless_casts(&cast, build)? == key
+                || without_lossless_casts(&value, build)? == key
+            {
+                compares_key = true;
+                rest.push(conjunct);
+            } else {
+                thresholds.push(Self {
+                    value,
+                    comparison,
+                    limit,
+                });
+            }
+        }
+        let one = <[Self; 1]>::try_from(thresholds)
+            .ok()
+            .filter(|_| compares_key);
+        let Some([threshold]) = one else {
+            return Ok(None);
+        };
+        let (value, limit) = (&threshold.value, &threshold.limit);
+        if check_repeats(value).is_err() || check_repeats(limit).is_err() {
+            return Ok(None);
+        }
+        let (value_kind, limit_kind) = (value.get_type(build)?, limit.get_type(probe)?);
+        if !is_ordered(&value_kind) || value_type(&value_kind) != value_type(&limit_kind) {
+            return Ok(None);
+        }
+        *conditions = rest;
+        Ok(Some(threshold))
+    }
+
+    /// Takes the threshold out of `conditions`, if two expressions of the build side are compared, one of them once. The other one, whose bounds stay,
+    /// has bounds at both ends, or else comes first. Leaves the conditions as they are otherwise.
+    fn take_second(
+        conditions: &mut Vec<Expr>,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Result<Option<Self>> {
+        let conjuncts = conditions.iter().cloned();
+        let conjuncts = conjuncts.flat_map(split_conjunction_owned);
+        let mut compared: Vec<(Expr, usize)> = vec![];
+        for conjunct in conjuncts.flat_map(split_between) {
+            let Some((_, (value, ..))) = comparisons(&conjunct, probe, build)? else {
+                continue;
+            };
+            let value = without_lossless_casts(&value, build)?;
+            match compared.iter_mut().find(|(known, _)| known == value) {
+                Some((_, times)) => *times += 1,
+                None => compared.push((value.clone(), 1)),
+            }
+        }
+        let key = match compared.as_slice() {
+            [(first, _), (_, 1)] => first,
+            [(_, 1), (second, _)] => second,
+            _ => return Ok(None),
+        };
+        Self::take_from(conditions, key, probe, build)
+    }
+
+    /// Rejects a value that may fail for rows that the join would not evaluate it for.
+    pub(crate) fn check_infallible(&self, build: &DFSchema) -> Match<()> {
+        let value = &self.value;
+        if is_infallible(value, build)? {
+            return Ok(());
+        }
+        reject(format!(
+            "{value} may end in an error for rows that match nothing"
+        ))
+    }
+
+    /// Guards the threshold if it may fail: for rows that don't take all these branches it is NULL.
+    pub(crate) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
+        guard(&mut self.limit, branches, probe)
+    }
+}
+
+/// The comparison of a value of the build side with an expression over the probe side, if the conjunct is one: the value as it is written, and the
+/// comparison without casts that may fail.
+fn comparisons(
+    conjunct: &Expr,
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Result<Option<(Expr, Compared<Expr>)>> {
+    let range = compared_with(conjunct, |bound| is_of(bound, probe));
+    let Some(mut range) = range.filter(|(value, ..)| is_of(value, build)) else {
+        return Ok(None);
+    };
+    let value = range.0.clone();
+    convert_bound(&mut range, probe, build)?;
+    Ok(Some((value, range)))
+}
+
+/// Matches a condition. If it has two range keys, and rows are only counted, one of them becomes a threshold.
+pub(crate) fn match_condition(
+    on: &[(Expr, Expr)],
+    mut rest: Vec<Expr>,
+    (constants, counts_rows): (Constants, bool),
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Match<(Condition, Option<Threshold>)> {
+    let matched =
+        |rest: &[Expr]| Condition::try_match(on.to_vec(), rest.to_vec(), constants, probe, build);
+    match matched(&rest) {
+        Err(reason) if counts_rows => {
+            let found = Threshold::take_second(&mut rest, probe, build)?;
+            let threshold = found.ok_or(reason)?;
+            Ok((matched(&rest)?, Some(threshold)))
+        }
+        matched => Ok((matched?, None)),
+    }
+}
+
+/// The one expression whose minima and maxima all calls are, without lossless casts. Dictionaries are excluded, because their minimum is of another type.
+pub(crate) fn key_of_extremes<'a>(
+    calls: &'a [AggregateFunction],
+    build: &DFSchema,
+) -> Result<Option<&'a Expr>> {
+    let mut key = None;
+    for call in calls {
+        let inner = call.func.inner();
+        let [argument] = call.params.args.as_slice() else {
+            return Ok(None);
+        };
+        let is_extreme = inner.is::<Min>() || inner.is::<Max>();
+        if !is_extreme || call.params.filter.is_some() || !is_of(argument, build) {
+            return Ok(None);
+        }
+        let data_type = argument.get_type(build)?;
+        if value_type(&data_type) != data_type {
+            return Ok(None);
+        }
+        let base = without_lossless_casts(argument, build)?;
+        if key.is_some_and(|key| key != base) {
+            return Ok(None);
+        }
+        key = Some(base);
+    }
+    Ok(key)
+}

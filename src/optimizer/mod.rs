@@ -1,0 +1,35 @@
+//! The rules that registration adds to a session, in the order in which they run.
+//!
+//! 1. [`CheckFrameCalls`] and [`NullableSubqueries`], analyzer rules.
+//! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
+//! 3. [`ExistsToCounts`], [`SubqueryToRangeJoin`] and [`LateralToRangeJoin`], before DataFusion decorrelates subqueries.
+//! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
+//!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
+//! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`] and [`ShowRowOrder`],
+//!    the physical rules around `EnsureRequirements`.
+//! 6. [`UseUniqueGroups`], the last physical rule.
+
+// `logical` has the rules for logical plans, `physical` those for physical plans. What both use is beside them:
+// `condition` recognises a comparison with a bound, `cost` decides whether sorting pays, `casts` tells which casts keep
+// values, and `rejection` is why a rule leaves a plan unchanged. A rule that finds nothing leaves the plan as it was;
+// only calls of range functions that are wrong are errors.
+
+pub(crate) mod casts;
+pub(crate) mod condition;
+pub(crate) mod cost;
+pub(crate) mod logical;
+pub(crate) mod physical;
+pub(crate) mod rejection;
+
+pub use crate::exec::unique_groups::rule::UseUniqueGroups;
+pub use logical::exists::ExistsToCounts;
+pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
+pub use logical::lateral::LateralToRangeJoin;
+pub use logical::nullable_subquery::NullableSubqueries;
+pub use logical::range_call::frame_call::CheckFrameCalls;
+pub use logical::range_call::scalar_call::RangeCallToLookup;
+pub use logical::scalar_subquery::SubqueryToRangeJoin;
+pub use logical::unused_aggregates::DropUnusedAggregates;
+pub use physical::partition_joins::PartitionRangeJoins;
+pub use physical::row_joins::JoinToRangeJoin;
+pub use physical::row_order::{KeepRowOrder, ShowRowOrder};

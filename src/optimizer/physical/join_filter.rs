@@ -1,0 +1,347 @@
+//! The range in the filter of a physical join.
+//!
+//! ```text
+//!   p.ts >= q.a AND p.ts < q.b AND p.v > q.limit      build side p, probe side q
+//!     key, bounds   p.ts in [q.a, q.b)
+//!     residual      p.v > q.limit                     evaluated on the pairs that are left, or
+//!     threshold     p.v > q.limit                     an index on p.v finds the rows of the range that qualify
+//! ```
+//!
+//! DataFusion casts the coarser of two units, which fails for values that are too large. The bound is converted instead, of thresholds and of further
+//! conditions, too.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Schema};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::{JoinSide, Result};
+use datafusion::logical_expr::{Operator, ScalarUDF};
+use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
+use datafusion::physical_expr::utils::{collect_columns, conjunction_opt, split_conjunction};
+use datafusion::physical_expr::{PhysicalExpr as _, PhysicalExprRef, ScalarFunctionExpr};
+use datafusion::physical_expr_common::physical_expr::is_volatile;
+use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
+
+use crate::common::dictionaries::has_few_keys;
+use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
+use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
+use crate::expr::key_bound::KeyBoundUdf;
+use crate::optimizer::casts::keeps_values;
+use crate::optimizer::condition::{
+    Compared, Operand, OperandCast, comparison, convert_bound, key_and_bound, operator,
+};
+use rmq_engine::Comparison;
+
+/// A join's filter, split into the range of a key and what is left.
+#[derive(Debug, Clone)]
+pub(crate) struct RangeCondition {
+    /// The range key, over the build side.
+    pub(crate) key: PhysicalExprRef,
+    /// The comparisons of the key with bounds over the probe side.
+    pub(crate) bounds: Vec<(Comparison, PhysicalExprRef)>,
+    /// The other conditions on pairs.
+    pub(crate) residual: Option<JoinFilter>,
+    /// The one of these that an index answers best: it compares a value of the build side with a limit of the probe side.
+    pub(crate) threshold: Option<RowThreshold>,
+}
+
+impl RangeCondition {
+    /// Splits a filter whose left side is the probe side. Of several keys, the one with bounds on both ends is taken, else the one with which a
+    /// threshold bounds the pairs at the other end, else the first one. `None` if no key of the build side is compared with bounds over the probe side.
+    pub(crate) fn find(
+        filter: &JoinFilter,
+        probe: &Schema,
+        build: &Schema,
+    ) -> Result<Option<Self>> {
+        let conjuncts = split_conjunction(filter.expression()).into_iter();
+        let conjuncts = conjuncts.map(|conjunct| without_casts(conjunct, filter));
+        let conjuncts: Vec<PhysicalExprRef> = conjuncts.collect::<Result<_>>()?;
+        let comparisons = conjuncts
+            .iter()
+            .map(|c| key_comparison(c, filter, probe, build));
+        let comparisons: Vec<Option<KeyComparison>> = comparisons.collect::<Result<_>>()?;
+        let Some((key, best)) = best_key(&comparisons) else {
+            return Ok(None);
+        };
+        let (mut bounds, mut residual, mut rest) = (vec![], vec![], vec![]);
+        let mut threshold = None;
+        for (i, (conjunct, comparison)) in conjuncts.into_iter().zip(comparisons).enumerate() {
+            match comparison {
+                Some(found) if found.key.as_ref() == key.as_ref() => {
+                    bounds.push((found.comparison, found.bound));
+                    continue;
+                }
+                Some(found) if best == Some(i) => threshold = Some(found),
+                _ => rest.push(Arc::clone(&conjunct)),
+            }
+            residual.push(conjunct);
+        }
+        let filter_of = |conjuncts| -> Result<Option<JoinFilter>> {
+            let part = conjunction_opt(conjuncts);
+            part.map(|part| with_its_columns(&part, filter)).transpose()
+        };
+        let rest = filter_of(rest)?;
+        Ok(Some(Self {
+            key,
+            bounds,
+            residual: filter_of(residual)?,
+            threshold: threshold.map(|found| found.into_threshold(rest)),
+        }))
+    }
+
+    /// Whether the range has a lower and an upper bound.
+    pub(crate) fn is_closed(&self) -> bool {
+        let is_lower = |(comparison, _): &(Comparison, _)| comparison.is_lower();
+        self.bounds.iter().any(is_lower) && !self.bounds.iter().all(is_lower)
+    }
+
+    /// Whether the pairs are bounded at both ends: by the range, or at one end by the range and at the other by the threshold, as where two intervals
+    /// overlap. The candidates of such a join are all rows up to a bound, which the index on the threshold narrows.
+    pub(crate) fn is_bounded_twice(&self) -> bool {
+        let is_opposite = |threshold: &RowThreshold| {
+            let lower = threshold.comparison.is_lower();
+            self.bounds
+                .iter()
+                .all(|(bound, _)| bound.is_lower() != lower)
+        };
+        self.is_closed() || self.threshold.as_ref().is_some_and(is_opposite)
+    }
+
+    /// Why the conditions besides the range can't be evaluated on pairs, if they can't.
+    pub(crate) fn residual_rejection(&self) -> Option<String> {
+        let residual = self.residual.as_ref()?;
+        let columns = residual
+            .column_indices()
+            .iter()
+            .zip(residual.schema().fields());
+        let mut build_columns = columns.filter(|(column, _)| column.side == JoinSide::Right);
+        let few = build_columns.find(|(_, field)| has_few_keys(field.data_type()));
+        few.map(|(_, field)| {
+            let (name, data_type) = (field.name(), field.data_type());
+            format!("its condition needs {name}, a {data_type}")
+        })
+    }
+}
+
+/// The threshold among conditions on pairs, one filter each: the first, but values that an index has to sort come last. Also its number. It has no rest.
+pub(crate) fn best_threshold(
+    conditions: &[JoinFilter],
+    probe: &Schema,
+    build: &Schema,
+) -> Result<Option<(usize, RowThreshold)>> {
+    let mut best: Option<(usize, RowThreshold)> = None;
+    for (i, filter) in conditions.iter().enumerate() {
+        let found = key_comparison(filter.expression(), filter, probe, build)?;
+        let Some(found) = found else {
+            continue;
+        };
+        let is_better = |known: &(usize, RowThreshold)| known.1.is_ranked && !found.is_ranked;
+        if best.as_ref().is_none_or(is_better) {
+            best = Some((i, found.into_threshold(None)));
+        }
+    }
+    Ok(best)
+}
+
+/// The key to sort by, and the number of the comparison that becomes the threshold; `None` if there is no comparison. Of equally good ones the first.
+///
+/// A range that is open at one end may have nearly all rows. Then a threshold at the other end is worth most: both together are an overlap of intervals.
+/// The two ends of an interval are of one type, by which they are told from another value.
+fn best_key(comparisons: &[Option<KeyComparison>]) -> Option<(PhysicalExprRef, Option<usize>)> {
+    let all = || {
+        (0..)
+            .zip(comparisons)
+            .filter_map(|(i, c)| Some((i, c.as_ref()?)))
+    };
+    let mut best: Option<((bool, ThresholdRank), _)> = None;
+    for (_, candidate) in all() {
+        let is_of_key = |c: &KeyComparison| c.key.as_ref() == candidate.key.as_ref();
+        let bounds = || {
+            all()
+                .filter(|(_, c)| is_of_key(c))
+                .map(|(_, c)| c.comparison)
+        };
+        let is_closed = bounds().any(Comparison::is_lower) && !bounds().all(Comparison::is_lower);
+        let rank = |c: &KeyComparison| {
+            let is_opposite = c.comparison.is_lower() != candidate.comparison.is_lower();
+            let closes = is_opposite && !is_closed;
+            (
+                closes,
+                closes && c.key_type == candidate.key_type,
+                !c.is_ranked,
+            )
+        };
+        let mut threshold: Option<(ThresholdRank, usize)> = None;
+        for (i, other) in all().filter(|(_, c)| !is_of_key(c)) {
+            if threshold.is_none_or(|(known, _)| rank(other) > known) {
+                threshold = Some((rank(other), i));
+            }
+        }
+        let rank = (
+            is_closed,
+            threshold.map_or_else(Default::default, |(rank, _)| rank),
+        );
+        if best.as_ref().is_none_or(|(known, _)| rank > *known) {
+            let threshold = threshold.map(|(_, i)| i);
+            best = Some((rank, (Arc::clone(&candidate.key), threshold)));
+        }
+    }
+    best.map(|(_, found)| found)
+}
+
+/// How good a threshold is, the greater the better: whether it bounds the pairs at the end where the range is open; whether it is then of the type of the
+/// range key; whether its values need not be sorted for its index.
+type ThresholdRank = (bool, bool, bool);
+
+/// A comparison of a key of the build side with a bound over the probe side.
+struct KeyComparison {
+    key: PhysicalExprRef,
+    key_type: DataType,
+    is_ranked: bool,
+    comparison: Comparison,
+    bound: PhysicalExprRef,
+}
+
+impl KeyComparison {
+    fn into_threshold(self, rest: Option<JoinFilter>) -> RowThreshold {
+        RowThreshold {
+            value: self.key,
+            is_ranked: self.is_ranked,
+            comparison: self.comparison,
+            limit: self.bound,
+            rest,
+        }
+    }
+}
+
+/// The comparison that a conjunct makes, if it is one that sorted keys can answer.
+fn key_comparison(
+    conjunct: &PhysicalExprRef,
+    filter: &JoinFilter,
+    probe: &Schema,
+    build: &Schema,
+) -> Result<Option<KeyComparison>> {
+    let Some((key, comparison, bound)) = compared_sides(conjunct, filter) else {
+        return Ok(None);
+    };
+    let (key, bound) = (over_side(&key, filter)?, over_side(&bound, filter)?);
+    let (key_type, bound_type) = (key.data_type(build)?, bound.data_type(probe)?);
+    let is_searchable = is_ordered(&key_type)
+        && value_type(&key_type) == value_type(&bound_type)
+        && !is_volatile(&key)
+        && !is_volatile(&bound)
+        // It is evaluated for all rows of the build side, the join's only for pairs with equal keys.
+        && cannot_fail(&key, build)?;
+    Ok(is_searchable.then_some(KeyComparison {
+        key,
+        is_ranked: is_ranked(&key_type),
+        key_type: value_type(&key_type),
+        comparison,
+        bound,
+    }))
+}
+
+/// What a conjunct compares, if it compares the two sides: the expression over the build side, and that over the probe side.
+fn compared_sides(
+    conjunct: &PhysicalExprRef,
+    filter: &JoinFilter,
+) -> Option<Compared<PhysicalExprRef>> {
+    let binary = conjunct.downcast_ref::<BinaryExpr>()?;
+    let is_of = |expr: &PhysicalExprRef, of| side(expr, filter) == Some(of);
+    let operands = (binary.left(), *binary.op(), binary.right());
+    let (key, op, bound) = key_and_bound(operands, |operand| is_of(operand, JoinSide::Left))?;
+    is_of(key, JoinSide::Right).then_some(())?;
+    Some((Arc::clone(key), comparison(op?)?, Arc::clone(bound)))
+}
+
+/// Replaces casts in a comparison of the two sides that may fail, such as one to a finer unit of time.
+fn without_casts(conjunct: &PhysicalExprRef, filter: &JoinFilter) -> Result<PhysicalExprRef> {
+    let schema = filter.schema();
+    if let Some(mut compared) = compared_sides(conjunct, filter)
+        && convert_bound(&mut compared, schema, schema)?
+    {
+        let (key, comparison, bound) = compared;
+        return Ok(Arc::new(BinaryExpr::new(key, operator(comparison), bound)));
+    }
+    Ok(Arc::clone(conjunct))
+}
+
+impl Operand for PhysicalExprRef {
+    type Schema = Schema;
+
+    fn as_cast(&self, schema: &Schema) -> Result<Option<OperandCast<Self>>> {
+        let Some(cast) = self.downcast_ref::<CastExpr>() else {
+            return Ok(None);
+        };
+        Ok(Some(OperandCast {
+            operand: Arc::clone(cast.expr()),
+            from: cast.expr().data_type(schema)?,
+            to: cast.data_type(schema)?,
+        }))
+    }
+
+    fn converted(self, conversion: KeyBoundUdf, schema: &Schema) -> Result<Self> {
+        let udf = Arc::new(ScalarUDF::from(conversion));
+        let options = Arc::new(ConfigOptions::default());
+        let call = ScalarFunctionExpr::try_new(udf, vec![self], schema, options)?;
+        Ok(Arc::new(call))
+    }
+}
+
+/// The one side that an expression has columns of.
+fn side(expr: &PhysicalExprRef, filter: &JoinFilter) -> Option<JoinSide> {
+    let columns = collect_columns(expr);
+    let mut sides = columns
+        .iter()
+        .map(|c| filter.column_indices().get(c.index()));
+    let first = sides.next()??.side;
+    sides
+        .all(|column| column.is_some_and(|column| column.side == first))
+        .then_some(first)
+}
+
+/// An expression over the columns of a filter as one over the columns of its side.
+fn over_side(expr: &PhysicalExprRef, filter: &JoinFilter) -> Result<PhysicalExprRef> {
+    with_columns(expr, |column| {
+        let index = filter.column_indices().get(column.index())?.index;
+        Some(Column::new(column.name(), index))
+    })
+}
+
+/// A filter of this part of a filter's expression, with only the columns that it needs.
+fn with_its_columns(part: &PhysicalExprRef, filter: &JoinFilter) -> Result<JoinFilter> {
+    let columns = collect_columns(part);
+    let mut indices: Vec<usize> = columns.iter().map(Column::index).collect();
+    indices.sort_unstable();
+    let expression = with_columns(part, |column| {
+        let index = indices.binary_search(&column.index()).ok()?;
+        Some(Column::new(column.name(), index))
+    })?;
+    let of_filter = indices.iter().map(|i| filter.column_indices()[*i].clone());
+    let columns: Vec<ColumnIndex> = of_filter.collect();
+    let schema = Arc::new(filter.schema().project(&indices)?);
+    Ok(JoinFilter::new(expression, columns, schema))
+}
+
+/// Whether an expression is known to have a value, or NULL, for every row.
+fn cannot_fail(expr: &PhysicalExprRef, schema: &Schema) -> Result<bool> {
+    if expr.is::<Column>() || expr.is::<Literal>() {
+        return Ok(true);
+    }
+    if let Some(cast) = expr.downcast_ref::<CastExpr>() {
+        let from = cast.expr().data_type(schema)?;
+        let keeps = keeps_values(&from, &cast.data_type(schema)?);
+        return Ok(keeps && cannot_fail(cast.expr(), schema)?);
+    }
+    let Some(binary) = expr.downcast_ref::<BinaryExpr>() else {
+        return Ok(false);
+    };
+    // Integer arithmetic wraps around.
+    let number = |t: DataType| t.is_integer() || t.is_floating();
+    let is_known = matches!(
+        binary.op(),
+        Operator::Plus | Operator::Minus | Operator::Multiply
+    ) && number(binary.left().data_type(schema)?)
+        && number(binary.right().data_type(schema)?);
+    Ok(is_known && cannot_fail(binary.left(), schema)? && cannot_fail(binary.right(), schema)?)
+}

@@ -1,0 +1,11 @@
+//! The rules for physical plans, which have statistics and the choice of sides.
+//!
+//! - `row_joins`: DataFusion's joins over a range become range joins that return rows; `join_filter` finds the range in
+//!   a join's filter.
+//! - `row_order`: build sides whose row order matters keep it.
+//! - `partition_joins`: both sides of a range join are partitioned by the equality keys.
+
+pub(crate) mod join_filter;
+pub(crate) mod partition_joins;
+pub(crate) mod row_joins;
+pub(crate) mod row_order;

@@ -1,0 +1,71 @@
+//! The rule that chooses the mode of range joins.
+//!
+//! ```text
+//!   RangeJoinExec: …     PartitionRangeJoins,     RangeJoinExec: …, mode=Partitioned
+//!     probe            ──────────────────────▶      RepartitionExec: Hash([sym])
+//!     build              EnsureRequirements           probe
+//!                                                   RepartitionExec: Hash([sym])
+//!                                                     build
+//! ```
+//!
+//! 1. [`PartitionRangeJoins`], where `rmq.join_mode = 'partitioned'`: joins that can be partitioned require it of their inputs. It runs after
+//!    `KeepRowOrder`, which hides build sides whose row order matters, and the joins in them: these keep the order of their probe side.
+//! 2. DataFusion's `EnsureRequirements` repartitions the inputs that are not partitioned so.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::common::options::{JoinModeChoice, RmqOptions};
+use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::mode::JoinMode;
+
+/// Partitions range joins by their equality keys, where `rmq.join_mode = 'partitioned'` and they can be.
+///
+/// It must run before `EnsureRequirements`, which repartitions their inputs, and after [`KeepRowOrder`](crate::optimizer::KeepRowOrder).
+#[derive(Debug, Default)]
+pub struct PartitionRangeJoins;
+
+impl PhysicalOptimizerRule for PartitionRangeJoins {
+    fn name(&self) -> &'static str {
+        "rmq_partition_range_joins"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        match RmqOptions::of(config).join_mode {
+            JoinModeChoice::Partitioned => partition_joins(plan),
+            JoinModeChoice::Auto | JoinModeChoice::Shared => Ok(plan),
+        }
+    }
+}
+
+/// Partitions the joins of a plan that can be partitioned.
+fn partition_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = plan.transform_up(|plan| {
+        let Some(join) = plan.downcast_ref::<RangeJoinExec>() else {
+            return Ok(Transformed::no(plan));
+        };
+        if join.mode() == JoinMode::Partitioned {
+            return Ok(Transformed::no(plan));
+        }
+        if let Some(reason) = join.why_shared()? {
+            log::debug!("{} shares its build side: {reason}", join.label());
+            return Ok(Transformed::no(plan));
+        }
+        let partitioned = join.with_mode(JoinMode::Partitioned)?;
+        Ok(Transformed::yes(Arc::new(partitioned)))
+    })?;
+    Ok(plan.data)
+}

@@ -1,0 +1,442 @@
+//! The rule that replaces DataFusion's joins over a range.
+//!
+//! ```text
+//!   SELECT * FROM q JOIN p ON p.sym = q.sym AND p.ts BETWEEN q.a AND q.b AND p.v > q.v
+//!
+//!   HashJoinExec: on=[sym], filter=…     ──▶     RangeJoinExec: type=Inner, on=[(sym, sym)], range=ts in [a, b], filter=v > v, returns=rows
+//!     q                                            q          probe side
+//!     p                                            p          build side
+//! ```
+//!
+//! Joins of all types match, so EXISTS and IN do, too, which DataFusion has turned into semi, anti and mark joins. `HashJoinExec` and
+//! `SortMergeJoinExec` compare each pair of rows with equal keys, `NestedLoopJoinExec` each pair; a range join only those in the range.
+//! `PiecewiseMergeJoinExec` sorts both sides, one of them on one thread.
+//!
+//! A merge join returns rows in an order, a range join need not. Operators above state the order they need only when requirements are enforced,
+//! after this rule, which then also sees to what the range join keeps.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Schema};
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::{JoinSide, JoinType, NullEquality, Result, ScalarValue};
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal};
+use datafusion::physical_expr::{PhysicalExprRef, ScalarFunctionExpr};
+use datafusion::physical_expr_common::physical_expr::is_volatile;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter, build_join_schema};
+use datafusion::physical_plan::joins::{
+    HashJoinExec, NestedLoopJoinExec, PiecewiseMergeJoinExec, SortMergeJoinExec,
+};
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable};
+
+use crate::common::options::{RmqOptions, RowJoins};
+use crate::exec::common::statistics::expected_rows;
+use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::row_join::RowJoin;
+use crate::exec::range_join::row_threshold::with_columns;
+use crate::expr::index_lookup::IndexLookupUdf;
+use crate::logical_plan::range_join::{
+    AggregateKind, KeyInterval, RangeAggregate, RangeJoinSpec, Unmatched, operator,
+};
+use crate::optimizer::cost::decision::why_row_join_stays;
+use crate::optimizer::cost::equal_rows::Sides;
+use crate::optimizer::physical::join_filter::RangeCondition;
+use crate::optimizer::rejection::{Match, reject};
+use crate::sorted::groups::Groups;
+
+/// Replaces joins over a range by range joins that return rows, where DataFusion's join would compare many pairs. Does nothing if `rmq.rewrite` is
+/// false or `rmq.row_joins` is 'never'.
+///
+/// It must run before the rule that repartitions the inputs of joins.
+#[derive(Debug, Default)]
+pub struct JoinToRangeJoin;
+
+impl PhysicalOptimizerRule for JoinToRangeJoin {
+    fn name(&self) -> &'static str {
+        "rmq_join_to_range_join"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = RmqOptions::of(config);
+        if !options.rewrite || options.row_joins == RowJoins::Never {
+            return Ok(plan);
+        }
+        let replaced = plan.transform_up(|plan| {
+            let Some(join) = Join::of(&plan)? else {
+                return Ok(Transformed::no(plan));
+            };
+            match join.try_match(options.row_joins) {
+                Ok(found) => Ok(Transformed::yes(found)),
+                Err(reason) => {
+                    let join = displayable(plan.as_ref()).one_line().to_string();
+                    log::debug!("{} stays as it is: {reason}", join.trim_end());
+                    Ok(Transformed::no(plan))
+                }
+            }
+        });
+        replaced.data()
+    }
+}
+
+/// A join with a filter, of any operator.
+#[expect(clippy::struct_field_names, reason = "the type of a join is called so")]
+struct Join<'a> {
+    plan: &'a Arc<dyn ExecutionPlan>,
+    left: &'a Arc<dyn ExecutionPlan>,
+    right: &'a Arc<dyn ExecutionPlan>,
+    on: &'a [(PhysicalExprRef, PhysicalExprRef)],
+    filter: Cow<'a, JoinFilter>,
+    join_type: JoinType,
+    projection: Option<&'a [usize]>,
+    /// Whether a NULL decides about all rows, or equals NULL.
+    is_null_special: bool,
+}
+
+impl<'a> Join<'a> {
+    fn of(plan: &'a Arc<dyn ExecutionPlan>) -> Result<Option<Self>> {
+        if let Some(join) = plan.downcast_ref::<HashJoinExec>() {
+            return Ok(join.filter().map(|filter| Self {
+                plan,
+                left: join.left(),
+                right: join.right(),
+                on: join.on(),
+                filter: Cow::Borrowed(filter),
+                join_type: *join.join_type(),
+                projection: join.projection.as_deref(),
+                is_null_special: join.null_aware
+                    || join.null_equality() != NullEquality::NullEqualsNothing,
+            }));
+        }
+        if let Some(join) = plan.downcast_ref::<SortMergeJoinExec>() {
+            return Ok(join.filter().as_ref().map(|filter| Self {
+                plan,
+                left: join.left(),
+                right: join.right(),
+                on: join.on(),
+                filter: Cow::Borrowed(filter),
+                join_type: join.join_type(),
+                projection: None,
+                is_null_special: join.null_equality() != NullEquality::NullEqualsNothing,
+            }));
+        }
+        if let Some(join) = plan.downcast_ref::<PiecewiseMergeJoinExec>() {
+            return Ok(Some(Self {
+                plan,
+                left: join.buffered(),
+                right: join.streamed(),
+                on: &[],
+                filter: Cow::Owned(filter_of(join)?),
+                join_type: join.join_type(),
+                projection: None,
+                is_null_special: false,
+            }));
+        }
+        let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() else {
+            return Ok(None);
+        };
+        Ok(join.filter().map(|filter| Self {
+            plan,
+            left: join.left(),
+            right: join.right(),
+            on: &[],
+            filter: Cow::Borrowed(filter),
+            join_type: *join.join_type(),
+            projection: join.projection().as_deref(),
+            is_null_special: false,
+        }))
+    }
+
+    /// The range join that replaces this join.
+    fn try_match(&self, wanted: RowJoins) -> Match<Arc<dyn ExecutionPlan>> {
+        if self.is_null_special {
+            return reject("NULLs are special to it");
+        }
+        if self.plan.fetch().is_some() {
+            return reject("it has a limit of its own");
+        }
+        if is_volatile(self.filter.expression()) {
+            return reject("its filter is another each time");
+        }
+        if self.filter.expression().exists(|e| Ok(looks_up_index(e)))? {
+            return reject("its filter calls a range function");
+        }
+        let with_probe = |side| {
+            let oriented = Oriented::of(self, side)?;
+            oriented.check(wanted)?;
+            Ok(oriented)
+        };
+        let left = with_probe(JoinSide::Left);
+        let right = with_probe(JoinSide::Right);
+        let oriented = match (left, right) {
+            (Ok(left), Ok(right)) => {
+                if right.is_better_than(&left) {
+                    right
+                } else {
+                    left
+                }
+            }
+            (Ok(only), Err(_)) | (Err(_), Ok(only)) => only,
+            (Err(reason), Err(_)) => return Err(reason),
+        };
+        oriented.into_plan()
+    }
+}
+
+/// The only condition of a merge join without equality keys, over the columns of both sides.
+fn filter_of(join: &PiecewiseMergeJoinExec) -> Result<JoinFilter> {
+    let (left, right) = (join.buffered().schema(), join.streamed().schema());
+    let left_columns = left.fields().len();
+    let on_right = with_columns(&join.on.1, |column| {
+        Some(Column::new(column.name(), left_columns + column.index()))
+    })?;
+    let on_left = Arc::clone(&join.on.0);
+    let condition = Arc::new(BinaryExpr::new(on_left, join.operator, on_right));
+    let indices = (0..left_columns).collect();
+    let columns = JoinFilter::build_column_indices(indices, (0..right.fields().len()).collect());
+    let fields = left.fields().iter().chain(right.fields()).cloned();
+    let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
+    Ok(JoinFilter::new(condition, columns, schema))
+}
+
+/// Whether an expression looks up an index, which is there while the join's own inputs are read.
+fn looks_up_index(expr: &PhysicalExprRef) -> bool {
+    let call = expr.downcast_ref::<ScalarFunctionExpr>();
+    call.is_some_and(|call| {
+        call.fun()
+            .inner()
+            .downcast_ref::<IndexLookupUdf>()
+            .is_some()
+    })
+}
+
+/// A join with a choice of the probe side. Left is the probe side.
+struct Oriented<'a> {
+    join: &'a Join<'a>,
+    probe: &'a Arc<dyn ExecutionPlan>,
+    build: &'a Arc<dyn ExecutionPlan>,
+    on: Vec<(PhysicalExprRef, PhysicalExprRef)>,
+    condition: RangeCondition,
+    join_type: JoinType,
+    /// Whether the probe side is on the right of the join that is replaced.
+    is_flipped: bool,
+}
+
+impl<'a> Oriented<'a> {
+    fn of(join: &'a Join<'a>, probe_side: JoinSide) -> Match<Self> {
+        let (left, right, on) = (join.left, join.right, join.on);
+        let is_flipped = probe_side == JoinSide::Right;
+        let (probe, build, on, filter, join_type) = if is_flipped {
+            let flipped = on.iter().map(|(l, r)| (Arc::clone(r), Arc::clone(l)));
+            let (filter, join_type) = (join.filter.swap(), join.join_type.swap());
+            (right, left, flipped.collect(), filter, join_type)
+        } else {
+            let (filter, join_type) = (join.filter.as_ref().clone(), join.join_type);
+            (left, right, on.to_vec(), filter, join_type)
+        };
+        let (probe_schema, build_schema) = (probe.schema(), build.schema());
+        let Some(condition) = RangeCondition::find(&filter, &probe_schema, &build_schema)? else {
+            return reject("there is no range between the two sides");
+        };
+        if let Some(reason) = condition.residual_rejection() {
+            return reject(reason);
+        }
+        for (ours, theirs) in &on {
+            let (a, b) = (
+                ours.data_type(&probe_schema)?,
+                theirs.data_type(&build_schema)?,
+            );
+            if a != b || !Groups::supports(&a) {
+                return reject(format!("{ours} = {theirs} compares a {a} and a {b}"));
+            }
+        }
+        if build.boundedness().is_unbounded() {
+            return reject("the side that would be sorted has no end");
+        }
+        Ok(Self {
+            join,
+            probe,
+            build,
+            on,
+            condition,
+            join_type,
+            is_flipped,
+        })
+    }
+
+    /// Rejects joins that DataFusion is expected to execute faster.
+    fn check(&self, wanted: RowJoins) -> Match<()> {
+        if wanted == RowJoins::Always {
+            return Ok(());
+        }
+        let returns_pairs = !matches!(
+            self.join_type,
+            JoinType::LeftSemi
+                | JoinType::RightSemi
+                | JoinType::LeftAnti
+                | JoinType::RightAnti
+                | JoinType::LeftMark
+                | JoinType::RightMark
+        );
+        let sides = Sides {
+            on: &self.on,
+            probe: self.probe,
+            build: self.build,
+        };
+        match why_row_join_stays(&sides, self.condition.is_bounded_twice(), returns_pairs)? {
+            Some(reason) => reject(reason),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether this orientation of a join is better than the other one: first by the ends of the range and of the pairs, then if it streams the rows that it keeps, then by
+    /// the size of what is sorted.
+    fn is_better_than(&self, other: &Self) -> bool {
+        let streams = |this: &Self| {
+            use JoinType::{Full, Right, RightAnti, RightMark, RightSemi};
+            !matches!(
+                this.join_type,
+                Right | Full | RightAnti | RightMark | RightSemi
+            )
+        };
+        let rank = |this: &Self| {
+            let condition = &this.condition;
+            (
+                condition.is_closed(),
+                condition.is_bounded_twice(),
+                streams(this),
+            )
+        };
+        let rows = |this: &Self| expected_rows(this.build).unwrap_or(usize::MAX);
+        rank(self) > rank(other) || rank(self) == rank(other) && rows(self) < rows(other)
+    }
+
+    fn into_plan(self) -> Match<Arc<dyn ExecutionPlan>> {
+        let label = self.label();
+        let Self {
+            join,
+            probe,
+            build,
+            on,
+            condition,
+            join_type,
+            is_flipped,
+        } = self;
+        // Which side a column of the output is of depends on which side is the probe side.
+        let schemas = (join.left.schema(), join.right.schema());
+        let (_, columns) = build_join_schema(&schemas.0, &schemas.1, &join.join_type);
+        let columns = columns.into_iter().map(|column| match column.side {
+            side if is_flipped => ColumnIndex {
+                index: column.index,
+                side: side.negate(),
+            },
+            _ => column,
+        });
+        let mut columns: Vec<ColumnIndex> = columns.collect();
+        if let Some(projection) = join.projection {
+            columns = projection.iter().map(|i| columns[*i].clone()).collect();
+        }
+        let schema = join.plan.schema();
+        let mut spec = RangeJoinSpec {
+            unmatched: match join_type {
+                JoinType::LeftSemi => Unmatched::Drop,
+                JoinType::LeftAnti => Unmatched::Only,
+                _ => Unmatched::Keep,
+            },
+            on,
+            key: condition.key,
+            bounds: condition.bounds,
+            prevailing: false,
+            thresholds: vec![],
+            aggregates: vec![],
+            metadata: schema.metadata().clone().into_iter().collect(),
+        };
+        let (residual, threshold) = (condition.residual.as_ref(), condition.threshold.as_ref());
+        let row_join = RowJoin::try_new(join_type, residual, threshold, &columns, schema)?;
+        let (probe, build) = (Arc::clone(probe), Arc::clone(build));
+        if !row_join.returns_probe_rows() {
+            let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label)?;
+            return Ok(Arc::new(joined));
+        }
+        let probe_columns = probe.schema().fields().len();
+        if join_type == JoinType::LeftMark {
+            spec.aggregates.push(RangeAggregate {
+                function: AggregateKind::CountRows,
+                arguments: vec![],
+                output: "matches".to_string(),
+                data_type: DataType::Int64,
+                call: None,
+            });
+        }
+        let names = join.plan.schema();
+        let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label)?;
+        let joined: Arc<dyn ExecutionPlan> = Arc::new(joined);
+        let is_all =
+            |(i, column): (usize, &ColumnIndex)| column.side == JoinSide::Left && column.index == i;
+        if columns.len() == probe_columns && columns.iter().enumerate().all(is_all) {
+            return Ok(joined);
+        }
+        let exprs = columns.iter().zip(names.fields()).map(|(column, field)| {
+            let expr: PhysicalExprRef = if column.side == JoinSide::Left {
+                Arc::new(Column::new(field.name(), column.index))
+            } else {
+                let count = Arc::new(Column::new("matches", probe_columns));
+                let zero = Arc::new(Literal::new(ScalarValue::Int64(Some(0))));
+                Arc::new(BinaryExpr::new(count, Operator::Gt, zero))
+            };
+            (expr, field.name().clone())
+        });
+        Ok(Arc::new(ProjectionExec::try_new(
+            exprs.collect::<Vec<_>>(),
+            joined,
+        )?))
+    }
+
+    /// The join as EXPLAIN shows it.
+    fn label(&self) -> String {
+        let mut parts = vec![format!("type={}", self.join_type)];
+        if !self.on.is_empty() {
+            let on = self.on.iter();
+            let on = on.map(|(probe, build)| format!("({probe}, {build})"));
+            parts.push(format!("on=[{}]", on.collect::<Vec<_>>().join(", ")));
+        }
+        let RangeCondition {
+            key,
+            bounds,
+            residual,
+            threshold,
+        } = &self.condition;
+        parts.push(format!("range={key} in {}", KeyInterval(bounds)));
+        let filter = match threshold {
+            Some(threshold) => threshold.rest.as_ref(),
+            None => residual.as_ref(),
+        };
+        if let Some(threshold) = threshold {
+            let (value, limit) = (&threshold.value, &threshold.limit);
+            let op = operator(threshold.comparison);
+            parts.push(format!("threshold={value} {op} {limit}"));
+        }
+        if let Some(filter) = filter {
+            parts.push(format!("filter={}", filter.expression()));
+        }
+        let returned = match self.join_type {
+            JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => "probe rows",
+            JoinType::RightSemi | JoinType::RightAnti | JoinType::RightMark => "build rows",
+            _ => "rows",
+        };
+        parts.push(format!("returns={returned}"));
+        parts.join(", ")
+    }
+}
