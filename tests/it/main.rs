@@ -1,7 +1,6 @@
 //! All integration tests in one binary: each more would link DataFusion once again.
 
 mod cuda_sql;
-mod device_runs;
 mod devices;
 mod dictionaries;
 mod fake;

@@ -7,12 +7,15 @@ use std::sync::{Arc, Mutex};
 use datafusion::arrow::array::{
     ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, UInt64Array,
 };
+use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::streaming::StreamingTable;
 use datafusion::error::DataFusionError;
+use datafusion::execution::memory_pool::UnboundedMemoryPool;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::streaming::PartitionStream;
+use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::SessionContext;
 use datafusion_rmq::{DeviceEngine, DeviceSource, register_with_devices};
 use futures::StreamExt;
@@ -21,12 +24,14 @@ use rmq_engine::cost_model::Costs;
 use rmq_engine::cuda::{CudaEngine, CudaOptions, DeviceInfo, Fault, devices};
 
 use crate::fake::{FREE, Fake, device_error, step_faults};
+use crate::range_join::{lines, metric};
 use crate::range_join_devices::wait_until_released;
-use crate::support::{error, register, run, set};
+use crate::spilling::{self, ForRangeJoins, in_order, planned, share};
+use crate::support::{context_of_pool, error, register, run, session_of_pool, set};
 use rmq_testing::Random;
 
 /// A build side `p` in no order and a probe side `q`, the same each time. Sums of `price` are exact.
-pub fn tables(ctx: &SessionContext, build: usize, probe: usize) {
+fn tables(ctx: &SessionContext, build: usize, probe: usize) {
     let mut random = Random::from_seed(23);
     let mut numbers = |n: usize, limit: usize| -> Vec<Option<i64>> {
         let mut number = |_| (random.below(15) > 0).then(|| random.below(limit) as i64);
@@ -64,7 +69,7 @@ pub fn tables(ctx: &SessionContext, build: usize, probe: usize) {
 }
 
 /// Queries that devices sort and answer.
-pub const QUERIES: [&str; 8] = [
+const QUERIES: [&str; 8] = [
     "SELECT q.id, min(v), max(price), count(*), count(v), sum(v), sum(size), sum(price), avg(price) FROM q LEFT JOIN p ON p.sym = q.sym \
      AND ts BETWEEN a AND a + width GROUP BY q.id",
     "SELECT q.id, min(v), avg(v), sum(price) FROM q JOIN p ON ts > a AND ts <= a + width GROUP BY q.id",
@@ -242,12 +247,38 @@ async fn a_build_side_that_exceeds_the_memory_of_devices_is_joined() {
             wait_until_released(&ctx, &fake).await;
         }
         assert!(on_cpu > 0, "{sql}");
-        let fake = Arc::new(fake());
-        let ctx = session(&fake, "cuda");
-        set(&ctx, "rmq.device_memory_limit", "100");
-        let message = error(&ctx, sql).await;
-        assert!(message.contains("do not fit"), "{message}");
+        for limit in ["100", "6000"] {
+            let fake = Arc::new(fake());
+            let ctx = session(&fake, "cuda");
+            set(&ctx, "rmq.device_memory_limit", limit);
+            let message = error(&ctx, sql).await;
+            assert!(message.contains("do not fit"), "{message}");
+            wait_until_released(&ctx, &fake).await;
+        }
     }
+}
+
+/// Rows that the memory of the host can't hold are built by the CPU, also if devices are forced, and EXPLAIN says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_cpu_builds_spilled_rows() {
+    let config = in_order(3).with_batch_size(512);
+    let all = spilling::tables().await;
+    let fake = Arc::new(fake());
+    let cpu = session_of_pool(config.clone(), Arc::new(UnboundedMemoryPool::default()));
+    let ctx = context_of_pool(config, ForRangeJoins::new(3 << 20));
+    let ctx = fake.register(ctx, &[("rmq.engine", "cuda")]);
+    share(&all, &ctx).await;
+    share(&all, &cpu).await;
+    let sql = "SELECT q.id, min(p.v), count(*), sum(p.n), last_value(p.id ORDER BY p.t) \
+               FROM q LEFT JOIN p ON p.sym = q.sym AND p.t BETWEEN q.t - 3 AND q.t GROUP BY q.id ORDER BY 1";
+    let expected = run(&cpu, sql).await.expect(sql);
+    let plan = planned(&ctx, sql).await.expect(sql);
+    let found = collect(Arc::clone(&plan), ctx.task_ctx()).await.expect(sql);
+    let found = concat_batches(&expected.schema(), &found).expect(sql);
+    assert_eq!(lines(&[found]), lines(&[expected]));
+    assert!(metric(&plan, "spill_count") > 1);
+    let text = displayable(plan.as_ref()).indent(false).to_string();
+    assert!(text.contains("engine=cpu (on disk)"), "{text}");
 }
 
 /// A partition of endless rows, or one that ends in an error after a few.

@@ -84,18 +84,6 @@ impl BuildColumns {
         }
     }
 
-    /// Whether minima or maxima are searched, as values or for their rows.
-    pub(crate) fn has_extremes(&self) -> bool {
-        self.aggregates.iter().any(|(function, _)| {
-            matches!(
-                function,
-                AggregateKind::Extreme(_)
-                    | AggregateKind::AtExtreme { .. }
-                    | AggregateKind::AtCrossing { .. }
-            )
-        })
-    }
-
     /// The first aggregate whose value an accumulator computes, for which it has to read all rows of a range in their order. States can be merged.
     pub(crate) fn accumulated(&self) -> Option<&AccumulatorCall> {
         let mut calls = self.calls.iter().flatten();

@@ -71,16 +71,15 @@ impl JoinDevices {
 
 /// Whether an error says that the memory of the host or of devices does not suffice.
 pub(crate) fn is_short_of_memory(error: &DataFusionError) -> bool {
-    is_out_of_memory(error) || device_shortage(error).is_some()
+    is_out_of_memory(error) || is_device_shortage(error)
 }
 
-/// The bytes that were needed, and the most that a device may have, if an error says that devices have too little memory.
-pub(crate) fn device_shortage(error: &DataFusionError) -> Option<(usize, usize)> {
+/// Whether an error says that devices have too little memory.
+pub(crate) fn is_device_shortage(error: &DataFusionError) -> bool {
     match error.find_root() {
-        DataFusionError::External(error) => match error.downcast_ref() {
-            Some(EngineError::DeviceMemory { needed, limit, .. }) => Some((*needed, *limit)),
-            _ => None,
-        },
-        _ => None,
+        DataFusionError::External(error) => {
+            matches!(error.downcast_ref(), Some(EngineError::DeviceMemory { .. }))
+        }
+        _ => false,
     }
 }

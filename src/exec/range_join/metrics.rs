@@ -64,11 +64,6 @@ impl BuildMetrics {
             .add(device_bytes);
     }
 
-    /// Counts the runs that devices build. The metric is shown only where they may build any.
-    pub(crate) fn device_runs(&self) -> Count {
-        summary(&self.set).counter("device_runs", 0)
-    }
-
     /// Records that the CPU builds an index that was planned for devices.
     pub(crate) fn record_cpu_fallback(&self) {
         summary(&self.set).counter("cuda_fallbacks", 0).add(1);

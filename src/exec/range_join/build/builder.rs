@@ -1,10 +1,8 @@
 //! Builds the build side of a range join from its input: collects it, then sorts and indexes it in memory, or spills it.
 
-use std::ops::Add;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryLimit;
@@ -12,30 +10,25 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 
 use crate::common::options::RmqOptions;
-use crate::common::workers::Workers;
-use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build::collect::{Collected, CollectedRows, collect};
-use crate::exec::range_join::build::convert_keys::divide;
 use crate::exec::range_join::build::device_join::{DeviceBuild, DeviceJoin};
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::data_size::DataSize;
-use crate::exec::range_join::devices::{JoinDevices, device_shortage};
+use crate::exec::range_join::devices::{JoinDevices, is_device_shortage};
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::exec::range_join::spill::key_extent::{KeyExtent, KeyOrder};
 use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::exec::range_join::spill::run::{BuildRun, BuildRuns, MIN_SPLIT_ROWS, RunSource};
+use crate::exec::range_join::spill::run::BuildRuns;
 use crate::exec::range_join::spill::store::SpillStore;
 
 /// A finished build side.
 pub(crate) enum Built {
     InMemory(Box<BuildSide>),
     OnDevices(Box<DeviceJoin>),
-    /// Too large for the memory of the host, or of the devices, which build each run if given.
-    InRuns(BuildRuns, Option<JoinDevices>),
+    /// Too large for memory.
+    InRuns(BuildRuns),
 }
 
 /// What building one build side needs.
@@ -52,8 +45,6 @@ pub(crate) struct BuildSideBuilder {
     runtime: Arc<RuntimeEnv>,
     /// Whether the probe side ends.
     is_probe_bounded: bool,
-    /// The number of build sides that are built at the same time.
-    builds: usize,
 }
 
 impl BuildSideBuilder {
@@ -96,7 +87,6 @@ impl BuildSideBuilder {
             engine,
             runtime: context.runtime_env(),
             is_probe_bounded,
-            builds,
         })
     }
 
@@ -164,8 +154,7 @@ impl BuildSideBuilder {
         }
     }
 
-    /// Sorts and indexes collected rows on devices, if these were selected and can answer all aggregates: at once, or run by run. Otherwise returns the
-    /// rows.
+    /// Sorts and indexes collected rows on devices, if these were selected and can answer all aggregates. Otherwise returns the rows.
     async fn build_on_devices(&self, rows: CollectedRows) -> Result<Result<Built, CollectedRows>> {
         if !DeviceJoin::supports(&self.columns, &self.types()) {
             return Ok(Err(rows));
@@ -184,41 +173,12 @@ impl BuildSideBuilder {
                 DeviceBuild::LeftToCpu(rows) => return Ok(Err(rows)),
                 DeviceBuild::OutOfMemory(rows, error) => (rows, error),
             };
-        // Where the choice is free, the CPU is faster than devices that build run by run.
-        if let Some(shortage) = device_shortage(&error)
-            && !devices.allow_cpu_fallback()
-        {
-            if let Some(runs) = self.count_device_runs(&rows, shortage) {
-                log::debug!("devices build a range join in {runs} runs: {error}");
-                let runs = self.divide(rows, runs).await?;
-                return Ok(Ok(Built::InRuns(runs, Some(devices))));
-            }
-            // What devices do of a build side that the CPU sorts takes less of their memory.
-            if !columns.has_extremes() {
-                return Err(error.context("rmq.engine = 'cuda': a range join"));
-            }
+        if is_device_shortage(&error) && !devices.allow_cpu_fallback() {
+            return Err(error.context("rmq.engine = 'cuda': a range join"));
         }
         // Sorting on the CPU needs less memory of the host, or spills.
         log::debug!("the CPU sorts a range join: {error}");
         Ok(Err(rows))
-    }
-
-    /// The number of runs for devices, given the bytes that a device needs for all rows, and those that it may have; `None` if runs would be too short.
-    fn count_device_runs(
-        &self,
-        rows: &CollectedRows,
-        (needed, limit): (usize, usize),
-    ) -> Option<usize> {
-        // While one run is probed, the next is built. Half as much more is for columns that merging needs.
-        let needed = needed.saturating_mul(3).saturating_mul(self.builds);
-        let runs = needed.div_ceil(limit.max(1)).max(2);
-        let are_long = rows.num_rows() / runs >= MIN_SPLIT_ROWS;
-        (are_long && self.devices_build_runs()).then_some(runs)
-    }
-
-    /// Whether devices can build runs. A prevailing row is that of the run with the greatest key, which they don't tell.
-    fn devices_build_runs(&self) -> bool {
-        !self.columns.prevailing && DeviceJoin::supports(&self.columns, &self.types())
     }
 
     /// The types of the columns.
@@ -227,58 +187,10 @@ impl BuildSideBuilder {
         fields.map(|field| field.data_type().clone()).collect()
     }
 
-    /// Divides rows into so many runs in memory.
-    async fn divide(&self, rows: CollectedRows, runs: usize) -> Result<BuildRuns> {
-        let CollectedRows {
-            batches, memory, ..
-        } = rows;
-        let key_column = self.columns.num_equality_keys;
-        let key_type = self.schema.field(key_column).data_type();
-        let mut divided = BuildRuns::new(
-            Arc::new(KeyOrder::try_new(key_type)?),
-            self.memory.granted_bytes(),
-        );
-        let sizes = batches.iter().map(DataSize::of_batch);
-        divided.size = sizes.fold(DataSize::default(), Add::add);
-        divided.memory = Some(memory);
-        self.metrics.build_rows.add(divided.rows());
-        let (rows, threads) = (divided.rows().div_ceil(runs), self.options.threads());
-        let key_order = Arc::clone(&divided.key_order);
-        let work = move |waiting: Waiting| {
-            let check = || waiting.check();
-            let workers = Workers::new(threads, &check);
-            let mut first_row = RowPosition::default();
-            let runs = divide(batches, rows).into_iter().map(|batches| {
-                let keys = batches.iter().map(|batch| batch.column(key_column));
-                let extents = workers.map(keys.collect(), |keys| key_order.extent(keys))?;
-                let run = BuildRun {
-                    rows: batches.iter().map(RecordBatch::num_rows).sum(),
-                    first_row,
-                    keys: extents.into_iter().fold(None, KeyExtent::union),
-                    source: RunSource::Memory(batches),
-                };
-                first_row = first_row.after(run.rows);
-                Ok(run)
-            });
-            runs.collect::<Result<Vec<_>>>()
-        };
-        divided.runs = blocking(work).await?;
-        Ok(divided)
-    }
-
-    /// Rows that have been spilled, which forced devices build run by run.
-    pub(crate) async fn in_spill_runs(&self, runs: BuildRuns) -> Result<Built> {
-        let rows_of_run = runs.rows() / runs.runs.len().max(1);
-        let mut devices = None;
-        if self.devices_build_runs() {
-            let engine = &self.engine;
-            let selected = engine.select_devices(rows_of_run, &self.options).await?;
-            devices = selected.filter(|devices| !devices.allow_cpu_fallback());
-        }
-        if devices.is_none() {
-            self.engine.record_spilled();
-        }
-        Ok(Built::InRuns(runs, devices))
+    /// Rows that have been spilled, whose runs the CPU builds.
+    pub(crate) fn in_spill_runs(&self, runs: BuildRuns) -> Built {
+        self.engine.record_spilled();
+        Built::InRuns(runs)
     }
 
     async fn spill(&self, rows: CollectedRows, store: &Arc<SpillStore>) -> Result<Built> {
@@ -286,7 +198,7 @@ impl BuildSideBuilder {
         let first_row = RowPosition::default();
         store.write(rows.batches, first_row, &mut runs).await?;
         drop(rows.memory);
-        self.in_spill_runs(runs).await
+        Ok(self.in_spill_runs(runs))
     }
 
     async fn sort_and_index(&self, rows: CollectedRows) -> Result<BuildSide> {

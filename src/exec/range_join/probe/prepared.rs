@@ -35,7 +35,7 @@ impl PreparedBuild {
         probe: ProbeShape,
     ) -> Result<Self> {
         let built = match builder.collect(inputs).await? {
-            Collected::Spilled(runs) => builder.in_spill_runs(runs).await?,
+            Collected::Spilled(runs) => builder.in_spill_runs(runs),
             Collected::InMemory(rows) => {
                 let defers = probe.is_bounded
                     && DeferredBuild::is_worthwhile(&builder.columns, &rows.batches)?

@@ -31,12 +31,12 @@ impl SearchableBuild {
         Ok(match built {
             Built::InMemory(side) => Self::InMemory(Arc::from(side)),
             Built::OnDevices(join) => Self::OnDevices(Arc::from(join)),
-            Built::InRuns(runs, _) if builder.columns.returns_rows => {
+            Built::InRuns(runs) if builder.columns.returns_rows => {
                 let side = SpilledRows::try_new(runs, builder, probe_partitions)?;
                 Self::SpilledRows(Arc::new(side))
             }
-            Built::InRuns(runs, devices) => {
-                let side = SideInRuns::try_new(runs, devices, builder, probe_partitions)?;
+            Built::InRuns(runs) => {
+                let side = SideInRuns::try_new(runs, builder, probe_partitions)?;
                 Self::InRuns(Arc::new(side))
             }
         })

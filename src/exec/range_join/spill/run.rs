@@ -1,13 +1,10 @@
-//! Runs: parts of the build side that are sorted and indexed one after the other, as memory or devices can't hold all of it.
+//! Runs: parts of the build side that are sorted and indexed one after the other, as memory can't hold all of it.
 
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use datafusion::common::Result;
-use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::spill_file::SpillFile;
-use futures::{StreamExt, stream};
 
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyExtent, KeyOrder};
@@ -22,7 +19,8 @@ pub(crate) const MIN_SPLIT_ROWS: usize = 64;
 
 /// Consecutive rows of the build side.
 pub(crate) struct BuildRun {
-    pub(crate) source: RunSource,
+    pub(crate) file: Arc<dyn SpillFile>,
+    pub(crate) files: Arc<SpillFiles>,
     pub(crate) rows: usize,
     /// The position of the first row; the others follow it.
     pub(crate) first_row: RowPosition,
@@ -30,24 +28,10 @@ pub(crate) struct BuildRun {
     pub(crate) keys: Option<KeyExtent>,
 }
 
-/// Where the rows of a run are.
-pub(crate) enum RunSource {
-    /// In a file: a spill run.
-    File(Arc<dyn SpillFile>, Arc<SpillFiles>),
-    /// In memory, in batches of which devices can't hold all at once.
-    Memory(Vec<RecordBatch>),
-}
-
 impl BuildRun {
     /// Opens the run. Its batches are those that were written.
     pub(crate) fn read(&self) -> Result<RunReader> {
-        match &self.source {
-            RunSource::File(file, files) => files.read(file, self.first_row),
-            RunSource::Memory(batches) => {
-                let batches = stream::iter(batches.clone()).map(Ok);
-                Ok(RunReader::new(batches.boxed(), self.first_row))
-            }
-        }
+        self.files.read(&self.file, self.first_row)
     }
 
     /// Whether a row of the probe side may match rows of this run.
@@ -74,8 +58,6 @@ pub(crate) struct BuildRuns {
     pub(crate) size: DataSize,
     /// The most memory that was granted while the rows were collected.
     pub(crate) peak_granted_bytes: usize,
-    /// Registers rows in memory.
-    pub(crate) memory: Option<MemoryReservation>,
 }
 
 impl BuildRuns {
@@ -86,7 +68,6 @@ impl BuildRuns {
             key_order,
             size: DataSize::default(),
             peak_granted_bytes,
-            memory: None,
         }
     }
 
@@ -110,10 +91,6 @@ impl BuildRuns {
 
     /// Memory for building one run.
     pub(crate) fn run_build_bytes(&self) -> usize {
-        if self.memory.is_some() {
-            // Runs in memory have the length that devices can build.
-            return usize::MAX;
-        }
         self.retained_bytes().max(MIN_RUN_BUILD_BYTES)
     }
 }

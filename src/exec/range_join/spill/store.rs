@@ -15,7 +15,7 @@ use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::key_extent::{KeyExtent, KeyOrder};
 use crate::exec::range_join::spill::reader::SpillFiles;
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::exec::range_join::spill::run::{BuildRun, BuildRuns, RunSource};
+use crate::exec::range_join::spill::run::{BuildRun, BuildRuns};
 
 /// The target size of a batch in a file: the least memory that reading needs.
 const BATCH_BYTES: usize = 128 << 10;
@@ -128,7 +128,8 @@ impl SpillStore {
             .finish()?
             .ok_or_else(|| internal_datafusion_err!("a spill run of a range join has no rows"))?;
         Ok(BuildRun {
-            source: RunSource::File(file, Arc::clone(&self.files)),
+            file,
+            files: Arc::clone(&self.files),
             rows: batches.iter().map(RecordBatch::num_rows).sum(),
             first_row,
             keys,

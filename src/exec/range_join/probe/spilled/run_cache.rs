@@ -12,7 +12,7 @@ use datafusion::common::{Result, internal_err};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::probe::spilled::run_loader::{BuiltPart, RunLoader};
+use crate::exec::range_join::probe::spilled::run_loader::RunLoader;
 use crate::exec::range_join::spill::reader::RunReader;
 
 /// The spill runs of a build side, and the part of one that is in memory.
@@ -124,7 +124,7 @@ impl RunCache {
             .loader
             .load(&mut reader, build_bytes, end - start)
             .await?;
-        let Some((BuiltPart::Cpu(side), _)) = part else {
+        let Some((side, _)) = part else {
             return internal_err!("spill run {run} ends before row {start}");
         };
         let rows = start..start + side.total_rows;

@@ -1,42 +1,27 @@
-//! Builds runs, in as many parts as memory requires, on devices where these are given.
+//! Builds runs, in as many parts as memory requires.
 
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, UInt32Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::Result;
-use datafusion::execution::memory_pool::MemoryReservation;
-use datafusion::physical_plan::metrics::Count;
 
 use crate::common::row_number::row_numbers;
 use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::device_join::{DeviceBuild, DeviceJoin};
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::data_size::DataSize;
-use crate::exec::range_join::devices::{JoinDevices, is_short_of_memory};
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::reader::RunReader;
-use crate::exec::range_join::spill::retaining_pool::RetainingPool;
+use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::{BuildRun, BuildRuns, MIN_SPLIT_ROWS};
-
-/// A part of a run that can be probed.
-#[derive(Debug)]
-pub(crate) enum BuiltPart {
-    Cpu(Arc<BuildSide>),
-    Devices(Arc<DeviceJoin>),
-}
 
 /// Reads and builds the runs of one build side.
 pub(crate) struct RunLoader {
     runs: Vec<BuildRun>,
-    /// Registers runs in memory.
-    runs_memory: Option<MemoryReservation>,
-    /// What builds the runs, if not the CPU, and the metric of those built.
-    devices: Option<(JoinDevices, Count)>,
     /// The columns of the build side, with the aggregates that merging needs.
     columns: BuildColumns,
     /// The schema of the columns, and the range key once more, as an argument of aggregates.
@@ -52,12 +37,7 @@ pub(crate) struct RunLoader {
 
 impl RunLoader {
     /// A loader that builds the aggregates of `columns`, which may have the range key as the argument after the values.
-    pub(crate) fn new(
-        runs: BuildRuns,
-        devices: Option<JoinDevices>,
-        columns: BuildColumns,
-        builder: &BuildSideBuilder,
-    ) -> Self {
+    pub(crate) fn new(runs: BuildRuns, columns: BuildColumns, builder: &BuildSideBuilder) -> Self {
         let fields = builder.schema.fields();
         let key = columns.range_key(fields).as_ref().clone().with_name("key");
         let all_fields = fields.iter().cloned().chain([Arc::new(key)]);
@@ -65,8 +45,6 @@ impl RunLoader {
             schema: Arc::new(Schema::new(all_fields.collect::<Vec<_>>())),
             retained_bytes: runs.retained_bytes(),
             runs: runs.runs,
-            runs_memory: runs.memory,
-            devices: devices.map(|devices| (devices, builder.metrics.device_runs())),
             columns,
             memory: Arc::clone(&builder.memory),
             has_row_numbers: false,
@@ -84,7 +62,7 @@ impl RunLoader {
             let values = columns.values(builder.schema.fields()).len();
             columns.row_columns.push(values + 1);
         }
-        let loader = Self::new(runs, None, columns, builder);
+        let loader = Self::new(runs, columns, builder);
         if !marks_rows {
             return loader;
         }
@@ -101,11 +79,6 @@ impl RunLoader {
         &self.runs
     }
 
-    /// Whether the next run can be built while one is probed. Of runs on disk there is memory for one at a time.
-    pub(crate) fn builds_ahead(&self) -> bool {
-        self.runs_memory.is_some()
-    }
-
     /// Releases memory that is not retained between runs.
     pub(crate) fn release_memory(&self) {
         self.memory.retain(self.retained_bytes);
@@ -118,7 +91,7 @@ impl RunLoader {
         reader: &mut RunReader,
         build_bytes: &mut usize,
         max_rows: usize,
-    ) -> Result<Option<(BuiltPart, RowPosition)>> {
+    ) -> Result<Option<(Arc<BuildSide>, RowPosition)>> {
         loop {
             let (batches, size) = self.read_batches(reader, *build_bytes, max_rows).await?;
             if batches.is_empty() {
@@ -126,7 +99,7 @@ impl RunLoader {
             }
             match self.build(&batches, size, reader.rows_before()).await {
                 Ok(part) => return Ok(Some((part, reader.advance(size.rows)))),
-                Err(error) if is_short_of_memory(&error) => {
+                Err(error) if is_out_of_memory(&error) => {
                     *build_bytes = size.build_bytes() / 2;
                     match batches.as_slice() {
                         [one] => reader.put_back(halves(one).ok_or(error)?),
@@ -180,34 +153,20 @@ impl RunLoader {
         batches: &[RecordBatch],
         size: DataSize,
         rows_before: usize,
-    ) -> Result<BuiltPart> {
+    ) -> Result<Arc<BuildSide>> {
         let memory = self.memory.reservation();
         memory.try_grow(size.bytes)?;
         // The batches are kept, to be read in smaller groups if building runs out of memory.
         let kept = self.memory.reservation();
-        if self.runs_memory.is_none() {
-            kept.try_grow(size.bytes)?;
-        }
-        let mut rows = CollectedRows {
+        kept.try_grow(size.bytes)?;
+        let rows = CollectedRows {
             schema: Arc::clone(&self.schema),
             batches: self.append_columns(batches, rows_before)?,
             memory,
         };
         let (columns, metrics, threads) = (&self.columns, &self.metrics, self.threads);
-        if let Some((devices, device_runs)) = &self.devices {
-            rows = match DeviceJoin::build(columns, rows, metrics, threads, devices).await? {
-                DeviceBuild::Built(join) => {
-                    device_runs.add(1);
-                    return Ok(BuiltPart::Devices(Arc::from(join)));
-                }
-                DeviceBuild::OutOfMemory(_, error) => {
-                    return Err(error.context("rmq.engine = 'cuda': a range join"));
-                }
-                DeviceBuild::LeftToCpu(rows) => rows,
-            };
-        }
         let built = sort_and_index(columns, rows, metrics, threads, None).await?;
-        Ok(BuiltPart::Cpu(Arc::new(built)))
+        Ok(Arc::new(built))
     }
 
     /// Appends the range key as a value column, and the row numbers if they are wanted.

@@ -10,21 +10,20 @@
 //! 2. A task reads the runs in a circle. Before each run, the partitions that have submitted rows join the scan.
 //! 3. A partition whose rows have visited each run once gets its aggregates. The task ends when no partition is left; the last run stays in memory.
 //!
-//! If all partitions submit rows at the same time, the runs are read as often as if one partition had all rows. Of runs that are in memory anyway, and
-//! built on devices, the next is built while one is probed.
+//! If all partitions submit rows at the same time, the runs are read as often as if one partition had all rows.
 
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use datafusion::common::runtime::SpawnedTask;
-use datafusion::common::{DataFusionError, Result, internal_datafusion_err, internal_err};
+use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use futures::future::{Either, join_all, select};
 use tokio::sync::oneshot;
 
-use crate::exec::range_join::devices::is_short_of_memory;
+use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::probe::spilled::request::{ProbeRequest, RowSelection};
-use crate::exec::range_join::probe::spilled::run_loader::{BuiltPart, RunLoader};
+use crate::exec::range_join::probe::spilled::run_loader::RunLoader;
 use crate::exec::range_join::spill::reader::RunReader;
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::BuildRun;
@@ -52,15 +51,13 @@ struct Loaded {
     /// Memory for building a run, or a part of it.
     build_bytes: usize,
     /// The index of the run that was probed last, if it was built as a whole.
-    last_run: Option<(usize, Arc<BuiltPart>)>,
-    /// The index of the run that is built while another is probed.
-    ahead: Option<(usize, SpawnedTask<Result<OpenRun>>)>,
+    last_run: Option<(usize, Arc<BuildSide>)>,
 }
 
 /// A run that is being read, and its next part; none at the end.
 struct OpenRun {
     reader: RunReader,
-    part: Option<(Arc<BuiltPart>, RowPosition)>,
+    part: Option<(Arc<BuildSide>, RowPosition)>,
     /// Memory for building a part.
     build_bytes: usize,
 }
@@ -84,7 +81,7 @@ impl OpenRun {
         let part = loader
             .load(&mut self.reader, build_bytes, usize::MAX)
             .await?;
-        self.part = part.map(|(part, first_row)| (Arc::new(part), first_row));
+        self.part = part;
         Ok(())
     }
 }
@@ -110,7 +107,7 @@ impl Visitor {
     async fn probe(
         &mut self,
         selections: &[RowSelection],
-        part: &BuiltPart,
+        part: &Arc<BuildSide>,
         first_row: RowPosition,
     ) -> Option<Result<()>> {
         let probed = self.request.probe(selections, part, first_row);
@@ -133,7 +130,6 @@ impl SharedScan {
             loaded: tokio::sync::Mutex::new(Loaded {
                 build_bytes,
                 last_run: None,
-                ahead: None,
             }),
         }
     }
@@ -178,7 +174,6 @@ impl SharedScan {
         let mut unfinished = Unfinished(Some(&self));
         let mut loaded = self.loaded.lock().await;
         self.scan(&mut loaded).await;
-        loaded.ahead = None;
         unfinished.0 = None;
         self.loader.release_memory();
     }
@@ -244,19 +239,17 @@ impl SharedScan {
         {
             here = probe_part(here, part, run.first_row).await;
         } else {
-            // There is memory for one run at a time, or for this and the next.
+            // There is memory for one run at a time.
             loaded.last_run = None;
-            let mut open = match self.open_unless_dropped(loaded, index, &mut here).await {
+            let open = OpenRun::open(&self.loader, index, loaded.build_bytes);
+            let mut open = match unless_dropped(open, &mut here).await {
                 None => return others,
                 Some(Ok(open)) => open,
                 Some(Err(error)) => return fail(here, error, others),
             };
             while let Some((part, first_row)) = &open.part {
                 if open.reader.is_done() {
-                    if !self.loader.builds_ahead() {
-                        loaded.build_bytes = open.build_bytes;
-                    }
-                    self.build_ahead(loaded, index, &here, &others);
+                    loaded.build_bytes = open.build_bytes;
                     if *first_row == run.first_row {
                         loaded.last_run = Some((index, Arc::clone(part)));
                     }
@@ -271,48 +264,6 @@ impl SharedScan {
         }
         others.extend(here.into_iter().map(|(visitor, _)| visitor));
         others
-    }
-
-    /// The run, with its first part; `None` if all partitions that wait for it have been dropped.
-    async fn open_unless_dropped(
-        &self,
-        loaded: &mut Loaded,
-        index: usize,
-        visitors: &mut RunVisitors,
-    ) -> Option<Result<OpenRun>> {
-        if let Some((ahead, task)) = loaded.ahead.take()
-            && ahead == index
-        {
-            let open = unless_dropped(task.join_unwind(), visitors).await?;
-            let open = open.unwrap_or_else(|error| {
-                internal_err!("building a run of a range join did not end: {error}")
-            });
-            // The run before took memory that is free now.
-            if !open.as_ref().is_err_and(is_short_of_memory) {
-                return Some(open);
-            }
-        }
-        let open = OpenRun::open(&self.loader, index, loaded.build_bytes);
-        unless_dropped(open, visitors).await
-    }
-
-    /// Begins to build the run after `index`, if any request will probe it and there is memory for both.
-    fn build_ahead(
-        &self,
-        loaded: &mut Loaded,
-        index: usize,
-        here: &RunVisitors,
-        others: &[Visitor],
-    ) {
-        let next = (index + 1) % self.loader.runs().len();
-        let run = &self.loader.runs()[next];
-        let mut visitors = here.iter().map(|(visitor, _)| visitor).chain(others);
-        let mut is_wanted = || visitors.any(|v| !v.visited[next] && v.request.may_match(run));
-        if self.loader.builds_ahead() && is_wanted() {
-            let (runs, build_bytes) = (Arc::clone(&self.loader), loaded.build_bytes);
-            let build = async move { OpenRun::open(&runs, next, build_bytes).await };
-            loaded.ahead = Some((next, SpawnedTask::spawn(build)));
-        }
     }
 }
 
@@ -369,7 +320,7 @@ async fn select_rows(
 /// Probes a part of a run, each request in a task of its own. Requests that fail get their error and are left out of the result.
 async fn probe_part(
     visitors: RunVisitors,
-    part: &Arc<BuiltPart>,
+    part: &Arc<BuildSide>,
     first_row: RowPosition,
 ) -> RunVisitors {
     in_tasks(visitors, |(mut visitor, selections)| {

@@ -1,4 +1,4 @@
-//! A build side on disk, or one that is too large for devices.
+//! A build side on disk.
 //!
 //! Each run is read, built and probed in turn, and the partial aggregates are merged. Probe rows are buffered, so that one scan of the runs
 //! serves many, those of all partitions together ([`SharedScan`]). Still, the runs are read again for each buffer: the work grows with the product of
@@ -12,7 +12,6 @@ use datafusion::common::Result;
 
 use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::data_size::DataSize;
-use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
 use crate::exec::range_join::probe::spilled::prevailing::PrevailingSoFar;
@@ -37,10 +36,9 @@ pub(crate) struct SideInRuns {
 }
 
 impl SideInRuns {
-    /// A build side that `builder` has divided into these runs, which devices build if given, to be probed by this many partitions.
+    /// A build side that `builder` has divided into these runs, to be probed by this many partitions.
     pub(crate) fn try_new(
         runs: BuildRuns,
-        devices: Option<JoinDevices>,
         builder: &BuildSideBuilder,
         probe_partitions: usize,
     ) -> Result<Self> {
@@ -55,7 +53,7 @@ impl SideInRuns {
         let run_build_bytes = runs.run_build_bytes();
         let run_columns = merge_plan.columns.clone();
         let key_order = Arc::clone(&runs.key_order);
-        let loader = RunLoader::new(runs, devices, run_columns, builder);
+        let loader = RunLoader::new(runs, run_columns, builder);
         Ok(Self {
             key_order,
             merge_plan: Arc::new(merge_plan),
