@@ -1,8 +1,9 @@
 //! Plain SQL as a range join: whole queries, beside DataFusion's own plan where that ends in reasonable time.
 //!
-//! `cargo bench -p datafusion-rmq --profile quick --bench range_join`; names as arguments run only those parts: `positions`, `trades`, `plan`,
-//! `few`, `scale`, `memory`, and `devices`, which runs only if named. `RMQ_BENCH_DATA` names a folder to which the tables of the first
-//! two are written as Parquet, for `benches/range_join_peers.py`, which runs the same queries in DuckDB and Polars.
+//! `cargo bench -p datafusion-rmq --profile quick --bench range_join`; names as arguments run only those parts:
+//! `positions`, `trades`, `plan`, `few`, `scale`, `memory`, and `devices`, which runs only if named. `RMQ_BENCH_DATA`
+//! names a folder to which the tables of the first two are written as Parquet, for `benches/range_join_peers.py`, which
+//! runs the same queries in DuckDB and Polars.
 
 mod common;
 
@@ -79,8 +80,8 @@ fn run(ctx: &SessionContext, sql: &str) -> (Duration, Duration, String) {
     (times.0, times.1, value)
 }
 
-/// Runs a query `RMQ_BENCH_RUNS` times (5) and prints the best CPU time with its wall time and the answer. `RMQ_BENCH_ONLY` skips
-/// queries whose names do not contain it, for use with a profiler.
+/// Runs a query `RMQ_BENCH_RUNS` times (5) and prints the best CPU time with its wall time and the answer.
+/// `RMQ_BENCH_ONLY` skips queries whose names do not contain it, for use with a profiler.
 fn measure(ctx: &SessionContext, what: &str, sql: &str) {
     if std::env::var("RMQ_BENCH_ONLY").is_ok_and(|only| !what.contains(&only)) {
         return;

@@ -1,6 +1,7 @@
 //! SQL around the engine: the time of whole queries beside the engine's own time for the same ranges.
 //!
-//! `cargo bench -p datafusion-rmq --profile quick --bench sql`; `RMQ_BENCH_ROWS` and `RMQ_BENCH_RANGES` change the sizes (2^24 and 10^7).
+//! `cargo bench -p datafusion-rmq --profile quick --bench sql`; `RMQ_BENCH_ROWS` and `RMQ_BENCH_RANGES` change the
+//! sizes (2^24 and 10^7).
 
 mod common;
 

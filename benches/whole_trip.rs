@@ -1,7 +1,8 @@
 //! SQL on a GPU: the wall time of a whole query, from batches in host memory to its answer, and of its parts.
 //!
-//! `cargo bench -p datafusion-rmq --profile quick --bench whole_trip`; `RMQ_BENCH_ROWS`, `RMQ_BENCH_RANGES` and `RMQ_BENCH_PARTITIONS` change the sizes
-//! (2^28, 2^27 and all cores). It prints one table a run and needs some 10 GB of memory at these sizes.
+//! `cargo bench -p datafusion-rmq --profile quick --bench whole_trip`; `RMQ_BENCH_ROWS`, `RMQ_BENCH_RANGES` and
+//! `RMQ_BENCH_PARTITIONS` change the sizes (2^28, 2^27 and all cores). It prints one table a run and needs some 10 GB
+//! of memory at these sizes.
 
 mod common;
 

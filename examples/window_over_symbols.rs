@@ -1,7 +1,7 @@
 //! Window functions: each row has its own frame, and positions count within its partition.
 //!
-//! A purchase is made at each quote and held for the next `hold` quotes. How low does the price fall in that time, and how
-//! many quotes after the purchase?
+//! A purchase is made at each quote and held for the next `hold` quotes. How low does the price fall in that time, and
+//! how many quotes after the purchase?
 //!
 //! ```sh
 //! cargo run --example window_over_symbols

@@ -1,5 +1,5 @@
-//! Range-minimum queries and range joins for [Apache DataFusion](https://datafusion.apache.org): the minimum, the maximum or its position, and other
-//! aggregates, over millions of ranges of rows or of a key at once, on CPU and GPU.
+//! Range-minimum queries and range joins for [Apache DataFusion](https://datafusion.apache.org): the minimum, the
+//! maximum or its position, and other aggregates, over millions of ranges of rows or of a key at once, on CPU and GPU.
 //!
 //! One call registers the functions, the optimizer rules, the query planner and the options:
 //!
@@ -19,38 +19,45 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`SessionStateBuilderExt::with_rmq`] does the same for a session that is being built. A session with a query planner of its own keeps it and
-//! calls [`plan`](plan()).
+//! [`SessionStateBuilderExt::with_rmq`] does the same for a session that is being built. A session with a query planner
+//! of its own keeps it and calls [`plan`](plan()).
 //!
 //! # SQL
-//! - `range_min('table.column', l, r)`, `range_max`, `range_argmin`, `range_argmax`: scalar functions over the rows `l` to `r` of a column. The
-//!   first argument names a column of a table, or is a subquery with one column that ends in ORDER BY.
-//! - `SELECT * FROM range_min('table.column', 'windows', 'l', 'r')`, `range_max`: table functions, for all rows of a table of ranges.
-//! - `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`, `frame_max`, `frame_argmin`, `frame_argmax`: window functions with another frame for
-//!   each row.
-//! - Plain SQL: an optimizer rule turns a join on a range with GROUP BY, a correlated subquery over a range, and a lateral join over a range into a
-//!   range join, which aggregates the matching rows without producing them.
-//! - `SELECT * FROM range_join('trades', 'quotes', 'sym', 'quotes.ts BETWEEN trades.a AND trades.b', 'min(price) AS low')`: a range join as a table
-//!   function. With `'include prevailing'`, the row in force at the start of the range counts too.
+//! - `range_min('table.column', l, r)`, `range_max`, `range_argmin`, `range_argmax`: scalar functions over the rows `l`
+//!   to `r` of a column. The first argument names a column of a table, or is a subquery with one column that ends in
+//!   ORDER BY.
+//! - `SELECT * FROM range_min('table.column', 'windows', 'l', 'r')`, `range_max`: table functions, for all rows of a
+//!   table of ranges.
+//! - `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`, `frame_max`, `frame_argmin`, `frame_argmax`: window
+//!   functions with another frame for each row.
+//! - Plain SQL: an optimizer rule turns a join on a range with GROUP BY, a correlated subquery over a range, and a
+//!   lateral join over a range into a range join, which aggregates the matching rows without producing them.
+//! - `SELECT * FROM range_join('trades', 'quotes', 'sym', 'quotes.ts BETWEEN trades.a AND trades.b', 'min(price) AS
+//!   low')`: a range join as a table function. With `'include prevailing'`, the row in force at the start of the range
+//!   counts too.
 //! - `rmq_indexes()` lists the cached indexes and `rmq_devices()` the GPUs. [`RmqOptions`] has the options `rmq.*`.
 //!
-//! Bounds are inclusive positions, counted from 0, and clipped to the column. NULLs are skipped; a range without a value gives NULL. Floats are in
-//! IEEE total order, as in DataFusion's MIN without GROUP BY. Of equal extremes, the leftmost one has the position.
+//! Bounds are inclusive positions, counted from 0, and clipped to the column. NULLs are skipped; a range without a
+//! value gives NULL. Floats are in IEEE total order, as in DataFusion's MIN without GROUP BY. Of equal extremes, the
+//! leftmost one has the position.
 //!
 //! # How it works
-//! An optimizer rule takes each call out of its expression and puts a [`RangeLookup`](logical_plan::range_lookup::RangeLookup) below it. Its operator
-//! finds the column's index in the session's catalog, or builds it once per query, and looks up the bounds of each batch. The index is a tree of block
-//! minima, which the crate [`rmq_engine`] implements on the CPU and on NVIDIA GPUs. It is cached for later queries if the table can tell
-//! that its data has not changed.
+//! An optimizer rule takes each call out of its expression and puts a
+//! [`RangeLookup`](logical_plan::range_lookup::RangeLookup) below it. Its operator finds the column's index in the
+//! session's catalog, or builds it once per query, and looks up the bounds of each batch. The index is a tree of block
+//! minima, which the crate [`rmq_engine`] implements on the CPU and on NVIDIA GPUs. It is cached for later queries if
+//! the table can tell that its data has not changed.
 //!
-//! Plain SQL becomes a [`RangeJoin`](logical_plan::range_join::RangeJoin), or [`NearestRows`](logical_plan::nearest_rows::NearestRows). Its operator sorts the build side once by equality keys and range key, so that
-//! the rows that match a probe row are one range of positions. Extremes come from the same index, sums and counts from prefix sums.
-//! A build side that exceeds the memory limit is sorted in runs on disk.
+//! Plain SQL becomes a [`RangeJoin`](logical_plan::range_join::RangeJoin), or
+//! [`NearestRows`](logical_plan::nearest_rows::NearestRows). Its operator sorts the build side once by equality keys
+//! and range key, so that the rows that match a probe row are one range of positions. Extremes come from the same
+//! index, sums and counts from prefix sums. A build side that exceeds the memory limit is sorted in runs on disk.
 //!
 //! The index follows *GPU-RMQ: Accelerating Range Minimum Queries on Modern GPUs* by Kreis et al., 2026.
 //!
 //! # Extending
-//! - [`logical_plan`] has the nodes, [`physical_plan`] the operators, and [`optimizer`] the rules, for codecs, other rules and other planners.
+//! - [`logical_plan`] has the nodes, [`physical_plan`] the operators, and [`optimizer`] the rules, for codecs, other
+//!   rules and other planners.
 //! - [`plan`](plan()) plans a query in a session's own query planner.
 //! - [`sql`] plans statements with ASOF JOIN, which [`prepare_statement`] prepares for `ctx.sql`'s planner.
 //! - [`rmq_engine`] computes range minima over plain slices. It depends on neither DataFusion nor Arrow.
@@ -86,13 +93,15 @@ pub use session::{SessionStateBuilderExt, register, register_keeping_query_plann
 
 /// The physical operators.
 ///
-/// A serialized plan can carry a [`RangeJoinExec`](physical_plan::RangeJoinExec) as its spec, its label and its children, from which
-/// [`plan_range_join`](physical_plan::plan_range_join) makes it again, unless it [is a row join](physical_plan::RangeJoinExec::is_row_join): a session that
-/// serializes physical plans sets `rmq.row_joins` to `never`, and serializes [`NearestRows`](logical_plan::nearest_rows::NearestRows) as a logical node. Of a
-/// [`JoinChoice`](logical_plan::join_choice::JoinChoice) it serializes either plan. It can carry a [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or
-/// [`ReplayExec`](physical_plan::ReplayExec) as its child. A [`RangeLookupExec`](physical_plan::RangeLookupExec) and a
-/// [`PrepareIndexesExec`](physical_plan::PrepareIndexesExec) share tables and indexes with the other operators of their query; serialize their logical
-/// nodes instead and plan them where they run.
+/// A serialized plan can carry a [`RangeJoinExec`](physical_plan::RangeJoinExec) as its spec, its label and its
+/// children, from which [`plan_range_join`](physical_plan::plan_range_join) makes it again, unless it [is a row
+/// join](physical_plan::RangeJoinExec::is_row_join): a session that serializes physical plans sets `rmq.row_joins` to
+/// `never`, and serializes [`NearestRows`](logical_plan::nearest_rows::NearestRows) as a logical node. Of a
+/// [`JoinChoice`](logical_plan::join_choice::JoinChoice) it serializes either plan. It can carry a
+/// [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or [`ReplayExec`](physical_plan::ReplayExec) as its child. A
+/// [`RangeLookupExec`](physical_plan::RangeLookupExec) and a [`PrepareIndexesExec`](physical_plan::PrepareIndexesExec)
+/// share tables and indexes with the other operators of their query; serialize their logical nodes instead and plan
+/// them where they run.
 pub mod physical_plan {
     pub use crate::exec::range_join::exec::RangeJoinExec;
     pub use crate::exec::range_join::mode::JoinMode;

@@ -37,13 +37,15 @@ use rmq_engine::Extreme;
 
 /// Registers range queries with a session that is being built.
 ///
-/// Call one of these after the configuration, the catalog list and the optimizers' rules have been set, if they are set at all.
+/// Call one of these after the configuration, the catalog list and the optimizers' rules have been set, if they are set
+/// at all.
 pub trait SessionStateBuilderExt {
-    /// Adds the functions `range_min`, `frame_min` and the others of their families, the table functions `range_join()`, `rmq_indexes()` and
-    /// `rmq_devices()`, the options `rmq.*`, the optimizer rules and the query planner.
+    /// Adds the functions `range_min`, `frame_min` and the others of their families, the table functions
+    /// `range_join()`, `rmq_indexes()` and `rmq_devices()`, the options `rmq.*`, the optimizer rules and the query
+    /// planner.
     ///
-    /// It replaces the session's query planner. A session with extension nodes of its own uses [`Self::with_rmq_and_planners`], one with a query
-    /// planner of its own [`Self::with_rmq_keeping_query_planner`].
+    /// It replaces the session's query planner. A session with extension nodes of its own uses
+    /// [`Self::with_rmq_and_planners`], one with a query planner of its own [`Self::with_rmq_keeping_query_planner`].
     #[must_use]
     fn with_rmq(self) -> Self;
 
@@ -259,10 +261,12 @@ fn insert<R: ?Sized>(
     }
 }
 
-/// Registers range queries with an existing session, as [`SessionStateBuilderExt::with_rmq`] does with one that is being built.
+/// Registers range queries with an existing session, as [`SessionStateBuilderExt::with_rmq`] does with one that is
+/// being built.
 ///
-/// It replaces the session's query planner. A session with extension nodes of its own uses [`SessionStateBuilderExt::with_rmq_and_planners`], one
-/// with a query planner of its own [`register_keeping_query_planner`]. Registering twice is harmless but drops the cached indexes.
+/// It replaces the session's query planner. A session with extension nodes of its own uses
+/// [`SessionStateBuilderExt::with_rmq_and_planners`], one with a query planner of its own
+/// [`register_keeping_query_planner`]. Registering twice is harmless but drops the cached indexes.
 ///
 /// ```
 /// # use datafusion::prelude::*;
@@ -323,8 +327,8 @@ fn names(name: &str, aliases: &[String]) -> Vec<String> {
     aliases.iter().cloned().chain([name.to_string()]).collect()
 }
 
-/// Puts functions first that have lost one of their names to another function. A state returns its functions in no order, and when they are
-/// registered again, the last one with a name gets it.
+/// Puts functions first that have lost one of their names to another function. A state returns its functions in no
+/// order, and when they are registered again, the last one with a name gets it.
 fn overridden_first<F>(
     functions: &mut Option<Vec<Arc<F>>>,
     known: &HashMap<String, Arc<F>>,

@@ -10,8 +10,8 @@ use tokio::runtime::Runtime;
 /// A query that still works this long after it was dropped does not end.
 const TOO_LONG: Duration = Duration::from_secs(60);
 
-/// Drops `sql`, which takes `wall` seconds, at `moments` random moments. Returns the ascending times, in seconds, from each drop until the query had
-/// released all of its memory: until then one of its threads may be working.
+/// Drops `sql`, which takes `wall` seconds, at `moments` random moments. Returns the ascending times, in seconds, from
+/// each drop until the query had released all of its memory: until then one of its threads may be working.
 pub fn times_to_end(
     ctx: &SessionContext,
     runtime: &Runtime,

@@ -91,7 +91,8 @@ impl Table {
     }
 }
 
-/// Quotes by time: a symbol of 9 bytes, a time with random gaps, and a price with 18 bits after the point, so that sums of up to 2^28 are exact.
+/// Quotes by time: a symbol of 9 bytes, a time with random gaps, and a price with 18 bits after the point, so that sums
+/// of up to 2^28 are exact.
 pub fn quotes(rows: usize) -> Result<Table> {
     let times = Times::new(rows, QUOTE_GAP, Sequence(1));
     let (symbols, prices) = (Symbols::new(Sequence(2)), Sequence(3));

@@ -1,8 +1,9 @@
-//! Range joins and range functions at the size of a machine with many cores or a GPU: wall time, CPU time, the operators' own times and memory,
-//! by number of threads, beside what the machine's memory allows.
+//! Range joins and range functions at the size of a machine with many cores or a GPU: wall time, CPU time, the
+//! operators' own times and memory, by number of threads, beside what the machine's memory allows.
 //!
-//! `cargo bench -p datafusion-rmq --profile quick --bench range_join_scale -- --threads 1,4,16`; `--help` lists the options. The binary needs no
-//! other file, so that it can be copied to another machine. `benches/range_join_scale_peers.py` runs the queries in DuckDB.
+//! `cargo bench -p datafusion-rmq --profile quick --bench range_join_scale -- --threads 1,4,16`; `--help` lists the
+//! options. The binary needs no other file, so that it can be copied to another machine.
+//! `benches/range_join_scale_peers.py` runs the queries in DuckDB.
 
 mod cancel;
 mod data;
@@ -33,7 +34,8 @@ use queries::{Dataset, Query};
 /// Measures range joins at the size of a machine with many cores or a GPU.
 #[derive(Parser)]
 struct Options {
-    /// The queries to run: subquery, grouped, first_value, no_symbol, many_trades, pairs, partitioned_inputs, range_min, unsorted; all if none is named
+    /// The queries to run: subquery, grouped, first_value, no_symbol, many_trades, pairs, partitioned_inputs,
+    /// range_min, unsorted; all if none is named
     queries: Vec<String>,
     /// Numbers of threads and partitions
     #[arg(long, value_delimiter = ',', default_value = "1,4,16")]

@@ -1,8 +1,10 @@
-//! Joins by an equality key with an incidental range filter, such as line items shipped within a month of an order: where `rmq.row_joins = 'auto'`
-//! changes from DataFusion's hash join to the range join, and what each of them costs beside DataFusion's own plan.
+//! Joins by an equality key with an incidental range filter, such as line items shipped within a month of an order:
+//! where `rmq.row_joins = 'auto'` changes from DataFusion's hash join to the range join, and what each of them costs
+//! beside DataFusion's own plan.
 //!
-//! Items have a number of rows per key. Either each key has one order, as in TPC-H, or orders have keys at random, as many as make a given number of pairs with equal
-//! keys. The range of an order has a given share of the items with its key.
+//! Items have a number of rows per key. Either each key has one order, as in TPC-H, or orders have keys at random, as
+//! many as make a given number of pairs with equal keys. The range of an order has a given share of the items with its
+//! key.
 
 use std::fmt;
 use std::path::Path;

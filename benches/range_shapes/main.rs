@@ -1,7 +1,9 @@
-//! Queries over ranges of a key whose answer is not an aggregate: pairs, EXISTS, the nearest row, overlaps, thresholds; and any aggregate.
+//! Queries over ranges of a key whose answer is not an aggregate: pairs, EXISTS, the nearest row, overlaps, thresholds;
+//! and any aggregate.
 //!
-//! `cargo bench -p datafusion-rmq --profile quick --bench range_shapes -- FOLDER QUERY.sql...` reads all Parquet files of a folder into memory, one
-//! table each, and runs the queries. `peers.py` writes the tables, and runs the same queries in DuckDB. `--crossover` compares joins with DataFusion's.
+//! `cargo bench -p datafusion-rmq --profile quick --bench range_shapes -- FOLDER QUERY.sql...` reads all Parquet files
+//! of a folder into memory, one table each, and runs the queries. `peers.py` writes the tables, and runs the same
+//! queries in DuckDB. `--crossover` compares joins with DataFusion's.
 
 mod crossover;
 

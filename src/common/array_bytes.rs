@@ -11,7 +11,8 @@ pub(crate) fn arrays_bytes(arrays: &[ArrayRef]) -> usize {
     arrays.iter().map(|array| array_bytes(array)).sum()
 }
 
-/// Estimates the bytes of the values of an array: of a slice only its part of the buffers, of views also the bytes that they refer to.
+/// Estimates the bytes of the values of an array: of a slice only its part of the buffers, of views also the bytes that
+/// they refer to.
 pub(crate) fn array_bytes(array: &dyn Array) -> usize {
     // Of frequent types without an `ArrayData`, which takes several allocations: a build side has thousands of arrays.
     let values = if let Some(width) = array.data_type().primitive_width() {
@@ -63,8 +64,9 @@ pub(crate) fn compact(values: &ArrayRef) -> ArrayRef {
     }
 }
 
-/// [`compact`], if views use less than half of the bytes of their buffers. Rows of a join refer to the buffers of all rows of a side. Concatenated,
-/// batches of them would have as many buffers as there are in each batch, times the batches, which a join of joins multiplies again.
+/// [`compact`], if views use less than half of the bytes of their buffers. Rows of a join refer to the buffers of all
+/// rows of a side. Concatenated, batches of them would have as many buffers as there are in each batch, times the
+/// batches, which a join of joins multiplies again.
 pub(crate) fn compact_if_sparse(values: ArrayRef) -> ArrayRef {
     let is_sparse = |buffers: &[Buffer]| {
         let bytes: usize = buffers.iter().map(Buffer::len).sum();

@@ -42,8 +42,8 @@ impl ColumnRef {
     }
 }
 
-/// The context in which names are resolved: the session's catalogs, its default catalog and schema, and whether unquoted identifiers
-/// are folded to lower case.
+/// The context in which names are resolved: the session's catalogs, its default catalog and schema, and whether
+/// unquoted identifiers are folded to lower case.
 ///
 /// The reference to the catalogs is weak: they may contain views whose plans contain functions that refer to this.
 #[derive(Clone)]
@@ -135,7 +135,8 @@ impl Names {
         Ok(Arc::new(field.clone()))
     }
 
-    /// Returns the provider of a table without waiting: names are resolved during logical planning, which is synchronous.
+    /// Returns the provider of a table without waiting: names are resolved during logical planning, which is
+    /// synchronous.
     ///
     /// # Errors
     /// A planning error for an unknown table, with similar names, and for a table that its schema has to wait for.

@@ -1,5 +1,6 @@
-//! Dictionaries with narrow keys. The values of several batches may need more keys than one dictionary has: Arrow then fails, or panics.
-//! So rows that are selected from batches have [wider keys](roomy_type) until they are output, in as many batches as the keys require.
+//! Dictionaries with narrow keys. The values of several batches may need more keys than one dictionary has: Arrow then
+//! fails, or panics. So rows that are selected from batches have [wider keys](roomy_type) until they are output, in as
+//! many batches as the keys require.
 
 use std::hash::Hash;
 use std::ops::Range;
@@ -45,7 +46,8 @@ fn element(data_type: &DataType) -> Option<&FieldRef> {
     }
 }
 
-/// The type with enough keys for the values of many batches: a dictionary with wider keys, or nested values without dictionaries.
+/// The type with enough keys for the values of many batches: a dictionary with wider keys, or nested values without
+/// dictionaries.
 pub(crate) fn roomy_type(data_type: &DataType) -> DataType {
     match data_type {
         few if !has_few_keys(few) => few.clone(),
@@ -75,8 +77,8 @@ fn plain_type(data_type: &DataType) -> DataType {
     }
 }
 
-/// Selects rows, as pairs of an array and a row of it, from arrays of one type; `None` gives NULL. Dictionaries are returned in the
-/// [roomy](roomy_type) type, with only the values that are used.
+/// Selects rows, as pairs of an array and a row of it, from arrays of one type; `None` gives NULL. Dictionaries are
+/// returned in the [roomy](roomy_type) type, with only the values that are used.
 ///
 /// # Errors
 /// Arrow's; an internal error without an array.
@@ -177,8 +179,8 @@ pub(crate) fn with_room(array: &ArrayRef) -> Result<ArrayRef> {
     Ok(cast(array, &roomy)?)
 }
 
-/// Casts columns of `rows` rows from their [roomy](roomy_type) types to `types`. Returns parts, each with its rows: as many as the keys
-/// of the types suffice for.
+/// Casts columns of `rows` rows from their [roomy](roomy_type) types to `types`. Returns parts, each with its rows: as
+/// many as the keys of the types suffice for.
 ///
 /// # Errors
 /// An execution error if a single nested value can't be cast to its type.

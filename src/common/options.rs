@@ -28,7 +28,8 @@ use rmq_engine::cuda::CudaOptions;
 pub struct RmqOptions {
     /// The engine that computes range minima and searches sorted keys.
     pub engine: EngineChoice,
-    /// Whether plain SQL becomes a range join where a rule matches. The range functions and `range_join()` work in either case.
+    /// Whether plain SQL becomes a range join where a rule matches. The range functions and `range_join()` work in
+    /// either case.
     pub rewrite: bool,
     /// Whether an index is cached for later queries if its table can tell that its data has not changed.
     pub keep_indexes: bool,
@@ -40,8 +41,8 @@ pub struct RmqOptions {
     pub devices: DeviceList,
     /// The maximum memory of indexes on each device; `None` uses most of the free memory.
     pub device_memory_limit: Option<ByteSize>,
-    /// Whether joins over a range that return rows, and EXISTS over a range, become range joins. Needs `rewrite`. With `always`, joins with GROUP BY do so
-    /// however few rows have equal keys.
+    /// Whether joins over a range that return rows, and EXISTS over a range, become range joins. Needs `rewrite`. With
+    /// `always`, joins with GROUP BY do so however few rows have equal keys.
     pub row_joins: RowJoins,
     /// Whether a range join has one build side for all partitions, or one for each.
     pub join_mode: JoinModeChoice,
@@ -201,8 +202,8 @@ impl RmqOptions {
         }
     }
 
-    /// The options with which CUDA devices are opened. The catalog of indexes limits their memory, and the column's index falls back to the CPU, so the
-    /// engine does neither.
+    /// The options with which CUDA devices are opened. The catalog of indexes limits their memory, and the column's
+    /// index falls back to the CPU, so the engine does neither.
     pub(crate) fn cuda(&self) -> CudaOptions {
         CudaOptions {
             devices: self.devices.0.clone(),

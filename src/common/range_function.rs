@@ -5,8 +5,8 @@ use arrow::datatypes::DataType;
 use crate::common::ordered_type::value_type;
 use rmq_engine::{Extreme, RangeEnd};
 
-/// A function of a range of rows: the smallest or largest value, the position of that value, or the position of the first or last row that
-/// crosses a threshold.
+/// A function of a range of rows: the smallest or largest value, the position of that value, or the position of the
+/// first or last row that crosses a threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RangeFunction {
     /// Whether the smallest or the largest value is meant; for a threshold, whether rows are at most or at least that.
@@ -22,7 +22,8 @@ pub enum RangeResult {
     Value,
     /// The leftmost position of the extreme value.
     Position,
-    /// The position of the first or last row whose value is at most (for minima), or at least (for maxima), a threshold.
+    /// The position of the first or last row whose value is at most (for minima), or at least (for maxima), a
+    /// threshold.
     Crossing(RangeEnd),
 }
 

@@ -9,8 +9,8 @@ use arrow::datatypes::{
 use datafusion::common::{Result, plan_err};
 use rmq_engine::CandidateRanges;
 
-/// Returns the type that argument `name` of `function` is coerced to: its own for an integer or a decimal of scale 0 (as which DataFusion types
-/// `row_number() OVER (…) - 1`), Int64 for a bare NULL or an untyped parameter.
+/// Returns the type that argument `name` of `function` is coerced to: its own for an integer or a decimal of scale 0
+/// (as which DataFusion types `row_number() OVER (…) - 1`), Int64 for a bare NULL or an untyped parameter.
 ///
 /// # Errors
 /// A planning error that names the function, the argument and its type, for all other types.

@@ -10,8 +10,8 @@ pub(crate) const STEP: usize = 1 << 16;
 
 /// A number of threads, and the check for cancellation that they share.
 ///
-/// A step uses scoped threads, so that it can borrow what it works on. It must be called from a thread that may block. Starting a
-/// thread takes some 20 µs, so small steps run on the calling thread: see [`Self::parts`].
+/// A step uses scoped threads, so that it can borrow what it works on. It must be called from a thread that may block.
+/// Starting a thread takes some 20 µs, so small steps run on the calling thread: see [`Self::parts`].
 #[derive(Clone, Copy)]
 pub(crate) struct Workers<'a> {
     threads: usize,
@@ -38,21 +38,22 @@ impl<'a> Workers<'a> {
         (self.check)()
     }
 
-    /// The number of parts into which work on this many rows is divided: one per thread, but none with less than a step of work.
+    /// The number of parts into which work on this many rows is divided: one per thread, but none with less than a step
+    /// of work.
     pub(crate) fn parts(&self, rows: usize) -> usize {
         self.threads.min(rows / (2 * STEP)).max(1)
     }
 
-    /// Divides the positions up to `rows` into [`Self::parts`] consecutive ranges of about equal length; all begin at a multiple of
-    /// `align`.
+    /// Divides the positions up to `rows` into [`Self::parts`] consecutive ranges of about equal length; all begin at a
+    /// multiple of `align`.
     pub(crate) fn ranges(&self, rows: usize, align: usize) -> Vec<std::ops::Range<usize>> {
         let share = rows.div_ceil(self.parts(rows)).next_multiple_of(align);
         let starts = (0..rows).step_by(share.max(1));
         starts.map(|start| start..rows.min(start + share)).collect()
     }
 
-    /// Runs `work` on each item, and returns the results in the order of the items. Threads take the items in order as they become
-    /// free, several at a time where there are many, and check for cancellation before each.
+    /// Runs `work` on each item, and returns the results in the order of the items. Threads take the items in order as
+    /// they become free, several at a time where there are many, and check for cancellation before each.
     ///
     /// # Errors
     /// The first error that occurs; no item is begun after it.
@@ -78,7 +79,8 @@ impl<'a> Workers<'a> {
             loop {
                 let taken: Vec<(usize, T)> = {
                     let mut items = lock(&items);
-                    // So many that threads rarely wait for each other, and fewer towards the end, which they reach at about the same time.
+                    // So many that threads rarely wait for each other, and fewer towards the end, which they reach at
+                    // about the same time.
                     let count = (items.len() / (16 * threads)).clamp(1, 64);
                     items.by_ref().take(count).collect()
                 };

@@ -1,5 +1,6 @@
-//! Physical operators, each in a folder: `range_lookup` adds columns that are looked up by position, `range_join` joins by a range of a
-//! key, `unique_groups` aggregates groups that are known to be single rows. `common` is what they share.
+//! Physical operators, each in a folder: `range_lookup` adds columns that are looked up by position, `range_join` joins
+//! by a range of a key, `unique_groups` aggregates groups that are known to be single rows. `common` is what they
+//! share.
 
 pub(crate) mod common;
 pub(crate) mod range_join;

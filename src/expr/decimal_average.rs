@@ -30,8 +30,8 @@ impl DecimalAverageUdf {
         }
     }
 
-    /// The type in which DataFusion's AVG sums decimals of this type, with room for the digits that AVG adds and for 10^9 rows. `None`
-    /// for other types, and for decimals of negative scale, which AVG does not support.
+    /// The type in which DataFusion's AVG sums decimals of this type, with room for the digits that AVG adds and for
+    /// 10^9 rows. `None` for other types, and for decimals of negative scale, which AVG does not support.
     pub(crate) fn sum_type(data_type: &DataType) -> Option<DataType> {
         let (precision, scale) = decimal_digits(data_type).filter(|(_, scale)| *scale >= 0)?;
         let most = match data_type {

@@ -1,5 +1,5 @@
-//! The window form, `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`: frames with bounds that differ from row to row.
-//! Positions count the rows of the partition.
+//! The window form, `frame_min(value, l, r) OVER (PARTITION BY … ORDER BY …)`: frames with bounds that differ from row
+//! to row. Positions count the rows of the partition.
 
 use std::sync::Arc;
 

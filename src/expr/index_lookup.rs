@@ -1,9 +1,9 @@
-//! A range function that is evaluated as an expression, of an index that an operator below has prepared. It is needed where
-//! a call can't become a column of an input: in the ON of an outer join, with bounds from both sides.
+//! A range function that is evaluated as an expression, of an index that an operator below has prepared. It is needed
+//! where a call can't become a column of an input: in the ON of an outer join, with bounds from both sides.
 //!
-//! The expression belongs to the plan, and several runs of the plan at once each have an index of their own. An expression does not see
-//! the task context, which identifies a run for operators. So the operator appends the id of the run to its rows, and the expression
-//! takes it as an argument.
+//! The expression belongs to the plan, and several runs of the plan at once each have an index of their own. An
+//! expression does not see the task context, which identifies a run for operators. So the operator appends the id of
+//! the run to its rows, and the expression takes it as an argument.
 
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,8 +22,8 @@ use crate::common::ranges::Ranges;
 use crate::index::ready_index::ReadyIndex;
 use crate::index::threshold::ThresholdTest;
 
-/// The unique id of a run of a plan, as a column. The rows of the run share its memory, whose reference count tells whether the run has
-/// ended.
+/// The unique id of a run of a plan, as a column. The rows of the run share its memory, whose reference count tells
+/// whether the run has ended.
 #[derive(Debug, Clone)]
 pub(crate) struct RunId(UInt64Array);
 
@@ -54,12 +54,14 @@ impl RunId {
     }
 }
 
-/// Where an operator stores the index of each run, and an expression finds it. Two slots are equal if they are the same object.
+/// Where an operator stores the index of each run, and an expression finds it. Two slots are equal if they are the same
+/// object.
 #[derive(Debug, Clone, Default)]
 pub struct IndexSlot(Arc<Mutex<Vec<(RunId, ReadyIndex)>>>);
 
 impl IndexSlot {
-    /// Stores the index of a run. Drops the indexes of ended runs: those whose id only the operator's slots, `slots` in number, refer to.
+    /// Stores the index of a run. Drops the indexes of ended runs: those whose id only the operator's slots, `slots` in
+    /// number, refer to.
     pub(crate) fn put(&self, run: &RunId, index: ReadyIndex, slots: usize) {
         let mut indexes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         indexes.retain(|(run, _)| run.references() > slots);
@@ -100,8 +102,8 @@ pub struct IndexLookupUdf {
 }
 
 impl IndexLookupUdf {
-    /// A function of the index in `slot`. It is volatile, so that no rule folds it, or moves it to an operator that runs before the index
-    /// is prepared.
+    /// A function of the index in `slot`. It is volatile, so that no rule folds it, or moves it to an operator that
+    /// runs before the index is prepared.
     #[must_use]
     pub fn new(function: RangeFunction, data_type: DataType, slot: IndexSlot) -> Self {
         Self {

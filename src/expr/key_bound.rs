@@ -1,8 +1,9 @@
 //! A bound in the type of the range key that it is compared with.
 //!
-//! A comparison of two units makes DataFusion cast the coarser one, which is an error where the finer type is too small. The bound is converted instead:
-//! rounded up or down to the unit of a coarser key, or to the least or greatest key of a finer one where it is beyond all, so that comparing the key with
-//! it gives the same result, exactly and for every value.
+//! A comparison of two units makes DataFusion cast the coarser one, which is an error where the finer type is too
+//! small. The bound is converted instead: rounded up or down to the unit of a coarser key, or to the least or greatest
+//! key of a finer one where it is beyond all, so that comparing the key with it gives the same result, exactly and for
+//! every value.
 //!
 //! ```text
 //!   CAST(p.ts AS Timestamp(µs)) >= q.a    p.ts >= rmq_lower_bound(q.a)     q.a in seconds, rounded up
@@ -20,8 +21,8 @@ use datafusion::logical_expr::{
 };
 use rmq_engine::Comparison;
 
-/// The function `(bound)` that returns the least or greatest key for which `key * factor` compares with `bound * bound_factor` as stated. NULL if there is
-/// no such key, or if the bound is NULL.
+/// The function `(bound)` that returns the least or greatest key for which `key * factor` compares with
+/// `bound * bound_factor` as stated. NULL if there is no such key, or if the bound is NULL.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KeyBoundUdf {
     comparison: Comparison,
@@ -110,8 +111,8 @@ impl ScalarUDFImpl for KeyBoundUdf {
     }
 }
 
-/// The least and the greatest of the integers in which values of a type are stored. `None` for types that are not stored as integers of at most 128
-/// bits.
+/// The least and the greatest of the integers in which values of a type are stored. `None` for types that are not
+/// stored as integers of at most 128 bits.
 pub(crate) fn integer_limits(data_type: &DataType) -> Option<(i128, i128)> {
     macro_rules! limits {
         ($t:ty) => {

@@ -1,7 +1,8 @@
 //! Errors of expressions over searched rows that are raised only for rows that match.
 //!
-//! A range join evaluates the arguments of aggregates for all rows of its build side. An argument that may fail becomes two: its value, NULL where it
-//! fails, and its error, NULL where it does not. The range join finds the least error among the rows that match, which is raised where the aggregate is used.
+//! A range join evaluates the arguments of aggregates for all rows of its build side. An argument that may fail becomes
+//! two: its value, NULL where it fails, and its error, NULL where it does not. The range join finds the least error
+//! among the rows that match, which is raised where the aggregate is used.
 //!
 //! ```text
 //!   sum(1 / p.v)     s = sum(rmq_value_or_null(p.v)), e = min(rmq_error_or_null(p.v))     rmq_raise(e, s)

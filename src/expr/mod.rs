@@ -1,5 +1,5 @@
-//! SQL functions: the scalar form of range functions, the window form, the form in join conditions, and functions that rewritten
-//! queries use.
+//! SQL functions: the scalar form of range functions, the window form, the form in join conditions, and functions that
+//! rewritten queries use.
 
 pub(crate) mod decimal_average;
 pub(crate) mod frame_udf;

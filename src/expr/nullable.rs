@@ -1,4 +1,5 @@
-//! A value that may be NULL although its argument's type says that it is not: a scalar subquery whose rows are NOT NULL, but which may have no row.
+//! A value that may be NULL although its argument's type says that it is not: a scalar subquery whose rows are NOT
+//! NULL, but which may have no row.
 
 use std::sync::Arc;
 
@@ -10,7 +11,8 @@ use datafusion::logical_expr::{
     Volatility,
 };
 
-/// The function that returns its argument, and is nullable. It has the argument's name, and goes as soon as the argument is nullable itself.
+/// The function that returns its argument, and is nullable. It has the argument's name, and goes as soon as the
+/// argument is nullable itself.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct NullableUdf {
     signature: Signature,

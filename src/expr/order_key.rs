@@ -1,7 +1,7 @@
 //! Values as bytes that compare as ORDER BY does.
 //!
-//! A range key is one value, and never NULL. Where rows are ordered by several expressions, or no bound excludes NULLs, the range key is made of all of
-//! them, and a bound of the first one becomes a bound of these bytes:
+//! A range key is one value, and never NULL. Where rows are ordered by several expressions, or no bound excludes NULLs,
+//! the range key is made of all of them, and a bound of the first one becomes a bound of these bytes:
 //!
 //! ```text
 //!   p.ts <= q.ts ORDER BY p.ts, p.id      rmq_order_key(p.ts, p.id) <= rmq_order_bound_after(q.ts)
@@ -22,7 +22,8 @@ use datafusion::logical_expr::{
 /// The greatest byte. The encoding of a value does not begin with it, and that of a NULL has no two of them.
 const GREATEST: u8 = 0xFF;
 
-/// The function `(values, …)` that returns bytes in the order of rows of these values. They are never NULL. Zeros of both signs are equal.
+/// The function `(values, …)` that returns bytes in the order of rows of these values. They are never NULL. Zeros of
+/// both signs are equal.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OrderKeyUdf {
     /// For each value whether its order is descending, and whether NULL comes first in that order.
@@ -38,7 +39,8 @@ impl OrderKeyUdf {
         }
     }
 
-    /// Whether values of this type can be converted. The bytes of a nested NULL continue after its mark, which bounds do not expect.
+    /// Whether values of this type can be converted. The bytes of a nested NULL continue after its mark, which bounds
+    /// do not expect.
     pub(crate) fn supports(data_type: &DataType) -> bool {
         !data_type.is_nested()
             && RowConverter::supports_fields(&[SortField::new(data_type.clone())])
@@ -68,7 +70,8 @@ impl ScalarUDFImpl for OrderKeyUdf {
     }
 }
 
-/// The function `(bound)` that returns the bytes before, or after, all keys whose first value is the bound. NULL if the bound is NULL.
+/// The function `(bound)` that returns the bytes before, or after, all keys whose first value is the bound. NULL if the
+/// bound is NULL.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OrderBoundUdf {
     /// The number of values of a key if the bytes are after the keys.

@@ -1,5 +1,6 @@
-//! The scalar form, `range_min('table.column', l, r)`. A scalar function sees batches, never a table, so this one only declares its
-//! arguments and its type. A rule in `rewrite` extracts each call from its expression, and an operator answers it.
+//! The scalar form, `range_min('table.column', l, r)`. A scalar function sees batches, never a table, so this one only
+//! declares its arguments and its type. A rule in `rewrite` extracts each call from its expression, and an operator
+//! answers it.
 
 use std::sync::Arc;
 
@@ -27,8 +28,8 @@ pub struct RangeUdf {
 
 impl RangeUdf {
     pub(crate) fn new(function: RangeFunction, names: Names) -> Self {
-        // Within a query a column has one version, so the function is stable. But DataFusion may fold a stable call, or push it into a
-        // scan, before the rule extracts it.
+        // Within a query a column has one version, so the function is stable. But DataFusion may fold a stable call, or
+        // push it into a scan, before the rule extracts it.
         Self {
             function,
             names,

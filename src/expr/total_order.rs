@@ -1,7 +1,8 @@
 //! MIN and MAX of floats per group, in IEEE total order.
 //!
-//! DataFusion's MIN and MAX use total order without GROUP BY. With GROUP BY their result depends on the order of rows if there are NaNs
-//! or zeros of both signs, and is never infinity. A range join finds extremes in total order, and grouping its rows must preserve them.
+//! DataFusion's MIN and MAX use total order without GROUP BY. With GROUP BY their result depends on the order of rows
+//! if there are NaNs or zeros of both signs, and is never infinity. A range join finds extremes in total order, and
+//! grouping its rows must preserve them.
 
 use std::sync::Arc;
 

@@ -130,7 +130,8 @@ struct Entries {
 }
 
 impl Entries {
-    /// Removes the least recently used of the indexes that `matches` selects. Its memory is released when its last user drops it.
+    /// Removes the least recently used of the indexes that `matches` selects. Its memory is released when its last user
+    /// drops it.
     fn evict(&mut self, matches: impl Fn(&ReservedIndex) -> bool) -> Option<Arc<ReservedIndex>> {
         let oldest = self
             .by_key
@@ -200,7 +201,8 @@ impl IndexCatalog {
         &self.devices
     }
 
-    /// Opens the devices that the options name, which takes some 300 ms the first time. Removes the indexes on other devices.
+    /// Opens the devices that the options name, which takes some 300 ms the first time. Removes the indexes on other
+    /// devices.
     ///
     /// # Errors
     /// The reason why the devices can't be used.
@@ -349,8 +351,8 @@ impl IndexCatalog {
         })
     }
 
-    /// Reserves `bytes` for the index of `column`. Evicts least recently used indexes until the bytes fit both the option's limit and
-    /// the session's memory pool.
+    /// Reserves `bytes` for the index of `column`. Evicts least recently used indexes until the bytes fit both the
+    /// option's limit and the session's memory pool.
     ///
     /// # Errors
     /// "Resources exhausted", naming the option or the pool, if they don't fit without cached indexes either.

@@ -123,7 +123,8 @@ impl ColumnIndex {
         })
     }
 
-    /// The CPU engine's index of a column in encoded chunks, built once enough ranges were answered to make the build worthwhile.
+    /// The CPU engine's index of a column in encoded chunks, built once enough ranges were answered to make the build
+    /// worthwhile.
     ///
     /// # Errors
     /// An execution error without a chunk, or for chunks of different key widths.
@@ -164,7 +165,8 @@ impl ColumnIndex {
         chunks.copy_bytes(data_type) + engine.memory_bytes(size, &WITH_POSITIONS)
     }
 
-    /// Estimates the host memory that [`Self::late`] takes beside the chunks, in bytes. Several chunks are put together first.
+    /// Estimates the host memory that [`Self::late`] takes beside the chunks, in bytes. Several chunks are put together
+    /// first.
     pub(crate) fn estimate_late(chunks: &[Encoded], options: &BuildOptions) -> usize {
         let size = keys_size(chunks);
         let together = if chunks.len() > 1 {
@@ -189,8 +191,8 @@ impl ColumnIndex {
         engine.device_bytes(column_size(chunks, data_type), &WITH_POSITIONS)
     }
 
-    /// Answers a batch of ranges, which may consist of several record batches' ranges: their extreme values if `values`, and the
-    /// positions of these if `positions`.
+    /// Answers a batch of ranges, which may consist of several record batches' ranges: their extreme values if
+    /// `values`, and the positions of these if `positions`.
     ///
     /// # Errors
     /// The engine's. If devices fail and `allow_cpu_fallback`, only an error of the CPU engine.
@@ -213,8 +215,8 @@ impl ColumnIndex {
         }
     }
 
-    /// Finds the first or last row of each range that passes a test with the range's threshold: its position, NULL if there is none. The
-    /// test's extreme is that of the index.
+    /// Finds the first or last row of each range that passes a test with the range's threshold: its position, NULL if
+    /// there is none. The test's extreme is that of the index.
     ///
     /// # Errors
     /// As [`Self::answer`], and an execution error for thresholds that can't be compared with the column.
@@ -238,7 +240,8 @@ impl ColumnIndex {
         }
     }
 
-    /// The searches of these ranges for the rows that pass a test with the range's threshold. The test's extreme is that of the index.
+    /// The searches of these ranges for the rows that pass a test with the range's threshold. The test's extreme is
+    /// that of the index.
     ///
     /// # Errors
     /// An execution error for thresholds that can't be compared with the column.

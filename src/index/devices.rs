@@ -210,8 +210,9 @@ impl Devices {
         &*self.source
     }
 
-    /// Returns the devices that these options name. The first call opens them, which takes some 300 ms. A failure is cached: neither
-    /// devices that did not open nor ones that failed later are opened again, unless the options change.
+    /// Returns the devices that these options name. The first call opens them, which takes some 300 ms. A failure is
+    /// cached: neither devices that did not open nor ones that failed later are opened again, unless the options
+    /// change.
     ///
     /// # Errors
     /// The reason why the devices can't be used.

@@ -44,7 +44,8 @@ macro_rules! with_index {
     };
 }
 
-/// Runs `$body` with `$index` bound to the index and `$keys` to keys of its width. `$body` returns the engine's error, or `Ok` of a result.
+/// Runs `$body` with `$index` bound to the index and `$keys` to keys of its width. `$body` returns the engine's error,
+/// or `Ok` of a result.
 macro_rules! with_keys {
     ($any:expr, $any_keys:expr, ($index:ident, $keys:ident) => $body:expr) => {
         match ($any, $any_keys) {
@@ -124,11 +125,12 @@ impl KeyIndex {
         Ok((Self { index, decoder }, lazy))
     }
 
-    /// Answers a batch of ranges, which may consist of several record batches' ranges: their extreme values if `values`, and the
-    /// positions of these if `positions`.
+    /// Answers a batch of ranges, which may consist of several record batches' ranges: their extreme values if
+    /// `values`, and the positions of these if `positions`.
     ///
     /// # Errors
-    /// The outer error is the engine's, for which another engine may take over; the inner one occurs while keys are decoded.
+    /// The outer error is the engine's, for which another engine may take over; the inner one occurs while keys are
+    /// decoded.
     pub(crate) fn answer(
         &self,
         ranges: &[Ranges],
@@ -146,11 +148,12 @@ impl KeyIndex {
         }
     }
 
-    /// Finds the first or last row of each range that passes a test with the range's threshold. As [`Self::answer`], it takes one or several
-    /// record batches' ranges.
+    /// Finds the first or last row of each range that passes a test with the range's threshold. As [`Self::answer`], it
+    /// takes one or several record batches' ranges.
     ///
     /// # Errors
-    /// The outer error is the engine's, for which another engine may take over; the inner one occurs while thresholds are encoded.
+    /// The outer error is the engine's, for which another engine may take over; the inner one occurs while thresholds
+    /// are encoded.
     pub(crate) fn crossings(
         &self,
         ranges: &[Ranges],

@@ -1,10 +1,13 @@
-//! Indexes of single columns: a column is encoded as keys, an engine builds an index of the keys, and the session caches it.
+//! Indexes of single columns: a column is encoded as keys, an engine builds an index of the keys, and the session
+//! caches it.
 //!
 //! - `sort_keys`, `rank`, `key_bits`, `decoder`: Arrow values to order-preserving keys and back.
-//! - `threshold`, `nearest_value`: values of other types as keys, exactly. `threshold_queries`: searches for thresholds.
-//! - `key_index`, `column_index`, `cpu_fallback`: the index of a column, on the CPU or on devices, and the CPU's part where devices fail.
-//! - `catalog`, `version`, `devices`: the indexes that a session caches, the version of a table's data that each belongs to, and the
-//!   session's CUDA devices.
+//! - `threshold`, `nearest_value`: values of other types as keys, exactly. `threshold_queries`: searches for
+//!   thresholds.
+//! - `key_index`, `column_index`, `cpu_fallback`: the index of a column, on the CPU or on devices, and the CPU's part
+//!   where devices fail.
+//! - `catalog`, `version`, `devices`: the indexes that a session caches, the version of a table's data that each
+//!   belongs to, and the session's CUDA devices.
 
 pub(crate) mod catalog;
 pub(crate) mod column_index;

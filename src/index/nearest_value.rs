@@ -1,5 +1,5 @@
-//! Rounds values of one type to the nearest values of another, exactly: down to the greatest that is at most the value, or up to the smallest that is
-//! at least that.
+//! Rounds values of one type to the nearest values of another, exactly: down to the greatest that is at most the value,
+//! or up to the smallest that is at least that.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -71,8 +71,8 @@ pub(crate) struct Converted {
     pub(crate) exact: Option<Vec<bool>>,
 }
 
-/// Converts thresholds to values of the type `column`, with which they are comparable. With `equal_zeros`, a zero equals both zeros of floats also
-/// where both types are the same.
+/// Converts thresholds to values of the type `column`, with which they are comparable. With `equal_zeros`, a zero
+/// equals both zeros of floats also where both types are the same.
 ///
 /// # Errors
 /// Arrow's, and an internal error for types that are not comparable.
@@ -151,7 +151,8 @@ fn power_of_ten(scale: u32) -> i256 {
     i256::from(10).wrapping_pow(scale)
 }
 
-/// Expands `$helper!(T)` with the integer type that values of `$data_type` are stored as, or `$wide` for those of 256 bits.
+/// Expands `$helper!(T)` with the integer type that values of `$data_type` are stored as, or `$wide` for those of 256
+/// bits.
 macro_rules! with_stored_type {
     ($data_type:expr, $helper:ident, $wide:expr) => {
         match ($data_type, $data_type.primitive_width()) {
@@ -341,7 +342,8 @@ impl Rounding {
         })
     }
 
-    /// Returns the nearest value of a type from `least` to `most`; `None` if no value qualifies. Records whether it is the threshold.
+    /// Returns the nearest value of a type from `least` to `most`; `None` if no value qualifies. Records whether it is
+    /// the threshold.
     fn clamp(
         self,
         rounded: Rounded,
@@ -419,7 +421,8 @@ impl Rounding {
         }
     }
 
-    /// Returns the nearest float in this direction, and whether it equals the threshold, from a guess and how a float compares with the threshold.
+    /// Returns the nearest float in this direction, and whether it equals the threshold, from a guess and how a float
+    /// compares with the threshold.
     fn nearest<T: FloatType>(
         self,
         guess: f64,

@@ -1,7 +1,8 @@
 //! Encodes Arrow arrays as order-preserving keys of three widths.
 //!
-//! A type whose own bits serve as keys is borrowed from Arrow's buffer, as the column is the largest object in memory. A type of up to
-//! 16 bits, and one that Arrow stores in parts, is converted once; strings, binaries and 256-bit decimals are ranked.
+//! A type whose own bits serve as keys is borrowed from Arrow's buffer, as the column is the largest object in memory.
+//! A type of up to 16 bits, and one that Arrow stores in parts, is converted once; strings, binaries and 256-bit
+//! decimals are ranked.
 
 use std::sync::Arc;
 
@@ -29,8 +30,8 @@ use rmq_engine::{Column, ColumnSize, Encoding, Key, SharedSlice, Validity};
 #[derive(Debug, Clone)]
 pub(crate) struct Chunks {
     pub(crate) arrays: Vec<ArrayRef>,
-    /// Whether the memory of the arrays is accounted for elsewhere, such as by a table in memory: an index that borrows from them
-    /// then takes no memory of its own.
+    /// Whether the memory of the arrays is accounted for elsewhere, such as by a table in memory: an index that borrows
+    /// from them then takes no memory of its own.
     pub(crate) owned_elsewhere: bool,
 }
 
@@ -333,8 +334,8 @@ fn encoding_64(order: NativeOrder) -> Encoding<u64> {
     }
 }
 
-/// Returns the buffer of a fixed-width array as integers of that width. Copies it if it is not aligned for such integers, which is
-/// possible for intervals and for arrays that were read from a file.
+/// Returns the buffer of a fixed-width array as integers of that width. Copies it if it is not aligned for such
+/// integers, which is possible for intervals and for arrays that were read from a file.
 pub(crate) fn native<T: ArrowNativeType>(values: &ArrayRef) -> ScalarBuffer<T> {
     let data: ArrayData = values.to_data();
     let width = size_of::<T>();

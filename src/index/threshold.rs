@@ -1,7 +1,7 @@
 //! Thresholds as keys: what a value of any comparable type means for the keys of a column.
 //!
-//! A threshold is never rounded to the column's type. Instead it becomes the greatest value of that type that is at most the threshold (or the
-//! smallest that is at least that), which the same rows satisfy: `int_col >= 2.5` means 3.
+//! A threshold is never rounded to the column's type. Instead it becomes the greatest value of that type that is at
+//! most the threshold (or the smallest that is at least that), which the same rows satisfy: `int_col >= 2.5` means 3.
 
 use std::cmp::Ordering;
 
@@ -23,7 +23,8 @@ pub(crate) struct ThresholdTest {
     pub(crate) extreme: Extreme,
     /// Whether rows that are equal to the threshold don't qualify.
     pub(crate) strict: bool,
-    /// Whether -0.0 equals 0.0 also where column and threshold are floats of one type. Otherwise it is below, as in IEEE 754's total order.
+    /// Whether -0.0 equals 0.0 also where column and threshold are floats of one type. Otherwise it is below, as in
+    /// IEEE 754's total order.
     pub(crate) equal_zeros: bool,
 }
 
@@ -38,7 +39,8 @@ impl ThresholdTest {
     }
 }
 
-/// The keys of thresholds: in an index of `ThresholdTest::extreme`, the rows that qualify are those whose keys are at most these.
+/// The keys of thresholds: in an index of `ThresholdTest::extreme`, the rows that qualify are those whose keys are at
+/// most these.
 #[derive(Debug)]
 pub(crate) struct ThresholdKeys {
     pub(crate) keys: AnyKeys,
@@ -94,7 +96,8 @@ fn is_comparable(column: &DataType, threshold: &DataType) -> bool {
             }
         }
 }
-/// Computes the keys of `thresholds` for a column of type `column`, whose values by rank are `distinct` if its keys are ranks.
+/// Computes the keys of `thresholds` for a column of type `column`, whose values by rank are `distinct` if its keys are
+/// ranks.
 ///
 /// # Errors
 /// An execution error for types that can't be compared, and Arrow's own.
@@ -311,7 +314,8 @@ mod tests {
         }
     }
 
-    /// Compares numbers of all types with numbers of all types, where all are multiples of 1/8 and so exact in thousandths.
+    /// Compares numbers of all types with numbers of all types, where all are multiples of 1/8 and so exact in
+    /// thousandths.
     #[test]
     fn numbers_of_any_types_are_compared_exactly() {
         let random = &mut fastrand::Rng::with_seed(81);

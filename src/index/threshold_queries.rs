@@ -77,7 +77,8 @@ impl ThresholdQueries {
         }
     }
 
-    /// Finds the first or last row of each range: its position, NULL if there is none. `keys` are those of the searches.
+    /// Finds the first or last row of each range: its position, NULL if there is none. `keys` are those of the
+    /// searches.
     ///
     /// # Errors
     /// The engine's.

@@ -1,5 +1,5 @@
-//! The version of a table's data, which tells whether the table has changed since an index was built. A stale answer is the worst
-//! possible failure, so anything in doubt counts as changed.
+//! The version of a table's data, which tells whether the table has changed since an index was built. A stale answer is
+//! the worst possible failure, so anything in doubt counts as changed.
 
 use std::fs::Metadata;
 use std::sync::{Arc, Weak};
@@ -9,15 +9,15 @@ use arrow::array::{Array, ArrayRef};
 use datafusion::catalog::TableProvider;
 use datafusion::object_store::ObjectMeta;
 
-/// The coarsest resolution of a file's times: two writes within one tick can have the same time. If a file was read less than a
-/// tick after a change, a later change may be invisible.
+/// The coarsest resolution of a file's times: two writes within one tick can have the same time. If a file was read
+/// less than a tick after a change, a later change may be invisible.
 const CLOCK_TICK: Duration = Duration::from_secs(2);
 
 /// One version of a table's column.
 #[derive(Debug, Clone)]
 pub(crate) enum Version {
-    /// Arrays in memory, which are immutable: the same arrays are the same values. The references are weak, so that the memory is
-    /// freed with the table; while they exist, no other array can have the same address.
+    /// Arrays in memory, which are immutable: the same arrays are the same values. The references are weak, so that the
+    /// memory is freed with the table; while they exist, no other array can have the same address.
     Arrays(Arc<[Weak<dyn Array>]>),
     /// Files, as listed by this table provider.
     Files {
@@ -34,14 +34,14 @@ pub(crate) struct FileVersion {
     local: Option<LocalFile>,
 }
 
-/// The metadata of a local file that object stores don't have. Unlike the modification time, which `cp -p` and archives set, these
-/// can't be set to any value.
+/// The metadata of a local file that object stores don't have. Unlike the modification time, which `cp -p` and archives
+/// set, these can't be set to any value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalFile {
     /// The device and the inode, on systems with these.
     inode: Option<(u64, u64)>,
-    /// When the contents or the attributes last changed; when the file was created on systems without that time. `None` if neither
-    /// is known.
+    /// When the contents or the attributes last changed; when the file was created on systems without that time. `None`
+    /// if neither is known.
     changed: Option<SystemTime>,
 }
 

@@ -1,4 +1,5 @@
-//! An aggregate that a range join has no index or prefix sum for: the function's own accumulator sees the rows of each range.
+//! An aggregate that a range join has no index or prefix sum for: the function's own accumulator sees the rows of each
+//! range.
 
 use std::sync::Arc;
 
@@ -12,8 +13,9 @@ use datafusion::physical_expr::expressions::{Column, Literal};
 use datafusion::physical_expr::{PhysicalExprRef, PhysicalSortExpr};
 use datafusion::scalar::ScalarValue;
 
-/// The call of an aggregate function, over the arguments of a [`RangeAggregate`](crate::logical_plan::range_join::RangeAggregate): first those of the
-/// function that are not literals, then the expressions of ORDER BY that are none of these, then the condition of FILTER.
+/// The call of an aggregate function, over the arguments of a
+/// [`RangeAggregate`](crate::logical_plan::range_join::RangeAggregate): first those of the function that are not
+/// literals, then the expressions of ORDER BY that are none of these, then the condition of FILTER.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -50,7 +52,8 @@ pub struct AccumulatorOrder {
 }
 
 impl AccumulatorCall {
-    /// The physical function over columns that have the types of the aggregate's arguments, without its FILTER. Its columns are named by their index.
+    /// The physical function over columns that have the types of the aggregate's arguments, without its FILTER. Its
+    /// columns are named by their index.
     ///
     /// # Errors
     /// DataFusion's, if the function does not accept the types.
@@ -91,7 +94,8 @@ impl AccumulatorCall {
         Ok(DataType::Struct(fields.collect()))
     }
 
-    /// What an accumulator is shown of a row whose columns, of these types, are all NULL. `None` if FILTER excludes the row.
+    /// What an accumulator is shown of a row whose columns, of these types, are all NULL. `None` if FILTER excludes the
+    /// row.
     ///
     /// # Errors
     /// As [`Self::physical`].

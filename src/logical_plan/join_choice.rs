@@ -9,8 +9,9 @@
 //!         RangeJoin: …
 //! ```
 //!
-//! Only physical plans have the statistics to choose by. The plan as it was written is no input: no rule rewrites it again, and it is planned only where
-//! it is taken. So it must not contain what is replaced in inputs alone, such as placeholders.
+//! Only physical plans have the statistics to choose by. The plan as it was written is no input: no rule rewrites it
+//! again, and it is planned only where it is taken. So it must not contain what is replaced in inputs alone, such as
+//! placeholders.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -20,8 +21,8 @@ use std::sync::Arc;
 use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, UserDefinedLogicalNodeCore};
 
-/// Two plans of the same rows: an aggregate over a range join, and over a join as it was written. The one follows from the other, so nodes are compared by
-/// the first alone.
+/// Two plans of the same rows: an aggregate over a range join, and over a join as it was written. The one follows from
+/// the other, so nodes are compared by the first alone.
 #[derive(Debug, Clone)]
 pub struct JoinChoice {
     range_join: LogicalPlan,

@@ -3,8 +3,10 @@
 //! - [`RangeLookup`](range_lookup::RangeLookup) adds columns looked up by position: the calls of range functions.
 //! - [`RangeJoin`](range_join::RangeJoin) aggregates the rows whose key is in a range: plain SQL, and `range_join(…)`.
 //!   [`AccumulatorCall`](accumulator_call::AccumulatorCall) is an aggregate of it without an index.
-//! - [`NearestRows`](nearest_rows::NearestRows) returns the rows nearest an end of a range: ORDER BY with LIMIT in a lateral join.
-//! - [`JoinChoice`](join_choice::JoinChoice) is an aggregate over a range join that the planner may find slower than the join it replaces.
+//! - [`NearestRows`](nearest_rows::NearestRows) returns the rows nearest an end of a range: ORDER BY with LIMIT in a
+//!   lateral join.
+//! - [`JoinChoice`](join_choice::JoinChoice) is an aggregate over a range join that the planner may find slower than
+//!   the join it replaces.
 //! - [`PrepareIndexes`](prepare_indexes::PrepareIndexes) builds indexes for calls that must stay expressions.
 
 pub mod accumulator_call;

@@ -20,10 +20,11 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 
-/// For each row of the probe side, the rows of the build side that match, in the order of the range key, as many as a limit allows.
+/// For each row of the probe side, the rows of the build side that match, in the order of the range key, as many as a
+/// limit allows.
 ///
-/// The output is the columns of the probe side, then those of the build side. Probe rows keep their order. One without a row of the build side is
-/// dropped, or kept with NULLs.
+/// The output is the columns of the probe side, then those of the build side. Probe rows keep their order. One without
+/// a row of the build side is dropped, or kept with NULLs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NearestRows {
     probe: LogicalPlan,
@@ -48,8 +49,8 @@ pub struct NearestCondition {
 /// Which of the matching rows of a probe row are returned, counted from an end of its range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RowLimit {
-    /// Whether rows are counted and returned from the greatest range key down, of equal keys the last in input order first. Else from the least up, of
-    /// equal keys the first in input order first.
+    /// Whether rows are counted and returned from the greatest range key down, of equal keys the last in input order
+    /// first. Else from the least up, of equal keys the first in input order first.
     pub descending: bool,
     /// The number of rows that are left out first.
     pub skip: usize,
@@ -113,8 +114,8 @@ impl NearestRows {
         self.output_filter.as_ref()
     }
 
-    /// Takes a volatile filter without columns, such as `random() < 0.5`, off an input. DataFusion pushes it to all inputs, but it is about each output
-    /// row.
+    /// Takes a volatile filter without columns, such as `random() < 0.5`, off an input. DataFusion pushes it to all
+    /// inputs, but it is about each output row.
     fn unfiltered(before: &LogicalPlan, now: LogicalPlan) -> (LogicalPlan, Option<Expr>) {
         match now {
             LogicalPlan::Filter(filter)
@@ -130,8 +131,8 @@ impl NearestRows {
 }
 
 impl NearestCondition {
-    /// `type=Inner, on=[sym], range=p.ts in (-inf, q.ts], threshold=p.v > q.v, filter=p.id <> q.id, order=desc, limit=5`, where threshold and filter are
-    /// the parts of the residual.
+    /// `type=Inner, on=[sym], range=p.ts in (-inf, q.ts], threshold=p.v > q.v, filter=p.id <> q.id, order=desc,
+    /// limit=5`, where threshold and filter are the parts of the residual.
     pub(crate) fn with_parts(&self, threshold: Option<&Expr>, filter: Option<&Expr>) -> String {
         let parts = Parts {
             condition: self,

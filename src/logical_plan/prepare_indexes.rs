@@ -1,8 +1,8 @@
 //! The logical node that builds indexes for expressions of the node above.
 //!
-//! A call of a range function normally becomes a column of a `RangeLookup`. In the ON of an outer join whose bounds need both sides it
-//! cannot: no node below the join has both columns, and the condition must stay in the join. There the call becomes an expression,
-//! [`IndexLookupUdf`], that queries an index which a node below the join has built:
+//! A call of a range function normally becomes a column of a `RangeLookup`. In the ON of an outer join whose bounds
+//! need both sides it cannot: no node below the join has both columns, and the condition must stay in the join. There
+//! the call becomes an expression, [`IndexLookupUdf`], that queries an index which a node below the join has built:
 //!
 //! ```text
 //!   LEFT JOIN ON a.x = range_min('t.v', a.l, b.r)      LEFT JOIN ON a.x = range_min(run, a.l, b.r)
@@ -150,8 +150,8 @@ impl PartialOrd for PrepareIndexes {
     }
 }
 
-/// Gives the plan slots of its own. A prepared statement's logical plan is planned again for each execution; with shared slots, one
-/// execution could find the index of another. A plan without [`PrepareIndexes`] is borrowed.
+/// Gives the plan slots of its own. A prepared statement's logical plan is planned again for each execution; with
+/// shared slots, one execution could find the index of another. A plan without [`PrepareIndexes`] is borrowed.
 pub(crate) fn with_fresh_slots(plan: &LogicalPlan) -> Result<Cow<'_, LogicalPlan>> {
     let is_prepare = |node: &LogicalPlan| match node {
         LogicalPlan::Extension(e) => e.node.as_any().is::<PrepareIndexes>(),

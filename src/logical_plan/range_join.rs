@@ -24,7 +24,8 @@ use crate::logical_plan::accumulator_call::AccumulatorCall;
 use rmq_engine::Comparison;
 use rmq_engine::{Extreme, RangeEnd};
 
-/// For each row of the probe side, aggregates the rows of the build side whose equality keys are equal and whose range key is within the bounds.
+/// For each row of the probe side, aggregates the rows of the build side whose equality keys are equal and whose range
+/// key is within the bounds.
 ///
 /// The output is the columns of the probe side, then one column per aggregate. Rows keep their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,15 +47,16 @@ pub struct RangeJoinSpec<E> {
     pub key: E,
     /// The comparisons of the range key with bounds over the probe side, all of which must hold.
     pub bounds: Vec<(Comparison, E)>,
-    /// Whether the row that is in force at the start of the range matches too: the last one whose range key is at or before the only lower
-    /// bound, unless a bound is NULL or the lower bound is above an upper one.
+    /// Whether the row that is in force at the start of the range matches too: the last one whose range key is at or
+    /// before the only lower bound, unless a bound is NULL or the lower bound is above an upper one.
     pub prevailing: bool,
-    /// Thresholds over the probe side, to which [`AggregateKind::AtCrossing`] and [`AggregateKind::CountCrossing`] refer by index. No row qualifies
-    /// for NULL.
+    /// Thresholds over the probe side, to which [`AggregateKind::AtCrossing`] and [`AggregateKind::CountCrossing`]
+    /// refer by index. No row qualifies for NULL.
     pub thresholds: Vec<E>,
     /// The aggregates over the matching rows.
     pub aggregates: Vec<RangeAggregate<E>>,
-    /// The metadata of the output schema. A join that was replaced had that of both sides, and plans above may rely on it.
+    /// The metadata of the output schema. A join that was replaced had that of both sides, and plans above may rely on
+    /// it.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -96,7 +98,8 @@ pub struct RangeAggregate<E> {
     pub call: Option<Arc<AccumulatorCall>>,
 }
 
-/// An aggregate function over the matching rows. NULLs are skipped; without a value the result is NULL, and 0 for counts.
+/// An aggregate function over the matching rows. NULLs are skipped; without a value the result is NULL, and 0 for
+/// counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
 pub enum AggregateKind {
     /// `(x)`: the smallest or greatest x, floats in IEEE total order.
@@ -107,8 +110,8 @@ pub enum AggregateKind {
     Count,
     /// `(x)`: the sum of x.
     Sum,
-    /// `(x)`: the low part of the double-double sum of floats x, the rounding error of `Sum`. With it, sums of spill runs are added exactly as a
-    /// sum of all rows.
+    /// `(x)`: the low part of the double-double sum of floats x, the rounding error of `Sum`. With it, sums of spill
+    /// runs are added exactly as a sum of all rows.
     SumLow,
     /// `(x)`: x of the first row by the range key; of equal keys, the first row in input order.
     First,
@@ -123,8 +126,8 @@ pub enum AggregateKind {
         /// Whether a row whose v is NULL is taken before all others instead of after them.
         nulls_first: bool,
     },
-    /// `(x, v)`: x of the first or last row by the range key whose v compares so with a threshold of the probe row. Of equal keys it is the first, or
-    /// last, row in input order. A NULL v does not qualify; -0.0 equals 0.0.
+    /// `(x, v)`: x of the first or last row by the range key whose v compares so with a threshold of the probe row. Of
+    /// equal keys it is the first, or last, row in input order. A NULL v does not qualify; -0.0 equals 0.0.
     AtCrossing {
         /// The end of the range where the search begins.
         end: RangeEnd,
@@ -133,15 +136,17 @@ pub enum AggregateKind {
         /// The index of the threshold among [`RangeJoinSpec::thresholds`].
         threshold: usize,
     },
-    /// `(v)`: the number of rows whose v compares so with a threshold of the probe row. A NULL v does not qualify; -0.0 equals 0.0.
+    /// `(v)`: the number of rows whose v compares so with a threshold of the probe row. A NULL v does not qualify; -0.0
+    /// equals 0.0.
     CountCrossing {
         /// How v compares with the threshold.
         comparison: Comparison,
         /// The index of the threshold among [`RangeJoinSpec::thresholds`].
         threshold: usize,
     },
-    /// Any aggregate function, whose accumulator sees the matching rows by the range key, those of equal keys in input order: see [`AccumulatorCall`].
-    /// It decides what it does with NULLs and returns without rows, unless its state is returned.
+    /// Any aggregate function, whose accumulator sees the matching rows by the range key, those of equal keys in input
+    /// order: see [`AccumulatorCall`]. It decides what it does with NULLs and returns without rows, unless its state is
+    /// returned.
     Accumulate,
 }
 
@@ -297,8 +302,8 @@ impl RangeJoin {
             .with_functional_dependencies(dependencies)
     }
 
-    /// Removes a filter without columns, such as `random() < 0.5`, from the build side. DataFusion pushes it to all inputs, but it is about the output
-    /// rows, which are those of the probe side.
+    /// Removes a filter without columns, such as `random() < 0.5`, from the build side. DataFusion pushes it to all
+    /// inputs, but it is about the output rows, which are those of the probe side.
     fn unfiltered(&self, build: LogicalPlan) -> LogicalPlan {
         match build {
             LogicalPlan::Filter(filter)
@@ -398,7 +403,8 @@ pub(crate) fn operator(comparison: Comparison) -> &'static str {
     }
 }
 
-/// Bounds as an interval, `[q.a, q.b)`. Several lower bounds are shown as their greatest, several upper ones as their least.
+/// Bounds as an interval, `[q.a, q.b)`. Several lower bounds are shown as their greatest, several upper ones as their
+/// least.
 pub(crate) struct KeyInterval<'a, E>(pub(crate) &'a [(Comparison, E)]);
 
 impl<E: Display> Display for KeyInterval<'_, E> {

@@ -8,7 +8,8 @@
 //!       TableScan: windows
 //! ```
 //!
-//! The indexed rows, `prices.close`, are no input of the node: their order is their meaning, and rules may change the order of an input.
+//! The indexed rows, `prices.close`, are no input of the node: their order is their meaning, and rules may change the
+//! order of an input.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -33,8 +34,8 @@ use crate::common::range_function::RangeFunction;
 pub enum Source {
     /// A column of a registered table, its rows in scan order.
     Table(TableColumn),
-    /// The only column of a query, its rows in the order of the query's ORDER BY. It is planned separately and is no input of the node,
-    /// because rules may change the order of an input.
+    /// The only column of a query, its rows in the order of the query's ORDER BY. It is planned separately and is no
+    /// input of the node, because rules may change the order of an input.
     Query(Arc<LogicalPlan>),
 }
 
@@ -73,7 +74,8 @@ impl TableColumn {
 }
 
 impl Source {
-    /// Whether both are the same rows. Equal plans need not be: a scan equals a scan of another provider under the same name.
+    /// Whether both are the same rows. Equal plans need not be: a scan equals a scan of another provider under the same
+    /// name.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Table(a), Self::Table(b)) => a == b,
@@ -116,8 +118,8 @@ impl Display for Source {
     }
 }
 
-/// One call of a range function: for each input row, the extreme of the rows `left` to `right` of `source`, or its position, or the position of a
-/// row that crosses a threshold.
+/// One call of a range function: for each input row, the extreme of the rows `left` to `right` of `source`, or its
+/// position, or the position of a row that crosses a threshold.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RangeCall {
     /// Which extreme, and whether its value or its position.
@@ -126,9 +128,11 @@ pub struct RangeCall {
     pub source: Source,
     /// The first position, inclusive and counted from 0: an integer expression over the input.
     pub left: Expr,
-    /// The last position, inclusive: an integer expression over the input. A range that is empty, or has a NULL bound, gives NULL.
+    /// The last position, inclusive: an integer expression over the input. A range that is empty, or has a NULL bound,
+    /// gives NULL.
     pub right: Expr,
-    /// The threshold of a function that has one: an expression over the input, of a type comparable with the column's. NULL gives NULL.
+    /// The threshold of a function that has one: an expression over the input, of a type comparable with the column's.
+    /// NULL gives NULL.
     pub threshold: Option<Expr>,
     /// The name of the added column.
     pub output: String,
@@ -155,7 +159,8 @@ impl Display for RangeCall {
     }
 }
 
-/// Adds to each input row the results of range calls, one nullable column per call after the input's columns. Rows and their order are kept.
+/// Adds to each input row the results of range calls, one nullable column per call after the input's columns. Rows and
+/// their order are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RangeLookup {
     input: LogicalPlan,

@@ -28,8 +28,9 @@ pub(crate) fn check_states_order(function: &str, relation: &str, plan: &LogicalP
     )
 }
 
-/// Whether nothing but column projections and limits is above the plan's sort, so that DataFusion keeps the order with any number of partitions. If
-/// rows are computed or filtered above the sort, DataFusion may repartition them and lose the order.
+/// Whether nothing but column projections and limits is above the plan's sort, so that DataFusion keeps the order with
+/// any number of partitions. If rows are computed or filtered above the sort, DataFusion may repartition them and lose
+/// the order.
 pub(crate) fn ends_in_order_by(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Sort(_) => true,

@@ -73,7 +73,8 @@ pub(crate) fn widens(from: &DataType, to: &DataType) -> bool {
     }
 }
 
-/// The factor by which a cast multiplies the integers in which values are stored, which may overflow. `None` for other casts.
+/// The factor by which a cast multiplies the integers in which values are stored, which may overflow. `None` for other
+/// casts.
 pub(crate) fn linear_factor(from: &DataType, to: &DataType) -> Option<i128> {
     if from.is_integer() && to.is_integer() {
         return Some(1);

@@ -1,5 +1,5 @@
-//! The comparison of a key with a bound, as logical and physical rules recognise it: which operand is the bound, what the
-//! operator means, and which casts between units, which may fail, a conversion of the bound replaces, which can't.
+//! The comparison of a key with a bound, as logical and physical rules recognise it: which operand is the bound, what
+//! the operator means, and which casts between units, which may fail, a conversion of the bound replaces, which can't.
 //! `logical::condition_parts` and `physical::join_filter` translate their expressions into it.
 
 use arrow::datatypes::DataType;
@@ -32,8 +32,8 @@ pub(crate) struct OperandCast<E> {
     pub(crate) to: DataType,
 }
 
-/// Tells key and bound apart: the key, the operator between key and bound, if it can be swapped to stand so, and the bound.
-/// `None` if neither operand is a bound.
+/// Tells key and bound apart: the key, the operator between key and bound, if it can be swapped to stand so, and the
+/// bound. `None` if neither operand is a bound.
 pub(crate) fn key_and_bound<E>(
     (left, op, right): (E, Operator, E),
     is_bound: impl Fn(&E) -> bool,

@@ -2,7 +2,8 @@
 //!
 //! 1. [`CheckFrameCalls`] and [`NullableSubqueries`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
-//! 3. [`ExistsToCounts`], [`SubqueryToRangeJoin`] and [`LateralToRangeJoin`], before DataFusion decorrelates subqueries.
+//! 3. [`ExistsToCounts`], [`SubqueryToRangeJoin`] and [`LateralToRangeJoin`], before DataFusion decorrelates
+//!    subqueries.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`] and [`ShowRowOrder`],

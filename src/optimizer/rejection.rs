@@ -7,7 +7,8 @@ use datafusion::common::DataFusionError;
 /// What a rule found in a plan, or why the plan does not match.
 pub(crate) type Match<T> = Result<T, Rejection>;
 
-/// Why a plan does not match a rule. Errors of DataFusion on the way are rejections, too: a rule that rewrites plain SQL does not fail.
+/// Why a plan does not match a rule. Errors of DataFusion on the way are rejections, too: a rule that rewrites plain
+/// SQL does not fail.
 #[derive(Debug)]
 pub(crate) struct Rejection(String);
 

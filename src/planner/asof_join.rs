@@ -7,9 +7,10 @@
 //!   2. FROM q LEFT JOIN LATERAL (p WHERE q.ts >= p.ts AND p.sym = q.sym ORDER BY p.ts DESC LIMIT 1)
 //! ```
 //!
-//! DataFusion's parser knows ASOF JOIN, its planner does not, and a planner of relations sees a join only if it is in parentheses. So
-//! [`nest_in`] puts each ASOF JOIN of a statement in parentheses, and [`AsofJoinPlanner`] plans what is in them. Step 2 is a plan, not SQL: the
-//! columns of both sides keep their names. `rewrite::range_join::lateral` makes a range join of it.
+//! DataFusion's parser knows ASOF JOIN, its planner does not, and a planner of relations sees a join only if it is in
+//! parentheses. So [`nest_in`] puts each ASOF JOIN of a statement in parentheses, and [`AsofJoinPlanner`] plans what is
+//! in them. Step 2 is a plan, not SQL: the columns of both sides keep their names. `rewrite::range_join::lateral` makes
+//! a range join of it.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -260,7 +261,8 @@ impl AsofJoin {
         )
     }
 
-    /// These columns of the nearest row of the right side that meets the conditions, a subquery for each row of the left side.
+    /// These columns of the nearest row of the right side that meets the conditions, a subquery for each row of the
+    /// left side.
     fn nearest(
         &self,
         conditions: Vec<Expr>,

@@ -1,11 +1,13 @@
 //! Rejects DELETE and UPDATE statements of which DataFusion would drop conditions.
 //!
-//! DataFusion runs neither statement's input. It collects the filters on the table's own columns from the input's plan and passes them to
-//! [`TableProvider::delete_from`] or [`TableProvider::update`]. Conditions of any other form are dropped without an error, and the
-//! statement then changes rows that its WHERE excludes: those that the optimizer made joins (IN and EXISTS with a subquery, correlated
-//! subqueries), LIMIT, and a WHERE that holds for no row, which leaves an empty relation without a filter.
+//! DataFusion runs neither statement's input. It collects the filters on the table's own columns from the input's plan
+//! and passes them to [`TableProvider::delete_from`] or [`TableProvider::update`]. Conditions of any other form are
+//! dropped without an error, and the statement then changes rows that its WHERE excludes: those that the optimizer made
+//! joins (IN and EXISTS with a subquery, correlated subqueries), LIMIT, and a WHERE that holds for no row, which leaves
+//! an empty relation without a filter.
 //!
-//! MERGE passes all of its expressions to the table; INSERT, COPY and CREATE TABLE … AS run their input. None of these is checked.
+//! MERGE passes all of its expressions to the table; INSERT, COPY and CREATE TABLE … AS run their input. None of these
+//! is checked.
 //!
 //! [`TableProvider::delete_from`]: datafusion::catalog::TableProvider::delete_from
 //! [`TableProvider::update`]: datafusion::catalog::TableProvider::update
@@ -22,9 +24,11 @@ use crate::logical_plan::prepare_indexes::PrepareIndexes;
 use crate::logical_plan::range_join::RangeJoin;
 use crate::logical_plan::range_lookup::RangeLookup;
 
-/// Checks that DELETE and UPDATE statements change exactly the rows that they name. A plan without such statements is borrowed.
+/// Checks that DELETE and UPDATE statements change exactly the rows that they name. A plan without such statements is
+/// borrowed.
 ///
-/// The input of a statement that names no row gets the filter `false`, because the table would otherwise change all rows.
+/// The input of a statement that names no row gets the filter `false`, because the table would otherwise change all
+/// rows.
 ///
 /// # Errors
 /// A planning error if a statement has a condition that DataFusion would drop, or needs a range join.
@@ -96,7 +100,8 @@ fn check_no_range_join(name: &str, statement: &DmlStatement) -> Result<()> {
     Ok(())
 }
 
-/// Checks that DataFusion passes every condition of a statement to its table. Returns whether no row meets the conditions.
+/// Checks that DataFusion passes every condition of a statement to its table. Returns whether no row meets the
+/// conditions.
 fn check_conditions(name: &str, statement: &DmlStatement) -> Result<bool> {
     let table = &statement.table_name;
     let lost = |what: &str| {

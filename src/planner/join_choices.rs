@@ -1,7 +1,7 @@
 //! The choices of one query between a range join and the join as it was written.
 //!
-//! The cost of both is known when the sides of a range join are planned. So a plan is made with range joins, and, if some of them should be slower, made
-//! again without these.
+//! The cost of both is known when the sides of a range join are planned. So a plan is made with range joins, and, if
+//! some of them should be slower, made again without these.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -1,5 +1,6 @@
-//! From logical nodes to operators: an extension planner for each kind of node, the steps of planning one query (`query_planning`), and the query
-//! planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE and UPDATE statements that DataFusion would run wrongly. `asof_join` plans ASOF JOIN, which DataFusion does not.
+//! From logical nodes to operators: an extension planner for each kind of node, the steps of planning one query
+//! (`query_planning`), and the query planner that a session gets unless it keeps its own. `dml_checks` refuses DELETE
+//! and UPDATE statements that DataFusion would run wrongly. `asof_join` plans ASOF JOIN, which DataFusion does not.
 //! `statement` prepares parsed statements, for ASOF JOIN and against OVER where it has no meaning (`over_clause`).
 
 pub(crate) mod asof_join;

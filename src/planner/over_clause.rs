@@ -1,6 +1,8 @@
-//! `range_min(…) OVER (…)` is refused: positions count within the whole table, and those of a partition are `frame_min`'s.
+//! `range_min(…) OVER (…)` is refused: positions count within the whole table, and those of a partition are
+//! `frame_min`'s.
 //!
-//! DataFusion 55 drops an OVER of a scalar function while it plans a statement, so this is checked on the parsed statement.
+//! DataFusion 55 drops an OVER of a scalar function while it plans a statement, so this is checked on the parsed
+//! statement.
 
 use std::ops::ControlFlow;
 

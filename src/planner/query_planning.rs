@@ -1,4 +1,5 @@
-//! The steps that planning a query adds to DataFusion's: for the nodes of this crate, and for DELETE and UPDATE statements.
+//! The steps that planning a query adds to DataFusion's: for the nodes of this crate, and for DELETE and UPDATE
+//! statements.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,13 +25,13 @@ use crate::planner::registration::Registration;
 /// [`register_keeping_query_planner`](crate::session::register_keeping_query_planner), and its planner calls this.
 /// `planners` are tried before those of this crate, by DataFusion's [`DefaultPhysicalPlanner`].
 ///
-/// DELETE and UPDATE statements of which DataFusion would drop conditions are refused. Where statistics or a sample tell
-/// that a range join should be slower than the join it replaces, the query is planned again with that join.
+/// DELETE and UPDATE statements of which DataFusion would drop conditions are refused. Where statistics or a sample
+/// tell that a range join should be slower than the join it replaces, the query is planned again with that join.
 ///
 /// # Errors
-/// A planning error if this crate is not registered with the session, if a DELETE or UPDATE has a condition that DataFusion
-/// would drop, or if such a statement needs an operator of this crate. Any error of planning the query, or the scan of a
-/// table that a range function names.
+/// A planning error if this crate is not registered with the session, if a DELETE or UPDATE has a condition that
+/// DataFusion would drop, or if such a statement needs an operator of this crate. Any error of planning the query, or
+/// the scan of a table that a range function names.
 ///
 /// ```
 /// # use std::sync::Arc;

@@ -71,13 +71,14 @@ impl ExtensionPlanner for RangeJoinPlanner {
     }
 }
 
-/// Makes the operator of a range join from its parts, as a planner of other logical nodes or the receiver of a serialized plan needs it.
+/// Makes the operator of a range join from its parts, as a planner of other logical nodes or the receiver of a
+/// serialized plan needs it.
 ///
 /// `spec` has expressions over the schemas of `probe` and `build`; `label` is shown by EXPLAIN.
 ///
 /// # Errors
-/// A planning error if this crate is not registered with the session, if `rmq.engine` forces an engine that is not available, or if an
-/// expression does not fit its schema.
+/// A planning error if this crate is not registered with the session, if `rmq.engine` forces an engine that is not
+/// available, or if an expression does not fit its schema.
 pub async fn plan_range_join(
     probe: Arc<dyn ExecutionPlan>,
     build: Arc<dyn ExecutionPlan>,

@@ -26,7 +26,8 @@ use crate::logical_plan::prepare_indexes::{IndexLookup, PrepareIndexes, with_fre
 use crate::logical_plan::range_lookup::{RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::{check_states_order, ends_in_order_by};
 
-/// Plans the range lookups of one query. All calls on one table share a [`Relation`], so that they read one version of it.
+/// Plans the range lookups of one query. All calls on one table share a [`Relation`], so that they read one version of
+/// it.
 pub(crate) struct RangeLookupPlanner {
     names: Names,
     indexes: Arc<IndexCatalog>,
@@ -43,7 +44,8 @@ impl RangeLookupPlanner {
         }
     }
 
-    /// The relations of the nodes planned so far. Their scans can be planned once all nodes have stated which columns they need.
+    /// The relations of the nodes planned so far. Their scans can be planned once all nodes have stated which columns
+    /// they need.
     pub(crate) fn take_relations(&self) -> Vec<Arc<Relation>> {
         let mut relations = self
             .relations
@@ -66,7 +68,8 @@ impl RangeLookupPlanner {
             .map(|(_, r)| Arc::clone(r))
     }
 
-    /// Adds a relation under this key, unless another node has added one meanwhile. Returns the one that was added first.
+    /// Adds a relation under this key, unless another node has added one meanwhile. Returns the one that was added
+    /// first.
     fn add(&self, key: Source, new: Relation) -> Arc<Relation> {
         let mut relations = self
             .relations

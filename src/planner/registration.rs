@@ -16,8 +16,8 @@ pub(crate) struct Registration {
     pub(crate) indexes: Arc<IndexCatalog>,
 }
 
-/// The registration as an extension of the session's configuration, where any query planner finds it. Configurations are copied into task
-/// contexts and by callers, so it does not keep the indexes: the session's functions do.
+/// The registration as an extension of the session's configuration, where any query planner finds it. Configurations
+/// are copied into task contexts and by callers, so it does not keep the indexes: the session's functions do.
 #[derive(Debug)]
 struct Extension {
     names: Names,

@@ -1,4 +1,5 @@
-//! Statements with what DataFusion's SQL planner cannot see or drops: ASOF JOIN without parentheses, and OVER after a scalar range function.
+//! Statements with what DataFusion's SQL planner cannot see or drops: ASOF JOIN without parentheses, and OVER after a
+//! scalar range function.
 
 use datafusion::common::Result;
 use datafusion::dataframe::DataFrame;
@@ -9,8 +10,8 @@ use datafusion::sql::sqlparser::ast::{Visit, VisitMut};
 use crate::planner::asof_join::nest_in;
 use crate::planner::over_clause::check_calls;
 
-/// Plans one SQL statement, as [`SessionContext::sql`] does, and runs it if it is no query. It knows ASOF JOIN without parentheses, and checks what
-/// [`prepare_statement`] checks.
+/// Plans one SQL statement, as [`SessionContext::sql`] does, and runs it if it is no query. It knows ASOF JOIN without
+/// parentheses, and checks what [`prepare_statement`] checks.
 ///
 /// ```
 /// # use datafusion::prelude::*;
@@ -41,11 +42,13 @@ pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
     ctx.execute_logical_plan(plan).await
 }
 
-/// Prepares a parsed statement for DataFusion's SQL planner: puts each `ASOF JOIN` in parentheses, in subqueries too, so that a session with this extension
-/// can plan it. Returns whether there are any. [`sql`] does this, a program that parses statements itself calls it.
+/// Prepares a parsed statement for DataFusion's SQL planner: puts each `ASOF JOIN` in parentheses, in subqueries too,
+/// so that a session with this extension can plan it. Returns whether there are any. [`sql`] does this, a program that
+/// parses statements itself calls it.
 ///
-/// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or anywhere in a subquery in
-/// FROM: DataFusion 55 shows no other joins to extensions. It drops an OVER of a scalar function.
+/// `ctx.sql` plans an ASOF JOIN only where it is in parentheses already, `FROM (q ASOF JOIN p MATCH_CONDITION (…))`, or
+/// anywhere in a subquery in FROM: DataFusion 55 shows no other joins to extensions. It drops an OVER of a scalar
+/// function.
 ///
 /// # Errors
 /// A planning error for `range_min(…) OVER (…)` and its relatives, which names the function to use.

@@ -41,7 +41,8 @@ pub(crate) fn copy_values<T: ArrowPrimitiveType>(
 
 /// Replaces each value by the sum of all values up to it. `add` is associative.
 ///
-/// Each thread adds up a part of the values. Then it adds the sum of the parts before while it writes the prefix sums of its part.
+/// Each thread adds up a part of the values. Then it adds the sum of the parts before while it writes the prefix sums
+/// of its part.
 ///
 /// # Errors
 /// If the query is cancelled.

@@ -20,7 +20,8 @@ impl DoubleDouble {
         (self.hi, self.lo) = two_sum(hi, lo);
     }
 
-    /// Adds another sum. Each step is renormalized: after a large sum cancels out, its former error is all that is left.
+    /// Adds another sum. Each step is renormalized: after a large sum cancels out, its former error is all that is
+    /// left.
     pub(crate) fn add(&mut self, other: Self) {
         let (hi, error) = two_sum(self.hi, other.hi);
         let (lo, lost) = two_sum(self.lo, other.lo);

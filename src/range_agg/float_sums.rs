@@ -1,16 +1,18 @@
 //! Sums of ranges of floats, as accurate as if they were added exactly and rounded once.
 //!
-//! Differences of prefix sums are too inaccurate: one 1e20 in the column would spoil the sums of all ranges behind it. Instead the
-//! column has a [tree of block sums](crate::range_agg::sum_tree), and the sum of a range is composed of whole blocks and of the values
-//! beside them. Each sum is a [`DoubleDouble`]: the rounded sum and its rounding error so far.
-//! (T. Ogita, S. M. Rump, S. Oishi: Accurate Sum and Dot Product. SIAM Journal on Scientific Computing 26(6), 2005.)
+//! Differences of prefix sums are too inaccurate: one 1e20 in the column would spoil the sums of all ranges behind it.
+//! Instead the column has a [tree of block sums](crate::range_agg::sum_tree), and the sum of a range is composed of
+//! whole blocks and of the values beside them. Each sum is a [`DoubleDouble`]: the rounded sum and its rounding error
+//! so far. (T. Ogita, S. M. Rump, S. Oishi: Accurate Sum and Dot Product. SIAM Journal on Scientific Computing 26(6),
+//! 2005.)
 //!
-//! - The error is half a unit in the last place of the sum, plus at most some 2^-95 of the sum of the magnitudes. In practice the
-//!   result depends neither on the order of the rows nor on the limits of blocks and spill runs. Adding one by one, as
-//!   DataFusion does, errs by up to 2^-53 of the magnitudes per row.
+//! - The error is half a unit in the last place of the sum, plus at most some 2^-95 of the sum of the magnitudes. In
+//!   practice the result depends neither on the order of the rows nor on the limits of blocks and spill runs. Adding
+//!   one by one, as DataFusion does, errs by up to 2^-53 of the magnitudes per row.
 //! - A range with a NaN, or with infinities of both signs, gives NaN; else one with an infinity gives that.
-//! - A sum overflows only if it exceeds the largest float, whatever the intermediate sums: where adding one by one does not end in
-//!   infinity, neither does this, except for what that rounded off. (In a build side on disk, each spill run overflows by itself.)
+//! - A sum overflows only if it exceeds the largest float, whatever the intermediate sums: where adding one by one does
+//!   not end in infinity, neither does this, except for what that rounded off. (In a build side on disk, each spill run
+//!   overflows by itself.)
 
 use std::sync::Arc;
 
@@ -109,7 +111,8 @@ impl FloatSums {
     }
 }
 
-/// Adds two partial results of the same ranges, each an array of sums and one of their rounding errors; NULL where both are NULL.
+/// Adds two partial results of the same ranges, each an array of sums and one of their rounding errors; NULL where both
+/// are NULL.
 pub(crate) fn add_float_sums(some: [&ArrayRef; 2], others: [&ArrayRef; 2]) -> [ArrayRef; 2] {
     let pairs = |[sums, errors]: [&ArrayRef; 2]| {
         let sums = sums.as_primitive::<Float64Type>().iter();
@@ -301,7 +304,8 @@ mod tests {
         values
     }
 
-    /// Checks one range. Returns the error in units of the last place, and whether adding one by one was at least as accurate.
+    /// Checks one range. Returns the error in units of the last place, and whether adding one by one was at least as
+    /// accurate.
     fn check(sums: &FloatSums, values: &[f64], from: usize, to: usize) -> (f64, bool) {
         let values = &values[from..to];
         let sum = sums.sum(from, to);

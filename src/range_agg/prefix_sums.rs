@@ -27,8 +27,8 @@ pub(crate) struct Sums {
 
 #[derive(Debug)]
 enum Kind {
-    /// Prefix sums. They wrap on overflow as DataFusion's sums do, each field of an interval by itself, so that a difference equals
-    /// DataFusion's sum of the range.
+    /// Prefix sums. They wrap on overflow as DataFusion's sums do, each field of an interval by itself, so that a
+    /// difference equals DataFusion's sum of the range.
     Exact(Box<dyn Differences>),
     /// Differences of float sums would lose digits.
     Floats(FloatSums),

@@ -19,7 +19,8 @@ pub(crate) struct SumTree {
     levels: Vec<Level>,
 }
 
-/// Sums of consecutive blocks of a level that are within one block of the next level, so that a range needs two of them.
+/// Sums of consecutive blocks of a level that are within one block of the next level, so that a range needs two of
+/// them.
 #[derive(Debug)]
 struct Level {
     /// The sum from the first block of the next level's block to this one.

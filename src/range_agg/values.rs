@@ -80,7 +80,8 @@ impl Values {
         }
     }
 
-    /// The values in sorted order, for callers that take most of them. Rows that the permutation leaves out are at the positions after all others.
+    /// The values in sorted order, for callers that take most of them. Rows that the permutation leaves out are at the
+    /// positions after all others.
     ///
     /// # Errors
     /// As [`Self::of`].
@@ -128,7 +129,8 @@ impl Values {
         arrays_bytes(&self.parts)
     }
 
-    /// Takes the values at these positions, NULL for NULL, in the [roomy](crate::common::dictionaries::roomy_type) type.
+    /// Takes the values at these positions, NULL for NULL, in the [roomy](crate::common::dictionaries::roomy_type)
+    /// type.
     pub(crate) fn take(&self, positions: &UInt32Array) -> Result<ArrayRef> {
         match (self.parts.as_slice(), &self.order) {
             ([whole], None) => with_room(&take(whole, positions, None)?),
@@ -136,7 +138,8 @@ impl Values {
         }
     }
 
-    /// Takes the values at these positions, NULL for `None`, in the [roomy](crate::common::dictionaries::roomy_type) type.
+    /// Takes the values at these positions, NULL for `None`, in the [roomy](crate::common::dictionaries::roomy_type)
+    /// type.
     pub(crate) fn at(&self, positions: impl Iterator<Item = Option<i64>>) -> Result<ArrayRef> {
         let rows = positions.map(|position| {
             let position = usize::try_from(position?).ok()?;

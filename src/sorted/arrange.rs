@@ -162,8 +162,8 @@ fn packed(flags: &[u8], workers: Workers) -> Result<Vec<u8>> {
     Ok(packed.concat())
 }
 
-/// Permutes values on all threads: returns those of the rows that are not left out, of all that are in `chunks`, at their positions. `None` if the type
-/// is not one of a fixed width of 32 bits or more, or if there is nothing to do.
+/// Permutes values on all threads: returns those of the rows that are not left out, of all that are in `chunks`, at
+/// their positions. `None` if the type is not one of a fixed width of 32 bits or more, or if there is nothing to do.
 ///
 /// # Errors
 /// If the memory is not available or the query is cancelled.

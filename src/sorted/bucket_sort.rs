@@ -1,11 +1,12 @@
 //! A stable samplesort in steps, between which it can be cancelled.
 //!
 //! 1. Splitters are the quantiles of a sample of the items.
-//! 2. Each item is moved to the bucket between two splitters, or to the bucket of the items equal to a splitter, in input order.
+//! 2. Each item is moved to the bucket between two splitters, or to the bucket of the items equal to a splitter, in
+//!    input order.
 //! 3. Each bucket between splitters is sorted. The other buckets contain equal items.
 //!
-//! For n items this takes O(n log n) comparisons, and 2 bytes per item beside the output. (Sanders and Winkel, *Super Scalar Sample
-//! Sort*, ESA 2004.)
+//! For n items this takes O(n log n) comparisons, and 2 bytes per item beside the output. (Sanders and Winkel, *Super
+//! Scalar Sample Sort*, ESA 2004.)
 
 use std::cmp::Ordering;
 use std::hint::select_unpredictable;

@@ -75,7 +75,8 @@ impl KeyRangeBatch {
         }))
     }
 
-    /// Adds the bounds of a batch, in the order of the comparisons, within these candidates. A row with a NULL bound has no range.
+    /// Adds the bounds of a batch, in the order of the comparisons, within these candidates. A row with a NULL bound
+    /// has no range.
     ///
     /// # Errors
     /// An execution error if a bound was not announced to [`KeyRangeBatch::try_new`].

@@ -12,8 +12,9 @@ use crate::sorted::id_table::{NO_GROUP, number};
 use rmq_engine::RowIds;
 use rmq_engine::cpu::{HugePageBuf, RowGroups};
 
-/// The group id of each row, [`NO_GROUP`] for a row without a group. Rows sorted by their equality keys form long runs of one group,
-/// which are run-length encoded: one id per row would be most of their memory. Other ids take 16 bits while there are few groups.
+/// The group id of each row, [`NO_GROUP`] for a row without a group. Rows sorted by their equality keys form long runs
+/// of one group, which are run-length encoded: one id per row would be most of their memory. Other ids take 16 bits
+/// while there are few groups.
 #[derive(Debug)]
 pub(crate) struct GroupIds {
     /// The maximum number of rows.
@@ -276,8 +277,8 @@ mod tests {
     fn encoded_and_plain_ids_are_the_same() {
         let pool: Arc<dyn MemoryPool> = Arc::new(UnboundedMemoryPool::default());
         let memory = MemoryConsumer::new("test").register(&pool);
-        // Runs long enough to be encoded; too short from the start, or only later; not in order; with rows without a group; with ids of more than 16 bits
-        // from the start, or only later.
+        // Runs long enough to be encoded; too short from the start, or only later; not in order; with rows without a
+        // group; with ids of more than 16 bits from the start, or only later.
         let cases: [Case; 8] = [
             ("long", |i| number(i / 100)),
             ("short", |i| number(i / 3)),

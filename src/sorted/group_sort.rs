@@ -1,10 +1,13 @@
 //! Sorts range keys within groups, stably and on all threads.
 //!
 //! 1. Groups that ascend already are found and left alone. Only one group that has not moved is taken for unsorted.
-//! 2. A large group is divided into ranges of keys of about equal size by quantiles of a sample. Rows are partitioned again, by these ranges.
-//! 3. Groups and ranges, which fit a core's cache, are dealt to threads, each of which sorts them by itself ([`Scratch`]).
+//! 2. A large group is divided into ranges of keys of about equal size by quantiles of a sample. Rows are partitioned
+//!    again, by these ranges.
+//! 3. Groups and ranges, which fit a core's cache, are dealt to threads, each of which sorts them by itself
+//!    ([`Scratch`]).
 //!
-//! For n keys that differ in b bits this takes O(n b), and 4 to 8 bytes per key and 12 per range and thread beside the keys.
+//! For n keys that differ in b bits this takes O(n b), and 4 to 8 bytes per key and 12 per range and thread beside the
+//! keys.
 
 use std::ops::Range;
 
@@ -30,9 +33,9 @@ const RANGE_ROWS: usize = 1 << 15;
 /// The most ranges in all, about: values are written to all of them at once.
 const MAX_RANGES: usize = 1 << 12;
 
-/// Sorts the keys of rows that `permutation` moves to their groups; `starts` has the first position of each group, and the end of the last.
-/// Returns the sorted keys, as the bits of a column, and the permutation that sorts the rows. Memory, that of the keys excepted, is reserved
-/// with the context and stays reserved.
+/// Sorts the keys of rows that `permutation` moves to their groups; `starts` has the first position of each group, and
+/// the end of the last. Returns the sorted keys, as the bits of a column, and the permutation that sorts the rows.
+/// Memory, that of the keys excepted, is reserved with the context and stays reserved.
 ///
 /// # Errors
 /// The context's errors: memory is exhausted, or the work is cancelled.
@@ -48,7 +51,8 @@ pub(crate) fn sort_groups<K: RadixKey>(
     let chunked = Chunked::new(&chunks);
     let rows = permutation.len();
     let (mut keys, mut unsorted) = (None, vec![0]);
-    // One group that has not moved is taken for unsorted: the caller would have left it where it is. It is read from its chunks.
+    // One group that has not moved is taken for unsorted: the caller would have left it where it is. It is read from
+    // its chunks.
     if !permutation.is_identity() || starts.len() != 2 {
         let moved = permutation.permute(&chunks, workers)?;
         unsorted = unsorted_groups(&moved, encoding, starts, workers)?;
@@ -62,8 +66,8 @@ pub(crate) fn sort_groups<K: RadixKey>(
         None => encoding.encode(chunked.get(position)),
     };
     let key_ranges = KeyRanges::choose(key, starts, &unsorted);
-    // Each part counts its rows of each range, and has the next position of each while it moves values. With so many groups that this takes more
-    // than the rows, large ones stay whole.
+    // Each part counts its rows of each range, and has the next position of each while it moves values. With so many
+    // groups that this takes more than the rows, large ones stay whole.
     let counts = 3 * workers.threads() * key_ranges.num_ranges();
     let partition = if key_ranges.are_groups() || counts > 4 * rows {
         None
@@ -176,7 +180,8 @@ struct KeyRanges<K> {
     first_ranges: Vec<usize>,
 }
 
-/// The rows of a part, the group of each as the part numbers them, and the group by that number; `None` if they are the same.
+/// The rows of a part, the group of each as the part numbers them, and the group by that number; `None` if they are the
+/// same.
 type Part<'a> = (Range<usize>, &'a RowGroups, Option<&'a [u32]>);
 
 impl<K: RadixKey> KeyRanges<K> {
@@ -403,7 +408,8 @@ mod tests {
     #[test]
     fn groups_are_sorted_as_by_a_stable_sort() {
         let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
-        // Different keys, few, one that most have, backwards, ascending with exceptions, within a small range, some far away.
+        // Different keys, few, one that most have, backwards, ascending with exceptions, within a small range, some far
+        // away.
         let kinds: [(&str, KeyOf); 7] = [
             ("different", |random, _| random.u64(..)),
             ("few", |random, _| random.u64(..5)),

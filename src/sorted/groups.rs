@@ -11,8 +11,8 @@ use crate::sorted::id_map::IdMap;
 use crate::sorted::id_table::{IdTable, NO_GROUP, Shards, merge};
 use crate::sorted::interner::Interner;
 
-/// The groups of equal keys, with consecutive ids in order of first occurrence. There may be groups without a row, but no more groups
-/// than added rows.
+/// The groups of equal keys, with consecutive ids in order of first occurrence. There may be groups without a row, but
+/// no more groups than added rows.
 #[derive(Debug)]
 pub(crate) struct Groups {
     columns: Vec<Interner>,
@@ -76,8 +76,8 @@ impl Groups {
         Ok(())
     }
 
-    /// Merges the groups of consecutive parts of the rows. Returns the id that each group of a part has now, by its former id; ids are in
-    /// order of first occurrence.
+    /// Merges the groups of consecutive parts of the rows. Returns the id that each group of a part has now, by its
+    /// former id; ids are in order of first occurrence.
     ///
     /// # Errors
     /// If the query is cancelled.

@@ -11,13 +11,15 @@ use crate::sorted::id_table::{IdTable, NO_GROUP};
 #[derive(Debug)]
 pub(crate) struct IdMap<K> {
     ids: HashMap<K, u32, RandomState>,
-    /// A direct-mapped cache of recent keys and their ids: with few distinct keys most look-ups hit it, which is faster than the table.
+    /// A direct-mapped cache of recent keys and their ids: with few distinct keys most look-ups hit it, which is faster
+    /// than the table.
     recent: Vec<(K, u32)>,
     /// The number of look-ups before the cache was allocated.
     lookups: usize,
 }
 
-/// The entries of the cache, a power of two. It is allocated after this many look-ups, and used up to this many distinct keys.
+/// The entries of the cache, a power of two. It is allocated after this many look-ups, and used up to this many
+/// distinct keys.
 const RECENT: usize = 1 << 12;
 
 /// An integer key.
@@ -52,7 +54,8 @@ impl<K> Default for IdMap<K> {
 }
 
 impl<K: IntKey> IdMap<K> {
-    /// Returns the id of a key, which is `next` for a new one, and caches it. Not inlined, so that a hit of the cache is short code.
+    /// Returns the id of a key, which is `next` for a new one, and caches it. Not inlined, so that a hit of the cache
+    /// is short code.
     #[inline(never)]
     fn add_to_table(&mut self, key: K, next: u32) -> u32 {
         let id = *self.ids.entry(key).or_insert(next);
@@ -93,7 +96,8 @@ impl<K: IntKey> IdTable for IdMap<K> {
 
     #[inline]
     fn hash(key: K) -> u64 {
-        // Fibonacci hashing: the product with 2^64 divided by the golden ratio. Its upper bits depend on all of the key.
+        // Fibonacci hashing: the product with 2^64 divided by the golden ratio. Its upper bits depend on all of the
+        // key.
         key.fold().wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 

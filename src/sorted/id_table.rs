@@ -120,8 +120,8 @@ pub(crate) fn number(keys: usize) -> u32 {
 /// Keys of all parts above which they are merged by several threads.
 const MIN_SHARDED: usize = 1 << 17;
 
-/// Merges the distinct keys of consecutive parts of the rows, each in order of first occurrence. Returns a table of all keys, with ids
-/// in order of first occurrence, and the id of each part's keys.
+/// Merges the distinct keys of consecutive parts of the rows, each in order of first occurrence. Returns a table of all
+/// keys, with ids in order of first occurrence, and the id of each part's keys.
 ///
 /// # Errors
 /// If the query is cancelled.
@@ -143,8 +143,8 @@ pub(crate) fn merge<T: IdTable>(
     merge_sharded(parts, workers)
 }
 
-/// Merges many keys: each thread adds those of a shard to a table of its own. The number of a key is then that of its first occurrence
-/// among the first occurrences of all keys.
+/// Merges many keys: each thread adds those of a shard to a table of its own. The number of a key is then that of its
+/// first occurrence among the first occurrences of all keys.
 fn merge_sharded<T: IdTable>(
     parts: &[Vec<T::Key<'_>>],
     workers: Workers,

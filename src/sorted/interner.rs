@@ -17,7 +17,8 @@ use crate::sorted::byte_interner::{ByteInterner, ByteKey};
 use crate::sorted::id_map::IdMap;
 use crate::sorted::id_table::{IdTable, NO_GROUP, Shards, merge, number};
 
-/// Consecutive ids of the distinct values of one column. Zeros of both signs are one value; NULL has the id [`NO_GROUP`].
+/// Consecutive ids of the distinct values of one column. Zeros of both signs are one value; NULL has the id
+/// [`NO_GROUP`].
 #[derive(Debug)]
 pub(crate) enum Interner {
     /// Values of up to 64 bits.
@@ -93,8 +94,8 @@ impl Interner {
         }
     }
 
-    /// Merges the interners of consecutive parts of a column. Returns the id that each value of a part has now, by its former id; ids are
-    /// in order of first occurrence.
+    /// Merges the interners of consecutive parts of a column. Returns the id that each value of a part has now, by its
+    /// former id; ids are in order of first occurrence.
     ///
     /// # Errors
     /// If the query is cancelled, and an execution error for interners of several types.
@@ -247,14 +248,15 @@ impl<'k, T: IdTable> Ids<T::Key<'k>> for Finding<'_, T> {
     }
 }
 
-/// The number of values that are looked up in the cache together, which takes half the time of one after the other: no branch depends on a hit.
+/// The number of values that are looked up in the cache together, which takes half the time of one after the other: no
+/// branch depends on a hit.
 const BLOCK: usize = 8;
 
 /// The number of values that are compared with their predecessor at once, where those before are equal.
 const RUN: usize = 64;
 
-/// Writes the id of each value. Of equal values in a row the hash table is asked once, and none is looked up in long runs: `repeat(i)` tells whether the
-/// [`RUN`] values from `i` on equal the one before; false is always allowed.
+/// Writes the id of each value. Of equal values in a row the hash table is asked once, and none is looked up in long
+/// runs: `repeat(i)` tells whether the [`RUN`] values from `i` on equal the one before; false is always allowed.
 #[inline]
 fn each<K: Copy + PartialEq>(
     nulls: Option<&NullBuffer>,

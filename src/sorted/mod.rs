@@ -1,7 +1,9 @@
-//! The sorted build side of a range join: rows grouped by their equality keys and sorted by their order keys, in memory.
+//! The sorted build side of a range join: rows grouped by their equality keys and sorted by their order keys, in
+//! memory.
 //!
 //! - `groups`, `interner`, `byte_interner`, `id_map`, `id_table`, `group_ids`: the group of each row.
-//! - `order_keys`, `sort_rows`, `group_sort`, `splitters`, `radix_sort`, `bucket_sort`, `permutation`, `arrange`: sort rows and permute columns.
+//! - `order_keys`, `sort_rows`, `group_sort`, `splitters`, `radix_sort`, `bucket_sort`, `permutation`, `arrange`: sort
+//!   rows and permute columns.
 //! - `sorted_rows`, `device_keys`: the candidate rows of a probe row. The search itself is the engine's.
 
 pub(crate) mod arrange;

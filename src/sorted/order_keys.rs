@@ -13,8 +13,8 @@ use crate::index::sort_keys::{Chunks, KeyColumn, encode};
 use rmq_engine::cpu::SearchKey;
 use rmq_engine::{Column, Comparison, Extreme, Key};
 
-/// The keys of values of one type, one column per batch. Zeros of both signs have one key, because DataFusion compares them as equal. The
-/// key of a NULL is unspecified. Keys of fixed width borrow Arrow's memory where possible.
+/// The keys of values of one type, one column per batch. Zeros of both signs have one key, because DataFusion compares
+/// them as equal. The key of a NULL is unspecified. Keys of fixed width borrow Arrow's memory where possible.
 #[derive(Debug)]
 pub(crate) enum OrderKeys {
     /// Types of up to 32 bits.

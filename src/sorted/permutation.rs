@@ -1,9 +1,10 @@
 //! The permutation that sorts the rows of a build side, and columns permuted by it.
 //!
-//! A column moves in two passes, both of which read and write memory in order, a few thousand places at a time (keys in Arrow's row format excepted):
+//! A column moves in two passes, both of which read and write memory in order, a few thousand places at a time (keys in
+//! Arrow's row format excepted):
 //!
-//! 1. Rows are partitioned by group, and large groups that are not in order by ranges of keys, too: all parts of the rows at once
-//!    ([`Partition`]).
+//! 1. Rows are partitioned by group, and large groups that are not in order by ranges of keys, too: all parts of the
+//!    rows at once ([`Partition`]).
 //! 2. Within each group, or range of keys, that is not in order rows are arranged. These fit a core's cache.
 
 use std::ops::Range;
@@ -91,8 +92,8 @@ impl RowPermutation {
         Self::new(Moves::None, len)
     }
 
-    /// Sorts rows by group, stably; rows without a group are left out. Also returns the first position of each group, and the end of the last.
-    /// `parts` are all rows in order.
+    /// Sorts rows by group, stably; rows without a group are left out. Also returns the first position of each group,
+    /// and the end of the last. `parts` are all rows in order.
     ///
     /// # Errors
     /// If the query is cancelled.
@@ -295,7 +296,8 @@ impl RowPermutation {
         Ok(permuted)
     }
 
-    /// Permutes a flag per row, 0 or 1: returns those of all rows, which `flags` returns for each chunk, at their positions.
+    /// Permutes a flag per row, 0 or 1: returns those of all rows, which `flags` returns for each chunk, at their
+    /// positions.
     ///
     /// # Errors
     /// As [`Self::permute`].
@@ -451,7 +453,8 @@ impl<'a, T: Copy> Chunked<'a, T> {
     }
 }
 
-/// Consecutive ranges of positions that one thread works on, and the values from the first of them to the end of the last.
+/// Consecutive ranges of positions that one thread works on, and the values from the first of them to the end of the
+/// last.
 pub(crate) struct RangesOf<'a, 'r, T> {
     pub(crate) ranges: &'r [Range<usize>],
     /// The position of the first value.
@@ -482,7 +485,8 @@ pub(crate) fn split_by_ranges<'a, 'r, T>(
     tasks
 }
 
-/// Divides chunks of these lengths into steps that threads take: the chunk, rows within it, and the first of them in all.
+/// Divides chunks of these lengths into steps that threads take: the chunk, rows within it, and the first of them in
+/// all.
 pub(crate) fn steps(chunks: impl IntoIterator<Item = usize>) -> Vec<(usize, Range<usize>, usize)> {
     let mut first = 0;
     let mut steps = vec![];

@@ -1,8 +1,9 @@
 //! Sorting the rows of a build side by equality keys and a range key.
 //!
-//! 1. The rows are divided into consecutive parts, one per thread. The equality keys of each part become ids of groups, numbered in each
-//!    part apart; the range keys become keys of fixed width (or Arrow's row format).
-//! 2. The groups of all parts are merged and get common numbers. Rows are arranged by group with a counting sort, unless they came so.
+//! 1. The rows are divided into consecutive parts, one per thread. The equality keys of each part become ids of groups,
+//!    numbered in each part apart; the range keys become keys of fixed width (or Arrow's row format).
+//! 2. The groups of all parts are merged and get common numbers. Rows are arranged by group with a counting sort,
+//!    unless they came so.
 //! 3. Range keys are sorted within each group, unless they ascend already. Sorted input is neither moved nor copied.
 //!
 //! For n rows this takes O(n) for keys of fixed width, O(n log n) comparisons for others.
@@ -112,8 +113,8 @@ pub(crate) struct GroupedKeys {
     pub(crate) keys: OrderKeys,
 }
 
-/// Numbers the groups of all parts, at least one, and returns the rows as they came. Memory is reserved with the context and stays
-/// reserved.
+/// Numbers the groups of all parts, at least one, and returns the rows as they came. Memory is reserved with the
+/// context and stays reserved.
 ///
 /// # Errors
 /// The context's errors: memory is exhausted, or the work is cancelled.
@@ -135,7 +136,8 @@ pub(crate) fn group_rows(mut parts: Vec<RowsPart>, context: SortContext) -> Resu
     })
 }
 
-/// Merges the groups of parts, of which there is one if there are no equality keys, and leaves out rows with a NULL range key.
+/// Merges the groups of parts, of which there is one if there are no equality keys, and leaves out rows with a NULL
+/// range key.
 fn number_groups(
     groups: Vec<Groups>,
     group_ids: Vec<GroupIds>,
@@ -203,8 +205,8 @@ fn merge_groups(groups: Vec<Groups>, context: SortContext) -> Result<(Groups, Ve
     Groups::merge(groups, context.workers)
 }
 
-/// Sorts the rows of all parts, at least one. Returns them with the permutation from input order. Additional memory is reserved with the
-/// context and stays reserved.
+/// Sorts the rows of all parts, at least one. Returns them with the permutation from input order. Additional memory is
+/// reserved with the context and stays reserved.
 ///
 /// # Errors
 /// An execution error for 2^32 rows or more. The context's errors: memory is exhausted, or the work is cancelled.

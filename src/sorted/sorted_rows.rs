@@ -18,8 +18,8 @@ use rmq_engine::{
     SortedKeys,
 };
 
-/// Rows ordered by group (their equality keys), and within a group by range key. Rows with a NULL key match nothing and are not
-/// included.
+/// Rows ordered by group (their equality keys), and within a group by range key. Rows with a NULL key match nothing and
+/// are not included.
 #[derive(Debug)]
 pub(crate) struct SortedRows {
     groups: Option<Groups>,
@@ -64,7 +64,8 @@ impl SortedRows {
         keys + groups + size_of_val(self.starts.as_slice())
     }
 
-    /// Returns the candidates of `rows` probe rows before any bound: the positions of the row's group, given its equality keys.
+    /// Returns the candidates of `rows` probe rows before any bound: the positions of the row's group, given its
+    /// equality keys.
     pub(crate) fn start(&self, rows: usize, equal: &[ArrayRef]) -> Result<CandidateRanges> {
         let Some(groups) = &self.groups else {
             return Ok(CandidateRanges::all(rows, self.len()));
@@ -75,8 +76,8 @@ impl SortedRows {
         ))
     }
 
-    /// Intersects each row's candidates with the positions whose key compares so with the row's bound; a NULL bound leaves none. `number`
-    /// is that of the bound among several, under which hints are kept for the next batch.
+    /// Intersects each row's candidates with the positions whose key compares so with the row's bound; a NULL bound
+    /// leaves none. `number` is that of the bound among several, under which hints are kept for the next batch.
     ///
     /// # Errors
     /// An execution error for bounds of another type than the key.

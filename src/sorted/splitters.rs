@@ -5,12 +5,13 @@ use std::hint::select_unpredictable;
 use crate::sorted::id_table::number;
 use crate::sorted::radix_sort::RadixKey;
 
-/// Ascending keys, different from each other, that divide others into ranges. A table of cells of equal width tells where to begin the search
-/// among them: with keys that are spread evenly two or three steps are left of twelve.
+/// Ascending keys, different from each other, that divide others into ranges. A table of cells of equal width tells
+/// where to begin the search among them: with keys that are spread evenly two or three steps are left of twelve.
 #[derive(Debug)]
 pub(crate) struct Splitters<K> {
     keys: Vec<K>,
-    /// The number of splitters before each cell. The first cell begins with the first splitter, and the last one has the last.
+    /// The number of splitters before each cell. The first cell begins with the first splitter, and the last one has
+    /// the last.
     before_cells: Vec<u32>,
     /// The width of a cell is 2 to the power of this.
     shift: u32,

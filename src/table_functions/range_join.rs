@@ -5,10 +5,12 @@
 //!                          'quotes.ts BETWEEN trades.ts - INTERVAL ''1 second'' AND trades.ts', 'min(price) AS low')
 //! ```
 //!
-//! The result has every column of `trades`, the probe side, and one column per aggregate over the matching rows of `quotes`, the build side.
+//! The result has every column of `trades`, the probe side, and one column per aggregate over the matching rows of
+//! `quotes`, the build side.
 //!
-//! The arguments are fragments of SQL. Each is parsed separately, so that it cannot contain more than its kind of fragment, and then planned as part of a
-//! query. `rewrite::range_join::table_function` makes the range join of the planned parts.
+//! The arguments are fragments of SQL. Each is parsed separately, so that it cannot contain more than its kind of
+//! fragment, and then planned as part of a query. `rewrite::range_join::table_function` makes the range join of the
+//! planned parts.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -253,7 +255,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Makes a condition of the equality keys, which are names that both sides have, or pairs `a = b`. `None` if there are no keys.
+    /// Makes a condition of the equality keys, which are names that both sides have, or pairs `a = b`. `None` if there
+    /// are no keys.
     fn keys(&self, text: &str, probe: &DFSchema, build: &DFSchema) -> Result<Option<String>> {
         if text.trim().is_empty() {
             return Ok(None);
@@ -335,7 +338,8 @@ impl Call<'_> {
         Ok(parsed)
     }
 
-    /// Plans and analyzes a query. Table functions are called synchronously, so the plan must be ready without a long wait.
+    /// Plans and analyzes a query. Table functions are called synchronously, so the plan must be ready without a long
+    /// wait.
     fn query(&self, sql: &str) -> Result<LogicalPlan> {
         let Some(plan) = poll_for_a_second(self.state.create_logical_plan(sql)) else {
             return plan_err!(
@@ -349,8 +353,8 @@ impl Call<'_> {
     }
 }
 
-/// Polls a future that other threads may have to complete, for a limited time. A longer wait could be a deadlock, because this thread may be the one that
-/// has to run the rest of the work.
+/// Polls a future that other threads may have to complete, for a limited time. A longer wait could be a deadlock,
+/// because this thread may be the one that has to run the rest of the work.
 fn poll_for_a_second<T>(work: impl Future<Output = T>) -> Option<T> {
     /// Long enough to look for a file, as `datafusion-cli` does for names of tables.
     const LIMIT: Duration = Duration::from_secs(1);
@@ -363,7 +367,8 @@ fn poll_for_a_second<T>(work: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Whether a column has the table and name of a column in the schema, where one of the two does not name the table's schema.
+/// Whether a column has the table and name of a column in the schema, where one of the two does not name the table's
+/// schema.
 fn is_named_alike(column: &Column, schema: &DFSchema) -> bool {
     let Some(table) = &column.relation else {
         return false;

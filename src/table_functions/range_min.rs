@@ -1,7 +1,7 @@
 //! The table functions `range_min` and `range_max`.
 //!
-//! `SELECT * FROM range_min('prices.close', 'windows', 'l', 'r')` has every column of `windows`, the extreme `min` and its position `argmin`. It is a
-//! view that calls the scalar functions over a scan of `windows`.
+//! `SELECT * FROM range_min('prices.close', 'windows', 'l', 'r')` has every column of `windows`, the extreme `min` and
+//! its position `argmin`. It is a view that calls the scalar functions over a scan of `windows`.
 
 use std::sync::Arc;
 

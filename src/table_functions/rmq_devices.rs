@@ -1,5 +1,5 @@
-//! The table function `rmq_devices()`: the CUDA devices of this machine, one row each, with the memory of the session's indexes. Without a device there is one
-//! row, whose `note` says why.
+//! The table function `rmq_devices()`: the CUDA devices of this machine, one row each, with the memory of the session's
+//! indexes. Without a device there is one row, whose `note` says why.
 
 use std::sync::Arc;
 

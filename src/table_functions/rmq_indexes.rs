@@ -1,4 +1,5 @@
-//! The table function `rmq_indexes()`: the indexes that the session has cached, one row each, as of the planning of the query.
+//! The table function `rmq_indexes()`: the indexes that the session has cached, one row each, as of the planning of the
+//! query.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Queries on devices: the choice of the engine, batching, memory and faults. The devices are threads (`fake`), so the tests run without a GPU.
+//! Queries on devices: the choice of the engine, batching, memory and faults. The devices are threads (`fake`), so the
+//! tests run without a GPU.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,5 +1,5 @@
-//! Range joins that return dictionary values, compared with a loop over all rows. All batches together have more distinct values than
-//! the key type can address.
+//! Range joins that return dictionary values, compared with a loop over all rows. All batches together have more
+//! distinct values than the key type can address.
 
 use std::sync::Arc;
 
@@ -100,8 +100,8 @@ impl DictionaryTable {
             .expect("a new name");
     }
 
-    /// Returns the first value, the last value and the value at the smallest `v` of each window, which starts at row `id * step` and has
-    /// `id % 4 + 1` rows.
+    /// Returns the first value, the last value and the value at the smallest `v` of each window, which starts at row
+    /// `id * step` and has `id % 4 + 1` rows.
     fn expected(&self, probe_rows: i64, step: i64) -> Vec<String> {
         let expected = (0..probe_rows).map(|id| {
             let (first, last) = (id * step, id * step + id % 4);

@@ -1,4 +1,5 @@
-//! Devices that are threads: the CPU engine behind the interface of devices, with counters, configurable delays and injected faults.
+//! Devices that are threads: the CPU engine behind the interface of devices, with counters, configurable delays and
+//! injected faults.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};

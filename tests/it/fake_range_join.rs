@@ -1,4 +1,5 @@
-//! Build sides of range joins on fake devices (`fake`): a stable sort, and scans of the rows that match. Any step can be made to fail.
+//! Build sides of range joins on fake devices (`fake`): a stable sort, and scans of the rows that match. Any step can
+//! be made to fail.
 
 use std::ops::Range;
 use std::sync::Arc;

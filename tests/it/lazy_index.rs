@@ -1,5 +1,5 @@
-//! Lazy indexes: windows of few rows, of many, and of more and more, compared with the same query without range joins; and the memory that is
-//! registered for them.
+//! Lazy indexes: windows of few rows, of many, and of more and more, compared with the same query without range joins;
+//! and the memory that is registered for them.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use futures::StreamExt;
 use crate::range_join::{answer, lines, metric};
 use crate::support::{cpu_session, register, run, session_of_pool, set};
 
-/// 6,000 rows of five symbols in small batches, by symbol and time or by time; 150 rows whose windows extend by `reach` to either side.
+/// 6,000 rows of five symbols in small batches, by symbol and time or by time; 150 rows whose windows extend by `reach`
+/// to either side.
 async fn session(order: &str, data_type: &str, reach: &str) -> SessionContext {
     let ctx = cpu_session();
     set(&ctx, "datafusion.execution.batch_size", "256");
@@ -69,7 +70,8 @@ async fn indexes_are_built_for_windows_of_many_rows() {
     }
 }
 
-/// A build side with these columns in batches of 4,096 rows, and a probe side of windows of `reach`; with the pool that registers their memory.
+/// A build side with these columns in batches of 4,096 rows, and a probe side of windows of `reach`; with the pool that
+/// registers their memory.
 fn pooled(
     bytes: usize,
     columns: Vec<(&str, ArrayRef)>,
@@ -144,8 +146,8 @@ async fn lazy_indexes_are_built_at_once_if_memory_is_short() {
         aggregates.collect::<Vec<_>>().join(", ")
     );
     let mut answers = vec![];
-    // Before the rows are sorted, three times their size and 32 bytes per row are granted. In the end 140 bytes per row are registered, or 202 with
-    // the memory that lazy indexes may need later.
+    // Before the rows are sorted, three times their size and 32 bytes per row are granted. In the end 140 bytes per row
+    // are registered, or 202 with the memory that lazy indexes may need later.
     for (bytes, is_built) in [(1 << 30, false), (ROWS * 255, true)] {
         let columns = names.iter().enumerate().map(|(i, name)| {
             let values: Int64Array = (0..ROWS)

@@ -1,4 +1,5 @@
-//! EXISTS and IN in any expression, with conditions that DataFusion has no plan for, compared with counts over all pairs.
+//! EXISTS and IN in any expression, with conditions that DataFusion has no plan for, compared with counts over all
+//! pairs.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -15,7 +16,8 @@ const FAILED: [u64; 0] = [];
 /// Queries over the same pair of tables.
 const QUERIES: usize = 6;
 
-/// A query, and the same by counting pairs. IN is TRUE if there is an equal value, and otherwise NULL if there is a row and one of the values is NULL.
+/// A query, and the same by counting pairs. IN is TRUE if there is an equal value, and otherwise NULL if there is a row
+/// and one of the values is NULL.
 fn query(random: &mut Random) -> (String, String) {
     let on = condition(random);
     let x = ["q.v", "q.v + 1", "4", "q.k"][random.below(4)];

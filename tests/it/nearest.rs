@@ -1,4 +1,5 @@
-//! The nearest rows of a range: LATERAL and scalar subqueries with ORDER BY and LIMIT, thresholds among them, and ASOF JOIN, compared with a naive loop.
+//! The nearest rows of a range: LATERAL and scalar subqueries with ORDER BY and LIMIT, thresholds among them, and ASOF
+//! JOIN, compared with a naive loop.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -200,8 +201,8 @@ impl Query {
         query
     }
 
-    /// Whether the first row is one at an extreme value of another column than the range key. Of several such rows, an index returns the first by the
-    /// range key.
+    /// Whether the first row is one at an extreme value of another column than the range key. Of several such rows, an
+    /// index returns the first by the range key.
     fn is_extreme(&self) -> bool {
         let bounds_key = self.lower.is_some() || self.upper.is_some();
         let bounds_value = matches!(self.further, Further::AtMost | Further::Above);
@@ -465,7 +466,8 @@ async fn nearest_rows_are_those_of_a_naive_loop() {
     assert!(by_index > 50 || !is_usual(), "{by_index} rows by indexes");
 }
 
-/// Rows that meet a threshold are few, many or neighbours, and the rest of the condition is met by all of them or by few.
+/// Rows that meet a threshold are few, many or neighbours, and the rest of the condition is met by all of them or by
+/// few.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_threshold_leads_from_one_nearest_row_to_the_next() {
     for mut random in rmq_testing::runs("thresholds of nearest rows", &[]) {

@@ -1,4 +1,5 @@
-//! Intervals that overlap, and other thresholds within joins of rows: pairs, EXISTS and counts, compared with DataFusion's own joins.
+//! Intervals that overlap, and other thresholds within joins of rows: pairs, EXISTS and counts, compared with
+//! DataFusion's own joins.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -248,8 +249,8 @@ async fn overlaps_are_counted_as_joins_count_them() {
     compare("counts of overlaps", count).await;
 }
 
-/// Compares the answers to random queries: one for the session with range joins, one for that without. Returns the number of rows that indexes on
-/// thresholds answered.
+/// Compares the answers to random queries: one for the session with range joins, one for that without. Returns the
+/// number of rows that indexes on thresholds answered.
 async fn compare(name: &str, query: impl Fn(&mut Random) -> (String, String)) -> usize {
     let seeds = cases_with_queries(name, &FAILED, CASES, QUERIES);
     let (mut asked, mut replaced, mut threshold_rows) = (0, 0, 0);

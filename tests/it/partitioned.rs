@@ -1,4 +1,5 @@
-//! Range joins whose sides are partitioned by the equality keys, compared with `DataFusion`'s joins and with the shared build side.
+//! Range joins whose sides are partitioned by the equality keys, compared with `DataFusion`'s joins and with the shared
+//! build side.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -262,7 +262,8 @@ async fn prevailing_rows_agree_with_a_loop() {
     );
 }
 
-/// Sorted batches that arrive in another order are not reordered if the result depends on which of several equal rows is the last.
+/// Sorted batches that arrive in another order are not reordered if the result depends on which of several equal rows
+/// is the last.
 #[tokio::test]
 async fn of_rows_with_equal_keys_the_last_in_input_order_prevails() {
     let one = SessionConfig::new().with_target_partitions(1);

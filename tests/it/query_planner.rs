@@ -94,7 +94,8 @@ async fn planning_needs_a_registration() {
     assert!(missing.contains("datafusion_rmq::register"), "{missing}");
 }
 
-/// The kept planner is this crate's own, from the first registration. It uses the indexes of the second, which `rmq_indexes()` lists.
+/// The kept planner is this crate's own, from the first registration. It uses the indexes of the second, which
+/// `rmq_indexes()` lists.
 #[tokio::test]
 async fn a_second_registration_replaces_the_indexes_of_the_first() {
     let ctx = SessionContext::new();

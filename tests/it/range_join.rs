@@ -1,5 +1,5 @@
-//! Compares plain SQL that becomes a range join with DataFusion without the extension: generated schemas, types, NULLs, duplicates, empty sides,
-//! groups, conditions and aggregates.
+//! Compares plain SQL that becomes a range join with DataFusion without the extension: generated schemas, types, NULLs,
+//! duplicates, empty sides, groups, conditions and aggregates.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -643,7 +643,8 @@ struct Tally {
     refused: usize,
 }
 
-/// Runs queries over random tables on two threads. `query` returns one for the session with the extension and one for the session without it.
+/// Runs queries over random tables on two threads. `query` returns one for the session with the extension and one for
+/// the session without it.
 fn compare(name: &str, query: impl Fn(&Tables, &mut Random) -> (String, String) + Sync) -> Tally {
     let seeds = cases_with_queries(name, &FAILED, CASES, QUERIES);
     let work = |seeds: &[u64]| {
@@ -670,7 +671,8 @@ fn compare(name: &str, query: impl Fn(&Tables, &mut Random) -> (String, String) 
     tally
 }
 
-/// Whether the error is that `DataFusion` refuses a correlated subquery, as it does if no rule of the extension rewrites it.
+/// Whether the error is that `DataFusion` refuses a correlated subquery, as it does if no rule of the extension
+/// rewrites it.
 pub fn is_refusal(error: &DataFusionError) -> bool {
     let message = error.to_string();
     [
@@ -819,7 +821,8 @@ async fn joins_of_few_rows_with_many_are_left_to_datafusion() {
     assert!(!few_rewritten && many_rewritten);
 }
 
-/// An aggregate without an index beside others does not make a join return its rows: the range join returns one row for each probe row.
+/// An aggregate without an index beside others does not make a join return its rows: the range join returns one row for
+/// each probe row.
 #[tokio::test]
 async fn aggregates_without_an_index_leave_the_join_a_range_join() {
     let ctx = session();

@@ -1,4 +1,5 @@
-//! Range joins that devices sort and answer, on fake devices and on those of the driver: the CPU's results, also if any step fails.
+//! Range joins that devices sort and answer, on fake devices and on those of the driver: the CPU's results, also if any
+//! step fails.
 
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;

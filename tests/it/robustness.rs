@@ -220,7 +220,8 @@ async fn a_dropped_stream_stops_and_frees() {
     }
 }
 
-/// One partition's stream is dropped while it collects the build side for all partitions. The build side's plan can be executed only once.
+/// One partition's stream is dropped while it collects the build side for all partitions. The build side's plan can be
+/// executed only once.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_partitions_continue_when_one_is_dropped() {
     let ctx = session();

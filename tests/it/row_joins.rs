@@ -376,7 +376,8 @@ async fn a_build_side_larger_than_memory() -> Result<()> {
     Ok(())
 }
 
-/// Partitions whose rows are taken by turns read the runs of a spilled side together, though each turn ends before a run has been probed: not once a turn.
+/// Partitions whose rows are taken by turns read the runs of a spilled side together, though each turn ends before a
+/// run has been probed: not once a turn.
 #[tokio::test(flavor = "multi_thread")]
 async fn partitions_go_through_spill_runs_together() -> Result<()> {
     for partitions in [1, 2, 4] {
@@ -435,7 +436,8 @@ async fn partitions_go_through_spill_runs_together() -> Result<()> {
     Ok(())
 }
 
-/// Each row of a join of strings as views refers to the buffers of all rows of a side, and becomes a row of a side of the next join.
+/// Each row of a join of strings as views refers to the buffers of all rows of a side, and becomes a row of a side of
+/// the next join.
 #[tokio::test]
 async fn joins_of_joins_do_not_multiply_buffers() -> Result<()> {
     let config = SessionConfig::new()

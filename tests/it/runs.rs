@@ -1,4 +1,5 @@
-//! One plan executed several times, also concurrently and in one task context: each run returns the rows of a single run.
+//! One plan executed several times, also concurrently and in one task context: each run returns the rows of a single
+//! run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -201,8 +202,8 @@ async fn a_partition_executed_again_and_again_keeps_no_memory() {
     }
 }
 
-/// If one run returns its rows as groups and another, for lack of memory, does not, their partitions do not fit together. Such runs must end in an
-/// error.
+/// If one run returns its rows as groups and another, for lack of memory, does not, their partitions do not fit
+/// together. Such runs must end in an error.
 #[tokio::test]
 async fn partitions_of_several_runs_make_up_all_groups_or_end_in_an_error() {
     const ROWS: i64 = 60_000;
@@ -275,7 +276,8 @@ async fn partitions_of_several_runs_make_up_all_groups_or_end_in_an_error() {
         }
         limit += limit / 12;
     }
-    // The rows of a table in memory become groups one by one, so memory decides nothing; rows of other sources may be refused.
+    // The rows of a table in memory become groups one by one, so memory decides nothing; rows of other sources may be
+    // refused.
     assert!(right > 0, "{right} right, {refused} refused");
 }
 

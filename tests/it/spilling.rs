@@ -185,7 +185,8 @@ async fn ask(tables: &Tables, random: &mut Random, sql: &str, seed: u64) -> Opti
                 return Some(files);
             }
             Err(error) => {
-                // DataFusion 55's nested loop join executes its first side again where memory is short in it (its issue #24676).
+                // DataFusion 55's nested loop join executes its first side again where memory is short in it (its issue
+                // #24676).
                 let is_executed_again = error.to_string().contains("partition not used yet");
                 let exhausted = is_executed_again
                     || matches!(error.find_root(), DataFusionError::ResourcesExhausted(_));
@@ -226,8 +227,8 @@ async fn little_memory_gives_the_same_results() {
     );
 }
 
-/// A build side of 40,000 rows with ties, NULLs, NaNs and zeros of both signs, and a probe side of 2,000 rows. The build side has one partition,
-/// because the first of several tied rows is chosen.
+/// A build side of 40,000 rows with ties, NULLs, NaNs and zeros of both signs, and a probe side of 2,000 rows. The
+/// build side has one partition, because the first of several tied rows is chosen.
 pub async fn tables() -> SessionContext {
     let ctx = SessionContext::new_with_config(SessionConfig::new().with_target_partitions(1));
     let tables = [
@@ -539,7 +540,8 @@ async fn partitions_share_the_scan_of_spill_runs() {
         read.push(metric(&plan, "spill_runs_read"));
     }
     println!("pieces read by 1, 8 and 32 partitions: {read:?}");
-    // The first partitions may finish before the others have submitted rows. Each by itself would read as many as one does.
+    // The first partitions may finish before the others have submitted rows. Each by itself would read as many as one
+    // does.
     assert!(
         read[0] > 10 && read.iter().all(|n| *n <= 3 * read[0]),
         "{read:?}"
@@ -656,7 +658,8 @@ async fn a_plan_executed_again_reads_its_tables_again() {
     }
 }
 
-/// A build side with accumulators is kept in memory, within the pool or with an error that says so. Nearest rows are spilled.
+/// A build side with accumulators is kept in memory, within the pool or with an error that says so. Nearest rows are
+/// spilled.
 #[tokio::test(flavor = "multi_thread")]
 async fn accumulators_stay_in_memory_and_nearest_rows_spill() {
     let session = |bytes: usize| async move {

@@ -122,7 +122,8 @@ async fn a_prepared_statement_sees_the_current_table() {
     assert_eq!(bigint(&ctx, "EXECUTE p(0, 1)").await, Some(4));
 }
 
-/// A writer inserts decreasing values while readers query. A result is never larger than the value inserted before the query started.
+/// A writer inserts decreasing values while readers query. A result is never larger than the value inserted before the
+/// query started.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn inserts_are_visible_to_concurrent_queries() {
     let ctx = session();

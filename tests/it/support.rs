@@ -39,7 +39,8 @@ pub fn session() -> SessionContext {
     with_extension(SessionContext::new_with_config(config))
 }
 
-/// The session with the extension, which uses the engine of `RMQ_TEST_ENGINE` and has the partitions of `RMQ_TEST_PARTITIONS`.
+/// The session with the extension, which uses the engine of `RMQ_TEST_ENGINE` and has the partitions of
+/// `RMQ_TEST_PARTITIONS`.
 pub fn with_extension(ctx: SessionContext) -> SessionContext {
     if let Ok(partitions) = std::env::var("RMQ_TEST_PARTITIONS") {
         set(&ctx, "datafusion.execution.target_partitions", &partitions);
@@ -81,7 +82,8 @@ pub fn set(ctx: &SessionContext, name: &str, value: &str) {
     options.set(name, value).expect("an option");
 }
 
-/// Sets `rmq.join_mode` to that of `RMQ_TEST_JOIN_MODE`, or to a random one. Leaves `random` as it is, so that cases of earlier seeds stay the same.
+/// Sets `rmq.join_mode` to that of `RMQ_TEST_JOIN_MODE`, or to a random one. Leaves `random` as it is, so that cases of
+/// earlier seeds stay the same.
 pub fn draw_join_mode(ctx: &SessionContext, random: &Random) {
     let mut random = random.clone();
     // The next number decides about something else.

@@ -1,5 +1,5 @@
-//! Subqueries for the first or last key of a range where a value crosses a threshold, against a naive loop: in memory, on disk, with few rows of the
-//! outer query, and on devices that are threads.
+//! Subqueries for the first or last key of a range where a value crosses a threshold, against a naive loop: in memory,
+//! on disk, with few rows of the outer query, and on devices that are threads.
 
 use std::sync::Arc;
 

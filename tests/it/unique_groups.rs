@@ -1,5 +1,5 @@
-//! Groups over range joins that are single rows, and groups that are not: compared with the same queries without range joins. Also errors,
-//! cancellation, memory, and partitions that are not read.
+//! Groups over range joins that are single rows, and groups that are not: compared with the same queries without range
+//! joins. Also errors, cancellation, memory, and partitions that are not read.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -433,8 +433,8 @@ impl MemoryPool for ForUniqueGroups {
     }
 }
 
-/// A session with a table `q` of 20,000 ascending ids in four partitions, a table `t` of the same rows that are not in memory, a table `r` of the
-/// same ids in no order, a table `s` with some ids twice, and `p`.
+/// A session with a table `q` of 20,000 ascending ids in four partitions, a table `t` of the same rows that are not in
+/// memory, a table `r` of the same ids in no order, a table `s` with some ids twice, and `p`.
 async fn large(pool: Arc<dyn MemoryPool>) -> SessionContext {
     let config = SessionConfig::new()
         .with_target_partitions(4)

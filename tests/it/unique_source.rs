@@ -1,5 +1,6 @@
-//! Groups that the table of the probe side shows to be single rows before any row is read: duplicates anywhere in the table are found, nothing is
-//! held, and rows are returned as they are joined. Compared with the same queries without range joins.
+//! Groups that the table of the probe side shows to be single rows before any row is read: duplicates anywhere in the
+//! table are found, nothing is held, and rows are returned as they are joined. Compared with the same queries without
+//! range joins.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` one table; `RMQ_CASES` makes it longer.
 

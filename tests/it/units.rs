@@ -1,4 +1,5 @@
-//! Range keys, bounds and thresholds of different units, widths and scales: compared with DataFusion, which casts the key, and with a naive loop.
+//! Range keys, bounds and thresholds of different units, widths and scales: compared with DataFusion, which casts the
+//! key, and with a naive loop.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -47,7 +48,8 @@ fn pairs() -> Vec<(DataType, DataType)> {
     pairs
 }
 
-/// Small integers, stored as values of this type. Zeros at their ends make values of a fine unit whole numbers of a coarse one.
+/// Small integers, stored as values of this type. Zeros at their ends make values of a fine unit whole numbers of a
+/// coarse one.
 fn column(random: &mut Random, data_type: &DataType, rows: usize) -> ArrayRef {
     let factors = [
         1,
@@ -304,8 +306,8 @@ impl Drawn {
     }
 }
 
-/// A comparison with a bound, and one with a threshold of other types: each form of a query agrees with a naive loop, also where DataFusion's casts
-/// overflow.
+/// A comparison with a bound, and one with a threshold of other types: each form of a query agrees with a naive loop,
+/// also where DataFusion's casts overflow.
 #[tokio::test]
 async fn thresholds_of_different_units_agree_with_a_naive_loop() {
     let mut by_index = 0;

@@ -7,8 +7,9 @@ use clap::{Parser, ValueEnum};
 use rmq_bench::data::Data;
 use rmq_bench::workload::Workload;
 
-/// Measures range-minimum queries: our engines on CPU and GPU, the systems of the GPU-RMQ paper (Kreis et al., 2026), and what the hardware allows, in
-/// one run. Every answer is compared; a difference makes the exit code 1. Without an NVIDIA GPU, only the CPU is measured.
+/// Measures range-minimum queries: our engines on CPU and GPU, the systems of the GPU-RMQ paper (Kreis et al., 2026),
+/// and what the hardware allows, in one run. Every answer is compared; a difference makes the exit code 1. Without an
+/// NVIDIA GPU, only the CPU is measured.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "rmq-bench", version, max_term_width = 110, after_help = EXAMPLES)]
 pub struct Args {
@@ -16,16 +17,18 @@ pub struct Args {
     #[arg(long, value_enum, value_delimiter = ',', default_value = "search")]
     pub measure: Vec<Measure>,
 
-    /// Lengths of the column, as powers of two: 20 is 2^20 values [default: 20,24,28,30,33, of which the CPU takes those up to 28; with `--measure paper`
-    /// 20,22,24,26,28,30,31,33, of which the CPU takes those up to 26]
+    /// Lengths of the column, as powers of two: 20 is 2^20 values [default: 20,24,28,30,33, of which the CPU takes
+    /// those up to 28; with `--measure paper` 20,22,24,26,28,30,31,33, of which the CPU takes those up to 26]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=36))]
     pub n: Vec<u32>,
 
-    /// Lengths of the ranges, n being the length of the column [default: mixed; with `--measure paper` all but ascending]
+    /// Lengths of the ranges, n being the length of the column [default: mixed; with `--measure paper` all but
+    /// ascending]
     #[arg(long, value_enum, value_delimiter = ',')]
     pub workload: Vec<Workload>,
 
-    /// Values of the column. In uniform ones and walks, a search nearly always ends before it reads the column; in the others it seldom does
+    /// Values of the column. In uniform ones and walks, a search nearly always ends before it reads the column; in the
+    /// others it seldom does
     #[arg(long, value_enum, value_delimiter = ',', default_value = "uniform")]
     pub data: Vec<Data>,
 
@@ -58,7 +61,8 @@ pub struct Args {
     #[arg(long, default_value_t = 22, value_parser = clap::value_parser!(u32).range(6..=30))]
     pub cpu_batch: u32,
 
-    /// Threads of the CPU engine, and threads that send queries to the GPU from host to host [default: 1, 2, 4 and so on to all]
+    /// Threads of the CPU engine, and threads that send queries to the GPU from host to host [default: 1, 2, 4 and so
+    /// on to all]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Vec<u32>,
 
@@ -74,13 +78,14 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
 
-    /// The most entries of the highest level in the paper's indexes (its t), never fewer than a chunk has. The first is used for all kernels, and VL is
-    /// measured with each of them. The paper's are 32 and the entries of a chunk, 8 for VL
+    /// The most entries of the highest level in the paper's indexes (its t), never fewer than a chunk has. The first is
+    /// used for all kernels, and VL is measured with each of them. The paper's are 32 and the entries of a chunk, 8 for
+    /// VL
     #[arg(long, value_delimiter = ',', default_value = "32,8,64", value_parser = clap::value_parser!(u64).range(1..))]
     pub cutoff: Vec<u64>,
 
-    /// Values of a block of RTXRMQ, as powers of two, for `--measure rays`: 15 is its authors' default. Which is best depends on the lengths of column and
-    /// ranges
+    /// Values of a block of RTXRMQ, as powers of two, for `--measure rays`: 15 is its authors' default. Which is best
+    /// depends on the lengths of column and ranges
     #[arg(long, value_delimiter = ',', default_value = "15,12,17", value_parser = clap::value_parser!(u32).range(1..=20))]
     pub ray_block: Vec<u32>,
 
@@ -127,14 +132,15 @@ pub enum Measure {
     Search,
     /// Random reads of groups of threads on the GPU
     Reads,
-    /// GPU-RMQ (CL) over group sizes and chunk sizes, (VL) over chunk sizes; ours with the levels above the column read by threads and by groups
+    /// GPU-RMQ (CL) over group sizes and chunk sizes, (VL) over chunk sizes; ours with the levels above the column read
+    /// by threads and by groups
     Heat,
     /// GPU-RMQ (CL) with warp-local queuing, with multi-load, without shuffles, without warp intrinsics
     Queuing,
     /// Succinct indexes on the CPU beside our engine, by number of threads
     Succinct,
-    /// RTXRMQ and GPU-RMQ (CL) as ray-tracing pipelines of Vulkan, up to 2^26 values and 2^22 queries; needs the feature `rt`. What would take long without
-    /// ray-tracing cores is left out, and the report says so
+    /// RTXRMQ and GPU-RMQ (CL) as ray-tracing pipelines of Vulkan, up to 2^26 values and 2^22 queries; needs the
+    /// feature `rt`. What would take long without ray-tracing cores is left out, and the report says so
     Rays,
     /// From host memory to host memory, by number of threads
     Trip,

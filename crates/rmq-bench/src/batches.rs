@@ -67,7 +67,8 @@ impl BatchOptions {
     }
 }
 
-/// Runs all queries and drops the answers. Those of a batch are written to memory that the index provides, as in DataFusion.
+/// Runs all queries and drops the answers. Those of a batch are written to memory that the index provides, as in
+/// DataFusion.
 pub fn run<K: Key>(
     index: &dyn RangeIndex<K>,
     bounds: BoundsRef<'_>,
@@ -137,7 +138,8 @@ pub fn collect<K: Key>(
     }
 }
 
-/// Runs `work` for all chunks of `items`, with the number of the first item, on several threads. Ends a thread with its first error, and returns one of them.
+/// Runs `work` for all chunks of `items`, with the number of the first item, on several threads. Ends a thread with its
+/// first error, and returns one of them.
 fn for_each_chunk<T: Send>(
     items: &mut [T],
     chunk: usize,

@@ -44,8 +44,8 @@ impl Data {
     }
 }
 
-/// A type of values. `u32` is the bits of an `f32` and `u64` those of an `f64`; none of the floats is negative, so that bits have the
-/// floats' order.
+/// A type of values. `u32` is the bits of an `f32` and `u64` those of an `f64`; none of the floats is negative, so that
+/// bits have the floats' order.
 pub trait Value: Copy + Default + Send + Sync {
     /// Returns value `i` of uniform data: of floats in [0, 1), of integers among all.
     fn uniform(i: u64) -> Self;
@@ -175,8 +175,8 @@ fn fill<V: Value>(data: Data, n: usize, first: usize, values: &mut [V]) {
     }
 }
 
-/// How far a walk has come at the start of a stride. It jumps there, by about what the steps of a stride add up to, so that each
-/// stride is computed by itself.
+/// How far a walk has come at the start of a stride. It jumps there, by about what the steps of a stride add up to, so
+/// that each stride is computed by itself.
 fn walk_offset(first: usize) -> f64 {
     let strides = first / STRIDE;
     let jump = |i: usize| unit(i as u64 ^ 1 << 60) - 0.5;

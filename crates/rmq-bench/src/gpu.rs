@@ -464,7 +464,8 @@ impl Bench<'_> {
     }
 }
 
-/// Returns how many of `most` ranges a full scan reads in reasonable time; `None` if there are ranges of more than `limit` values.
+/// Returns how many of `most` ranges a full scan reads in reasonable time; `None` if there are ranges of more than
+/// `limit` values.
 fn scanned(workload: Workload, n: usize, most: u32, limit: f64) -> Option<u32> {
     let n = n as f64;
     let (mean, longest) = match workload {

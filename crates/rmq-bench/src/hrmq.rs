@@ -1,12 +1,14 @@
-//! HRMQ: a range-minimum index of little more than two bits per value, after Ferrada and Navarro, "Improved Range Minimum Queries" (2017).
+//! HRMQ: a range-minimum index of little more than two bits per value, after Ferrada and Navarro, "Improved Range
+//! Minimum Queries" (2017).
 //!
-//! Reading the column from left to right, a stack keeps the values that are not greater than any after them. The index is the history of this
-//! stack: a 0 for each value that is popped, then a 1 for the value that is pushed. These are the parentheses of the 2d-min heap. The excess of a
-//! prefix is its ones less its zeros, the height of the stack. The minimum of values `i..=j` is the last one whose push begins at the smallest
-//! height since that of `i` began: at the rightmost minimum of the excess between the `i`th and the `j`th one.
+//! Reading the column from left to right, a stack keeps the values that are not greater than any after them. The index
+//! is the history of this stack: a 0 for each value that is popped, then a 1 for the value that is pushed. These are
+//! the parentheses of the 2d-min heap. The excess of a prefix is its ones less its zeros, the height of the stack. The
+//! minimum of values `i..=j` is the last one whose push begins at the smallest height since that of `i` began: at the
+//! rightmost minimum of the excess between the `i`th and the `j`th one.
 //!
-//! That minimum is found in blocks of 512 prefixes, whose minima are kept in 16 bits relative to a superblock of 64 blocks, and in a sparse table
-//! over the superblocks. A block is searched byte by byte with a table.
+//! That minimum is found in blocks of 512 prefixes, whose minima are kept in 16 bits relative to a superblock of 64
+//! blocks, and in a sparse table over the superblocks. A block is searched byte by byte with a table.
 
 use vers_vecs::{BitVec, RsVec};
 

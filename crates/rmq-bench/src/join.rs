@@ -1,5 +1,6 @@
-//! A range join on a device, from rows in host memory to answers in host memory: the minimum of the rows of a group within a second of each
-//! probe row. Rows and probe rows ascend by time, as they arrive; group frequencies follow Zipf's law.
+//! A range join on a device, from rows in host memory to answers in host memory: the minimum of the rows of a group
+//! within a second of each probe row. Rows and probe rows ascend by time, as they arrive; group frequencies follow
+//! Zipf's law.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -7,7 +7,8 @@ use crate::lab::device::needs_wide_positions;
 use crate::lab::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
 use crate::record::Setting;
 
-/// Threads of a group and entries of a chunk in the heat map. There are kernels for the pairs whose chunk is not smaller than the group.
+/// Threads of a group and entries of a chunk in the heat map. There are kernels for the pairs whose chunk is not
+/// smaller than the group.
 const GROUPS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const CHUNKS: [u32; 5] = [8, 16, 32, 64, 128];
 

@@ -27,8 +27,8 @@ struct KeyBoundsRef<'a> {
     high: &'a [u64],
 }
 
-/// Measures binary searches on all threads, and the device with queries from all threads, beside the time that the bus takes for the
-/// queries.
+/// Measures binary searches on all threads, and the device with queries from all threads, beside the time that the bus
+/// takes for the queries.
 pub fn measure(
     run: &mut Run,
     lab: Option<&Lab>,

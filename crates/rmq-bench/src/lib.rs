@@ -1,7 +1,8 @@
-//! What all benchmarks share: the columns and ranges of the GPU-RMQ paper (Kreis et al., 2026), clocks, memory and tables.
+//! What all benchmarks share: the columns and ranges of the GPU-RMQ paper (Kreis et al., 2026), clocks, memory and
+//! tables.
 //!
-//! The binary `rmq-bench`, the engine's benchmark (`benches/engine`) and the SQL benchmarks (`benches/` of the workspace) are built
-//! on it. It knows neither Arrow nor DataFusion.
+//! The binary `rmq-bench`, the engine's benchmark (`benches/engine`) and the SQL benchmarks (`benches/` of the
+//! workspace) are built on it. It knows neither Arrow nor DataFusion.
 
 #![warn(clippy::pedantic)]
 #![allow(

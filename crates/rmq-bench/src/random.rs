@@ -1,5 +1,5 @@
-//! Random numbers by counting: number `i` is a hash of `i`, so that any part of a sequence is computed by itself, in parallel, and is
-//! the same on the host and on the device (`limit.cu`).
+//! Random numbers by counting: number `i` is a hash of `i`, so that any part of a sequence is computed by itself, in
+//! parallel, and is the same on the host and on the device (`limit.cu`).
 
 /// What `SplitMix64` adds to its state for each number.
 const INCREMENT: u64 = 0x9E37_79B9_7F4A_7C15;

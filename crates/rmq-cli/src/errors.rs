@@ -42,7 +42,8 @@ fn closed_pipe_message() -> String {
     io::Error::from_raw_os_error(EPIPE).to_string()
 }
 
-/// Hides the panic of `println!` on a closed standard output. DataFusion's shell prints the results of backslash commands with it.
+/// Hides the panic of `println!` on a closed standard output. DataFusion's shell prints the results of backslash
+/// commands with it.
 pub fn hide_closed_stdout() {
     let show = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

@@ -38,8 +38,8 @@ const EXIT_STATUS: &str = "Exit status: 0; 1 if a statement failed, which also e
 
 /// SQL with range-minimum queries: DataFusion's shell with `range_min`, `frame_min` and related functions.
 ///
-/// Without -c and -f it reads SQL from the terminal or from a pipe. Lines that begin with a backslash are commands: \? lists
-/// them.
+/// Without -c and -f it reads SQL from the terminal or from a pipe. Lines that begin with a backslash are commands: \?
+/// lists them.
 #[derive(Debug, Parser)]
 #[command(name = "rmq", version = VERSION.as_str(), after_help = EXIT_STATUS)]
 struct Args {
@@ -47,7 +47,8 @@ struct Args {
     #[arg(short, long, value_name = "SQL", allow_hyphen_values = true)]
     command: Vec<String>,
 
-    /// Run the statements of this file, '-' for standard input, each shown before its result unless -q is given, then exit; may be given several times
+    /// Run the statements of this file, '-' for standard input, each shown before its result unless -q is given, then
+    /// exit; may be given several times
     #[arg(short, long, value_name = "FILE")]
     file: Vec<PathBuf>,
 

@@ -15,8 +15,8 @@ use datafusion_rmq::ByteSize;
 
 use crate::Args;
 
-/// Creates a session like that of DataFusion's own shell (files as tables, object stores, NULL printed), with `datafusion-rmq`
-/// registered. With `sql_on_stdin`, statements cannot read standard input as a table.
+/// Creates a session like that of DataFusion's own shell (files as tables, object stores, NULL printed), with
+/// `datafusion-rmq` registered. With `sql_on_stdin`, statements cannot read standard input as a table.
 ///
 /// # Errors
 /// For invalid options in the environment or in `args`.

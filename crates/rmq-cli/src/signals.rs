@@ -1,5 +1,5 @@
-//! Signals that end the shell: the session is dropped, its spill files are removed, and the exit status is 128 plus the signal's
-//! number.
+//! Signals that end the shell: the session is dropped, its spill files are removed, and the exit status is 128 plus the
+//! signal's number.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 use datafusion::execution::DiskManager;
 use tokio::runtime::Runtime;
 
-/// The time after which spill files are removed although work still runs. Some work, such as sorting a batch, continues for a while
-/// after its query is dropped.
+/// The time after which spill files are removed although work still runs. Some work, such as sorting a batch, continues
+/// for a while after its query is dropped.
 const GRACE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Waits for work that still runs after the session is dropped, and removes the spill files. `interrupted` means that queries may
-/// have been dropped.
+/// Waits for work that still runs after the session is dropped, and removes the spill files. `interrupted` means that
+/// queries may have been dropped.
 pub fn wind_down(runtime: Runtime, disk: &DiskManager, interrupted: bool) {
     let end = Instant::now() + GRACE_PERIOD;
-    // A task that writes a file spawns another one to remove it when it is dropped, which a runtime that shuts down does not run.
+    // A task that writes a file spawns another one to remove it when it is dropped, which a runtime that shuts down
+    // does not run.
     while interrupted && runtime.metrics().num_alive_tasks() > 0 && Instant::now() < end {
         sleep(Duration::from_millis(1));
     }
@@ -55,11 +56,11 @@ mod unix {
 
     use super::*;
 
-    /// Returns a channel that receives the exit status when a signal ends the shell. A second signal ends the process at once.
-    /// `disk` returns the disk manager of the session.
+    /// Returns a channel that receives the exit status when a signal ends the shell. A second signal ends the process
+    /// at once. `disk` returns the disk manager of the session.
     ///
-    /// At a terminal only SIGHUP is handled: Ctrl-C cancels a query there, which DataFusion's shell does, and SIGTERM keeps its
-    /// default action, because the terminal is only reset for a process killed by a signal.
+    /// At a terminal only SIGHUP is handled: Ctrl-C cancels a query there, which DataFusion's shell does, and SIGTERM
+    /// keeps its default action, because the terminal is only reset for a process killed by a signal.
     ///
     /// # Errors
     /// If a thread or a handler cannot be created.
@@ -125,8 +126,8 @@ mod unix {
         .await
     }
 
-    /// Whether the process was started with this signal ignored, as by `nohup`, which a handler would undo. False on systems without
-    /// /proc.
+    /// Whether the process was started with this signal ignored, as by `nohup`, which a handler would undo. False on
+    /// systems without /proc.
     fn is_ignored(kind: SignalKind) -> bool {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

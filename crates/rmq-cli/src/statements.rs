@@ -5,13 +5,14 @@ use datafusion::sql::parser::DFParser;
 use datafusion::sql::sqlparser::dialect::Dialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, TokenizerError};
 
-/// Splits SQL that arrives line by line after each semicolon that ends a statement. Comments belong to the statement that follows.
+/// Splits SQL that arrives line by line after each semicolon that ends a statement. Comments belong to the statement
+/// that follows.
 #[derive(Default)]
 pub struct Splitter {
     /// The text after the last complete statement.
     text: String,
-    /// The length of a prefix of `text` that consists of whole tokens and has no semicolon. It is not tokenized again, so that a long
-    /// statement takes linear time.
+    /// The length of a prefix of `text` that consists of whole tokens and has no semicolon. It is not tokenized again,
+    /// so that a long statement takes linear time.
     scanned: usize,
     /// The number of lines that end before the end of that prefix.
     scanned_lines: u64,

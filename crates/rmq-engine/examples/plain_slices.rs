@@ -1,5 +1,5 @@
-//! Range minima over plain Rust slices, without `DataFusion` and Arrow: the lowest and highest price of a year of minutes, in a million
-//! windows of any length.
+//! Range minima over plain Rust slices, without `DataFusion` and Arrow: the lowest and highest price of a year of
+//! minutes, in a million windows of any length.
 //!
 //! ```sh
 //! cargo run --release -p rmq-engine --no-default-features --example plain_slices

@@ -28,7 +28,8 @@ impl CandidateRanges {
         }
     }
 
-    /// Returns the positions of each row's group. `group_starts` holds the first position of each group, in ascending order, then the end of the last.
+    /// Returns the positions of each row's group. `group_starts` holds the first position of each group, in ascending
+    /// order, then the end of the last.
     ///
     /// # Panics
     /// Where a group id is neither [`Self::NO_GROUP`] nor below the number of groups.
@@ -112,7 +113,8 @@ impl CandidateRanges {
         self.limit
     }
 
-    /// Empties the ranges of rows whose flag is false, such as those with a NULL bound. Rows past the last flag keep theirs.
+    /// Empties the ranges of rows whose flag is false, such as those with a NULL bound. Rows past the last flag keep
+    /// theirs.
     pub fn retain_rows(&mut self, keep: impl IntoIterator<Item = bool>) {
         let ranges = self.starts.iter().zip(&mut self.ends);
         for ((start, end), keep) in ranges.zip(keep) {
@@ -132,8 +134,8 @@ impl CandidateRanges {
         }
     }
 
-    /// Extends the ranges of `rows` downward to the last position of the row's range in `before`. An empty range becomes that
-    /// position; a row whose range in `before` is empty keeps its own.
+    /// Extends the ranges of `rows` downward to the last position of the row's range in `before`. An empty range
+    /// becomes that position; a row whose range in `before` is empty keeps its own.
     pub fn begin_with_last(&mut self, before: &Self, rows: impl IntoIterator<Item = usize>) {
         self.limit = self.limit.max(before.limit);
         for row in rows {

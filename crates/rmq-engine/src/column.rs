@@ -11,7 +11,8 @@ pub type SharedSlice<T> = Arc<dyn AsRef<[T]> + Send + Sync>;
 
 /// The values of one column, shared and not copied.
 ///
-/// `as_ref()` of the memory must return the same slice each time; otherwise queries fail with [`EngineError::ColumnMoved`].
+/// `as_ref()` of the memory must return the same slice each time; otherwise queries fail with
+/// [`EngineError::ColumnMoved`].
 #[derive(Clone)]
 pub struct Column<K> {
     bits: SharedSlice<K>,

@@ -9,8 +9,8 @@ const RANGE_BYTES: f64 = 16.0;
 /// Bytes of a search on the bus: a segment and two keys, and the positions found.
 const SEARCH_BYTES: f64 = 32.0;
 
-/// Costs in nanoseconds, measured on one NVIDIA H200 with 16 CPU cores. On other machines both engines differ, but a choice that is not
-/// close stays the same. What the bus costs is that of the machine ([`Costs::with_bus`]).
+/// Costs in nanoseconds, measured on one NVIDIA H200 with 16 CPU cores. On other machines both engines differ, but a
+/// choice that is not close stays the same. What the bus costs is that of the machine ([`Costs::with_bus`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Costs {
     /// The CPU engine on one core: a range of a small column.

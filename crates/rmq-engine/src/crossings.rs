@@ -27,7 +27,8 @@ impl RangeEnd {
 pub struct Crossings<'a> {
     /// The position of the row found, 0-based: `n` of them. 0 if no row of the range qualifies.
     pub positions: &'a mut [i64],
-    /// A bitmap of `n.div_ceil(64)` words, least significant bit first: set if a row was found. Bits from `n` on are cleared.
+    /// A bitmap of `n.div_ceil(64)` words, least significant bit first: set if a row was found. Bits from `n` on are
+    /// cleared.
     pub valid: &'a mut [u64],
 }
 
@@ -59,8 +60,9 @@ pub struct ListLimits {
 pub struct RowList {
     /// The positions of the rows, range by range, ascending in each.
     pub positions: Vec<i64>,
-    /// For each range that was listed to its end, or to the limit of one range, the end of its rows in `positions`. The range after these has been
-    /// listed in part if there are more positions: to continue, it begins after the last of them.
+    /// For each range that was listed to its end, or to the limit of one range, the end of its rows in `positions`. The
+    /// range after these has been listed in part if there are more positions: to continue, it begins after the last of
+    /// them.
     pub ends: Vec<usize>,
 }
 

@@ -26,8 +26,8 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
     /// Bytes of the index alone: levels, tables, offsets and the bitmaps that skip NULLs.
     fn index_bytes(&self) -> usize;
 
-    /// Bytes of main memory that this object owns: the index, and the copy of the column if there is one. A borrowed column is not
-    /// counted, nor is GPU memory.
+    /// Bytes of main memory that this object owns: the index, and the copy of the column if there is one. A borrowed
+    /// column is not counted, nor is GPU memory.
     fn memory_bytes(&self) -> usize;
 
     /// Bytes of GPU memory that this object owns, on each of its devices.
@@ -42,16 +42,17 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
 
     /// Answers one batch on the calling thread.
     ///
-    /// `left` and `right` are inclusive positions, one of each per query. They are clipped to `[0, len)`; a range with `left > right`
-    /// is empty. Batches of some thousand queries are fastest, because the engine interleaves queries to hide the latency of memory.
+    /// `left` and `right` are inclusive positions, one of each per query. They are clipped to `[0, len)`; a range with
+    /// `left > right` is empty. Batches of some thousand queries are fastest, because the engine interleaves queries to
+    /// hide the latency of memory.
     ///
     /// # Errors
-    /// [`EngineError::Lengths`] if slices differ in length, [`EngineError::NoPositions`] if positions are requested of an index built
-    /// without them; errors of devices.
+    /// [`EngineError::Lengths`] if slices differ in length, [`EngineError::NoPositions`] if positions are requested of
+    /// an index built without them; errors of devices.
     fn answer(&self, left: &[i64], right: &[i64], out: Answers<'_, K>) -> Result<(), EngineError>;
 
-    /// Answers one batch whose bounds are in several pairs of slices `(left, right)`, as if these were concatenated. An engine that
-    /// copies bounds anyway gathers them without a further copy.
+    /// Answers one batch whose bounds are in several pairs of slices `(left, right)`, as if these were concatenated. An
+    /// engine that copies bounds anyway gathers them without a further copy.
     ///
     /// # Errors
     /// As [`RangeIndex::answer`].
@@ -67,11 +68,13 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
         self.answer(&left.concat(), &right.concat(), out)
     }
 
-    /// Finds the first or the last row of each range whose key is at most a threshold, in time logarithmic in the column.
+    /// Finds the first or the last row of each range whose key is at most a threshold, in time logarithmic in the
+    /// column.
     ///
     /// Bounds are those of [`RangeIndex::answer`], and `thresholds` has one key per query
-    /// ([`Encoding::encode`](crate::Encoding::encode) of stored bits). In an index of maxima these rows are the ones whose value is at least
-    /// the threshold's. A row that is NULL never qualifies, at [`Key::MAX`] every other row does. Positions need not have been built.
+    /// ([`Encoding::encode`](crate::Encoding::encode) of stored bits). In an index of maxima these rows are the ones
+    /// whose value is at least the threshold's. A row that is NULL never qualifies, at [`Key::MAX`] every other row
+    /// does. Positions need not have been built.
     ///
     /// # Errors
     /// [`EngineError::Lengths`] if slices differ in length; errors of devices.
@@ -84,11 +87,11 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
         out: Crossings<'_>,
     ) -> Result<(), EngineError>;
 
-    /// Lists the rows of each range whose key is at most a threshold, as [`RangeIndex::crossings`] finds the first of them. Replaces the contents of
-    /// `out`.
+    /// Lists the rows of each range whose key is at most a threshold, as [`RangeIndex::crossings`] finds the first of
+    /// them. Replaces the contents of `out`.
     ///
-    /// Stops at the limits: memory and time are bounded by the number of ranges and `limits.total`, and a further call continues. This
-    /// implementation makes one search per row; the CPU's descends the levels once per range.
+    /// Stops at the limits: memory and time are bounded by the number of ranges and `limits.total`, and a further call
+    /// continues. This implementation makes one search per row; the CPU's descends the levels once per range.
     ///
     /// # Errors
     /// As [`RangeIndex::crossings`].
@@ -115,7 +118,8 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Counts the rows of each range whose key is at most a threshold, the rows that [`RangeIndex::list_at_most`] would list.
+    /// Counts the rows of each range whose key is at most a threshold, the rows that [`RangeIndex::list_at_most`] would
+    /// list.
     ///
     /// # Errors
     /// As [`RangeIndex::crossings`].
@@ -140,7 +144,8 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
     }
 }
 
-/// Calls `visit` with each row of a range whose key is at most a threshold, by one search per row, until it returns false.
+/// Calls `visit` with each row of a range whose key is at most a threshold, by one search per row, until it returns
+/// false.
 fn for_each_at_most<K: Key, I: RangeIndex<K> + ?Sized>(
     index: &I,
     left: i64,
@@ -202,7 +207,8 @@ pub trait Engine: Send + Sync + Debug {
     /// Builds an index over 32-bit keys.
     ///
     /// # Errors
-    /// [`EngineError::OutOfMemory`], [`EngineError::Thread`], [`EngineError::TooLong`], [`EngineError::ColumnMoved`]; errors of devices.
+    /// [`EngineError::OutOfMemory`], [`EngineError::Thread`], [`EngineError::TooLong`], [`EngineError::ColumnMoved`];
+    /// errors of devices.
     fn build_u32(
         &self,
         column: Column<u32>,
@@ -229,12 +235,13 @@ pub trait Engine: Send + Sync + Debug {
         options: &BuildOptions,
     ) -> Result<Arc<dyn RangeIndex<u128>>, EngineError>;
 
-    /// Sorts and indexes the build side of a range join, with up to `threads` threads that copy it; `None` if the engine leaves that to its
-    /// caller, as by default.
+    /// Sorts and indexes the build side of a range join, with up to `threads` threads that copy it; `None` if the
+    /// engine leaves that to its caller, as by default.
     ///
     /// # Errors
-    /// [`EngineError::TooLong`] from 2^32 - 1 rows or groups on; [`EngineError::Lengths`], [`EngineError::Invalid`] and [`EngineError::Validity`]
-    /// if parts of the input do not fit each other; [`EngineError::Stopped`]; errors of devices.
+    /// [`EngineError::TooLong`] from 2^32 - 1 rows or groups on; [`EngineError::Lengths`], [`EngineError::Invalid`] and
+    /// [`EngineError::Validity`] if parts of the input do not fit each other; [`EngineError::Stopped`]; errors of
+    /// devices.
     fn build_range_join(
         &self,
         input: &RangeJoinInput<'_>,
@@ -244,8 +251,8 @@ pub trait Engine: Send + Sync + Debug {
         Ok(None)
     }
 
-    /// Returns an upper bound of the bytes of GPU memory that [`Self::build_range_join`] takes at a time on each device. Less stays in use:
-    /// [`RangeJoinIndex::device_bytes`].
+    /// Returns an upper bound of the bytes of GPU memory that [`Self::build_range_join`] takes at a time on each
+    /// device. Less stays in use: [`RangeJoinIndex::device_bytes`].
     fn range_join_bytes(&self, input: &RangeJoinInput<'_>) -> usize {
         let _ = input;
         0

@@ -30,8 +30,8 @@ use sealed::Sealed;
 
 /// A value that can be indexed: `i32`, `i64`, `i128`, `u32`, `u64`, `u128`, `f32` or `f64`.
 ///
-/// Floats are ordered by IEEE 754's total order ([`f32::total_cmp`]): -0.0 below 0.0, NaN above infinity (and NaN with its
-/// sign set below all).
+/// Floats are ordered by IEEE 754's total order ([`f32::total_cmp`]): -0.0 below 0.0, NaN above infinity (and NaN with
+/// its sign set below all).
 pub trait Value: Sealed + Copy + Debug + Send + Sync + 'static {}
 
 macro_rules! value {
@@ -74,9 +74,9 @@ value!(f64, u64, index_u64, float, f64::from_bits);
 
 /// The index of a slice for range-minimum or range-maximum queries.
 ///
-/// It borrows the values and adds about 0.3 bytes per value of 4 bytes, and 0.6 per value of 8. Batches ([`Index::values`],
-/// [`Index::positions`]) are much faster than single queries: some ten nanoseconds per query in a batch of thousands, about a
-/// microsecond for one query alone.
+/// It borrows the values and adds about 0.3 bytes per value of 4 bytes, and 0.6 per value of 8. Batches
+/// ([`Index::values`], [`Index::positions`]) are much faster than single queries: some ten nanoseconds per query in a
+/// batch of thousands, about a microsecond for one query alone.
 ///
 /// ```
 /// use rmq_engine::Index;
@@ -163,8 +163,8 @@ impl<'a, T: Value> Index<'a, T> {
         (valid[0] == 1).then(|| T::from_bits(value[0]))
     }
 
-    /// Returns the leftmost position of the extreme value of one range; `None` if it is empty, or if the index was built without
-    /// positions.
+    /// Returns the leftmost position of the extreme value of one range; `None` if it is empty, or if the index was
+    /// built without positions.
     #[must_use]
     pub fn position(&self, range: impl RangeBounds<usize>) -> Option<usize> {
         let (left, right) = bounds(&range);
@@ -180,8 +180,8 @@ impl<'a, T: Value> Index<'a, T> {
 
     /// Writes the extreme value of `left[i]..=right[i]` to `out[i]`.
     ///
-    /// Bounds are clipped to the slice. For an empty range (`left > right`), `out` is the neutral value: for minima the greatest `T` (a
-    /// NaN for floats), for maxima the smallest.
+    /// Bounds are clipped to the slice. For an empty range (`left > right`), `out` is the neutral value: for minima the
+    /// greatest `T` (a NaN for floats), for maxima the smallest.
     ///
     /// # Errors
     /// [`EngineError::Lengths`] if the three slices differ in length.
@@ -210,8 +210,8 @@ impl<'a, T: Value> Index<'a, T> {
     /// Bounds are clipped to the slice. For an empty range (`left > right`), `out` is -1.
     ///
     /// # Errors
-    /// [`EngineError::Lengths`] if the three slices differ in length, [`EngineError::NoPositions`] if the index was built without
-    /// positions.
+    /// [`EngineError::Lengths`] if the three slices differ in length, [`EngineError::NoPositions`] if the index was
+    /// built without positions.
     pub fn positions(
         &self,
         left: &[i64],
@@ -234,11 +234,11 @@ impl<'a, T: Value> Index<'a, T> {
         Ok(())
     }
 
-    /// Writes the first or last position of `left[i]..=right[i]` whose value is at most `thresholds[i]` to `out[i]`; in an index of maxima,
-    /// whose value is at least that.
+    /// Writes the first or last position of `left[i]..=right[i]` whose value is at most `thresholds[i]` to `out[i]`; in
+    /// an index of maxima, whose value is at least that.
     ///
-    /// Bounds are clipped to the slice. Where no value of a range qualifies, `out` is -1. Each query takes time logarithmic in the number of
-    /// values.
+    /// Bounds are clipped to the slice. Where no value of a range qualifies, `out` is -1. Each query takes time
+    /// logarithmic in the number of values.
     ///
     /// ```
     /// use rmq_engine::{Index, RangeEnd};

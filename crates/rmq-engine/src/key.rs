@@ -92,8 +92,8 @@ key!(u128, i128);
 /// How the stored bits of a column become order-preserving keys:
 /// `key = x ^ ((x >>arith (W - 1)) & fold) ^ flip`.
 ///
-/// It is a bijection, so the value can be recovered from its key. It takes three vector operations, so it is applied in registers to
-/// borrowed memory.
+/// It is a bijection, so the value can be recovered from its key. It takes three vector operations, so it is applied in
+/// registers to borrowed memory.
 ///
 /// | stored type | `fold` | `flip` |
 /// |---|---|---|

@@ -46,7 +46,8 @@ pub trait KeySearch<K: Key>: Send + Sync + Debug {
         0
     }
 
-    /// Finds the first and the last position whose key is in each query's range, inclusive: 1 and 0 where there is none.
+    /// Finds the first and the last position whose key is in each query's range, inclusive: 1 and 0 where there is
+    /// none.
     ///
     /// # Errors
     /// [`EngineError::Lengths`] if slices differ in length or a segment ends after the last key; errors of devices.
@@ -57,12 +58,12 @@ pub trait KeySearch<K: Key>: Send + Sync + Debug {
         right: &mut [i64],
     ) -> Result<(), EngineError>;
 
-    /// Intersects each row's candidates with the positions whose key compares so with the row's bound. Several bounds of a row,
-    /// also several of one side, are applied one after another.
+    /// Intersects each row's candidates with the positions whose key compares so with the row's bound. Several bounds
+    /// of a row, also several of one side, are applied one after another.
     ///
     /// `bounds` has one value per row. Its validity is ignored: rows with a NULL bound are emptied by the caller
-    /// ([`CandidateRanges::retain_rows`]). `hints` are those of this bound, from earlier batches of the same stream; they change the
-    /// speed only, and devices ignore them.
+    /// ([`CandidateRanges::retain_rows`]). `hints` are those of this bound, from earlier batches of the same stream;
+    /// they change the speed only, and devices ignore them.
     ///
     /// # Errors
     /// As [`KeySearch::search`].
@@ -111,7 +112,8 @@ fn segment_ends(positions: &[usize]) -> Result<Vec<u32>, EngineError> {
     ends.collect()
 }
 
-/// Where the searches of one stream ended, for each of its bounds: searches of the next batch begin there. Empty at first.
+/// Where the searches of one stream ended, for each of its bounds: searches of the next batch begin there. Empty at
+/// first.
 #[derive(Debug, Default)]
 pub struct SearchHints(Vec<BoundHints>);
 

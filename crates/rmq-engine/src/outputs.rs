@@ -12,8 +12,8 @@ use crate::key::Key;
 
 /// A slice that an engine fills. Its memory returns to its owner when it is dropped.
 ///
-/// The CPU engine allocates a `Vec`; an engine for GPUs may lend memory that its device writes to. The slice may outlive the index, and
-/// it becomes the buffer of an Arrow array without a copy.
+/// The CPU engine allocates a `Vec`; an engine for GPUs may lend memory that its device writes to. The slice may
+/// outlive the index, and it becomes the buffer of an Arrow array without a copy.
 pub struct OutputBuffer<T> {
     start: NonNull<T>,
     len: usize,
@@ -92,13 +92,13 @@ impl<T: fmt::Debug> fmt::Debug for OutputBuffer<T> {
 /// The outputs of a batch of `n` queries. Only the outputs that are present are computed.
 #[derive(Debug)]
 pub struct Answers<'a, K> {
-    /// The value with the smallest key of each range, as stored bits: `n` of them. The bits of [`Key::MAX`] if the range has no valid
-    /// value.
+    /// The value with the smallest key of each range, as stored bits: `n` of them. The bits of [`Key::MAX`] if the
+    /// range has no valid value.
     pub values: Option<&'a mut [K]>,
     /// The leftmost position of that value, 0-based: `n` of them. 0 if the range has no valid value.
     pub positions: Option<&'a mut [i64]>,
-    /// A bitmap of `n.div_ceil(64)` words, least significant bit first: set if the range has a value that is not NULL. Bits from `n`
-    /// on are cleared.
+    /// A bitmap of `n.div_ceil(64)` words, least significant bit first: set if the range has a value that is not NULL.
+    /// Bits from `n` on are cleared.
     pub valid: &'a mut [u64],
 }
 

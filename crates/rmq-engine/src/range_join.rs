@@ -1,12 +1,16 @@
-//! The seam of range joins on devices: an engine sorts and indexes a build side, and answers batches of probe rows in one trip.
+//! The seam of range joins on devices: an engine sorts and indexes a build side, and answers batches of probe rows in
+//! one trip.
 //!
-//! 1. The caller describes the build side as it came ([`RangeJoinInput`]): rows with a key, a group and values, in chunks of plain slices.
-//!    [`Engine::build_range_join`](crate::Engine::build_range_join) sorts it by group and key and builds what the requested answers need.
-//! 2. For each batch of probe rows ([`RangeJoinProbe`]), [`RangeJoinIndex::answer`] finds the range of build rows within all bounds of each
-//!    probe row, and returns one [`RangeJoinOutput`] per requested [`RangeJoinAnswer`]. Ranges never leave the device.
+//! 1. The caller describes the build side as it came ([`RangeJoinInput`]): rows with a key, a group and values, in
+//!    chunks of plain slices. [`Engine::build_range_join`](crate::Engine::build_range_join) sorts it by group and key
+//!    and builds what the requested answers need.
+//! 2. For each batch of probe rows ([`RangeJoinProbe`]), [`RangeJoinIndex::answer`] finds the range of build rows
+//!    within all bounds of each probe row, and returns one [`RangeJoinOutput`] per requested [`RangeJoinAnswer`].
+//!    Ranges never leave the device.
 //!
-//! Rows with equal keys of a group keep their order in the input. This decides which row is the first or last of a range, and which of equal
-//! extremes is taken: the leftmost. Keys are compared and answers are chosen exactly as by the CPU engine: answers have the same bits.
+//! Rows with equal keys of a group keep their order in the input. This decides which row is the first or last of a
+//! range, and which of equal extremes is taken: the leftmost. Keys are compared and answers are chosen exactly as by
+//! the CPU engine: answers have the same bits.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -84,7 +88,8 @@ impl ColumnChunks {
 /// The build side of a range join, with its rows in the order in which they came.
 #[derive(Debug, Clone)]
 pub struct RangeJoinInput<'a> {
-    /// The range key of each row. Validity is ignored: a row with a NULL key is given [`CandidateRanges::NO_GROUP`] by the caller.
+    /// The range key of each row. Validity is ignored: a row with a NULL key is given [`CandidateRanges::NO_GROUP`] by
+    /// the caller.
     ///
     /// [`CandidateRanges::NO_GROUP`]: crate::CandidateRanges::NO_GROUP
     pub keys: ColumnChunks,
@@ -106,7 +111,8 @@ impl RangeJoinInput<'_> {
     /// Checks that the parts fit each other.
     ///
     /// # Errors
-    /// [`EngineError::TooLong`] from 2^32 - 1 rows or groups on, [`EngineError::Lengths`], [`EngineError::Invalid`], [`EngineError::Validity`].
+    /// [`EngineError::TooLong`] from 2^32 - 1 rows or groups on, [`EngineError::Lengths`], [`EngineError::Invalid`],
+    /// [`EngineError::Validity`].
     pub fn check(&self) -> Result<(), EngineError> {
         let rows = self.rows();
         let groups = self.groups.as_ref();
@@ -239,8 +245,9 @@ pub enum ExtremeIndex {
 
 /// What the stored bits of values are when they are summed.
 ///
-/// Integers are summed modulo 2^64, to which values of 32 bits are extended, those of 128 bits modulo 2^128. A sum of floats is as
-/// accurate as if it were added exactly and rounded once, and overflows only if it exceeds the largest float.
+/// Integers are summed modulo 2^64, to which values of 32 bits are extended, those of 128 bits modulo 2^128. A sum of
+/// floats is as accurate as if it were added exactly and rounded once, and overflows only if it exceeds the largest
+/// float.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Addends {
     /// Integers in two's complement.
@@ -258,11 +265,12 @@ pub struct RangeJoinProbe<'a> {
     pub rows: usize,
     /// The group of each row in chunks, if the build side has groups. An id that is no group's matches nothing.
     pub groups: Option<Vec<&'a [u32]>>,
-    /// Each bound with its comparison `key ? bound` and one value per row, of the keys' width. A row with a NULL bound matches nothing. Any
-    /// number of bounds, also on one side; none leaves all rows of the group.
+    /// Each bound with its comparison `key ? bound` and one value per row, of the keys' width. A row with a NULL bound
+    /// matches nothing. Any number of bounds, also on one side; none leaves all rows of the group.
     pub bounds: Vec<(Comparison, ColumnChunks)>,
-    /// Whether each range extends down to the prevailing row, the last one of the group at or before the lower bound. There must be exactly one
-    /// lower bound, and at most 8 bounds. A row with a NULL bound, or whose lower bound is above an upper one, still matches nothing.
+    /// Whether each range extends down to the prevailing row, the last one of the group at or before the lower bound.
+    /// There must be exactly one lower bound, and at most 8 bounds. A row with a NULL bound, or whose lower bound is
+    /// above an upper one, still matches nothing.
     pub prevailing: bool,
 }
 
@@ -311,13 +319,14 @@ pub enum RangeJoinAnswer {
         /// The column.
         column: usize,
     },
-    /// The sum of a column's values: 128 bits for integers of 128 bits, else the 64 bits of an integer or a float, NULL if no value is there.
+    /// The sum of a column's values: 128 bits for integers of 128 bits, else the 64 bits of an integer or a float, NULL
+    /// if no value is there.
     Sum {
         /// The column.
         column: usize,
     },
-    /// The rounding error of [`Self::Sum`] of floats, by which it is less than the exact sum: a float's bits, 0 for a sum that is not finite, NULL
-    /// if no value is there.
+    /// The rounding error of [`Self::Sum`] of floats, by which it is less than the exact sum: a float's bits, 0 for a
+    /// sum that is not finite, NULL if no value is there.
     SumError {
         /// The column.
         column: usize,
@@ -329,7 +338,8 @@ pub enum RangeJoinAnswer {
         /// Which of both.
         extreme: Extreme,
     },
-    /// The value of a column at one row of the range: its stored bits, NULL if there is no such row or the value is NULL.
+    /// The value of a column at one row of the range: its stored bits, NULL if there is no such row or the value is
+    /// NULL.
     Value {
         /// The column.
         column: usize,
@@ -359,8 +369,8 @@ pub enum RangeRow {
         /// Which of both.
         extreme: Extreme,
     },
-    /// The first in the order of a column, as `first_value(… ORDER BY column)` takes it. Every range that is not empty has one, also if all
-    /// values are NULL.
+    /// The first in the order of a column, as `first_value(… ORDER BY column)` takes it. Every range that is not empty
+    /// has one, also if all values are NULL.
     FirstOrdered {
         /// The column, whose index is [`ExtremeIndex::Rows`].
         column: usize,
@@ -438,8 +448,9 @@ impl RangeJoinAnswer {
 pub struct RangeJoinOutput {
     /// The answers' bits, unspecified where they are NULL.
     pub values: OutputValues,
-    /// A bitmap of `rows.div_ceil(64)` words, least significant bit first: set if the answer is not NULL, or for [`RangeJoinAnswer::Matched`] if
-    /// the range has a row. Bits past the last row are cleared. `None` if no answer can be NULL.
+    /// A bitmap of `rows.div_ceil(64)` words, least significant bit first: set if the answer is not NULL, or for
+    /// [`RangeJoinAnswer::Matched`] if the range has a row. Bits past the last row are cleared. `None` if no answer can
+    /// be NULL.
     pub valid: Option<OutputBuffer<u64>>,
 }
 
@@ -480,11 +491,12 @@ pub trait RangeJoinIndex: Send + Sync + Debug {
     /// How long building took.
     fn build_times(&self) -> RangeJoinTimes;
 
-    /// Answers one batch on the calling thread, one output per requested answer, in order. Large batches are fastest (2^18 rows).
+    /// Answers one batch on the calling thread, one output per requested answer, in order. Large batches are fastest
+    /// (2^18 rows).
     ///
     /// # Errors
-    /// [`EngineError::Lengths`] or [`EngineError::Invalid`] if parts of the batch do not fit each other or an answer was not built; errors of
-    /// devices ([`EngineError::of_device`]), after which the CPU can take over.
+    /// [`EngineError::Lengths`] or [`EngineError::Invalid`] if parts of the batch do not fit each other or an answer
+    /// was not built; errors of devices ([`EngineError::of_device`]), after which the CPU can take over.
     fn answer(
         &self,
         probe: &RangeJoinProbe<'_>,

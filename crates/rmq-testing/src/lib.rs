@@ -1,8 +1,8 @@
 //! Seeded random numbers for tests, so that a failure can be repeated.
 //!
-//! A random test runs once with a fixed seed, which fails only after a change, and once with a seed from the clock, which finds new
-//! failures. Before these it runs the seeds that failed in the past, listed beside the test. Every seed is written to the log, also
-//! when the test passes.
+//! A random test runs once with a fixed seed, which fails only after a change, and once with a seed from the clock,
+//! which finds new failures. Before these it runs the seeds that failed in the past, listed beside the test. Every seed
+//! is written to the log, also when the test passes.
 //!
 //! Unit tests with small random inputs use `fastrand` with a fixed seed instead.
 
@@ -26,8 +26,9 @@ pub fn is_usual() -> bool {
     variables.iter().all(|name| variable(name).is_none())
 }
 
-/// Returns the generator of each run of a random test: one for each seed in `failed`, one for the fixed seed, and one for a seed from
-/// the clock; or only the one that `RMQ_TEST_SEED` seeds. Each run writes its seed to the log when it begins.
+/// Returns the generator of each run of a random test: one for each seed in `failed`, one for the fixed seed, and one
+/// for a seed from the clock; or only the one that `RMQ_TEST_SEED` seeds. Each run writes its seed to the log when it
+/// begins.
 pub fn runs(name: &str, failed: &[u64]) -> impl Iterator<Item = Random> {
     let seeds = match variable("RMQ_TEST_SEED") {
         Some(seed) => vec![seed],
@@ -41,15 +42,15 @@ pub fn runs(name: &str, failed: &[u64]) -> impl Iterator<Item = Random> {
     })
 }
 
-/// Returns the seeds of a random test's cases: those in `failed`, and `default` new ones, half of them from each of the two
-/// [`runs`]; or only `RMQ_TEST_CASE`. `RMQ_CASES` replaces the number of cases per run. A run repeated by `RMQ_TEST_SEED` draws all
-/// `default` cases.
+/// Returns the seeds of a random test's cases: those in `failed`, and `default` new ones, half of them from each of the
+/// two [`runs`]; or only `RMQ_TEST_CASE`. `RMQ_CASES` replaces the number of cases per run. A run repeated by
+/// `RMQ_TEST_SEED` draws all `default` cases.
 pub fn cases(name: &str, failed: &[u64], default: usize) -> Vec<u64> {
     cases_with_queries(name, failed, default, 1)
 }
 
-/// Returns the seeds of a random test's cases, like [`cases`], where each case runs `each` queries; `default` and `RMQ_CASES` count
-/// queries.
+/// Returns the seeds of a random test's cases, like [`cases`], where each case runs `each` queries; `default` and
+/// `RMQ_CASES` count queries.
 pub fn cases_with_queries(name: &str, failed: &[u64], default: usize, each: usize) -> Vec<u64> {
     if let Some(case) = variable("RMQ_TEST_CASE") {
         return vec![case];
@@ -75,14 +76,14 @@ fn clock() -> u64 {
     since.map_or(1, |since| since.as_nanos() as u64)
 }
 
-/// SplitMix64. The sequence of a seed must never change: the lists of failed seeds beside the tests depend on it, so it is neither
-/// replaced by a library nor extended by other ways to draw a number.
+/// SplitMix64. The sequence of a seed must never change: the lists of failed seeds beside the tests depend on it, so it
+/// is neither replaced by a library nor extended by other ways to draw a number.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// Creates a generator seeded by `RMQ_TEST_SEED`, or else by the clock, and prints the seed. For tests on a device, where one run
-    /// takes long.
+    /// Creates a generator seeded by `RMQ_TEST_SEED`, or else by the clock, and prints the seed. For tests on a device,
+    /// where one run takes long.
     pub fn new(name: &str) -> Self {
         let seed = variable("RMQ_TEST_SEED").unwrap_or_else(clock);
         println!("{name}: RMQ_TEST_SEED={seed}");

@@ -1,8 +1,8 @@
 //! Runs DataFusion's own SQL tests without the extension and with it, and tells what differs.
 //!
-//! `datafusion-slt FOLDER [NAME...]`: the folder of `datafusion-sqllogictest`, a copy, as the tests write into it; parts of
-//! names of files, all where there are none. Records that fail without the extension, too, need data from outside that
-//! folder: they must fail in the same way.
+//! `datafusion-slt FOLDER [NAME...]`: the folder of `datafusion-sqllogictest`, a copy, as the tests write into it;
+//! parts of names of files, all where there are none. Records that fail without the extension, too, need data from
+//! outside that folder: they must fail in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -141,8 +141,8 @@ async fn main() -> Result<ExitCode> {
     })
 }
 
-/// Whether the lines that are missing and those that came instead differ only in the numbers of subqueries' names, which count the names given before,
-/// used or not.
+/// Whether the lines that are missing and those that came instead differ only in the numbers of subqueries' names,
+/// which count the names given before, used or not.
 fn differs_in_numbers(text: &str) -> bool {
     let lines = |sign: char| -> Vec<String> {
         let lines = text.lines().filter_map(|line| line.strip_prefix(sign));

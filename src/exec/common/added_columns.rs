@@ -8,7 +8,8 @@ use datafusion::common::Result;
 use datafusion::physical_expr::EquivalenceProperties;
 use datafusion::physical_plan::{ExecutionPlan, PlanProperties};
 
-/// The properties of an operator whose output has the input's columns, then `added`, with the input's order and partitions.
+/// The properties of an operator whose output has the input's columns, then `added`, with the input's order and
+/// partitions.
 pub(crate) fn properties_with(
     input: &dyn ExecutionPlan,
     added: impl IntoIterator<Item = Field>,

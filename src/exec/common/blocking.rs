@@ -16,7 +16,8 @@ impl Waiting {
         Self(Arc::default())
     }
 
-    /// Checks for cancellation. Work has to call it between steps, because a running thread can't be stopped from outside.
+    /// Checks for cancellation. Work has to call it between steps, because a running thread can't be stopped from
+    /// outside.
     ///
     /// # Errors
     /// An execution error once the query is cancelled.

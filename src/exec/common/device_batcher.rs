@@ -1,4 +1,5 @@
-//! Combines input batches to large batches for devices, answers them on threads that may block, and returns them in input order.
+//! Combines input batches to large batches for devices, answers them on threads that may block, and returns them in
+//! input order.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -38,8 +39,8 @@ pub(crate) trait AnswerBatches: Send + Sync + 'static {
     fn baseline(&self) -> &OperatorMetrics;
 }
 
-/// The stream of the input with the results. While the device is busy, rows are gathered; an idle device gets the rows that are
-/// gathered so far, so that rows of a slow input don't wait.
+/// The stream of the input with the results. While the device is busy, rows are gathered; an idle device gets the rows
+/// that are gathered so far, so that rows of a slow input don't wait.
 ///
 /// Dropping the stream frees its memory once the batches in flight are answered, within milliseconds.
 pub(crate) struct DeviceBatcher {
@@ -104,7 +105,8 @@ impl DeviceBatcher {
         let bytes = self.bytes(&batch);
         if self.memory.try_grow(bytes).is_err() {
             self.send();
-            // The input has allocated the batch already. Results that can't be reserved here are accounted for by their consumer.
+            // The input has allocated the batch already. Results that can't be reserved here are accounted for by their
+            // consumer.
             let _ = self.memory.try_grow(bytes);
         }
         self.rows += batch.num_rows();

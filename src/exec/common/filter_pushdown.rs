@@ -10,11 +10,12 @@ use datafusion::physical_expr_common::physical_expr::is_volatile;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter_pushdown::ChildFilterDescription;
 
-/// Describes which filters on the output may go to an input: those of `columns` only, pairs of an index into the output and one into the input.
-/// None goes if one is volatile, as it has a value for each output row, or if the input has a limit: DataFusion 55 may filter before the limit then.
+/// Describes which filters on the output may go to an input: those of `columns` only, pairs of an index into the output
+/// and one into the input. None goes if one is volatile, as it has a value for each output row, or if the input has a
+/// limit: DataFusion 55 may filter before the limit then.
 ///
-/// DataFusion finds the column of the input by its name, so columns whose name another one before them has are left out. Its joins do
-/// the same with their inputs, so nothing goes into an input with a join of columns of the same name.
+/// DataFusion finds the column of the input by its name, so columns whose name another one before them has are left
+/// out. Its joins do the same with their inputs, so nothing goes into an input with a join of columns of the same name.
 pub(crate) fn filters_of_columns(
     filters: &[PhysicalExprRef],
     columns: impl IntoIterator<Item = (usize, usize)>,
@@ -35,7 +36,8 @@ pub(crate) fn filters_of_columns(
     ChildFilterDescription::from_child_with_allowed_indices(filters, allowed, input)
 }
 
-/// Whether columns of two inputs have the same name. It is no matter in a range join, whose filters all go to one input.
+/// Whether columns of two inputs have the same name. It is no matter in a range join, whose filters all go to one
+/// input.
 fn is_ambiguous(plan: &Arc<dyn ExecutionPlan>) -> bool {
     let inputs = plan.children();
     if inputs.len() < 2 || plan.name() == "RangeJoinExec" {

@@ -1,4 +1,5 @@
-//! The metrics that all operators have, and builders of others, so that all operators give theirs the same types and categories.
+//! The metrics that all operators have, and builders of others, so that all operators give theirs the same types and
+//! categories.
 
 use arrow::array::RecordBatch;
 use datafusion::physical_plan::metrics::{
@@ -7,8 +8,9 @@ use datafusion::physical_plan::metrics::{
 
 use crate::common::array_bytes::arrays_bytes;
 
-/// The metrics that all operators have, of one partition: those of DataFusion's `BaselineMetrics`, but `output_bytes` counts the bytes of the rows
-/// returned. DataFusion counts the whole buffers of each batch, and batches may be slices of one buffer.
+/// The metrics that all operators have, of one partition: those of DataFusion's `BaselineMetrics`, but `output_bytes`
+/// counts the bytes of the rows returned. DataFusion counts the whole buffers of each batch, and batches may be slices
+/// of one buffer.
 #[derive(Debug)]
 pub(crate) struct OperatorMetrics {
     elapsed_compute: Time,

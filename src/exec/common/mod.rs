@@ -1,5 +1,5 @@
-//! What operators share: the state of a run, blocking work, batches for devices, the choice of the engine, metrics, plan
-//! properties, statistics, and the filters that inputs may evaluate.
+//! What operators share: the state of a run, blocking work, batches for devices, the choice of the engine, metrics,
+//! plan properties, statistics, and the filters that inputs may evaluate.
 
 pub(crate) mod added_columns;
 pub(crate) mod blocking;

@@ -1,12 +1,12 @@
 //! State that belongs to one run of a plan.
 //!
-//! DataFusion has no object for a run: a plan, or a part of it, can be executed several times, also at once. Two things identify a run,
-//! and they differ in scope:
+//! DataFusion has no object for a run: a plan, or a part of it, can be executed several times, also at once. Two things
+//! identify a run, and they differ in scope:
 //!
-//! - **The task context** is shared by all operators of a run. [`PerContext`] keeps state that several operators share, such as the
-//!   indexes of a relation.
-//! - **The partitions of one operator**: each is executed once per run. [`OncePerRun`] keeps state that the partitions of one operator
-//!   share, and begins anew when a partition is executed again, in whatever context.
+//! - **The task context** is shared by all operators of a run. [`PerContext`] keeps state that several operators share,
+//!   such as the indexes of a relation.
+//! - **The partitions of one operator**: each is executed once per run. [`OncePerRun`] keeps state that the partitions
+//!   of one operator share, and begins anew when a partition is executed again, in whatever context.
 //!
 //! State that takes work to compute is a [`SharedWork`] in either scope.
 
@@ -55,8 +55,8 @@ impl<T> fmt::Debug for SharedWork<T> {
 }
 
 impl<T: Send + Sync + 'static> SharedWork<T> {
-    /// Returns the result of the work, which the first call begins with `start`. Work that no stream awaits any longer is kept, as its
-    /// input may be executed only once, and is dropped with `self`.
+    /// Returns the result of the work, which the first call begins with `start`. Work that no stream awaits any longer
+    /// is kept, as its input may be executed only once, and is dropped with `self`.
     ///
     /// # Errors
     /// The work's; all callers get the same.
@@ -168,8 +168,8 @@ impl<T: Default> PerContext<T> {
 
 /// State that the partitions of one operator share, a new one for each run.
 ///
-/// Runs at once in one context can't be told apart: a partition joins the latest run that lacks it, so that one caller may get
-/// partitions of several runs. Their results must be interchangeable.
+/// Runs at once in one context can't be told apart: a partition joins the latest run that lacks it, so that one caller
+/// may get partitions of several runs. Their results must be interchangeable.
 pub(crate) struct OncePerRun<T>(Mutex<Vec<OpenRun<T>>>);
 
 /// A run of which not all partitions have been executed.
@@ -177,8 +177,8 @@ struct OpenRun<T> {
     context: Weak<TaskContext>,
     executed: Vec<bool>,
     work: Weak<SharedWork<T>>,
-    /// Partitions may be executed one after another, so the latest run of a context is retained for the partitions that are still to
-    /// be executed. Those of earlier runs may never be, so earlier runs are dropped with their streams.
+    /// Partitions may be executed one after another, so the latest run of a context is retained for the partitions that
+    /// are still to be executed. Those of earlier runs may never be, so earlier runs are dropped with their streams.
     retained: Option<Arc<SharedWork<T>>>,
 }
 

@@ -12,8 +12,8 @@ use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 use rmq_engine::Comparison;
 
-/// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates and the columns of which single
-/// rows are taken ("values").
+/// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates and
+/// the columns of which single rows are taken ("values").
 #[derive(Debug, Clone)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -84,7 +84,8 @@ impl BuildColumns {
         }
     }
 
-    /// The first aggregate whose value an accumulator computes, for which it has to read all rows of a range in their order. States can be merged.
+    /// The first aggregate whose value an accumulator computes, for which it has to read all rows of a range in their
+    /// order. States can be merged.
     pub(crate) fn accumulated(&self) -> Option<&AccumulatorCall> {
         let mut calls = self.calls.iter().flatten();
         calls.find(|call| !call.returns_state).map(AsRef::as_ref)
@@ -148,7 +149,8 @@ impl BuildColumns {
         &columns[self.num_equality_keys + 1..]
     }
 
-    /// Whether an aggregate depends on thresholds of the probe rows, so that the rows of several probe rows can't be aggregated each by themselves.
+    /// Whether an aggregate depends on thresholds of the probe rows, so that the rows of several probe rows can't be
+    /// aggregated each by themselves.
     pub(crate) fn has_thresholds(&self) -> bool {
         let mut functions = self.aggregates.iter().map(|(function, _)| function);
         functions.any(|function| {

@@ -21,8 +21,8 @@ impl DataSize {
         }
     }
 
-    /// Estimates the peak memory of sorting and indexing: the rows as collected and sorted, their keys, the permutation, the indexes. If the
-    /// estimate is too low, building fails and is retried with fewer rows.
+    /// Estimates the peak memory of sorting and indexing: the rows as collected and sorted, their keys, the
+    /// permutation, the indexes. If the estimate is too low, building fails and is retried with fewer rows.
     pub(crate) fn build_bytes(self) -> usize {
         3 * self.bytes + 32 * self.rows
     }

@@ -45,8 +45,8 @@ impl JoinDevices {
         !self.forced
     }
 
-    /// Turns the failure of an attempt on devices into `None`, for which the caller continues on the CPU: logs the failure and records it by
-    /// `record_fallback`. The only place that decides between the CPU and an error.
+    /// Turns the failure of an attempt on devices into `None`, for which the caller continues on the CPU: logs the
+    /// failure and records it by `record_fallback`. The only place that decides between the CPU and an error.
     ///
     /// # Errors
     /// The attempt's error if the devices are forced, or if it is not an error of devices.

@@ -22,7 +22,8 @@ use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 /// Bytes of the narrowest keys.
 const MIN_KEY_BYTES: usize = 4;
 
-/// The engine choice of one join, made as soon as the number of build rows is known: at planning, or when they have been collected.
+/// The engine choice of one join, made as soon as the number of build rows is known: at planning, or when they have
+/// been collected.
 #[derive(Debug, Clone)]
 pub(crate) struct RangeJoinEngine {
     catalog: Arc<IndexCatalog>,
@@ -152,7 +153,8 @@ impl fmt::Display for RangeJoinEngine {
     }
 }
 
-/// Bytes of the widest value that devices have work with, `None` if they have none, and whether they would sort the build side.
+/// Bytes of the widest value that devices have work with, `None` if they have none, and whether they would sort the
+/// build side.
 fn value_bytes(
     spec: &RangeJoinSpec<PhysicalExprRef>,
     schema: &Schema,

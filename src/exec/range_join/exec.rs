@@ -1,5 +1,5 @@
-//! `RangeJoinExec`: joins each probe row with the build rows that have the same equality keys and a range key within the row's bounds, and returns
-//! aggregates over them instead of the pairs.
+//! `RangeJoinExec`: joins each probe row with the build rows that have the same equality keys and a range key within
+//! the row's bounds, and returns aggregates over them instead of the pairs.
 //!
 //! ```text
 //!   SELECT q.id, min(p.v), count(*) FROM q JOIN p ON p.sym = q.sym AND p.ts BETWEEN q.a AND q.b GROUP BY q.id
@@ -13,49 +13,55 @@
 //!
 //! A join that returns rows, and EXISTS and IN, become a `RangeJoinExec` by a physical rule (`JoinToRangeJoin`).
 //!
-//! A correlated scalar subquery or a lateral join with an aggregate becomes a `RangeJoinExec` without the `AggregateExec`.
+//! A correlated scalar subquery or a lateral join with an aggregate becomes a `RangeJoinExec` without the
+//! `AggregateExec`.
 //!
 //! # Algorithm
 //!
 //! With `N` build rows and `Q` probe rows:
 //!
 //! 1. Collect the partitions of the build side concurrently (`build::collect`).
-//! 2. Sort the rows by equality keys and range key, rows with equal keys in input order (`build::sort_and_index`): O(N log N); O(N) if they arrive
-//!    sorted.
-//! 3. Prepare each value column for its aggregates (`build::column`): prefix sums for counts and sums, a range-minimum index for minima, maxima and
-//!    the rows at them, the values themselves for first and last values, the sorted column for
-//!    any other aggregate: O(N). On the CPU an index is lazy: it is built when the queried ranges are
-//!    long enough to justify it.
-//! 4. For each batch of the probe side, find the range of sorted rows that matches each row: a lookup of the equality keys, then a search per bound
-//!    (`probe::partition`): O(Q log N).
-//! 5. Compute the aggregates of each range (`build::aggregate`), each in constant time, or in O(log N) by an index, and append them to the batch:
-//!    O(Q log N). Aggregates that have neither read the rows of each range (`build::accumulator`).
+//! 2. Sort the rows by equality keys and range key, rows with equal keys in input order (`build::sort_and_index`): O(N
+//!    log N); O(N) if they arrive sorted.
+//! 3. Prepare each value column for its aggregates (`build::column`): prefix sums for counts and sums, a range-minimum
+//!    index for minima, maxima and the rows at them, the values themselves for first and last values, the sorted column
+//!    for any other aggregate: O(N). On the CPU an index is lazy: it is built when the queried ranges are long enough
+//!    to justify it.
+//! 4. For each batch of the probe side, find the range of sorted rows that matches each row: a lookup of the equality
+//!    keys, then a search per bound (`probe::partition`): O(Q log N).
+//! 5. Compute the aggregates of each range (`build::aggregate`), each in constant time, or in O(log N) by an index, and
+//!    append them to the batch: O(Q log N). Aggregates that have neither read the rows of each range
+//!    (`build::accumulator`).
 //!
-//! The total is O((N + Q) log N + output), however many pairs match. Steps 1 to 3 run once per execution and are shared by all partitions of the
-//! probe side; the output keeps the order and the partitions of the probe side.
+//! The total is O((N + Q) log N + output), however many pairs match. Steps 1 to 3 run once per execution and are shared
+//! by all partitions of the probe side; the output keeps the order and the partitions of the probe side.
 //!
 //! # Variants
 //!
-//! - A join that returns rows (`row_join`) takes the pairs of each range instead of step 5, one batch at a time, and evaluates a further condition on
-//!   them (`probe::rows`): O(pairs). One that needs to know only whether a row has a match looks for the first one (`probe::first_match`). If the
-//!   output depends on which build rows have matched, these are marked, and the partition that ends last returns build rows, in no defined order.
-//!   Where only the nearest rows are wanted, ranges are clipped, or read from one end on (`probe::nearest`).
-//! - On devices, steps 2 to 5 run there: rows go up as they came, and coalesced batches of the probe side in one trip each (`build::device_join`,
-//!   `probe::device_join`). For aggregates that devices lack, the CPU sorts, and the keys and the indexes are copied to all devices
-//!   (`probe::on_devices`). A device that fails is replaced by the CPU unless `rmq.engine = 'cuda'`.
-//! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps 2 to 5
-//!   (`probe::deferred_build`).
+//! - A join that returns rows (`row_join`) takes the pairs of each range instead of step 5, one batch at a time, and
+//!   evaluates a further condition on them (`probe::rows`): O(pairs). One that needs to know only whether a row has a
+//!   match looks for the first one (`probe::first_match`). If the output depends on which build rows have matched,
+//!   these are marked, and the partition that ends last returns build rows, in no defined order. Where only the nearest
+//!   rows are wanted, ranges are clipped, or read from one end on (`probe::nearest`).
+//! - On devices, steps 2 to 5 run there: rows go up as they came, and coalesced batches of the probe side in one trip
+//!   each (`build::device_join`, `probe::device_join`). For aggregates that devices lack, the CPU sorts, and the keys
+//!   and the indexes are copied to all devices (`probe::on_devices`). A device that fails is replaced by the CPU unless
+//!   `rmq.engine = 'cuda'`.
+//! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps
+//!   2 to 5 (`probe::deferred_build`).
 //!
-//! - Where `mode=Partitioned`, both inputs are partitioned by hashes of the equality keys, and steps 1 to 5 run for each partition by itself
-//!   (`mode`).
+//! - Where `mode=Partitioned`, both inputs are partitioned by hashes of the equality keys, and steps 1 to 5 run for
+//!   each partition by itself (`mode`).
 //!
 //! # Memory
 //!
-//! Everything is registered with the session's `MemoryPool`. Steps 2 and 3 need up to about three times the memory of the build side; then its keys,
-//! the values or indexes that the aggregates need, and what they scan are kept. If the pool is limited and has no more memory, and the disk manager
-//! allows it, the build side is written to disk in runs that can each be built in the memory that was granted (`spill`). Every run is then read,
-//! built and probed in turn, in one scan for the buffered rows of all partitions, and the partial aggregates are merged, or rows are returned run by run
-//! (`probe::spilled`). A build side with aggregates whose values depend on the order of all rows of a range is never spilled.
+//! Everything is registered with the session's `MemoryPool`. Steps 2 and 3 need up to about three times the memory of
+//! the build side; then its keys, the values or indexes that the aggregates need, and what they scan are kept. If the
+//! pool is limited and has no more memory, and the disk manager allows it, the build side is written to disk in runs
+//! that can each be built in the memory that was granted (`spill`). Every run is then read, built and probed in turn,
+//! in one scan for the buffered rows of all partitions, and the partial aggregates are merged, or rows are returned run
+//! by run (`probe::spilled`). A build side with aggregates whose values depend on the order of all rows of a range is
+//! never spilled.
 
 use std::fmt;
 use std::sync::Arc;
@@ -102,9 +108,10 @@ use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_properties::{keeps_order, row_properties};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 
-/// Returns the rows of the probe side, each with aggregates over the build rows that match it, or the rows that match, or the rows of one side by
-/// whether they match. Keeps the partitions of the probe side, and its order unless rows of the build side are returned. The build side is collected,
-/// sorted and indexed once, on disk if it exceeds the memory: O((N + Q) log N) for N build rows and Q probe rows.
+/// Returns the rows of the probe side, each with aggregates over the build rows that match it, or the rows that match,
+/// or the rows of one side by whether they match. Keeps the partitions of the probe side, and its order unless rows of
+/// the build side are returned. The build side is collected, sorted and indexed once, on disk if it exceeds the memory:
+/// O((N + Q) log N) for N build rows and Q probe rows.
 #[derive(Debug)]
 pub struct RangeJoinExec {
     probe: Arc<dyn ExecutionPlan>,
@@ -116,7 +123,8 @@ pub struct RangeJoinExec {
     label: String,
     engine: RangeJoinEngine,
     mode: JoinMode,
-    /// The most rows that each partition returns. Only where rows are returned: a limit of probe rows goes to the probe side.
+    /// The most rows that each partition returns. Only where rows are returned: a limit of probe rows goes to the probe
+    /// side.
     fetch: Option<usize>,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
@@ -151,12 +159,13 @@ impl RangeJoinExec {
         Self::with_spec(probe, build, spec, row_join, label, engine, mode)
     }
 
-    /// Returns the same join in another mode. The inputs of a partitioned join must be partitioned by hashes of the equality keys into as many
-    /// partitions each, as `EnsureRequirements` of DataFusion sees to.
+    /// Returns the same join in another mode. The inputs of a partitioned join must be partitioned by hashes of the
+    /// equality keys into as many partitions each, as `EnsureRequirements` of DataFusion sees to.
     ///
     /// # Errors
-    /// A planning error that says why the join can't be partitioned: it has no equality keys, or these are of different types, or its result depends on the
-    /// order of build rows with equal keys, or a key is volatile, or its probe side has no end.
+    /// A planning error that says why the join can't be partitioned: it has no equality keys, or these are of different
+    /// types, or its result depends on the order of build rows with equal keys, or a key is volatile, or its probe side
+    /// has no end.
     pub fn with_mode(&self, mode: JoinMode) -> Result<Self> {
         if mode == JoinMode::Partitioned
             && let Some(reason) = self.why_shared()?
@@ -191,7 +200,8 @@ impl RangeJoinExec {
         matches!(self.cardinality_effect(), CardinalityEffect::Equal)
     }
 
-    /// The columns of the output that are columns of the probe side, with their indexes there, if an output row is lost exactly if its probe row is.
+    /// The columns of the output that are columns of the probe side, with their indexes there, if an output row is lost
+    /// exactly if its probe row is.
     fn columns_for_filters(&self) -> Vec<(usize, usize)> {
         let probe_columns = self.probe.schema().fields().len();
         match self.returned_rows() {
@@ -261,8 +271,8 @@ impl RangeJoinExec {
         [&self.probe, &self.build]
     }
 
-    /// Whether the join makes something of single pairs of rows: it returns rows, or has a further condition on them. The spec alone does not describe
-    /// such a join.
+    /// Whether the join makes something of single pairs of rows: it returns rows, or has a further condition on them.
+    /// The spec alone does not describe such a join.
     #[must_use]
     pub fn is_row_join(&self) -> bool {
         self.row_join.is_some()
@@ -442,8 +452,8 @@ impl ExecutionPlan for RangeJoinExec {
         self.fetch
     }
 
-    /// Where each probe row is returned once, the probe side gets the limit. A limit that is pushed through an operator goes to all its inputs, so
-    /// `supports_limit_pushdown` is false. One on matched probe rows stays above the join.
+    /// Where each probe row is returned once, the probe side gets the limit. A limit that is pushed through an operator
+    /// goes to all its inputs, so `supports_limit_pushdown` is false. One on matched probe rows stays above the join.
     fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
         let (mut probe, build) = (Arc::clone(&self.probe), Arc::clone(&self.build));
         let mut fetch = limit;

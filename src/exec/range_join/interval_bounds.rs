@@ -1,7 +1,8 @@
 //! Rewrites bounds such as `ts - INTERVAL '1 second'` into sums of a timestamp and a duration.
 //!
-//! Arrow adds an interval to a timestamp in the calendar, because an interval may have months and days; that takes about 60 ns per row. An interval
-//! without months and days is a duration, and adding a duration is an integer addition.
+//! Arrow adds an interval to a timestamp in the calendar, because an interval may have months and days; that takes
+//! about 60 ns per row. An interval without months and days is a duration, and adding a duration is an integer
+//! addition.
 
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ use datafusion::logical_expr::Operator;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{BinaryExpr, Literal};
 
-/// Replaces intervals that are added to or subtracted from timestamps by durations where the result is the same. `schema` is the input of the
-/// expression.
+/// Replaces intervals that are added to or subtracted from timestamps by durations where the result is the same.
+/// `schema` is the input of the expression.
 pub(crate) fn with_durations(bound: &PhysicalExprRef, schema: &Schema) -> Result<PhysicalExprRef> {
     let rewritten = Arc::clone(bound).transform_up(|expression| {
         let rewritten = expression

@@ -69,7 +69,8 @@ impl BuildMetrics {
         summary(&self.set).counter("cuda_fallbacks", 0).add(1);
     }
 
-    /// The metrics for building a spill run, or a build side that was on devices. Rows that may be built several times are counted once.
+    /// The metrics for building a spill run, or a build side that was on devices. Rows that may be built several times
+    /// are counted once.
     pub(crate) fn for_rebuild(&self) -> Self {
         Self {
             build_rows: Count::new(),

@@ -3,14 +3,14 @@
 //! Equal keys must have equal hashes: DataFusion hashes the bits of a value, with zeros of both signs as one, as groups
 //! compare them, but values of two types differently, so the types must be the same.
 //!
-//! Each partition of [`JoinMode::Partitioned`] is an execution with a build side of its own, `builds` of them at a time:
-//! each has its share of the threads, and collects no more than its share of a limited pool before it spills, as
-//! otherwise the first ones would leave nothing for the last. A partition without a probe row polls its build input once
-//! and drops it: a `RepartitionExec` keeps the rows of an output that was never polled.
+//! Each partition of [`JoinMode::Partitioned`] is an execution with a build side of its own, `builds` of them at a
+//! time: each has its share of the threads, and collects no more than its share of a limited pool before it spills, as
+//! otherwise the first ones would leave nothing for the last. A partition without a probe row polls its build input
+//! once and drops it: a `RepartitionExec` keeps the rows of an output that was never polled.
 //!
-//! `auto` is shared: skew of the equality keys does not slow the shared build, and windows, sorts and `UniqueGroupsExec`
-//! above profit from its order. Inputs that are co-partitioned as they are (windows or aggregates by the same keys) take
-//! as long either way (`partitioned_inputs` in `benches/README.md`), so no rule looks for them.
+//! `auto` is shared: skew of the equality keys does not slow the shared build, and windows, sorts and
+//! `UniqueGroupsExec` above profit from its order. Inputs that are co-partitioned as they are (windows or aggregates by
+//! the same keys) take as long either way (`partitioned_inputs` in `benches/README.md`), so no rule looks for them.
 
 use arrow::datatypes::Schema;
 use datafusion::common::Result;
@@ -19,14 +19,15 @@ use datafusion::physical_expr_common::physical_expr::is_volatile;
 
 use crate::logical_plan::range_join::RangeJoinSpec;
 
-/// How a [`RangeJoinExec`](crate::physical_plan::RangeJoinExec) divides its build side among the partitions of the probe side.
+/// How a [`RangeJoinExec`](crate::physical_plan::RangeJoinExec) divides its build side among the partitions of the
+/// probe side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JoinMode {
-    /// One build side of all rows, which all partitions of the probe side share. Neither side is repartitioned, and the build side is built on all
-    /// threads, whatever its distribution of equality keys.
+    /// One build side of all rows, which all partitions of the probe side share. Neither side is repartitioned, and the
+    /// build side is built on all threads, whatever its distribution of equality keys.
     Shared,
-    /// One build side for each partition of the probe side, of the rows of the build side's partition of the same number. Both sides are
-    /// partitioned by the equality keys, so that no process needs the whole build side.
+    /// One build side for each partition of the probe side, of the rows of the build side's partition of the same
+    /// number. Both sides are partitioned by the equality keys, so that no process needs the whole build side.
     Partitioned,
 }
 

@@ -1,8 +1,8 @@
-//! What a range join makes of single pairs of rows: it returns them, or only needs to know whether there is one, and may have a further condition
-//! on them.
+//! What a range join makes of single pairs of rows: it returns them, or only needs to know whether there is one, and
+//! may have a further condition on them.
 //!
-//! Equality keys and the range of a key, which say what matches, are in `RangeJoinSpec`, as for a join that returns aggregates. Types of joins are
-//! those of DataFusion with the probe side on the left:
+//! Equality keys and the range of a key, which say what matches, are in `RangeJoinSpec`, as for a join that returns
+//! aggregates. Types of joins are those of DataFusion with the probe side on the left:
 //!
 //! | type | returns |
 //! |---|---|
@@ -38,16 +38,18 @@ pub(crate) struct RowJoin {
     threshold: Option<RowThreshold>,
     /// The columns of the build side of which single rows are taken, as indexes into its schema.
     build_columns: Vec<usize>,
-    /// The columns of the output. Those of the right side are indexes into `build_columns`; `JoinSide::None` is the mark.
+    /// The columns of the output. Those of the right side are indexes into `build_columns`; `JoinSide::None` is the
+    /// mark.
     columns: Vec<ColumnIndex>,
     schema: SchemaRef,
-    /// Which pairs of a probe row are returned, in which order; `None` for all, in any order. Only where pairs are returned by probe row.
+    /// Which pairs of a probe row are returned, in which order; `None` for all, in any order. Only where pairs are
+    /// returned by probe row.
     limit: Option<RowLimit>,
 }
 
 impl RowJoin {
-    /// Joins by this type, where left is the probe side and right the build side. `columns`, of `schema`, and those of `residual` and of `threshold`,
-    /// which is a part of it, are indexes into the schemas of these sides.
+    /// Joins by this type, where left is the probe side and right the build side. `columns`, of `schema`, and those of
+    /// `residual` and of `threshold`, which is a part of it, are indexes into the schemas of these sides.
     pub(crate) fn try_new(
         join_type: JoinType,
         residual: Option<&JoinFilter>,
@@ -138,7 +140,8 @@ impl RowJoin {
         &self.schema
     }
 
-    /// The columns of the output as indexes into the columns of the probe side, then those of the build side; `None` if one is the mark.
+    /// The columns of the output as indexes into the columns of the probe side, then those of the build side; `None` if
+    /// one is the mark.
     pub(crate) fn column_indices(&self, probe_columns: usize) -> Option<Vec<usize>> {
         let indices = self.columns.iter().map(|column| match column.side {
             JoinSide::Left => Some(column.index),
@@ -148,7 +151,8 @@ impl RowJoin {
         indices.collect()
     }
 
-    /// Whether the output is probe rows, possibly with aggregates: for each the join only needs to know whether it has a match.
+    /// Whether the output is probe rows, possibly with aggregates: for each the join only needs to know whether it has
+    /// a match.
     pub(crate) fn returns_probe_rows(&self) -> bool {
         use JoinType::{LeftAnti, LeftMark, LeftSemi};
         matches!(self.join_type, LeftSemi | LeftAnti | LeftMark)
@@ -160,7 +164,8 @@ impl RowJoin {
         matches!(self.join_type, RightSemi | RightAnti | RightMark)
     }
 
-    /// Whether the output depends on which build rows have matched, so that it ends with rows that the last partition returns.
+    /// Whether the output depends on which build rows have matched, so that it ends with rows that the last partition
+    /// returns.
     pub(crate) fn marks_build_rows(&self) -> bool {
         self.returns_build_rows() || matches!(self.join_type, JoinType::Right | JoinType::Full)
     }
@@ -179,8 +184,8 @@ impl RowJoin {
         columns.collect()
     }
 
-    /// Whether the pairs of these probe rows and build positions meet the further condition. NULL is false. `build` has the columns of
-    /// [`Self::row_columns`].
+    /// Whether the pairs of these probe rows and build positions meet the further condition. NULL is false. `build` has
+    /// the columns of [`Self::row_columns`].
     pub(crate) fn meet_residual(
         filter: &JoinFilter,
         probe: &RecordBatch,
@@ -215,9 +220,8 @@ impl RowJoin {
         Ok(BooleanArray::new(met.finish(), None))
     }
 
-    /// The output rows of these pairs of probe rows and build positions, where NULL is a row of NULLs. `build` has the columns of
-    /// [`Self::row_columns`]. There are several batches if dictionaries have
-    /// too few keys for all values.
+    /// The output rows of these pairs of probe rows and build positions, where NULL is a row of NULLs. `build` has the
+    /// columns of [`Self::row_columns`]. There are several batches if dictionaries have too few keys for all values.
     pub(crate) fn output(
         &self,
         probe: Option<&RecordBatch>,

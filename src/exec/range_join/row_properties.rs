@@ -12,8 +12,9 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, PlanProp
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::range_join::row_join::RowJoin;
 
-/// Whether a join that returns rows of both sides keeps the order of the probe side, whatever memory there is: pairs of spill runs come in no order.
-/// Only the order of a probe side without end is kept, as it can't be sorted later; then nothing is spilled.
+/// Whether a join that returns rows of both sides keeps the order of the probe side, whatever memory there is: pairs of
+/// spill runs come in no order. Only the order of a probe side without end is kept, as it can't be sorted later; then
+/// nothing is spilled.
 pub(crate) fn keeps_order(probe: &dyn ExecutionPlan, join: &RowJoin) -> bool {
     probe.boundedness().is_unbounded() && !join.marks_build_rows()
 }

@@ -26,7 +26,8 @@ use crate::exec::range_lookup::call::{PhysicalCall, Search};
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
 use crate::exec::range_lookup::stream::LookupStream;
 
-/// Appends the results of range calls to each input row, one column per call. Keeps the rows, their order and their partitions.
+/// Appends the results of range calls to each input row, one column per call. Keeps the rows, their order and their
+/// partitions.
 #[derive(Debug)]
 pub struct RangeLookupExec {
     input: Arc<dyn ExecutionPlan>,

@@ -1,4 +1,5 @@
-//! Prepares the indexes of a relation for one run: finds them in the session's catalog, or reads the columns and builds them.
+//! Prepares the indexes of a relation for one run: finds them in the session's catalog, or reads the columns and builds
+//! them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -91,8 +92,8 @@ impl<'a> IndexBuilder<'a> {
     /// Finds or builds all required indexes. `scan` reads the required columns.
     ///
     /// # Errors
-    /// Those of reading the table, and of the engines that the option forces; "Resources exhausted" for columns or indexes that do not
-    /// fit in memory.
+    /// Those of reading the table, and of the engines that the option forces; "Resources exhausted" for columns or
+    /// indexes that do not fit in memory.
     pub(crate) async fn prepare(&self, scan: &RelationScan) -> Result<Vec<PreparedIndex>> {
         let (required, options) = (self.required, &self.options);
         let (label, source) = (&required.label, &required.source);

@@ -1,5 +1,5 @@
-//! Lookups by position: for each input row with the bounds `l` and `r`, the smallest or largest value of a column in the rows `l` to
-//! `r`, or the position of that value, as a further column.
+//! Lookups by position: for each input row with the bounds `l` and `r`, the smallest or largest value of a column in
+//! the rows `l` to `r`, or the position of that value, as a further column.
 //!
 //! ```text
 //!   logical                                  physical
@@ -10,19 +10,20 @@
 //!                                              DataSourceExec: windows
 //! ```
 //!
-//! 1. While the query is planned, each call registers with its [`Relation`](relation::Relation) the index that it needs; the relation
-//!    plans one scan of all columns to be indexed and, where the plan tells enough, chooses the engine of each index.
-//! 2. When the first row arrives, the relation finds the indexes in the session's catalog. It builds those that are missing or stale
-//!    ([`IndexBuilder`](index_builder::IndexBuilder)): reads the columns, builds on threads that may block, and caches the indexes if
-//!    the table can tell that nothing changed meanwhile.
-//! 3. For each batch the stream evaluates the bounds, queries each index once for all calls with the same bounds, and appends the
-//!    results. For devices, batches are first gathered to larger ones.
+//! 1. While the query is planned, each call registers with its [`Relation`](relation::Relation) the index that it
+//!    needs; the relation plans one scan of all columns to be indexed and, where the plan tells enough, chooses the
+//!    engine of each index.
+//! 2. When the first row arrives, the relation finds the indexes in the session's catalog. It builds those that are
+//!    missing or stale ([`IndexBuilder`](index_builder::IndexBuilder)): reads the columns, builds on threads that may
+//!    block, and caches the indexes if the table can tell that nothing changed meanwhile.
+//! 3. For each batch the stream evaluates the bounds, queries each index once for all calls with the same bounds, and
+//!    appends the results. For devices, batches are first gathered to larger ones.
 //!
-//! Building takes O(n) for a column of n rows, and O(n log n) to rank strings first. Answering takes O(log n) per range in the worst
-//! case; a cached index leaves only this.
+//! Building takes O(n) for a column of n rows, and O(n log n) to rank strings first. Answering takes O(log n) per range
+//! in the worst case; a cached index leaves only this.
 //!
-//! Memory: an index takes some 7 % of its column, plus a copy of the column where the keys can't be borrowed from it. Both are
-//! reserved in the session's memory pool and count against `rmq.index_memory_limit`; those on devices against
+//! Memory: an index takes some 7 % of its column, plus a copy of the column where the keys can't be borrowed from it.
+//! Both are reserved in the session's memory pool and count against `rmq.index_memory_limit`; those on devices against
 //! `rmq.device_memory_limit`. The stream itself needs the current batch, or the batches gathered for a device.
 //!
 //! A call in the ON of an outer join can't become a column of one input. It stays an expression, and

@@ -172,8 +172,8 @@ impl ExecutionPlan for PrepareIndexesExec {
         let (schema, run) = (self.schema(), self.runs.get(&context));
         let ready = async move {
             let slots = lookups.len();
-            // A slot drops the indexes of runs with no more holders than slots. Until each slot has an index of this run, these clones
-            // count for the slots that have none.
+            // A slot drops the indexes of runs with no more holders than slots. Until each slot has an index of this
+            // run, these clones count for the slots that have none.
             let preparing = vec![RunId::clone(&run); slots];
             let first = !recorded.swap(true, Ordering::Relaxed);
             for PhysicalLookup {

@@ -49,8 +49,8 @@ impl Relation {
         self.required.column_label(column)
     }
 
-    /// Registers, while the query is planned, that a call needs an index, and chooses the engine of the index if the calls registered
-    /// so far tell enough.
+    /// Registers, while the query is planned, that a call needs an index, and chooses the engine of the index if the
+    /// calls registered so far tell enough.
     ///
     /// # Errors
     /// A planning error if the option forces an engine that is not available.

@@ -95,7 +95,8 @@ impl RequiredIndexes {
         required.index_use
     }
 
-    /// Chooses the engine of an index of `rows` rows; `None` if the choice depends on the number of rows, which is not known yet.
+    /// Chooses the engine of an index of `rows` rows; `None` if the choice depends on the number of rows, which is not
+    /// known yet.
     ///
     /// # Errors
     /// A planning error if the option forces an engine that is not available.

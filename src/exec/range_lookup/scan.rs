@@ -52,8 +52,8 @@ impl RelationScan {
         }
     }
 
-    /// The columns of a table in memory. A plan of it would copy the list of all columns of all batches twice, whether they are read or an index is
-    /// kept.
+    /// The columns of a table in memory. A plan of it would copy the list of all columns of all batches twice, whether
+    /// they are read or an index is kept.
     async fn of_table(table: &MemTable, projection: &[usize]) -> Result<Self> {
         let schema = Arc::new(table.schema().project(projection)?);
         let mut columns = HashMap::new();
@@ -134,13 +134,14 @@ pub(crate) async fn plan_table_scan(
     RelationScan::of_plan(plan?)
 }
 
-/// Configures a session to scan the current files in the order of their paths: in one partition, with their list and footers read
-/// from the store instead of the session's caches.
+/// Configures a session to scan the current files in the order of their paths: in one partition, with their list and
+/// footers read from the store instead of the session's caches.
 fn scan_state(state: &SessionState) -> Result<SessionState> {
     let runtime = RuntimeEnvBuilder::from_runtime_env(state.runtime_env())
         .with_cache_manager(CacheManagerConfig::default())
         .build_arc()?;
-    // Changes the builder's own copy of the configuration: a new one would create a default catalog, which would replace the session's.
+    // Changes the builder's own copy of the configuration: a new one would create a default catalog, which would
+    // replace the session's.
     let mut builder = SessionStateBuilder::new_from_existing(state.clone());
     let mut config = builder
         .config()
@@ -201,7 +202,8 @@ impl ScanVersion {
         }
     }
 
-    /// Whether data read between `before` and this version was of this version, and any change since `before` would be visible.
+    /// Whether data read between `before` and this version was of this version, and any change since `before` would be
+    /// visible.
     pub(crate) fn is_settled_since(&self, before: &Self) -> bool {
         match (&self.0, &before.0) {
             (Data::Columns(_), Data::Columns(_)) => true,
@@ -221,7 +223,8 @@ impl ScanVersion {
 /// Reads the version of the data that a table's scan would return now; `None` if the provider does not reveal it.
 ///
 /// # Errors
-/// An execution error if a file is gone or has changed since the scan was planned: read with its planned size it would be garbage.
+/// An execution error if a file is gone or has changed since the scan was planned: read with its planned size it would
+/// be garbage.
 pub(crate) async fn read_version(
     table: &str,
     scan: &RelationScan,
@@ -268,7 +271,8 @@ pub(crate) async fn read_version(
     Ok(Some(ScanVersion::from_files(provider, files, requested)))
 }
 
-/// Requests the current metadata of a file that a scan was planned with, and that of the local file system if the store is local.
+/// Requests the current metadata of a file that a scan was planned with, and that of the local file system if the store
+/// is local.
 async fn head(
     store: Arc<dyn ObjectStore>,
     known: ObjectMeta,
@@ -389,7 +393,8 @@ mod tests {
 
     use super::*;
 
-    /// A second write within the tick of the file's clock, while the first contents are read, leaves the time of the first.
+    /// A second write within the tick of the file's clock, while the first contents are read, leaves the time of the
+    /// first.
     #[test]
     fn a_file_is_settled_if_it_was_when_reading_began() {
         let table = MemTable::try_new(Arc::new(Schema::empty()), vec![vec![]]).unwrap();

@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::{ArrowNativeType, DataType};
 
-/// The columns that have no duplicate value in the batches added so far. Batches come in any order and from any partition.
+/// The columns that have no duplicate value in the batches added so far. Batches come in any order and from any
+/// partition.
 #[derive(Debug)]
 pub(crate) struct AscendingColumns(Mutex<Vec<Candidate>>);
 

@@ -1,4 +1,5 @@
-//! The operator: the rows themselves if each is a group, the aggregate's output otherwise. The folder's documentation has the algorithm.
+//! The operator: the rows themselves if each is a group, the aggregate's output otherwise. The folder's documentation
+//! has the algorithm.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -35,8 +36,8 @@ use crate::exec::unique_groups::source::SourceKeys;
 
 /// Computes the output of a grouped aggregate without a hash table if each input row is a group of its own.
 ///
-/// Its child is the aggregate, over a [`ReplayExec`]; the output has the aggregate's schema and number of partitions. Rows of a group
-/// need not be in the partition of their hash. Metrics: `unique_groups` is 1 if every row was a group.
+/// Its child is the aggregate, over a [`ReplayExec`]; the output has the aggregate's schema and number of partitions.
+/// Rows of a group need not be in the partition of their hash. Metrics: `unique_groups` is 1 if every row was a group.
 #[derive(Debug)]
 pub struct UniqueGroupsExec {
     /// The aggregate that runs if groups may have several rows, over a [`ReplayExec`].
@@ -59,9 +60,9 @@ enum Finding {
 }
 
 impl UniqueGroupsExec {
-    /// Wraps an aggregate over a [`ReplayExec`]. `None` if the aggregate is not one that can be computed for single rows: it has a
-    /// filter, a limit, grouping sets, no grouping column that is an integer or a time, or an aggregate other than MIN, MAX, SUM,
-    /// `FIRST_VALUE` and `LAST_VALUE`.
+    /// Wraps an aggregate over a [`ReplayExec`]. `None` if the aggregate is not one that can be computed for single
+    /// rows: it has a filter, a limit, grouping sets, no grouping column that is an integer or a time, or an aggregate
+    /// other than MIN, MAX, SUM, `FIRST_VALUE` and `LAST_VALUE`.
     ///
     /// # Errors
     /// An internal error if the [`ReplayExec`] has no input.
@@ -337,7 +338,8 @@ impl GroupBatches {
         {
             batches = vec![one];
         }
-        // Batches that cannot be concatenated, such as dictionaries whose key type is too narrow, where Arrow may panic, are returned as they are.
+        // Batches that cannot be concatenated, such as dictionaries whose key type is too narrow, where Arrow may
+        // panic, are returned as they are.
         self.ready.extend(batches);
     }
 }

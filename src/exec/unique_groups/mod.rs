@@ -1,7 +1,7 @@
 //! Grouped aggregates over a range join whose groups may be single rows.
 //!
-//! `GROUP BY` over a range join often groups by a key of the probe side, so that each row is a group of its own and needs no hash table.
-//! `rule` adds the operator above such aggregates, as the last physical rule:
+//! `GROUP BY` over a range join often groups by a key of the probe side, so that each row is a group of its own and
+//! needs no hash table. `rule` adds the operator above such aggregates, as the last physical rule:
 //!
 //! ```text
 //!   before                        after
@@ -13,28 +13,30 @@
 //!                                         build side
 //! ```
 //!
-//! 1. `pattern` finds out what the aggregate returns for a group of one row, and which grouping columns can show that no two rows are in one
-//!    group: integers and times.
-//! 2. `ascending` checks batches: a column has no value twice if it ascends in every batch and no two batches overlap in it.
-//! 3. If grouping columns come unchanged from a table in memory, `source` checks the table's batches before any row is read, on as many threads as
-//!    there are partitions. If such a column has no duplicates, each partition of the input is projected to the output batch by batch (`exec`):
-//!    no row is held, and partitions do not wait for each other.
-//! 4. Otherwise `reader` reads all partitions of the input concurrently, reserves memory for the rows, and checks the batches. If a column without
-//!    duplicates remains at the end of the input, the rows are assigned to partitions in the order of that column, and projected.
-//! 5. If no such column remains, or memory does not suffice, reading stops. The aggregate runs over a `ReplayExec`, which returns the rows read
-//!    so far and then the rest of the input (`replay`).
+//! 1. `pattern` finds out what the aggregate returns for a group of one row, and which grouping columns can show that
+//!    no two rows are in one group: integers and times.
+//! 2. `ascending` checks batches: a column has no value twice if it ascends in every batch and no two batches overlap
+//!    in it.
+//! 3. If grouping columns come unchanged from a table in memory, `source` checks the table's batches before any row is
+//!    read, on as many threads as there are partitions. If such a column has no duplicates, each partition of the input
+//!    is projected to the output batch by batch (`exec`): no row is held, and partitions do not wait for each other.
+//! 4. Otherwise `reader` reads all partitions of the input concurrently, reserves memory for the rows, and checks the
+//!    batches. If a column without duplicates remains at the end of the input, the rows are assigned to partitions in
+//!    the order of that column, and projected.
+//! 5. If no such column remains, or memory does not suffice, reading stops. The aggregate runs over a `ReplayExec`,
+//!    which returns the rows read so far and then the rest of the input (`replay`).
 //!
 //! Runs at once in one context cannot be told apart, so a caller may get partitions of several: these must return the
 //! same rows, or the aggregate runs, or it is an error.
 //!
 //! Steps 4 and 5 pay for files in the order of a key that do not state it: a left join of 10^6 rows of a Parquet file
-//! with 10^5, grouped by such a key, takes 0.5 to 1.1 s, and 1.9 to 3.7 s without them (two threads of a shared machine,
-//! dev build). A file that states its order keeps DataFusion's sorted aggregation. Where the attempt fails, no
+//! with 10^5, grouped by such a key, takes 0.5 to 1.1 s, and 1.9 to 3.7 s without them (two threads of a shared
+//! machine, dev build). A file that states its order keeps DataFusion's sorted aggregation. Where the attempt fails, no
 //! difference was found.
 //!
-//! Time: one comparison per row and grouping column, O(n), and O(b log b) for b batches. Memory: none in step 3 but the bounds of each batch; in step 4 the
-//! input's rows, at most half of what the memory pool has left. The first batch that contradicts ends the attempt, so the usual cost of a failed one is
-//! one batch.
+//! Time: one comparison per row and grouping column, O(n), and O(b log b) for b batches. Memory: none in step 3 but the
+//! bounds of each batch; in step 4 the input's rows, at most half of what the memory pool has left. The first batch
+//! that contradicts ends the attempt, so the usual cost of a failed one is one batch.
 
 pub(crate) mod ascending;
 pub(crate) mod exec;

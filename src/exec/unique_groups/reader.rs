@@ -28,7 +28,8 @@ const NAME: &str = "rmq unique groups";
 pub(crate) enum Grouping {
     /// Each row is a group. The rows of each output partition.
     Singletons(Vec<Mutex<VecDeque<ReservedBatch>>>),
-    /// Groups may have several rows. The context has the rows that were read, for [`ReplayExec`](crate::exec::unique_groups::replay::ReplayExec).
+    /// Groups may have several rows. The context has the rows that were read, for
+    /// [`ReplayExec`](crate::exec::unique_groups::replay::ReplayExec).
     Any(Arc<TaskContext>),
 }
 
@@ -46,12 +47,14 @@ impl Grouping {
     }
 }
 
-/// The assignment of the first run in a task context. Runs that begin in the same context before that one ends must agree with it, because a
-/// caller may combine partitions of several runs. `None` in it: the first run used the aggregate.
+/// The assignment of the first run in a task context. Runs that begin in the same context before that one ends must
+/// agree with it, because a caller may combine partitions of several runs. `None` in it: the first run used the
+/// aggregate.
 #[derive(Debug, Default)]
 pub(crate) struct FirstAssignment(OnceLock<Option<Assignment>>);
 
-/// What determines the partition of each row: the key column, and for each batch the key of its first row and its length.
+/// What determines the partition of each row: the key column, and for each batch the key of its first row and its
+/// length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Assignment {
     key: usize,
@@ -135,7 +138,8 @@ async fn read(
     unique_groups: &Count,
     time: Time,
 ) -> Result<Grouping> {
-    // Reading falls back to the aggregate when memory runs out, so for a fair pool it counts as a consumer that can spill.
+    // Reading falls back to the aggregate when memory runs out, so for a fair pool it counts as a consumer that can
+    // spill.
     let memory = MemoryConsumer::new(NAME).with_can_spill(true);
     let pool = context.memory_pool();
     // The aggregate starts while the rows are still reserved, and needs memory itself.
@@ -242,7 +246,8 @@ fn first_key(held: &ReservedBatch, key: usize) -> Option<(i128, i128)> {
     first_and_last(&held.batch.slice(0, 1), key)
 }
 
-/// Assigns batches to partitions, with about the same number of rows each. The result does not depend on the order in which the batches were read.
+/// Assigns batches to partitions, with about the same number of rows each. The result does not depend on the order in
+/// which the batches were read.
 fn assign(
     mut batches: Vec<ReservedBatch>,
     key: usize,

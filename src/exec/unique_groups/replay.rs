@@ -1,4 +1,5 @@
-//! Replays rows that [`UniqueGroupsExec`](crate::exec::unique_groups::exec::UniqueGroupsExec) read before it ran the aggregate.
+//! Replays rows that [`UniqueGroupsExec`](crate::exec::unique_groups::exec::UniqueGroupsExec) read before it ran the
+//! aggregate.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,7 +31,8 @@ pub(crate) struct ReservedBatch {
 }
 
 impl ReservedBatch {
-    /// Reserves memory for a batch, up to `max_bytes` in all. Returns the batch, and whether the reservation was granted.
+    /// Reserves memory for a batch, up to `max_bytes` in all. Returns the batch, and whether the reservation was
+    /// granted.
     pub(crate) fn new(
         batch: RecordBatch,
         memory: &Arc<MemoryReservation>,
@@ -65,7 +67,8 @@ pub(crate) struct PartialRead {
 pub(crate) struct Replay(Vec<Mutex<Option<PartialRead>>>);
 
 impl Replay {
-    /// Makes a task context in which a [`ReplayExec`] returns these rows, each partition once. Operators below it do not run in this context.
+    /// Makes a task context in which a [`ReplayExec`] returns these rows, each partition once. Operators below it do
+    /// not run in this context.
     pub(crate) fn context(
         context: &TaskContext,
         partitions: impl IntoIterator<Item = PartialRead>,
@@ -92,8 +95,8 @@ impl Replay {
     }
 }
 
-/// Returns its input's rows. Below a [`UniqueGroupsExec`](crate::exec::unique_groups::exec::UniqueGroupsExec) these are the rows that it has read already, and then
-/// the rest of the input; in any other task context, the input itself.
+/// Returns its input's rows. Below a [`UniqueGroupsExec`](crate::exec::unique_groups::exec::UniqueGroupsExec) these are
+/// the rows that it has read already, and then the rest of the input; in any other task context, the input itself.
 #[derive(Debug)]
 pub struct ReplayExec {
     input: Arc<dyn ExecutionPlan>,

@@ -1,4 +1,5 @@
-//! The rule that puts [`UniqueGroupsExec`] above aggregates over range joins. The folder's documentation shows the plans.
+//! The rule that puts [`UniqueGroupsExec`] above aggregates over range joins. The folder's documentation shows the
+//! plans.
 
 use std::sync::Arc;
 
@@ -24,10 +25,11 @@ use crate::exec::unique_groups::exec::UniqueGroupsExec;
 use crate::exec::unique_groups::pattern::SingletonGroups;
 use crate::exec::unique_groups::replay::ReplayExec;
 
-/// Puts [`UniqueGroupsExec`] above aggregates over range joins, whose grouping columns are often a key of the probe side.
+/// Puts [`UniqueGroupsExec`] above aggregates over range joins, whose grouping columns are often a key of the probe
+/// side.
 ///
-/// It must be the last physical rule: afterwards, rows are no longer in the partitions of their hashes, which other rules rely on. It does nothing
-/// if `rmq.rewrite` is false.
+/// It must be the last physical rule: afterwards, rows are no longer in the partitions of their hashes, which other
+/// rules rely on. It does nothing if `rmq.rewrite` is false.
 #[derive(Debug, Default)]
 pub struct UseUniqueGroups;
 

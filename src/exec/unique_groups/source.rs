@@ -1,7 +1,7 @@
 //! Looks for duplicates in the table that grouping columns come from, where its rows are in memory.
 //!
-//! Operators between the table and the aggregate drop rows or add columns, but none repeats a row. So a column without duplicates in the table has
-//! none in the aggregate's input.
+//! Operators between the table and the aggregate drop rows or add columns, but none repeats a row. So a column without
+//! duplicates in the table has none in the aggregate's input.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +57,8 @@ impl SourceKeys {
         })
     }
 
-    /// Whether one of the columns has no duplicates, as far as ascending values show it. `tasks` threads look at the table.
+    /// Whether one of the columns has no duplicates, as far as ascending values show it. `tasks` threads look at the
+    /// table.
     ///
     /// # Errors
     /// An internal error if a task panics.
@@ -126,7 +127,8 @@ fn memory_table(plan: &Arc<dyn ExecutionPlan>) -> Option<&MemorySourceConfig> {
     scan.data_source().downcast_ref::<MemorySourceConfig>()
 }
 
-/// The scan of a table in memory, and the column of the table, whose values are in this column of a plan: each row of the table at most once.
+/// The scan of a table in memory, and the column of the table, whose values are in this column of a plan: each row of
+/// the table at most once.
 fn source_column(
     mut plan: &Arc<dyn ExecutionPlan>,
     mut column: usize,

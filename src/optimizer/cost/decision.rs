@@ -1,5 +1,5 @@
-//! Whether a range join is worth its sort. It is where DataFusion's join would compare many pairs of rows that are not in
-//! the range; a hash join is done with every pair at once where keys are nearly unique.
+//! Whether a range join is worth its sort. It is where DataFusion's join would compare many pairs of rows that are not
+//! in the range; a hash join is done with every pair at once where keys are nearly unique.
 //!
 //! Each question is asked where its answer can be known:
 //!
@@ -23,8 +23,8 @@ use crate::exec::range_join::probe::deferred_build::{
 use crate::optimizer::cost::equal_rows::{Sides, equal_rows};
 use crate::optimizer::cost::max_rows::max_rows;
 
-/// A range join sorts a build row in about 50 ns, and finds the range of a probe row in about 100 ns; a hash join spends
-/// a fifth of that on them.
+/// A range join sorts a build row in about 50 ns, and finds the range of a probe row in about 100 ns; a hash join
+/// spends a fifth of that on them.
 const BUILD_ROW_NS: f64 = 40.0;
 const PROBE_ROW_NS: f64 = 80.0;
 
@@ -37,23 +37,23 @@ const AGGREGATED_PAIR_NS: f64 = 20.0;
 /// Where the number of probe rows is not known, this many build rows with the same keys are worth a sort.
 const MANY_EQUAL_ROWS: f64 = 32.0;
 
-/// A hash join cannot spill. Its table, and the rows in it, may take this many times the bytes of the smaller side, with
-/// room for other operators.
+/// A hash join cannot spill. Its table, and the rows in it, may take this many times the bytes of the smaller side,
+/// with room for other operators.
 const HASH_JOIN_BYTES: usize = 4;
 
 /// What is known of the pairs of rows with equal keys.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum PairCount {
-    /// A hash join would spend less on them than a range join on sorting. The number of build rows with the same keys as
-    /// a probe row, on average.
+    /// A hash join would spend less on them than a range join on sorting. The number of build rows with the same keys
+    /// as a probe row, on average.
     Few(f64),
     /// A hash join would spend more.
     Many,
     Unknown,
 }
 
-/// Whether the probe side is known to be so small, and the build side may be so large, that sorting the build side would
-/// cost more than it saves.
+/// Whether the probe side is known to be so small, and the build side may be so large, that sorting the build side
+/// would cost more than it saves.
 pub(crate) fn is_sort_wasteful(probe: &LogicalPlan, build: &LogicalPlan) -> bool {
     let few = max_rows(probe).is_some_and(|rows| rows <= MAX_NESTED_LOOP_ROWS);
     few && max_rows(build).is_none_or(|rows| rows > MAX_EAGERLY_SORTED_ROWS)

@@ -95,8 +95,8 @@ fn column_of(expr: &PhysicalExprRef) -> Option<usize> {
     }
 }
 
-/// The probability that two rows of an in-memory table have equal keys, from a sample. `None` if the plan is not one, its keys are no columns, or it has
-/// fewer than two rows.
+/// The probability that two rows of an in-memory table have equal keys, from a sample. `None` if the plan is not one,
+/// its keys are no columns, or it has fewer than two rows.
 fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Option<f64>> {
     let columns: Option<Vec<usize>> = keys.iter().map(|key| column_of(key)).collect();
     let Some(columns) = columns else {

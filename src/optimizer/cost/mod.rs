@@ -1,5 +1,5 @@
-//! Whether sorting pays: the one place where a range join and DataFusion's join are weighed, in `decision`. `max_rows` and
-//! `equal_rows` are what is known of the sides, from a logical plan and from physical ones.
+//! Whether sorting pays: the one place where a range join and DataFusion's join are weighed, in `decision`. `max_rows`
+//! and `equal_rows` are what is known of the sides, from a logical plan and from physical ones.
 
 pub(crate) mod decision;
 pub(crate) mod equal_rows;

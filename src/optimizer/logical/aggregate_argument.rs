@@ -1,4 +1,5 @@
-//! What the arguments of aggregates must be like to be evaluated for all rows of the build side, instead of for joined rows.
+//! What the arguments of aggregates must be like to be evaluated for all rows of the build side, instead of for joined
+//! rows.
 
 use std::sync::Arc;
 
@@ -29,8 +30,8 @@ impl AggregateDecomposition<'_> {
         self.checked(argument)
     }
 
-    /// Rejects types whose values of many batches may not fit one array, such as a dictionary with a narrow key type. DataFusion cannot run a correlated
-    /// subquery over a range at all, so for that the attempt is made.
+    /// Rejects types whose values of many batches may not fit one array, such as a dictionary with a narrow key type.
+    /// DataFusion cannot run a correlated subquery over a range at all, so for that the attempt is made.
     pub(crate) fn check_joins(&self, data_type: &DataType) -> Match<()> {
         match data_type {
             DataType::RunEndEncoded(..) | DataType::Union(..) => reject(format!(
@@ -43,8 +44,8 @@ impl AggregateDecomposition<'_> {
         }
     }
 
-    /// Checks that an expression is over the build side only, and is NULL for a probe row that a left join keeps without a match. Returns it so that it
-    /// does not fail for rows that match nothing.
+    /// Checks that an expression is over the build side only, and is NULL for a probe row that a left join keeps
+    /// without a match. Returns it so that it does not fail for rows that match nothing.
     pub(crate) fn checked(&self, expr: Expr) -> Match<Expr> {
         if !is_of(&expr, self.build) {
             return reject(format!("{expr} is not of the columns of one side"));

@@ -1,5 +1,5 @@
-//! Decomposes aggregates over joined rows: into aggregates over the build rows that match one probe row, which the range join computes, and
-//! aggregates that merge these over the probe rows of a group.
+//! Decomposes aggregates over joined rows: into aggregates over the build rows that match one probe row, which the
+//! range join computes, and aggregates that merge these over the probe rows of a group.
 //!
 //! ```text
 //!   aggregate        range join's columns    value for one row       aggregates over a group    value for a group
@@ -39,7 +39,8 @@ use crate::optimizer::rejection::{Match, reject};
 use crate::range_agg::prefix_sums::Sums;
 use rmq_engine::{Extreme, RangeEnd};
 
-/// Decomposes the aggregates of one query. `aggregates` collects those that the range join must compute, without duplicates.
+/// Decomposes the aggregates of one query. `aggregates` collects those that the range join must compute, without
+/// duplicates.
 pub(crate) struct AggregateDecomposition<'a> {
     pub(crate) config: &'a dyn OptimizerConfig,
     pub(crate) probe: &'a DFSchema,
@@ -97,7 +98,8 @@ impl AggregateDecomposition<'_> {
             .or_else(|_| self.accumulate(call))
     }
 
-    /// Whether accumulators compute all aggregates, each of which reads the rows of the ranges. Errors of their arguments do not count.
+    /// Whether accumulators compute all aggregates, each of which reads the rows of the ranges. Errors of their
+    /// arguments do not count.
     pub(crate) fn only_accumulates(&self) -> bool {
         let is_error = |a: &&RangeAggregate<Expr>| a.arguments.iter().any(is_error);
         let mut aggregates = self.aggregates.iter().filter(|a| !is_error(a)).peekable();
@@ -202,7 +204,8 @@ impl AggregateDecomposition<'_> {
     /// Decomposes a count, of which `merge` is added up over a group.
     fn counted(&self, count: Expr, merge: Expr) -> Match<DecomposedAggregate> {
         let mut decomposed = self.decomposed(count, aggregate(sum_udaf(), merge));
-        // The sum of no counts is NULL, but a count is 0. (`coalesce` would need another pass of DataFusion's optimizer.)
+        // The sum of no counts is NULL, but a count is 0. (`coalesce` would need another pass of DataFusion's
+        // optimizer.)
         let sum = decomposed.group_value;
         decomposed.group_value = when(sum.clone().is_not_null(), sum).otherwise(lit(0_i64))?;
         Ok(decomposed)
@@ -216,8 +219,8 @@ impl AggregateDecomposition<'_> {
                 "a range join has no sum of {argument}, a {data_type}"
             ));
         }
-        // DataFusion's sum of decimals has more digits than its argument, and so has its sum of these sums: both wrap around alike. Sums of floats are
-        // rounded once per probe row, and again by DataFusion if a group has several.
+        // DataFusion's sum of decimals has more digits than its argument, and so has its sum of these sums: both wrap
+        // around alike. Sums of floats are rounded once per probe row, and again by DataFusion if a group has several.
         let sum = self.add(AggregateKind::Sum, vec![argument], data_type);
         Ok(self.decomposed(sum.clone(), aggregate(Arc::clone(&call.func), sum)))
     }
@@ -312,7 +315,8 @@ impl AggregateDecomposition<'_> {
         Ok(self.add(function, vec![value, searched], data_type))
     }
 
-    /// Whether an expression orders rows as the range key does. Floats are excluded, because zeros of both signs are equal keys but ordered values.
+    /// Whether an expression orders rows as the range key does. Floats are excluded, because zeros of both signs are
+    /// equal keys but ordered values.
     fn is_range_key(&self, by: &Expr) -> Result<bool> {
         let is_float = value_type(&by.get_type(self.build)?).is_floating();
         Ok(!is_float && self.compares_as_range_key(by)?)
@@ -328,8 +332,8 @@ impl AggregateDecomposition<'_> {
         )
     }
 
-    /// A column of the row that comes first by `order` of those that cross a threshold: of equal ones the leftmost if the order is ascending, else the
-    /// rightmost.
+    /// A column of the row that comes first by `order` of those that cross a threshold: of equal ones the leftmost if
+    /// the order is ascending, else the rightmost.
     pub(crate) fn of_crossing_row(
         &mut self,
         column: Expr,
@@ -348,8 +352,8 @@ impl AggregateDecomposition<'_> {
         self.add_at_crossing(threshold, end, column)
     }
 
-    /// A column of the row that comes first by `order`: of equal ones the leftmost if the order is ascending. The rightmost if it is descending and by the
-    /// range key, where zeros of both signs are equal.
+    /// A column of the row that comes first by `order`: of equal ones the leftmost if the order is ascending. The
+    /// rightmost if it is descending and by the range key, where zeros of both signs are equal.
     pub(crate) fn of_first_row(&mut self, column: Expr, order: &SortExpr) -> Match<Expr> {
         let by = &order.expr;
         check_repeats(by)?;
@@ -384,8 +388,8 @@ impl AggregateDecomposition<'_> {
         self.add(AggregateKind::CountRows, vec![], DataType::Int64)
     }
 
-    /// Adds an aggregate over the matching rows, unless it is there already, and returns its value: its column, or an error that an argument has in one of
-    /// these rows.
+    /// Adds an aggregate over the matching rows, unless it is there already, and returns its value: its column, or an
+    /// error that an argument has in one of these rows.
     pub(crate) fn add(
         &mut self,
         function: AggregateKind,

@@ -53,7 +53,8 @@ pub(crate) struct Condition {
 pub(crate) enum Constants {
     /// Filters of the build side, which reduce its rows.
     Filter,
-    /// Bounds of the range. The row in force at the start of a range need not be in the range, so a filter would remove it wrongly.
+    /// Bounds of the range. The row in force at the start of a range need not be in the range, so a filter would remove
+    /// it wrongly.
     Bound,
 }
 
@@ -67,7 +68,8 @@ enum Side {
 }
 
 impl Condition {
-    /// Sorts a condition into its parts: `on` are pairs of equality keys, over the probe side and over the build side, `rest` the other conjuncts.
+    /// Sorts a condition into its parts: `on` are pairs of equality keys, over the probe side and over the build side,
+    /// `rest` the other conjuncts.
     pub(crate) fn try_match(
         on: Vec<(Expr, Expr)>,
         rest: Vec<Expr>,
@@ -202,7 +204,8 @@ impl Condition {
         })
     }
 
-    /// Rejects conditions that may fail for rows that the join would not evaluate them for: it evaluates them only for rows with equal keys.
+    /// Rejects conditions that may fail for rows that the join would not evaluate them for: it evaluates them only for
+    /// rows with equal keys.
     pub(crate) fn check_infallible(&self, build: &DFSchema) -> Match<()> {
         if let Some(filter) = self
             .fallible_filter
@@ -230,8 +233,8 @@ impl Condition {
         Ok(())
     }
 
-    /// Guards expressions over the probe side that may fail, so that they are evaluated only for rows that take all these branches. Other rows get
-    /// NULL and match nothing.
+    /// Guards expressions over the probe side that may fail, so that they are evaluated only for rows that take all
+    /// these branches. Other rows get NULL and match nothing.
     pub(crate) fn guard(&mut self, branches: &[Branch], probe: &DFSchema) -> Result<()> {
         let keys = self.on.iter_mut().map(|(ours, _)| ours);
         for expr in keys.chain(self.bounds.iter_mut().map(|(_, bound)| bound)) {
@@ -383,8 +386,8 @@ fn two_keys(one: &Expr, other: &Expr) -> String {
     )
 }
 
-/// The range key of all comparisons, and the bounds. If keys differ only by lossless casts, which DataFusion adds for bounds of several types,
-/// the widest one is the key and the bounds are cast to its type.
+/// The range key of all comparisons, and the bounds. If keys differ only by lossless casts, which DataFusion adds for
+/// bounds of several types, the widest one is the key and the bounds are cast to its type.
 fn one_key(
     ranges: Vec<Compared<Expr>>,
     probe: &DFSchema,

@@ -1,5 +1,5 @@
-//! A subquery without GROUP BY that aggregates the rows whose key is between bounds of the outer query. `scalar_subquery`, `lateral` and
-//! `table_function` share it.
+//! A subquery without GROUP BY that aggregates the rows whose key is between bounds of the outer query.
+//! `scalar_subquery`, `lateral` and `table_function` share it.
 //!
 //! ```text
 //!   subquery                                                     match
@@ -158,8 +158,8 @@ impl CorrelatedAggregate {
         })
     }
 
-    /// Merges the aggregates of `other` into this join if both aggregate the same rows, on the same engines: only the CPU counts rows that cross a
-    /// threshold. Returns `other` if they do not.
+    /// Merges the aggregates of `other` into this join if both aggregate the same rows, on the same engines: only the
+    /// CPU counts rows that cross a threshold. Returns `other` if they do not.
     pub(crate) fn absorb(&mut self, other: Self) -> Option<Self> {
         let same = self.spec.on == other.spec.on
             && self.spec.key == other.spec.key
@@ -187,7 +187,8 @@ impl CorrelatedAggregate {
         None
     }
 
-    /// Whether a threshold of another join can be one of this join. One that is guarded by a condition may read a column that is added above this join.
+    /// Whether a threshold of another join can be one of this join. One that is guarded by a condition may read a
+    /// column that is added above this join.
     fn may_add(&self, limit: &Expr) -> bool {
         let mut columns = limit.column_refs().into_iter();
         self.spec.thresholds.contains(limit) || columns.all(|column| !is_unused_name(&column.name))
@@ -233,8 +234,8 @@ pub(crate) struct Filtered {
 }
 
 impl Filtered {
-    /// Looks through filters, and, as far as there are filters that refer to the outer query below them, through projections and aliases: derived
-    /// tables, and what a rewritten subquery of the subquery leaves.
+    /// Looks through filters, and, as far as there are filters that refer to the outer query below them, through
+    /// projections and aliases: derived tables, and what a rewritten subquery of the subquery leaves.
     pub(crate) fn below(
         input: &LogicalPlan,
         constants: Constants,

@@ -10,9 +10,11 @@
 //!        ELSE TRUE END
 //! ```
 //!
-//! `SubqueryToRangeJoin` makes range joins of the counts. Where the subquery has another condition on both sides besides equalities and one range, mark
-//! joins (`mark_join`) tell whether there is a row, a row with p.v = q.x, and a row where p.v IS NULL. In a WHERE, EXISTS and IN as conjuncts or operands of OR are left to DataFusion, which makes
-//! semi and mark joins of them: there a NULL counts as FALSE. In a SELECT list DataFusion has no plan for either, and it has none for a correlated NOT IN.
+//! `SubqueryToRangeJoin` makes range joins of the counts. Where the subquery has another condition on both sides
+//! besides equalities and one range, mark joins (`mark_join`) tell whether there is a row, a row with p.v = q.x, and a
+//! row where p.v IS NULL. In a WHERE, EXISTS and IN as conjuncts or operands of OR are left to DataFusion, which makes
+//! semi and mark joins of them: there a NULL counts as FALSE. In a SELECT list DataFusion has no plan for either, and
+//! it has none for a correlated NOT IN.
 
 use std::sync::Arc;
 
@@ -40,7 +42,8 @@ use crate::optimizer::logical::correlated_aggregate::{CorrelatedAggregate, repla
 use crate::optimizer::logical::mark_join::MarkJoins;
 use crate::optimizer::rejection::{Match, reject};
 
-/// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does nothing if `rmq.rewrite` is false.
+/// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does nothing if
+/// `rmq.rewrite` is false.
 ///
 /// It must run before [`SubqueryToRangeJoin`](crate::optimizer::logical::scalar_subquery::SubqueryToRangeJoin).
 #[derive(Debug, Default)]
@@ -123,8 +126,8 @@ struct Subqueries<'a> {
 }
 
 impl Subqueries<'_> {
-    /// Replaces what a WHERE evaluates: not EXISTS, and not IN where NULL is as good as FALSE. DataFusion's joins for NOT IN know NULLs only in a conjunct
-    /// without correlation.
+    /// Replaces what a WHERE evaluates: not EXISTS, and not IN where NULL is as good as FALSE. DataFusion's joins for
+    /// NOT IN know NULLs only in a conjunct without correlation.
     fn in_condition(&mut self, expr: Expr, is_conjunct: bool) -> Result<Transformed<Expr>> {
         match expr {
             Expr::BinaryExpr(BinaryExpr {
@@ -165,8 +168,8 @@ impl Subqueries<'_> {
         }
     }
 
-    /// Replaces a NOT IN where NULL is as good as FALSE. DataFusion must not get one with NULLs: its null-aware anti join ignores the correlated
-    /// conditions where it looks for NULLs.
+    /// Replaces a NOT IN where NULL is as good as FALSE. DataFusion must not get one with NULLs: its null-aware anti
+    /// join ignores the correlated conditions where it looks for NULLs.
     fn not_in_condition(&mut self, membership: &InSubquery) -> Result<Transformed<Expr>> {
         let replaced = self.in_expression(Expr::InSubquery(membership.clone()))?;
         let values = &membership.subquery.subquery;
@@ -207,8 +210,8 @@ impl Subqueries<'_> {
         })
     }
 
-    /// `[NOT] EXISTS (…)` as `(SELECT count(*) …) > 0`, or `= 0`. With a threshold, rows are not counted: `(SELECT min(k) …) IS NOT NULL`, or `IS NULL`,
-    /// for a range key k.
+    /// `[NOT] EXISTS (…)` as `(SELECT count(*) …) > 0`, or `= 0`. With a threshold, rows are not counted:
+    /// `(SELECT min(k) …) IS NOT NULL`, or `IS NULL`, for a range key k.
     fn exists_by_count(&self, exists: &Exists) -> Match<Expr> {
         let Exists { subquery, negated } = exists;
         let rows = Rows::of_exists(subquery)?;
@@ -259,7 +262,8 @@ impl Subqueries<'_> {
         Ok(case)
     }
 
-    /// `x NOT IN (…)` by up to three NOT EXISTS, which are FALSE where it is NULL. They serve whatever the subquery is made of.
+    /// `x NOT IN (…)` by up to three NOT EXISTS, which are FALSE where it is NULL. They serve whatever the subquery is
+    /// made of.
     ///
     /// ```text
     ///   NOT EXISTS (… = x) AND NOT EXISTS (… IS NULL) AND (x IS NOT NULL OR NOT EXISTS (…))
@@ -473,7 +477,8 @@ impl<'a> Rows<'a> {
         Ok(self)
     }
 
-    /// The subquery that counts the rows where `value` is not NULL, or all, that meet a further condition. Rejects what would not become a range join.
+    /// The subquery that counts the rows where `value` is not NULL, or all, that meet a further condition. Rejects what
+    /// would not become a range join.
     fn count(
         &self,
         value: Option<&Expr>,
@@ -494,7 +499,8 @@ impl<'a> Rows<'a> {
         Ok(subquery(counts, outer_columns))
     }
 
-    /// The subquery that returns the least range key of the rows that meet a threshold, NULL without any; `None` if there is no threshold.
+    /// The subquery that returns the least range key of the rows that meet a threshold, NULL without any; `None` if
+    /// there is no threshold.
     fn first_crossing(&self, outer: &DFSchema, config: &dyn OptimizerConfig) -> Option<Expr> {
         let mut plan = &self.input;
         while let LogicalPlan::Filter(filter) = plan {

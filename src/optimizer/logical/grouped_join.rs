@@ -11,10 +11,10 @@
 //!                                                             p
 //! ```
 //!
-//! The joined rows are never produced. With equality keys a `JoinChoice` above keeps the plan before, too,
-//! unless an aggregate has ORDER BY or there are placeholders. Inner, left and right joins match; the side that groups are of is the probe side. Aggregates without an index,
-//! such as `stddev(p.v)` beside `avg(p.v)`, are computed by their accumulators (`merge_states`). Without any other, the join stays and
-//! returns its rows.
+//! The joined rows are never produced. With equality keys a `JoinChoice` above keeps the plan before, too, unless an
+//! aggregate has ORDER BY or there are placeholders. Inner, left and right joins match; the side that groups are of is
+//! the probe side. Aggregates without an index, such as `stddev(p.v)` beside `avg(p.v)`, are computed by their
+//! accumulators (`merge_states`). Without any other, the join stays and returns its rows.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -43,9 +43,11 @@ use crate::optimizer::logical::condition_parts::{Constants, check_repeats, is_of
 use crate::optimizer::logical::threshold::match_condition;
 use crate::optimizer::rejection::{Match, reject};
 
-/// Rewrites an aggregate over a join on a range to an aggregate over a range join. Does nothing if `rmq.rewrite` is false.
+/// Rewrites an aggregate over a join on a range to an aggregate over a range join. Does nothing if `rmq.rewrite` is
+/// false.
 ///
-/// It must run last, when filters have been pushed to the sides of the join, and subqueries and cross joins have become joins.
+/// It must run last, when filters have been pushed to the sides of the join, and subqueries and cross joins have become
+/// joins.
 #[derive(Debug, Default)]
 pub struct GroupedJoinToRangeJoin;
 
@@ -67,8 +69,8 @@ impl OptimizerRule for GroupedJoinToRangeJoin {
     }
 }
 
-/// The same rule for aggregates with DISTINCT. It must run before DataFusion's rule that makes two aggregates of them, of which the lower one is
-/// grouped by the values.
+/// The same rule for aggregates with DISTINCT. It must run before DataFusion's rule that makes two aggregates of them,
+/// of which the lower one is grouped by the values.
 #[derive(Debug, Default)]
 pub struct DistinctGroupedJoinToRangeJoin;
 
@@ -313,7 +315,8 @@ impl GroupedJoin<'_> {
         if decomposition.only_accumulates() {
             let calls = decomposition.aggregates.iter().map(ToString::to_string);
             let calls = calls.collect::<Vec<_>>().join(", ");
-            // A join of rows reads as many rows, and DataFusion aggregates them faster than accumulators of single ranges.
+            // A join of rows reads as many rows, and DataFusion aggregates them faster than accumulators of single
+            // ranges.
             return reject(format!("all of its aggregates read every row: {calls}"));
         }
         let aggregates = decomposition.aggregates;
@@ -333,7 +336,8 @@ impl GroupedJoin<'_> {
         let node = Arc::new(RangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
         let mut joined = Arc::new(LogicalPlan::Extension(Extension { node }));
         if let Some(count) = count.filter(|_| unmatched == Unmatched::Drop) {
-            // The range join drops the rows without candidates, not those of whose candidates none crosses the threshold.
+            // The range join drops the rows without candidates, not those of whose candidates none crosses the
+            // threshold.
             let counted = Filter::try_new(count.gt(lit(0_i64)), joined)?;
             joined = Arc::new(LogicalPlan::Filter(counted));
         }
@@ -441,8 +445,8 @@ fn check_fields(new: &DFSchema, old: &DFSchema, group_columns: usize) -> Match<(
     Ok(())
 }
 
-/// Removes duplicates from grouping expressions. Also returns, for each of the `columns` grouping columns, the index of its expression. Grouping sets
-/// are kept as they are.
+/// Removes duplicates from grouping expressions. Also returns, for each of the `columns` grouping columns, the index of
+/// its expression. Grouping sets are kept as they are.
 fn distinct(groups: Vec<Expr>, columns: usize) -> (Vec<Expr>, Vec<usize>) {
     if groups.iter().any(|g| matches!(g, Expr::GroupingSet(_))) {
         return (groups, (0..columns).collect());
@@ -459,8 +463,8 @@ fn distinct(groups: Vec<Expr>, columns: usize) -> (Vec<Expr>, Vec<usize>) {
     (distinct, indexes)
 }
 
-/// Rewrites a grouping expression to the columns of the probe side: equality keys of the build side are replaced by those of the probe side. Float keys
-/// are not, because equal zeros may have different signs.
+/// Rewrites a grouping expression to the columns of the probe side: equality keys of the build side are replaced by
+/// those of the probe side. Float keys are not, because equal zeros may have different signs.
 fn of_the_probe_side(group: Expr, on: &[(Expr, Expr)], probe: &DFSchema) -> Result<Expr> {
     let replaced = group.transform_up(|expr| {
         let same = on.iter().find(|(_, build)| *build == expr);

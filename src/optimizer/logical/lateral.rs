@@ -14,9 +14,10 @@
 //!             p
 //! ```
 //!
-//! `LEFT JOIN LATERAL … ON true` matches, too: an aggregate without GROUP BY has exactly one row for each row of `q`. The first row of a range
-//! (`ORDER BY p.k LIMIT 1`, see `nearest_row`) is a row of NULLs there if nothing matches. With CROSS JOIN and INNER JOIN, the row of `q` is dropped; a condition
-//! of the join becomes a filter. Other limits, and further conditions on both sides, are a join of nearest rows (see `nearest_rows`).
+//! `LEFT JOIN LATERAL … ON true` matches, too: an aggregate without GROUP BY has exactly one row for each row of `q`.
+//! The first row of a range (`ORDER BY p.k LIMIT 1`, see `nearest_row`) is a row of NULLs there if nothing matches.
+//! With CROSS JOIN and INNER JOIN, the row of `q` is dropped; a condition of the join becomes a filter. Other limits,
+//! and further conditions on both sides, are a join of nearest rows (see `nearest_rows`).
 
 use std::sync::Arc;
 
@@ -37,8 +38,8 @@ use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
 use crate::optimizer::rejection::{Match, reject};
 
-/// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to nearest rows. Does nothing if `rmq.rewrite` is false. It must run before DataFusion
-/// decorrelates subqueries.
+/// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to nearest
+/// rows. Does nothing if `rmq.rewrite` is false. It must run before DataFusion decorrelates subqueries.
 #[derive(Debug, Default)]
 pub struct LateralToRangeJoin;
 
@@ -158,8 +159,9 @@ impl Lateral {
     }
 }
 
-/// If the aggregates are about the row that crosses a threshold: adds one that tells whether there is such a row, which a match by keys need not be, and
-/// returns the condition that there is. It fails where the value that is compared does.
+/// If the aggregates are about the row that crosses a threshold: adds one that tells whether there is such a row, which
+/// a match by keys need not be, and returns the condition that there is. It fails where the value that is compared
+/// does.
 fn add_crossing(
     aggregates: &mut Vec<RangeAggregate<Expr>>,
     probe: &DFSchema,

@@ -67,8 +67,9 @@ impl<'a> MarkJoins<'a> {
         self.joins.truncate(len);
     }
 
-    /// The column that tells whether there is a row in `rows`, a plan that refers to the outer query in its filters. These are evaluated for all rows
-    /// of the outer query, also for those for which a CASE or an OR does not want the column: DataFusion has no plan that would not.
+    /// The column that tells whether there is a row in `rows`, a plan that refers to the outer query in its filters.
+    /// These are evaluated for all rows of the outer query, also for those for which a CASE or an OR does not want the
+    /// column: DataFusion has no plan that would not.
     pub(crate) fn mark(&mut self, rows: &LogicalPlan) -> Match<Expr> {
         let Filtered {
             build, conditions, ..

@@ -7,8 +7,8 @@
 //!     RangeJoin: aggs=[sum(p.v) AS __rmq_1, count(p.v) AS __rmq_2, state of stddev(p.v) AS __rmq_3]
 //! ```
 //!
-//! Several probe rows may be of one group, so that values can't be merged. States can: every accumulator does it for DataFusion's aggregation in two
-//! steps.
+//! Several probe rows may be of one group, so that values can't be merged. States can: every accumulator does it for
+//! DataFusion's aggregation in two steps.
 
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ use datafusion::logical_expr::{Accumulator, AggregateUDFImpl, Signature, Volatil
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::Unmatched;
 
-/// The aggregate of another aggregate's states. A NULL state is that of a probe row without a match: no row, or one of NULLs if the join keeps it.
+/// The aggregate of another aggregate's states. A NULL state is that of a probe row without a match: no row, or one of
+/// NULLs if the join keeps it.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MergeStatesUdaf {
     call: Arc<AccumulatorCall>,
@@ -147,7 +148,8 @@ impl Accumulator for MergingAccumulator {
     }
 
     fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
-        // One at a time, as without GROUP BY: accumulators of functions that have another kind for groups may take the first one only.
+        // One at a time, as without GROUP BY: accumulators of functions that have another kind for groups may take the
+        // first one only.
         for row in 0..states.first().map_or(0, Array::len) {
             let state: Vec<ArrayRef> = states.iter().map(|column| column.slice(row, 1)).collect();
             self.inner.merge_batch(&state)?;

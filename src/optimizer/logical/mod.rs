@@ -1,8 +1,8 @@
 //! The rules for logical plans: calls of range functions become a `RangeLookup` (`range_call`), plain SQL becomes a
 //! `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
 //! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count, or to mark joins (`mark_join`).
-//! `unused_aggregates` drops what nothing reads. A plan that does not match gets a `Rejection`, which is logged, and stays
-//! as it is. Joins that return rows become range joins by a physical rule.
+//! `unused_aggregates` drops what nothing reads. A plan that does not match gets a `Rejection`, which is logged, and
+//! stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!

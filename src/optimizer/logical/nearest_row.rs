@@ -9,9 +9,10 @@
 //!           p
 //! ```
 //!
-//! Each column of the row is an aggregate of the range join. Expressions over columns are evaluated above it, and only for rows that match: they have a
-//! value, or an error, for no other row. Of rows with equal keys, the leftmost comes first where the order is ascending, the rightmost where it is descending.
-//! With a threshold (`AND p.v <= q.x`, see `threshold`), it is the first row that crosses it.
+//! Each column of the row is an aggregate of the range join. Expressions over columns are evaluated above it, and only
+//! for rows that match: they have a value, or an error, for no other row. Of rows with equal keys, the leftmost comes
+//! first where the order is ascending, the rightmost where it is descending. With a threshold (`AND p.v <= q.x`, see
+//! `threshold`), it is the first row that crosses it.
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -35,7 +36,8 @@ use crate::optimizer::logical::order_by::order_by_all;
 use crate::optimizer::logical::threshold::Threshold;
 use crate::optimizer::rejection::{Match, Rejection, reject};
 
-/// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only: an aggregate, or the first row of a range.
+/// Matches the plan of a subquery that is evaluated for rows of `probe`, in these branches only: an aggregate, or the
+/// first row of a range.
 pub(crate) fn match_subquery(
     subquery: &LogicalPlan,
     probe: &DFSchema,
@@ -290,7 +292,8 @@ struct FirstRow<'a, 'b> {
 }
 
 impl FirstRow<'_, '_> {
-    /// An expression over the columns of the build side, for this row: over the range join's columns, NULL without such a row.
+    /// An expression over the columns of the build side, for this row: over the range join's columns, NULL without such
+    /// a row.
     fn value(&mut self, value: Expr) -> Match<Expr> {
         check_repeats(&value)?;
         let build = self.decomposition.build;

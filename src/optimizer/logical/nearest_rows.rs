@@ -1,4 +1,5 @@
-//! A correlated subquery that returns rows in the order of a key, as many as LIMIT allows: the nearest rows, or the top n.
+//! A correlated subquery that returns rows in the order of a key, as many as LIMIT allows: the nearest rows, or the top
+//! n.
 //!
 //! ```text
 //!   subquery                                                     match
@@ -11,9 +12,9 @@
 //!           p
 //! ```
 //!
-//! The range key is what ORDER BY sorts by. Its comparisons with the outer query are bounds, and equal columns are equality keys; what else compares the
-//! two sides is a further condition, evaluated on rows in their order until there are as many as LIMIT allows. Without a bound, all rows with the
-//! equality keys are in the range.
+//! The range key is what ORDER BY sorts by. Its comparisons with the outer query are bounds, and equal columns are
+//! equality keys; what else compares the two sides is a further condition, evaluated on rows in their order until there
+//! are as many as LIMIT allows. Without a bound, all rows with the equality keys are in the range.
 
 use std::sync::Arc;
 
@@ -50,8 +51,8 @@ pub(crate) struct CorrelatedRows {
 }
 
 impl CorrelatedRows {
-    /// Matches the plan of a subquery with LIMIT that is evaluated for rows of `probe`, in these branches only. A probe row without a row of the subquery
-    /// is kept with NULLs, or dropped.
+    /// Matches the plan of a subquery with LIMIT that is evaluated for rows of `probe`, in these branches only. A probe
+    /// row without a row of the subquery is kept with NULLs, or dropped.
     pub(crate) fn try_match(
         subquery: &LogicalPlan,
         unmatched: Unmatched,
@@ -81,7 +82,8 @@ impl CorrelatedRows {
         order_by_all(&mut condition, &order, &then_by, &build)?;
         build = condition.filter_build(build)?;
 
-        // An expression has a value only where there is a row: a constant of the build side tells, which is NULL otherwise.
+        // An expression has a value only where there is a row: a constant of the build side tells, which is NULL
+        // otherwise.
         let is_of_row = |e: &Expr| matches!(e, Expr::Column(c) if build.schema().has_column(c));
         let needs_mark = unmatched == Unmatched::Keep && !columns.iter().all(is_of_row);
         let mut values = vec![];

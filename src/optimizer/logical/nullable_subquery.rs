@@ -4,8 +4,9 @@
 //!   SELECT q.id, (SELECT p.id FROM p WHERE p.ts <= q.ts ORDER BY p.ts DESC LIMIT 1) AS pid FROM q
 //! ```
 //!
-//! DataFusion takes `pid` to be NOT NULL if `p.id` is, and so folds `pid IS NULL` to false in the queries around it. The schemas of all nodes must be right before
-//! its first rule looks at them, so this is an analyzer rule. Uncorrelated subqueries are left as DataFusion has them.
+//! DataFusion takes `pid` to be NOT NULL if `p.id` is, and so folds `pid IS NULL` to false in the queries around it.
+//! The schemas of all nodes must be right before its first rule looks at them, so this is an analyzer rule.
+//! Uncorrelated subqueries are left as DataFusion has them.
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ use crate::common::options::RmqOptions;
 use crate::expr::nullable::NullableUdf;
 use crate::optimizer::logical::common::names::save_name;
 
-/// Makes correlated scalar subqueries nullable that may have no row, and the schemas of all nodes above them. Does nothing if `rmq.rewrite` is false.
+/// Makes correlated scalar subqueries nullable that may have no row, and the schemas of all nodes above them. Does
+/// nothing if `rmq.rewrite` is false.
 #[derive(Debug, Default)]
 pub struct NullableSubqueries;
 

@@ -1,4 +1,5 @@
-//! Range keys of several expressions, by which rows are sorted where one expression does not say in which order they come.
+//! Range keys of several expressions, by which rows are sorted where one expression does not say in which order they
+//! come.
 
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::utils::split_conjunction;
@@ -10,8 +11,9 @@ use crate::optimizer::logical::condition_parts::Condition;
 use crate::optimizer::rejection::{Match, reject};
 use rmq_engine::Comparison;
 
-/// Makes the range key one of all expressions of ORDER BY, unless it is the only one and never NULL: a NULL is no range key, but takes part in ORDER BY.
-/// Returns whether it has changed. The first expression must be in the order of the range key.
+/// Makes the range key one of all expressions of ORDER BY, unless it is the only one and never NULL: a NULL is no range
+/// key, but takes part in ORDER BY. Returns whether it has changed. The first expression must be in the order of the
+/// range key.
 pub(crate) fn order_by_all(
     condition: &mut Condition,
     first: &SortExpr,
@@ -52,7 +54,8 @@ pub(crate) fn order_by_all(
     Ok(true)
 }
 
-/// Sorts rows whose range key is a zero by its sign, if the key is a float: MIN and MAX tell zeros apart, which are equal keys.
+/// Sorts rows whose range key is a zero by its sign, if the key is a float: MIN and MAX tell zeros apart, which are
+/// equal keys.
 pub(crate) fn order_zeros(condition: &mut Condition, build: &LogicalPlan) -> Match<()> {
     let key = without_lossless_casts(&condition.key, build.schema())?;
     let data_type = key.get_type(build.schema())?;

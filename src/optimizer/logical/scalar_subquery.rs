@@ -12,9 +12,10 @@
 //!           p
 //! ```
 //!
-//! A subquery with ORDER BY and LIMIT 1 is aggregates of a range join, too (`nearest_row`), or a join of nearest rows (`nearest_rows`), which is not shared.
-//! Other subqueries over the same rows share one range join. A subquery in a branch of a CASE, or in the right operand of AND or OR, gets
-//! guarded bounds (`rewrite::common::conditional`), so that its bounds are evaluated only for the rows that need its result.
+//! A subquery with ORDER BY and LIMIT 1 is aggregates of a range join, too (`nearest_row`), or a join of nearest rows
+//! (`nearest_rows`), which is not shared. Other subqueries over the same rows share one range join. A subquery in a
+//! branch of a CASE, or in the right operand of AND or OR, gets guarded bounds (`rewrite::common::conditional`), so
+//! that its bounds are evaluated only for the rows that need its result.
 
 use std::sync::Arc;
 
@@ -41,10 +42,11 @@ use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
 use crate::optimizer::rejection::{Match, reject};
 
-/// Rewrites a correlated subquery over a range to a column of a range join, or of a join of nearest rows. Does nothing if `rmq.rewrite` is false.
+/// Rewrites a correlated subquery over a range to a column of a range join, or of a join of nearest rows. Does nothing
+/// if `rmq.rewrite` is false.
 ///
-/// It must run before DataFusion's rules for subqueries, which support correlation by equality only, and again after the rule that makes joins of IN and
-/// EXISTS, for subqueries in the branches of a CASE whose conditions contain these.
+/// It must run before DataFusion's rules for subqueries, which support correlation by equality only, and again after
+/// the rule that makes joins of IN and EXISTS, for subqueries in the branches of a CASE whose conditions contain these.
 #[derive(Debug, Default)]
 pub struct SubqueryToRangeJoin;
 
@@ -184,7 +186,8 @@ impl Step {
 }
 
 impl Joins<'_> {
-    /// Replaces the subqueries in an expression that is evaluated in these branches only, given from the outermost to the innermost.
+    /// Replaces the subqueries in an expression that is evaluated in these branches only, given from the outermost to
+    /// the innermost.
     fn replace_in(&mut self, expr: Expr, branches: &[Branch]) -> Result<Expr> {
         let replaced = expr.transform_down(|e| {
             let subquery = NullableUdf::argument(&e).filter(|e| is_correlated(e));
@@ -276,7 +279,8 @@ impl Joins<'_> {
         Ok(Expr::Case(done))
     }
 
-    /// Makes a condition usable in guards: a condition that cannot be repeated becomes a column. Returns whether it is usable.
+    /// Makes a condition usable in guards: a condition that cannot be repeated becomes a column. Returns whether it is
+    /// usable.
     fn make_known(
         &mut self,
         condition: &mut Expr,
@@ -301,7 +305,8 @@ impl Joins<'_> {
         Ok(true)
     }
 
-    /// Replaces a subquery that matches by an expression over the range join's columns. Returns any other expression unchanged.
+    /// Replaces a subquery that matches by an expression over the range join's columns. Returns any other expression
+    /// unchanged.
     fn replace(&mut self, expr: Expr, branches: &[Branch]) -> Expr {
         let Expr::ScalarSubquery(subquery) = &expr else {
             return expr;

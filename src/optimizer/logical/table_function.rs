@@ -11,8 +11,8 @@
 //!                                                             quotes
 //! ```
 //!
-//! The condition goes into the aggregates' query as that of a correlated subquery, which `correlated_aggregate` matches. Here a rejection is an error,
-//! regardless of `rmq.rewrite`.
+//! The condition goes into the aggregates' query as that of a correlated subquery, which `correlated_aggregate`
+//! matches. Here a rejection is an error, regardless of `rmq.rewrite`.
 
 use std::sync::Arc;
 
@@ -87,7 +87,8 @@ impl RangeJoinCall {
         Ok(found)
     }
 
-    /// A constant that bounds the range must not filter the build side if the row in force at its start counts, which may be before the range.
+    /// A constant that bounds the range must not filter the build side if the row in force at its start counts, which
+    /// may be before the range.
     fn constants(&self) -> Constants {
         if self.prevailing {
             Constants::Bound
@@ -96,8 +97,8 @@ impl RangeJoinCall {
         }
     }
 
-    /// Checks that the condition is a range, with exactly one lower bound if the row in force at it is included. If it is not, the condition may have a
-    /// second range key, which may become a threshold.
+    /// Checks that the condition is a range, with exactly one lower bound if the row in force at it is included. If it
+    /// is not, the condition may have a second range key, which may become a threshold.
     fn check_condition(&self) -> Result<(), ArgumentRejection> {
         let (probe, build) = (self.probe.schema(), self.build.schema());
         let conjuncts = vec![self.condition.clone()];
@@ -132,7 +133,8 @@ impl RangeJoinCall {
         Ok(())
     }
 
-    /// The aggregates as a correlated subquery: the condition is its filter, and columns of the probe side are columns of the outer query.
+    /// The aggregates as a correlated subquery: the condition is its filter, and columns of the probe side are columns
+    /// of the outer query.
     fn subquery(&self) -> Match<LogicalPlan> {
         let probe = self.probe.schema();
         let condition = to_outer(self.condition.clone(), probe)?;

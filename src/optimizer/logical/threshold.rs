@@ -1,4 +1,5 @@
-//! A threshold in the condition of an aggregate: the first, or last, key of a range where a value crosses it, and the number of rows that do.
+//! A threshold in the condition of an aggregate: the first, or last, key of a range where a value crosses it, and the
+//! number of rows that do.
 //!
 //! ```text
 //!   (SELECT min(p.k) FROM p WHERE p.sym = q.sym AND p.k >= q.a AND p.v <= q.x)
@@ -14,9 +15,10 @@
 //!     count(*)      count(* where p.stop >= q.start)
 //! ```
 //!
-//! A condition with two range keys is no range join. But where the aggregates are minima and maxima of one of them, the rows of the range are sorted
-//! by it, so the answer is in the first or last row of the range that crosses the threshold. The rows to be counted are listed by the levels of chunk
-//! minima. Two searches, for starts and for stops, would count only intervals none of which ends before it begins.
+//! A condition with two range keys is no range join. But where the aggregates are minima and maxima of one of them, the
+//! rows of the range are sorted by it, so the answer is in the first or last row of the range that crosses the
+//! threshold. The rows to be counted are listed by the levels of chunk minima. Two searches, for starts and for stops,
+//! would count only intervals none of which ends before it begins.
 
 use datafusion::common::{DFSchema, Result};
 use datafusion::functions_aggregate::min_max::{Max, Min};
@@ -46,8 +48,8 @@ pub(crate) struct Threshold {
 }
 
 impl Threshold {
-    /// Takes the threshold out of `conditions`, if `key`, without lossless casts, is compared with bounds, and exactly one other expression of the build
-    /// side is compared, too. Leaves the conditions as they are otherwise.
+    /// Takes the threshold out of `conditions`, if `key`, without lossless casts, is compared with bounds, and exactly
+    /// one other expression of the build side is compared, too. Leaves the conditions as they are otherwise.
     pub(crate) fn take_from(
         conditions: &mut Vec<Expr>,
         key: &Expr,
@@ -95,8 +97,9 @@ impl Threshold {
         Ok(Some(threshold))
     }
 
-    /// Takes the threshold out of `conditions`, if two expressions of the build side are compared, one of them once. The other one, whose bounds stay,
-    /// has bounds at both ends, or else comes first. Leaves the conditions as they are otherwise.
+    /// Takes the threshold out of `conditions`, if two expressions of the build side are compared, one of them once.
+    /// The other one, whose bounds stay, has bounds at both ends, or else comes first. Leaves the conditions as they
+    /// are otherwise.
     fn take_second(
         conditions: &mut Vec<Expr>,
         probe: &DFSchema,
@@ -140,8 +143,8 @@ impl Threshold {
     }
 }
 
-/// The comparison of a value of the build side with an expression over the probe side, if the conjunct is one: the value as it is written, and the
-/// comparison without casts that may fail.
+/// The comparison of a value of the build side with an expression over the probe side, if the conjunct is one: the
+/// value as it is written, and the comparison without casts that may fail.
 fn comparisons(
     conjunct: &Expr,
     probe: &DFSchema,
@@ -176,7 +179,8 @@ pub(crate) fn match_condition(
     }
 }
 
-/// The one expression whose minima and maxima all calls are, without lossless casts. Dictionaries are excluded, because their minimum is of another type.
+/// The one expression whose minima and maxima all calls are, without lossless casts. Dictionaries are excluded, because
+/// their minimum is of another type.
 pub(crate) fn key_of_extremes<'a>(
     calls: &'a [AggregateFunction],
     build: &DFSchema,

@@ -1,6 +1,7 @@
-//! Drops columns of range joins and range lookups that nothing above them reads, as `SELECT *` in a lateral join, ASOF JOIN, and views have them: what
-//! they are made of need not be scanned then, nor the thresholds evaluated that only they compare with. A join or lookup without columns is dropped
-//! with its build side, if it returns each row of its input once.
+//! Drops columns of range joins and range lookups that nothing above them reads, as `SELECT *` in a lateral join, ASOF
+//! JOIN, and views have them: what they are made of need not be scanned then, nor the thresholds evaluated that only
+//! they compare with. A join or lookup without columns is dropped with its build side, if it returns each row of its
+//! input once.
 //!
 //! ```text
 //!   Projection: q.id, __rmq_2 AS p.v                                     Projection: q.id, __rmq_2 AS p.v

@@ -7,8 +7,8 @@
 //!     threshold     p.v > q.limit                     an index on p.v finds the rows of the range that qualify
 //! ```
 //!
-//! DataFusion casts the coarser of two units, which fails for values that are too large. The bound is converted instead, of thresholds and of further
-//! conditions, too.
+//! DataFusion casts the coarser of two units, which fails for values that are too large. The bound is converted
+//! instead, of thresholds and of further conditions, too.
 
 use std::sync::Arc;
 
@@ -41,13 +41,15 @@ pub(crate) struct RangeCondition {
     pub(crate) bounds: Vec<(Comparison, PhysicalExprRef)>,
     /// The other conditions on pairs.
     pub(crate) residual: Option<JoinFilter>,
-    /// The one of these that an index answers best: it compares a value of the build side with a limit of the probe side.
+    /// The one of these that an index answers best: it compares a value of the build side with a limit of the probe
+    /// side.
     pub(crate) threshold: Option<RowThreshold>,
 }
 
 impl RangeCondition {
-    /// Splits a filter whose left side is the probe side. Of several keys, the one with bounds on both ends is taken, else the one with which a
-    /// threshold bounds the pairs at the other end, else the first one. `None` if no key of the build side is compared with bounds over the probe side.
+    /// Splits a filter whose left side is the probe side. Of several keys, the one with bounds on both ends is taken,
+    /// else the one with which a threshold bounds the pairs at the other end, else the first one. `None` if no key of
+    /// the build side is compared with bounds over the probe side.
     pub(crate) fn find(
         filter: &JoinFilter,
         probe: &Schema,
@@ -95,8 +97,9 @@ impl RangeCondition {
         self.bounds.iter().any(is_lower) && !self.bounds.iter().all(is_lower)
     }
 
-    /// Whether the pairs are bounded at both ends: by the range, or at one end by the range and at the other by the threshold, as where two intervals
-    /// overlap. The candidates of such a join are all rows up to a bound, which the index on the threshold narrows.
+    /// Whether the pairs are bounded at both ends: by the range, or at one end by the range and at the other by the
+    /// threshold, as where two intervals overlap. The candidates of such a join are all rows up to a bound, which the
+    /// index on the threshold narrows.
     pub(crate) fn is_bounded_twice(&self) -> bool {
         let is_opposite = |threshold: &RowThreshold| {
             let lower = threshold.comparison.is_lower();
@@ -123,7 +126,8 @@ impl RangeCondition {
     }
 }
 
-/// The threshold among conditions on pairs, one filter each: the first, but values that an index has to sort come last. Also its number. It has no rest.
+/// The threshold among conditions on pairs, one filter each: the first, but values that an index has to sort come last.
+/// Also its number. It has no rest.
 pub(crate) fn best_threshold(
     conditions: &[JoinFilter],
     probe: &Schema,
@@ -143,10 +147,12 @@ pub(crate) fn best_threshold(
     Ok(best)
 }
 
-/// The key to sort by, and the number of the comparison that becomes the threshold; `None` if there is no comparison. Of equally good ones the first.
+/// The key to sort by, and the number of the comparison that becomes the threshold; `None` if there is no comparison.
+/// Of equally good ones the first.
 ///
-/// A range that is open at one end may have nearly all rows. Then a threshold at the other end is worth most: both together are an overlap of intervals.
-/// The two ends of an interval are of one type, by which they are told from another value.
+/// A range that is open at one end may have nearly all rows. Then a threshold at the other end is worth most: both
+/// together are an overlap of intervals. The two ends of an interval are of one type, by which they are told from
+/// another value.
 fn best_key(comparisons: &[Option<KeyComparison>]) -> Option<(PhysicalExprRef, Option<usize>)> {
     let all = || {
         (0..)
@@ -189,8 +195,8 @@ fn best_key(comparisons: &[Option<KeyComparison>]) -> Option<(PhysicalExprRef, O
     best.map(|(_, found)| found)
 }
 
-/// How good a threshold is, the greater the better: whether it bounds the pairs at the end where the range is open; whether it is then of the type of the
-/// range key; whether its values need not be sorted for its index.
+/// How good a threshold is, the greater the better: whether it bounds the pairs at the end where the range is open;
+/// whether it is then of the type of the range key; whether its values need not be sorted for its index.
 type ThresholdRank = (bool, bool, bool);
 
 /// A comparison of a key of the build side with a bound over the probe side.
@@ -241,7 +247,8 @@ fn key_comparison(
     }))
 }
 
-/// What a conjunct compares, if it compares the two sides: the expression over the build side, and that over the probe side.
+/// What a conjunct compares, if it compares the two sides: the expression over the build side, and that over the probe
+/// side.
 fn compared_sides(
     conjunct: &PhysicalExprRef,
     filter: &JoinFilter,

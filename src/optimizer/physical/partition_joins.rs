@@ -8,8 +8,9 @@
 //!                                                     build
 //! ```
 //!
-//! 1. [`PartitionRangeJoins`], where `rmq.join_mode = 'partitioned'`: joins that can be partitioned require it of their inputs. It runs after
-//!    `KeepRowOrder`, which hides build sides whose row order matters, and the joins in them: these keep the order of their probe side.
+//! 1. [`PartitionRangeJoins`], where `rmq.join_mode = 'partitioned'`: joins that can be partitioned require it of their
+//!    inputs. It runs after `KeepRowOrder`, which hides build sides whose row order matters, and the joins in them:
+//!    these keep the order of their probe side.
 //! 2. DataFusion's `EnsureRequirements` repartitions the inputs that are not partitioned so.
 
 use std::sync::Arc;
@@ -26,7 +27,8 @@ use crate::exec::range_join::mode::JoinMode;
 
 /// Partitions range joins by their equality keys, where `rmq.join_mode = 'partitioned'` and they can be.
 ///
-/// It must run before `EnsureRequirements`, which repartitions their inputs, and after [`KeepRowOrder`](crate::optimizer::KeepRowOrder).
+/// It must run before `EnsureRequirements`, which repartitions their inputs, and after
+/// [`KeepRowOrder`](crate::optimizer::KeepRowOrder).
 #[derive(Debug, Default)]
 pub struct PartitionRangeJoins;
 

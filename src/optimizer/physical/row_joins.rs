@@ -8,12 +8,12 @@
 //!     p                                            p          build side
 //! ```
 //!
-//! Joins of all types match, so EXISTS and IN do, too, which DataFusion has turned into semi, anti and mark joins. `HashJoinExec` and
-//! `SortMergeJoinExec` compare each pair of rows with equal keys, `NestedLoopJoinExec` each pair; a range join only those in the range.
-//! `PiecewiseMergeJoinExec` sorts both sides, one of them on one thread.
+//! Joins of all types match, so EXISTS and IN do, too, which DataFusion has turned into semi, anti and mark joins.
+//! `HashJoinExec` and `SortMergeJoinExec` compare each pair of rows with equal keys, `NestedLoopJoinExec` each pair; a
+//! range join only those in the range. `PiecewiseMergeJoinExec` sorts both sides, one of them on one thread.
 //!
-//! A merge join returns rows in an order, a range join need not. Operators above state the order they need only when requirements are enforced,
-//! after this rule, which then also sees to what the range join keeps.
+//! A merge join returns rows in an order, a range join need not. Operators above state the order they need only when
+//! requirements are enforced, after this rule, which then also sees to what the range join keeps.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -49,8 +49,8 @@ use crate::optimizer::physical::join_filter::RangeCondition;
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 
-/// Replaces joins over a range by range joins that return rows, where DataFusion's join would compare many pairs. Does nothing if `rmq.rewrite` is
-/// false or `rmq.row_joins` is 'never'.
+/// Replaces joins over a range by range joins that return rows, where DataFusion's join would compare many pairs. Does
+/// nothing if `rmq.rewrite` is false or `rmq.row_joins` is 'never'.
 ///
 /// It must run before the rule that repartitions the inputs of joins.
 #[derive(Debug, Default)]
@@ -301,8 +301,8 @@ impl<'a> Oriented<'a> {
         }
     }
 
-    /// Whether this orientation of a join is better than the other one: first by the ends of the range and of the pairs, then if it streams the rows that it keeps, then by
-    /// the size of what is sorted.
+    /// Whether this orientation of a join is better than the other one: first by the ends of the range and of the
+    /// pairs, then if it streams the rows that it keeps, then by the size of what is sorted.
     fn is_better_than(&self, other: &Self) -> bool {
         let streams = |this: &Self| {
             use JoinType::{Full, Right, RightAnti, RightMark, RightSemi};

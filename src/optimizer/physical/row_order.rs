@@ -1,11 +1,13 @@
 //! Optimizer rules that keep the row order of build sides whose range join depends on it.
 //!
-//! A range join depends on the row order if it chooses one of several rows with equal keys (`first_value`, `last_value`, prevailing rows). Above a
-//! scan, DataFusion's `EnsureRequirements` spreads rows over more partitions: it distributes batches round-robin, and orders the partitions of an
-//! in-memory table by size. So two rules surround it:
+//! A range join depends on the row order if it chooses one of several rows with equal keys (`first_value`,
+//! `last_value`, prevailing rows). Above a scan, DataFusion's `EnsureRequirements` spreads rows over more partitions:
+//! it distributes batches round-robin, and orders the partitions of an in-memory table by size. So two rules surround
+//! it:
 //!
-//! 1. [`KeepRowOrder`], before it, plans such a build side on its own, with neither, and hides it in an `OrderedRowsExec` that no rule looks into.
-//!    Scans are still divided, but only into partitions that follow one another.
+//! 1. [`KeepRowOrder`], before it, plans such a build side on its own, with neither, and hides it in an
+//!    `OrderedRowsExec` that no rule looks into. Scans are still divided, but only into partitions that follow one
+//!    another.
 //! 2. `EnsureRequirements` plans the rest.
 //! 3. [`ShowRowOrder`], after it, replaces each `OrderedRowsExec` by the plan that it hides.
 //!
@@ -104,7 +106,8 @@ impl PhysicalOptimizerRule for ShowRowOrder {
     }
 }
 
-/// Whether the rows of a plan are in a defined order: that of its scans, or of a sort, which all operators above maintain.
+/// Whether the rows of a plan are in a defined order: that of its scans, or of a sort, which all operators above
+/// maintain.
 fn keeps_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
     if plan.is::<SortExec>() {
         return true;
@@ -163,7 +166,8 @@ fn is_divided_in_order(scan: &Arc<dyn ExecutionPlan>) -> bool {
     files.is_some() && scan.output_ordering().is_none()
 }
 
-/// Divides an in-memory table into `partitions` that follow one another. Returns `None` if it has as many already, or not more rows than a batch.
+/// Divides an in-memory table into `partitions` that follow one another. Returns `None` if it has as many already, or
+/// not more rows than a batch.
 fn divide(
     scan: &Arc<dyn ExecutionPlan>,
     partitions: usize,

@@ -1,5 +1,5 @@
-//! Wrong answers and errors of `DataFusion` 55.2 without the extension, which random queries meet. Where a test fails, `DataFusion` has
-//! mended it: remove it here, from the exceptions of random queries and from `docs/limits.md`.
+//! Wrong answers and errors of `DataFusion` 55.2 without the extension, which random queries meet. Where a test fails,
+//! `DataFusion` has mended it: remove it here, from the exceptions of random queries and from `docs/limits.md`.
 
 use std::sync::Arc;
 
@@ -183,8 +183,8 @@ async fn faults_of_datafusion_are_still_there() {
     assert!(changed.is_empty(), "{changed:#?}");
 }
 
-/// The nested loop join takes its first side in parts where memory is short, and returns rows without a match once for each partition of
-/// the second side.
+/// The nested loop join takes its first side in parts where memory is short, and returns rows without a match once for
+/// each partition of the second side.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_nested_loop_join_with_little_memory_returns_rows_several_times() -> Result<()> {
     let ctx = context_of_pool(

@@ -69,7 +69,8 @@ fn boxed(expr: Expr) -> Box<Expr> {
     Box::new(expr)
 }
 
-/// A comparison. Of an expression with itself only `=`, as `DataFusion` loses the NULL of `x <> x` and `x < x` in a WHERE.
+/// A comparison. Of an expression with itself only `=`, as `DataFusion` loses the NULL of `x <> x` and `x < x` in a
+/// WHERE.
 fn compare(comparison: Comparison, a: Expr, b: Expr) -> Expr {
     if comparison != Comparison::Equal && a.to_string() == b.to_string() {
         return Expr::IsNull(boxed(a), true);

@@ -136,7 +136,8 @@ impl Interpreter<'_> {
             results = kept;
         }
         if !query.order.is_empty() {
-            // Where the order leaves ties, rows come in the order of positions, or in the reverse of it where the first key descends.
+            // Where the order leaves ties, rows come in the order of positions, or in the reverse of it where the first
+            // key descends.
             if query.order[0].descends {
                 results.reverse();
             }
@@ -232,7 +233,8 @@ impl Interpreter<'_> {
 
     fn asof(&self, asof: &Asof, outer: Option<&Scope<'_>>) -> Relation {
         let (left, right) = (self.from(&asof.left, outer), self.from(&asof.right, outer));
-        // The nearest row before is the greatest, of equal ones the last; the nearest after the least, of equal ones the first.
+        // The nearest row before is the greatest, of equal ones the last; the nearest after the least, of equal ones
+        // the first.
         let is_before = matches!(
             asof.comparison,
             Comparison::Greater | Comparison::GreaterOrEqual

@@ -1,8 +1,9 @@
-//! Queries of all kinds drawn at random and compared with an interpreter, which computes what the SQL says with nested loops and
-//! knows neither plans nor DataFusion.
+//! Queries of all kinds drawn at random and compared with an interpreter, which computes what the SQL says with nested
+//! loops and knows neither plans nor DataFusion.
 //!
-//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one set of tables; `RMQ_CASES` makes it longer. `RMQ_TEST_THREADS` is the
-//! number of threads that ask. With `RMQ_TEST_GO_ON=1` it prints all failures instead of the first.
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one set of tables; `RMQ_CASES` makes it longer.
+//! `RMQ_TEST_THREADS` is the number of threads that ask. With `RMQ_TEST_GO_ON=1` it prints all failures instead of the
+//! first.
 
 mod datafusion_faults;
 mod generator;
@@ -279,8 +280,8 @@ async fn ask_alone(failure: &Failure) -> Outcome {
     ask(&ctx, &failure.tables, &failure.query).await
 }
 
-/// Whether `DataFusion` alone gives the same wrong answer, or an error of the kind, so that it is not the extension's. The extension
-/// answers for NOT IN, whose NULLs `DataFusion` 55 gets wrong.
+/// Whether `DataFusion` alone gives the same wrong answer, or an error of the kind, so that it is not the extension's.
+/// The extension answers for NOT IN, whose NULLs `DataFusion` 55 gets wrong.
 async fn is_shared(failure: &Failure, message: &str, plan: &str) -> bool {
     let plain = Failure {
         session: failure.session.plain(),

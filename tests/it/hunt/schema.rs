@@ -1,4 +1,5 @@
-//! The tables that queries are drawn over: columns of random types with and without NOT NULL, with ties and NULLs, in memory or in Parquet files.
+//! The tables that queries are drawn over: columns of random types with and without NOT NULL, with ties and NULLs, in
+//! memory or in Parquet files.
 
 use std::fs::File;
 use std::path::Path;

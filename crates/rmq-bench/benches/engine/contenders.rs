@@ -2,8 +2,8 @@
 
 use crate::index::ColumnValue;
 
-/// The reference, `ref2`: reads two random cache lines of the column per query, prefetched well ahead, with bounds and results
-/// streamed. No index that reads the column at both ends of a range is faster.
+/// The reference, `ref2`: reads two random cache lines of the column per query, prefetched well ahead, with bounds and
+/// results streamed. No index that reads the column at both ends of a range is faster.
 pub fn two_lines<T: ColumnValue>(column: &[T], a: &[i64], b: &[i64], out: &mut [T]) {
     /// Queries between a prefetch and its read. From 16 to 64 makes no difference that can be measured.
     const AHEAD: usize = 32;

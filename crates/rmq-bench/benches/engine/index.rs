@@ -38,11 +38,13 @@ pub enum Threshold {
     PartMinimum,
 }
 
-/// An index of the engine, for any width of keys. Its answers go to buffers of [`QUERIES`] entries, which are used again.
+/// An index of the engine, for any width of keys. Its answers go to buffers of [`QUERIES`] entries, which are used
+/// again.
 pub trait EngineIndex {
     fn values(&mut self, left: &[i64], right: &[i64]);
     fn positions(&mut self, left: &[i64], right: &[i64]);
-    /// Finds the first row of each range that is at most a threshold. The first call with a slice of bounds computes the thresholds.
+    /// Finds the first row of each range that is at most a threshold. The first call with a slice of bounds computes
+    /// the thresholds.
     fn crossings(&mut self, left: &[i64], right: &[i64], threshold: Threshold);
     fn bytes(&self) -> usize;
 }

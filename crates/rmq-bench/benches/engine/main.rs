@@ -1,6 +1,7 @@
 //! The CPU engine beside its reference and the usual ways, on the workloads of the GPU-RMQ paper.
 //!
-//! Prints tables of nanoseconds per query and of ratios, then runs criterion on the engine. See `benches/README.md` of the workspace.
+//! Prints tables of nanoseconds per query and of ratios, then runs criterion on the engine. See `benches/README.md` of
+//! the workspace.
 
 mod contenders;
 mod index;

@@ -1,7 +1,7 @@
 //! Measures contenders side by side and prints the times as a table.
 //!
-//! Each round runs every contender once, so that other load on the machine affects all alike. Reported are the median over the
-//! rounds and its ratio to the reference of the same table.
+//! Each round runs every contender once, so that other load on the machine affects all alike. Reported are the median
+//! over the rounds and its ratio to the reference of the same table.
 
 use rmq_bench::clock::{median, timed};
 use rmq_bench::table::Table;

@@ -1,4 +1,5 @@
-//! What our search reads, counted on the host: the same steps as `kernels/answer.cu` over the levels that the device has.
+//! What our search reads, counted on the host: the same steps as `kernels/answer.cu` over the levels that the device
+//! has.
 //!
 //! Which lines a search reads depends on the minima it finds. The column is not needed to know them: it is read last.
 
@@ -8,8 +9,8 @@ use rmq_engine::cuda::rmq::layout::Layout;
 use super::device::{DeviceBounds, DeviceColumn, Lab};
 use super::kernel::KernelUnderTest;
 
-/// Reads of 4 bytes for two places of a row of the table, with two neighbouring entries each. One neighbour in eight is in another sector of
-/// 32 bytes.
+/// Reads of 4 bytes for two places of a row of the table, with two neighbouring entries each. One neighbour in eight is
+/// in another sector of 32 bytes.
 const NEIGHBOURS: f64 = 2.0 + 2.0 / 8.0;
 
 /// The queries that are counted.

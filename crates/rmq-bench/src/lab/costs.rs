@@ -1,6 +1,7 @@
 //! What reads cost on a device, and the model of our search: each read is charged once, by the memory that serves it.
 //!
-//! A search that is limited by nothing but its reads takes this long. It is the model of one access pattern; another search has another sum.
+//! A search that is limited by nothing but its reads takes this long. It is the model of one access pattern; another
+//! search has another sum.
 
 use cudarc::driver::sys::{self, CUdevice_attribute};
 use rmq_engine::EngineError;
@@ -80,7 +81,8 @@ pub struct ReadShape {
 }
 
 impl Lab {
-    /// Returns the seconds of one random read of a group of threads in the first `bytes` of `memory`, when nothing else is done.
+    /// Returns the seconds of one random read of a group of threads in the first `bytes` of `memory`, when nothing else
+    /// is done.
     ///
     /// # Errors
     /// Those of the driver.
@@ -178,8 +180,8 @@ impl Lab {
 }
 
 impl UnitCosts {
-    /// Computes what an access pattern takes. Caches keep the arrays that are read most often for their size; `streamed` are the bytes of bounds
-    /// and answers a query.
+    /// Computes what an access pattern takes. Caches keep the arrays that are read most often for their size;
+    /// `streamed` are the bytes of bounds and answers a query.
     pub fn model(&self, pattern: &AccessPattern, streamed: f64) -> Model {
         let mut arrays: Vec<&Reads> = pattern
             .arrays()

@@ -62,8 +62,8 @@ pub struct DeviceAnswers {
     pub positions: DeviceMemory,
 }
 
-/// Whether positions in a column of `rows` values take 64 bits on the device. The paper's kernels compute positions up to 255 past the
-/// last value.
+/// Whether positions in a column of `rows` values take 64 bits on the device. The paper's kernels compute positions up
+/// to 255 past the last value.
 pub fn needs_wide_positions(rows: u64) -> bool {
     rows > (1 << 32) - 256
 }
@@ -144,7 +144,8 @@ impl Lab {
         })
     }
 
-    /// Returns the seconds that the device takes for what `work` enqueues: the median of `rounds`, after one that is not counted.
+    /// Returns the seconds that the device takes for what `work` enqueues: the median of `rounds`, after one that is
+    /// not counted.
     ///
     /// # Errors
     /// Those of the driver.
@@ -216,7 +217,8 @@ impl Lab {
         self.words_from(memory, 0, count)
     }
 
-    /// Copies `count` words of 4 bytes, from byte `offset` of `memory` on, to the host, after the work on the lab's stream.
+    /// Copies `count` words of 4 bytes, from byte `offset` of `memory` on, to the host, after the work on the lab's
+    /// stream.
     ///
     /// # Errors
     /// Those of the driver.

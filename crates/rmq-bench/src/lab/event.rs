@@ -41,8 +41,8 @@ impl TimedEvent {
     /// Those of the driver.
     pub fn seconds_since(&self, earlier: &Self) -> Result<f64, EngineError> {
         let mut milliseconds = 0.0;
-        // SAFETY: a device is open, so the library is loaded; the function has that type. Both events are of this context, and the pointer is
-        // valid for the call.
+        // SAFETY: a device is open, so the library is loaded; the function has that type. Both events are of this
+        // context, and the pointer is valid for the call.
         self.device.call("tell the time", || unsafe {
             match sys::culib().get::<ElapsedTime>(b"cuEventElapsedTime") {
                 Ok(elapsed) => elapsed(&raw mut milliseconds, earlier.handle, self.handle),

@@ -54,7 +54,8 @@ impl KernelUnderTest {
 }
 
 impl Lab {
-    /// Answers the first `count` queries and returns the seconds that it takes: the median of `rounds`, after one that is not counted.
+    /// Answers the first `count` queries and returns the seconds that it takes: the median of `rounds`, after one that
+    /// is not counted.
     ///
     /// # Errors
     /// Those of the driver.
@@ -100,7 +101,8 @@ impl Lab {
                 argument(&positions),
                 argument(&no_validity),
             ];
-            // SAFETY: the arguments are those of all kernels that answer queries; the lengths of bounds and answers were checked.
+            // SAFETY: the arguments are those of all kernels that answer queries; the lengths of bounds and answers
+            // were checked.
             unsafe {
                 if kernel.combines_in_answers {
                     (self.stream).memset(values, 0xFF, count as usize * kernel.key_bytes)?;

@@ -74,8 +74,8 @@ impl Lab {
         let rows = column.rows;
         let build_seconds = self.time(rounds, || {
             self.fill(&levels, fill)?;
-            // SAFETY: arrays are that long; arguments are those of `lca_tree` and `lca_paths`. On the stream, each kernel follows those whose
-            // results it reads.
+            // SAFETY: arrays are that long; arguments are those of `lca_tree` and `lca_paths`. On the stream, each
+            // kernel follows those whose results it reads.
             unsafe {
                 for differences in [index.level, ascendants] {
                     self.stream.memset(differences, 0, array as usize)?;
@@ -106,7 +106,8 @@ impl Lab {
         })
     }
 
-    /// Enqueues the replacement of each number by the sum of those up to it. `values` and the memory for `sums` are padded to tiles.
+    /// Enqueues the replacement of each number by the sum of those up to it. `values` and the memory for `sums` are
+    /// padded to tiles.
     fn scan(&self, values: CUdeviceptr, count: u64, sums: CUdeviceptr) -> Result<(), EngineError> {
         let (sum, scan) = (
             self.gpu.modules.function(LCA, "lca_tile_sums")?,

@@ -1,4 +1,5 @@
-//! Columns and queries generated on the device, answers compared there, and the limits of its memory: `kernels/baselines/limit.cu`.
+//! Columns and queries generated on the device, answers compared there, and the limits of its memory:
+//! `kernels/baselines/limit.cu`.
 
 use rmq_engine::EngineError;
 use rmq_engine::cuda::driver::module::{Function, Module};
@@ -34,7 +35,8 @@ impl Lab {
         self.gpu.modules.function(LIMIT, name)
     }
 
-    /// Fills a column with f32 values uniform in [0, 1). A value of 8 bytes is a pair of them, whose order is as random.
+    /// Fills a column with f32 values uniform in [0, 1). A value of 8 bytes is a pair of them, whose order is as
+    /// random.
     ///
     /// # Errors
     /// Those of the driver.
@@ -120,7 +122,8 @@ impl Lab {
         self.upload(&bounds.right, 0, &right)
     }
 
-    /// Returns the seconds for reading, for each of `count` ranges, the two lines of 128 bytes that hold its ends. The median of `rounds`.
+    /// Returns the seconds for reading, for each of `count` ranges, the two lines of 128 bytes that hold its ends. The
+    /// median of `rounds`.
     ///
     /// # Errors
     /// Those of the driver.

@@ -1,7 +1,8 @@
-//! Measurements of single kernels: columns, queries, answers and indexes stay in a device's memory, and the device's own clock measures.
+//! Measurements of single kernels: columns, queries, answers and indexes stay in a device's memory, and the device's
+//! own clock measures.
 //!
-//! Columns here hold non-negative floats, whose bits have the order of the floats, so bits are keys. The same column serves the paper's
-//! kernels, which expect keys, and the engine's, which encode values as they read.
+//! Columns here hold non-negative floats, whose bits have the order of the floats, so bits are keys. The same column
+//! serves the paper's kernels, which expect keys, and the engine's, which encode values as they read.
 
 pub mod access;
 pub mod costs;

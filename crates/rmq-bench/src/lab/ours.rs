@@ -12,7 +12,8 @@ use super::device::{DeviceColumn, Lab};
 use super::kernel::{KernelIndex, KernelUnderTest};
 
 impl Lab {
-    /// Prepares the engine's kernel for `output`, whose index it builds `rounds` times. `shape` replaces the best shape for the column.
+    /// Prepares the engine's kernel for `output`, whose index it builds `rounds` times. `shape` replaces the best shape
+    /// for the column.
     ///
     /// # Errors
     /// Those of the driver.
@@ -58,8 +59,8 @@ impl Lab {
         let (first, tiles) = (0_u64, column.rows.div_ceil(layout.chunk() * layout.chunk()));
         let build_seconds = self.time(rounds, || {
             let arguments = [argument(&index), argument(&first), argument(&tiles)];
-            // SAFETY: the column is in place, padded to whole chunks; arguments are those of `build_bottom`. On the stream, the levels that it
-            // writes precede those above.
+            // SAFETY: the column is in place, padded to whole chunks; arguments are those of `build_bottom`. On the
+            // stream, the levels that it writes precede those above.
             unsafe {
                 self.stream.launch(kernels.bottom, tiles * 32, arguments)?;
                 kernels.build_above(&self.stream, &layout, &index)

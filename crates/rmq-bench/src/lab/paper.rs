@@ -39,7 +39,8 @@ pub enum Cooperation {
     MultiLoad,
     /// The queue and the minima are in shared memory; for values only.
     NoShuffle,
-    /// All threads of a group load its query and combine their minima in global memory, without warp intrinsics; for values only.
+    /// All threads of a group load its query and combine their minima in global memory, without warp intrinsics; for
+    /// values only.
     AtomicMin,
 }
 
@@ -142,7 +143,8 @@ pub(super) struct Levels {
 }
 
 impl Lab {
-    /// Prepares a kernel of the paper, whose index it builds `rounds` times. Levels are added until one has at most `cutoff` entries.
+    /// Prepares a kernel of the paper, whose index it builds `rounds` times. Levels are added until one has at most
+    /// `cutoff` entries.
     ///
     /// # Errors
     /// Those of the driver; [`EngineError::Unsupported`] if the index has too many levels.

@@ -1,7 +1,7 @@
 //! The paper's kernels compared with a naive scan: values and positions, on small columns around the edges of chunks.
 //!
-//! Without a device these tests print `skipped: no CUDA device` and pass; `RMQ_TEST_CUDA=1` makes them fail instead. `RMQ_TEST_SMALL=1` leaves large
-//! columns out and tests fewer small ones, for tools that make a device slow.
+//! Without a device these tests print `skipped: no CUDA device` and pass; `RMQ_TEST_CUDA=1` makes them fail instead.
+//! `RMQ_TEST_SMALL=1` leaves large columns out and tests fewer small ones, for tools that make a device slow.
 
 use rmq_engine::EngineError;
 use rmq_engine::cuda::memory::device_memory::DeviceMemory;

@@ -1,12 +1,13 @@
 //! Where the triangles are.
 //!
-//! An entry's triangle is in the plane x = p, and a ray along x from the plane x = 0 hits the triangles of the entries of its range: the first one
-//! that it hits is that of the least. Across the rays, coordinates are halves of whole numbers, so they and their differences are exact.
+//! An entry's triangle is in the plane x = p, and a ray along x from the plane x = 0 hits the triangles of the entries
+//! of its range: the first one that it hits is that of the least. Across the rays, coordinates are halves of whole
+//! numbers, so they and their differences are exact.
 //!
-//! Devices compute the distance p of a hit with an error of some units in the last place, so planes that are as close as neighbouring floats are not
-//! told apart. As published, p is the value: answers are then off by about the error. Else p is a float that only tells the rank of the value among
-//! all distinct ones, [`GAP`] floats from the next: the first hit is then the least value. Ranks spread over several powers of two where there are
-//! more than 2^19.
+//! Devices compute the distance p of a hit with an error of some units in the last place, so planes that are as close
+//! as neighbouring floats are not told apart. As published, p is the value: answers are then off by about the error.
+//! Else p is a float that only tells the rank of the value among all distinct ones, [`GAP`] floats from the next: the
+//! first hit is then the least value. Ranks spread over several powers of two where there are more than 2^19.
 
 use super::error::VulkanError;
 

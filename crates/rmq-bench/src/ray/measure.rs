@@ -29,8 +29,8 @@ const MOST_QUERIES: u32 = 22;
 /// Entries of the level that has rays, at most: as many as a block of RTXRMQ has by default.
 const ENTRIES_WITH_RAYS: u32 = 1 << 15;
 
-/// The most seconds that all queries may take at once. Without ray-tracing cores, time grows with the triangles that a ray passes: with the values of
-/// a block, and with the number of blocks.
+/// The most seconds that all queries may take at once. Without ray-tracing cores, time grows with the triangles that a
+/// ray passes: with the values of a block, and with the number of blocks.
 const LONGEST_TRACE: f64 = 4.0;
 
 /// How far answers of the published layout may be off; devices compute the distance of a hit with such an error.

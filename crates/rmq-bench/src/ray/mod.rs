@@ -1,5 +1,5 @@
-//! Range minima by Vulkan's ray-tracing pipelines: RTXRMQ (Meneses et al., 2024), and the search of GPU-RMQ (CL) as such a pipeline, without and
-//! with rays on its highest level. The shaders are in `kernels/rt`.
+//! Range minima by Vulkan's ray-tracing pipelines: RTXRMQ (Meneses et al., 2024), and the search of GPU-RMQ (CL) as
+//! such a pipeline, without and with rays on its highest level. The shaders are in `kernels/rt`.
 //!
 //! Values are the bits of floats that are not negative, so bits have the floats' order.
 

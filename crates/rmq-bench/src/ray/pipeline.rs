@@ -249,7 +249,8 @@ impl Vulkan {
         let point = vk::PipelineBindPoint::RAY_TRACING_KHR;
         let callable = vk::StridedDeviceAddressRegionKHR::default();
         let (generate, miss, hit) = (&pipeline.generate, &pipeline.miss, &pipeline.hit);
-        // SAFETY: the arguments are the shader's, which checks the number of its launch index; the table has its shaders.
+        // SAFETY: the arguments are the shader's, which checks the number of its launch index; the table has its
+        // shaders.
         unsafe {
             self.bind(commands, &pipeline.pipeline, point, arguments);
             (self.tracing).cmd_trace_rays(commands, generate, miss, hit, &callable, width, 1, 1);

@@ -446,8 +446,8 @@ impl<'v> Measured<'v> {
 }
 
 impl RaySearch<'_> {
-    /// Answers all queries and returns the time that it takes: the median of `rounds` by the device's clock, after one that is not counted. Where the
-    /// first takes long, it is the only one.
+    /// Answers all queries and returns the time that it takes: the median of `rounds` by the device's clock, after one
+    /// that is not counted. Where the first takes long, it is the only one.
     pub fn answer(
         &self,
         vulkan: &Vulkan,

@@ -1,6 +1,7 @@
 //! All systems compared with a naive scan, on columns around the edges of chunks and blocks.
 //!
-//! Without a device these tests print `skipped: no Vulkan ray tracing` and pass; `RMQ_TEST_VULKAN=1` makes them fail instead.
+//! Without a device these tests print `skipped: no Vulkan ray tracing` and pass; `RMQ_TEST_VULKAN=1` makes them fail
+//! instead.
 
 use rmq_bench::random::mix;
 
@@ -78,7 +79,8 @@ fn answer(vulkan: &Vulkan, search: &RaySearch<'_>, queries: &RayQueries<'_>) -> 
     queries.answers(vulkan).expect("the device works")
 }
 
-/// Compares searches of many columns with a scan. `searches` builds those of a column, each with what is special about it.
+/// Compares searches of many columns with a scan. `searches` builds those of a column, each with what is special about
+/// it.
 fn compare(searches: impl for<'v> Fn(&RayColumn<'v>, &Planes) -> Vec<(String, RaySearch<'v>)>) {
     let Some(vulkan) = open() else { return };
     let shaders = Shaders::new(&vulkan).expect("they compile");

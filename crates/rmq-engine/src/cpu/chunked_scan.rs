@@ -130,7 +130,8 @@ impl<K: CpuKey> ChunkedColumn<K> {
         Ok(())
     }
 
-    /// Lists rows as [`RangeIndex::list_at_most`](crate::RangeIndex::list_at_most) does; the slices have been checked, and `out` is empty.
+    /// Lists rows as [`RangeIndex::list_at_most`](crate::RangeIndex::list_at_most) does; the slices have been checked,
+    /// and `out` is empty.
     pub(crate) fn list_at_most(
         &self,
         left: &[i64],
@@ -154,7 +155,8 @@ impl<K: CpuKey> ChunkedColumn<K> {
         Ok(())
     }
 
-    /// Counts rows as [`RangeIndex::count_at_most`](crate::RangeIndex::count_at_most) does; the slices have been checked.
+    /// Counts rows as [`RangeIndex::count_at_most`](crate::RangeIndex::count_at_most) does; the slices have been
+    /// checked.
     pub(crate) fn count_at_most(
         &self,
         left: &[i64],
@@ -202,7 +204,8 @@ impl<K: CpuKey> ChunkedColumn<K> {
     /// Copies the chunks into one column on at most `threads` threads, at least one; a single chunk is not copied.
     ///
     /// # Errors
-    /// [`EngineError::OutOfMemory`], [`EngineError::Thread`], or [`EngineError::ColumnMoved`] if a chunk has become shorter.
+    /// [`EngineError::OutOfMemory`], [`EngineError::Thread`], or [`EngineError::ColumnMoved`] if a chunk has become
+    /// shorter.
     pub(crate) fn concatenate(&self, threads: usize) -> Result<Column<K>, EngineError> {
         if let [one] = self.columns.as_slice() {
             return Ok(one.clone());
@@ -373,7 +376,8 @@ impl<K: CpuKey> Scan<'_, K> {
         }
     }
 
-    /// Calls `visit` with each row whose key is at most `threshold`, of `rows` rows from `first` on, until it returns false.
+    /// Calls `visit` with each row whose key is at most `threshold`, of `rows` rows from `first` on, until it returns
+    /// false.
     fn for_each_at_most(
         &self,
         first: usize,

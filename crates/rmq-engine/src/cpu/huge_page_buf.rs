@@ -1,7 +1,7 @@
 //! Zeroed memory for levels and copies of columns: aligned to blocks of keys, on huge pages where it is large.
 //!
-//! A random access on 4 KiB pages takes two to four times as long as one on huge pages, because it misses the TLB, too. So large
-//! allocations are mapped directly, aligned to 2 MiB and advised to be huge.
+//! A random access on 4 KiB pages takes two to four times as long as one on huge pages, because it misses the TLB, too.
+//! So large allocations are mapped directly, aligned to 2 MiB and advised to be huge.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
@@ -11,8 +11,8 @@ use bytemuck::Pod;
 
 use crate::error::EngineError;
 
-/// The alignment of memory: a block of 16 keys of the widest type, four cache lines. So the start of a block follows from the address of
-/// any key in it.
+/// The alignment of memory: a block of 16 keys of the widest type, four cache lines. So the start of a block follows
+/// from the address of any key in it.
 pub(crate) const ALIGN: usize = 256;
 
 /// A huge page of x86-64 and of aarch64 with 4 KiB base pages.
@@ -89,8 +89,8 @@ impl HugePageBytes {
         // SAFETY: `skip < HUGE`, so `skip + bytes` stays within the mapping.
         let start = unsafe { address.byte_add(skip) };
         #[cfg(target_os = "linux")]
-        // SAFETY: the range is within the mapping. This is advice: a kernel without huge pages refuses it, and only speed depends
-        // on it.
+        // SAFETY: the range is within the mapping. This is advice: a kernel without huge pages refuses it, and only
+        // speed depends on it.
         unsafe {
             libc::madvise(start, bytes, libc::MADV_HUGEPAGE);
         }
@@ -124,8 +124,8 @@ impl HugePageBytes {
     pub(crate) fn slice_mut<T: Pod>(&mut self, offset: usize, len: usize) -> &mut [T] {
         let range = byte_range::<T>(offset, len);
         assert!(range.end <= self.bytes, "items outside the memory");
-        // SAFETY: within the memory, whose bytes are all initialised. The reference covers these bytes alone, so that pointers to other parts
-        // stay valid.
+        // SAFETY: within the memory, whose bytes are all initialised. The reference covers these bytes alone, so that
+        // pointers to other parts stay valid.
         let bytes = unsafe {
             std::slice::from_raw_parts_mut(self.start.as_ptr().add(range.start), range.len())
         };

@@ -1,7 +1,8 @@
 //! An index that is built once enough rows are queried.
 //!
-//! Where ranges have a row or two each, an index costs more than it saves, and so does the copy that it is built of where the column is
-//! in chunks. So ranges are scanned in place until all of them together have as many rows as a good part of the column.
+//! Where ranges have a row or two each, an index costs more than it saves, and so does the copy that it is built of
+//! where the column is in chunks. So ranges are scanned in place until all of them together have as many rows as a good
+//! part of the column.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,8 +17,8 @@ use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::outputs::Answers;
 
-/// Ranges are scanned while all together have at most this part of the column's rows (one in `SCANNED_SHARE`). If an index is built
-/// after all, the time spent on scans is small beside it.
+/// Ranges are scanned while all together have at most this part of the column's rows (one in `SCANNED_SHARE`). If an
+/// index is built after all, the time spent on scans is small beside it.
 const SCANNED_SHARE: usize = 4;
 
 /// Columns with fewer rows than [`SCANNED_SHARE`] times this are scanned for this many rows anyway.
@@ -28,8 +29,8 @@ const MAX_BATCH_ROWS: usize = 1 << 25;
 
 /// The part of a lazily built index that does not depend on the width of keys.
 pub trait LazyBuild: Send + Sync + fmt::Debug {
-    /// Counts the rows of ranges that are about to be queried, and returns whether the index should be built first. Callers may
-    /// ignore the result, or not call this: the ranges are scanned then.
+    /// Counts the rows of ranges that are about to be queried, and returns whether the index should be built first.
+    /// Callers may ignore the result, or not call this: the ranges are scanned then.
     fn should_build(&self, left: &[i64], right: &[i64]) -> bool;
 
     /// Builds the index unless it is built, and returns whether this call built it. Other callers wait meanwhile.
@@ -194,8 +195,8 @@ impl<K: CpuKey> LazyIndex<K> {
 /// Implementations that are not generic, so that they are compiled with this crate's optimisation level.
 macro_rules! lazy_index {
     ($name:ident, $key:ty) => {
-        /// Returns the lazily built index of a column whose chunks follow one another, all with the same encoding. It uses the best
-        /// instruction set of this machine.
+        /// Returns the lazily built index of a column whose chunks follow one another, all with the same encoding. It
+        /// uses the best instruction set of this machine.
         pub fn $name(
             chunks: Vec<Column<$key>>,
             options: BuildOptions,
@@ -291,8 +292,8 @@ impl<K> fmt::Debug for LazyIndex<K> {
     }
 }
 
-/// Returns the number of rows of all ranges; rows in two ranges count twice. For ranges outside of the column the number is arbitrary,
-/// which only changes when the index is built.
+/// Returns the number of rows of all ranges; rows in two ranges count twice. For ranges outside of the column the
+/// number is arbitrary, which only changes when the index is built.
 fn total_rows(left: &[i64], right: &[i64]) -> usize {
     let rows = left.iter().zip(right).map(|(left, right)| {
         let rows = right.wrapping_sub(*left).wrapping_add(1);

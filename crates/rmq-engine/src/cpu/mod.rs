@@ -1,13 +1,14 @@
 //! The engine for CPUs.
 //!
-//! The index is a hierarchy of block minima with a sparse table on top (`rmq/levels.rs`): 0.27 bytes per value of 4 bytes and 0.54 per
-//! value of 8; with positions 0.30 and 0.57. The column itself is borrowed; only a column with NULLs is copied, as keys. The search
-//! (`rmq/search.rs`) starts at the level that fits a range, descends only where a block's minimum can improve the result, and
-//! interleaves many queries to hide the latency of memory. Vector instructions are chosen at run time ([`Simd`]). An index can be
-//! built lazily ([`LazyBuild`]): once enough rows are queried.
+//! The index is a hierarchy of block minima with a sparse table on top (`rmq/levels.rs`): 0.27 bytes per value of 4
+//! bytes and 0.54 per value of 8; with positions 0.30 and 0.57. The column itself is borrowed; only a column with NULLs
+//! is copied, as keys. The search (`rmq/search.rs`) starts at the level that fits a range, descends only where a
+//! block's minimum can improve the result, and interleaves many queries to hide the latency of memory. Vector
+//! instructions are chosen at run time ([`Simd`]). An index can be built lazily ([`LazyBuild`]): once enough rows are
+//! queried.
 //!
-//! The hierarchy is that of *GPU-RMQ: Accelerating Range Minimum Queries on Modern GPUs* (Kreis et al., 2026); the pruning and the
-//! tiles fit it to the caches and vectors of a CPU core.
+//! The hierarchy is that of *GPU-RMQ: Accelerating Range Minimum Queries on Modern GPUs* (Kreis et al., 2026); the
+//! pruning and the tiles fit it to the caches and vectors of a CPU core.
 
 #![allow(
     clippy::cast_possible_truncation,

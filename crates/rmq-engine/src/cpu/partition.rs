@@ -1,10 +1,10 @@
 //! Moves values to the places of their rows' groups: a stable counting sort of columns.
 //!
-//! The rows come in consecutive parts. Rows are counted by part and group, so that each part knows where its rows of each group go, and all
-//! parts can be written at once. A value that is stored far from the one before costs a cache line read and written for 8 bytes. So the values
-//! of a group are gathered in a line of their own and stored when it is full, past the caches: half the time, while the lines of all groups
-//! fit in the second-level cache. (Software write-combining; Polychroniou and Ross, *A Comprehensive Study of Main-Memory Partitioning*,
-//! SIGMOD 2014.)
+//! The rows come in consecutive parts. Rows are counted by part and group, so that each part knows where its rows of
+//! each group go, and all parts can be written at once. A value that is stored far from the one before costs a cache
+//! line read and written for 8 bytes. So the values of a group are gathered in a line of their own and stored when it
+//! is full, past the caches: half the time, while the lines of all groups fit in the second-level cache. (Software
+//! write-combining; Polychroniou and Ross, *A Comprehensive Study of Main-Memory Partitioning*, SIGMOD 2014.)
 
 use std::marker::PhantomData;
 
@@ -21,7 +21,8 @@ const MIN_ROWS_PER_LINE: usize = 32;
 /// The bytes of a cache line.
 const LINE: usize = 64;
 
-/// The group of each row of a part, in the order of the rows. A row whose group is not below the number of groups has none.
+/// The group of each row of a part, in the order of the rows. A row whose group is not below the number of groups has
+/// none.
 #[derive(Debug)]
 pub enum RowGroups {
     /// One group for each of the first rows of the slice.
@@ -144,15 +145,16 @@ pub struct Partition {
 #[derive(Debug)]
 struct Part {
     groups: RowGroups,
-    /// The position of the part's first row of each group, then one that no row has. The positions of a group's rows are consecutive, and no two
-    /// parts or groups have common ones.
+    /// The position of the part's first row of each group, then one that no row has. The positions of a group's rows
+    /// are consecutive, and no two parts or groups have common ones.
     firsts: Vec<u32>,
     /// The group of the partition that each group of the part is.
     numbers: Vec<u32>,
 }
 
 impl Partition {
-    /// Divides fewer than 2^32 rows into `num_groups` groups. With each part goes the group that each of its own groups is.
+    /// Divides fewer than 2^32 rows into `num_groups` groups. With each part goes the group that each of its own groups
+    /// is.
     ///
     /// # Panics
     /// If a part has other groups than numbers, a number is not below `num_groups`, or there are 2^32 rows.
@@ -243,7 +245,8 @@ impl Partition {
         parts.sum::<usize>() + self.starts.len() * size_of::<usize>()
     }
 
-    /// One writer for each part, that moves its values to their positions in `to`. Threads may use them at the same time.
+    /// One writer for each part, that moves its values to their positions in `to`. Threads may use them at the same
+    /// time.
     ///
     /// # Panics
     /// If `to` is shorter than [`Self::len`].
@@ -353,8 +356,9 @@ impl<T: Pod> PartWriter<'_, T> {
             let group = ((*group).into() as usize).min(none);
             if group < none {
                 let next = &mut self.next[group];
-                // SAFETY: this row of the part was counted as one of the group's and is written once, so the position is one of those that only
-                // this writer has, which are all below `Partition::len`, which is at most the length of `to`.
+                // SAFETY: this row of the part was counted as one of the group's and is written once, so the position
+                // is one of those that only this writer has, which are all below `Partition::len`, which is at most the
+                // length of `to`.
                 unsafe { self.to.add(*next as usize).write(*value) };
                 *next += 1;
             }
@@ -402,8 +406,8 @@ impl<T: Pod> PartWriter<'_, T> {
             }
             let first = self.part.firsts[group] as usize;
             let start = position + 1 - per_line;
-            // SAFETY: as in `write_each`, for the rows of the group from the greater of `first` and `start` on. `to` is aligned to lines, as is
-            // `start`.
+            // SAFETY: as in `write_each`, for the rows of the group from the greater of `first` and `start` on. `to` is
+            // aligned to lines, as is `start`.
             unsafe {
                 if start >= first {
                     store_line(self.to.add(start).cast(), line);
@@ -492,7 +496,8 @@ mod tests {
         Runs,
     }
 
-    /// Moves the rows of some parts, given the group of each, and compares with a stable sort. Parts have groups below `groups`, or none.
+    /// Moves the rows of some parts, given the group of each, and compares with a stable sort. Parts have groups below
+    /// `groups`, or none.
     fn check<T: Pod + Send + Sync + PartialEq + std::fmt::Debug>(
         parts: &[Vec<u32>],
         groups: usize,

@@ -52,7 +52,8 @@ impl SlotValue for u128 {
     }
 }
 
-/// A slice that several threads write at once, each at positions of its own. A position that two threads write holds either value.
+/// A slice that several threads write at once, each at positions of its own. A position that two threads write holds
+/// either value.
 ///
 /// A store is a plain move on x86-64 and aarch64, so this costs nothing against exclusive slices.
 pub struct SharedSlots<'a, T: SlotValue>(&'a [T::Slot]);
@@ -77,8 +78,8 @@ impl<'a, T: SlotValue> SharedSlots<'a, T> {
             assert!(align_of::<T>() >= align_of::<T::Slot>());
         }
         let slots = std::ptr::from_mut(slice) as *const [T::Slot];
-        // SAFETY: the slots have the size of the values and no greater alignment, any bits are valid in both, and the slice is borrowed
-        // exclusively for `'a`, so that all accesses are through the slots.
+        // SAFETY: the slots have the size of the values and no greater alignment, any bits are valid in both, and the
+        // slice is borrowed exclusively for `'a`, so that all accesses are through the slots.
         Self(unsafe { &*slots })
     }
 

@@ -9,7 +9,8 @@ use crate::EngineError;
 
 /// A stream with buffers on both ends, reused from batch to batch.
 ///
-/// A batch uses two of them in turn: while the device works on the part in one, the host prepares the next part in the other.
+/// A batch uses two of them in turn: while the device works on the part in one, the host prepares the next part in the
+/// other.
 #[derive(Debug)]
 pub struct BatchBuffers {
     // The first field: its drop waits for the work that uses the memory.

@@ -15,8 +15,8 @@ const COPY_BYTES: usize = super::tuning::SLICE_BYTES;
 /// Copies that are measured, in each direction.
 const COPIES: usize = 4;
 
-/// Returns the nanoseconds per byte of copies between pinned memory and the device, the mean of both directions. Takes some 2 ms, most of it to
-/// pin the block.
+/// Returns the nanoseconds per byte of copies between pinned memory and the device, the mean of both directions. Takes
+/// some 2 ms, most of it to pin the block.
 ///
 /// # Errors
 /// Those of the device.
@@ -26,7 +26,8 @@ pub fn measure(device: &Arc<Device>, pinned: &Arc<PinnedPool>) -> Result<f64, En
     let stream = Stream::new(device)?;
     let copy = |copies: usize| {
         for _ in 0..copies {
-            // SAFETY: both sides have so many bytes. The stream is waited for below, or dropped, which waits, before they are.
+            // SAFETY: both sides have so many bytes. The stream is waited for below, or dropped, which waits, before
+            // they are.
             unsafe {
                 stream.copy_to_device(memory.address(), block.start(), COPY_BYTES)?;
                 stream.copy_to_host(block.start(), memory.address(), COPY_BYTES)?;

@@ -37,7 +37,8 @@ struct BufferPool {
 }
 
 impl Gpu {
-    /// Opens a device and measures the bus to it. Its indexes take at most `limit` bytes, by default 90 % of the memory that is free now.
+    /// Opens a device and measures the bus to it. Its indexes take at most `limit` bytes, by default 90 % of the memory
+    /// that is free now.
     ///
     /// # Errors
     /// Those of [`Device::open`] and [`Device::memory`].

@@ -42,7 +42,8 @@ impl<K: CudaKey> CudaKeySearch<K> {
     /// Uploads the keys to every device that has room for them.
     ///
     /// # Errors
-    /// [`EngineError::TooLong`] from 2^32 keys on, [`EngineError::Stopped`], and if all devices fail the error of the first one.
+    /// [`EngineError::TooLong`] from 2^32 keys on, [`EngineError::Stopped`], and if all devices fail the error of the
+    /// first one.
     pub fn build(
         gpus: &[Arc<Gpu>],
         keys: SortedKeys<'_, K>,
@@ -129,7 +130,8 @@ impl KeysReplica {
                     receive(buffers, &mut left[previous.clone()], &mut right[previous])?;
                 }
                 let chunk = ranges.part(queries.clone());
-                // SAFETY: the buffers are idle. The keys outlive the work: on an error `with_buffers` drops the buffers, which waits.
+                // SAFETY: the buffers are idle. The keys outlive the work: on an error `with_buffers` drops the
+                // buffers, which waits.
                 unsafe { self.send(buffers, chunk, queries.len())? };
                 in_flight[i % 2] = Some(queries);
             }
@@ -142,14 +144,15 @@ impl KeysReplica {
         })
     }
 
-    /// Enqueues the search of `m` ranges, at most [`BATCH`]: the copy of the ranges, the kernel, and the copy of the results.
+    /// Enqueues the search of `m` ranges, at most [`BATCH`]: the copy of the ranges, the kernel, and the copy of the
+    /// results.
     ///
     /// # Errors
     /// Those of the device. The buffers' stream may then have unfinished work.
     ///
     /// # Safety
-    /// The buffers are idle. The keys stay valid until [`receive`] returns or the buffers are dropped. `ranges` has `m` queries, whose segments
-    /// are within the keys.
+    /// The buffers are idle. The keys stay valid until [`receive`] returns or the buffers are dropped. `ranges` has `m`
+    /// queries, whose segments are within the keys.
     unsafe fn send<K: CudaKey>(
         &self,
         buffers: &mut BatchBuffers,
@@ -208,8 +211,8 @@ impl KeysReplica {
         for (to, (offset, bytes)) in addresses.iter_mut().zip(inputs) {
             if bytes > 0 {
                 *to = address(offset);
-                // SAFETY: the input is within the block and the device's memory. Both belong to the buffers, whose stream is waited for before
-                // they are used again.
+                // SAFETY: the input is within the block and the device's memory. Both belong to the buffers, whose
+                // stream is waited for before they are used again.
                 unsafe { stream.copy_to_device(*to, staging.start().add(offset), bytes)? };
             }
         }
@@ -228,8 +231,8 @@ impl KeysReplica {
             argument(&left),
             argument(&right),
         ];
-        // SAFETY: the arguments are those of the `bounds` kernels, with memory for `m` queries; the caller guarantees that segments are within
-        // the keys. The block has room for both sides.
+        // SAFETY: the arguments are those of the `bounds` kernels, with memory for `m` queries; the caller guarantees
+        // that segments are within the keys. The block has room for both sides.
         unsafe {
             stream.launch(self.kernel, m as u64, arguments)?;
             let bytes = m * POSITION_BYTES;

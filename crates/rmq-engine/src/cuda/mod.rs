@@ -1,11 +1,12 @@
 //! The engine for NVIDIA GPUs.
 //!
-//! It builds without CUDA's toolkit and runs on machines without a driver, on which [`devices`] and [`CudaEngine::open`] return an error with
-//! the reason in one line.
+//! It builds without CUDA's toolkit and runs on machines without a driver, on which [`devices`] and
+//! [`CudaEngine::open`] return an error with the reason in one line.
 //!
-//! Bottom to top: `driver` wraps the CUDA driver; `memory` has device memory, pinned memory and uploads; `gpu` is an open device with its
-//! kernels and buffers, and `replicas` replicates data over several of them; `rmq` builds and queries range-minimum indexes, `key_search`
-//! searches sorted keys, `range_join` sorts, searches and answers build sides of range joins. [`CudaEngine`] opens devices and builds all three.
+//! Bottom to top: `driver` wraps the CUDA driver; `memory` has device memory, pinned memory and uploads; `gpu` is an
+//! open device with its kernels and buffers, and `replicas` replicates data over several of them; `rmq` builds and
+//! queries range-minimum indexes, `key_search` searches sorted keys, `range_join` sorts, searches and answers build
+//! sides of range joins. [`CudaEngine`] opens devices and builds all three.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -61,7 +62,8 @@ pub use rmq::shape::Shape;
 pub struct CudaOptions {
     /// Ordinals of the devices to use; each one holds every index. If empty, the first usable device.
     pub devices: Vec<usize>,
-    /// The most bytes that indexes may take of each device's memory; by default 90 % of what is free when the engine is opened.
+    /// The most bytes that indexes may take of each device's memory; by default 90 % of what is free when the engine is
+    /// opened.
     pub memory_limit: Option<usize>,
     /// The shape of indexes, for tests and measurements; by default the best one for each column.
     #[doc(hidden)]
@@ -83,8 +85,9 @@ pub struct DeviceUse {
 
 /// The engine for NVIDIA GPUs. Clones share devices and their memory.
 ///
-/// A device is retired on any error other than a lack of memory. A batch is answered by another device of the engine then; if there is none
-/// left, the batch ends in an error. The caller decides whether the CPU answers instead ([`EngineError::of_device`]).
+/// A device is retired on any error other than a lack of memory. A batch is answered by another device of the engine
+/// then; if there is none left, the batch ends in an error. The caller decides whether the CPU answers instead
+/// ([`EngineError::of_device`]).
 #[derive(Debug, Clone)]
 pub struct CudaEngine {
     gpus: Arc<[Arc<Gpu>]>,
@@ -132,7 +135,8 @@ impl CudaEngine {
         .collect()
     }
 
-    /// Returns the free bytes of a device's memory, as all processes use it; `None` for a device that is not of this engine or has failed.
+    /// Returns the free bytes of a device's memory, as all processes use it; `None` for a device that is not of this
+    /// engine or has failed.
     #[must_use]
     pub fn free_bytes(&self, ordinal: usize) -> Option<usize> {
         let gpu = self
@@ -142,7 +146,8 @@ impl CudaEngine {
         gpu.device.memory().ok().map(|(free, _)| free)
     }
 
-    /// Returns the nanoseconds that a byte takes on the way to the device with the slowest bus or back, as measured when the devices were opened.
+    /// Returns the nanoseconds that a byte takes on the way to the device with the slowest bus or back, as measured
+    /// when the devices were opened.
     #[must_use]
     pub fn bus_byte(&self) -> Option<f64> {
         self.gpus
@@ -160,7 +165,8 @@ impl CudaEngine {
         }
     }
 
-    /// Returns the bytes that the index of a column takes on each device, the column included; `usize::MAX` if the column is too long.
+    /// Returns the bytes that the index of a column takes on each device, the column included; `usize::MAX` if the
+    /// column is too long.
     #[must_use]
     pub fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
         let layout = Layout::new(size, options.positions, self.shape);
@@ -169,8 +175,8 @@ impl CudaEngine {
         })
     }
 
-    /// Makes the `nth` driver call of a kind fail on every device, counted from 1 and from now on; 0 disarms. Returns whether an earlier fault
-    /// was still armed.
+    /// Makes the `nth` driver call of a kind fail on every device, counted from 1 and from now on; 0 disarms. Returns
+    /// whether an earlier fault was still armed.
     #[doc(hidden)]
     #[expect(clippy::must_use_candidate, reason = "most callers ignore the result")]
     pub fn inject(&self, fault: Fault, nth: u64) -> bool {
@@ -184,8 +190,8 @@ impl CudaEngine {
     /// Uploads sorted 32-bit keys to the devices, with up to `threads` threads.
     ///
     /// # Errors
-    /// [`EngineError::TooLong`] from 2^32 keys on, [`EngineError::DeviceMemory`] if no device has room for them, [`EngineError::Device`] if all
-    /// fail, [`EngineError::Stopped`].
+    /// [`EngineError::TooLong`] from 2^32 keys on, [`EngineError::DeviceMemory`] if no device has room for them,
+    /// [`EngineError::Device`] if all fail, [`EngineError::Stopped`].
     pub fn sorted_u32(
         &self,
         keys: SortedKeys<'_, u32>,

@@ -11,7 +11,8 @@ pub trait Replica {
     fn gpu(&self) -> &Gpu;
 }
 
-/// Builds a replica on each device. A device on which that fails is left out with a warning, in which `what` names the data.
+/// Builds a replica on each device. A device on which that fails is left out with a warning, in which `what` names the
+/// data.
 ///
 /// # Errors
 /// The first failure, if no device succeeds.

@@ -1,7 +1,7 @@
 //! Constants chosen by measurement.
 
-/// Queries that go to a device at once. A larger batch is split into chunks of this size, so that the copies of one chunk overlap with
-/// the work on others. The bounds of a chunk fit into a core's cache.
+/// Queries that go to a device at once. A larger batch is split into chunks of this size, so that the copies of one
+/// chunk overlap with the work on others. The bounds of a chunk fit into a core's cache.
 pub const BATCH: usize = 1 << 18;
 
 /// The most batches in flight on a device; further callers wait.

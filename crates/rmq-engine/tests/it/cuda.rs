@@ -1,8 +1,8 @@
 //! The CUDA engine against a naive scan and, on larger columns, the CPU engine.
 //!
 //! Without a device these tests print `skipped: no CUDA device` and pass; `RMQ_TEST_CUDA=1` makes them fail instead.
-//! `RMQ_TEST_QUERIES` is the number of queries of the random run, `RMQ_TEST_ROWS` the number of rows of the huge column; seeds and
-//! `RMQ_TEST_SMALL` are as for the CPU engine.
+//! `RMQ_TEST_QUERIES` is the number of queries of the random run, `RMQ_TEST_ROWS` the number of rows of the huge
+//! column; seeds and `RMQ_TEST_SMALL` are as for the CPU engine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! The CPU engine against a naive scan.
 //!
-//! Every run writes its seed to the log; `RMQ_TEST_SEED=<seed>` repeats it. `RMQ_TEST_SMALL=1` keeps columns small, for memory
-//! checkers, which are about fifty times slower.
+//! Every run writes its seed to the log; `RMQ_TEST_SEED=<seed>` repeats it. `RMQ_TEST_SMALL=1` keeps columns small, for
+//! memory checkers, which are about fifty times slower.
 
 use std::sync::Arc;
 

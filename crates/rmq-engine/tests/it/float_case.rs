@@ -5,11 +5,12 @@ use rmq_testing::Random;
 /// The exponent of the smallest digit of usual values.
 const UNIT: i32 = -10;
 
-/// The exponent of the smallest digit of values that blocks of sums can't contain. All are even multiples, so that sums up to the greatest float
-/// are floats.
+/// The exponent of the smallest digit of values that blocks of sums can't contain. All are even multiples, so that sums
+/// up to the greatest float are floats.
 const HUGE_UNIT: i32 = 970;
 
-/// Bits of floats: integers of 2^-10 of up to 73 bits, also with NaN and infinities, or with huge values and their negatives.
+/// Bits of floats: integers of 2^-10 of up to 73 bits, also with NaN and infinities, or with huge values and their
+/// negatives.
 pub fn random_floats(n: usize, random: &mut Random) -> Vec<u64> {
     let kind = random.below(5);
     let every = 1 + random.below(n.max(1));

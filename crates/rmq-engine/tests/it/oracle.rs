@@ -204,8 +204,8 @@ pub fn ranges(n: usize, count: usize, random: &mut Random) -> (Vec<i64>, Vec<i64
     (left, right)
 }
 
-/// Finds the leftmost position of the smallest valid key of a range: by a scan in short ranges, by a sparse table (a different algorithm
-/// from the engine's) in longer ones.
+/// Finds the leftmost position of the smallest valid key of a range: by a scan in short ranges, by a sparse table (a
+/// different algorithm from the engine's) in longer ones.
 pub struct Naive<'a, K> {
     keys: &'a [K],
     valid: &'a [bool],

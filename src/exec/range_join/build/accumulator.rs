@@ -1,7 +1,9 @@
-//! Computes an aggregate that has no index or prefix sum: feeds the rows of each range to an accumulator of its function.
+//! Computes an aggregate that has no index or prefix sum: feeds the rows of each range to an accumulator of its
+//! function.
 //!
-//! The accumulator sees slices of the sorted columns, so rows are copied only for a FILTER that drops some of them, and for an ORDER BY in another order
-//! than that of the range key. ORDER BY is resolved once for all rows, to the rank of each row.
+//! The accumulator sees slices of the sorted columns, so rows are copied only for a FILTER that drops some of them, and
+//! for an ORDER BY in another order than that of the range key. ORDER BY is resolved once for all rows, to the rank of
+//! each row.
 //!
 //! This takes O(rows of the ranges), except that consecutive equal ranges are computed once.
 

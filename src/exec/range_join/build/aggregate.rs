@@ -62,8 +62,8 @@ pub(crate) struct CpuFallbackUse {
 }
 
 impl AggregateEvaluator {
-    /// The evaluator of an aggregate over these arguments, which are indexes into `columns`. What an accumulator takes is registered in the pool of
-    /// `memory`.
+    /// The evaluator of an aggregate over these arguments, which are indexes into `columns`. What an accumulator takes
+    /// is registered in the pool of `memory`.
     pub(crate) fn try_new(
         (function, call): (AggregateKind, Option<&Arc<AccumulatorCall>>),
         arguments: &[usize],
@@ -157,8 +157,8 @@ impl AggregateEvaluator {
         }
     }
 
-    /// The aggregate over each range of `rows`, with the thresholds of the probe rows. Over an empty range counts are 0 and all else is NULL, but an
-    /// accumulator decides itself. What reads rows calls `check` between ranges.
+    /// The aggregate over each range of `rows`, with the thresholds of the probe rows. Over an empty range counts are 0
+    /// and all else is NULL, but an accumulator decides itself. What reads rows calls `check` between ranges.
     pub(crate) fn evaluate(
         &self,
         ranges: &Ranges,

@@ -1,4 +1,5 @@
-//! Builds the build side of a range join from its input: collects it, then sorts and indexes it in memory, or spills it.
+//! Builds the build side of a range join from its input: collects it, then sorts and indexes it in memory, or spills
+//! it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -154,7 +155,8 @@ impl BuildSideBuilder {
         }
     }
 
-    /// Sorts and indexes collected rows on devices, if these were selected and can answer all aggregates. Otherwise returns the rows.
+    /// Sorts and indexes collected rows on devices, if these were selected and can answer all aggregates. Otherwise
+    /// returns the rows.
     async fn build_on_devices(&self, rows: CollectedRows) -> Result<Result<Built, CollectedRows>> {
         if !DeviceJoin::supports(&self.columns, &self.types()) {
             return Ok(Err(rows));

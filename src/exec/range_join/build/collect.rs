@@ -41,8 +41,8 @@ pub(crate) enum Collected {
     Spilled(BuildRuns),
 }
 
-/// Reads all partitions of the input concurrently. The collected rows are in the order of the partitions, whatever the order of arrival. Rows that
-/// `memory` can't hold go to the store, if there is one.
+/// Reads all partitions of the input concurrently. The collected rows are in the order of the partitions, whatever the
+/// order of arrival. Rows that `memory` can't hold go to the store, if there is one.
 pub(crate) async fn collect(
     columns: &BuildColumns,
     schema: &SchemaRef,
@@ -122,8 +122,8 @@ impl PartitionReader {
 
 /// The rows of all partitions that have been read so far.
 struct Collector {
-    /// No task waits with this lock. One that is passed on to a waiting task, as an asynchronous lock is, would stay taken while that task's thread computes
-    /// something else, such as a sort, and all others wait for it.
+    /// No task waits with this lock. One that is passed on to a waiting task, as an asynchronous lock is, would stay
+    /// taken while that task's thread computes something else, such as a sort, and all others wait for it.
     in_memory: Mutex<RowsInMemory>,
     memory: Arc<RetainingPool>,
     /// Whether a run must consist of rows of one partition, so that the positions of its rows are known.
@@ -202,8 +202,8 @@ impl RowsInMemory {
         Ok(true)
     }
 
-    /// Takes the rows of the largest partition if `one_partition`, else all rows: the position of the first, the batches, and the reservations of
-    /// their memory. None if there are no rows.
+    /// Takes the rows of the largest partition if `one_partition`, else all rows: the position of the first, the
+    /// batches, and the reservations of their memory. None if there are no rows.
     fn take_to_spill(
         &mut self,
         one_partition: bool,
@@ -256,7 +256,8 @@ impl Collector {
         Ok(())
     }
 
-    /// Spills the rows of the largest partition if the row order matters, else all rows. Returns whether there were any.
+    /// Spills the rows of the largest partition if the row order matters, else all rows. Returns whether there were
+    /// any.
     async fn spill(&self, store: &Arc<SpillStore>, runs: &mut BuildRuns) -> Result<bool> {
         let rows = self.in_memory().take_to_spill(self.row_order_matters);
         let Some((first_row, batches, _memory)) = rows else {

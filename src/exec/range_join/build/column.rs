@@ -1,4 +1,5 @@
-//! Prepares one value column of the build side: builds what the aggregates over it need, from the collected column and the sort permutation.
+//! Prepares one value column of the build side: builds what the aggregates over it need, from the collected column and
+//! the sort permutation.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
@@ -211,7 +212,8 @@ impl PreparedColumn {
     }
 }
 
-/// Prepares the columns of one build side. Everything that it builds has a reservation of its own, which is freed with it.
+/// Prepares the columns of one build side. Everything that it builds has a reservation of its own, which is freed with
+/// it.
 pub(crate) struct ColumnPreparer<'a> {
     pub(crate) metrics: &'a BuildMetrics,
     /// The devices for the indexes, if any were selected.
@@ -389,7 +391,8 @@ impl ColumnPreparer<'_> {
         Ok((vec![sorted], Arc::new(memory)))
     }
 
-    /// Sorts values by the order of a permutation, which is made, and registered with `memory`, unless the values are permuted without it.
+    /// Sorts values by the order of a permutation, which is made, and registered with `memory`, unless the values are
+    /// permuted without it.
     fn with_order<T>(
         &self,
         permutation: &RowPermutation,
@@ -483,7 +486,8 @@ impl ColumnPreparer<'_> {
         Ok(memory)
     }
 
-    /// Grows a reservation. If the pool has no more, all lazy indexes are built first: a built index takes less than it has registered.
+    /// Grows a reservation. If the pool has no more, all lazy indexes are built first: a built index takes less than it
+    /// has registered.
     fn grow(&self, memory: &MemoryReservation, bytes: usize) -> Result<()> {
         match memory.try_grow(bytes) {
             Err(error) if is_out_of_memory(&error) && !self.lazy_indexes.borrow().is_empty() => {

@@ -10,8 +10,8 @@ use crate::common::workers::{STEP, Workers};
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::sorted::sort_rows::RowsPart;
 
-/// Converts the keys of the batches, whose columns have these types. Each thread converts a part of the rows. The reservation of the
-/// collected keys moves from `memory`, which registers the batches, to `rows_memory`.
+/// Converts the keys of the batches, whose columns have these types. Each thread converts a part of the rows. The
+/// reservation of the collected keys moves from `memory`, which registers the batches, to `rows_memory`.
 ///
 /// # Errors
 /// If a key can't be converted, memory is exhausted, or the query is cancelled.

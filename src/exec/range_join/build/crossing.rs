@@ -24,8 +24,8 @@ pub(crate) fn threshold_test(comparison: Comparison) -> ThresholdTest {
     }
 }
 
-/// Takes the values of the first or last row of each range that passes the test; NULL for a range without such a row. Also returns whether devices
-/// failed and the CPU searched.
+/// Takes the values of the first or last row of each range that passes the test; NULL for a range without such a row.
+/// Also returns whether devices failed and the CPU searched.
 pub(crate) fn values_at_crossings(
     values: &Values,
     searched: &ValueIndex,

@@ -1,10 +1,11 @@
 //! A build side that devices sort, index and answer in one trip.
 //!
-//! The CPU only numbers the groups of equal keys. Keys, group ids and values go up as they came; the device sorts and indexes them. A batch of
-//! probe rows goes up as group ids and bounds, and the aggregates come down: ranges of rows never leave the device.
+//! The CPU only numbers the groups of equal keys. Keys, group ids and values go up as they came; the device sorts and
+//! indexes them. A batch of probe rows goes up as group ids and bounds, and the aggregates come down: ranges of rows
+//! never leave the device.
 //!
-//! Aggregates that devices lack leave the build side to the CPU ([`DeviceJoin::supports`]); then devices only search its sorted keys and answer
-//! minima and maxima (`build::device_side`).
+//! Aggregates that devices lack leave the build side to the CPU ([`DeviceJoin::supports`]); then devices only search
+//! its sorted keys and answer minima and maxima (`build::device_side`).
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,7 +1,7 @@
 //! Restores the order of the batches of a sorted table.
 //!
-//! A scan in several partitions returns the batches of a sorted table in any order. The first and the last key of each batch tell the original
-//! order; with the batches in that order no row has to be moved.
+//! A scan in several partitions returns the batches of a sorted table in any order. The first and the last key of each
+//! batch tell the original order; with the batches in that order no row has to be moved.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use datafusion::common::Result;
 
 use crate::common::ordered_type::value_type;
 
-/// Orders the batches by the first of `keys`, each a range of columns, by which no two of them overlap. Without such a key the batches stay in
-/// their order. Empty batches are dropped; rows within a batch are not looked at.
+/// Orders the batches by the first of `keys`, each a range of columns, by which no two of them overlap. Without such a
+/// key the batches stay in their order. Empty batches are dropped; rows within a batch are not looked at.
 pub(crate) fn restore_order(
     mut batches: Vec<RecordBatch>,
     keys: &[Range<usize>],

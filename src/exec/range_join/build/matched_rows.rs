@@ -61,7 +61,8 @@ impl MatchedRows {
         }
     }
 
-    /// Records that a partition has marked all its matches. Returns whether it is the last of `partitions`, which sees the marks of all others.
+    /// Records that a partition has marked all its matches. Returns whether it is the last of `partitions`, which sees
+    /// the marks of all others.
     pub(crate) fn finish_partition(&self, partitions: usize) -> bool {
         self.finished_partitions.fetch_add(1, Ordering::AcqRel) + 1 == partitions
     }

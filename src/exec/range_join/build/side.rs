@@ -52,7 +52,8 @@ impl BuildSide {
         self.device.as_ref()
     }
 
-    /// Builds the lazy indexes for which these ranges justify it. To be called once for ranges before [`Self::aggregate`].
+    /// Builds the lazy indexes for which these ranges justify it. To be called once for ranges before
+    /// [`Self::aggregate`].
     pub(crate) async fn build_justified_indexes(&self, ranges: &Ranges) -> Result<()> {
         for index in self.indexes() {
             index.build_if_justified(ranges).await?;
@@ -82,8 +83,8 @@ impl BuildSide {
         })
     }
 
-    /// Each aggregate over these ranges, with the thresholds of the probe rows, and whether a device failed and the CPU computed any of them. Calls
-    /// `check` between ranges whose rows it reads.
+    /// Each aggregate over these ranges, with the thresholds of the probe rows, and whether a device failed and the CPU
+    /// computed any of them. Calls `check` between ranges whose rows it reads.
     pub(crate) fn aggregate(
         &self,
         ranges: &Ranges,

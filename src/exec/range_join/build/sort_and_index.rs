@@ -1,4 +1,5 @@
-//! Sorts the collected rows of a build side by equality keys and range key, and prepares its columns for the aggregates.
+//! Sorts the collected rows of a build side by equality keys and range key, and prepares its columns for the
+//! aggregates.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -42,7 +43,8 @@ pub(crate) async fn sort_and_index(
     blocking(work).await
 }
 
-/// Sorts and indexes collected rows on the calling thread, which may block. Between two steps `waiting` is checked; a step can't be stopped.
+/// Sorts and indexes collected rows on the calling thread, which may block. Between two steps `waiting` is checked; a
+/// step can't be stopped.
 pub(crate) fn sort_and_index_blocking(
     columns: BuildColumns,
     rows: CollectedRows,

@@ -1,7 +1,9 @@
-//! The index on the values that a join of rows compares with thresholds, built once the ranges have so many rows that it pays.
+//! The index on the values that a join of rows compares with thresholds, built once the ranges have so many rows that
+//! it pays.
 //!
-//! It is made of the sorted columns that the further conditions of the join need anyway. Without it, ranges are filtered row by row. So a join whose
-//! ranges have few rows spends nothing on it, nor does one for which memory is short.
+//! It is made of the sorted columns that the further conditions of the join need anyway. Without it, ranges are
+//! filtered row by row. So a join whose ranges have few rows spends nothing on it, nor does one for which memory is
+//! short.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -25,11 +27,12 @@ use crate::range_agg::values::Values;
 /// Where ranges have fewer rows than this, on average, filtering them takes no longer than searching the index.
 const FEW_ROWS: usize = 32;
 
-/// Ranges are filtered row by row until they have one in this many rows of the build side, all together. Filtering a row takes some five times as
-/// long as indexing one.
+/// Ranges are filtered row by row until they have one in this many rows of the build side, all together. Filtering a
+/// row takes some five times as long as indexing one.
 const FILTERED_SHARE: usize = 4;
 
-/// For values whose ranks are indexed, ranges are filtered until they have this many times the rows of the build side: the values have to be sorted.
+/// For values whose ranks are indexed, ranges are filtered until they have this many times the rows of the build side:
+/// the values have to be sorted.
 const FILTERED_TIMES: usize = 16;
 
 /// The index, or that there is none.
@@ -109,8 +112,9 @@ impl ThresholdIndex {
         Some(&self.built.get()?.as_ref()?.index)
     }
 
-    /// Builds the index over the first `rows` sorted rows, unless that has been tried. `columns` are those that the threshold's value refers to by
-    /// number. Blocks; a cancelled partition ends between steps and leaves the index to others.
+    /// Builds the index over the first `rows` sorted rows, unless that has been tried. `columns` are those that the
+    /// threshold's value refers to by number. Blocks; a cancelled partition ends between steps and leaves the index to
+    /// others.
     pub(crate) fn build(
         &self,
         threshold: &RowThreshold,

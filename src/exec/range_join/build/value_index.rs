@@ -16,7 +16,8 @@ use crate::index::column_index::ColumnIndex;
 #[derive(Debug)]
 pub(crate) struct ValueIndex {
     index: ColumnIndex,
-    /// Registers the memory of the index. A lazy index registers all that building it takes, because the pool may have no more by then.
+    /// Registers the memory of the index. A lazy index registers all that building it takes, because the pool may have
+    /// no more by then.
     memory: MemoryReservation,
     /// Registers the collected column while a lazy index scans it.
     scanned_column: Mutex<Option<Arc<MemoryReservation>>>,

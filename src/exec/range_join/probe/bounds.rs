@@ -11,8 +11,8 @@ use crate::common::ranges::Ranges;
 
 /// Evaluates a bound over a batch of the probe side.
 ///
-/// A join evaluates its condition only for pairs with equal keys, and so meets no error elsewhere. Therefore, after an error the bound is evaluated
-/// again, only for the rows that `can_match` tells; it is NULL for the others.
+/// A join evaluates its condition only for pairs with equal keys, and so meets no error elsewhere. Therefore, after an
+/// error the bound is evaluated again, only for the rows that `can_match` tells; it is NULL for the others.
 pub(crate) fn evaluate_bound(
     bound: &PhysicalExprRef,
     batch: &RecordBatch,
@@ -44,8 +44,8 @@ pub(crate) fn evaluate_bound(
     Ok(take(&values, &indices, None)?)
 }
 
-/// Evaluates a threshold over batches of the probe side, one after the other, whose rows match these ranges. An error of rows with empty ranges is no
-/// error, as for bounds.
+/// Evaluates a threshold over batches of the probe side, one after the other, whose rows match these ranges. An error
+/// of rows with empty ranges is no error, as for bounds.
 pub(crate) fn evaluate_threshold(
     threshold: &PhysicalExprRef,
     batches: &[RecordBatch],

@@ -18,8 +18,8 @@ fn range_of((left, right): (i64, i64)) -> Option<Range<usize>> {
     (left <= right).then(|| left..right + 1)
 }
 
-/// The pairs of a probe batch that match by equality keys and range, as far as they have not been taken. They are in the order of probe rows, then
-/// of positions.
+/// The pairs of a probe batch that match by equality keys and range, as far as they have not been taken. They are in
+/// the order of probe rows, then of positions.
 pub(crate) struct Candidates {
     pub(crate) batch: RecordBatch,
     ranges: Ranges,
@@ -72,8 +72,8 @@ impl Candidates {
         }
     }
 
-    /// The number of the current probe row, and the positions of it that are not taken, at most `limit`. If these are all, the next row becomes the
-    /// current one.
+    /// The number of the current probe row, and the positions of it that are not taken, at most `limit`. If these are
+    /// all, the next row becomes the current one.
     pub(crate) fn next_positions(&mut self, limit: usize) -> Result<(u32, Range<u32>, bool)> {
         let row = self.row;
         let range = (self.ranges.left()[row], self.ranges.right()[row]);
@@ -95,7 +95,8 @@ impl Candidates {
         Ok((row_number(row)?, row_range(start..end)?, is_last))
     }
 
-    /// Takes candidates until `pairs` has `limit` pairs, and rows of NULLs for probe rows without any if these are kept.
+    /// Takes candidates until `pairs` has `limit` pairs, and rows of NULLs for probe rows without any if these are
+    /// kept.
     pub(crate) fn take_all(
         &mut self,
         limit: usize,

@@ -1,8 +1,8 @@
 //! A build side whose sort is deferred until the probe side has turned out to have many rows.
 //!
-//! The number of probe rows is known only when the probe side ends. So the build side is collected first, as for any join, and each partition of the
-//! probe side is read until it ends or has too many rows for a nested loop. The first partition that has too many rows has the build side sorted,
-//! for itself and for all partitions that come after it.
+//! The number of probe rows is known only when the probe side ends. So the build side is collected first, as for any
+//! join, and each partition of the probe side is read until it ends or has too many rows for a nested loop. The first
+//! partition that has too many rows has the build side sorted, for itself and for all partitions that come after it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,8 +25,8 @@ use crate::exec::range_join::probe::searchable::SearchableBuild;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::sorted::order_keys::OrderKeys;
 
-/// Probe sides with at most this many rows (across all partitions) use a nested-loop comparison instead of sorting the build side: a comparison
-/// takes about 1 ns per pair, sorting about 50 ns per row.
+/// Probe sides with at most this many rows (across all partitions) use a nested-loop comparison instead of sorting the
+/// build side: a comparison takes about 1 ns per pair, sorting about 50 ns per row.
 pub(crate) const MAX_NESTED_LOOP_ROWS: usize = 16;
 
 /// A build side of at most this many rows is always sorted: it takes only a few milliseconds.
@@ -98,13 +98,15 @@ impl DeferredBuild {
         }
     }
 
-    /// Whether a partition of the probe side with `rows` rows so far is still small enough for a nested loop, as far as is known.
+    /// Whether a partition of the probe side with `rows` rows so far is still small enough for a nested loop, as far as
+    /// is known.
     pub(crate) fn may_compare(&self, rows: usize) -> bool {
         let compared = self.unsorted.compared_rows.load(Ordering::Relaxed);
         compared + rows <= MAX_NESTED_LOOP_ROWS && self.unsorted.rows().is_some()
     }
 
-    /// Joins all rows of a partition by a nested loop. Returns `None` if all partitions together have too many rows, or if memory does not suffice.
+    /// Joins all rows of a partition by a nested loop. Returns `None` if all partitions together have too many rows, or
+    /// if memory does not suffice.
     pub(crate) async fn compare(
         &self,
         partition: Arc<ProbePartition>,
@@ -113,7 +115,8 @@ impl DeferredBuild {
         self.run(partition, batches, NestedLoop::run).await
     }
 
-    /// Builds the rows that match any row of a partition, found by a nested loop. Returns `None` as [`Self::compare`] does.
+    /// Builds the rows that match any row of a partition, found by a nested loop. Returns `None` as [`Self::compare`]
+    /// does.
     pub(crate) async fn build_matching(
         &self,
         partition: Arc<ProbePartition>,

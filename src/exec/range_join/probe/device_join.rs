@@ -1,4 +1,5 @@
-//! Joins a partition of the probe side with a build side that devices sorted: each batch goes up once, and its aggregates come down.
+//! Joins a partition of the probe side with a build side that devices sorted: each batch goes up once, and its
+//! aggregates come down.
 
 use std::sync::Arc;
 

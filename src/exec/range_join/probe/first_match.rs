@@ -1,9 +1,11 @@
-//! Finds, for each probe row, the first build row in its range that meets a further condition, where the join only needs to know whether there is one.
+//! Finds, for each probe row, the first build row in its range that meets a further condition, where the join only
+//! needs to know whether there is one.
 //!
 //! Candidates are the rows of the range, or those of them that meet the join's threshold, which its index lists.
 //!
-//! The condition is evaluated in slices of candidates of many probe rows. Each round takes twice as many candidates of a row as the one before it,
-//! and a row with a match takes part in no further round: at most about twice as many candidates are evaluated as come before the first match.
+//! The condition is evaluated in slices of candidates of many probe rows. Each round takes twice as many candidates of
+//! a row as the one before it, and a row with a match takes part in no further round: at most about twice as many
+//! candidates are evaluated as come before the first match.
 
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::buffer::BooleanBuffer;
@@ -105,7 +107,8 @@ impl<'a> FirstMatches<'a> {
         })
     }
 
-    /// For each row the range of its first match, or an empty one. To be called after [`Self::step`] has returned false.
+    /// For each row the range of its first match, or an empty one. To be called after [`Self::step`] has returned
+    /// false.
     pub(crate) fn finish(self) -> Ranges {
         self.found.into_iter().collect()
     }

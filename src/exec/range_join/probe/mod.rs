@@ -1,5 +1,6 @@
-//! Joins the partitions of the probe side with the build side, in the way that suits its size: on the CPU, on devices, by a nested loop for small
-//! probe sides, or run by run if the build side was spilled. Reads a build side through its public methods and never changes it.
+//! Joins the partitions of the probe side with the build side, in the way that suits its size: on the CPU, on devices,
+//! by a nested loop for small probe sides, or run by run if the build side was spilled. Reads a build side through its
+//! public methods and never changes it.
 
 pub(crate) mod bounds;
 pub(crate) mod candidate_pairs;

@@ -1,12 +1,15 @@
-//! Finds, for each probe row, the build rows that are nearest an end of its range, and meet a further condition if there is one.
+//! Finds, for each probe row, the build rows that are nearest an end of its range, and meet a further condition if
+//! there is one.
 //!
-//! Without a condition a range is clipped. With one, it is evaluated on slices of candidates of many probe rows, from the end on. Each time a row has no
-//! more than some candidates, twice as many as the time before, and none after its last match: at most about twice as many candidates are evaluated as
-//! come before that one. Rows are returned in their order, so those that end early wait for the ones before them. As rows that wait leave no room for
-//! new ones, few positions are kept.
+//! Without a condition a range is clipped. With one, it is evaluated on slices of candidates of many probe rows, from
+//! the end on. Each time a row has no more than some candidates, twice as many as the time before, and none after its
+//! last match: at most about twice as many candidates are evaluated as come before that one. Rows are returned in their
+//! order, so those that end early wait for the ones before them. As rows that wait leave no room for new ones, few
+//! positions are kept.
 //!
-//! A search that has read many candidates goes on by the index on the join's threshold, if there is one: from each row that qualifies to the next. Where
-//! rows that qualify are many, they are listed some at a time, so that the rest of the condition is evaluated on slices of them, too.
+//! A search that has read many candidates goes on by the index on the join's threshold, if there is one: from each row
+//! that qualifies to the next. Where rows that qualify are many, they are listed some at a time, so that the rest of
+//! the condition is evaluated on slices of them, too.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -26,7 +29,8 @@ use rmq_engine::RangeEnd;
 /// The least number of candidates that a row begins with.
 const FIRST_CANDIDATES: usize = 4;
 
-/// A search that has read so many candidates is long: the index finds the next row in the time in which about as many are evaluated.
+/// A search that has read so many candidates is long: the index finds the next row in the time in which about as many
+/// are evaluated.
 const MANY_CANDIDATES: usize = 64;
 
 /// Clips ranges to the positions that are returned.
@@ -123,7 +127,8 @@ impl NearestMatches {
         self.window.is_empty() && self.begun == self.ranges.len()
     }
 
-    /// How many candidates of long searches have been evaluated since the last call; 0 once it is settled how these go on.
+    /// How many candidates of long searches have been evaluated since the last call; 0 once it is settled how these go
+    /// on.
     pub(crate) fn take_long_candidates(&mut self) -> usize {
         match self.index {
             ThresholdSearch::NotJustified => std::mem::take(&mut self.long_candidates),
@@ -136,7 +141,8 @@ impl NearestMatches {
         self.index = index.map_or(ThresholdSearch::Impossible, ThresholdSearch::By);
     }
 
-    /// Evaluates the condition on one slice of candidates, and on one of those that the index finds. Returns how many rows have begun to use that.
+    /// Evaluates the condition on one slice of candidates, and on one of those that the index finds. Returns how many
+    /// rows have begun to use that.
     pub(crate) fn step(
         &mut self,
         join: &RowJoin,
@@ -243,7 +249,8 @@ impl NearestMatches {
         Ok(())
     }
 
-    /// Returns the matches that are known, by row and in order: each with its position, and a row without a match once with `None`.
+    /// Returns the matches that are known, by row and in order: each with its position, and a row without a match once
+    /// with `None`.
     pub(crate) fn take_found(&mut self, mut returned: impl FnMut(u32, Option<u32>)) {
         while let Some(search) = self.window.front_mut() {
             let found = search.found.drain(..);
@@ -317,7 +324,8 @@ impl RowSearch {
 }
 
 impl Slice {
-    /// Takes rows that qualify, of the searches that use the index: of each the nearest one, and those within as many positions as it may have candidates.
+    /// Takes rows that qualify, of the searches that use the index: of each the nearest one, and those within as many
+    /// positions as it may have candidates.
     fn qualifying(
         window: &mut VecDeque<RowSearch>,
         index: &QualifyingRows,

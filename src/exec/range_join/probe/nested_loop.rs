@@ -2,8 +2,9 @@
 //!
 //! 1. For each probe row, a bitmap over the build rows marks those whose equality keys are the same.
 //! 2. Each bound clears the bits of the rows that it excludes.
-//! 3. The rows that are left are aggregated as a build side of their own. If the result depends on the row order, on thresholds or on single rows, that
-//!    is one sorted build side of all rows that match any probe row; else one per probe row, in any order.
+//! 3. The rows that are left are aggregated as a build side of their own. If the result depends on the row order, on
+//!    thresholds or on single rows, that is one sorted build side of all rows that match any probe row; else one per
+//!    probe row, in any order.
 
 use std::sync::Arc;
 
@@ -163,8 +164,8 @@ impl NestedLoop {
         Ok(matches)
     }
 
-    /// The number of build rows that match one probe row, and the aggregates over them, each of one row. Their order does not matter, so a constant
-    /// replaces the keys.
+    /// The number of build rows that match one probe row, and the aggregates over them, each of one row. Their order
+    /// does not matter, so a constant replaces the keys.
     fn aggregate_row(
         &self,
         matches: &MatchBitmaps,

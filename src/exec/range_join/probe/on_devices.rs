@@ -1,4 +1,5 @@
-//! Joins a partition of the probe side on devices. Its batches are coalesced into batches that are large enough for a device.
+//! Joins a partition of the probe side on devices. Its batches are coalesced into batches that are large enough for a
+//! device.
 
 use std::sync::Arc;
 
@@ -42,8 +43,8 @@ pub(crate) fn join_on_devices(
 }
 
 impl DevicePartition {
-    /// The positions of the build side that match each row of the batches, one batch after the other. They are found on devices if these have the
-    /// keys and don't fail, else on the CPU.
+    /// The positions of the build side that match each row of the batches, one batch after the other. They are found on
+    /// devices if these have the keys and don't fail, else on the CPU.
     fn find_ranges(&self, batches: &[RecordBatch]) -> Result<Ranges> {
         if let Some(device) = self.build.device().filter(|device| device.has_keys())
             // An error may concern rows that match nothing; the CPU tells which.

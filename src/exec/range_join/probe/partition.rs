@@ -105,7 +105,8 @@ impl ProbePartition {
         self.append_columns(&batch, &aggregates)
     }
 
-    /// The positions of the build side that match each row of a batch by keys; `None` if no row of the batch is in the output.
+    /// The positions of the build side that match each row of a batch by keys; `None` if no row of the batch is in the
+    /// output.
     fn find_matches(
         &self,
         batch: &RecordBatch,
@@ -134,7 +135,8 @@ impl ProbePartition {
         ))
     }
 
-    /// If the join has a further condition and only needs to know whether a row meets it: reduces each range to the first such row.
+    /// If the join has a further condition and only needs to know whether a row meets it: reduces each range to the
+    /// first such row.
     pub(crate) async fn refine(
         &self,
         batch: &RecordBatch,
@@ -183,7 +185,8 @@ impl ProbePartition {
         })
     }
 
-    /// The rows of ranges of a batch that meet the join's threshold, if it has one and the ranges justify its index. Builds that on a blocking thread.
+    /// The rows of ranges of a batch that meet the join's threshold, if it has one and the ranges justify its index.
+    /// Builds that on a blocking thread.
     pub(crate) async fn qualifying_rows(
         &self,
         batch: &RecordBatch,
@@ -199,7 +202,8 @@ impl ProbePartition {
         Ok(found)
     }
 
-    /// Whether searches for nearest rows that have read so many rows should rather use the index on the join's threshold. Builds it if so.
+    /// Whether searches for nearest rows that have read so many rows should rather use the index on the join's
+    /// threshold. Builds it if so.
     pub(crate) async fn prepares_index(&self, build: &BuildSide, read: usize) -> Result<bool> {
         let Some((join, threshold)) = self
             .row_join
@@ -305,7 +309,8 @@ impl ProbePartition {
         Ok(windows.into())
     }
 
-    /// The positions of the build side that match each row of a batch without prevailing rows, and the prevailing rows in this build side.
+    /// The positions of the build side that match each row of a batch without prevailing rows, and the prevailing rows
+    /// in this build side.
     pub(crate) fn find_windows(
         &self,
         batch: &RecordBatch,
@@ -358,7 +363,8 @@ impl ProbePartition {
         build.rows().start(batch.num_rows(), &equality_keys)
     }
 
-    /// The bounds of a batch, to skip spill runs. A prevailing row may be anywhere up to the bounds, and at them. None after an error, which may concern rows that match nothing; then no run is skipped.
+    /// The bounds of a batch, to skip spill runs. A prevailing row may be anywhere up to the bounds, and at them. None
+    /// after an error, which may concern rows that match nothing; then no run is skipped.
     pub(crate) fn encode_bounds(
         &self,
         key_order: &KeyOrder,
@@ -386,8 +392,8 @@ impl ProbePartition {
         keys.collect()
     }
 
-    /// The aggregates over ranges of the build side, one for each row of the batches, and whether a device failed and the CPU computed any of them.
-    /// Calls `check` between ranges whose rows are read.
+    /// The aggregates over ranges of the build side, one for each row of the batches, and whether a device failed and
+    /// the CPU computed any of them. Calls `check` between ranges whose rows are read.
     pub(crate) fn aggregate(
         &self,
         batches: &[RecordBatch],
@@ -444,7 +450,8 @@ impl ProbePartition {
         Ok(joined)
     }
 
-    /// Appends aggregates to a batch. Returns several batches if dictionaries of aggregates have too few keys for all values.
+    /// Appends aggregates to a batch. Returns several batches if dictionaries of aggregates have too few keys for all
+    /// values.
     fn append_columns(
         &self,
         batch: &RecordBatch,

@@ -28,7 +28,8 @@ pub(crate) struct ProbeShape {
 }
 
 impl PreparedBuild {
-    /// Collects the partitions of the build side. Sorts and indexes it, unless it is worth waiting for the size of the probe side.
+    /// Collects the partitions of the build side. Sorts and indexes it, unless it is worth waiting for the size of the
+    /// probe side.
     pub(crate) async fn collect(
         builder: BuildSideBuilder,
         inputs: Vec<SendableRecordBatchStream>,

@@ -1,5 +1,5 @@
-//! The row that prevails when a window begins, as in kdb+'s `wj` and QuestDB's `INCLUDE PREVAILING`: the last row at or before the window's lower
-//! bound.
+//! The row that prevails when a window begins, as in kdb+'s `wj` and QuestDB's `INCLUDE PREVAILING`: the last row at or
+//! before the window's lower bound.
 
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::BooleanBuffer;
@@ -52,8 +52,8 @@ impl PrevailingRows {
         Ok(())
     }
 
-    /// Extends each window down to its prevailing row. A window with a NULL bound, or whose lower bound is above an upper one, stays empty.
-    /// `bound_index` keeps the search hints for prevailing rows apart from those of the bounds.
+    /// Extends each window down to its prevailing row. A window with a NULL bound, or whose lower bound is above an
+    /// upper one, stays empty. `bound_index` keeps the search hints for prevailing rows apart from those of the bounds.
     pub(crate) fn extend_windows(
         self,
         windows: &mut CandidateRanges,

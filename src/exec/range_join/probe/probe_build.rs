@@ -48,7 +48,8 @@ impl BuildInput {
         self.plan.execute(partition, Arc::clone(&self.context))
     }
 
-    /// Reads and builds these partitions of the input for so many partitions of the probe side, one of `builds` build sides.
+    /// Reads and builds these partitions of the input for so many partitions of the probe side, one of `builds` build
+    /// sides.
     async fn prepare(
         self,
         inputs: Vec<SendableRecordBatchStream>,
@@ -119,8 +120,8 @@ impl ProbeBuild {
         } = self
         {
             let mut unread = input.execute(partition)?;
-            // A RepartitionExec keeps the rows of a partition in memory unless its stream has been polled and dropped. No row needs what ends in an error
-            // here.
+            // A RepartitionExec keeps the rows of a partition in memory unless its stream has been polled and dropped.
+            // No row needs what ends in an error here.
             drop(unread.next().now_or_never());
         }
         Ok(())

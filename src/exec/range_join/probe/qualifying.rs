@@ -48,8 +48,8 @@ impl QualifyingRows {
         Ok(found.collect())
     }
 
-    /// Lists rows of the probe rows from `row` on, at most `limit`, and of at most as many probe rows. A further call, from the first probe row whose
-    /// list has not ended, goes on after them.
+    /// Lists rows of the probe rows from `row` on, at most `limit`, and of at most as many probe rows. A further call,
+    /// from the first probe row whose list has not ended, goes on after them.
     pub(crate) fn next(&mut self, row: usize, limit: usize) -> Result<&RowList> {
         let rows = row..self.queries.len().min(row.saturating_add(limit));
         let limits = ListLimits {
@@ -71,8 +71,9 @@ impl QualifyingRows {
         self.list(&rows.collect::<Vec<_>>(), per_row)
     }
 
-    /// Lists the nearest rows of some probe rows, each with the positions that are left of its range: from the first row found at this end, those
-    /// within a number of positions. Each list ascends, and one without a row tells that none is left.
+    /// Lists the nearest rows of some probe rows, each with the positions that are left of its range: from the first
+    /// row found at this end, those within a number of positions. Each list ascends, and one without a row tells that
+    /// none is left.
     pub(crate) fn list_nearest(
         &self,
         rows: &[(usize, Range<u32>, u32)],

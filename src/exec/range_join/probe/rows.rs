@@ -1,11 +1,15 @@
-//! Joins a partition of the probe side with a build side in memory, and returns rows: pairs that match, and rows of either side.
+//! Joins a partition of the probe side with a build side in memory, and returns rows: pairs that match, and rows of
+//! either side.
 //!
 //! 1. For each probe batch, `ProbePartition::find_ranges` finds the range of build positions that matches each row.
-//! 2. The pairs of the ranges are taken in slices of one output batch, by probe row, so that memory is bounded however many there are.
-//! 3. A further condition is evaluated on each slice, or an index lists the rows that meet its threshold, and only the rest of it is evaluated. What
-//!    is left is returned, with the probe rows that have matched nothing where these are kept.
-//!    Where only the nearest pairs of a row are returned, without a condition its range is clipped first, with one see `nearest`.
-//! 4. Where build rows must be returned by whether they have matched, pairs mark these. The partition that ends last returns them.
+//! 2. The pairs of the ranges are taken in slices of one output batch, by probe row, so that memory is bounded however
+//!    many there are.
+//! 3. A further condition is evaluated on each slice, or an index lists the rows that meet its threshold, and only the
+//!    rest of it is evaluated. What is left is returned, with the probe rows that have matched nothing where these are
+//!    kept. Where only the nearest pairs of a row are returned, without a condition its range is clipped first, with
+//!    one see `nearest`.
+//! 4. Where build rows must be returned by whether they have matched, pairs mark these. The partition that ends last
+//!    returns them.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -106,7 +106,8 @@ async fn start(
         }
     };
     if returns_nothing(&partition, &build) {
-        // The rest of the probe side is not read. Operators below it free what they keep when their streams are dropped.
+        // The rest of the probe side is not read. Operators below it free what they keep when their streams are
+        // dropped.
         return Ok(stream::empty().boxed());
     }
     let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();

@@ -1,5 +1,5 @@
-//! Stores the rows of a build side in spill runs on disk and reads them again, and retains the memory that reading them needs. Knows nothing of
-//! sorting, indexes or the probe side.
+//! Stores the rows of a build side in spill runs on disk and reads them again, and retains the memory that reading them
+//! needs. Knows nothing of sorting, indexes or the probe side.
 
 pub(crate) mod key_extent;
 pub(crate) mod reader;

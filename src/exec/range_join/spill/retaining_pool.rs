@@ -11,8 +11,8 @@ use datafusion::execution::memory_pool::{
 /// The consumer's name in the pool's reports.
 pub(crate) const CONSUMER_NAME: &str = "rmq range join";
 
-/// A memory pool on top of the session's that retains what it was granted until it is released. Work that fits into memory which was granted
-/// beforehand cannot fail because another operator took that memory in the meantime.
+/// A memory pool on top of the session's that retains what it was granted until it is released. Work that fits into
+/// memory which was granted beforehand cannot fail because another operator took that memory in the meantime.
 #[derive(Debug)]
 pub(crate) struct RetainingPool {
     granted: MemoryReservation,
@@ -30,8 +30,8 @@ struct Used {
 }
 
 impl RetainingPool {
-    /// A pool without memory, which takes at most `share` bytes of the session's. `can_spill` tells a fair pool to count this consumer among those that
-    /// share its memory.
+    /// A pool without memory, which takes at most `share` bytes of the session's. `can_spill` tells a fair pool to
+    /// count this consumer among those that share its memory.
     pub(crate) fn new(pool: &Arc<dyn MemoryPool>, can_spill: bool, share: usize) -> Arc<Self> {
         let consumer = MemoryConsumer::new(CONSUMER_NAME).with_can_spill(can_spill);
         Arc::new(Self {

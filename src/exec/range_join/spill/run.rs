@@ -84,7 +84,8 @@ impl BuildRuns {
         self.runs.is_empty()
     }
 
-    /// Memory to retain while the runs exist: half of the peak, so that one run can always be built and other operators get the rest.
+    /// Memory to retain while the runs exist: half of the peak, so that one run can always be built and other operators
+    /// get the rest.
     pub(crate) fn retained_bytes(&self) -> usize {
         self.peak_granted_bytes / 2
     }

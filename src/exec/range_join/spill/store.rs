@@ -62,8 +62,8 @@ impl SpillStore {
         BuildRuns::new(Arc::clone(&self.key_order), peak_granted_bytes)
     }
 
-    /// Appends consecutive rows, of which the first has the position `first_row`, to `runs`: as one run, or as several that can each be built in
-    /// the memory for a run.
+    /// Appends consecutive rows, of which the first has the position `first_row`, to `runs`: as one run, or as several
+    /// that can each be built in the memory for a run.
     pub(crate) async fn write(
         self: &Arc<Self>,
         batches: Vec<RecordBatch>,

@@ -1,8 +1,8 @@
 //! Expressions that are evaluated for some rows only.
 //!
-//! CASE evaluates a branch only for the rows that take it, but a call or a subquery that a rule takes out of the branch is evaluated for all rows.
-//! A bound that may fail, such as `10 / x`, therefore gets the branch's conditions: for rows that take another branch it is NULL, which is an
-//! empty range.
+//! CASE evaluates a branch only for the rows that take it, but a call or a subquery that a rule takes out of the branch
+//! is evaluated for all rows. A bound that may fail, such as `10 / x`, therefore gets the branch's conditions: for rows
+//! that take another branch it is NULL, which is an empty range.
 //!
 //! ```text
 //!   CASE WHEN x <> 0 THEN range_min('t.v', 10 / x, 9) END
@@ -11,7 +11,8 @@
 //!
 //! The same applies to:
 //! - the conditions of a CASE, each of which is evaluated only for rows for which no earlier condition holds;
-//! - functions that do not evaluate all arguments, such as COALESCE, which DataFusion rewrites to a CASE ([`expand_lazy`]);
+//! - functions that do not evaluate all arguments, such as COALESCE, which DataFusion rewrites to a CASE
+//!   ([`expand_lazy`]);
 //! - the right operand of AND and OR, which DataFusion evaluates only for the rows that need it if these are few.
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
@@ -43,7 +44,8 @@ impl Branch {
         }
     }
 
-    /// The right operand of AND or OR, for the rows whose result the left operand does not decide. `None` for other operators.
+    /// The right operand of AND or OR, for the rows whose result the left operand does not decide. `None` for other
+    /// operators.
     pub(crate) fn of_operator(left: &Expr, op: Operator) -> Option<Self> {
         let open = match op {
             Operator::And => left.clone().is_not_false(),
@@ -58,7 +60,8 @@ impl Branch {
         })
     }
 
-    /// Makes an expression that is `expr` if the branch is taken and `null` otherwise. Returns `expr` itself if it needs no guard.
+    /// Makes an expression that is `expr` if the branch is taken and `null` otherwise. Returns `expr` itself if it
+    /// needs no guard.
     pub(crate) fn guard(&self, expr: Expr, null: &ScalarValue, schema: &DFSchema) -> Result<Expr> {
         if !self.is_promised && !may_fail(&expr, schema)? {
             return Ok(expr);
@@ -77,8 +80,8 @@ impl Branch {
     }
 }
 
-/// Rewrites COALESCE and other functions that do not evaluate all arguments to the CASE that DataFusion makes of them, if `is_wanted` finds
-/// something in their arguments.
+/// Rewrites COALESCE and other functions that do not evaluate all arguments to the CASE that DataFusion makes of them,
+/// if `is_wanted` finds something in their arguments.
 pub(crate) fn expand_lazy(
     expr: Expr,
     is_wanted: impl Fn(&Expr) -> Result<bool>,
@@ -99,7 +102,8 @@ pub(crate) fn expand_lazy(
     })
 }
 
-/// Applies `change` to an expression of a node; in a filter to each conjunct, because DataFusion may evaluate these in any order.
+/// Applies `change` to an expression of a node; in a filter to each conjunct, because DataFusion may evaluate these in
+/// any order.
 pub(crate) fn map_conjuncts(
     is_filter: bool,
     expr: Expr,

@@ -20,7 +20,8 @@ pub(crate) fn unused_name(config: &dyn OptimizerConfig, schema: &DFSchema) -> St
     }
 }
 
-/// Saves the name to restore after rewriting `expr`. A grouping set is not a column; [`restore_columns`] restores the names of its members.
+/// Saves the name to restore after rewriting `expr`. A grouping set is not a column; [`restore_columns`] restores the
+/// names of its members.
 pub(crate) fn save_name(preserver: &NamePreserver, expr: &Expr) -> SavedName {
     match expr {
         Expr::GroupingSet(_) => SavedName::None,
@@ -28,8 +29,8 @@ pub(crate) fn save_name(preserver: &NamePreserver, expr: &Expr) -> SavedName {
     }
 }
 
-/// Projects the plan to the columns of `schema` if it has others: drops columns that a rule has added, and restores the names of columns that
-/// were named after a rewritten expression.
+/// Projects the plan to the columns of `schema` if it has others: drops columns that a rule has added, and restores the
+/// names of columns that were named after a rewritten expression.
 pub(crate) fn restore_columns(plan: LogicalPlan, schema: &DFSchema) -> Result<LogicalPlan> {
     let now = plan.schema();
     let same = now.fields().len() == schema.fields().len()

@@ -37,7 +37,8 @@ pub(crate) fn has_outer_columns(plan: &LogicalPlan) -> Result<bool> {
     refers_beyond(plan, &[])
 }
 
-/// Whether a plan within a subquery of each of these nodes, given from the outermost, refers to columns of none of their inputs.
+/// Whether a plan within a subquery of each of these nodes, given from the outermost, refers to columns of none of
+/// their inputs.
 fn refers_beyond(plan: &LogicalPlan, within: &[&LogicalPlan]) -> Result<bool> {
     let is_known = |column: &Column| {
         let mut inputs = within.iter().flat_map(|node| node.inputs());

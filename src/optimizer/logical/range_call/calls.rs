@@ -1,4 +1,5 @@
-//! Replaces calls of range functions by columns of a [`RangeLookup`], or by expressions over an index of a [`PrepareIndexes`].
+//! Replaces calls of range functions by columns of a [`RangeLookup`], or by expressions over an index of a
+//! [`PrepareIndexes`].
 
 use std::sync::Arc;
 
@@ -21,8 +22,8 @@ use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::outer_columns::from_outer;
 use crate::optimizer::logical::common::range_functions::{calls_range_function, range_udf};
 
-/// Replaces a correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, by its expression. DataFusion does not decorrelate it, and
-/// no operator can run it.
+/// Replaces a correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, by its expression. DataFusion
+/// does not decorrelate it, and no operator can run it.
 pub(crate) fn inline_subqueries(expr: Expr) -> Result<Transformed<Expr>> {
     expr.transform_up(|expr| {
         let Expr::ScalarSubquery(subquery) = &expr else {
@@ -48,7 +49,8 @@ pub(crate) fn inline_subqueries(expr: Expr) -> Result<Transformed<Expr>> {
     })
 }
 
-/// The calls found in expressions over one input. As a rewriter, replaces each call by the column that will have its result.
+/// The calls found in expressions over one input. As a rewriter, replaces each call by the column that will have its
+/// result.
 pub(crate) struct Calls<'a> {
     config: &'a dyn OptimizerConfig,
     schema: DFSchemaRef,
@@ -109,7 +111,8 @@ impl<'a> Calls<'a> {
         Ok(plan)
     }
 
-    /// Returns `bound`, or a column that a projection computes if the bound has a correlated subquery. It may need the results of layers before this one.
+    /// Returns `bound`, or a column that a projection computes if the bound has a correlated subquery. It may need the
+    /// results of layers before this one.
     fn project(&mut self, bound: &Expr, layer: usize) -> Result<Expr> {
         let correlated = bound.exists(|e| {
             Ok(matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty()))
@@ -238,7 +241,8 @@ fn has_parameter(column: &Expr) -> Result<bool> {
     Ok(found)
 }
 
-/// Rejects a view whose range functions read the view itself, directly or through other views. `path` has the views on the way.
+/// Rejects a view whose range functions read the view itself, directly or through other views. `path` has the views on
+/// the way.
 fn check_no_cycle(
     udf: &RangeUdf,
     name: &ColumnRef,
@@ -326,8 +330,8 @@ fn source(udf: &RangeUdf, column: &Expr) -> Result<(Source, FieldRef)> {
     }
 }
 
-/// Replaces the calls in a join's `condition` by expressions over indexes, which a [`PrepareIndexes`] above `input` builds. `schema` has the
-/// columns of both sides. Returns the new input and the new condition.
+/// Replaces the calls in a join's `condition` by expressions over indexes, which a [`PrepareIndexes`] above `input`
+/// builds. `schema` has the columns of both sides. Returns the new input and the new condition.
 pub(crate) fn look_up(
     input: Arc<LogicalPlan>,
     condition: Expr,

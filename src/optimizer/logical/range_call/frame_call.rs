@@ -5,8 +5,8 @@
 //!   frame_min(v, l, r) OVER (ORDER BY ts)                          unchanged
 //! ```
 //!
-//! DataFusion passes neither the frame clause nor the modifiers to a window function, so a rule checks the plan. It is an analyzer rule, because a
-//! session can be configured to skip optimizer rules that fail.
+//! DataFusion passes neither the frame clause nor the modifiers to a window function, so a rule checks the plan. It is
+//! an analyzer rule, because a session can be configured to skip optimizer rules that fail.
 
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -77,8 +77,8 @@ fn check(call: &WindowFunction) -> Result<()> {
     Ok(())
 }
 
-/// Whether this can be the frame of a query without a frame clause: all rows without ORDER BY; with it, the rows up to the current one (RANGE, or
-/// ROWS if DataFusion knows that the order is strict).
+/// Whether this can be the frame of a query without a frame clause: all rows without ORDER BY; with it, the rows up to
+/// the current one (RANGE, or ROWS if DataFusion knows that the order is strict).
 fn is_default_frame(frame: &WindowFrame, unordered: bool) -> bool {
     let to_end = frame.end_bound.is_unbounded();
     let to_current = frame.end_bound == WindowFrameBound::CurrentRow;

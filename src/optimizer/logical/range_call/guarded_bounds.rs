@@ -1,4 +1,5 @@
-//! Guards the bounds of calls in CASE, AND and OR, so that bounds that may fail are evaluated only for the rows that reach the call.
+//! Guards the bounds of calls in CASE, AND and OR, so that bounds that may fail are evaluated only for the rows that
+//! reach the call.
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue};
@@ -10,7 +11,8 @@ use crate::optimizer::logical::common::conditional::{
 };
 use crate::optimizer::logical::common::range_functions::range_udf;
 
-/// Guards the bounds of all calls in `expr` that are evaluated for some rows only. With `operators`, also in the right operands of AND and OR.
+/// Guards the bounds of all calls in `expr` that are evaluated for some rows only. With `operators`, also in the right
+/// operands of AND and OR.
 pub(crate) fn guard_bounds(
     expr: Expr,
     schema: &DFSchema,
@@ -106,8 +108,8 @@ fn guard(part: &mut Box<Expr>, branch: &Branch, schema: &DFSchema) -> Result<boo
     Ok(done.transformed)
 }
 
-/// Whether a condition can be repeated in a bound: not if it is volatile, nor with a subquery that DataFusion allows in filters only. Calls of
-/// range functions can, because equal calls are evaluated once.
+/// Whether a condition can be repeated in a bound: not if it is volatile, nor with a subquery that DataFusion allows in
+/// filters only. Calls of range functions can, because equal calls are evaluated once.
 fn can_repeat(condition: &Expr) -> Result<bool> {
     let differs = condition.exists(|e| {
         let is_volatile = e.is_volatile_node() && range_udf(e).is_none();

@@ -1,4 +1,5 @@
-//! `range_min('table.column', l, r)` in any expression: the call becomes a column that a [`RangeLookup`] below the expression's node adds.
+//! `range_min('table.column', l, r)` in any expression: the call becomes a column that a [`RangeLookup`] below the
+//! expression's node adds.
 //!
 //! ```text
 //!   SELECT w.id FROM windows w WHERE range_min('prices.close', w.l, w.r) > 5
@@ -11,9 +12,9 @@
 //!                                                              TableScan: windows
 //! ```
 //!
-//! A call whose bounds contain calls goes into a second node above the first. In a join's condition, a call goes below the side that has the columns of
-//! its bounds. If it needs both sides, the condition of an inner join moves above the join; in another join the call stays an expression over an
-//! index that a `PrepareIndexes` below the join builds.
+//! A call whose bounds contain calls goes into a second node above the first. In a join's condition, a call goes below
+//! the side that has the columns of its bounds. If it needs both sides, the condition of an inner join moves above the
+//! join; in another join the call stays an expression over an index that a `PrepareIndexes` below the join builds.
 //!
 //! [`RangeLookup`]: crate::logical_plan::range_lookup::RangeLookup
 
@@ -37,9 +38,9 @@ use crate::optimizer::logical::range_call::guarded_bounds::guard_bounds;
 
 /// Replaces scalar calls of range functions by columns of a `RangeLookup`.
 ///
-/// It must run before DataFusion's rules, which fold literal bounds and drop an ORDER BY in the first argument, and again after they have
-/// decorrelated subqueries: DataFusion cannot pull a correlated condition through a `RangeLookup`, so calls in correlated subqueries are
-/// kept until these are joins.
+/// It must run before DataFusion's rules, which fold literal bounds and drop an ORDER BY in the first argument, and
+/// again after they have decorrelated subqueries: DataFusion cannot pull a correlated condition through a
+/// `RangeLookup`, so calls in correlated subqueries are kept until these are joins.
 #[derive(Debug, Default)]
 pub struct RangeCallToLookup;
 
@@ -155,8 +156,8 @@ fn rewrite_single_input(
     Ok(Transformed::yes(restore_columns(plan, &schema)?))
 }
 
-/// Rewrites a join: each call goes below the side that has the columns of its bounds. If a call needs both sides, the condition of an inner join
-/// moves above the join; in another join the call stays an expression.
+/// Rewrites a join: each call goes below the side that has the columns of its bounds. If a call needs both sides, the
+/// condition of an inner join moves above the join; in another join the call stays an expression.
 fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<LogicalPlan>> {
     let schema = Arc::clone(&join.schema);
     let both = Arc::new(join.left.schema().join(join.right.schema())?);

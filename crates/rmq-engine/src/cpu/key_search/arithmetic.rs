@@ -1,5 +1,5 @@
-//! Evenly spaced sorted keys, such as row positions or samples at a fixed rate. A bound's position is computed by one division instead
-//! of a search.
+//! Evenly spaced sorted keys, such as row positions or samples at a fixed rate. A bound's position is computed by one
+//! division instead of a search.
 
 use crate::key::{Encoding, Key};
 

@@ -5,7 +5,8 @@ use crate::comparison::Comparison;
 use crate::cpu::simd::dispatch::{SupportedSimd, multiversion};
 use crate::key::Key;
 
-/// Returns a bitmap, least significant bit first, of the keys that compare so with `bound`, itself a key. Bits past the last key are 0.
+/// Returns a bitmap, least significant bit first, of the keys that compare so with `bound`, itself a key. Bits past the
+/// last key are 0.
 pub(crate) fn compare<K: Key>(keys: &Column<K>, comparison: Comparison, bound: K) -> Vec<u64> {
     let mut words = Vec::with_capacity(keys.len().div_ceil(64));
     compare_vectorized(SupportedSimd::best(), keys, comparison, bound, &mut words);

@@ -1,12 +1,14 @@
 //! Interpolation search for many bounds at once.
 //!
-//! 1. Each bound's position is estimated: from the first and the last key of its range, or, where bounds mostly ascend, from the
-//!    position that the last search in its group found.
+//! 1. Each bound's position is estimated: from the first and the last key of its range, or, where bounds mostly ascend,
+//!    from the position that the last search in its group found.
 //! 2. The estimate is improved once or twice by the key found there.
-//! 3. The 16 keys around it are compared without branches. If the position is not among them, the search gallops from the estimate.
+//! 3. The 16 keys around it are compared without branches. If the position is not among them, the search gallops from
+//!    the estimate.
 //!
-//! The searches of a tile go through each step together, so that their cache misses overlap. On evenly distributed keys, as times and
-//! positions often are, a bound takes two or three cache misses, where a binary search takes log2(n).
+//! The searches of a tile go through each step together, so that their cache misses overlap. On evenly distributed
+//! keys, as times and positions often are, a bound takes two or three cache misses, where a binary search takes
+//! log2(n).
 
 use std::fmt;
 
@@ -33,8 +35,8 @@ const STEPS_FROM_HINT: usize = 1;
 /// Keys that are compared on each side of the estimate.
 const PROBE_RADIUS: usize = 8;
 
-/// If at most this many searches of a tile end farther than [`PROBE_RADIUS`] from where they began, those of the next tile skip the
-/// interpolation.
+/// If at most this many searches of a tile end farther than [`PROBE_RADIUS`] from where they began, those of the next
+/// tile skip the interpolation.
 const MAX_FAR: usize = 2;
 
 /// The average size of groups from which on hints and the detection of even spacing are worthwhile.

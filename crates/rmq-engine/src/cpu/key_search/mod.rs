@@ -1,8 +1,8 @@
 //! Key search on the CPU.
 //!
-//! Keys stay in the chunks they came in. Evenly spaced keys are recognised (`arithmetic.rs`), and the position of a bound is computed.
-//! Among other keys it is found by interpolation search with a linear probe at its end (`interpolation.rs`). Keys in no order are compared
-//! with one bound at a time (`compare.rs`).
+//! Keys stay in the chunks they came in. Evenly spaced keys are recognised (`arithmetic.rs`), and the position of a
+//! bound is computed. Among other keys it is found by interpolation search with a linear probe at its end
+//! (`interpolation.rs`). Keys in no order are compared with one bound at a time (`compare.rs`).
 
 pub(crate) mod arithmetic;
 pub(crate) mod compare;

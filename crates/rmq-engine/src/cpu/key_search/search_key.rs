@@ -1,6 +1,7 @@
 //! Entry points of key search, one per key width.
 //!
-//! They are not generic, so that they are compiled with this crate's optimisation level and not with that of the crate that calls them.
+//! They are not generic, so that they are compiled with this crate's optimisation level and not with that of the crate
+//! that calls them.
 
 use bytemuck::Pod;
 
@@ -22,14 +23,15 @@ pub trait SearchKey: Key + Pod {
     /// Returns whether the keys of columns, one column after another, ascend.
     fn are_sorted(columns: &[Column<Self>]) -> bool;
 
-    /// Returns a bitmap, least significant bit first, of the keys of a column that compare so with `bound`, itself a key. It has a word for each
-    /// 64 keys, bits past the last key are 0, and the column's validity is ignored.
+    /// Returns a bitmap, least significant bit first, of the keys of a column that compare so with `bound`, itself a
+    /// key. It has a word for each 64 keys, bits past the last key are 0, and the column's validity is ignored.
     fn compare(keys: &Column<Self>, comparison: Comparison, bound: Self) -> Vec<u64>;
 
-    /// Prepares keys for searches. They are the columns one after another, all with the same encoding; their validity is ignored.
+    /// Prepares keys for searches. They are the columns one after another, all with the same encoding; their validity
+    /// is ignored.
     ///
-    /// `group_starts` holds the first position of each group of keys, then the end of the last. Keys ascend within each group. Keys
-    /// in several groups are in one column.
+    /// `group_starts` holds the first position of each group of keys, then the end of the last. Keys ascend within each
+    /// group. Keys in several groups are in one column.
     fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self>;
 }
 

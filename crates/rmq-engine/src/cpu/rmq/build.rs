@@ -33,8 +33,8 @@ fn threads(rows: usize, max_threads: usize) -> usize {
     max_threads.min(rows / MIN_PER_THREAD).max(1)
 }
 
-/// Fills all levels and the sparse table, on up to `max_threads` threads. `fill` calls [`fill()`] with a block of level 4 and the parts that
-/// begin there, compiled for an instruction set.
+/// Fills all levels and the sparse table, on up to `max_threads` threads. `fill` calls [`fill()`] with a block of level
+/// 4 and the parts that begin there, compiled for an instruction set.
 ///
 /// # Errors
 /// [`EngineError::Thread`] if a thread cannot be started.
@@ -209,7 +209,8 @@ pub(crate) fn without_nulls<K: Key + Pod>(
     Ok((copy, next))
 }
 
-/// Encodes `bits` into `keys`, with the greatest key for NULL, and copies their validity from bit `offset` of `bytes` on.
+/// Encodes `bits` into `keys`, with the greatest key for NULL, and copies their validity from bit `offset` of `bytes`
+/// on.
 fn copy_valid<K: Key>(
     bits: &[K],
     encoding: Encoding<K>,

@@ -1,6 +1,7 @@
 //! Keys with a build and a search compiled for each instruction set.
 //!
-//! The build and the search are generic over a [`Kernel`] and always inlined; `multiversion!` compiles them once per instruction set.
+//! The build and the search are generic over a [`Kernel`] and always inlined; `multiversion!` compiles them once per
+//! instruction set.
 
 use bytemuck::Pod;
 
@@ -27,8 +28,8 @@ pub(crate) trait CpuKey: Key + Pod {
     /// See [`search::answer`]; positions are tracked where they are requested.
     ///
     /// # Safety
-    /// The levels of `context` (with positions where these are requested) were built of its column, or of one of the same length and
-    /// [`alignment_offset`](crate::cpu::rmq::levels::alignment_offset).
+    /// The levels of `context` (with positions where these are requested) were built of its column, or of one of the
+    /// same length and [`alignment_offset`](crate::cpu::rmq::levels::alignment_offset).
     unsafe fn answer(
         simd: SupportedSimd,
         context: Context<'_, Self>,

@@ -1,16 +1,19 @@
-//! The threshold search: the first, or last, row of each range whose key is at most a threshold, many queries at a time.
+//! The threshold search: the first, or last, row of each range whose key is at most a threshold, many queries at a
+//! time.
 //!
-//! A range starts where the pruned search of minima does: at the lowest level where it spans at most two lines of blocks (above level 3:
-//! at the sparse table on level 4). The search begins at one end of the range, the *near* end (the left one for the first row); the other
-//! is the *far* end. A block is of interest if its minimum is at most the threshold.
+//! A range starts where the pruned search of minima does: at the lowest level where it spans at most two lines of
+//! blocks (above level 3: at the sparse table on level 4). The search begins at one end of the range, the *near* end
+//! (the left one for the first row); the other is the *far* end. A block is of interest if its minimum is at most the
+//! threshold.
 //!
-//! 1. The nearest block of interest inside the range certainly has a row. It is the *node* of the query, and each further stage replaces it by
-//!    its nearest child of interest, down to a row.
-//! 2. The block at the near end extends beyond the range, so its minimum is only a lower bound. If it is of interest, its children are
-//!    searched, too, and what they find is nearer and replaces the node.
+//! 1. The nearest block of interest inside the range certainly has a row. It is the *node* of the query, and each
+//!    further stage replaces it by its nearest child of interest, down to a row.
+//! 2. The block at the near end extends beyond the range, so its minimum is only a lower bound. If it is of interest,
+//!    its children are searched, too, and what they find is nearer and replaces the node.
 //! 3. The block at the far end is searched likewise while nothing else was found.
 //!
-//! So a query reads at most three lines of each level. Tiles pass the stages as in the search of minima, one level per stage.
+//! So a query reads at most three lines of each level. Tiles pass the stages as in the search of minima, one level per
+//! stage.
 
 use std::hint::{black_box, select_unpredictable};
 
@@ -29,7 +32,8 @@ struct CrossingTile<K> {
     /// The bounds, the sets by start level, and the place in the batch.
     queries: Tile<K>,
     threshold: [K; TILE],
-    /// The block of interest, at the level of the last stage; a position after the last stage. Only of queries in `found`.
+    /// The block of interest, at the level of the last stage; a position after the last stage. Only of queries in
+    /// `found`.
     node: [usize; TILE],
     /// Queries with a node.
     found: u64,
@@ -71,7 +75,8 @@ impl<K: Key> CrossingTile<K> {
 /// Answers a batch. `FIRST` states whether the first rows are searched, else the last. The outputs have been checked.
 ///
 /// # Safety
-/// The levels were built of this column, or of one of the same length and alignment offset, and the machine has the instructions of `S`.
+/// The levels were built of this column, or of one of the same length and alignment offset, and the machine has the
+/// instructions of `S`.
 #[inline(always)]
 pub(crate) unsafe fn crossings<K: Key + Pod, S: Kernel<K>, const FIRST: bool>(
     context: Context<'_, K>,
@@ -169,8 +174,8 @@ unsafe fn keys_at_ends<K: Copy, const FIRST: bool>(plan: &Plan<K>, q: usize) -> 
 struct CrossingSearch<'a, K>(BatchSearch<'a, K>);
 
 impl<K: Key + Pod> CrossingSearch<'_, K> {
-    /// Stage 1: the blocks inside the range, at the level where it starts. After each query it prefetches the lines of one query of
-    /// the next tile, so that their latency overlaps with this work.
+    /// Stage 1: the blocks inside the range, at the level where it starts. After each query it prefetches the lines of
+    /// one query of the next tile, so that their latency overlaps with this work.
     #[inline(always)]
     unsafe fn start<S: Kernel<K>, const FIRST: bool>(
         &self,
@@ -227,9 +232,10 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
 
     /// Stage 1 of the ranges that start at level 4. Returns how many queries of the next tile have been prefetched.
     ///
-    /// The search moves from the near end past runs of the sparse table without a block of interest, each half as long as the one before.
-    /// All queries take the same steps, row by row of the table, so that their loads overlap. Keys of up to 64 bits the compiler can gather into
-    /// vectors: there the queries that start at other levels take the steps, too.
+    /// The search moves from the near end past runs of the sparse table without a block of interest, each half as long
+    /// as the one before. All queries take the same steps, row by row of the table, so that their loads overlap. Keys
+    /// of up to 64 bits the compiler can gather into vectors: there the queries that start at other levels take the
+    /// steps, too.
     #[inline(always)]
     unsafe fn start_sparse<const FIRST: bool>(
         &self,
@@ -257,7 +263,8 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
         let wide = size_of::<K>() > size_of::<u64>();
         let mut prefetched = 0;
         for row in (0..rows).rev() {
-            // Fewer than two runs are left inside the range. A run beyond the end of the level is moved inside it, over blocks that are passed.
+            // Fewer than two runs are left inside the range. A run beyond the end of the level is moved inside it, over
+            // blocks that are passed.
             let run = 1 << row;
             let runs = self.0.sparse.wrapping_add(row * tops);
             let step = |at: usize, threshold: K| {
@@ -271,7 +278,8 @@ impl<K: Key + Pod> CrossingSearch<'_, K> {
                 let passed = if FIRST { first + run } else { first };
                 let is_passed = key > threshold;
                 if wide {
-                    // Of a select by a comparison of two words the compiler makes a branch, which is often mispredicted.
+                    // Of a select by a comparison of two words the compiler makes a branch, which is often
+                    // mispredicted.
                     at ^ ((at ^ passed) & black_box(usize::from(is_passed)).wrapping_neg())
                 } else {
                     select_unpredictable(is_passed, passed, at)

@@ -134,8 +134,8 @@ impl<K: CpuKey> CpuIndex<'_, K> {
     /// Returns what a batch is searched in.
     ///
     /// # Errors
-    /// [`EngineError::ColumnMoved`] unless the column has the length and the alignment offset at the time of the build, on which searches
-    /// rely.
+    /// [`EngineError::ColumnMoved`] unless the column has the length and the alignment offset at the time of the build,
+    /// on which searches rely.
     fn context(&self) -> Result<Context<'_, K>, EngineError> {
         let column = self.column.values();
         if column.len() != self.len || levels::alignment_offset(column) != self.alignment_offset {

@@ -1,9 +1,10 @@
-//! The index of a column: block minima at four levels, a sparse table on the last, and the offset of each minimum in its block.
+//! The index of a column: block minima at four levels, a sparse table on the last, and the offset of each minimum in
+//! its block.
 //!
-//! Level `k` (1 to 4) holds the smallest key of each aligned run of `16^k` values; padding holds [`Key::MAX`]. The sparse
-//! table over level 4 (row `j` holds the minima of `2^j` neighbours) takes two loads for a range of any length. For
-//! positions, each run also has the offset of its first smallest value: 4, 8, 12 and 16 bits at the four levels. So one load resolves
-//! a run to the position of its minimum, without reading the column.
+//! Level `k` (1 to 4) holds the smallest key of each aligned run of `16^k` values; padding holds [`Key::MAX`]. The
+//! sparse table over level 4 (row `j` holds the minima of `2^j` neighbours) takes two loads for a range of any length.
+//! For positions, each run also has the offset of its first smallest value: 4, 8, 12 and 16 bits at the four levels. So
+//! one load resolves a run to the position of its minimum, without reading the column.
 //!
 //! All parts are in one allocation, the small and frequently used ones first.
 
@@ -115,8 +116,8 @@ fn padded_len(len: usize) -> usize {
 
 /// Returns the distance of the column's first value from the start of its cache line, in values.
 ///
-/// Positions within the engine are counted from the start of that line, so that blocks of the column begin at cache lines. A column that
-/// begins within a line, as a slice of a larger one does, then takes no second line per block.
+/// Positions within the engine are counted from the start of that line, so that blocks of the column begin at cache
+/// lines. A column that begins within a line, as a slice of a larger one does, then takes no second line per block.
 pub(crate) fn alignment_offset<K: Key>(column: &[K]) -> usize {
     if size_of::<K>() * BLOCK > 128 {
         return 0; // a block is several lines anyway
@@ -199,7 +200,8 @@ impl<K: Key + Pod> Levels<K> {
             let top: *mut [u16] = memory.slice_mut(layout.offset[3], layout.len[3]);
             (nibbles, bytes, words, top)
         });
-        // SAFETY: `Layout::new` assigns distinct bytes to every part, so these references do not overlap, and all borrow `self`.
+        // SAFETY: `Layout::new` assigns distinct bytes to every part, so these references do not overlap, and all
+        // borrow `self`.
         unsafe {
             Parts {
                 level: level.map(|part| &mut *part),

@@ -1,12 +1,14 @@
 //! The listing of rows: all rows of a range whose key is at most a threshold, and their number.
 //!
-//! A block is of interest if its minimum is at most the threshold. The ranges of a tile descend together, a level at a time: from the blocks of level
-//! 4 of interest, which the sparse table finds without reading those between, to the blocks of interest below each of them, and so on down to
-//! the column. So lines are prefetched while others are read, and no branch depends on what is found. Blocks stay in the order of ranges and rows, so
-//! rows come in ascending order, and a listing can stop at any row.
+//! A block is of interest if its minimum is at most the threshold. The ranges of a tile descend together, a level at a
+//! time: from the blocks of level 4 of interest, which the sparse table finds without reading those between, to the
+//! blocks of interest below each of them, and so on down to the column. So lines are prefetched while others are read,
+//! and no branch depends on what is found. Blocks stay in the order of ranges and rows, so rows come in ascending
+//! order, and a listing can stop at any row.
 //!
-//! Every line that is read has a row, or is at an end of its range: about one line of each level per row found, fewer where rows are neighbours. About
-//! [`MOST_BLOCKS`] blocks of a level are found at a time. The first range that has not all of its blocks goes on in the next tile.
+//! Every line that is read has a row, or is at an end of its range: about one line of each level per row found, fewer
+//! where rows are neighbours. About [`MOST_BLOCKS`] blocks of a level are found at a time. The first range that has not
+//! all of its blocks goes on in the next tile.
 
 use bytemuck::Pod;
 
@@ -23,7 +25,8 @@ const TOP_BITS: usize = 4 * LEVELS;
 /// The most ranges that descend together.
 const TILE: usize = 64;
 
-/// No more blocks of a level are searched for once there are so many. Two blocks of a range, those at its ends, may have no row, and all others have.
+/// No more blocks of a level are searched for once there are so many. Two blocks of a range, those at its ends, may
+/// have no row, and all others have.
 const MOST_BLOCKS: usize = 960;
 
 /// A line is prefetched so many lines before it is read.
@@ -32,7 +35,8 @@ const PREFETCHED: usize = 16;
 /// Lists the rows of a batch of ranges into `out`, which is empty. The slices have been checked.
 ///
 /// # Safety
-/// The levels were built of this column, or of one of the same length and alignment offset, and the machine has the instructions of `S`.
+/// The levels were built of this column, or of one of the same length and alignment offset, and the machine has the
+/// instructions of `S`.
 #[inline(always)]
 pub(crate) unsafe fn list_at_most<K: Key + Pod, S: Kernel<K>>(
     context: Context<'_, K>,
@@ -172,7 +176,8 @@ struct Batch<'a, K> {
     thresholds: &'a [K],
 }
 
-/// Where a batch, or a tile, goes on: a range, and the first position of it that has not been looked at, from the origin of blocks.
+/// Where a batch, or a tile, goes on: a range, and the first position of it that has not been looked at, from the
+/// origin of blocks.
 #[derive(Clone, Copy, Default)]
 struct Cursor {
     range: usize,
@@ -186,7 +191,8 @@ impl Cursor {
     }
 }
 
-/// The first and the last position of a range, counted from the origin of blocks; an empty range has its first after its last.
+/// The first and the last position of a range, counted from the origin of blocks; an empty range has its first after
+/// its last.
 type Bounds = (usize, usize);
 
 /// Ranges that descend together.
@@ -194,8 +200,8 @@ struct Tile<K> {
     len: usize,
     bounds: [Bounds; TILE],
     threshold: [K; TILE],
-    /// Blocks of a level and of the one below it, by turns: the number of the range, shifted by [`RANGE_SHIFT`], and that of the block.
-    /// They are in order. What follows them is of no meaning.
+    /// Blocks of a level and of the one below it, by turns: the number of the range, shifted by [`RANGE_SHIFT`], and
+    /// that of the block. They are in order. What follows them is of no meaning.
     found: [[i64; MOST_BLOCKS + 2 * BLOCK + PREFETCHED]; 2],
     /// The number of blocks of the column that have been found. They are in `found[0]`.
     blocks: usize,
@@ -226,7 +232,8 @@ impl<K: Key + Pod> Tile<K> {
         }
     }
 
-    /// Loads the ranges of a batch from a cursor on: at least the first one, and up to the next for which only NULLs are excluded.
+    /// Loads the ranges of a batch from a cursor on: at least the first one, and up to the next for which only NULLs
+    /// are excluded.
     #[inline(always)]
     fn load(&mut self, listing: &Listing<'_, K>, batch: &Batch<'_, K>, cursor: &Cursor) {
         let thresholds = &batch.thresholds[cursor.range..];
@@ -297,8 +304,8 @@ impl<K: Key + Pod> Listing<'_, K> {
         })
     }
 
-    /// Finds the blocks of the column that overlap with ranges of a tile and are of interest. Of a range with at least `per_range` rows it may find only
-    /// those of the first `per_range`.
+    /// Finds the blocks of the column that overlap with ranges of a tile and are of interest. Of a range with at least
+    /// `per_range` rows it may find only those of the first `per_range`.
     ///
     /// # Safety
     /// As [`list_at_most`], and the ranges are within the column.
@@ -392,7 +399,8 @@ impl<K: Key + Pod> Listing<'_, K> {
         None
     }
 
-    /// Replaces the blocks that were found, each of which has a line of `level`, by the blocks of that level of interest. Returns their number.
+    /// Replaces the blocks that were found, each of which has a line of `level`, by the blocks of that level of
+    /// interest. Returns their number.
     ///
     /// # Safety
     /// As [`Self::find_blocks`]. The blocks overlap with their ranges.
@@ -434,7 +442,8 @@ impl<K: Key + Pod> Listing<'_, K> {
             }
             let line = block * BLOCK;
             let mask = line_mask(level, line, tile.bounds[range]);
-            // SAFETY: lines of a level are complete, padding included. `found` has room for the entries of a line after `MOST_BLOCKS` blocks.
+            // SAFETY: lines of a level are complete, padding included. `found` has room for the entries of a line after
+            // `MOST_BLOCKS` blocks.
             unsafe {
                 let hits = S::line_at_most(lines.add(line), mask, tile.threshold[range]);
                 let first = (range << RANGE_SHIFT | line) as i64;
@@ -445,8 +454,8 @@ impl<K: Key + Pod> Listing<'_, K> {
         end
     }
 
-    /// Reads a block of the column that was found. Returns its range, the position of its first value from the origin of blocks, and the mask of the
-    /// values that are rows of the range.
+    /// Reads a block of the column that was found. Returns its range, the position of its first value from the origin
+    /// of blocks, and the mask of the values that are rows of the range.
     ///
     /// # Safety
     /// As [`Self::find_blocks`].

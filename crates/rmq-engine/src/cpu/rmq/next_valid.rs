@@ -1,8 +1,8 @@
 //! The next value that is not NULL: a tree of bitmaps with 64 children per node.
 //!
-//! NULL has the greatest key, so it never replaces a smaller one. If a range's minimum is the greatest key, the range may have only NULLs.
-//! The first position that is not NULL then decides whether there is a value, and is the leftmost position of the minimum, because all
-//! values of the range are equal.
+//! NULL has the greatest key, so it never replaces a smaller one. If a range's minimum is the greatest key, the range
+//! may have only NULLs. The first position that is not NULL then decides whether there is a value, and is the leftmost
+//! position of the minimum, because all values of the range are equal.
 
 use crate::cpu::huge_page_buf::HugePageBytes;
 use crate::error::EngineError;

@@ -1,13 +1,13 @@
 //! The pruned search, many queries at a time.
 //!
-//! A range starts at the lowest level where it spans at most two lines of blocks (above level 3: at the sparse table
-//! on level 4). The blocks inside the range give a first minimum. The two blocks at its ends extend beyond it, so
-//! their minima are only lower bounds: a query descends into an end block only if that bound is smaller than its current
+//! A range starts at the lowest level where it spans at most two lines of blocks (above level 3: at the sparse table on
+//! level 4). The blocks inside the range give a first minimum. The two blocks at its ends extend beyond it, so their
+//! minima are only lower bounds: a query descends into an end block only if that bound is smaller than its current
 //! minimum (for leftmost positions, on the left, also if it is equal). On most data most queries never read the column.
 //!
-//! Queries are processed in tiles, and several tiles are in flight at once, each one stage apart: a stage works on cache lines
-//! that the stage before prefetched while the other tiles were processed. Within a stage, queries are in sets by the
-//! step to do. Sets are built without branches, so that each loop is straight-line code.
+//! Queries are processed in tiles, and several tiles are in flight at once, each one stage apart: a stage works on
+//! cache lines that the stage before prefetched while the other tiles were processed. Within a stage, queries are in
+//! sets by the step to do. Sets are built without branches, so that each loop is straight-line code.
 
 use bytemuck::Pod;
 
@@ -50,8 +50,8 @@ pub(crate) struct BatchSearch<'a, K> {
 /// Answers a batch. `POSITIONS` states whether positions are tracked. The outputs have been checked.
 ///
 /// # Safety
-/// The levels (with positions where `POSITIONS`) were built of this column, or of one of the same length and alignment offset, and
-/// the machine has the instructions of `S`.
+/// The levels (with positions where `POSITIONS`) were built of this column, or of one of the same length and alignment
+/// offset, and the machine has the instructions of `S`.
 #[inline(always)]
 pub(crate) unsafe fn answer<K: Key + Pod, S: Kernel<K>, const POSITIONS: bool>(
     context: Context<'_, K>,
@@ -104,8 +104,8 @@ pub(crate) fn prefetch_start<K>(plan: &Plan<K>, i: usize) {
     let (first, last) = (plan.first[i % TILE], plan.last[i % TILE]);
     prefetch(first);
     prefetch(last);
-    // Two lines of keys are two cache lines of 32-bit keys, four of 64-bit keys, and eight of 128-bit keys. The eight are read
-    // sequentially, so the hardware prefetches the rest.
+    // Two lines of keys are two cache lines of 32-bit keys, four of 64-bit keys, and eight of 128-bit keys. The eight
+    // are read sequentially, so the hardware prefetches the rest.
     if size_of::<K>() > 4 {
         prefetch(first.wrapping_byte_add(64).min(last));
         prefetch(first.wrapping_byte_add(128).min(last));
@@ -173,8 +173,8 @@ impl<'a, K: Key + Pod> BatchSearch<'a, K> {
         }
     }
 
-    /// Stage 1: the blocks inside the range, at the level where it starts. After each query it prefetches the lines of one query of
-    /// the next tile, so that their latency overlaps with this work.
+    /// Stage 1: the blocks inside the range, at the level where it starts. After each query it prefetches the lines of
+    /// one query of the next tile, so that their latency overlaps with this work.
     #[inline(always)]
     unsafe fn start<S: Kernel<K>, const POSITIONS: bool>(
         &self,
@@ -249,7 +249,8 @@ impl<'a, K: Key + Pod> BatchSearch<'a, K> {
         }
     }
 
-    /// Starts a query with the sparse table on level 4. Returns the sets of those that descend on the left and on the right.
+    /// Starts a query with the sparse table on level 4. Returns the sets of those that descend on the left and on the
+    /// right.
     #[inline(always)]
     unsafe fn start_sparse<const POSITIONS: bool>(
         &self,
@@ -262,8 +263,8 @@ impl<'a, K: Key + Pod> BatchSearch<'a, K> {
         let inner = last - first - 1;
         let row = (inner | 1).ilog2() as usize;
         let (i, j) = (first + 1, last - (1 << row));
-        // SAFETY: `i + 2^row <= last` and `j + 2^row = last`, both within the table's row; `first` and `last` are blocks
-        // of level 4.
+        // SAFETY: `i + 2^row <= last` and `j + 2^row = last`, both within the table's row; `first` and `last` are
+        // blocks of level 4.
         unsafe {
             let table = self.sparse.add(row * self.tops);
             let (a, b) = (*table.add(i), *table.add(j));
@@ -292,7 +293,8 @@ impl<'a, K: Key + Pod> BatchSearch<'a, K> {
         }
     }
 
-    /// Descends into the lines of level `level` (1 to 3) below end blocks whose bound is smaller than the current minimum.
+    /// Descends into the lines of level `level` (1 to 3) below end blocks whose bound is smaller than the current
+    /// minimum.
     #[inline(always)]
     unsafe fn descend<S: Kernel<K>, const POSITIONS: bool>(
         &self,
@@ -460,7 +462,8 @@ fn prefetch_to<K>(key: *const K) {
     }
 }
 
-/// Returns whether a query with the current minimum `best` descends into the block at its left end, whose minimum is `key`.
+/// Returns whether a query with the current minimum `best` descends into the block at its left end, whose minimum is
+/// `key`.
 ///
 /// For the leftmost position it does so also if they are equal: the first such key may be in the range.
 #[inline(always)]

@@ -164,7 +164,8 @@ pub(crate) fn plan<K: Key>(
 }
 
 impl<K> Tile<K> {
-    /// Partitions the queries by the level where they start; `wide[k]` has those too wide for a window of level `k + 1`.
+    /// Partitions the queries by the level where they start; `wide[k]` has those too wide for a window of level
+    /// `k + 1`.
     #[inline(always)]
     pub(crate) fn set_starts(&mut self, some: u64, wide: [u64; 3]) {
         self.some = some;

@@ -95,12 +95,12 @@ impl SupportedSimd {
     }
 }
 
-/// Defines a function whose body is compiled for AVX-512, for AVX2 and for the base instruction set. Its first argument is the
-/// [`SupportedSimd`] that chooses among them; the others follow.
+/// Defines a function whose body is compiled for AVX-512, for AVX2 and for the base instruction set. Its first argument
+/// is the [`SupportedSimd`] that chooses among them; the others follow.
 ///
-/// Generic parameters are in brackets. The body calls functions that are `#[inline(always)]`, so that they are compiled for the
-/// same instruction set. `where S in [A, B, C]` names the type that is `S` in each of the three bodies; with one type, the body is only
-/// compiled for the base instruction set.
+/// Generic parameters are in brackets. The body calls functions that are `#[inline(always)]`, so that they are compiled
+/// for the same instruction set. `where S in [A, B, C]` names the type that is `S` in each of the three bodies; with
+/// one type, the body is only compiled for the base instruction set.
 macro_rules! multiversion {
     (
         $(#[$attribute:meta])*
@@ -157,8 +157,8 @@ macro_rules! multiversion {
                 }
             }
             match simd.get() {
-                // SAFETY: the machine has these instructions, as `simd` is supported. What else an unsafe function requires its
-                // caller guarantees.
+                // SAFETY: the machine has these instructions, as `simd` is supported. What else an unsafe function
+                // requires its caller guarantees.
                 #[cfg(target_arch = "x86_64")]
                 crate::cpu::simd::dispatch::Simd::Avx512 => unsafe { avx512($($argument),*) },
                 // SAFETY: as for AVX-512.

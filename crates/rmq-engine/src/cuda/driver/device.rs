@@ -1,8 +1,8 @@
 //! An open device: its context and its error state.
 //!
-//! Any error other than a lack of memory retires the device: a failed kernel leaves a context in which every call fails, and the driver
-//! does not say which other errors do so. Calls on a retired device fail at once. Memory and streams that are dropped later ignore the
-//! driver's errors.
+//! Any error other than a lack of memory retires the device: a failed kernel leaves a context in which every call
+//! fails, and the driver does not say which other errors do so. Calls on a retired device fail at once. Memory and
+//! streams that are dropped later ignore the driver's errors.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -75,7 +75,8 @@ impl Device {
         self.failed.get().map(String::as_str)
     }
 
-    /// Calls the driver with the device's context current on this thread. `what` completes "the device can't …" in errors.
+    /// Calls the driver with the device's context current on this thread. `what` completes "the device can't …" in
+    /// errors.
     ///
     /// # Errors
     /// [`EngineError::Device`] if the call fails or the device is retired.
@@ -146,8 +147,8 @@ impl Device {
         }
     }
 
-    /// Converts the error of a failed call. Any error other than a lack of memory retires the device. (Streams, modules and launches also
-    /// need memory of the driver.)
+    /// Converts the error of a failed call. Any error other than a lack of memory retires the device. (Streams, modules
+    /// and launches also need memory of the driver.)
     fn fail(&self, what: &'static str, reason: CudaError) -> EngineError {
         let error = self.error(what, reason.to_string());
         if reason.0 == CUresult::CUDA_ERROR_OUT_OF_MEMORY {
@@ -183,7 +184,8 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: retained once, in `open`; everything created in the context holds the device, so all of it is dropped.
+        // SAFETY: retained once, in `open`; everything created in the context holds the device, so all of it is
+        // dropped.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.handle) };
     }
 }

@@ -70,8 +70,8 @@ fn read_attributes(ordinal: c_int, info: &mut DeviceInfo) -> Result<(), CUresult
     let call = |result| check(result).map_err(|why| why.0);
     let mut device: CUdevice = 0;
     let mut name = [0; 256];
-    // SAFETY: the driver is initialised; pointers are valid for the calls; the name is written with its terminator within the given
-    // length.
+    // SAFETY: the driver is initialised; pointers are valid for the calls; the name is written with its terminator
+    // within the given length.
     unsafe {
         call(sys::cuDeviceGet(&raw mut device, ordinal))?;
         call(sys::cuDeviceGetName(name.as_mut_ptr(), 256, device))?;

@@ -25,7 +25,8 @@ impl Fault {
 pub struct Faults([AtomicU64; Fault::ALL.len()]);
 
 impl Faults {
-    /// Makes the `nth` call from now on fail, counted from 1; 0 disarms. Returns whether an earlier fault was still armed.
+    /// Makes the `nth` call from now on fail, counted from 1; 0 disarms. Returns whether an earlier fault was still
+    /// armed.
     pub fn arm(&self, fault: Fault, nth: u64) -> bool {
         self.0[fault as usize].swap(nth, Ordering::Relaxed) != 0
     }

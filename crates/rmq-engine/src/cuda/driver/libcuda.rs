@@ -1,7 +1,7 @@
 //! The CUDA driver library: detects it and its version, and formats its error codes.
 //!
-//! cudarc loads the library and its functions on first call, and panics if one is missing. [`version`] therefore looks up every function
-//! that this engine calls before any of them is called.
+//! cudarc loads the library and its functions on first call, and panics if one is missing. [`version`] therefore looks
+//! up every function that this engine calls before any of them is called.
 
 use std::ffi::CStr;
 use std::fmt;

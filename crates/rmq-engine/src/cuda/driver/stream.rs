@@ -21,8 +21,8 @@ const SPIN_TIME: Duration = Duration::from_micros(20);
 
 /// A queue of copies and kernels that run one after another, concurrently with other streams.
 ///
-/// Its methods only enqueue work: memory passed to them must stay valid and unchanged until [`Stream::wait`] returns without an error or the
-/// stream is dropped.
+/// Its methods only enqueue work: memory passed to them must stay valid and unchanged until [`Stream::wait`] returns
+/// without an error or the stream is dropped.
 #[derive(Debug)]
 pub struct Stream {
     device: Arc<Device>,
@@ -61,14 +61,15 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Enqueues a copy of `bytes` bytes from host memory to the device. A copy from pinned memory runs concurrently with others.
+    /// Enqueues a copy of `bytes` bytes from host memory to the device. A copy from pinned memory runs concurrently
+    /// with others.
     ///
     /// # Errors
     /// Those of [`Device::call`].
     ///
     /// # Safety
-    /// Source and destination are at least that long and stay valid until the stream was waited for; until then the source is not
-    /// written to.
+    /// Source and destination are at least that long and stay valid until the stream was waited for; until then the
+    /// source is not written to.
     pub unsafe fn copy_to_device(
         &self,
         to: CUdeviceptr,
@@ -88,8 +89,8 @@ impl Stream {
     /// Those of [`Device::call`].
     ///
     /// # Safety
-    /// Source and destination are at least that long and stay valid until the stream was waited for; until then the destination is neither
-    /// read nor written.
+    /// Source and destination are at least that long and stay valid until the stream was waited for; until then the
+    /// destination is neither read nor written.
     pub unsafe fn copy_to_host(
         &self,
         to: *mut u8,
@@ -132,8 +133,8 @@ impl Stream {
     /// [`EngineError::TooLong`] for more blocks than a grid has, else those of [`Device::call`].
     ///
     /// # Safety
-    /// `arguments` have the kernel's types in its order ([`argument`]); memory they point to is as long as the kernel expects and stays
-    /// valid until the stream was waited for.
+    /// `arguments` have the kernel's types in its order ([`argument`]); memory they point to is as long as the kernel
+    /// expects and stays valid until the stream was waited for.
     pub unsafe fn launch(
         &self,
         kernel: Function,

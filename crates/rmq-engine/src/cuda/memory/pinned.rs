@@ -117,7 +117,8 @@ impl PinnedPool {
             return Err(EngineError::OutOfMemory { bytes });
         }
         let block = self.take(bytes)?;
-        // SAFETY: the block is initialised, aligned to pages, at least that long, and used by its owner alone until it is dropped.
+        // SAFETY: the block is initialised, aligned to pages, at least that long, and used by its owner alone until it
+        // is dropped.
         Ok(unsafe { OutputBuffer::lent(block.start.cast(), len, block) })
     }
 

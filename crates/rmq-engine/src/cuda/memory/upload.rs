@@ -17,17 +17,18 @@ use crate::EngineError;
 use crate::cuda::driver::stream::Stream;
 use crate::cuda::tuning::SLICE_BYTES;
 
-/// Copies `len` numbers to the device of `pinned` with up to `threads` threads, and waits for that and for the work of `then`.
+/// Copies `len` numbers to the device of `pinned` with up to `threads` threads, and waits for that and for the work of
+/// `then`.
 ///
-/// `fill` writes numbers from the given one on. `then` is called for each slice, a range of bytes, with a stream on which the slice is in
-/// place.
+/// `fill` writes numbers from the given one on. `then` is called for each slice, a range of bytes, with a stream on
+/// which the slice is in place.
 ///
 /// # Errors
 /// The first one of an allocation, a copy or `then`.
 ///
 /// # Safety
-/// The device's memory from `to` on is that long, and nothing else uses it meanwhile. The work that `then` enqueues meets the requirements
-/// of [`Stream`], given that the slice is in place and the stream is waited for.
+/// The device's memory from `to` on is that long, and nothing else uses it meanwhile. The work that `then` enqueues
+/// meets the requirements of [`Stream`], given that the slice is in place and the stream is waited for.
 pub unsafe fn upload<T: DeviceValue>(
     pinned: &Arc<PinnedPool>,
     len: usize,

@@ -72,7 +72,8 @@ impl BuildReplica {
 /// Builds a checked input of at least one row.
 ///
 /// # Errors
-/// [`EngineError::Invalid`] for a group id that is no group's, [`EngineError::DeviceMemory`], [`EngineError::Stopped`], and those of the device.
+/// [`EngineError::Invalid`] for a group id that is no group's, [`EngineError::DeviceMemory`], [`EngineError::Stopped`],
+/// and those of the device.
 pub fn build(
     gpu: &Arc<Gpu>,
     input: &RangeJoinInput<'_>,
@@ -284,8 +285,8 @@ impl StagedValues {
     }
 }
 
-/// Runs `other` on another thread while `work` runs on this one, or after it if no thread can be started. Returns the results of `work` and
-/// `other`.
+/// Runs `other` on another thread while `work` runs on this one, or after it if no thread can be started. Returns the
+/// results of `work` and `other`.
 fn beside<A, B: Send>(other: impl Fn() -> B + Sync, work: impl FnOnce() -> A) -> (A, B) {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("rmq-upload".to_owned());

@@ -128,7 +128,8 @@ impl StagedColumn<'_> {
     /// Those of the device.
     ///
     /// # Safety
-    /// The addresses are those of values of type `K` and of bits, one for each row of `order`, and stay valid until the stream was waited for.
+    /// The addresses are those of values of type `K` and of bits, one for each row of `order`, and stay valid until the
+    /// stream was waited for.
     pub unsafe fn gather<K: CudaKey>(self, work: &Work<'_>) -> Result<GatheredColumn, EngineError> {
         let spec = self.column;
         let chunks = K::chunks(&spec.values);
@@ -303,8 +304,8 @@ impl GatheredColumn {
             let tile = layout.chunk() * layout.chunk();
             let (first, tiles) = (0_u64, layout.rows.div_ceil(tile));
             let arguments = [argument(index), argument(&first), argument(&tiles)];
-            // SAFETY: the index has this layout, its column and validity are complete when the kernels run, and its memory outlives them;
-            // arguments are those of `build_bottom`.
+            // SAFETY: the index has this layout, its column and validity are complete when the kernels run, and its
+            // memory outlives them; arguments are those of `build_bottom`.
             unsafe {
                 fill_paddings(work.stream(), layout, index)?;
                 if index.valid_levels > 0 {
@@ -350,7 +351,8 @@ impl GatheredColumn {
 /// Those of the device.
 ///
 /// # Safety
-/// There are values of type `K` at `from` for each row of `order`, and room for `rows` at `to`, until the stream was waited for.
+/// There are values of type `K` at `from` for each row of `order`, and room for `rows` at `to`, until the stream was
+/// waited for.
 pub unsafe fn gather<K: CudaKey>(
     work: &Work<'_>,
     from: CUdeviceptr,

@@ -1,5 +1,5 @@
-//! Sums of ranges of floats on a device, bit for bit those of the CPU: sums of blocks of values, and of blocks of blocks.
-//! `kernels/float_sums.cu` has the arithmetic.
+//! Sums of ranges of floats on a device, bit for bit those of the CPU: sums of blocks of values, and of blocks of
+//! blocks. `kernels/float_sums.cu` has the arithmetic.
 
 use cudarc::driver::sys::CUdeviceptr;
 
@@ -26,7 +26,8 @@ pub struct FloatSums {
     pub kernel: Function,
 }
 
-/// What kernels get of the sums of a column. Mirrors `FloatSums` in `kernels/float_sums.cu`, which documents the fields.
+/// What kernels get of the sums of a column. Mirrors `FloatSums` in `kernels/float_sums.cu`, which documents the
+/// fields.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DeviceFloatSums {
@@ -130,8 +131,8 @@ impl GatheredFloats {
     /// Those of the device.
     ///
     /// # Safety
-    /// There are 64-bit floats at `from` for each row of `order` (null: as many as `n`), and unless `valid` is null as many bits in sorted order,
-    /// until the stream was waited for.
+    /// There are 64-bit floats at `from` for each row of `order` (null: as many as `n`), and unless `valid` is null as
+    /// many bits in sorted order, until the stream was waited for.
     pub unsafe fn gather(
         work: &Work<'_>,
         from: CUdeviceptr,
@@ -227,7 +228,8 @@ impl Outliers {
         ];
         let kernel = work.kernel(FLOAT_SUMS, "float_take_outliers")?;
         let sums = PrefixSums::new::<u32>(work, stride)?;
-        // SAFETY: arguments are those of `float_take_outliers`; `count` bits are set, and there is room for so many outliers.
+        // SAFETY: arguments are those of `float_take_outliers`; `count` bits are set, and there is room for so many
+        // outliers.
         unsafe {
             work.launch(kernel, n, arguments)?;
             for kind in 0..3 {
@@ -257,7 +259,8 @@ impl SumTree {
         let mut count = n >> WIDTH_BITS;
         if count > 0 {
             let arguments = [argument(&from), argument(&count), argument(&blocks)];
-            // SAFETY: arguments are those of `float_sum_values`; there are 16 values for each block, and room for all blocks.
+            // SAFETY: arguments are those of `float_sum_values`; there are 16 values for each block, and room for all
+            // blocks.
             unsafe { work.launch(sum_values, count, arguments)? };
         }
         while count > 0 {
@@ -270,8 +273,8 @@ impl SumTree {
                 argument(&since),
                 argument(&above),
             ];
-            // SAFETY: arguments are those of `float_sum_blocks`; each array has room for the blocks of all levels, and `above` for those of the
-            // next one.
+            // SAFETY: arguments are those of `float_sum_blocks`; each array has room for the blocks of all levels, and
+            // `above` for those of the next one.
             unsafe { work.launch(sum_blocks, count.div_ceil(1 << WIDTH_BITS), arguments)? };
             blocks = above;
             count >>= WIDTH_BITS;

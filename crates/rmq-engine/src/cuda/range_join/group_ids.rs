@@ -95,8 +95,8 @@ impl<'a> GroupsOfRows<'a> {
         self.starts.rows()
     }
 
-    /// Writes the groups of the rows from `first` on to all of `to`, with the number of groups for rows of no group. Returns false if an id is
-    /// neither one of the part's nor that of no group.
+    /// Writes the groups of the rows from `first` on to all of `to`, with the number of groups for rows of no group.
+    /// Returns false if an id is neither one of the part's nor that of no group.
     pub fn write<T: DeviceId>(&self, first: usize, to: &mut [T]) -> bool {
         let (mut rest, mut all_right) = (to, true);
         let rows = first..first + rest.len();

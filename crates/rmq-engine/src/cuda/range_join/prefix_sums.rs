@@ -66,8 +66,8 @@ impl PrefixSums {
     /// Those of the device.
     ///
     /// # Safety
-    /// The memory from `numbers` on has `len` numbers of this width, at most as many as prepared; nothing else uses it until the stream was
-    /// waited for.
+    /// The memory from `numbers` on has `len` numbers of this width, at most as many as prepared; nothing else uses it
+    /// until the stream was waited for.
     pub unsafe fn run(
         &self,
         work: &Work<'_>,
@@ -90,7 +90,8 @@ impl PrefixSums {
         if tiles > 1 {
             starts = sums;
             let arguments = [argument(&numbers), argument(&len), argument(&sums)];
-            // SAFETY: arguments are those of `scan_reduce`; there is room for the sums of all tiles, and behind them for those of their tiles.
+            // SAFETY: arguments are those of `scan_reduce`; there is room for the sums of all tiles, and behind them
+            // for those of their tiles.
             unsafe {
                 work.launch(self.reduce, tiles * BLOCK_THREADS, arguments)?;
                 self.run_level(work, sums, tiles, sums + tiles * self.bytes)?;

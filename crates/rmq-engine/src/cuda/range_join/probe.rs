@@ -47,8 +47,8 @@ pub fn answer<K: CudaKey>(
         for (i, first) in (0..batch.rows).step_by(BATCH).enumerate() {
             let rows = first..batch.rows.min(first + BATCH);
             let (buffers, staged) = (&mut buffers[i % 2], &mut staged[i % 2]);
-            // SAFETY: the outputs have room for all rows, and outlive the buffers' work: on an error `with_buffers` drops the buffers, which
-            // waits. So does the build side.
+            // SAFETY: the outputs have room for all rows, and outlive the buffers' work: on an error `with_buffers`
+            // drops the buffers, which waits. So does the build side.
             unsafe {
                 receive(buffers, staged)?;
                 send(plan, batch, rows, buffers, &outputs, staged)?;
@@ -84,8 +84,8 @@ unsafe fn receive(
 /// Enqueues all work of a chunk.
 ///
 /// # Safety
-/// The buffers are idle. `outputs` has room for all `rows`, which start at a multiple of 64, until [`receive`] returns or the buffers are dropped,
-/// and so long the build side stays.
+/// The buffers are idle. `outputs` has room for all `rows`, which start at a multiple of 64, until [`receive`] returns
+/// or the buffers are dropped, and so long the build side stays.
 unsafe fn send<K: CudaKey>(
     plan: &AnswerPlan<'_>,
     batch: &ProbeBatch<'_, K>,
@@ -127,7 +127,8 @@ unsafe fn send<K: CudaKey>(
             bitmap.copy(rows.start, block.slice_mut::<u32>(*valid, m.div_ceil(32)));
         }
     }
-    // SAFETY: all parts are within the block and the memory, which belong to the buffers; kernels get addresses of parts with room for `m` rows.
+    // SAFETY: all parts are within the block and the memory, which belong to the buffers; kernels get addresses of
+    // parts with room for `m` rows.
     unsafe {
         if layout.inputs_end > 0 {
             stream.copy_to_device(base, block.start(), layout.inputs_end)?;

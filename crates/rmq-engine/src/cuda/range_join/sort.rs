@@ -1,8 +1,8 @@
 //! The order of a build side: a stable sort of row numbers by group and key on a device.
 //!
 //! 1. Rows that come in order are not sorted.
-//! 2. Rows whose keys ascend within each group are sorted by group id alone. That is tried first where the groups are not in order, as checking
-//!    it costs less than a sort by keys.
+//! 2. Rows whose keys ascend within each group are sorted by group id alone. That is tried first where the groups are
+//!    not in order, as checking it costs less than a sort by keys.
 //! 3. Other rows are sorted by the bits in which keys differ, and above them the bits of group ids.
 //!
 //! The bits to sort by are taken 32 at a time, from the lowest up. A pass sorts by at most 8 of them.

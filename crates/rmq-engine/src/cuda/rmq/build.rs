@@ -64,8 +64,8 @@ pub fn build<K: CudaKey>(
     // A slice has whole tiles, except the last one.
     let tile_bytes = layout.chunk() * layout.chunk() * size_of::<K>() as u64;
     let column = bytes_of(source.bits);
-    // SAFETY: level 0 has room for the column. The kernel of a slice reads the slice and the validity, which is complete, and writes only
-    // entries of its tiles; arguments are those of `build_bottom`.
+    // SAFETY: level 0 has room for the column. The kernel of a slice reads the slice and the validity, which is
+    // complete, and writes only entries of its tiles; arguments are those of `build_bottom`.
     unsafe {
         upload(
             &gpu.pinned,
@@ -161,8 +161,8 @@ impl BuildKernels {
     /// Those of [`Stream::launch`].
     ///
     /// # Safety
-    /// Levels 1 and 2 are complete or will be when the kernels run; `index` has this layout, and its memory stays valid until the stream was
-    /// waited for.
+    /// Levels 1 and 2 are complete or will be when the kernels run; `index` has this layout, and its memory stays valid
+    /// until the stream was waited for.
     pub unsafe fn build_above(
         &self,
         stream: &Stream,

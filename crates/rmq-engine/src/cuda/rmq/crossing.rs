@@ -1,6 +1,7 @@
 //! Threshold searches on a device.
 //!
-//! A batch is split into chunks, which use two buffers in turn: while the device works on one chunk, the host prepares the next.
+//! A batch is split into chunks, which use two buffers in turn: while the device works on one chunk, the host prepares
+//! the next.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -86,7 +87,8 @@ impl CrossingKernel<'_> {
                 if let Some(previous) = in_flight[i % 2].take() {
                     receive(buffers, previous, out)?;
                 }
-                // SAFETY: the buffers are idle. The index outlives the work: on an error `with_buffers` drops the buffers, which waits.
+                // SAFETY: the buffers are idle. The index outlives the work: on an error `with_buffers` drops the
+                // buffers, which waits.
                 unsafe { self.send(buffers, &batch.part(queries.clone()))? };
                 in_flight[i % 2] = Some(queries);
             }
@@ -157,8 +159,8 @@ impl CrossingKernel<'_> {
             argument(&positions),
             argument(&valid),
         ];
-        // SAFETY: the blocks and the memory belong to the buffers, whose stream is waited for before they are used again, and have room for
-        // `m` queries and their answers. The arguments are those of the `crossing` kernels.
+        // SAFETY: the blocks and the memory belong to the buffers, whose stream is waited for before they are used
+        // again, and have room for `m` queries and their answers. The arguments are those of the `crossing` kernels.
         unsafe {
             for (to, offset, bytes) in [
                 (thresholds, thresholds_offset, m * size_of::<K>()),
@@ -190,7 +192,8 @@ fn clip<B: Bound + DeviceValue, K>(
     clip_bounds::clip(chunk.left, chunk.right, rows, &mut to_left[..m], to_right);
 }
 
-/// Waits for the searches that [`CrossingKernel::send`] enqueued, and writes their results to those of `queries`, the first of which is a multiple of 64.
+/// Waits for the searches that [`CrossingKernel::send`] enqueued, and writes their results to those of `queries`, the
+/// first of which is a multiple of 64.
 fn receive(
     buffers: &mut BatchBuffers,
     queries: Range<usize>,

@@ -102,7 +102,8 @@ impl<K: CudaKey> CudaIndex<K> {
     /// Builds the index on every device that has room for it. `shape` replaces the best shape for the column.
     ///
     /// # Errors
-    /// [`EngineError::TooLong`], [`EngineError::Validity`], [`EngineError::Stopped`], and if all devices fail the error of the first one.
+    /// [`EngineError::TooLong`], [`EngineError::Validity`], [`EngineError::Stopped`], and if all devices fail the error
+    /// of the first one.
     pub fn build(
         gpus: &[Arc<Gpu>],
         column: &Column<K>,
@@ -227,7 +228,8 @@ impl IndexReplica {
             let mut pipelines = buffers.each_mut().map(QueryPipeline::new);
             for (i, chunk) in chunks.iter().enumerate() {
                 let pipeline = &mut pipelines[i % 2];
-                // SAFETY: guaranteed by the caller. On an error `with_buffers` drops the buffers, which waits for work in flight.
+                // SAFETY: guaranteed by the caller. On an error `with_buffers` drops the buffers, which waits for work
+                // in flight.
                 unsafe {
                     pipeline.finish()?;
                     pipeline.start(kernel, chunk, i * BATCH, out)?;

@@ -10,7 +10,8 @@ const MAX_LEVELS: usize = 8;
 /// The most levels of a validity tree.
 pub const MAX_VALIDITY_LEVELS: usize = 8;
 
-/// The limit of a column's length, above what fits on any device. Byte counts of shorter columns do not overflow 64 bits.
+/// The limit of a column's length, above what fits on any device. Byte counts of shorter columns do not overflow 64
+/// bits.
 pub const MAX_ROWS: u64 = 1 << 40;
 
 /// The alignment of regions in bytes.
@@ -161,7 +162,8 @@ impl Layout {
         1 << self.shift
     }
 
-    /// Returns the index in memory that begins at `base`, as kernels get it. `fold` and `flip` are those of the column's encoding.
+    /// Returns the index in memory that begins at `base`, as kernels get it. `fold` and `flip` are those of the
+    /// column's encoding.
     #[must_use]
     pub fn index(&self, base: CUdeviceptr, fold: [u64; 2], flip: [u64; 2]) -> DeviceIndex {
         let at = |region: Region| region.address(base);
@@ -182,8 +184,8 @@ impl Layout {
         }
     }
 
-    /// Returns the regions whose padding must be filled before the build, each with the fill byte. Level 1 needs none: it is written in whole
-    /// chunks.
+    /// Returns the regions whose padding must be filled before the build, each with the fill byte. Level 1 needs none:
+    /// it is written in whole chunks.
     pub fn paddings(&self) -> impl Iterator<Item = (Region, u8)> + '_ {
         let column = std::iter::once((self.level[0], 0));
         let levels = self.level[2..].iter().map(|region| (*region, 0xFF));
@@ -192,8 +194,8 @@ impl Layout {
     }
 }
 
-/// The regions of a validity tree: a bitmap of the rows that are not NULL, and above it levels in which a bit tells whether a word of the level
-/// below has a bit set. Without levels if the column has no NULLs.
+/// The regions of a validity tree: a bitmap of the rows that are not NULL, and above it levels in which a bit tells
+/// whether a word of the level below has a bit set. Without levels if the column has no NULLs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ValidityLayout {
     pub levels: [Region; MAX_VALIDITY_LEVELS],

@@ -1,7 +1,8 @@
 //! Range-minimum queries on devices: the layout and build of an index, and batches of queries.
 //!
-//! A build uploads the column slice by slice; a kernel makes the two lowest levels of each slice as soon as it is in place. A batch of
-//! queries is split into chunks, which pass through two pipelines: while one chunk is on the device, the bounds of the next are clipped.
+//! A build uploads the column slice by slice; a kernel makes the two lowest levels of each slice as soon as it is in
+//! place. A batch of queries is split into chunks, which pass through two pipelines: while one chunk is on the device,
+//! the bounds of the next are clipped.
 
 #[doc(hidden)]
 pub mod build;

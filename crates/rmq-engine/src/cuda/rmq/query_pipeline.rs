@@ -1,7 +1,7 @@
 //! The way of a chunk of range-minimum queries through a device.
 //!
-//! 1. [`QueryPipeline::start`] clips the bounds into pinned memory, and enqueues their copy to the device, the kernel, and the copy of the
-//!    answers to their destination. Answers whose destination is not pinned go to a pinned block.
+//! 1. [`QueryPipeline::start`] clips the bounds into pinned memory, and enqueues their copy to the device, the kernel,
+//!    and the copy of the answers to their destination. Answers whose destination is not pinned go to a pinned block.
 //! 2. [`QueryPipeline::finish`] waits, and copies the answers from the pinned block to their destination.
 //!
 //! A batch uses two pipelines in turn, so that the host prepares one chunk while the device works on the other.
@@ -114,8 +114,9 @@ impl<'a> QueryPipeline<'a> {
     /// Those of the device. The buffers' stream may then have unfinished work.
     ///
     /// # Safety
-    /// The pipeline is idle: new or finished. `out` has room for `first + chunk.queries` answers, which nothing else accesses until the
-    /// pipeline is finished or its buffers are dropped. The kernel fits the index and the requested outputs.
+    /// The pipeline is idle: new or finished. `out` has room for `first + chunk.queries` answers, which nothing else
+    /// accesses until the pipeline is finished or its buffers are dropped. The kernel fits the index and the requested
+    /// outputs.
     pub unsafe fn start(
         &mut self,
         kernel: AnswerKernel<'_>,
@@ -160,8 +161,9 @@ impl<'a> QueryPipeline<'a> {
         let (left, valid) = (address(bounds_offset), address(valid_offset));
         let right = left + (m * bound_bytes) as u64;
         let queries = m as u32;
-        // SAFETY: the block and the device's memory belong to the buffers and have room for `m` queries; they stay valid, as the stream is
-        // waited for before they are used again or dropped. The arguments are those of the `answer` kernels.
+        // SAFETY: the block and the device's memory belong to the buffers and have room for `m` queries; they stay
+        // valid, as the stream is waited for before they are used again or dropped. The arguments are those of the
+        // `answer` kernels.
         unsafe {
             stream.copy_to_device(left, bounds.start(), 2 * m * bound_bytes)?;
             let arguments: [*mut c_void; 7] = [
@@ -205,7 +207,8 @@ impl<'a> QueryPipeline<'a> {
                 }
                 _ => to,
             };
-            // SAFETY: the destination has room for `bytes` and stays valid: it is the caller's, which is pinned, or the block.
+            // SAFETY: the destination has room for `bytes` and stays valid: it is the caller's, which is pinned, or the
+            // block.
             unsafe { stream.copy_to_host(destination, from, bytes)? };
         }
         Ok(())

@@ -49,8 +49,8 @@ impl ValidityLayout {
             argument(&rows),
             argument(&index.valid[0]),
         ];
-        // SAFETY: the bitmap covers `rows` bits from `bit_offset` on and stays valid until the stream was waited for (on an error, freeing it
-        // waits); arguments are those of `build_valid_words`.
+        // SAFETY: the bitmap covers `rows` bits from `bit_offset` on and stays valid until the stream was waited for
+        // (on an error, freeing it waits); arguments are those of `build_valid_words`.
         unsafe { stream.launch(from_bitmap, self.words[0], arguments)? };
         // SAFETY: the lowest level is complete when the kernels run; guaranteed by the caller.
         unsafe { self.build_above(gpu, stream, index)? };
@@ -63,8 +63,8 @@ impl ValidityLayout {
     /// Those of the device.
     ///
     /// # Safety
-    /// `index` has this layout, and nothing else uses its tree until the stream was waited for; its lowest level is complete when the kernels
-    /// run.
+    /// `index` has this layout, and nothing else uses its tree until the stream was waited for; its lowest level is
+    /// complete when the kernels run.
     pub unsafe fn build_above(
         &self,
         gpu: &Gpu,

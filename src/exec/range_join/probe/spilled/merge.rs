@@ -1,5 +1,5 @@
-//! Merges the partial aggregates of spill runs: counts and sums are added. Of chosen values, the one that would be chosen among all rows wins, so a
-//! run returns them along with the columns that decide.
+//! Merges the partial aggregates of spill runs: counts and sums are added. Of chosen values, the one that would be
+//! chosen among all rows wins, so a run returns them along with the columns that decide.
 
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ use rmq_engine::{Extreme, RangeEnd};
 /// The partial aggregates of a run, and how they are merged.
 #[derive(Debug)]
 pub(crate) struct MergePlan {
-    /// The columns of the build side, with the partial aggregates. Their arguments are values, or the range key as the value after the last. With
-    /// prevailing rows the last one is the key of a range's last row, which is not merged.
+    /// The columns of the build side, with the partial aggregates. Their arguments are values, or the range key as the
+    /// value after the last. With prevailing rows the last one is the key of a range's last row, which is not merged.
     pub(crate) columns: BuildColumns,
     merges: Vec<Merge>,
 }
@@ -42,7 +42,8 @@ enum Merge {
     FloatSum,
     /// The states of accumulators.
     State(Box<StateFunction>),
-    /// The row that is least by the deciding columns wins; of equal ones, the row with the least position, or the greatest.
+    /// The row that is least by the deciding columns wins; of equal ones, the row with the least position, or the
+    /// greatest.
     Choose {
         order: RowConverter,
         deciding: Vec<DecidingColumn>,
@@ -193,8 +194,8 @@ impl PartialAggregates {
         }
     }
 
-    /// Merges the partial aggregates of a part of a run, whose first row has this position. They are those of the probe rows `selected`, or of all,
-    /// of which those `matched` match the part.
+    /// Merges the partial aggregates of a part of a run, whose first row has this position. They are those of the probe
+    /// rows `selected`, or of all, of which those `matched` match the part.
     pub(crate) fn merge(
         &mut self,
         plan: &MergePlan,
@@ -298,8 +299,8 @@ impl PartialAggregates {
 }
 
 impl PartialAggregate {
-    /// Replaces the columns of the rows for which the row of a run's part wins. `matches` tells of a probe row whether it matches this part, and
-    /// whether it has matched an earlier one.
+    /// Replaces the columns of the rows for which the row of a run's part wins. `matches` tells of a probe row whether
+    /// it matches this part, and whether it has matched an earlier one.
     fn choose(
         &mut self,
         order: &RowConverter,

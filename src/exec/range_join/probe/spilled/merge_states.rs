@@ -6,7 +6,8 @@ use datafusion::common::Result;
 use crate::common::dictionaries::select;
 use crate::exec::range_join::build::states::StateFunction;
 
-/// The states of the same probe rows over two sets of runs, as those over all of them. NULL is that of a row without a match.
+/// The states of the same probe rows over two sets of runs, as those over all of them. NULL is that of a row without a
+/// match.
 pub(crate) fn merge_states(
     function: &StateFunction,
     old: &ArrayRef,

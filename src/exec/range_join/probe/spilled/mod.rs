@@ -1,5 +1,5 @@
-//! Joins the probe side with a build side on disk: builds one spill run at a time, probes it with the buffered rows of all partitions, and merges
-//! the partial aggregates of the runs, or returns the rows of each (`row_stream`).
+//! Joins the probe side with a build side on disk: builds one spill run at a time, probes it with the buffered rows of
+//! all partitions, and merges the partial aggregates of the runs, or returns the rows of each (`row_stream`).
 
 pub(crate) mod merge;
 pub(crate) mod merge_states;

@@ -1,7 +1,8 @@
-//! The prevailing rows of windows over a spilled build side: any run may have the last row at or before a window's lower bound.
+//! The prevailing rows of windows over a spilled build side: any run may have the last row at or before a window's
+//! lower bound.
 //!
-//! Each run offers its last such row. The one with the greatest key wins, and after the last run its aggregates are merged with those of the window,
-//! unless the row is in the window anyway.
+//! Each run offers its last such row. The one with the greatest key wins, and after the last run its aggregates are
+//! merged with those of the window, unless the row is in the window anyway.
 
 use arrow::array::{Array, ArrayRef, UInt32Array};
 use datafusion::common::{Result, internal_err};
@@ -38,8 +39,8 @@ impl PrevailingSoFar {
         }
     }
 
-    /// Looks at the rows that a part of a run offers to the probe rows `selected`, or to all. `partials` has their aggregates, and their keys as the
-    /// last column.
+    /// Looks at the rows that a part of a run offers to the probe rows `selected`, or to all. `partials` has their
+    /// aggregates, and their keys as the last column.
     pub(crate) fn offer(
         &mut self,
         key_order: &KeyOrder,

@@ -1,7 +1,8 @@
 //! A build side on disk of which rows are returned.
 //!
-//! Each partition buffers probe rows and takes them through all runs that may match, in turns ([`RunCache`]). A turn ends when it has produced as many
-//! rows as a partition may buffer, at the end of a probe row: memory is bounded by that and by the pairs of one row with one part of a run. As runs come one after another, pairs are in no order.
+//! Each partition buffers probe rows and takes them through all runs that may match, in turns ([`RunCache`]). A turn
+//! ends when it has produced as many rows as a partition may buffer, at the end of a probe row: memory is bounded by
+//! that and by the pairs of one row with one part of a run. As runs come one after another, pairs are in no order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -103,7 +104,8 @@ impl SpilledRows {
         self.memory.session_reservation()
     }
 
-    /// Records that a partition has marked all its matches. Returns whether it is the last one, which sees the marks of all others.
+    /// Records that a partition has marked all its matches. Returns whether it is the last one, which sees the marks of
+    /// all others.
     pub(crate) fn finish_partition(&self) -> bool {
         self.finished_partitions.fetch_add(1, Ordering::AcqRel) + 1 == self.probe_partitions
     }

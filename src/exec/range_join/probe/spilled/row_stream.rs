@@ -1,8 +1,10 @@
 //! A partition that returns rows of a spilled build side.
 //!
-//! 1. Buffer probe rows, and take them through the runs ([`RowVisit`]). Probe rows without a match follow if they are kept.
+//! 1. Buffer probe rows, and take them through the runs ([`RowVisit`]). Probe rows without a match follow if they are
+//!    kept.
 //! 2. Repeat that until the probe side ends.
-//! 3. If build rows are returned by whether they have matched, the partition that ends last reads all runs once more and returns them.
+//! 3. If build rows are returned by whether they have matched, the partition that ends last reads all runs once more
+//!    and returns them.
 
 use std::sync::Arc;
 

@@ -59,7 +59,8 @@ struct Work {
 }
 
 impl Work {
-    /// Divides the work into that with a part of its rows and that before and after it; `None` if the part has other rows.
+    /// Divides the work into that with a part of its rows and that before and after it; `None` if the part has other
+    /// rows.
     fn split(self, part: PartPosition) -> Option<(Self, [Self; 2])> {
         let PartPosition { run, start, end } = self.part;
         let is_within = part.run == run && start <= part.start && part.end <= end;
@@ -143,8 +144,9 @@ impl RowVisit {
         task.join_unwind().await.map_err(ended)?
     }
 
-    /// What to do next: with the part in memory or the rows after it if anything is left to do with these, else with the next run that has not been
-    /// visited, else with what is left of others. So partitions meet at the same run, and it is read once for all.
+    /// What to do next: with the part in memory or the rows after it if anything is left to do with these, else with
+    /// the next run that has not been visited, else with what is left of others. So partitions meet at the same run,
+    /// and it is read once for all.
     async fn next_work(&mut self) -> Option<Work> {
         let current = self.side.cache.current();
         loop {
@@ -335,7 +337,8 @@ impl Ready<'_> {
         !self.batches.is_empty() && (self.is_denied || self.memory.size() >= self.limit)
     }
 
-    /// Adds the rows of these pairs of a probe batch. Their memory is registered first, even if the pool has no more: the turn ends soon then.
+    /// Adds the rows of these pairs of a probe batch. Their memory is registered first, even if the pool has no more:
+    /// the turn ends soon then.
     fn add(
         &mut self,
         join: &RowJoin,

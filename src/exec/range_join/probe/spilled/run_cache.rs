@@ -1,8 +1,9 @@
 //! The part of a spill run that is in memory, for all partitions that probe it.
 //!
-//! Partitions that probe the same part do so at the same time. A partition that needs another part waits until these have ended their turns, and then
-//! replaces it. No turn lasts until a consumer has taken its rows, so partitions can't block each other, in whatever order they are read. A partition that
-//! has not finished with the part that was replaced goes on with the new one first ([`RunCache::current`]), instead of reading the old one again.
+//! Partitions that probe the same part do so at the same time. A partition that needs another part waits until these
+//! have ended their turns, and then replaces it. No turn lasts until a consumer has taken its rows, so partitions can't
+//! block each other, in whatever order they are read. A partition that has not finished with the part that was replaced
+//! goes on with the new one first ([`RunCache::current`]), instead of reading the old one again.
 
 use std::fmt;
 use std::ops::Range;
@@ -81,7 +82,8 @@ impl RunCache {
         }
     }
 
-    /// The part that is in memory, or that a partition waits to replace it by. It may be another one by the time that it is loaded.
+    /// The part that is in memory, or that a partition waits to replace it by. It may be another one by the time that
+    /// it is loaded.
     pub(crate) fn current(&self) -> Option<PartPosition> {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -53,7 +53,8 @@ impl RunLoader {
         }
     }
 
-    /// A loader that builds no aggregates, but returns rows. If rows are marked, another row column is the place of each row in its run.
+    /// A loader that builds no aggregates, but returns rows. If rows are marked, another row column is the place of
+    /// each row in its run.
     pub(crate) fn with_row_numbers(runs: BuildRuns, builder: &BuildSideBuilder) -> Self {
         let mut columns = builder.columns.clone();
         let marks_rows = columns.marks_rows;
@@ -84,8 +85,8 @@ impl RunLoader {
         self.memory.retain(self.retained_bytes);
     }
 
-    /// Builds as many of the next rows of a run as fit into `build_bytes`, which is lowered if they turn out not to, at most `max_rows`. Returns them
-    /// with the position of the first; `None` at the end of the run.
+    /// Builds as many of the next rows of a run as fit into `build_bytes`, which is lowered if they turn out not to, at
+    /// most `max_rows`. Returns them with the position of the first; `None` at the end of the run.
     pub(crate) async fn load(
         &self,
         reader: &mut RunReader,
@@ -111,8 +112,8 @@ impl RunLoader {
         }
     }
 
-    /// Reads the next batches whose build fits into `build_bytes`, but at least one unless the run has ended, and at most `max_rows` rows. A batch for
-    /// which memory does not suffice is halved.
+    /// Reads the next batches whose build fits into `build_bytes`, but at least one unless the run has ended, and at
+    /// most `max_rows` rows. A batch for which memory does not suffice is halved.
     async fn read_batches(
         &self,
         reader: &mut RunReader,

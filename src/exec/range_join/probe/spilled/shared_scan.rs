@@ -8,7 +8,8 @@
 //!
 //! 1. A partition submits the rows that it has buffered, and waits.
 //! 2. A task reads the runs in a circle. Before each run, the partitions that have submitted rows join the scan.
-//! 3. A partition whose rows have visited each run once gets its aggregates. The task ends when no partition is left; the last run stays in memory.
+//! 3. A partition whose rows have visited each run once gets its aggregates. The task ends when no partition is left;
+//!    the last run stays in memory.
 //!
 //! If all partitions submit rows at the same time, the runs are read as often as if one partition had all rows.
 
@@ -160,7 +161,8 @@ impl SharedScan {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The current requests whose partitions still wait, and those submitted since. If there are none, the task has to end.
+    /// The current requests whose partitions still wait, and those submitted since. If there are none, the task has to
+    /// end.
     fn admit(&self, mut visitors: Vec<Visitor>) -> Vec<Visitor> {
         let mut state = self.state();
         visitors.append(&mut state.submitted);
@@ -206,7 +208,8 @@ impl SharedScan {
         }
     }
 
-    /// Probes one run for all requests that have not visited it. Requests that fail get their error and are left out of the result.
+    /// Probes one run for all requests that have not visited it. Requests that fail get their error and are left out of
+    /// the result.
     async fn visit_run(
         &self,
         loaded: &mut Loaded,
@@ -281,8 +284,8 @@ async fn unless<T>(dropped: impl Future, work: impl Future<Output = T>) -> Optio
     }
 }
 
-/// Drops the waiting requests if the scan ends early, by a panic or because the runtime shuts down: their partitions get an error, and nothing
-/// keeps the build side in memory.
+/// Drops the waiting requests if the scan ends early, by a panic or because the runtime shuts down: their partitions
+/// get an error, and nothing keeps the build side in memory.
 struct Unfinished<'a>(Option<&'a SharedScan>);
 
 impl Drop for Unfinished<'_> {
@@ -317,7 +320,8 @@ async fn select_rows(
     .await
 }
 
-/// Probes a part of a run, each request in a task of its own. Requests that fail get their error and are left out of the result.
+/// Probes a part of a run, each request in a task of its own. Requests that fail get their error and are left out of
+/// the result.
 async fn probe_part(
     visitors: RunVisitors,
     part: &Arc<BuildSide>,

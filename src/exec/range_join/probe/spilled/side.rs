@@ -1,8 +1,9 @@
 //! A build side on disk.
 //!
-//! Each run is read, built and probed in turn, and the partial aggregates are merged. Probe rows are buffered, so that one scan of the runs
-//! serves many, those of all partitions together ([`SharedScan`]). Still, the runs are read again for each buffer: the work grows with the product of
-//! the rows of both sides, as that of DataFusion's nested loop join does.
+//! Each run is read, built and probed in turn, and the partial aggregates are merged. Probe rows are buffered, so that
+//! one scan of the runs serves many, those of all partitions together ([`SharedScan`]). Still, the runs are read again
+//! for each buffer: the work grows with the product of the rows of both sides, as that of DataFusion's nested loop join
+//! does.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -64,7 +65,8 @@ impl SideInRuns {
         })
     }
 
-    /// The estimated bytes of a buffered batch with its aggregates. Both are in memory twice while the output is put together.
+    /// The estimated bytes of a buffered batch with its aggregates. Both are in memory twice while the output is put
+    /// together.
     pub(crate) fn buffered_bytes(&self, batch: &RecordBatch) -> usize {
         let DataSize { rows, bytes } = DataSize::of_batch(batch);
         2 * (bytes + rows * self.aggregate_bytes)

@@ -309,8 +309,8 @@ impl Kernel<u64> for Avx512 {
     }
 }
 
-/// Returns the two cache lines of a block. One that is masked out entirely is replaced by the other, because a load reads its line
-/// for any mask.
+/// Returns the two cache lines of a block. One that is masked out entirely is replaced by the other, because a load
+/// reads its line for any mask.
 #[inline(always)]
 fn halves(block: *const u64, mask: u32) -> (*const u64, *const u64) {
     let (low, high) = (block, block.wrapping_add(8));

@@ -1,4 +1,5 @@
-//! The vector operations of the build and the search: the minimum of up to 16, or 32, neighbouring keys and the first lane that has it.
+//! The vector operations of the build and the search: the minimum of up to 16, or 32, neighbouring keys and the first
+//! lane that has it.
 
 use crate::cpu::rmq::levels::{BLOCK, WINDOW_LINES};
 use crate::cpu::rmq::tile::{self, BlockId, Offsets, Plan, Planner, TILE, Tile};
@@ -6,8 +7,8 @@ use crate::key::{Encoding, Key};
 
 /// Minima of neighbouring keys under a mask (bit `i` for the key at `keys + i`).
 ///
-/// Each returns the smallest key and the first lane that has it; ([`Key::MAX`], [`NO_LANE`]) for an empty mask. The lanes of a mask are
-/// contiguous.
+/// Each returns the smallest key and the first lane that has it; ([`Key::MAX`], [`NO_LANE`]) for an empty mask. The
+/// lanes of a mask are contiguous.
 pub(crate) trait Kernel<K: Key>: Copy {
     /// Returns the minimum of 16 keys of a level.
     ///
@@ -15,8 +16,8 @@ pub(crate) trait Kernel<K: Key>: Copy {
     /// All 16 keys can be read, and the machine has the kernel's instructions.
     unsafe fn line(keys: *const K, mask: u32) -> (K, u32);
 
-    /// Returns the minimum of the keys of a level strictly between `first` and `last`. Both are within [`WINDOW_LINES`] consecutive
-    /// lines. The lane is counted from the start of the cache line of `first`.
+    /// Returns the minimum of the keys of a level strictly between `first` and `last`. Both are within [`WINDOW_LINES`]
+    /// consecutive lines. The lane is counted from the start of the cache line of `first`.
     ///
     /// # Safety
     /// The lines can be read, and the machine has the kernel's instructions.
@@ -35,8 +36,8 @@ pub(crate) trait Kernel<K: Key>: Copy {
     /// As [`Kernel::line`].
     unsafe fn line_at_most(keys: *const K, mask: u32, threshold: K) -> u32;
 
-    /// Returns the mask of the keys of a level strictly between `first` and `last` that are at most `threshold`, counted as by
-    /// [`Kernel::window`].
+    /// Returns the mask of the keys of a level strictly between `first` and `last` that are at most `threshold`,
+    /// counted as by [`Kernel::window`].
     ///
     /// # Safety
     /// As [`Kernel::window`].
@@ -98,11 +99,11 @@ pub(crate) trait Kernel<K: Key>: Copy {
     }
 }
 
-/// Returns the cache lines of a window, and the mask of the keys between `first` and `last`, counted from the start of the first
-/// cache line. `N` lines are enough for [`WINDOW_LINES`] lines of keys.
+/// Returns the cache lines of a window, and the mask of the keys between `first` and `last`, counted from the start of
+/// the first cache line. `N` lines are enough for [`WINDOW_LINES`] lines of keys.
 ///
-/// A load with all lanes masked out still loads its cache line. So a line past that of `last` is replaced by that of `last`, and only
-/// prefetched lines are read.
+/// A load with all lanes masked out still loads its cache line. So a line past that of `last` is replaced by that of
+/// `last`, and only prefetched lines are read.
 #[inline(always)]
 pub(crate) fn window_lines<K, const N: usize>(
     first: *const K,

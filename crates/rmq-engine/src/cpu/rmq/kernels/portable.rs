@@ -58,8 +58,8 @@ impl<K: Key> Kernel<K> for Portable {
         }
         let first = mask.trailing_zeros();
         let len = (mask >> first).trailing_ones();
-        // SAFETY: the caller guarantees that the values under the mask, which is contiguous, can be read. `values` itself may be outside
-        // the column, hence `wrapping_add`.
+        // SAFETY: the caller guarantees that the values under the mask, which is contiguous, can be read. `values`
+        // itself may be outside the column, hence `wrapping_add`.
         let values = unsafe {
             std::slice::from_raw_parts(values.wrapping_add(first as usize), len as usize)
         };
@@ -114,8 +114,8 @@ impl<K: Key> Kernel<K> for Portable {
         }
         let first = mask.trailing_zeros();
         let len = (mask >> first).trailing_ones();
-        // SAFETY: the caller guarantees that the values under the mask, which is contiguous, can be read. `values` itself may be outside
-        // the column, hence `wrapping_add`.
+        // SAFETY: the caller guarantees that the values under the mask, which is contiguous, can be read. `values`
+        // itself may be outside the column, hence `wrapping_add`.
         let values = unsafe {
             std::slice::from_raw_parts(values.wrapping_add(first as usize), len as usize)
         };
