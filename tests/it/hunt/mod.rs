@@ -19,7 +19,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::Schema;
@@ -50,6 +50,12 @@ const FAILED: [u64; 6] = [
     12509434222622237399,
     3068139037491358886,
 ];
+
+/// The time after which a query over a few rows is taken to have no end.
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// How the message of such a query begins. It is not made smaller, because each attempt would take as long.
+const ENDLESS: &str = "no end";
 
 /// Queries over the same tables, in the same session.
 const QUERIES: usize = 10;
@@ -159,6 +165,15 @@ async fn answer(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, String)
     Ok((lines(&batches)?, text))
 }
 
+/// The plan of a query, or why it has none.
+async fn plan_of(ctx: &SessionContext, sql: &str) -> String {
+    let plan = async { ctx.sql(sql).await?.create_physical_plan().await };
+    match plan.await {
+        Ok(plan) => displayable(plan.as_ref()).indent(false).to_string(),
+        Err(error) => error.strip_backtrace(),
+    }
+}
+
 /// Checks that there is no NULL where there should be none.
 fn conforms(batches: &[RecordBatch], schema: &Schema) -> Result<()> {
     for batch in batches {
@@ -186,9 +201,14 @@ async fn ask(ctx: &SessionContext, tables: &[Table], query: &Query) -> Outcome {
         return Outcome::Refused("no valid query");
     };
     let mut expected: Vec<String> = rows.iter().map(|row| line(row)).collect();
-    let answered = AssertUnwindSafe(answer(ctx, &query.statement()))
-        .catch_unwind()
-        .await;
+    let statement = query.statement();
+    let answered = AssertUnwindSafe(answer(ctx, &statement)).catch_unwind();
+    let Ok(answered) = tokio::time::timeout(PATIENCE, answered).await else {
+        return Outcome::Wrong(
+            format!("{ENDLESS} within {PATIENCE:?}\n"),
+            plan_of(ctx, &statement).await,
+        );
+    };
     let error = match answered {
         Ok(Ok((mut found, plan))) => {
             if query.order.is_empty() {
@@ -459,7 +479,11 @@ fn number(variable: &str) -> Option<usize> {
 
 #[test]
 fn random_queries_mean_what_they_say() {
-    let seeds = cases_with_queries("random queries", &FAILED, CASES, QUERIES);
+    let mut seeds = cases_with_queries("random queries", &FAILED, CASES, QUERIES);
+    if is_usual() {
+        // Of the fixed seed only: a fault of DataFusion that is not listed yet must not fail a run at random.
+        seeds.truncate(FAILED.len() + CASES.div_ceil(2).div_ceil(QUERIES));
+    }
     let threads = number("RMQ_TEST_THREADS").unwrap_or(1);
     let goes_on = number("RMQ_TEST_GO_ON").is_some();
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -488,6 +512,7 @@ fn random_queries_mean_what_they_say() {
                     .and_modify(|n| *n += 1)
                     .or_insert(1)
                     < &mut 5
+                    && !message.starts_with(ENDLESS)
                 {
                     (failure, message) = shrink(&runtime, failure, message);
                 }
