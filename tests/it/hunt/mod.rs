@@ -204,10 +204,11 @@ async fn ask(ctx: &SessionContext, tables: &[Table], query: &Query) -> Outcome {
     let statement = query.statement();
     let answered = AssertUnwindSafe(answer(ctx, &statement)).catch_unwind();
     let Ok(answered) = tokio::time::timeout(PATIENCE, answered).await else {
-        return Outcome::Wrong(
-            format!("{ENDLESS} within {PATIENCE:?}\n"),
-            plan_of(ctx, &statement).await,
-        );
+        let plan = plan_of(ctx, &statement).await;
+        return match PLANS.iter().find(|(part, _)| plan.contains(part)) {
+            Some((_, limit)) => Outcome::Refused(limit),
+            None => Outcome::Wrong(format!("{ENDLESS} within {PATIENCE:?}\n"), plan),
+        };
     };
     let error = match answered {
         Ok(Ok((mut found, plan))) => {
