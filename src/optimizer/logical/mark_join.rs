@@ -16,7 +16,6 @@
 
 use std::sync::Arc;
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, DFSchema, JoinConstraint, JoinType, NullEquality, Result};
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, Join, Limit, LogicalPlan, Projection, SubqueryAlias, lit};
@@ -25,7 +24,7 @@ use datafusion::optimizer::OptimizerConfig;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::outer_columns::from_outer;
 use crate::optimizer::logical::condition_parts::{Constants, check_repeats};
-use crate::optimizer::logical::correlated_aggregate::Filtered;
+use crate::optimizer::logical::correlated_aggregate::{Filtered, replaced};
 use crate::optimizer::rejection::{Match, reject};
 
 /// The mark joins that one node needs below it.
@@ -77,14 +76,11 @@ impl<'a> MarkJoins<'a> {
         let alias = unused_name(self.config, self.outer);
         let columns = build.schema().columns();
         let names: Vec<String> = (0..columns.len()).map(|i| format!("c{i}")).collect();
-        let aliased = |expr: Expr| -> Result<Expr> {
-            let replaced = with_columns(expr, |column| {
-                let index = columns.iter().position(|known| known == column)?;
-                Some(Column::new(Some(alias.clone()), &names[index]))
-            });
-            from_outer(replaced?)
-        };
-        let conditions = conditions.into_iter().map(aliased);
+        let aliased = names.iter();
+        let aliased = aliased.map(|name| Expr::Column(Column::new(Some(alias.clone()), name)));
+        let aliased: Vec<Expr> = aliased.collect();
+        let conditions = conditions.into_iter();
+        let conditions = conditions.map(|c| from_outer(replaced(c, &columns, &aliased)?));
         let conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
         let is_ours =
             |column: &Column| column.relation.as_ref().is_some_and(|r| r.table() == alias);
@@ -150,19 +146,4 @@ impl<'a> MarkJoins<'a> {
             Ok(LogicalPlan::Projection(projection))
         })
     }
-}
-
-/// Replaces plain columns, but not references to the outer query.
-fn with_columns(expr: Expr, replace: impl Fn(&Column) -> Option<Column>) -> Result<Expr> {
-    let replaced = expr.transform_up(|e| {
-        let column = match &e {
-            Expr::Column(column) => replace(column),
-            _ => None,
-        };
-        Ok(match column {
-            Some(column) => Transformed::yes(Expr::Column(column)),
-            None => Transformed::no(e),
-        })
-    });
-    Ok(replaced?.data)
 }
