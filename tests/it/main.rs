@@ -3,6 +3,8 @@
 mod cuda_sql;
 mod devices;
 mod dictionaries;
+mod divided;
+
 mod fake;
 mod fake_range_join;
 mod hunt;

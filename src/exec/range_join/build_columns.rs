@@ -37,6 +37,8 @@ pub(crate) struct BuildColumns {
     pub(crate) marks_rows: bool,
     /// How the range key compares with each bound.
     pub(crate) comparisons: Vec<Comparison>,
+    /// Whether both sides may be divided by hashes of the equality keys.
+    pub(crate) may_divide: bool,
     /// Whether a window begins with the last row at or before its lower bound.
     pub(crate) prevailing: bool,
 }
@@ -80,6 +82,7 @@ impl BuildColumns {
                 .iter()
                 .map(|(comparison, _)| *comparison)
                 .collect(),
+            may_divide: false,
             prevailing: spec.prevailing,
         }
     }
@@ -91,9 +94,15 @@ impl BuildColumns {
         calls.find(|call| !call.returns_state).map(AsRef::as_ref)
     }
 
-    /// Whether the build side may be spilled. Not if accumulators read all rows of a range in their order.
-    pub(crate) fn may_spill(&self) -> bool {
+    /// Whether what several runs have for a probe row can be put together. Not if accumulators read all rows of a range
+    /// in their order, or the nearest rows are returned: then each run must have all rows that a probe row matches.
+    pub(crate) fn may_merge(&self) -> bool {
         !self.returns_in_order && self.accumulated().is_none()
+    }
+
+    /// Whether the build side may be spilled.
+    pub(crate) fn may_spill(&self) -> bool {
+        self.may_merge() || self.may_divide
     }
 
     /// The same columns with other aggregates. `calls` has the function of each that an accumulator computes.

@@ -59,9 +59,10 @@
 //! the build side; then its keys, the values or indexes that the aggregates need, and what they scan are kept. If the
 //! pool is limited and has no more memory, and the disk manager allows it, the build side is written to disk in runs
 //! that can each be built in the memory that was granted (`spill`). Every run is then read, built and probed in turn,
-//! in one scan for the buffered rows of all partitions, and the partial aggregates are merged, or rows are returned run
-//! by run (`probe::spilled`). A build side with aggregates whose values depend on the order of all rows of a range is
-//! never spilled.
+//! with the buffered rows of all partitions, and the partial aggregates are merged, or rows are returned run by run
+//! (`probe::spilled`). Where the sides come in no order, both are divided by hashes of the equality keys first, so that
+//! each run is built once. A build side with aggregates whose values depend on the order of all rows of a range is
+//! spilled only if it can be divided so, and the rows with some equality keys must fit into memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -228,6 +229,15 @@ impl RangeJoinExec {
             self.row_order_matters(),
             is_probe_bounded,
         )
+    }
+
+    /// Whether both sides may be divided by hashes of the equality keys by an operator that keeps the order of rows.
+    fn may_divide(&self) -> Result<bool> {
+        let schemas = (&*self.probe.schema(), &*self.build.schema());
+        let is_probe_bounded = !self.probe.boundedness().is_unbounded();
+        let row_order_matters = false;
+        let reason = why_shared(&self.spec, schemas, row_order_matters, is_probe_bounded)?;
+        Ok(reason.is_none())
     }
 
     /// How the build side is divided among the partitions of the probe side.
@@ -547,9 +557,11 @@ impl ExecutionPlan for RangeJoinExec {
     ) -> Result<SendableRecordBatchStream> {
         let partitions = self.properties.partitioning.partition_count();
         let is_bounded = !self.probe.boundedness().is_unbounded();
+        let mut columns = self.build_columns();
+        columns.may_divide = self.may_divide()?;
         let input = BuildInput {
             plan: Arc::clone(&self.build),
-            columns: self.build_columns(),
+            columns,
             metrics: BuildMetrics::new(&self.metrics),
             engine: self.engine.clone(),
             context: Arc::clone(&context),
@@ -578,7 +590,7 @@ impl ExecutionPlan for RangeJoinExec {
         let probe_partition = ProbePartition {
             schema: self.schema(),
             spec: Arc::clone(&self.spec),
-            metrics: ProbeMetrics::new(partition, &self.metrics),
+            metrics: Arc::new(ProbeMetrics::new(partition, &self.metrics)),
             pool: Arc::clone(context.memory_pool()),
             row_join: self.row_join.clone(),
             partitions: build.probe_partitions(),

@@ -31,6 +31,8 @@ pub(crate) struct BuildMetrics {
     pub(crate) spill: SpillMetrics,
     /// How many times a spill run was read from disk.
     pub(crate) spill_runs_read: Count,
+    /// Bytes of spill files that were read.
+    pub(crate) spill_read_bytes: Count,
     set: ExecutionPlanMetricsSet,
 }
 
@@ -53,6 +55,7 @@ impl BuildMetrics {
             already_sorted: builder().counter("already_sorted", 0),
             spill,
             spill_runs_read: summary(metrics).counter("spill_runs_read", 0),
+            spill_read_bytes: bytes(summary(metrics)).counter("spill_read_bytes", 0),
             set: metrics.clone(),
         }
     }

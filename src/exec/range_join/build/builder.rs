@@ -220,7 +220,9 @@ impl BuildSideBuilder {
         let DataFusionError::ResourcesExhausted(message) = error.find_root() else {
             return error;
         };
-        let why = if let Some(call) = self.columns.accumulated() {
+        let why = if self.store.is_some() {
+            return error;
+        } else if let Some(call) = self.columns.accumulated() {
             let call = &call.text;
             format!("The build side of a range join with {call} is not written to disk")
         } else if self.columns.returns_in_order {

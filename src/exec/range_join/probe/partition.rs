@@ -8,6 +8,8 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::utils::collect_columns;
 
 use crate::common::dictionaries::fit;
 use crate::common::ranges::Ranges;
@@ -19,6 +21,7 @@ use crate::exec::range_join::probe::first_match::FirstMatches;
 use crate::exec::range_join::probe::prevailing::{PrevailingRows, Windows};
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
+use crate::exec::range_join::row_threshold::with_columns;
 use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 use rmq_engine::CandidateRanges;
@@ -26,12 +29,12 @@ use rmq_engine::Comparison;
 use rmq_engine::SearchHints;
 
 /// One partition of the probe side, without its input.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct ProbePartition {
     /// The schema of the output: the columns of the probe side, then one column per aggregate.
     pub(crate) schema: SchemaRef,
     pub(crate) spec: Arc<RangeJoinSpec<PhysicalExprRef>>,
-    pub(crate) metrics: ProbeMetrics,
+    pub(crate) metrics: Arc<ProbeMetrics>,
     pub(crate) pool: Arc<dyn MemoryPool>,
     /// What is made of single pairs, if anything.
     pub(crate) row_join: Option<Arc<RowJoin>>,
@@ -46,6 +49,39 @@ pub(crate) struct ProbePartition {
 }
 
 impl ProbePartition {
+    /// The columns of the probe side that the join reads, and the same partition of only these; `None` if they are
+    /// `all`, or if the rows are compared with a further condition.
+    pub(crate) fn with_read_columns(&self, all: usize) -> Result<Option<(Vec<usize>, Self)>> {
+        let expressions = self.spec.probe_expressions();
+        let columns = expressions.flat_map(collect_columns);
+        let mut columns: Vec<usize> = columns.map(|column| column.index()).collect();
+        columns.sort_unstable();
+        columns.dedup();
+        if self.row_join.is_some() || columns.is_empty() || columns.len() == all {
+            return Ok(None);
+        }
+        let replace = |expr: &mut PhysicalExprRef| -> Result<()> {
+            *expr = with_columns(expr, |column| {
+                let index = columns.iter().position(|index| *index == column.index())?;
+                Some(Column::new(column.name(), index))
+            })?;
+            Ok(())
+        };
+        let mut spec = RangeJoinSpec::clone(&self.spec);
+        spec.on
+            .iter_mut()
+            .try_for_each(|(probe, _)| replace(probe))?;
+        spec.bounds
+            .iter_mut()
+            .try_for_each(|(_, bound)| replace(bound))?;
+        spec.thresholds.iter_mut().try_for_each(replace)?;
+        let partition = Self {
+            spec: Arc::new(spec),
+            ..self.clone()
+        };
+        Ok(Some((columns, partition)))
+    }
+
     /// Joins a batch. Lazy indexes are built, and rows of ranges are read, on a blocking thread.
     pub(crate) async fn join(
         &self,
@@ -65,7 +101,7 @@ impl ProbePartition {
     }
 
     /// As [`Self::aggregate`], on a blocking thread if the rows of the ranges are read.
-    pub(crate) async fn aggregate_unblocked(
+    async fn aggregate_unblocked(
         &self,
         batches: &[RecordBatch],
         ranges: &Ranges,
@@ -88,16 +124,10 @@ impl ProbePartition {
         last_found: &mut SearchHints,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<Vec<RecordBatch>> {
-        let Some(mut ranges) = self.find_matches(batch, build, last_found)? else {
+        let Some(ranges) = self.find_matches(batch, build, last_found)? else {
             return Ok(vec![]);
         };
-        let qualifying = self.qualifying_rows_blocking(batch, build, &ranges, check)?;
-        if let Some(mut search) = self.first_matches(batch, build, &ranges, qualifying)? {
-            while search.step()? {
-                check()?;
-            }
-            ranges = search.finish();
-        }
+        let ranges = self.refine_blocking(batch, build, ranges, check)?;
         let (batch, ranges) = self.select_rows(batch, ranges)?;
         build.build_justified_indexes_blocking(&ranges)?;
         let batches = std::slice::from_ref(&batch);
@@ -137,7 +167,7 @@ impl ProbePartition {
 
     /// If the join has a further condition and only needs to know whether a row meets it: reduces each range to the
     /// first such row.
-    pub(crate) async fn refine(
+    async fn refine(
         &self,
         batch: &RecordBatch,
         build: &BuildSide,
@@ -157,6 +187,24 @@ impl ProbePartition {
             // Lets other tasks run, and lets a cancelled query end.
             tokio::task::coop::consume_budget().await;
         }
+    }
+
+    /// Does the same on the calling thread, which may block.
+    pub(crate) fn refine_blocking(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        ranges: Ranges,
+        check: &dyn Fn() -> Result<()>,
+    ) -> Result<Ranges> {
+        let qualifying = self.qualifying_rows_blocking(batch, build, &ranges, check)?;
+        let Some(mut search) = self.first_matches(batch, build, &ranges, qualifying)? else {
+            return Ok(ranges);
+        };
+        while search.step()? {
+            check()?;
+        }
+        Ok(search.finish())
     }
 
     /// The search for the first rows that meet the further condition, if there is one.

@@ -7,8 +7,7 @@ use datafusion::common::Result;
 use crate::exec::range_join::build::builder::{BuildSideBuilder, Built};
 use crate::exec::range_join::build::device_join::DeviceJoin;
 use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::probe::spilled::row_side::SpilledRows;
-use crate::exec::range_join::probe::spilled::side::SideInRuns;
+use crate::exec::range_join::probe::spilled::side::SpilledSide;
 
 /// A build side that can be probed.
 #[derive(Debug)]
@@ -16,9 +15,7 @@ pub(crate) enum SearchableBuild {
     InMemory(Arc<BuildSide>),
     OnDevices(Arc<DeviceJoin>),
     /// Run by run.
-    InRuns(Arc<SideInRuns>),
-    /// Spilled rows that are returned.
-    SpilledRows(Arc<SpilledRows>),
+    Spilled(Arc<SpilledSide>),
 }
 
 impl SearchableBuild {
@@ -31,13 +28,9 @@ impl SearchableBuild {
         Ok(match built {
             Built::InMemory(side) => Self::InMemory(Arc::from(side)),
             Built::OnDevices(join) => Self::OnDevices(Arc::from(join)),
-            Built::InRuns(runs) if builder.columns.returns_rows => {
-                let side = SpilledRows::try_new(runs, builder, probe_partitions)?;
-                Self::SpilledRows(Arc::new(side))
-            }
             Built::InRuns(runs) => {
-                let side = SideInRuns::try_new(runs, builder, probe_partitions)?;
-                Self::InRuns(Arc::new(side))
+                let side = SpilledSide::try_new(runs, builder, probe_partitions)?;
+                Self::Spilled(Arc::new(side))
             }
         })
     }

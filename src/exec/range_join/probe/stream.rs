@@ -10,6 +10,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
+use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::probe::deferred_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::answer_on_devices;
 use crate::exec::range_join::probe::on_devices::join_on_devices;
@@ -18,9 +19,7 @@ use crate::exec::range_join::probe::prepared::PreparedBuild;
 use crate::exec::range_join::probe::probe_build::ProbeBuild;
 use crate::exec::range_join::probe::rows::join_rows;
 use crate::exec::range_join::probe::searchable::SearchableBuild;
-use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
-use crate::exec::range_join::probe::spilled::row_stream::join_spilled_rows;
-use crate::exec::range_join::probe::spilled::side::SideInRuns;
+use crate::exec::range_join::probe::spilled::stream::join_spilled;
 use crate::logical_plan::range_join::Unmatched;
 use rmq_engine::SearchHints;
 
@@ -111,18 +110,14 @@ async fn start(
         return Ok(stream::empty().boxed());
     }
     let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();
+    if let SearchableBuild::Spilled(side) = &*build {
+        return Ok(join_spilled(partition, Arc::clone(side), input));
+    }
     if let Some(join) = row_join.filter(|join| !join.returns_probe_rows()) {
-        return match &*build {
-            SearchableBuild::InMemory(side) => {
-                Ok(join_rows(partition, join, Arc::clone(side), input))
-            }
-            SearchableBuild::SpilledRows(side) => {
-                Ok(join_spilled_rows(partition, join, Arc::clone(side), input))
-            }
-            SearchableBuild::OnDevices(_) | SearchableBuild::InRuns(_) => {
-                internal_err!("the build side of a range join that returns rows has no rows")
-            }
+        let SearchableBuild::InMemory(side) = &*build else {
+            return internal_err!("the build side of a range join that returns rows has no rows");
         };
+        return Ok(join_rows(partition, join, Arc::clone(side), input));
     }
     if let SearchableBuild::InMemory(side) = &*build
         && side.device().is_some()
@@ -132,14 +127,15 @@ async fn start(
     if let SearchableBuild::OnDevices(join) = &*build {
         return Ok(answer_on_devices(partition, Arc::clone(join), input));
     }
+    let SearchableBuild::InMemory(side) = &*build else {
+        return internal_err!("a build side that is not in memory has a stream of its own");
+    };
     let cpu_stream = CpuStream {
         partition,
-        build,
+        side: Arc::clone(side),
         input,
-        remainder: None,
         last_found: SearchHints::default(),
         joined: VecDeque::new(),
-        buffer: None,
     };
     let batches = stream::try_unfold(cpu_stream, |mut this| async {
         let batch = this.next().await?;
@@ -157,7 +153,7 @@ fn returns_nothing(partition: &ProbePartition, build: &SearchableBuild) -> bool 
             None => side.rows().len(),
         },
         SearchableBuild::OnDevices(join) => join.rows(),
-        SearchableBuild::InRuns(_) | SearchableBuild::SpilledRows(_) => return false,
+        SearchableBuild::Spilled(_) => return false,
     };
     let returns_unmatched = match &partition.row_join {
         Some(join) if !join.returns_probe_rows() => join.keeps_probe_rows(),
@@ -195,18 +191,14 @@ async fn next_with_rows(input: &mut BatchStream) -> Result<Option<RecordBatch>> 
     Ok(None)
 }
 
-/// A partition that is joined on the CPU.
+/// A partition that is joined on the CPU with a build side in memory.
 struct CpuStream {
     partition: Arc<ProbePartition>,
-    build: Arc<SearchableBuild>,
+    side: Arc<BuildSide>,
     input: BatchStream,
-    /// The rows of a batch that did not fit into the last buffer.
-    remainder: Option<RecordBatch>,
     last_found: SearchHints,
     /// Joined batches, in the order of the input.
     joined: VecDeque<RecordBatch>,
-    /// Registers the memory of buffered batches and of `joined`, if the build side is spilled.
-    buffer: Option<Arc<ProbeBuffer>>,
 }
 
 impl CpuStream {
@@ -218,56 +210,12 @@ impl CpuStream {
                     return Ok(Some(self.partition.metrics.baseline.record(batch)));
                 }
             }
-            self.buffer = None;
-            let Some(batch) = self.next_input().await? else {
+            let Some(batch) = next_with_rows(&mut self.input).await? else {
                 return Ok(None);
             };
-            match &*self.build {
-                SearchableBuild::InMemory(side) => {
-                    let last_found = &mut self.last_found;
-                    let joined = self.partition.join(&batch, side, last_found).await?;
-                    self.joined.extend(joined);
-                }
-                SearchableBuild::OnDevices(_) => {
-                    return internal_err!("a build side on devices has a stream of its own");
-                }
-                SearchableBuild::SpilledRows(_) => {
-                    return internal_err!("a build side of spilled rows has a stream of its own");
-                }
-                SearchableBuild::InRuns(side) => {
-                    let side = Arc::clone(side);
-                    self.join_runs(batch, &side).await?;
-                }
-            }
+            let last_found = &mut self.last_found;
+            let joined = self.partition.join(&batch, &self.side, last_found).await?;
+            self.joined.extend(joined);
         }
-    }
-
-    /// The remainder of a batch, or the next batch.
-    async fn next_input(&mut self) -> Result<Option<RecordBatch>> {
-        match self.remainder.take() {
-            Some(remainder) => Ok(Some(remainder)),
-            None => next_with_rows(&mut self.input).await,
-        }
-    }
-
-    /// Joins this batch and as many that follow it as the buffer has room for.
-    async fn join_runs(&mut self, first: RecordBatch, side: &Arc<SideInRuns>) -> Result<()> {
-        let buffer = Arc::new(side.new_buffer());
-        self.buffer = Some(Arc::clone(&buffer));
-        let (mut batches, mut next) = (vec![], Some(first));
-        while let Some(batch) = next {
-            let (batch, remainder) = side.split_to_buffer(&batch);
-            self.remainder = remainder;
-            buffer.add(side.buffered_bytes(&batch));
-            batches.push(batch);
-            next = if buffer.has_room() {
-                self.next_input().await?
-            } else {
-                None
-            };
-        }
-        let partition = Arc::clone(&self.partition);
-        self.joined = side.join(partition, batches, buffer).await?;
-        Ok(())
     }
 }

@@ -1,36 +1,103 @@
-//! Reads a run batch by batch.
+//! Rows in spill files, and the reader of a run.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
+use datafusion::config::SpillCompression;
+use datafusion::execution::TaskContext;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::spill_file::SpillFile;
 use datafusion::physical_plan::SpillManager;
-use datafusion::physical_plan::metrics::Count;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
+use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::row_position::RowPosition;
 
-/// Writes and reads the files of one build side.
+/// Writes and reads files of rows of one schema.
 #[derive(Debug)]
 pub(crate) struct SpillFiles {
     pub(crate) manager: SpillManager,
-    /// The metric of how many times a run was read.
-    pub(crate) runs_read: Count,
+    runtime: Arc<RuntimeEnv>,
+    compression: SpillCompression,
+    pub(crate) metrics: BuildMetrics,
 }
 
 impl SpillFiles {
-    /// Opens the file of a run whose first row has this position.
-    pub(crate) fn read(
-        &self,
-        file: &Arc<dyn SpillFile>,
-        first_row: RowPosition,
-    ) -> Result<RunReader> {
-        self.runs_read.add(1);
-        let stream = self.manager.read_spill_as_stream(Arc::clone(file), None)?;
-        Ok(RunReader::new(stream.boxed(), first_row))
+    pub(crate) fn new(schema: &SchemaRef, metrics: &BuildMetrics, context: &TaskContext) -> Self {
+        let compression = context.session_config().spill_compression();
+        Self::with_parts(schema, metrics, context.runtime_env(), compression)
+    }
+
+    /// The same for rows of another schema.
+    pub(crate) fn for_schema(&self, schema: &SchemaRef) -> Self {
+        let runtime = Arc::clone(&self.runtime);
+        Self::with_parts(schema, &self.metrics, runtime, self.compression)
+    }
+
+    fn with_parts(
+        schema: &SchemaRef,
+        metrics: &BuildMetrics,
+        runtime: Arc<RuntimeEnv>,
+        compression: SpillCompression,
+    ) -> Self {
+        let (spill, schema) = (metrics.spill.clone(), Arc::clone(schema));
+        let manager = SpillManager::new(Arc::clone(&runtime), spill, schema);
+        Self {
+            manager: manager.with_compression_type(compression),
+            runtime,
+            compression,
+            metrics: metrics.clone(),
+        }
+    }
+}
+
+/// Rows in a file, which is deleted with this.
+#[derive(Clone)]
+pub(crate) struct SpilledRows {
+    pub(crate) file: Arc<dyn SpillFile>,
+    pub(crate) files: Arc<SpillFiles>,
+    pub(crate) rows: usize,
+}
+
+impl SpilledRows {
+    /// Reads the batches that were written, `is_ahead` also before they are asked for.
+    pub(crate) fn read(&self, is_ahead: bool) -> Result<BoxStream<'static, Result<RecordBatch>>> {
+        let (manager, file) = (&self.files.manager, Arc::clone(&self.file));
+        let stream = if is_ahead {
+            manager.read_spill_as_stream(file, None)?
+        } else {
+            manager.read_spill_as_stream_unbuffered(file, None)?
+        };
+        // The bytes of a batch are not known: each row is counted with the average.
+        let (rows, read) = (
+            self.rows.max(1),
+            self.files.metrics.spill_read_bytes.clone(),
+        );
+        let bytes = self
+            .file
+            .size()
+            .and_then(|bytes| usize::try_from(bytes).ok());
+        let counted = stream.inspect_ok(move |batch| {
+            // A file that does not tell its size is not counted.
+            if let Some(bytes) = bytes {
+                let share = bytes as u128 * batch.num_rows() as u128 / rows as u128;
+                read.add(usize::try_from(share).unwrap_or(bytes));
+            }
+        });
+        Ok(counted.boxed())
+    }
+}
+
+impl fmt::Debug for SpilledRows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpilledRows")
+            .field("rows", &self.rows)
+            .finish_non_exhaustive()
     }
 }
 
@@ -113,10 +180,5 @@ impl RunReader {
         self.next_row = first_row.after(rows);
         self.rows_before += rows;
         first_row
-    }
-
-    /// Whether all batches have been read.
-    pub(crate) fn is_done(&self) -> bool {
-        self.ended && self.put_back.is_empty()
     }
 }

@@ -4,11 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::execution::spill_file::SpillFile;
 
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyExtent, KeyOrder};
-use crate::exec::range_join::spill::reader::{RunReader, SpillFiles};
+use crate::exec::range_join::spill::reader::{RunReader, SpillFiles, SpilledRows};
 use crate::exec::range_join::spill::row_position::RowPosition;
 
 /// The least memory that building a run tries to get, even if hardly any was granted when the runs were written.
@@ -19,9 +18,7 @@ pub(crate) const MIN_SPLIT_ROWS: usize = 64;
 
 /// Consecutive rows of the build side.
 pub(crate) struct BuildRun {
-    pub(crate) file: Arc<dyn SpillFile>,
-    pub(crate) files: Arc<SpillFiles>,
-    pub(crate) rows: usize,
+    pub(crate) rows: SpilledRows,
     /// The position of the first row; the others follow it.
     pub(crate) first_row: RowPosition,
     /// The extent of the range keys, unless all are NULL.
@@ -31,7 +28,8 @@ pub(crate) struct BuildRun {
 impl BuildRun {
     /// Opens the run. Its batches are those that were written.
     pub(crate) fn read(&self) -> Result<RunReader> {
-        self.files.read(&self.file, self.first_row)
+        self.rows.files.metrics.spill_runs_read.add(1);
+        Ok(RunReader::new(self.rows.read(true)?, self.first_row))
     }
 
     /// Whether a row of the probe side may match rows of this run.
@@ -53,6 +51,7 @@ impl fmt::Debug for BuildRun {
 #[derive(Debug)]
 pub(crate) struct BuildRuns {
     pub(crate) runs: Vec<BuildRun>,
+    pub(crate) files: Arc<SpillFiles>,
     pub(crate) key_order: Arc<KeyOrder>,
     /// The size of all runs together.
     pub(crate) size: DataSize,
@@ -62,9 +61,14 @@ pub(crate) struct BuildRuns {
 
 impl BuildRuns {
     /// No runs yet, of rows that were collected in this much granted memory.
-    pub(crate) fn new(key_order: Arc<KeyOrder>, peak_granted_bytes: usize) -> Self {
+    pub(crate) fn new(
+        files: Arc<SpillFiles>,
+        key_order: Arc<KeyOrder>,
+        peak_granted_bytes: usize,
+    ) -> Self {
         Self {
             runs: vec![],
+            files,
             key_order,
             size: DataSize::default(),
             peak_granted_bytes,

@@ -7,18 +7,17 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryLimit;
-use datafusion::physical_plan::SpillManager;
 
 use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::key_extent::{KeyExtent, KeyOrder};
-use crate::exec::range_join::spill::reader::SpillFiles;
+use crate::exec::range_join::spill::reader::{SpillFiles, SpilledRows};
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::{BuildRun, BuildRuns};
 
 /// The target size of a batch in a file: the least memory that reading needs.
-const BATCH_BYTES: usize = 128 << 10;
+pub(crate) const BATCH_BYTES: usize = 128 << 10;
 
 /// The least rows of a batch in a file, because each batch has a fixed cost.
 const MIN_BATCH_ROWS: usize = 1024;
@@ -41,17 +40,11 @@ impl SpillStore {
         context: &TaskContext,
     ) -> Result<Option<Arc<Self>>> {
         let unlimited = matches!(context.memory_pool().memory_limit(), MemoryLimit::Infinite);
-        let runtime = context.runtime_env();
-        if unlimited || !runtime.disk_manager.tmp_files_enabled() {
+        if unlimited || !context.runtime_env().disk_manager.tmp_files_enabled() {
             return Ok(None);
         }
-        let manager = SpillManager::new(runtime, metrics.spill.clone(), Arc::clone(schema))
-            .with_compression_type(context.session_config().spill_compression());
         Ok(Some(Arc::new(Self {
-            files: Arc::new(SpillFiles {
-                manager,
-                runs_read: metrics.spill_runs_read.clone(),
-            }),
+            files: Arc::new(SpillFiles::new(schema, metrics, context)),
             key_column,
             key_order: Arc::new(KeyOrder::try_new(schema.field(key_column).data_type())?),
         })))
@@ -59,7 +52,11 @@ impl SpillStore {
 
     /// No runs yet, of rows that were collected in this much granted memory.
     pub(crate) fn new_runs(&self, peak_granted_bytes: usize) -> BuildRuns {
-        BuildRuns::new(Arc::clone(&self.key_order), peak_granted_bytes)
+        BuildRuns::new(
+            Arc::clone(&self.files),
+            Arc::clone(&self.key_order),
+            peak_granted_bytes,
+        )
     }
 
     /// Appends consecutive rows, of which the first has the position `first_row`, to `runs`: as one run, or as several
@@ -91,7 +88,7 @@ impl SpillStore {
         let mut written = vec![];
         let (mut run, mut size) = (vec![], DataSize::default());
         for batch in batches {
-            for slice in slices(&batch) {
+            for slice in slices(&batch, BATCH_BYTES) {
                 let slice_size = DataSize::of_batch(&slice);
                 if !run.is_empty() && (size + slice_size).build_bytes() > run_build_bytes {
                     written.push(self.write_run(&run, first_row, waiting)?);
@@ -128,19 +125,21 @@ impl SpillStore {
             .finish()?
             .ok_or_else(|| internal_datafusion_err!("a spill run of a range join has no rows"))?;
         Ok(BuildRun {
-            file,
-            files: Arc::clone(&self.files),
-            rows: batches.iter().map(RecordBatch::num_rows).sum(),
+            rows: SpilledRows {
+                file,
+                files: Arc::clone(&self.files),
+                rows: batches.iter().map(RecordBatch::num_rows).sum(),
+            },
             first_row,
             keys,
         })
     }
 }
 
-/// Slices of a batch of about [`BATCH_BYTES`].
-fn slices(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> {
+/// Slices of a batch of about so many bytes.
+pub(crate) fn slices(batch: &RecordBatch, batch_bytes: usize) -> impl Iterator<Item = RecordBatch> {
     let DataSize { rows, bytes } = DataSize::of_batch(batch);
-    let step = (rows * BATCH_BYTES / bytes.max(1)).max(MIN_BATCH_ROWS);
+    let step = (rows * batch_bytes / bytes.max(1)).max(MIN_BATCH_ROWS);
     let starts = (0..rows).step_by(step);
     starts.map(move |start| batch.slice(start, step.min(rows - start)))
 }

@@ -19,6 +19,7 @@ use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::probe::spilled::merge_states::merge_states;
 use crate::exec::range_join::spill::key_extent::comparable;
 use crate::exec::range_join::spill::row_position::RowPosition;
+use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate};
 use crate::range_agg::float_sums::add_float_sums;
 use crate::range_agg::prefix_sums::Sums;
@@ -40,6 +41,8 @@ enum Merge {
     Sum,
     /// The second column has the low parts that rounding the sums has lost, so that the total is rounded only once.
     FloatSum,
+    /// The values of accumulators, which read all rows of a range: these must be in one run. With the value of no rows.
+    Whole(ArrayRef),
     /// The states of accumulators.
     State(Box<StateFunction>),
     /// The row that is least by the deciding columns wins; of equal ones, the row with the least position, or the
@@ -131,12 +134,8 @@ impl MergePlan {
                     choose(&[(*function, key, DecidingColumn::RangeKey(1), descending)])?
                 }
                 AggregateKind::Accumulate => {
-                    let Some(call) = call.as_ref().filter(|call| call.returns_state) else {
-                        return internal_err!("a build side with accumulators is never spilled");
-                    };
                     let types = arguments.iter().map(|i| value_types[*i].clone());
-                    let types: Vec<DataType> = types.collect();
-                    Merge::State(Box::new(StateFunction::try_new(call, &types)?))
+                    Merge::accumulated(call.as_deref(), &types.collect::<Vec<_>>())?
                 }
                 AggregateKind::AtExtreme {
                     extreme,
@@ -212,8 +211,12 @@ impl PartialAggregates {
         let rows: Vec<_> = rows.collect();
         let mut partials = partials.into_iter();
         for (merge, aggregate) in plan.merges.iter().zip(&mut self.aggregates) {
-            let columns = (0..merge.num_columns()).filter_map(|_| partials.next());
-            let columns = columns.map(|column| Ok(compact(&select(&[&column], &rows)?)));
+            let columns = (0..merge.num_columns()).map(|_| {
+                let Some(column) = partials.next() else {
+                    return internal_err!("a spill run has not returned all partial aggregates");
+                };
+                Ok(compact(&select(&[&column], &rows)?))
+            });
             let columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
             if aggregate.columns.is_empty() {
                 aggregate.columns = columns;
@@ -221,6 +224,9 @@ impl PartialAggregates {
                 continue;
             }
             match merge {
+                Merge::Whole(_) => {
+                    return internal_err!("the rows of a range are in several spill runs");
+                }
                 Merge::Count => {
                     aggregate.columns[0] = add_counts(&aggregate.columns[0], &columns[0]);
                 }
@@ -279,22 +285,33 @@ impl PartialAggregates {
     /// After the last run: whether each row has matched, and the aggregates.
     pub(crate) fn finish(
         self,
+        plan: &MergePlan,
         aggregates: &[RangeAggregate<PhysicalExprRef>],
-    ) -> (Vec<bool>, Vec<ArrayRef>) {
+    ) -> Result<(Vec<bool>, Vec<ArrayRef>)> {
         let rows = self.matched.len();
         let partials = self.aggregates.into_iter().zip(aggregates);
-        let results = partials.map(|(partial, aggregate)| {
-            let result = partial.columns.into_iter().next();
-            let field: Field = aggregate.field();
-            let result = result.unwrap_or_else(|| new_null_array(field.data_type(), rows));
-            let is_count = !field.is_nullable();
-            if is_count {
-                nulls_to_zero(&result)
-            } else {
-                result
-            }
-        });
-        (self.matched, results.collect())
+        let results = partials
+            .zip(&plan.merges)
+            .map(|((partial, aggregate), merge)| {
+                let result = partial.columns.into_iter().next();
+                let field: Field = aggregate.field();
+                let result = result.unwrap_or_else(|| new_null_array(field.data_type(), rows));
+                if let Merge::Whole(of_no_rows) = merge {
+                    let rows = self.matched.iter().enumerate();
+                    let rows =
+                        rows.map(|(row, matched)| Some(if *matched { (0, row) } else { (1, 0) }));
+                    let of_no_rows = cast(of_no_rows, result.data_type())?;
+                    return select(&[&result, &of_no_rows], &rows.collect::<Vec<_>>());
+                }
+                let is_count = !field.is_nullable();
+                Ok(if is_count {
+                    nulls_to_zero(&result)
+                } else {
+                    result
+                })
+            });
+        let results = results.collect::<Result<_>>()?;
+        Ok((self.matched, results))
     }
 }
 
@@ -340,10 +357,24 @@ impl PartialAggregate {
 }
 
 impl Merge {
+    /// How the values of accumulators, or their states, are merged.
+    fn accumulated(call: Option<&AccumulatorCall>, types: &[DataType]) -> Result<Self> {
+        match call {
+            Some(call) if call.returns_state => {
+                Ok(Self::State(Box::new(StateFunction::try_new(call, types)?)))
+            }
+            Some(call) => {
+                let accumulator = call.physical(types)?.create_accumulator();
+                Ok(Self::Whole(accumulator?.evaluate()?.to_array()?))
+            }
+            None => internal_err!("an accumulator has no function"),
+        }
+    }
+
     /// The number of partial aggregates that it takes.
     fn num_columns(&self) -> usize {
         match self {
-            Self::Count | Self::Sum | Self::State(_) => 1,
+            Self::Count | Self::Sum | Self::State(_) | Self::Whole(_) => 1,
             Self::FloatSum => 2,
             Self::Choose { deciding, .. } => {
                 let last = deciding.iter().map(|d| d.index()).max();

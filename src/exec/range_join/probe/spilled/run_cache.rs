@@ -10,15 +10,19 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use datafusion::common::{Result, internal_err};
-use tokio::sync::{OwnedRwLockReadGuard, RwLock};
+use tokio::sync::{
+    OwnedRwLockMappedWriteGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
+};
 
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::probe::spilled::run_loader::RunLoader;
+use crate::exec::range_join::probe::spilled::run_set::RunSet;
 use crate::exec::range_join::spill::reader::RunReader;
+use crate::exec::range_join::spill::row_position::RowPosition;
 
 /// The spill runs of a build side, and the part of one that is in memory.
 pub(crate) struct RunCache {
-    pub(crate) loader: RunLoader,
+    loader: RunLoader,
     loaded: Arc<RwLock<Loaded>>,
     /// The part that is in memory, or wanted next.
     current: Mutex<Option<PartPosition>>,
@@ -35,14 +39,16 @@ pub(crate) struct Loaded {
 
 /// Consecutive rows of a run, sorted.
 pub(crate) struct RunPart {
+    /// The number of the run.
     pub(crate) run: usize,
     /// The rows of the run.
     pub(crate) rows: Range<usize>,
     pub(crate) side: Arc<BuildSide>,
+    pub(crate) first_row: RowPosition,
 }
 
 /// A part of a run that is wanted.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PartPosition {
     pub(crate) run: usize,
     /// The first row of the part.
@@ -58,6 +64,13 @@ impl fmt::Debug for RunCache {
 }
 
 impl Loaded {
+    /// Frees the part. Returns what reads the rows after it, with their run and the first of them.
+    fn free(&mut self) -> Option<((usize, usize), RunReader)> {
+        let follows = self.part.take().map(|part| (part.run, part.rows.end));
+        let reader = self.reader.get_mut();
+        follows.zip(reader.unwrap_or_else(PoisonError::into_inner).take())
+    }
+
     /// The part, if it is the wanted one.
     pub(crate) fn part(&self, wanted: PartPosition) -> Option<&RunPart> {
         let PartPosition { run, start, end } = wanted;
@@ -92,31 +105,57 @@ impl RunCache {
         *self.current.lock().unwrap_or_else(PoisonError::into_inner) = Some(part);
     }
 
-    /// Gets a part into memory, where it stays as long as the result is kept.
-    pub(crate) async fn load(&self, wanted: PartPosition) -> Result<OwnedRwLockReadGuard<Loaded>> {
-        let loaded = Arc::clone(&self.loaded).read_owned().await;
-        if loaded.part(wanted).is_some() {
-            return Ok(loaded);
-        }
-        drop(loaded);
-        self.set_current(wanted);
+    /// Frees the part in memory. As long as the result is kept, which is the memory for building a run, there is none.
+    pub(crate) async fn without_part(&self) -> OwnedRwLockMappedWriteGuard<Loaded, usize> {
         let mut loaded = Arc::clone(&self.loaded).write_owned().await;
-        if loaded.part(wanted).is_none() {
-            self.replace(&mut loaded, wanted).await?;
-        }
-        Ok(loaded.downgrade())
+        loaded.free();
+        OwnedRwLockWriteGuard::map(loaded, |loaded| &mut loaded.build_bytes)
     }
 
-    async fn replace(&self, loaded: &mut Loaded, wanted: PartPosition) -> Result<()> {
+    /// Gets a part of one of these runs into memory, where it stays as long as the result is kept. `None` if another
+    /// part than `current` has been loaded, or is wanted, since the part was chosen: that one may serve as well.
+    pub(crate) async fn load(
+        &self,
+        runs: &RunSet,
+        wanted: PartPosition,
+        current: Option<PartPosition>,
+    ) -> Result<Option<OwnedRwLockReadGuard<Loaded>>> {
+        let loaded = Arc::clone(&self.loaded).read_owned().await;
+        if loaded.part(wanted).is_some() {
+            return Ok(Some(loaded));
+        }
+        drop(loaded);
+        {
+            let mut known = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+            if *known != current {
+                return Ok(None);
+            }
+            *known = Some(wanted);
+        }
+        let mut loaded = Arc::clone(&self.loaded).write_owned().await;
+        if loaded.part(wanted).is_none() {
+            self.replace(&mut loaded, runs, wanted).await?;
+        }
+        Ok(Some(loaded.downgrade()))
+    }
+
+    async fn replace(
+        &self,
+        loaded: &mut Loaded,
+        runs: &RunSet,
+        wanted: PartPosition,
+    ) -> Result<()> {
         let PartPosition { run, start, end } = wanted;
+        self.set_current(wanted);
         // There is memory for one part at a time.
-        let last = loaded.part.take().map(|part| (part.run, part.rows.end));
-        let known = loaded.reader.get_mut();
-        let reader = known.unwrap_or_else(PoisonError::into_inner).take();
-        let mut reader = match reader.filter(|_| last == Some((run, start))) {
-            Some(reader) => reader,
+        let reader = loaded
+            .free()
+            .filter(|(follows, _)| *follows == (run, start));
+        self.loader.release_memory();
+        let mut reader = match reader {
+            Some((_, reader)) => reader,
             None => {
-                let mut reader = self.loader.runs()[run].read()?;
+                let mut reader = runs.run(run).read()?;
                 reader.skip(start).await?;
                 reader
             }
@@ -126,7 +165,7 @@ impl RunCache {
             .loader
             .load(&mut reader, build_bytes, end - start)
             .await?;
-        let Some((side, _)) = part else {
+        let Some((side, first_row)) = part else {
             return internal_err!("spill run {run} ends before row {start}");
         };
         let rows = start..start + side.total_rows;
@@ -134,7 +173,12 @@ impl RunCache {
             end: rows.end,
             ..wanted
         });
-        loaded.part = Some(RunPart { run, rows, side });
+        loaded.part = Some(RunPart {
+            run,
+            rows,
+            side,
+            first_row,
+        });
         loaded.reader = Mutex::new(Some(reader));
         Ok(())
     }

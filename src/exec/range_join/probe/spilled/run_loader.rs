@@ -17,11 +17,10 @@ use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::reader::RunReader;
 use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
 use crate::exec::range_join::spill::row_position::RowPosition;
-use crate::exec::range_join::spill::run::{BuildRun, BuildRuns, MIN_SPLIT_ROWS};
+use crate::exec::range_join::spill::run::MIN_SPLIT_ROWS;
 
-/// Reads and builds the runs of one build side.
+/// Builds the runs of one build side.
 pub(crate) struct RunLoader {
-    runs: Vec<BuildRun>,
     /// The columns of the build side, with the aggregates that merging needs.
     columns: BuildColumns,
     /// The schema of the columns, and the range key once more, as an argument of aggregates.
@@ -37,47 +36,30 @@ pub(crate) struct RunLoader {
 
 impl RunLoader {
     /// A loader that builds the aggregates of `columns`, which may have the range key as the argument after the values.
-    pub(crate) fn new(runs: BuildRuns, columns: BuildColumns, builder: &BuildSideBuilder) -> Self {
+    /// If rows are marked, another row column is the place of each row in its run.
+    pub(crate) fn new(
+        mut columns: BuildColumns,
+        builder: &BuildSideBuilder,
+        retained_bytes: usize,
+    ) -> Self {
         let fields = builder.schema.fields();
         let key = columns.range_key(fields).as_ref().clone().with_name("key");
-        let all_fields = fields.iter().cloned().chain([Arc::new(key)]);
+        let mut all_fields: Vec<_> = fields.iter().cloned().chain([Arc::new(key)]).collect();
+        let has_row_numbers = columns.marks_rows;
+        if has_row_numbers {
+            // The values are followed by the range key, and that by the number.
+            columns.row_columns.push(columns.values(fields).len() + 1);
+            all_fields.push(Arc::new(Field::new("row", DataType::UInt32, false)));
+        }
         Self {
-            schema: Arc::new(Schema::new(all_fields.collect::<Vec<_>>())),
-            retained_bytes: runs.retained_bytes(),
-            runs: runs.runs,
+            schema: Arc::new(Schema::new(all_fields)),
+            retained_bytes,
             columns,
             memory: Arc::clone(&builder.memory),
-            has_row_numbers: false,
+            has_row_numbers,
             metrics: builder.metrics.for_rebuild(),
             threads: builder.options.threads(),
         }
-    }
-
-    /// A loader that builds no aggregates, but returns rows. If rows are marked, another row column is the place of
-    /// each row in its run.
-    pub(crate) fn with_row_numbers(runs: BuildRuns, builder: &BuildSideBuilder) -> Self {
-        let mut columns = builder.columns.clone();
-        let marks_rows = columns.marks_rows;
-        if marks_rows {
-            // The values are followed by the range key, and that by the number.
-            let values = columns.values(builder.schema.fields()).len();
-            columns.row_columns.push(values + 1);
-        }
-        let loader = Self::new(runs, columns, builder);
-        if !marks_rows {
-            return loader;
-        }
-        let number = Arc::new(Field::new("row", DataType::UInt32, false));
-        let fields = loader.schema.fields().iter().cloned().chain([number]);
-        Self {
-            schema: Arc::new(Schema::new(fields.collect::<Vec<_>>())),
-            has_row_numbers: true,
-            ..loader
-        }
-    }
-
-    pub(crate) fn runs(&self) -> &[BuildRun] {
-        &self.runs
     }
 
     /// Releases memory that is not retained between runs.

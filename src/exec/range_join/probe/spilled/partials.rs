@@ -1,0 +1,151 @@
+//! The aggregates of buffered probe rows over the runs that they have visited so far.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, UInt32Array};
+use arrow::compute::{cast, take_record_batch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use datafusion::common::{Result, internal_err};
+use rmq_engine::SearchHints;
+
+use crate::common::dictionaries::roomy_type;
+use crate::common::ranges::Ranges;
+use crate::common::row_number::row_numbers;
+use crate::exec::common::blocking::Waiting;
+use crate::exec::range_join::probe::partition::ProbePartition;
+use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
+use crate::exec::range_join::probe::spilled::prevailing::PrevailingSoFar;
+use crate::exec::range_join::probe::spilled::run_cache::RunPart;
+use crate::exec::range_join::spill::key_extent::{EncodedBound, KeyOrder};
+use crate::exec::range_join::spill::run::BuildRun;
+use crate::logical_plan::range_join::RangeAggregate;
+
+/// The aggregates of one buffered batch.
+pub(crate) struct Partials {
+    plan: Arc<MergePlan>,
+    aggregates: PartialAggregates,
+    /// The prevailing rows, if they are wanted.
+    prevailing: Option<PrevailingSoFar>,
+}
+
+impl Partials {
+    /// Of so many probe rows, before the first run.
+    pub(crate) fn new(plan: &Arc<MergePlan>, partition: &ProbePartition, rows: usize) -> Self {
+        let prevailing = partition.spec.prevailing;
+        Self {
+            plan: Arc::clone(plan),
+            aggregates: PartialAggregates::new(plan, rows),
+            prevailing: prevailing.then(|| PrevailingSoFar::new(rows)),
+        }
+    }
+
+    /// Probes a part of a run with the rows of a batch that may match the run, and merges the aggregates.
+    pub(crate) fn probe(
+        &mut self,
+        partition: &ProbePartition,
+        key_order: &KeyOrder,
+        (batch, bounds): (&RecordBatch, &[EncodedBound]),
+        (part, run): (&RunPart, &BuildRun),
+        waiting: &Waiting,
+    ) -> Result<()> {
+        let Some((batch, rows)) = select(batch, bounds, run)? else {
+            return Ok(());
+        };
+        let (side, first_row, rows) = (&part.side, part.first_row, rows.as_ref());
+        let check = || waiting.check();
+        let aggregate = |ranges: &Ranges| {
+            side.build_justified_indexes_blocking(ranges)?;
+            let batches = std::slice::from_ref(&batch);
+            Ok::<_, datafusion::error::DataFusionError>(
+                partition.aggregate(batches, ranges, side, &check)?.0,
+            )
+        };
+        let last_found = &mut SearchHints::default();
+        if let Some(prevailing) = &mut self.prevailing {
+            let windows = partition.find_windows(&batch, side, last_found)?;
+            let partials = aggregate(&windows.rows)?;
+            let matched = windows.rows.matched();
+            self.aggregates
+                .merge(&self.plan, first_row, rows, matched, partials)?;
+            let partials = aggregate(&windows.prevailing)?;
+            return prevailing.offer(key_order, first_row, rows, &windows, partials);
+        }
+        let ranges = partition.find_ranges(&batch, side, last_found)?;
+        let ranges = partition.refine_blocking(&batch, side, ranges, &check)?;
+        let partials = aggregate(&ranges)?;
+        self.aggregates
+            .merge(&self.plan, first_row, rows, ranges.matched(), partials)
+    }
+
+    /// Takes this, and leaves that of no rows.
+    pub(crate) fn take(&mut self) -> Self {
+        let none = Self {
+            plan: Arc::clone(&self.plan),
+            aggregates: PartialAggregates::new(&self.plan, 0),
+            prevailing: None,
+        };
+        std::mem::replace(self, none)
+    }
+
+    /// After the last run: whether each row has matched, and the aggregates.
+    pub(crate) fn finish(
+        mut self,
+        partition: &ProbePartition,
+    ) -> Result<(Vec<bool>, Vec<ArrayRef>)> {
+        if let Some(prevailing) = self.prevailing {
+            prevailing.merge_into(&self.plan, &mut self.aggregates)?;
+        }
+        self.aggregates
+            .finish(&self.plan, &partition.spec.aggregates)
+    }
+
+    /// About how many bytes this takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let prevailing = self.prevailing.as_ref().map_or(0, PrevailingSoFar::bytes);
+        self.aggregates.bytes() + prevailing
+    }
+}
+
+/// The rows that may match a run as a batch, and their numbers unless they are all; `None` if there are none.
+fn select(
+    batch: &RecordBatch,
+    bounds: &[EncodedBound],
+    run: &BuildRun,
+) -> Result<Option<(RecordBatch, Option<UInt32Array>)>> {
+    let rows = (0..batch.num_rows()).filter(|row| run.may_match(bounds, *row));
+    let rows = UInt32Array::from(row_numbers(rows)?);
+    Ok(match rows.len() {
+        0 => None,
+        all if all == batch.num_rows() => Some((batch.clone(), None)),
+        _ => Some((take_record_batch(batch, &rows)?, Some(rows))),
+    })
+}
+
+/// The schema of answers: whether a row has matched, and the aggregates.
+pub(crate) fn answer_schema<E>(aggregates: &[RangeAggregate<E>]) -> SchemaRef {
+    let matched = Field::new("matched", DataType::Boolean, false);
+    let aggregates = aggregates.iter().map(|aggregate| {
+        let field = aggregate.field();
+        Field::new(field.name(), roomy_type(field.data_type()), true)
+    });
+    Arc::new(Schema::new(
+        [matched].into_iter().chain(aggregates).collect::<Vec<_>>(),
+    ))
+}
+
+/// Answers as a batch of this schema.
+pub(crate) fn answer_batch(
+    schema: &SchemaRef,
+    matched: Vec<bool>,
+    aggregates: &[ArrayRef],
+) -> Result<RecordBatch> {
+    let types = schema.fields().iter().skip(1);
+    let aggregates = aggregates.iter().zip(types);
+    let aggregates = aggregates.map(|(array, field)| Ok(cast(array, field.data_type())?));
+    let mut columns: Vec<ArrayRef> = vec![Arc::new(BooleanArray::from(matched))];
+    columns.extend(aggregates.collect::<Result<Vec<_>>>()?);
+    if columns.len() != schema.fields().len() {
+        return internal_err!("a probe row has other aggregates than its range join");
+    }
+    Ok(RecordBatch::try_new(Arc::clone(schema), columns)?)
+}
