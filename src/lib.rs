@@ -113,9 +113,7 @@ pub mod physical_plan {
     pub use crate::planner::range_join_planner::plan_range_join;
 }
 
-#[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use index::devices::{DeviceEngine, DeviceSource};
-#[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use session::register_with_devices;

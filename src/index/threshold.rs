@@ -2,6 +2,10 @@
 //!
 //! A threshold is never rounded to the column's type. Instead it becomes the greatest value of that type that is at
 //! most the threshold (or the smallest that is at least that), which the same rows satisfy: `int_col >= 2.5` means 3.
+//!
+//! Where no row can satisfy a threshold its range becomes empty. The engine's `crossings` reads at most three lines of
+//! each level of chunk minima: below the nearest block of interest within the range, and at the two ends. The greatest
+//! key is also that of NULL; for it the bitmaps of valid rows answer.
 
 use std::cmp::Ordering;
 

@@ -15,6 +15,11 @@
 //! aggregate has ORDER BY or there are placeholders. Inner, left and right joins match; the side that groups are of is
 //! the probe side. Aggregates without an index, such as `stddev(p.v)` beside `avg(p.v)`, are computed by their
 //! accumulators (`merge_states`). Without any other, the join stays and returns its rows.
+//!
+//! GROUP BY stays DataFusion's, as groups need not be unique: the aggregate above takes the minimum of the minima, the
+//! sum of the counts. MIN and MAX of floats are merged by `expr::total_order`; AVG of decimals ends in
+//! `expr::decimal_average`. A filter drops the rows whose COUNT of crossings is 0; the range join drops only those
+//! without candidates.
 
 use std::collections::HashMap;
 use std::sync::Arc;
