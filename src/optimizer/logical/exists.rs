@@ -13,7 +13,8 @@
 //! `SubqueryToRangeJoin` makes range joins of the counts. Where the subquery has another condition on both sides
 //! besides equalities and one range, mark joins (`mark_join`) tell whether there is a row, a row with p.v = q.x, and a
 //! row where p.v IS NULL. In a WHERE, EXISTS and IN as conjuncts or operands of OR are left to DataFusion, which makes
-//! semi and mark joins of them: there a NULL counts as FALSE. In a SELECT list DataFusion has no plan for either, and
+//! semi and mark joins of them: there a NULL counts as FALSE. Elsewhere in a WHERE, as in `(q.x IN (…)) IS FALSE`, an
+//! IN that has no counts and no mark joins is made of EXISTS. In a SELECT list DataFusion has no plan for either, and
 //! it has none for a correlated NOT IN.
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use datafusion::common::{Column, DFSchema, Result, ScalarValue, Spans, plan_err}
 use datafusion::functions_aggregate::expr_fn::{count, min};
 use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::utils::{
     COUNT_STAR_EXPANSION, conjunction, disjunction, split_conjunction,
 };
@@ -31,6 +33,7 @@ use datafusion::logical_expr::{
     Subquery, lit, when,
 };
 use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::common::options::RmqOptions;
@@ -127,7 +130,7 @@ struct Subqueries<'a> {
 
 impl Subqueries<'_> {
     /// Replaces what a WHERE evaluates: not EXISTS, and not IN where NULL is as good as FALSE. DataFusion's joins for
-    /// NOT IN know NULLs only in a conjunct without correlation.
+    /// NOT IN know NULLs only in a conjunct without correlation whose left side is a column.
     fn in_condition(&mut self, expr: Expr, is_conjunct: bool) -> Result<Transformed<Expr>> {
         match expr {
             Expr::BinaryExpr(BinaryExpr {
@@ -159,31 +162,69 @@ impl Subqueries<'_> {
                 inner => self.in_expression(Expr::Not(Box::new(inner))),
             },
             Expr::InSubquery(membership) => {
-                if is_conjunct && membership.subquery.outer_ref_columns.is_empty() {
+                let is_independent = membership.subquery.outer_ref_columns.is_empty();
+                if is_conjunct && is_independent && !self.is_constant(&membership.expr)? {
                     return Ok(Transformed::no(Expr::InSubquery(membership)));
                 }
                 self.not_in_condition(&membership)
             }
-            other => self.in_expression(other),
+            other => {
+                let replaced = self.in_expression(other)?;
+                replaced.transform_data(|expr| {
+                    expr.transform_up(|expr| match expr {
+                        Expr::InSubquery(membership) => self.in_three_values(membership),
+                        other => Ok(Transformed::no(other)),
+                    })
+                })
+            }
         }
+    }
+
+    /// Whether an expression has the same value for all rows, as the optimizer sees it.
+    fn is_constant(&self, expr: &Expr) -> Result<bool> {
+        let context = SimplifyContext::builder()
+            .with_schema(Arc::new(self.outer.clone()))
+            .with_config_options(self.config.options())
+            .build();
+        let simplified = ExprSimplifier::new(context).simplify(expr.clone())?;
+        Ok(simplified.column_refs().is_empty())
     }
 
     /// Replaces a NOT IN where NULL is as good as FALSE. DataFusion must not get one with NULLs: its null-aware anti
     /// join ignores the correlated conditions where it looks for NULLs.
     fn not_in_condition(&mut self, membership: &InSubquery) -> Result<Transformed<Expr>> {
         let replaced = self.in_expression(Expr::InSubquery(membership.clone()))?;
-        let values = &membership.subquery.subquery;
-        let has_nulls = values.schema().fields().iter().any(|f| f.is_nullable());
-        if replaced.transformed || !has_nulls && !membership.expr.nullable(self.outer)? {
+        if replaced.transformed || !self.may_be_null(membership)? {
             return Ok(replaced);
         }
-        match self.not_in_by_exists(membership) {
-            Ok(conditions) => Ok(Transformed::yes(conditions)),
-            Err(reason) => plan_err!(
-                "NOT IN is not supported with this correlated subquery, because {reason}: write NOT EXISTS with the comparison in its WHERE instead of {}",
-                replaced.data
-            ),
+        let exists = self.by_exists(membership)?;
+        Ok(Transformed::yes(exists.not_in(membership)))
+    }
+
+    /// Replaces an IN of a WHERE where NULL is not as good as FALSE, as in `(x IN (…)) IS FALSE`. DataFusion's mark
+    /// join takes one for the other.
+    fn in_three_values(&self, membership: InSubquery) -> Result<Transformed<Expr>> {
+        if !self.may_be_null(&membership)? {
+            return Ok(Transformed::no(Expr::InSubquery(membership)));
         }
+        let exists = self.by_exists(&membership)?;
+        Ok(Transformed::yes(exists.three_values(&membership)?))
+    }
+
+    fn may_be_null(&self, membership: &InSubquery) -> Result<bool> {
+        let values = &membership.subquery.subquery;
+        let has_nulls = values.schema().fields().iter().any(|f| f.is_nullable());
+        Ok(has_nulls || membership.expr.nullable(self.outer)?)
+    }
+
+    fn by_exists(&self, membership: &InSubquery) -> Result<ByExists> {
+        ByExists::of(membership, self.outer).or_else(|reason| {
+            let not = if membership.negated { "NOT " } else { "" };
+            let instead = Expr::InSubquery(membership.clone());
+            plan_err!(
+                "{not}IN is not supported with this subquery, because {reason}: write {not}EXISTS with the comparison in its WHERE instead of {instead}"
+            )
+        })
     }
 
     /// Replaces each EXISTS and IN that depends on the outer query in an expression.
@@ -262,58 +303,6 @@ impl Subqueries<'_> {
         Ok(case)
     }
 
-    /// `x NOT IN (…)` by up to three NOT EXISTS, which are FALSE where it is NULL. They serve whatever the subquery is
-    /// made of.
-    ///
-    /// ```text
-    ///   NOT EXISTS (… = x) AND NOT EXISTS (… IS NULL) AND (x IS NOT NULL OR NOT EXISTS (…))
-    /// ```
-    fn not_in_by_exists(&self, membership: &InSubquery) -> Match<Expr> {
-        let InSubquery { expr: x, .. } = membership;
-        let Subquery {
-            subquery: plan,
-            outer_ref_columns,
-            ..
-        } = &membership.subquery;
-        check_repeats(x)?;
-        let special = plan.exists(|node| {
-            let is_limit = matches!(node, LogicalPlan::Limit(_));
-            Ok(is_limit || has_expression(node, Expr::is_volatile)?)
-        })?;
-        if special {
-            return reject("it has a LIMIT or a volatile function");
-        }
-        let Some((qualifier, field)) = plan.schema().iter().next() else {
-            return reject("it has no column");
-        };
-        let value = Expr::Column(Column::from((qualifier, field)));
-        let exists_none = |condition: Option<Expr>| -> Result<Expr> {
-            let mut plan = plan.as_ref().clone();
-            let mut outer_ref_columns = outer_ref_columns.clone();
-            if let Some(condition) = condition {
-                add_outer_columns(&mut outer_ref_columns, &condition)?;
-                plan = filtered(plan, condition)?;
-            }
-            let subquery = Subquery {
-                subquery: Arc::new(plan),
-                outer_ref_columns,
-                spans: Spans::new(),
-            };
-            let negated = true;
-            Ok(Expr::Exists(Exists { subquery, negated }))
-        };
-        let equal = value.clone().eq(to_outer(x.as_ref().clone(), self.outer)?);
-        let mut all = exists_none(Some(equal))?;
-        if field.is_nullable() {
-            all = all.and(exists_none(Some(value.is_null()))?);
-        }
-        if x.nullable(self.outer)? {
-            let is_known = x.as_ref().clone().is_not_null();
-            all = all.and(is_known.or(exists_none(None)?));
-        }
-        Ok(all)
-    }
-
     /// `x [NOT] IN (…)` by up to three mark joins:
     ///
     /// ```text
@@ -337,13 +326,111 @@ impl Subqueries<'_> {
         if value.nullable(rows.input.schema())? {
             is_unknown.push(mark(&rows.input, Some(value.clone().is_null()))?);
         }
-        let (matched, unmatched) = (lit(!membership.negated), lit(membership.negated));
-        let mut case = when(has_equal, matched);
-        if let Some(is_unknown) = disjunction(is_unknown) {
-            case = case.when(is_unknown, lit(ScalarValue::Boolean(None)));
-        }
-        Ok(case.otherwise(unmatched)?)
+        Ok(three_valued(has_equal, is_unknown, membership.negated)?)
     }
+}
+
+/// `x [NOT] IN (…)` by up to three EXISTS. They serve whatever the subquery is made of.
+struct ByExists {
+    /// A row equals x.
+    equal: Exists,
+    /// A row is NULL, if it may be.
+    null: Option<Exists>,
+    /// There is a row, if x may be NULL.
+    any: Option<Exists>,
+}
+
+impl ByExists {
+    fn of(membership: &InSubquery, outer: &DFSchema) -> Match<Self> {
+        let InSubquery { expr: x, .. } = membership;
+        let Subquery {
+            subquery: plan,
+            outer_ref_columns,
+            ..
+        } = &membership.subquery;
+        check_repeats(x)?;
+        let special = plan.exists(|node| {
+            let is_limit = matches!(node, LogicalPlan::Limit(_));
+            Ok(is_limit || has_expression(node, Expr::is_volatile)?)
+        })?;
+        if special {
+            return reject("it has a LIMIT or a volatile function");
+        }
+        let Some((qualifier, field)) = plan.schema().iter().next() else {
+            return reject("it has no column");
+        };
+        let value = Expr::Column(Column::from((qualifier, field)));
+        let exists = |condition: Option<Expr>| -> Result<Exists> {
+            let mut plan = plan.as_ref().clone();
+            let mut outer_ref_columns = outer_ref_columns.clone();
+            if let Some(condition) = condition {
+                add_outer_columns(&mut outer_ref_columns, &condition)?;
+                plan = filtered(plan, condition)?;
+            }
+            let subquery = Subquery {
+                subquery: Arc::new(plan),
+                outer_ref_columns,
+                spans: Spans::new(),
+            };
+            let negated = false;
+            Ok(Exists { subquery, negated })
+        };
+        let equal = value.clone().eq(to_outer(x.as_ref().clone(), outer)?);
+        Ok(Self {
+            equal: exists(Some(equal))?,
+            null: field
+                .is_nullable()
+                .then(|| exists(Some(value.is_null())))
+                .transpose()?,
+            any: x.nullable(outer)?.then(|| exists(None)).transpose()?,
+        })
+    }
+
+    /// FALSE where NOT IN is NULL:
+    ///
+    /// ```text
+    ///   NOT EXISTS (… = x) AND NOT EXISTS (… IS NULL) AND (x IS NOT NULL OR NOT EXISTS (…))
+    /// ```
+    fn not_in(self, membership: &InSubquery) -> Expr {
+        let none = |exists: Exists| {
+            let negated = true;
+            Expr::Exists(Exists { negated, ..exists })
+        };
+        let mut all = none(self.equal);
+        if let Some(null) = self.null {
+            all = all.and(none(null));
+        }
+        if let Some(any) = self.any {
+            let is_known = membership.expr.as_ref().clone().is_not_null();
+            all = all.and(is_known.or(none(any)));
+        }
+        all
+    }
+
+    /// ```text
+    ///   CASE WHEN EXISTS (… = x) THEN TRUE
+    ///        WHEN EXISTS (… IS NULL) OR x IS NULL AND EXISTS (…) THEN NULL
+    ///        ELSE FALSE END
+    /// ```
+    fn three_values(self, membership: &InSubquery) -> Result<Expr> {
+        let is_null = membership.expr.as_ref().clone().is_null();
+        let any = self.any.map(|any| is_null.and(Expr::Exists(any)));
+        let unknown = self.null.map(Expr::Exists).into_iter().chain(any);
+        three_valued(
+            Expr::Exists(self.equal),
+            unknown.collect(),
+            membership.negated,
+        )
+    }
+}
+
+/// IN, or NOT IN: whether a row is equal, and where that is unknown if none is.
+fn three_valued(equal: Expr, unknown: Vec<Expr>, negated: bool) -> Result<Expr> {
+    let mut case = when(equal, lit(!negated));
+    if let Some(unknown) = disjunction(unknown) {
+        case = case.when(unknown, lit(ScalarValue::Boolean(None)));
+    }
+    case.otherwise(lit(negated))
 }
 
 /// The parts of `x IN (SELECT value FROM rows)`.

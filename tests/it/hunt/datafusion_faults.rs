@@ -111,6 +111,13 @@ const FAULTS: &[Fault] = &[
         right: &[],
         wrong: &["1", "2"],
     },
+    // IN within another expression takes NULL for FALSE.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM t WHERE (id + 5 IN (SELECT v FROM u)) IS FALSE",
+        right: &[],
+        wrong: &["1", "2"],
+    },
     // A literal is cut to the unit of the column it is compared with.
     Fault {
         options: &[],

@@ -431,8 +431,6 @@ impl<'a> Generator<'a> {
                 self.shape(if negated { "NOT IN" } else { "IN" });
                 let kind = self.pick(&[Kind::Int, Kind::Int, self.key, Kind::Text, Kind::Float]);
                 let left = self.expr(outer, kind, 0);
-                // DataFusion's NOT IN of a constant does not see NULLs.
-                let negated = negated && !matches!(left, Expr::Literal(..));
                 let query = self.scoped(|g| {
                     let (mut query, sources) = g.correlated(outer, depth);
                     query.items = vec![g.expr(&sources, kind, 0)];

@@ -164,6 +164,16 @@ impl Session {
         plain
     }
 
+    /// The same session with the extension's functions and without its rules.
+    pub fn without_rules(&self) -> Self {
+        let mut session = Self {
+            is_plain: false,
+            ..self.plain()
+        };
+        session.options.push(("rmq.rewrite", "false"));
+        session
+    }
+
     /// A session with the extension, unless it is plain.
     pub fn open(&self) -> SessionContext {
         let config = SessionConfig::new().with_target_partitions(4);
