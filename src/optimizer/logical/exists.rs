@@ -285,7 +285,7 @@ impl Subqueries<'_> {
         let (outer, config) = (self.outer, self.config);
         let Members { x, rows, value } = Members::of(membership)?;
         let all = || rows.count(None, None, outer, config);
-        let equal = value.clone().eq(to_outer(x.clone(), outer)?);
+        let equal = equality(x, &value, outer)?;
         let zero = || lit(0_i64);
         let null = lit(ScalarValue::Boolean(None));
         let (matched, unmatched) = (lit(!membership.negated), lit(membership.negated));
@@ -312,7 +312,7 @@ impl Subqueries<'_> {
     /// ```
     fn in_by_marks(&mut self, membership: &InSubquery) -> Match<Expr> {
         let Members { x, rows, value } = Members::of(membership)?;
-        let equal = value.clone().eq(to_outer(x.clone(), self.outer)?);
+        let equal = equality(x, &value, self.outer)?;
         let mut mark = |rows: &LogicalPlan, equal: Option<Expr>| {
             let equal = equal.map(|equal| filtered(rows.clone(), equal));
             let rows = equal.transpose()?.unwrap_or_else(|| rows.clone());
@@ -375,7 +375,7 @@ impl ByExists {
             let negated = false;
             Ok(Exists { subquery, negated })
         };
-        let equal = value.clone().eq(to_outer(x.as_ref().clone(), outer)?);
+        let equal = equality(x, &value, outer)?;
         Ok(Self {
             equal: exists(Some(equal))?,
             null: field
@@ -431,6 +431,18 @@ fn three_valued(equal: Expr, unknown: Vec<Expr>, negated: bool) -> Result<Expr> 
         case = case.when(unknown, lit(ScalarValue::Boolean(None)));
     }
     case.otherwise(lit(negated))
+}
+
+/// `x = value`, with a constant on the right, where the optimizer puts it: DataFusion 55 takes `'a' = x AND x = 'a'` for
+/// FALSE where it infers one of them.
+fn equality(x: &Expr, value: &Expr, outer: &DFSchema) -> Result<Expr> {
+    let (x, is_constant) = (to_outer(x.clone(), outer)?, x.column_refs().is_empty());
+    let value = value.clone();
+    Ok(if is_constant {
+        value.eq(x)
+    } else {
+        x.eq(value)
+    })
 }
 
 /// The parts of `x IN (SELECT value FROM rows)`.
