@@ -132,6 +132,10 @@ const LIMITS: &[(&str, &str)] = &[
         "needs the outer query further below",
         "a correlated subquery in an argument of range_join",
     ),
+    (
+        "Ordering direction required for DISTINCT with limit",
+        "DISTINCT with a LIMIT over sorted rows",
+    ),
     ("Resources exhausted", "too little memory"),
     (
         "partition not used yet",
