@@ -189,8 +189,8 @@ mod tests {
         // All rows except two, in reverse order.
         let order = (0..12).rev().filter(|row| ![3, 8].contains(row));
         let order: Vec<u32> = order.collect();
-        let reordered = RowPermutation::from_order(&order, 12).unwrap();
         let workers = Workers::new(2, &|| Ok(()));
+        let reordered = RowPermutation::from_order(&order, 12, workers).unwrap();
         for permutation in [RowPermutation::identity(12), reordered] {
             let whole = Values::of(&chunks, &DataType::Utf8, &permutation, workers).unwrap();
             assert_eq!(whole.parts.len(), 1);

@@ -13,10 +13,10 @@ use std::ops::Range;
 
 use bytemuck::Pod;
 use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
 use crate::common::workers::{STEP, Workers};
-use crate::sorted::bucket_sort::{SortContext, splitters};
 use crate::sorted::group_ids::{NARROW_NO_GROUP, id_bytes, to_narrow};
 use crate::sorted::id_table::{NO_GROUP, number};
 use crate::sorted::permutation::{
@@ -32,6 +32,13 @@ const RANGE_ROWS: usize = 1 << 15;
 
 /// The most ranges in all, about: values are written to all of them at once.
 const MAX_RANGES: usize = 1 << 12;
+
+/// The memory reservation of a sort, and its threads.
+#[derive(Clone, Copy)]
+pub(crate) struct SortContext<'a> {
+    pub(crate) memory: &'a MemoryReservation,
+    pub(crate) workers: Workers<'a>,
+}
 
 /// Sorts the keys of rows that `permutation` moves to their groups; `starts` has the first position of each group, and
 /// the end of the last. Returns the sorted keys, as the bits of a column, and the permutation that sorts the rows.
@@ -203,7 +210,7 @@ impl<K: RadixKey> KeyRanges<K> {
             if is_unsorted && rows(group) > 2 * rows_of_range {
                 let count = rows(group).div_ceil(rows_of_range);
                 let key = |i: usize| key(first + i);
-                let splitters = Splitters::new(splitters(count, rows(group), key, &K::cmp));
+                let splitters = Splitters::sample(count, rows(group), key);
                 of_group = splitters.ranges();
                 ranges.splitters.push(splitters);
             }

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use crate::common::ranges::Ranges;
     use crate::common::workers::Workers;
-    use crate::sorted::bucket_sort::SortContext;
+    use crate::sorted::group_sort::SortContext;
     use crate::sorted::sort_rows::{RowsPart, sort_rows};
 
     #[test]
