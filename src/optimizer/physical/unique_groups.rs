@@ -1,5 +1,5 @@
-//! The rule that puts [`UniqueGroupsExec`] above aggregates over range joins. The folder's documentation shows the
-//! plans.
+//! The rule that puts [`UniqueGroupsExec`] above aggregates over range joins. The documentation of
+//! [`exec::unique_groups`](crate::exec::unique_groups) shows the plans.
 
 use std::sync::Arc;
 
