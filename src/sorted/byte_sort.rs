@@ -102,7 +102,8 @@ fn sort_ties(
             let range = first..first + equal.len();
             first = range.end;
             // Keys with equal bytes that end here are equal.
-            let goes_on = |row: &u32| keys.row(*row as usize).data().len() > from + size_of::<u64>();
+            let goes_on =
+                |row: &u32| keys.row(*row as usize).data().len() > from + size_of::<u64>();
             if range.len() > 1 && order[range.clone()].iter().any(goes_on) {
                 rest.push(range);
             }
@@ -188,7 +189,13 @@ mod tests {
             |random, _, _| format!("{:x}", random.u64(..)),
             |random, _, _| "ab".repeat(random.usize(..4)),
             |random, long, _| format!("{long}{:04}{}", random.u32(..50), random.u32(..99)),
-            |random, long, _| format!("{}{}", &long[..random.usize(..40)], "\0".repeat(random.usize(..9))),
+            |random, long, _| {
+                format!(
+                    "{}{}",
+                    &long[..random.usize(..40)],
+                    "\0".repeat(random.usize(..9))
+                )
+            },
             |_, _, i| format!("{i:09}"),
         ];
         for (kind, text) in kinds.iter().enumerate() {
@@ -234,7 +241,10 @@ mod tests {
                 _ => Ok(()),
             };
             let workers = Workers::new(1, &end_early);
-            assert!(sort(&texts, &[rows], 1 << 30, workers).is_err(), "after {last} of {all}");
+            assert!(
+                sort(&texts, &[rows], 1 << 30, workers).is_err(),
+                "after {last} of {all}"
+            );
             assert_eq!(checks.load(Ordering::Relaxed), last + 1);
         }
     }

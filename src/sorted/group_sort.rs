@@ -24,8 +24,8 @@ use crate::sorted::permutation::{
 };
 use crate::sorted::radix_sort::{RadixKey, Scratch};
 use crate::sorted::splitters::Splitters;
-use rmq_engine::cpu::{CountedPart, HugePageBuf, Partition, RowGroups};
-use rmq_engine::{Column, Encoding};
+use rmq_engine::cpu::{CountedPart, HugePageBuf, Partition, RowIdBuf};
+use rmq_engine::{Column, Encoding, RowIds};
 
 /// The rows of a range of keys, about: they and what sorting them takes fit the second-level cache.
 const RANGE_ROWS: usize = 1 << 15;
@@ -189,7 +189,7 @@ struct KeyRanges<K> {
 
 /// The rows of a part, the group of each as the part numbers them, and the group by that number; `None` if they are the
 /// same.
-type Part<'a> = (Range<usize>, &'a RowGroups, Option<&'a [u32]>);
+type PartOfRows<'a> = (Range<usize>, RowIds<'a>, Option<&'a [u32]>);
 
 impl<K: RadixKey> KeyRanges<K> {
     /// Divides the large ones among the groups that are not in order.
@@ -255,8 +255,8 @@ impl<K: RadixKey> KeyRanges<K> {
         permutation: &RowPermutation,
         workers: Workers,
     ) -> Result<Partition> {
-        let in_place: Vec<RowGroups>;
-        let parts: Vec<(&RowGroups, Option<&[u32]>)> = match permutation.partition() {
+        let in_place: Vec<Vec<(u32, u32)>>;
+        let parts: Vec<(RowIds, Option<&[u32]>)> = match permutation.partition() {
             Some(partition) => {
                 let parts = partition.parts();
                 parts
@@ -266,24 +266,25 @@ impl<K: RadixKey> KeyRanges<K> {
             None if permutation.is_identity() => {
                 let parts = workers.ranges(permutation.len(), 1).into_iter();
                 in_place = parts.map(|rows| groups_of(rows, starts)).collect();
-                in_place.iter().map(|groups| (groups, None)).collect()
+                let runs = in_place.iter().map(|runs| RowIds::Runs(runs));
+                runs.map(|groups| (groups, None)).collect()
             }
             None => return internal_err!("rows to sort have not been moved to their groups"),
         };
         let mut next = 0;
         let parts = parts.into_iter().map(|(groups, numbers)| {
             let first = next;
-            next += groups.len();
+            next += groups.rows();
             (first..next, groups, numbers)
         });
-        let parts = workers.map(parts.collect(), |part: Part| {
+        let parts = workers.map(parts.collect(), |part: PartOfRows| {
             let rows = part.0.len();
             let ranges = if self.are_narrow() {
                 let ranges = self.ranges_of_rows(part, chunks, encoding, to_narrow, workers)?;
-                RowGroups::Narrow(ranges, rows)
+                RowIdBuf::Narrow(ranges, rows)
             } else {
                 let ranges = self.ranges_of_rows(part, chunks, encoding, |id| id, workers)?;
-                RowGroups::Each(ranges, rows)
+                RowIdBuf::Wide(ranges, rows)
             };
             let counted = CountedPart::new(ranges, self.num_ranges());
             Ok((counted, (0..number(self.num_ranges())).collect()))
@@ -294,7 +295,7 @@ impl<K: RadixKey> KeyRanges<K> {
     /// The range of each row of a part, in the width that `id` converts to.
     fn ranges_of_rows<G: Pod>(
         &self,
-        (rows, groups, numbers): Part,
+        (rows, groups, numbers): PartOfRows,
         chunks: &Chunked<K>,
         encoding: Encoding<K>,
         id: impl Fn(u32) -> G,
@@ -344,8 +345,8 @@ impl<K: RadixKey> KeyRanges<K> {
     }
 }
 
-/// The group of each of these rows, which are in the order of the groups.
-fn groups_of(rows: Range<usize>, starts: &[usize]) -> RowGroups {
+/// The group of each of these rows, which are in the order of the groups, as runs.
+fn groups_of(rows: Range<usize>, starts: &[usize]) -> Vec<(u32, u32)> {
     let mut runs = vec![];
     let mut group = starts
         .partition_point(|start| *start <= rows.start)
@@ -358,7 +359,7 @@ fn groups_of(rows: Range<usize>, starts: &[usize]) -> RowGroups {
         }
         (row, group) = (end, group + 1);
     }
-    RowGroups::Runs(runs)
+    runs
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl GroupedRows {
     /// The groups as devices take them.
     pub(crate) fn for_devices(&self) -> PartGroups<'_> {
         PartGroups {
-            ids: self.ids.row_ids(),
+            ids: self.ids.ids(),
             groups: Some(&self.groups),
         }
     }
@@ -97,7 +97,7 @@ impl RowPermutation {
         workers: Workers,
     ) -> Result<(Self, Vec<usize>)> {
         let parts = workers.map(parts, |part: GroupedRows| {
-            let counted = CountedPart::new(part.ids.into_row_groups(), part.groups.len());
+            let counted = CountedPart::new(part.ids.into_ids(), part.groups.len());
             Ok((counted, part.groups))
         })?;
         let partition = Partition::new(parts, groups);
@@ -152,7 +152,9 @@ impl RowPermutation {
         let (permutation, starts) = Self::by_group(parts, ranges, workers)?;
         // Rows come to a range in input order.
         let mut sources = HugePageBuf::zeroed(order.len()).map_err(engine_error)?;
-        let tasks = sources.chunks_mut(ORDERED_ROWS).zip(order.chunks(ORDERED_ROWS));
+        let tasks = sources
+            .chunks_mut(ORDERED_ROWS)
+            .zip(order.chunks(ORDERED_ROWS));
         workers.map(tasks.collect(), |(sources, rows): (&mut [u16], &[u32])| {
             let mut scratch = Scratch::default();
             let sorted = scratch.sort(&mut rows.to_vec(), Encoding::unsigned());

@@ -36,6 +36,6 @@ pub use engine::CpuEngine;
 pub use huge_page_buf::HugePageBuf;
 pub use key_search::interpolation::CpuKeySearch;
 pub use key_search::search_key::SearchKey;
-pub use lazy_index::{LazyBuild, lazy_index_u32, lazy_index_u64, lazy_index_u128};
-pub use partition::{CountedPart, PartWriter, Partition, RowGroups};
+pub use lazy_index::LazyBuild;
+pub use partition::{CountedPart, PartWriter, Partition, RowIdBuf};
 pub use simd::dispatch::Simd;
