@@ -45,9 +45,9 @@ impl Unit {
         }
     }
 
-    fn of(data_type: &DataType) -> Option<Self> {
+    fn of_type(data_type: &DataType) -> Option<Self> {
         use DataType as T;
-        let of_time = |unit: &TimeUnit| match unit {
+        let nanoseconds = |unit: &TimeUnit| match unit {
             TimeUnit::Second => 1_000_000_000,
             TimeUnit::Millisecond => 1_000_000,
             TimeUnit::Microsecond => 1_000,
@@ -55,7 +55,7 @@ impl Unit {
         };
         Some(Self::Nanoseconds(match data_type {
             T::Timestamp(unit, _) | T::Time32(unit) | T::Time64(unit) | T::Duration(unit) => {
-                of_time(unit)
+                nanoseconds(unit)
             }
             T::Date32 => 86_400_000_000_000,
             T::Date64 => 1_000_000,
@@ -63,6 +63,7 @@ impl Unit {
         }))
     }
 }
+
 /// Thresholds as values of the column's type.
 pub(crate) struct Converted {
     /// The greatest value that is at most the threshold, or the smallest that is at least that. NULL if there is none.
@@ -96,14 +97,14 @@ pub(crate) fn convert(
         return Ok(whole(new_null_array(column, thresholds.len())));
     }
     if given == *column {
-        let is_float = matches!(Unit::of(column), Some(Unit::Float));
+        let is_float = matches!(Unit::of_type(column), Some(Unit::Float));
         return Ok(whole(if is_float && equal_zeros {
             with_zeros(&thresholds, rounds.negative_zero)
         } else {
             thresholds
         }));
     }
-    let (Some(from), Some(to)) = (Unit::of(&given), Unit::of(column)) else {
+    let (Some(from), Some(to)) = (Unit::of_type(&given), Unit::of_type(column)) else {
         // Casts between the kinds of strings, or of binaries, keep the values, and NULL has no others.
         return Ok(whole(cast(&thresholds, column)?));
     };
@@ -466,7 +467,7 @@ fn approximate(value: i256) -> f64 {
     if value < i256::ZERO { -size } else { size }
 }
 
-/// The scale of which `unit` is the power of ten.
+/// The scale whose power of ten is `unit`.
 fn scale_of(unit: i256) -> i32 {
     (0..=76)
         .find(|scale| power_of_ten(*scale) == unit)

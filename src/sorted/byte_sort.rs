@@ -1,6 +1,7 @@
 //! Sorts rows by keys in Arrow's row format, which compare as bytes.
 //!
-//! 1. The first 8 bytes of each key are one integer, and rows are sorted by these as by other keys ([`sort_groups`]).
+//! 1. The first 8 bytes of each key, after those that all keys of each group have, are one integer, and rows are sorted
+//!    by these as by other keys ([`sort_groups`]).
 //! 2. Rows of one group with equal integers are sorted by the next 8 bytes, and so on until all keys are told apart or
 //!    end.
 //!
@@ -52,13 +53,39 @@ pub(crate) fn sort_bytes(
         Some(order) => order.to_vec(),
         None => (0..permutation.len()).map(number).collect(),
     };
-    for from in (0..).step_by(size_of::<u64>()) {
+    let mut from = 0;
+    while !ties.is_empty() {
+        from = common_bytes(keys, from, &order, &ties, workers)?;
         ties = sort_ties(keys, from, &mut order, &ties, context)?;
-        if ties.is_empty() {
-            break;
-        }
+        from += size_of::<u64>();
     }
     RowPermutation::from_order(&order, keys.num_rows(), workers)
+}
+
+/// The number of bytes, at least `from`, that are equal in all keys of each of these ranges.
+fn common_bytes(
+    keys: &Rows,
+    from: usize,
+    order: &[u32],
+    ties: &[Range<usize>],
+    workers: Workers,
+) -> Result<usize> {
+    let key = |row: u32| keys.row(row as usize).data();
+    let mut common = usize::MAX;
+    for range in ties {
+        let first = key(order[range.start]);
+        for rows in order[range.clone()].chunks(STEP) {
+            workers.check()?;
+            for row in rows {
+                let pairs = first.iter().zip(key(*row)).take(common);
+                common = pairs.take_while(|(a, b)| a == b).count();
+                if common <= from {
+                    return Ok(from);
+                }
+            }
+        }
+    }
+    Ok(common)
 }
 
 /// Sorts the rows of each of these ranges by the 8 bytes of their keys from `from` on; those before are equal. Returns

@@ -3,7 +3,7 @@
 //! 1. Groups that ascend already are found and left alone. Only one group that has not moved is taken for unsorted.
 //! 2. A large group is divided into ranges of keys of about equal size by quantiles of a sample. Rows are partitioned
 //!    again, by these ranges.
-//! 3. Groups and ranges, which fit a core's cache, are dealt to threads, each of which sorts them by itself
+//! 3. Groups and ranges, which fit a core's cache, are dealt to threads. Each thread sorts them by itself
 //!    ([`Scratch`]).
 //!
 //! For n keys that differ in b bits this takes O(n b), and 4 to 8 bytes per key and 12 per range and thread beside the
@@ -99,7 +99,7 @@ pub(crate) fn sort_groups<K: RadixKey>(
             .map(|group| starts[*group]..starts[group + 1])
             .collect(),
     };
-    // All places within such ranges fit into 16 bits.
+    // All offsets within such ranges fit into 16 bits.
     let are_short = ranges.iter().all(|range| range.len() <= 1 << 16);
     memory.try_grow(rows * id_bytes(are_short))?;
     let sources = if are_short {
@@ -111,7 +111,7 @@ pub(crate) fn sort_groups<K: RadixKey>(
             &mut keys,
             encoding,
             &ranges,
-            |place| place,
+            |offset| offset,
             workers,
         )?)
     };
@@ -123,12 +123,13 @@ pub(crate) fn sort_groups<K: RadixKey>(
     Ok((keys, permutation))
 }
 
-/// Sorts the keys in each of these ranges. Returns where they were before, in the width that `place` converts to.
+/// Sorts the keys in each of these ranges. Returns where they were before, as offsets in their range, in the width that
+/// `narrow` converts to.
 fn sort_ranges<K: RadixKey, S: Pod + Send + Sync>(
     keys: &mut [K],
     encoding: Encoding<K>,
     ranges: &[Range<usize>],
-    place: impl Fn(u32) -> S + Sync,
+    narrow: impl Fn(u32) -> S + Sync,
     workers: Workers,
 ) -> Result<HugePageBuf<S>> {
     let mut sources = HugePageBuf::zeroed(keys.len()).map_err(engine_error)?;
@@ -140,7 +141,7 @@ fn sort_ranges<K: RadixKey, S: Pod + Send + Sync>(
             let here = range.start - task.first..range.end - task.first;
             let sources = scratch.sort(&mut task.values[here.clone()], encoding);
             for (to, source) in to.values[here].iter_mut().zip(sources) {
-                *to = place(*source);
+                *to = narrow(*source);
             }
         }
         Ok(())
@@ -148,7 +149,7 @@ fn sort_ranges<K: RadixKey, S: Pod + Send + Sync>(
     Ok(sources)
 }
 
-/// The groups, in order, of which the keys do not ascend.
+/// The groups, in order, whose keys do not ascend.
 pub(crate) fn unsorted_groups<K: RadixKey>(
     keys: &[K],
     encoding: Encoding<K>,
@@ -312,7 +313,10 @@ impl<K: RadixKey> KeyRanges<K> {
             while rows > 0 {
                 if keys_here.is_empty() {
                     workers.check()?;
-                    keys_here = keys.next().unwrap_or_default();
+                    let Some(next) = keys.next() else {
+                        return internal_err!("a part of the rows has fewer keys than rows");
+                    };
+                    keys_here = next;
                 }
                 let len = rows.min(keys_here.len());
                 let (keys, other_keys) = keys_here.split_at(len);
@@ -439,7 +443,7 @@ mod tests {
             }),
         ];
         let many_groups = vec![17; 5000];
-        // With so many groups large ones stay whole if there are threads: places in 17 bits, and exactly 16.
+        // With so many groups large ones stay whole if there are threads: offsets in 17 bits, and exactly 16.
         let whole = [vec![1; 100_000], vec![(1 << 16) + 1, 1 << 16]].concat();
         // Ranges in more than 16 bits.
         let many_ranges = [vec![1; 70_000], vec![5 * RANGE_ROWS]].concat();

@@ -1,7 +1,6 @@
 //! The permutation that sorts the rows of a build side, and columns permuted by it.
 //!
-//! A column moves in two passes, both of which read and write memory in order, a few thousand places at a time (keys in
-//! Arrow's row format excepted):
+//! A column moves in two passes. Both read and write memory in order, at a few thousand positions at a time:
 //!
 //! 1. Rows are partitioned by group, and large groups that are not in order by ranges of keys, too: all parts of the
 //!    rows at once ([`Partition`]).
@@ -21,7 +20,7 @@ use crate::sorted::radix_sort::Scratch;
 use rmq_engine::cpu::{CountedPart, HugePageBuf, PartWriter, Partition};
 use rmq_engine::{Encoding, PartGroups};
 
-/// The positions of a range to which rows in a given order move first: places within it fit into 16 bits.
+/// The positions of a range to which rows in a given order move first: offsets in it fit into 16 bits.
 const ORDERED_ROWS: usize = 1 << 16;
 
 /// A map from rows, in input order, to positions, in sorted order. Rows may be left out.
@@ -46,7 +45,7 @@ pub(crate) struct Arrangement {
     pub(crate) sources: Sources,
 }
 
-/// Places of rows within ranges, in 16 bits where no range is longer.
+/// Offsets of rows in ranges, in 16 bits where no range is longer.
 #[derive(Debug)]
 pub(crate) enum Sources {
     Narrow(HugePageBuf<u16>),
@@ -158,8 +157,8 @@ impl RowPermutation {
         workers.map(tasks.collect(), |(sources, rows): (&mut [u16], &[u32])| {
             let mut scratch = Scratch::default();
             let sorted = scratch.sort(&mut rows.to_vec(), Encoding::unsigned());
-            for (source, place) in (0..=u16::MAX).zip(sorted) {
-                sources[*place as usize] = source;
+            for (source, offset) in (0..=u16::MAX).zip(sorted) {
+                sources[*offset as usize] = source;
             }
             Ok(())
         })?;
@@ -388,7 +387,7 @@ fn write_parts<T: Pod + Send>(
     Ok(())
 }
 
-/// A column in chunks, of which rows are found.
+/// A column in chunks, with access by row.
 pub(crate) struct Chunked<'a, T> {
     chunks: &'a [&'a [T]],
     /// The first row of each chunk.

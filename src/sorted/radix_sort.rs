@@ -10,7 +10,7 @@ const DIGIT_BITS: u32 = 11;
 /// Fewer keys are sorted by comparisons.
 const MIN_RADIX: usize = 1024;
 
-/// A key of which digits can be extracted.
+/// A key with digits.
 pub(crate) trait RadixKey: SearchKey {
     /// The number of bits up to the highest one that is set.
     fn bit_length(self) -> u32;

@@ -135,7 +135,7 @@ pub(crate) fn group_rows(mut parts: Vec<RowsPart>, context: SortContext) -> Resu
     })
 }
 
-/// Merges the groups of parts, of which there is one if there are no equality keys, and leaves out rows with a NULL
+/// Merges the groups of parts (one group if there are no equality keys), and leaves out rows with a NULL
 /// range key.
 fn number_groups(
     groups: Vec<Groups>,

@@ -18,7 +18,7 @@ pub(crate) struct Splitters<K> {
     before_cells: Vec<u32>,
     /// The width of a cell is 2 to the power of this.
     shift: u32,
-    /// The first step of a search: a power of two, of which the double exceeds the splitters of any cell.
+    /// The first step of a search: a power of two, whose double exceeds the splitters of any cell.
     first_step: usize,
 }
 
@@ -33,7 +33,9 @@ impl<K: RadixKey> Splitters<K> {
                 state = state
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
-                key((u128::from(state) * len as u128 >> 64) as usize)
+                #[expect(clippy::cast_possible_truncation, reason = "below `len`")]
+                let position = ((u128::from(state) * len as u128) >> 64) as usize;
+                key(position)
             })
             .collect();
         sample.sort_unstable();

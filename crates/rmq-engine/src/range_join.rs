@@ -244,7 +244,7 @@ pub struct RangeJoinColumn {
 }
 
 impl RangeJoinColumn {
-    /// Returns a column of which nothing is built yet.
+    /// Returns a column without anything built of it yet.
     #[must_use]
     pub fn new(values: ColumnChunks) -> Self {
         Self {

@@ -66,7 +66,7 @@ impl UniqueGroupsExec {
     /// # Errors
     /// An internal error if the [`ReplayExec`] has no input.
     pub fn over(aggregate: &Arc<dyn ExecutionPlan>) -> Result<Option<Self>> {
-        let Some(mut groups) = SingletonGroups::of(aggregate) else {
+        let Some(mut groups) = SingletonGroups::match_aggregate(aggregate) else {
             return Ok(None);
         };
         if !groups.input.is::<ReplayExec>() {
@@ -217,7 +217,7 @@ impl ExecutionPlan for UniqueGroupsExec {
                 }
                 Finding::Reading(reading) => match reading.groups().await?.as_ref() {
                     Grouping::Singletons(rows) => {
-                        let rows = Grouping::take(rows, partition).into_iter();
+                        let rows = Grouping::take(rows, partition)?.into_iter();
                         stream::iter(rows.map(|held| Ok(held.batch.clone()))).boxed()
                     }
                     Grouping::Any(context) => {

@@ -1,4 +1,4 @@
-//! Moves values to the places of their rows' groups: a stable counting sort of columns.
+//! Moves values to the positions of their rows' groups: a stable counting sort of columns.
 //!
 //! The rows come in consecutive parts. Rows are counted by part and group, so that each part knows where its rows of
 //! each group go, and all parts can be written at once. A value that is stored far from the one before costs a cache
