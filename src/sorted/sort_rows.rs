@@ -148,22 +148,14 @@ fn number_groups(
         let ids = ids.map(|(rows, _)| GroupIds::of_one_group(*rows));
         (None, ids.collect(), vec![vec![0]; nulls.len()])
     } else {
-        let (groups, numbers) = merge_groups(groups, context)?;
+        let merge_memory = context.memory.new_empty();
+        let of_parts: usize = groups.iter().map(Groups::len).sum();
+        merge_memory.try_grow(of_parts * MERGE_BYTES)?;
+        let (groups, numbers) = Groups::merge(groups, context.workers)?;
         (Some(groups), group_ids, numbers)
     };
-    let parts = leave_out_nulls(group_ids, numbers, nulls, context)?;
-    Ok((groups, parts))
-}
-
-/// Removes the rows with a NULL range key from the groups of each part.
-fn leave_out_nulls(
-    group_ids: Vec<GroupIds>,
-    groups: Vec<Vec<u32>>,
-    nulls: Vec<PartNulls>,
-    context: SortContext,
-) -> Result<Vec<GroupedRows>> {
-    let parts = group_ids.into_iter().zip(groups).zip(nulls);
-    context
+    let parts = group_ids.into_iter().zip(numbers).zip(nulls);
+    let parts = context
         .workers
         .map(parts.collect(), |((ids, groups), (_, nulls))| {
             let ids = match nulls {
@@ -171,7 +163,8 @@ fn leave_out_nulls(
                 Some(nulls) => ids.leave_out(&nulls, context.memory)?,
             };
             Ok(GroupedRows { ids, groups })
-        })
+        })?;
+    Ok((groups, parts))
 }
 
 fn all_valid(nulls: &[PartNulls]) -> bool {
@@ -194,14 +187,6 @@ fn take_apart(parts: Vec<RowsPart>) -> Result<(Vec<Groups>, Vec<GroupIds>, Order
         return exec_err!("a range join has no part of rows to sort");
     };
     Ok((groups, group_ids, keys))
-}
-
-/// Merges the groups of parts. Returns also the group of each id of a part.
-fn merge_groups(groups: Vec<Groups>, context: SortContext) -> Result<(Groups, Vec<Vec<u32>>)> {
-    let merge_memory = context.memory.new_empty();
-    let of_parts: usize = groups.iter().map(Groups::len).sum();
-    merge_memory.try_grow(of_parts * MERGE_BYTES)?;
-    Groups::merge(groups, context.workers)
 }
 
 /// Sorts the rows of all parts, at least one. Returns them with the permutation from input order. Additional memory is
