@@ -2,8 +2,8 @@
 //! memory.
 //!
 //! - `groups`, `interner`, `byte_interner`, `id_map`, `id_table`, `group_ids`: the group of each row.
-//! - `order_keys`, `sort_rows`, `byte_sort`, `group_sort`, `splitters`, `radix_sort`, `permutation`, `arrange`: sort rows
-//!   and permute columns.
+//! - `order_keys`, `sort_rows`, `byte_sort`, `group_sort`, `splitters`, `radix_sort`, `permutation`, `arrange`: sort
+//!   rows and permute columns.
 //! - `sorted_rows`, `device_keys`: the candidate rows of a probe row. The search itself is the engine's.
 
 pub(crate) mod arrange;

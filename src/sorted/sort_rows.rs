@@ -135,8 +135,8 @@ pub(crate) fn group_rows(mut parts: Vec<RowsPart>, context: SortContext) -> Resu
     })
 }
 
-/// Merges the groups of parts (one group if there are no equality keys), and leaves out rows with a NULL
-/// range key.
+/// Merges the groups of parts (one group if there are no equality keys), and leaves out rows with a NULL range
+/// key.
 fn number_groups(
     groups: Vec<Groups>,
     group_ids: Vec<GroupIds>,
