@@ -127,7 +127,7 @@ impl ColumnIndex {
     ///
     /// # Errors
     /// An execution error without a chunk, or for chunks of different key widths.
-    pub(crate) fn late(chunks: Vec<Encoded>, options: BuildOptions) -> Result<Self> {
+    pub(crate) fn lazy(chunks: Vec<Encoded>, options: BuildOptions) -> Result<Self> {
         let copied_bytes = chunks.iter().map(|chunk| chunk.copied_bytes).sum();
         let (index, lazy) = KeyIndex::lazy(chunks, options)?;
         Ok(Self {
@@ -164,9 +164,9 @@ impl ColumnIndex {
         chunks.copy_bytes(data_type) + engine.memory_bytes(size, &WITH_POSITIONS)
     }
 
-    /// Estimates the host memory that [`Self::late`] takes beside the chunks, in bytes. Several chunks are put together
+    /// Estimates the host memory that [`Self::lazy`] takes beside the chunks, in bytes. Several chunks are put together
     /// first.
-    pub(crate) fn estimate_late(chunks: &[Encoded], options: &BuildOptions) -> usize {
+    pub(crate) fn estimate_lazy(chunks: &[Encoded], options: &BuildOptions) -> usize {
         let size = keys_size(chunks);
         let together = if chunks.len() > 1 {
             size.rows * size.key_bytes

@@ -466,9 +466,9 @@ impl ColumnPreparer<'_> {
         IndexNeeds { positions, .. }: IndexNeeds,
     ) -> Result<Arc<ValueIndex>> {
         let options = self.build_options(positions);
-        let bytes = ColumnIndex::estimate_late(&keys, &options);
+        let bytes = ColumnIndex::estimate_lazy(&keys, &options);
         let memory = self.reserve(&sorted.memory, bytes)?;
-        let index = ColumnIndex::late(keys, options)?;
+        let index = ColumnIndex::lazy(keys, options)?;
         let index = Arc::new(ValueIndex::lazy(index, memory, self.metrics.clone()));
         if self.devices.is_some() {
             // The probing of devices does not check whether an index should be built.
