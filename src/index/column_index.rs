@@ -8,10 +8,9 @@ use arrow::array::{Array, ArrayRef, Int64Array, make_array};
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 
-use crate::common::errors::engine_error;
 use crate::common::ordered_type::key_bytes;
 use crate::common::ranges::Ranges;
-use crate::index::cpu_fallback::CpuFallback;
+use crate::index::cpu_fallback::{CpuFallback, device_failure};
 use crate::index::devices::DeviceEngine;
 use crate::index::key_index::{Answer, KeyIndex};
 use crate::index::sort_keys::{Chunks, Encoded, encode};
@@ -128,7 +127,7 @@ impl ColumnIndex {
     ///
     /// # Errors
     /// An execution error without a chunk, or for chunks of different key widths.
-    pub(crate) fn late(chunks: Vec<Encoded>, options: BuildOptions) -> Result<Self> {
+    pub(crate) fn lazy(chunks: Vec<Encoded>, options: BuildOptions) -> Result<Self> {
         let copied_bytes = chunks.iter().map(|chunk| chunk.copied_bytes).sum();
         let (index, lazy) = KeyIndex::lazy(chunks, options)?;
         Ok(Self {
@@ -165,9 +164,9 @@ impl ColumnIndex {
         chunks.copy_bytes(data_type) + engine.memory_bytes(size, &WITH_POSITIONS)
     }
 
-    /// Estimates the host memory that [`Self::late`] takes beside the chunks, in bytes. Several chunks are put together
+    /// Estimates the host memory that [`Self::lazy`] takes beside the chunks, in bytes. Several chunks are put together
     /// first.
-    pub(crate) fn estimate_late(chunks: &[Encoded], options: &BuildOptions) -> usize {
+    pub(crate) fn estimate_lazy(chunks: &[Encoded], options: &BuildOptions) -> usize {
         let size = keys_size(chunks);
         let together = if chunks.len() > 1 {
             size.rows * size.key_bytes
@@ -203,16 +202,29 @@ impl ColumnIndex {
         positions: bool,
         allow_cpu_fallback: bool,
     ) -> Result<Answer> {
-        match (
-            self.index.answer(ranges, values, positions),
-            &self.cpu_fallback,
-        ) {
-            (Ok(answer), _) => answer,
-            (Err(failure), Some(cpu_fallback)) if allow_cpu_fallback => {
-                cpu_fallback.answer(&failure, ranges, values, positions)
-            }
-            (Err(failure), _) => Err(engine_error(failure)),
-        }
+        self.answer_by(allow_cpu_fallback, |index| {
+            index.answer(ranges, values, positions)
+        })
+    }
+
+    /// Answers by the index, or by that of the CPU fallback if devices fail and `allow_cpu_fallback`.
+    fn answer_by(
+        &self,
+        allow_cpu_fallback: bool,
+        answer: impl Fn(&KeyIndex) -> Result<Answer>,
+    ) -> Result<Answer> {
+        let error = match answer(&self.index) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        let fallback = self.cpu_fallback.as_ref().filter(|_| allow_cpu_fallback);
+        let Some((fallback, failure)) = fallback.zip(device_failure(&error)) else {
+            return Err(error);
+        };
+        Ok(Answer {
+            used_cpu_fallback: true,
+            ..answer(fallback.index(&failure)?)?
+        })
     }
 
     /// Finds the first or last row of each range that passes a test with the range's threshold: its position, NULL if
@@ -228,16 +240,9 @@ impl ColumnIndex {
         test: ThresholdTest,
         allow_cpu_fallback: bool,
     ) -> Result<Answer> {
-        match (
-            self.index.crossings(ranges, thresholds, end, test),
-            &self.cpu_fallback,
-        ) {
-            (Ok(answer), _) => answer,
-            (Err(failure), Some(cpu_fallback)) if allow_cpu_fallback => {
-                cpu_fallback.crossings(&failure, ranges, thresholds, end, test)
-            }
-            (Err(failure), _) => Err(engine_error(failure)),
-        }
+        self.answer_by(allow_cpu_fallback, |index| {
+            index.crossings(ranges, thresholds, end, test)
+        })
     }
 
     /// The searches of these ranges for the rows that pass a test with the range's threshold. The test's extreme is
@@ -263,8 +268,7 @@ impl ColumnIndex {
     /// # Errors
     /// The engine's, and an execution error for searches of another index.
     pub(crate) fn end_rows(&self, queries: &ThresholdQueries, end: RangeEnd) -> Result<Int64Array> {
-        let found = self.index.find(queries, end);
-        found.map_err(engine_error)?
+        self.index.find(queries, end)
     }
 
     /// Lists the rows that pass, of these ranges, as far as the limits allow.
@@ -278,8 +282,7 @@ impl ColumnIndex {
         limits: ListLimits,
         out: &mut RowList,
     ) -> Result<()> {
-        let listed = self.index.list(queries, ranges, limits, out);
-        listed.map_err(engine_error)?
+        self.index.list(queries, ranges, limits, out)
     }
 
     /// Counts the rows of each range that pass. Calls `check` between some of the ranges.
@@ -296,9 +299,7 @@ impl ColumnIndex {
             check()?;
             let first = i * COUNTED_AT_ONCE;
             let ranges = first..first + counts.len();
-            self.index
-                .count(queries, ranges, counts)
-                .map_err(engine_error)??;
+            self.index.count(queries, ranges, counts)?;
         }
         Ok(counts.into())
     }

@@ -4,16 +4,12 @@ use std::sync::{Arc, OnceLock};
 
 use datafusion::common::{DataFusionError, Result, SharedResult};
 
-use crate::common::errors::engine_error;
-use crate::common::ranges::Ranges;
 use crate::index::decoder::Decoder;
-use crate::index::key_index::{Answer, KeyIndex};
+use crate::index::key_index::KeyIndex;
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
-use crate::index::threshold::ThresholdTest;
-use arrow::array::ArrayRef;
 use arrow::datatypes::DataType;
 use rmq_engine::cpu::CpuEngine;
-use rmq_engine::{BuildOptions, EngineError, Extreme, RangeEnd};
+use rmq_engine::{BuildOptions, EngineError, Extreme};
 
 /// The CPU engine's index of a column whose index is on devices, built when the devices first fail.
 #[derive(Debug)]
@@ -70,46 +66,11 @@ impl CpuFallback {
         }
     }
 
-    /// Answers ranges for devices that failed with `failure`.
+    /// The index, built by the first call, for devices that failed with this message.
     ///
     /// # Errors
-    /// Those of the build, and of the CPU engine.
-    pub(crate) fn answer(
-        &self,
-        failure: &EngineError,
-        ranges: &[Ranges],
-        values: bool,
-        positions: bool,
-    ) -> Result<Answer> {
-        let answer = self.index(failure)?.answer(ranges, values, positions);
-        Ok(Answer {
-            used_cpu_fallback: true,
-            ..answer.map_err(engine_error)??
-        })
-    }
-
-    /// Finds rows by thresholds for devices that failed with `failure`.
-    ///
-    /// # Errors
-    /// Those of the build, and of the CPU engine.
-    pub(crate) fn crossings(
-        &self,
-        failure: &EngineError,
-        ranges: &[Ranges],
-        thresholds: &[ArrayRef],
-        end: RangeEnd,
-        test: ThresholdTest,
-    ) -> Result<Answer> {
-        let index = self.index(failure)?;
-        let answer = index.crossings(ranges, thresholds, end, test);
-        Ok(Answer {
-            used_cpu_fallback: true,
-            ..answer.map_err(engine_error)??
-        })
-    }
-
-    /// The index, built by the first call.
-    fn index(&self, failure: &EngineError) -> Result<&KeyIndex> {
+    /// Those of the build.
+    pub(crate) fn index(&self, failure: &str) -> Result<&KeyIndex> {
         let built = self.index.get_or_init(|| {
             log::warn!("{failure}; the CPU answers instead");
             self.build().map(Box::new).map_err(Arc::new)

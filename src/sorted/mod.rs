@@ -2,7 +2,7 @@
 //! memory.
 //!
 //! - `groups`, `interner`, `byte_interner`, `id_map`, `id_table`, `group_ids`: the group of each row.
-//! - `order_keys`, `sort_rows`, `group_sort`, `splitters`, `radix_sort`, `bucket_sort`, `permutation`, `arrange`: sort
+//! - `order_keys`, `sort_rows`, `byte_sort`, `group_sort`, `splitters`, `radix_sort`, `permutation`, `arrange`: sort
 //!   rows and permute columns.
 //! - `sorted_rows`, `device_keys`: the candidate rows of a probe row. The search itself is the engine's.
 //!
@@ -29,8 +29,8 @@
 //! keys. Huge pages for all memory, or memory kept between queries, change the whole by less than 5 % on 16 cores.
 
 pub(crate) mod arrange;
-pub(crate) mod bucket_sort;
 pub(crate) mod byte_interner;
+pub(crate) mod byte_sort;
 pub(crate) mod device_keys;
 pub(crate) mod group_ids;
 pub(crate) mod group_sort;

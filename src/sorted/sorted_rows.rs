@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::row::Rows;
-use datafusion::common::{Result, exec_err};
+use datafusion::common::{Result, exec_err, internal_err};
 
 use crate::common::errors::engine_error;
 use crate::index::devices::DeviceEngine;
@@ -66,7 +66,7 @@ impl SortedRows {
 
     /// Returns the candidates of `rows` probe rows before any bound: the positions of the row's group, given its
     /// equality keys.
-    pub(crate) fn start(&self, rows: usize, equal: &[ArrayRef]) -> Result<CandidateRanges> {
+    pub(crate) fn candidates(&self, rows: usize, equal: &[ArrayRef]) -> Result<CandidateRanges> {
         let Some(groups) = &self.groups else {
             return Ok(CandidateRanges::all(rows, self.len()));
         };
@@ -88,7 +88,7 @@ impl SortedRows {
         bounds: &ArrayRef,
         last_found: &mut SearchHints,
     ) -> Result<()> {
-        let (targets, nulls) = OrderKeys::of(bounds)?;
+        let (targets, nulls) = OrderKeys::from_values(bounds)?;
         if let Some(nulls) = nulls {
             candidates.retain_rows(&nulls);
         }
@@ -188,8 +188,8 @@ fn narrow<K: Key>(
     bounds: &[Column<K>],
     hints: &mut BoundHints,
 ) -> Result<()> {
-    let Some(bounds) = bounds.first() else {
-        return Ok(());
+    let [bounds] = bounds else {
+        return internal_err!("the bounds of one batch are in several columns");
     };
     keys.narrow(candidates, comparison, bounds, hints)
         .map_err(engine_error)
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use crate::common::ranges::Ranges;
     use crate::common::workers::Workers;
-    use crate::sorted::bucket_sort::SortContext;
+    use crate::sorted::group_sort::SortContext;
     use crate::sorted::sort_rows::{RowsPart, sort_rows};
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
                         } else {
                             vec![]
                         };
-                        let mut candidates = sorted.start(40, &row_groups).unwrap();
+                        let mut candidates = sorted.candidates(40, &row_groups).unwrap();
                         for (i, (comparison, bound)) in bounds.iter().enumerate() {
                             let number = (i, *comparison);
                             sorted

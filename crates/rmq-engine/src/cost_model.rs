@@ -68,7 +68,7 @@ impl Costs {
         cuda_open: 80_000_000.0,
     };
 
-    /// Returns these costs for a bus that takes so many nanoseconds per byte.
+    /// Returns these costs for a bus that takes this many nanoseconds per byte.
     #[must_use]
     pub fn with_bus(self, bus_byte: f64) -> Self {
         let more = bus_byte - BUS_BYTE;

@@ -141,8 +141,8 @@ fn join_text(join: &Join) -> String {
 }
 
 /// The join below projections and aliases, and the columns above them in terms of the join's.
-fn join_below(plan: &LogicalPlan) -> Option<(&Join, Columns)> {
-    let mut columns = Columns(None);
+fn join_below(plan: &LogicalPlan) -> Option<(&Join, ColumnsBelow)> {
+    let mut columns = ColumnsBelow(None);
     let mut plan = plan;
     loop {
         match plan {
@@ -165,9 +165,9 @@ fn join_below(plan: &LogicalPlan) -> Option<(&Join, Columns)> {
 }
 
 /// Columns in terms of those of a plan further below; `None` if they are the same.
-struct Columns(Option<HashMap<Column, Expr>>);
+struct ColumnsBelow(Option<HashMap<Column, Expr>>);
 
-impl Columns {
+impl ColumnsBelow {
     /// The columns in terms of the next plan below, whose projection is `below`.
     fn through(self, below: HashMap<Column, Expr>) -> Option<Self> {
         let Some(columns) = self.0 else {
@@ -202,7 +202,7 @@ struct GroupedJoin<'a> {
     aggregate: &'a Aggregate,
     join: &'a Join,
     /// The columns of the aggregate's input in terms of the join's.
-    columns: &'a Columns,
+    columns: &'a ColumnsBelow,
     config: &'a dyn OptimizerConfig,
 }
 

@@ -240,7 +240,7 @@ impl ColumnPreparer<'_> {
             let chunks = &column.chunks.arrays;
             let bytes = Counts::estimate(chunks, permutation);
             let memory = self.reserve(&column_memory, bytes)?;
-            let counts = Counts::of(chunks, permutation, self.workers)?;
+            let counts = Counts::try_new(chunks, permutation, self.workers)?;
             memory.try_resize(counts.bytes())?;
             prepared.counts = Some(Arc::new(counts));
             prepared.memory.push(Arc::new(memory));
@@ -272,7 +272,7 @@ impl ColumnPreparer<'_> {
                     let memory = self.reserve(&column_memory, column.chunks.bytes())?;
                     let chunks = &column.chunks.arrays;
                     let values = self.with_order(permutation, permutation_memory, || {
-                        Values::of(chunks, &data_type, permutation, self.workers)
+                        Values::try_new(chunks, &data_type, permutation, self.workers)
                     })?;
                     memory.try_resize(values.bytes())?;
                     prepared.memory.push(Arc::new(memory));
@@ -290,7 +290,7 @@ impl ColumnPreparer<'_> {
             };
             let bytes = Sums::estimate(&arrays, &data_type, self.workers)?;
             let sums_memory = self.reserve(&column_memory, bytes)?;
-            let sums = Sums::of(&arrays, &data_type, Arc::clone(counts), self.workers)?;
+            let sums = Sums::try_new(&arrays, &data_type, Arc::clone(counts), self.workers)?;
             if sums.borrows_column() {
                 prepared.memory.push(memory);
             }
@@ -466,9 +466,9 @@ impl ColumnPreparer<'_> {
         IndexNeeds { positions, .. }: IndexNeeds,
     ) -> Result<Arc<ValueIndex>> {
         let options = self.build_options(positions);
-        let bytes = ColumnIndex::estimate_late(&keys, &options);
+        let bytes = ColumnIndex::estimate_lazy(&keys, &options);
         let memory = self.reserve(&sorted.memory, bytes)?;
-        let index = ColumnIndex::late(keys, options)?;
+        let index = ColumnIndex::lazy(keys, options)?;
         let index = Arc::new(ValueIndex::lazy(index, memory, self.metrics.clone()));
         if self.devices.is_some() {
             // The probing of devices does not check whether an index should be built.

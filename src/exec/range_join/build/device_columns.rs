@@ -238,7 +238,7 @@ impl ColumnsBuilder<'_> {
         self.memory.try_grow(bytes)?;
         self.kept_bytes += bytes;
         let identity = RowPermutation::identity(self.rows.num_rows());
-        let values = Values::of(&chunks.arrays, data_type, &identity, self.workers)?;
+        let values = Values::try_new(&chunks.arrays, data_type, &identity, self.workers)?;
         let result = AggregateResult::Rows(Arc::new(values));
         Ok((RangeJoinAnswer::Row { at }, result))
     }

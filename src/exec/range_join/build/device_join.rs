@@ -29,7 +29,7 @@ use crate::exec::range_join::devices::{JoinDevices, is_short_of_memory};
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::catalog::DeviceBytes;
 use crate::index::decoder::buffer;
-use crate::sorted::bucket_sort::SortContext;
+use crate::sorted::group_sort::SortContext;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::permutation::GroupedRows;

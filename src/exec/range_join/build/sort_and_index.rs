@@ -24,7 +24,7 @@ use crate::exec::range_join::build::threshold_index::ThresholdIndex;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::sorted::bucket_sort::SortContext;
+use crate::sorted::group_sort::SortContext;
 use crate::sorted::permutation::RowPermutation;
 use crate::sorted::sort_rows::{RowsPart, sort_rows};
 use crate::sorted::sorted_rows::SortedRows;

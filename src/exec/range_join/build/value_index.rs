@@ -36,7 +36,7 @@ impl ValueIndex {
         }
     }
 
-    /// A [lazy](ColumnIndex::late) index.
+    /// A [lazy](ColumnIndex::lazy) index.
     pub(crate) fn lazy(
         index: ColumnIndex,
         memory: MemoryReservation,

@@ -103,7 +103,7 @@ impl NestedLoop {
                 matches.iter().map(any).collect()
             };
             let bounds = evaluate_bound(bound, &self.batch, can_match)?;
-            let (bounds, nulls) = OrderKeys::of(&bounds)?;
+            let (bounds, nulls) = OrderKeys::from_values(&bounds)?;
             // One batch at a time: the keys of some types are copied.
             for (i, batch) in self.build.iter().enumerate() {
                 waiting.check()?;

@@ -360,7 +360,7 @@ impl ProbePartition {
         build: &BuildSide,
     ) -> Result<CandidateRanges> {
         let equality_keys = self.equality_keys(batch)?;
-        build.rows().start(batch.num_rows(), &equality_keys)
+        build.rows().candidates(batch.num_rows(), &equality_keys)
     }
 
     /// The bounds of a batch, to skip spill runs. A prevailing row may be anywhere up to the bounds, and at them. None

@@ -24,7 +24,7 @@ use crate::key::Encoding;
 use crate::key_search::{BoundHints, GroupHint, KeyRanges};
 
 /// Searches that go through each step together.
-const TILE: usize = 32;
+const SEARCHES_AT_ONCE: usize = 32;
 
 /// How often an estimate is improved before keys are compared.
 const STEPS: usize = 2;
@@ -342,10 +342,10 @@ impl<K: KeyArithmetic> CpuKeySearch<K> {
         };
         // The end of a short range is so near to its start that no interpolation is needed.
         let mut are_near = false;
-        let mut tile: Vec<BoundSearch<K>> = Vec::with_capacity(TILE);
-        for first in (0..bits.len()).step_by(TILE) {
+        let mut tile: Vec<BoundSearch<K>> = Vec::with_capacity(SEARCHES_AT_ONCE);
+        for first in (0..bits.len()).step_by(SEARCHES_AT_ONCE) {
             tile.clear();
-            let end = bits.len().min(first + TILE);
+            let end = bits.len().min(first + SEARCHES_AT_ONCE);
             for (row, bound) in (first..).zip(&bits[first..end]) {
                 let Some(range) = candidates.get(row) else {
                     continue;

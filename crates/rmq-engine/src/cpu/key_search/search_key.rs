@@ -1,7 +1,9 @@
-//! Entry points of key search, one per key width.
+//! Entry points of key search and of lazily built indexes, one per key width.
 //!
 //! They are not generic, so that they are compiled with this crate's optimisation level and not with that of the crate
 //! that calls them.
+
+use std::sync::Arc;
 
 use bytemuck::Pod;
 
@@ -11,12 +13,21 @@ use crate::comparison::Comparison;
 use crate::cpu::key_search::compare;
 use crate::cpu::key_search::interpolation::{Bounds, CpuKeySearch};
 use crate::cpu::key_search::order;
+use crate::cpu::lazy_index::{LazyBuild, LazyIndex};
+use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
 use crate::key_search::{BoundHints, KeyRanges, KeySearch};
 
 /// A key that the CPU can search for: `u32`, `u64` or `u128`.
 pub trait SearchKey: Key + Pod {
+    /// Returns the lazily built index of a column whose chunks follow one another, all with the same encoding, and what
+    /// builds it. It uses the best instruction set of this machine.
+    fn lazy_index(
+        chunks: Vec<Column<Self>>,
+        options: BuildOptions,
+    ) -> (Arc<dyn RangeIndex<Self>>, Arc<dyn LazyBuild>);
+
     /// Returns whether keys, given as the bits of a column, ascend.
     fn is_sorted(bits: &[Self], encoding: Encoding<Self>) -> bool;
 
@@ -38,6 +49,14 @@ pub trait SearchKey: Key + Pod {
 macro_rules! search_key {
     ($($key:ty),*) => {$(
         impl SearchKey for $key {
+            fn lazy_index(
+                chunks: Vec<Column<Self>>,
+                options: BuildOptions,
+            ) -> (Arc<dyn RangeIndex<Self>>, Arc<dyn LazyBuild>) {
+                let index = Arc::new(LazyIndex::new(chunks, options));
+                (Arc::clone(&index) as _, index)
+            }
+
             fn is_sorted(bits: &[Self], encoding: Encoding<Self>) -> bool {
                 order::is_sorted(bits, encoding)
             }
