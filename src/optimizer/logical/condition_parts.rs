@@ -26,7 +26,7 @@ use crate::optimizer::condition::{
 };
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
-use crate::optimizer::logical::common::range_functions::calls_range_function;
+use crate::optimizer::logical::common::range_functions::{calls_range_function, is_volatile};
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 use rmq_engine::Comparison;
@@ -322,7 +322,12 @@ pub(crate) fn check_repeats(expr: &Expr) -> Match<()> {
     if calls_range_function(expr)? {
         return reject(format!("{expr} calls a range function"));
     }
-    if expr.is_volatile() {
+    check_joins(expr)
+}
+
+/// As [`check_repeats`], but range functions are allowed: a later rule takes them out of the condition of a join.
+pub(crate) fn check_joins(expr: &Expr) -> Match<()> {
+    if is_volatile(expr) {
         return reject(format!("{expr} is another each time"));
     }
     let special = expr.exists(|e| {

@@ -28,6 +28,7 @@ use crate::optimizer::logical::aggregate_decomposition::{
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::names::{is_unused_name, unused_name};
 use crate::optimizer::logical::common::outer_columns::{from_outer, has_outer_columns};
+use crate::optimizer::logical::common::range_functions::is_volatile;
 use crate::optimizer::logical::condition_parts::Constants;
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
@@ -252,7 +253,7 @@ impl Filtered {
                     for conjunct in split_conjunction(&filter.predicate) {
                         if constants == Constants::Bound || conjunct.contains_outer() {
                             outer.push(conjunct.clone());
-                        } else if conjunct.is_volatile() {
+                        } else if is_volatile(conjunct) {
                             // The range join would evaluate it once for all rows of the outer query.
                             return reject(format!("{conjunct} is another each time"));
                         } else {
@@ -264,7 +265,7 @@ impl Filtered {
                 }
                 _ if !has_outer_columns(plan)? => break,
                 LogicalPlan::Projection(projection) => {
-                    if let Some(volatile) = projection.expr.iter().find(|e| e.is_volatile()) {
+                    if let Some(volatile) = projection.expr.iter().find(|e| is_volatile(e)) {
                         return reject(format!("{volatile} is another each time"));
                     }
                     let exprs = projection.expr.iter().cloned().map(Expr::unalias);

@@ -37,7 +37,9 @@ use crate::common::options::RmqOptions;
 use crate::optimizer::condition::convert_bound;
 use crate::optimizer::logical::common::names::{restore_columns, save_name};
 use crate::optimizer::logical::common::outer_columns::{has_expression, to_outer};
-use crate::optimizer::logical::condition_parts::{check_repeats, compared_with, split_between};
+use crate::optimizer::logical::condition_parts::{
+    check_joins, check_repeats, compared_with, split_between,
+};
 use crate::optimizer::logical::correlated_aggregate::{CorrelatedAggregate, replaced};
 use crate::optimizer::logical::mark_join::MarkJoins;
 use crate::optimizer::rejection::{Match, reject};
@@ -356,12 +358,12 @@ struct Members<'a> {
 impl<'a> Members<'a> {
     fn of(membership: &'a InSubquery) -> Match<Self> {
         let x = membership.expr.as_ref();
-        check_repeats(x)?;
+        check_joins(x)?;
         let rows = Rows::of(&membership.subquery)?;
         let Some(value) = rows.value.clone() else {
             return reject("its subquery has not one column");
         };
-        check_repeats(&value)?;
+        check_joins(&value)?;
         Ok(Self { x, rows, value })
     }
 }

@@ -14,23 +14,26 @@
 //! first where the order is ascending, the rightmost where it is descending. With a threshold (`AND p.v <= q.x`, see
 //! `threshold`), it is the first row that crosses it.
 
+use std::sync::Arc;
+
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, Limit, LogicalPlan, Sort, SortExpr, lit, when,
+    Expr, ExprSchemable, Limit, LogicalPlan, Projection, Sort, SortExpr, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::optimizer::casts::{widens, without_lossless_casts};
-use crate::optimizer::logical::accumulated_aggregate::constant;
 use crate::optimizer::logical::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
 use crate::optimizer::logical::common::conditional::Branch;
+use crate::optimizer::logical::common::constant::constant;
+use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::outer_columns::from_outer;
 use crate::optimizer::logical::condition_parts::{Condition, Constants, check_repeats, is_of};
 use crate::optimizer::logical::correlated_aggregate::{
-    CorrelatedAggregate, Filtered, above, of_types, substitute,
+    CorrelatedAggregate, Filtered, above, of_types, replaced, substitute,
 };
 use crate::optimizer::logical::order_by::order_by_all;
 use crate::optimizer::logical::threshold::Threshold;
@@ -69,6 +72,47 @@ pub(crate) struct NearestQuery {
     pub(crate) then_by: Vec<SortExpr>,
     /// The subquery's columns.
     pub(crate) columns: Vec<Expr>,
+}
+
+impl NearestQuery {
+    /// Gives the columns of `build` names that no column of the probe side has in another table: DataFusion's physical
+    /// plans know columns by these names, and one of its rules confuses them.
+    pub(crate) fn with_names_of_its_own(
+        mut self,
+        probe: &DFSchema,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Self> {
+        let is_taken = |name: &str| probe.has_column_with_unqualified_name(name);
+        let old = self.build.schema().columns();
+        if !old.iter().any(|column| is_taken(&column.name)) {
+            return Ok(self);
+        }
+        let (mut projected, mut new) = (vec![], vec![]);
+        for column in old.iter().cloned() {
+            if !is_taken(&column.name) {
+                projected.push(Expr::Column(column.clone()));
+                new.push(Expr::Column(column));
+                continue;
+            }
+            let full = column.flat_name();
+            let name = if is_taken(&full) {
+                unused_name(config, probe)
+            } else {
+                full
+            };
+            new.push(Expr::Column(Column::new_unqualified(&name)));
+            projected.push(Expr::Column(column).alias(name));
+        }
+        let orders = std::iter::once(&mut self.order).chain(&mut self.then_by);
+        let orders = orders.map(|order| &mut order.expr);
+        let values = self.conditions.iter_mut().chain(&mut self.columns);
+        for expr in values.chain(orders) {
+            *expr = replaced(std::mem::take(expr), &old, &new)?;
+        }
+        let projection = Projection::try_new(projected, Arc::new(self.build))?;
+        self.build = LogicalPlan::Projection(projection);
+        Ok(self)
+    }
 }
 
 impl<'a> NearestRow<'a> {

@@ -70,7 +70,9 @@ impl CorrelatedRows {
             order,
             then_by,
             columns,
-        } = nearest.query(probe, config)?;
+        } = nearest
+            .query(probe, config)?
+            .with_names_of_its_own(probe, config)?;
         let (mut condition, residual) = match_condition(&conditions, &order.expr, probe, &build)?;
         condition.guard(branches, probe)?;
         if let Some(residual) = residual.as_ref().filter(|_| !branches.is_empty()) {

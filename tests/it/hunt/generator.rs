@@ -35,17 +35,6 @@ impl Source {
     }
 }
 
-/// Whether a condition names a column of these tables.
-fn names_any(condition: &Expr, aliases: &[Alias]) -> bool {
-    let mut names = false;
-    condition.clone().visit(&mut |node| {
-        if let Node::Expr(Expr::Column { alias, .. }) = node {
-            names |= aliases.contains(alias);
-        }
-    });
-    names
-}
-
 /// Draws queries over some tables.
 pub struct Generator<'a> {
     pub random: &'a mut Random,
@@ -567,18 +556,6 @@ impl<'a> Generator<'a> {
         });
         let mut query = query;
         self.name(&mut query, &[kind]);
-        let aliases: Vec<Alias> = outer.iter().map(|s| s.alias).collect();
-        if !query.is_grouped()
-            && !query
-                .filter
-                .iter()
-                .any(|condition| names_any(condition, &aliases))
-        {
-            // DataFusion takes the value for NOT NULL if the column is. That of an aggregate may be NULL.
-            let argument = query.items[0].clone();
-            query.items = vec![self.aggregate_of(Function::Min, argument)];
-            query.order.clear();
-        }
         Expr::Scalar(Box::new(query))
     }
 

@@ -42,13 +42,15 @@ use value::{Kind, line, lines};
 const CASES: usize = 400;
 
 /// Seeds of cases that once failed.
-const FAILED: [u64; 6] = [
+const FAILED: [u64; 8] = [
     15307460535634684233,
     2472623254185051629,
     16715526073130113843,
     13700156408972428961,
     12509434222622237399,
     3068139037491358886,
+    1953881356335565259,
+    6909758675949085467,
 ];
 
 /// The time after which a query over a few rows is taken to have no end.

@@ -1,7 +1,8 @@
-//! What several rules share: expressions that are evaluated for some rows only, expressions that cannot fail, calls of
-//! range functions, columns of outer queries, and column names. Nothing here knows a rule.
+//! What several rules share: expressions that are evaluated for some rows only, constants, expressions that cannot fail,
+//! calls of range functions, columns of outer queries, and column names. Nothing here knows a rule.
 
 pub(crate) mod conditional;
+pub(crate) mod constant;
 pub(crate) mod infallible;
 pub(crate) mod names;
 pub(crate) mod outer_columns;
