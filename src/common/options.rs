@@ -198,6 +198,12 @@ impl RmqOptions {
         config.extensions.get::<Self>().cloned().unwrap_or_default()
     }
 
+    /// Whether plain SQL becomes a range join.
+    pub(crate) fn rewrites(config: &ConfigOptions) -> bool {
+        let options = config.extensions.get::<Self>();
+        options.is_none_or(|options| options.rewrite)
+    }
+
     /// The number of threads that build an index, at least one.
     pub(crate) fn threads(&self) -> usize {
         match self.build_threads {

@@ -19,14 +19,15 @@ use std::sync::Arc;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, JoinConstraint, JoinType, NullEquality, Result};
 use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{Expr, Join, Limit, LogicalPlan, Projection, SubqueryAlias, lit};
+use datafusion::logical_expr::{Expr, Join, Limit, LogicalPlan, SubqueryAlias, lit};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::outer_columns::from_outer;
+use crate::optimizer::logical::common::plans::{columns_of, projected, replaced};
 use crate::optimizer::logical::common::range_functions::range_udf;
 use crate::optimizer::logical::condition_parts::{Constants, check_joins, is_of};
-use crate::optimizer::logical::correlated_aggregate::{Filtered, replaced};
+use crate::optimizer::logical::correlated_aggregate::Filtered;
 use crate::optimizer::rejection::{Match, reject};
 
 /// The mark joins that one node needs below it.
@@ -98,19 +99,19 @@ impl<'a> MarkJoins<'a> {
     }
 
     /// The column that tells whether there is a row in `rows`, a plan that refers to the outer query in its filters.
-    /// These are evaluated for all rows of the outer query, also for those for which a CASE or an OR does not want the
+    /// These are evaluated for all rows of the outer query, also for those for which a CASE or an OR does not need the
     /// column: DataFusion has no plan that would not.
     pub(crate) fn mark(&mut self, rows: &LogicalPlan) -> Match<Expr> {
         let Filtered {
             build, conditions, ..
-        } = Filtered::below(rows, Constants::Filter, self.outer, self.config)?;
+        } = Filtered::below(rows, vec![], Constants::Filter, self.outer, self.config)?;
         let alias = unused_name(self.config, self.outer);
         let columns = build.schema().columns();
         let mut right = RightSide {
             alias: &alias,
             projected: vec![],
         };
-        let named = columns.iter().cloned().map(Expr::Column);
+        let named = columns_of(build.schema()).into_iter();
         let named: Vec<Expr> = named.map(|column| right.add(column)).collect();
         let conditions = conditions.into_iter().map(|condition| {
             let condition = right.compute_calls(condition, build.schema())?;
@@ -135,8 +136,7 @@ impl<'a> MarkJoins<'a> {
             // DataFusion's mark joins need a column on the right.
             right.add(lit(true));
         }
-        let right = Projection::try_new(right.projected, Arc::new(build))?;
-        let mut right = Arc::new(LogicalPlan::Projection(right));
+        let mut right = Arc::new(projected(build, right.projected)?);
         if !has_condition_on_rows {
             // Any row will do.
             right = Arc::new(LogicalPlan::Limit(Limit {
@@ -174,9 +174,7 @@ impl<'a> MarkJoins<'a> {
                 .into_iter()
                 .map(|mark| Expr::Column(mark).alias(&join.alias));
             let columns = columns.into_iter().map(Expr::Column).chain(marks).collect();
-            let joined = Arc::new(LogicalPlan::Join(joined));
-            let projection = Projection::try_new(columns, joined)?;
-            Ok(LogicalPlan::Projection(projection))
+            projected(LogicalPlan::Join(joined), columns)
         })
     }
 }

@@ -13,15 +13,14 @@ use arrow::datatypes::{Field, FieldRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan, Subquery, Union};
 use datafusion::optimizer::AnalyzerRule;
 
 use crate::common::options::RmqOptions;
 use crate::expr::nullable::NullableUdf;
 use crate::expr::range_udf::RangeUdf;
-use crate::optimizer::logical::common::names::save_name;
 use crate::optimizer::logical::common::outer_columns::has_expression;
+use crate::optimizer::logical::common::plans::map_expressions;
 
 /// Makes scalar subqueries nullable that may have no row, and the schemas of all nodes above them. Does
 /// nothing if `rmq.rewrite` is false.
@@ -34,16 +33,11 @@ impl AnalyzerRule for NullableSubqueries {
     }
 
     fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
-        if !RmqOptions::of(config).rewrite || !needs_change(&plan)? {
+        if !RmqOptions::rewrites(config) || !needs_change(&plan)? {
             return Ok(plan);
         }
         let plan = plan.transform_up_with_subqueries(|node| {
-            let preserver = NamePreserver::new(&node);
-            let node = node.map_expressions(|expr| {
-                let name = save_name(&preserver, &expr);
-                let changed = expr.transform_down(make_nullable)?;
-                Ok(changed.update_data(|expr| name.restore(expr)))
-            })?;
+            let node = map_expressions(node, |expr| expr.transform_down(make_nullable))?;
             Ok(Transformed::yes(with_new_schema(node.data)?))
         })?;
         Ok(plan.data)
