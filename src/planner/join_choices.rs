@@ -50,7 +50,7 @@ impl JoinChoices {
         session: &dyn Session,
     ) -> Result<Option<LogicalPlan>> {
         let chosen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A session of another kind has no optimizer to ask.
+        // A session of another kind has no optimizer.
         let state = session.as_any().downcast_ref::<SessionState>();
         let Some(state) = state.filter(|_| !chosen.is_empty()) else {
             return Ok(None);

@@ -160,7 +160,7 @@ impl<'a> Join<'a> {
     }
 
     /// The range join that replaces this join.
-    fn try_match(&self, wanted: RangeJoinChoice) -> Match<Arc<dyn ExecutionPlan>> {
+    fn try_match(&self, choice: RangeJoinChoice) -> Match<Arc<dyn ExecutionPlan>> {
         if self.is_null_special {
             return reject("NULLs are special to it");
         }
@@ -175,7 +175,7 @@ impl<'a> Join<'a> {
         }
         let with_probe = |side| {
             let oriented = Oriented::of(self, side)?;
-            oriented.check(wanted)?;
+            oriented.check(choice)?;
             Ok(oriented)
         };
         let left = with_probe(JoinSide::Left);
@@ -277,8 +277,8 @@ impl<'a> Oriented<'a> {
     }
 
     /// Rejects joins that DataFusion is expected to execute faster.
-    fn check(&self, wanted: RangeJoinChoice) -> Match<()> {
-        if wanted == RangeJoinChoice::Always {
+    fn check(&self, choice: RangeJoinChoice) -> Match<()> {
+        if choice == RangeJoinChoice::Always {
             return Ok(());
         }
         let returns_pairs = !matches!(
