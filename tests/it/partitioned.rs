@@ -89,7 +89,7 @@ fn session(partitions: usize, pool: Option<Arc<dyn MemoryPool>>) -> SessionConte
             ctx
         }
     };
-    set(&ctx, "rmq.row_joins", "always");
+    set(&ctx, "rmq.range_joins", "always");
     set(&ctx, "rmq.join_mode", "partitioned");
     ctx
 }

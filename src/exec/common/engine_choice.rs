@@ -93,7 +93,7 @@ pub(crate) async fn decide(
         EngineChoice::Auto => {}
     }
     if case.in_expression {
-        return Ok(Some(Decision::cpu("asked by a join's condition")));
+        return Ok(Some(Decision::cpu("called in a join's condition")));
     }
     let Some(rows) = case.rows else {
         return Ok(None);

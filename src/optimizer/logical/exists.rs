@@ -23,92 +23,71 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result, ScalarValue, Spans, plan_err};
 use datafusion::functions_aggregate::expr_fn::{count, min};
 use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::utils::{
     COUNT_STAR_EXPANSION, conjunction, disjunction, split_conjunction,
 };
 use datafusion::logical_expr::{
-    Aggregate, Distinct, Expr, ExprSchemable, FetchType, Filter, LogicalPlan, Operator, SkipType,
-    Subquery, lit, when,
+    Aggregate, Distinct, Expr, ExprSchemable, FetchType, LogicalPlan, Operator, SkipType, Subquery,
+    lit, when,
 };
-use datafusion::optimizer::optimizer::ApplyOrder;
+use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
-use crate::common::options::RmqOptions;
 use crate::optimizer::condition::convert_bound;
-use crate::optimizer::logical::common::names::{restore_columns, save_name};
-use crate::optimizer::logical::common::outer_columns::{has_expression, to_outer};
-use crate::optimizer::logical::condition_parts::{check_repeats, compared_with, split_between};
-use crate::optimizer::logical::correlated_aggregate::{CorrelatedAggregate, replaced};
+use crate::optimizer::logical::common::outer_columns::{
+    admits_subqueries, has_expression, to_outer,
+};
+use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
+use crate::optimizer::logical::common::plans::{filtered, map_expressions, replaced, with_input};
+use crate::optimizer::logical::condition_parts::{
+    check_joins, check_repeats, compared_with, split_between,
+};
+use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::mark_join::MarkJoins;
 use crate::optimizer::rejection::{Match, reject};
 
-/// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does nothing if
-/// `rmq.rewrite` is false.
-///
-/// It must run before [`SubqueryToRangeJoin`](crate::optimizer::logical::scalar_subquery::SubqueryToRangeJoin).
-#[derive(Debug, Default)]
-pub struct ExistsToCounts;
+plain_sql_rule!(
+    /// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does
+    /// nothing if `rmq.rewrite` is false.
+    ///
+    /// It must run before [`SubqueryToRangeJoin`](crate::optimizer::logical::scalar_subquery::SubqueryToRangeJoin).
+    ExistsToCounts,
+    "rmq_exists_to_counts",
+    replace
+);
 
-impl OptimizerRule for ExistsToCounts {
-    fn name(&self) -> &'static str {
-        "rmq_exists_to_counts"
+fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+    let is_filter = matches!(plan, LogicalPlan::Filter(_));
+    let may_change = |e: &Expr| is_correlated(e) || is_filter && matches!(e, Expr::InSubquery(_));
+    let inputs = plan.inputs();
+    let [input] = inputs.as_slice() else {
+        return Ok(None);
+    };
+    if !admits_subqueries(plan) || !has_expression(plan, may_change)? {
+        return Ok(None);
     }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::BottomUp)
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let is_filter = matches!(plan, LogicalPlan::Filter(_));
-        let may_change =
-            |e: &Expr| is_correlated(e) || is_filter && matches!(e, Expr::InSubquery(_));
-        let is_admitted = matches!(
-            plan,
-            LogicalPlan::Filter(_) | LogicalPlan::Projection(_) | LogicalPlan::Aggregate(_)
-        );
-        if !is_admitted
-            || !has_expression(&plan, may_change)?
-            || !RmqOptions::of(&config.options()).rewrite
-        {
-            return Ok(Transformed::no(plan));
+    let mut subqueries = Subqueries {
+        outer: input.schema(),
+        config,
+        marks: MarkJoins::new(input.schema(), config),
+    };
+    let replaced = map_expressions(plan.clone(), |expr| {
+        if is_filter {
+            subqueries.in_condition(expr, true)
+        } else {
+            subqueries.in_expression(expr)
         }
-        let inputs = plan.inputs();
-        let [input] = inputs.as_slice() else {
-            return Ok(Transformed::no(plan));
-        };
-        let (outer, schema) = (Arc::clone(input.schema()), Arc::clone(plan.schema()));
-        let input = (*input).clone();
-        let mut subqueries = Subqueries {
-            outer: &outer,
-            config,
-            marks: MarkJoins::new(&outer, config),
-        };
-        let preserver = NamePreserver::new(&plan);
-        let mut replaced = plan.map_expressions(|expr| {
-            let name = save_name(&preserver, &expr);
-            let replaced = if is_filter {
-                subqueries.in_condition(expr, true)
-            } else {
-                subqueries.in_expression(expr)
-            };
-            Ok(replaced?.update_data(|expr| name.restore(expr)))
-        })?;
-        let marks = subqueries.marks;
-        if !marks.is_empty() {
-            let expressions = replaced.data.expressions();
-            let input = marks.above(input)?;
-            let plan = replaced.data.with_new_exprs(expressions, vec![input])?;
-            replaced.data = restore_columns(plan, &schema)?;
+    })?;
+    let marks = subqueries.marks;
+    Ok(match replaced.transformed {
+        _ if !marks.is_empty() => {
+            let input = marks.above((*input).clone())?;
+            Some(with_input(&replaced.data, input, plan.schema())?)
         }
-        Ok(replaced)
-    }
+        true => Some(replaced.data),
+        false => None,
+    })
 }
 
 /// Whether an expression is a correlated EXISTS or IN. Most nodes have none.
@@ -455,19 +434,14 @@ struct Members<'a> {
 impl<'a> Members<'a> {
     fn of(membership: &'a InSubquery) -> Match<Self> {
         let x = membership.expr.as_ref();
-        check_repeats(x)?;
+        check_joins(x)?;
         let rows = Rows::of(&membership.subquery)?;
         let Some(value) = rows.value.clone() else {
             return reject("its subquery has not one column");
         };
-        check_repeats(&value)?;
+        check_joins(&value)?;
         Ok(Self { x, rows, value })
     }
-}
-
-fn filtered(rows: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
-    let filter = Filter::try_new(condition, Arc::new(rows))?;
-    Ok(LogicalPlan::Filter(filter))
 }
 
 /// Adds the columns of the outer query to which `condition` refers.
@@ -499,7 +473,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The rows of `EXISTS (…)`, of which a LIMIT above 0 leaves one if there is any.
+    /// The rows of `EXISTS (…)`. A LIMIT above 0 leaves at least one if there are any.
     fn of_exists(subquery: &'a Subquery) -> Match<Self> {
         let mut plan = subquery.subquery.as_ref();
         while let LogicalPlan::Limit(limit) = plan

@@ -42,7 +42,7 @@ use value::{Kind, line, lines};
 const CASES: usize = 400;
 
 /// Seeds of cases that once failed.
-const FAILED: [u64; 8] = [
+const FAILED: [u64; 10] = [
     17895193507544471560,
     1816029811688108779,
     15307460535634684233,
@@ -51,6 +51,8 @@ const FAILED: [u64; 8] = [
     13700156408972428961,
     12509434222622237399,
     3068139037491358886,
+    1953881356335565259,
+    6909758675949085467,
 ];
 
 /// The time after which a query over a few rows is taken to have no end.
