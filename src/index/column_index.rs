@@ -73,22 +73,7 @@ impl ColumnIndex {
         } else {
             chunks.bytes()
         };
-        let fallback = CpuFallback::from_arrays(chunks, data_type.clone(), extreme, threads);
-        index.cpu_fallback = Some(fallback);
-        Ok(index)
-    }
-
-    /// Builds the index of an encoded column on devices. Keeps the encoded column for the CPU fallback.
-    ///
-    /// # Errors
-    /// The engine's.
-    pub(crate) fn from_encoded_on_devices(
-        engine: &dyn DeviceEngine,
-        encoded: Encoded,
-        options: &BuildOptions,
-    ) -> Result<Self> {
-        let fallback = CpuFallback::from_encoded(&encoded, options);
-        let mut index = Self::from_encoded(engine, encoded, options)?;
+        let fallback = CpuFallback::new(chunks, data_type.clone(), extreme, threads);
         index.cpu_fallback = Some(fallback);
         Ok(index)
     }
@@ -128,7 +113,7 @@ impl ColumnIndex {
     ///
     /// # Errors
     /// An execution error without a chunk, or for chunks of different key widths.
-    pub(crate) fn late(chunks: Vec<Encoded>, options: BuildOptions) -> Result<Self> {
+    pub(crate) fn lazy(chunks: Vec<Encoded>, options: BuildOptions) -> Result<Self> {
         let copied_bytes = chunks.iter().map(|chunk| chunk.copied_bytes).sum();
         let (index, lazy) = KeyIndex::lazy(chunks, options)?;
         Ok(Self {
@@ -165,9 +150,9 @@ impl ColumnIndex {
         chunks.copy_bytes(data_type) + engine.memory_bytes(size, &WITH_POSITIONS)
     }
 
-    /// Estimates the host memory that [`Self::late`] takes beside the chunks, in bytes. Several chunks are put together
+    /// Estimates the host memory that [`Self::lazy`] takes beside the chunks, in bytes. Several chunks are put together
     /// first.
-    pub(crate) fn estimate_late(chunks: &[Encoded], options: &BuildOptions) -> usize {
+    pub(crate) fn estimate_lazy(chunks: &[Encoded], options: &BuildOptions) -> usize {
         let size = keys_size(chunks);
         let together = if chunks.len() > 1 {
             size.rows * size.key_bytes
@@ -175,11 +160,6 @@ impl ColumnIndex {
             0
         };
         together + CpuEngine::default().memory_bytes(size, options)
-    }
-
-    /// The bytes that [`Self::from_encoded_on_devices`] takes of each device.
-    pub(crate) fn estimate_encoded_on_devices(engine: &dyn DeviceEngine, keys: &Encoded) -> usize {
-        engine.device_bytes(keys_size(std::slice::from_ref(keys)), &WITH_POSITIONS)
     }
 
     /// The bytes that [`Self::on_devices`] takes of each device.
@@ -335,10 +315,10 @@ impl ColumnIndex {
         owned + column + self.index.decoder().bytes()
     }
 
-    /// Whether the index refers to the memory of the column that it was built of.
+    /// Whether a lazy index refers to the memory of the column that it is built of.
     pub(crate) fn borrows_column(&self) -> bool {
         let is_unbuilt = self.lazy.as_ref().is_some_and(|lazy| !lazy.is_built());
-        if self.cpu_fallback.is_some() || is_unbuilt {
+        if is_unbuilt {
             self.copied_bytes == 0
         } else {
             // An engine with a copy of its own takes more than its index.

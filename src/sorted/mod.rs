@@ -4,12 +4,11 @@
 //! - `groups`, `interner`, `byte_interner`, `id_map`, `id_table`, `group_ids`: the group of each row.
 //! - `order_keys`, `sort_rows`, `group_sort`, `splitters`, `radix_sort`, `bucket_sort`, `permutation`, `arrange`: sort
 //!   rows and permute columns.
-//! - `sorted_rows`, `device_keys`: the candidate rows of a probe row. The search itself is the engine's.
+//! - `sorted_rows`: the candidate rows of a probe row. The search itself is the engine's.
 
 pub(crate) mod arrange;
 pub(crate) mod bucket_sort;
 pub(crate) mod byte_interner;
-pub(crate) mod device_keys;
 pub(crate) mod group_ids;
 pub(crate) mod group_sort;
 pub(crate) mod groups;

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::datatypes::{DataType, Schema, SchemaRef};
-use datafusion::common::{DataFusionError, Result};
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 
 use crate::common::options::RmqOptions;
 use crate::exec::range_join::build::collect::{Collected, CollectedRows, collect};
-use crate::exec::range_join::build::device_join::{DeviceBuild, DeviceJoin};
+use crate::exec::range_join::build::device_join::DeviceJoin;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::devices::{JoinDevices, is_device_shortage};
+use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
@@ -118,9 +118,14 @@ impl BuildSideBuilder {
     }
 
     async fn build_or_spill(&self, rows: CollectedRows) -> Result<Built> {
-        let rows = match self.build_on_devices(rows).await? {
-            Ok(built) => return Ok(built),
-            Err(rows) => rows,
+        let rows = Arc::new(rows);
+        if let Some(devices) = self.select_devices(rows.num_rows()).await?
+            && let Some(join) = self.build_on_devices(&rows, &devices).await?
+        {
+            return Ok(Built::OnDevices(Box::new(join)));
+        }
+        let Ok(rows) = Arc::try_unwrap(rows) else {
+            return internal_err!("the rows of a failed build are still in use");
         };
         let Some(store) = &self.store else {
             let side = self.sort_and_index(rows).await?;
@@ -155,43 +160,35 @@ impl BuildSideBuilder {
         }
     }
 
-    /// Sorts and indexes collected rows on devices, if these were selected and can answer all aggregates. Otherwise
-    /// returns the rows.
-    async fn build_on_devices(&self, rows: CollectedRows) -> Result<Result<Built, CollectedRows>> {
-        if !DeviceJoin::supports(&self.columns, &self.types()) {
-            return Ok(Err(rows));
-        }
-        let Some(devices) = self.select_devices(&rows).await? else {
-            return Ok(Err(rows));
-        };
+    /// Sorts and indexes collected rows on devices; `None` if the CPU has to.
+    async fn build_on_devices(
+        &self,
+        rows: &Arc<CollectedRows>,
+        devices: &JoinDevices,
+    ) -> Result<Option<DeviceJoin>> {
         let (columns, metrics, threads) = (&self.columns, &self.metrics, self.options.threads());
-        let (rows, error) =
-            match DeviceJoin::build(columns, rows, metrics, threads, &devices).await? {
-                DeviceBuild::Built(join) => {
-                    metrics.record_device_bytes(join.device_bytes());
-                    self.memory.stop_retaining();
-                    return Ok(Ok(Built::OnDevices(join)));
-                }
-                DeviceBuild::LeftToCpu(rows) => return Ok(Err(rows)),
-                DeviceBuild::OutOfMemory(rows, error) => (rows, error),
-            };
-        if is_device_shortage(&error) && !devices.allow_cpu_fallback() {
-            return Err(error.context("rmq.engine = 'cuda': a range join"));
-        }
-        // Sorting on the CPU needs less memory of the host, or spills.
-        log::debug!("the CPU sorts a range join: {error}");
-        Ok(Err(rows))
-    }
-
-    /// The types of the columns.
-    fn types(&self) -> Vec<DataType> {
-        let fields = self.schema.fields().iter();
-        fields.map(|field| field.data_type().clone()).collect()
+        let why = match DeviceJoin::build(columns, rows, metrics, threads, devices).await {
+            Ok(Some(join)) => {
+                metrics.record_device_bytes(join.device_bytes());
+                self.memory.stop_retaining();
+                return Ok(Some(join));
+            }
+            Ok(None) => "these devices do not join".to_string(),
+            // Sorting on the CPU needs less memory of the host, or spills.
+            Err(error) if is_out_of_memory(&error) => {
+                log::debug!("the CPU sorts a range join: {error}");
+                "too little memory to pass rows to devices".to_string()
+            }
+            Err(error) => devices.why_cpu(error)?,
+        };
+        metrics.record_cpu_fallback();
+        self.engine.record_cpu(&why);
+        Ok(None)
     }
 
     /// Rows that have been spilled, whose runs the CPU builds.
     pub(crate) fn in_spill_runs(&self, runs: BuildRuns) -> Built {
-        self.engine.record_spilled();
+        self.engine.record_cpu("on disk");
         Built::InRuns(runs)
     }
 
@@ -204,15 +201,13 @@ impl BuildSideBuilder {
     }
 
     async fn sort_and_index(&self, rows: CollectedRows) -> Result<BuildSide> {
-        let devices = self.select_devices(&rows).await?;
         let threads = self.options.threads();
-        sort_and_index(&self.columns, rows, &self.metrics, threads, devices).await
+        sort_and_index(&self.columns, rows, &self.metrics, threads).await
     }
 
-    /// The devices for these rows, if they suit them.
-    pub(crate) async fn select_devices(&self, rows: &CollectedRows) -> Result<Option<JoinDevices>> {
-        let engine = &self.engine;
-        engine.select_devices(rows.num_rows(), &self.options).await
+    /// The devices for so many rows, if they suit them.
+    pub(crate) async fn select_devices(&self, rows: usize) -> Result<Option<JoinDevices>> {
+        self.engine.select_devices(rows, &self.options).await
     }
 
     /// Adds to an out-of-memory error why nothing was spilled.

@@ -10,7 +10,6 @@ pub(crate) mod device_join;
 pub(crate) mod first_match;
 pub(crate) mod nearest;
 pub(crate) mod nested_loop;
-pub(crate) mod on_devices;
 pub(crate) mod output_batches;
 pub(crate) mod partition;
 pub(crate) mod prepared;

@@ -198,7 +198,7 @@ impl NestedLoop {
         let last = i64::try_from(count).unwrap_or(i64::MAX) - 1;
         // There are no thresholds.
         let all = Ranges::new(vec![0], vec![last]);
-        let (aggregates, _) = side.aggregate(&all, &[], &|| waiting.check())?;
+        let aggregates = side.aggregate(&all, &[], &|| waiting.check())?;
         Ok((count, aggregates))
     }
 
@@ -248,6 +248,6 @@ impl NestedLoop {
         // Discarded: the metrics of the build side are about all its rows.
         let metrics = BuildMetrics::new(&ExecutionPlanMetricsSet::new());
         let waiting = waiting.clone();
-        sort_and_index_blocking(columns, rows, metrics, self.threads, None, waiting)
+        sort_and_index_blocking(columns, rows, metrics, self.threads, waiting)
     }
 }

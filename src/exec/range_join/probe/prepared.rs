@@ -40,7 +40,7 @@ impl PreparedBuild {
             Collected::InMemory(rows) => {
                 let defers = probe.is_bounded
                     && DeferredBuild::is_worthwhile(&builder.columns, &rows.batches)?
-                    && builder.select_devices(&rows).await?.is_none();
+                    && builder.select_devices(rows.num_rows()).await?.is_none();
                 if defers {
                     let deferred = DeferredBuild::new(builder, rows, probe.partitions);
                     return Ok(Self::Deferred(Arc::new(deferred)));

@@ -12,7 +12,6 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::exec::range_join::probe::deferred_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::answer_on_devices;
-use crate::exec::range_join::probe::on_devices::join_on_devices;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::prepared::PreparedBuild;
 use crate::exec::range_join::probe::probe_build::ProbeBuild;
@@ -123,11 +122,6 @@ async fn start(
                 internal_err!("the build side of a range join that returns rows has no rows")
             }
         };
-    }
-    if let SearchableBuild::InMemory(side) = &*build
-        && side.device().is_some()
-    {
-        return Ok(join_on_devices(partition, Arc::clone(side), input));
     }
     if let SearchableBuild::OnDevices(join) = &*build {
         return Ok(answer_on_devices(partition, Arc::clone(join), input));
