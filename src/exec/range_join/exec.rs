@@ -99,8 +99,8 @@ use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
 use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
 use crate::exec::range_join::mode::{JoinMode, why_shared};
+use crate::exec::range_join::probe::build_state::BuildState;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::prepared::PreparedBuild;
 use crate::exec::range_join::probe::probe_build::{BuildInput, ProbeBuild};
 use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::row_join::RowJoin;
@@ -128,7 +128,7 @@ pub struct RangeJoinExec {
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// The build side that the partitions of an execution share.
-    prepared: Arc<OncePerRun<PreparedBuild>>,
+    prepared: Arc<OncePerRun<BuildState>>,
 }
 
 impl RangeJoinExec {

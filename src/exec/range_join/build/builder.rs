@@ -1,5 +1,4 @@
-//! Builds the build side of a range join from its input: collects it, then sorts and indexes it in memory, or spills
-//! it.
+//! The steps of building a build side: its input is collected, and sorted and indexed on devices or the CPU, or spilled.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +10,7 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 
 use crate::common::options::RmqOptions;
-use crate::exec::range_join::build::collect::{Collected, CollectedRows, collect};
+use crate::exec::range_join::build::collect::{CollectedRows, collect};
 use crate::exec::range_join::build::device_join::DeviceJoin;
 use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build::sort_and_index::sort_and_index;
@@ -23,14 +22,6 @@ use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_me
 use crate::exec::range_join::spill::row_position::RowPosition;
 use crate::exec::range_join::spill::run::BuildRuns;
 use crate::exec::range_join::spill::store::SpillStore;
-
-/// A finished build side.
-pub(crate) enum Built {
-    InMemory(Box<BuildSide>),
-    OnDevices(Box<DeviceJoin>),
-    /// Too large for memory.
-    InRuns(BuildRuns),
-}
 
 /// What building one build side needs.
 #[derive(Debug)]
@@ -91,83 +82,43 @@ impl BuildSideBuilder {
         })
     }
 
-    /// Collects the partitions of the input.
+    /// Collects the partitions of the input: the rows, or the runs of all rows if memory does not suffice for them.
     pub(crate) async fn collect(
         &self,
         partitions: Vec<SendableRecordBatchStream>,
-    ) -> Result<Collected> {
+    ) -> Result<(CollectedRows, Option<BuildRuns>)> {
         let started = Instant::now();
         let (columns, schema) = (&self.columns, &self.schema);
         let store = self.store.clone();
-        let rows = collect(columns, schema, partitions, &self.memory, store).await;
+        let collected = collect(columns, schema, partitions, &self.memory, store).await;
         self.metrics.build_time.add_elapsed(started);
-        let rows = rows.map_err(|error| self.explain_out_of_memory(error))?;
-        if let Collected::Spilled(runs) = &rows {
-            self.metrics.build_rows.add(runs.rows());
-        }
-        Ok(rows)
+        let (rows, runs) = collected.map_err(|error| self.explain_out_of_memory(error))?;
+        self.metrics
+            .build_rows
+            .add(runs.as_ref().map_or(0, BuildRuns::rows));
+        Ok((rows, runs))
     }
 
-    /// Sorts and indexes collected rows, or spills them if memory does not suffice for that.
-    pub(crate) async fn build(&self, rows: CollectedRows) -> Result<Built> {
-        let started = Instant::now();
-        let built = self.build_or_spill(rows).await;
-        self.metrics.build_time.add_elapsed(started);
-        self.metrics.elapsed_compute.add_elapsed(started);
-        built.map_err(|error| self.explain_out_of_memory(error))
+    /// The devices for so many rows, if they suit them.
+    pub(crate) async fn select_devices(&self, rows: usize) -> Result<Option<JoinDevices>> {
+        self.engine.select_devices(rows, &self.options).await
     }
 
-    async fn build_or_spill(&self, rows: CollectedRows) -> Result<Built> {
-        let rows = Arc::new(rows);
-        if let Some(devices) = self.select_devices(rows.num_rows()).await?
-            && let Some(join) = self.build_on_devices(&rows, &devices).await?
-        {
-            return Ok(Built::OnDevices(Box::new(join)));
-        }
-        let Ok(rows) = Arc::try_unwrap(rows) else {
-            return internal_err!("the rows of a failed build are still in use");
-        };
-        let Some(store) = &self.store else {
-            let side = self.sort_and_index(rows).await?;
-            self.memory.stop_retaining();
-            return Ok(Built::InMemory(Box::new(side)));
-        };
-        // A copy of the rows, registered twice, to be spilled if building runs out of memory.
-        let backup = (rows.batches.clone(), self.memory.reservation());
-        match backup.1.try_grow(rows.memory.size()) {
-            Ok(()) => {}
-            // A nested loop may use part of the memory.
-            Err(error) if is_out_of_memory(&error) => return self.spill(rows, store).await,
-            Err(error) => return Err(error),
-        }
-        match self.sort_and_index(rows).await {
-            Ok(side) => {
-                drop(backup);
-                self.memory.stop_retaining();
-                Ok(Built::InMemory(Box::new(side)))
-            }
-            Err(error) if is_out_of_memory(&error) => {
-                let (batches, memory) = backup;
-                let schema = Arc::clone(&self.schema);
-                let rows = CollectedRows {
-                    schema,
-                    batches,
-                    memory,
-                };
-                self.spill(rows, store).await
-            }
-            Err(error) => Err(error),
-        }
+    /// Records why the CPU builds and probes the rows, for EXPLAIN ANALYZE.
+    pub(crate) fn record_cpu(&self, why: &str) {
+        self.engine.record_cpu(why);
     }
 
-    /// Sorts and indexes collected rows on devices; `None` if the CPU has to.
-    async fn build_on_devices(
+    /// Sorts and indexes rows on devices; `None` if the CPU has to.
+    pub(crate) async fn build_on_devices(
         &self,
         rows: &Arc<CollectedRows>,
-        devices: &JoinDevices,
     ) -> Result<Option<DeviceJoin>> {
+        let Some(devices) = self.select_devices(rows.num_rows()).await? else {
+            return Ok(None);
+        };
         let (columns, metrics, threads) = (&self.columns, &self.metrics, self.options.threads());
-        let why = match DeviceJoin::build(columns, rows, metrics, threads, devices).await {
+        let why = match DeviceJoin::build(columns, rows, metrics, threads, &devices).await {
             Ok(Some(join)) => {
                 metrics.record_device_bytes(join.device_bytes());
                 self.memory.stop_retaining();
@@ -182,36 +133,44 @@ impl BuildSideBuilder {
             Err(error) => devices.why_cpu(error)?,
         };
         metrics.record_cpu_fallback();
-        self.engine.record_cpu(&why);
+        self.record_cpu(&why);
         Ok(None)
     }
 
-    /// Rows that have been spilled, whose runs the CPU builds.
-    pub(crate) fn in_spill_runs(&self, runs: BuildRuns) -> Built {
-        self.engine.record_cpu("on disk");
-        Built::InRuns(runs)
-    }
-
-    async fn spill(&self, rows: CollectedRows, store: &Arc<SpillStore>) -> Result<Built> {
-        let mut runs = store.new_runs(self.memory.granted_bytes());
-        let first_row = RowPosition::default();
-        store.write(rows.batches, first_row, &mut runs).await?;
-        drop(rows.memory);
-        Ok(self.in_spill_runs(runs))
-    }
-
-    async fn sort_and_index(&self, rows: CollectedRows) -> Result<BuildSide> {
+    /// Sorts and indexes rows on the CPU.
+    pub(crate) async fn sort_and_index(&self, rows: CollectedRows) -> Result<BuildSide> {
         let threads = self.options.threads();
         sort_and_index(&self.columns, rows, &self.metrics, threads).await
     }
 
-    /// The devices for so many rows, if they suit them.
-    pub(crate) async fn select_devices(&self, rows: usize) -> Result<Option<JoinDevices>> {
-        self.engine.select_devices(rows, &self.options).await
+    /// A copy of rows, registered once more, to be spilled if building runs out of memory; `None` if rows can't be.
+    pub(crate) fn copy_to_spill(&self, rows: &CollectedRows) -> Result<Option<CollectedRows>> {
+        if self.store.is_none() {
+            return Ok(None);
+        }
+        let memory = self.memory.reservation();
+        memory.try_grow(rows.memory.size())?;
+        Ok(Some(CollectedRows {
+            schema: Arc::clone(&rows.schema),
+            batches: rows.batches.clone(),
+            memory,
+        }))
+    }
+
+    /// Writes rows to disk.
+    pub(crate) async fn spill(&self, rows: CollectedRows) -> Result<BuildRuns> {
+        let Some(store) = &self.store else {
+            return internal_err!("a range join without a disk is to spill rows");
+        };
+        let mut runs = store.new_runs(self.memory.granted_bytes());
+        let first_row = RowPosition::default();
+        store.write(rows.batches, first_row, &mut runs).await?;
+        drop(rows.memory);
+        Ok(runs)
     }
 
     /// Adds to an out-of-memory error why nothing was spilled.
-    fn explain_out_of_memory(&self, error: DataFusionError) -> DataFusionError {
+    pub(crate) fn explain_out_of_memory(&self, error: DataFusionError) -> DataFusionError {
         let DataFusionError::ResourcesExhausted(message) = error.find_root() else {
             return error;
         };

@@ -46,6 +46,12 @@ pub(crate) struct ProbePartition {
 }
 
 impl ProbePartition {
+    /// What is made of single pairs, if rows and not only aggregates are returned.
+    pub(crate) fn returned_rows(&self) -> Option<Arc<RowJoin>> {
+        let row_join = self.row_join.as_ref();
+        row_join.filter(|join| !join.returns_probe_rows()).cloned()
+    }
+
     /// Joins a batch. Lazy indexes are built, and rows of ranges are read, on a blocking thread.
     pub(crate) async fn join(
         &self,
