@@ -14,10 +14,10 @@ use datafusion::common::{Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 
 use crate::exec::common::once_per_run::SharedWork;
-use crate::exec::range_join::build::builder::BuildSideBuilder;
-use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::device_join::DeviceJoin;
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::builder::BuildSideBuilder;
+use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::device_join::DeviceJoin;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::deferred_build::DeferredBuild;
 use crate::exec::range_join::probe::spilled::row_side::SpilledRows;
 use crate::exec::range_join::probe::spilled::side::SideInRuns;

@@ -14,10 +14,10 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::dictionaries::has_few_keys;
 use crate::exec::common::blocking::{Waiting, blocking};
-use crate::exec::range_join::build::builder::BuildSideBuilder;
-use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::builder::BuildSideBuilder;
+use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::nested_loop::NestedLoop;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;

@@ -18,10 +18,10 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 
 use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::Waiting;
-use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::build::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::build_side::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::bounds::evaluate_bound;

@@ -12,7 +12,7 @@ use datafusion::physical_expr::PhysicalExprRef;
 use crate::common::dictionaries::fit;
 use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::{Waiting, blocking};
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
 use crate::exec::range_join::probe::bounds::{evaluate_bound, evaluate_threshold};
 use crate::exec::range_join::probe::first_match::FirstMatches;

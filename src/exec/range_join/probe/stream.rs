@@ -9,7 +9,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
 
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::build_state::BuildState;
 use crate::exec::range_join::probe::deferred_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::answer_on_devices;

@@ -8,7 +8,7 @@ use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::row_numbers;
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};

@@ -5,7 +5,7 @@ use arrow::datatypes::Int64Type;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build::value_index::ValueIndex;
+use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::index::threshold::ThresholdTest;
 use crate::range_agg::values::Values;
 use rmq_engine::{Comparison, Extreme, RangeEnd};

@@ -10,17 +10,17 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
-use crate::exec::range_join::build::aggregate::AggregateEvaluator;
-use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::column::{
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
+use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::column::{
     CollectedColumn, ColumnNeeds, ColumnPreparer, PreparedColumn,
 };
-use crate::exec::range_join::build::convert_keys::{convert_keys, split_off};
-use crate::exec::range_join::build::input_order::restore_order;
-use crate::exec::range_join::build::matched_rows::MatchedRows;
-use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::build::threshold_index::ThresholdIndex;
-use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::convert_keys::{convert_keys, split_off};
+use crate::exec::range_join::build_side::input_order::restore_order;
+use crate::exec::range_join::build_side::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::sorted::bucket_sort::SortContext;
 use crate::sorted::permutation::RowPermutation;

@@ -7,10 +7,10 @@ use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build::aggregate::AggregateEvaluator;
-use crate::exec::range_join::build::matched_rows::MatchedRows;
-use crate::exec::range_join::build::threshold_index::ThresholdIndex;
-use crate::exec::range_join::build::value_index::ValueIndex;
+use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
+use crate::exec::range_join::build_side::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
+use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::range_agg::values::Values;
 use crate::sorted::sorted_rows::SortedRows;
 

@@ -1,4 +1,5 @@
-//! The steps of building a build side: its input is collected, and sorted and indexed on devices or the CPU, or spilled.
+//! The steps of building a build side: its input is collected, and sorted and indexed on devices or the CPU, or
+//! spilled.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,11 +11,11 @@ use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 
 use crate::common::options::RmqOptions;
-use crate::exec::range_join::build::collect::{CollectedRows, collect};
-use crate::exec::range_join::build::device_join::DeviceJoin;
-use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::build::sort_and_index::sort_and_index;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::collect::{CollectedRows, collect};
+use crate::exec::range_join::build_side::device_join::DeviceJoin;
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::build_side::sort_and_index::sort_and_index;
 use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;

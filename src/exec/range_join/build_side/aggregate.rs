@@ -8,10 +8,10 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build::accumulator::RangeAccumulator;
-use crate::exec::range_join::build::column::PreparedColumn;
-use crate::exec::range_join::build::crossing::{threshold_test, values_at_crossings};
-use crate::exec::range_join::build::value_index::ValueIndex;
+use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
+use crate::exec::range_join::build_side::column::PreparedColumn;
+use crate::exec::range_join::build_side::crossing::{threshold_test, values_at_crossings};
+use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::counts::Counts;
