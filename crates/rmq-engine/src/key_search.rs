@@ -1,23 +1,12 @@
 //! The seam of key search: from bounds of keys to positions among sorted keys. The CPU and devices implement one trait.
 
 use std::fmt::Debug;
-#[cfg(feature = "cuda")]
-use std::ops::Range;
 
 use crate::candidates::CandidateRanges;
 use crate::column::Column;
 use crate::comparison::Comparison;
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
-
-/// Keys to be copied to devices. They ascend, or do so within each of several segments.
-#[derive(Clone, Copy)]
-pub struct SortedKeys<'a, K> {
-    /// Number of keys, below 2^32.
-    pub len: usize,
-    /// Writes the keys from this position on into the whole slice.
-    pub fill: &'a (dyn Fn(usize, &mut [K]) + Sync),
-}
 
 /// Ranges of keys to be found, one per query.
 #[derive(Debug, Clone, Copy)]
@@ -41,11 +30,6 @@ pub struct KeyBound<'a, K> {
 
 /// Sorted keys that can be searched. Shared between threads.
 pub trait KeySearch<K: Key>: Send + Sync + Debug {
-    /// Bytes of GPU memory that this object owns, on each of its devices.
-    fn device_bytes(&self) -> usize {
-        0
-    }
-
     /// Finds the first and the last position whose key is in each query's range, inclusive: 1 and 0 where there is
     /// none.
     ///
@@ -190,23 +174,6 @@ impl<K: Copy> KeyRanges<'_, K> {
                 found: keys as usize,
             }),
             None => Ok(()),
-        }
-    }
-}
-
-#[cfg(feature = "cuda")]
-impl<'a, K: Copy> KeyRanges<'a, K> {
-    /// Returns some of the queries.
-    pub(crate) fn part(&self, queries: Range<usize>) -> Self {
-        let bound = |bound: KeyBound<'a, K>| KeyBound {
-            keys: &bound.keys[queries.clone()],
-            ..bound
-        };
-        Self {
-            segments: (self.segments)
-                .map(|(from, to)| (&from[queries.clone()], &to[queries.clone()])),
-            low: self.low.map(bound),
-            high: self.high.map(bound),
         }
     }
 }

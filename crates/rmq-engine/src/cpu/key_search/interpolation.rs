@@ -184,20 +184,6 @@ impl<K: KeyArithmetic> CpuKeySearch<K> {
         self.encoding.encode(bits)
     }
 
-    pub(crate) fn copy_keys(&self, position: usize, mut to: &mut [K]) {
-        let mut chunk = self.starts.partition_point(|start| *start <= position) - 1;
-        let mut from = position - self.starts[chunk];
-        while !to.is_empty() {
-            let bits = &(*self.chunks[chunk]).as_ref()[from..];
-            let (here, rest) = to.split_at_mut(bits.len().min(to.len()));
-            for (to, bits) in here.iter_mut().zip(bits) {
-                *to = self.encoding.encode(*bits);
-            }
-            (to, from) = (rest, 0);
-            chunk += 1;
-        }
-    }
-
     pub(crate) fn search_ranges(
         &self,
         ranges: KeyRanges<'_, K>,

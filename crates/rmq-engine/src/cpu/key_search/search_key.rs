@@ -82,14 +82,6 @@ macro_rules! search_key {
             pub fn key(&self, position: usize) -> $key {
                 self.key_at(position)
             }
-
-            /// Writes the keys from a position on into the whole slice.
-            ///
-            /// # Panics
-            /// If there are not that many keys.
-            pub fn copy_to(&self, position: usize, to: &mut [$key]) {
-                self.copy_keys(position, to);
-            }
         }
 
         impl KeySearch<$key> for CpuKeySearch<$key> {
