@@ -10,8 +10,8 @@ use datafusion::common::{Result, exec_err};
 use crate::common::errors::engine_error;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
-use rmq_engine::cpu::{CpuKeySearch, HugePageBuf};
-use rmq_engine::{BoundHints, CandidateRanges, Column, Comparison, Key, KeySearch, SearchHints};
+use rmq_engine::cpu::{CpuKeySearch, HugePageBuf, SearchKey};
+use rmq_engine::{BoundHints, CandidateRanges, Column, Comparison, SearchHints};
 
 /// Rows ordered by group (their equality keys), and within a group by range key. Rows with a NULL key match nothing and
 /// are not included.
@@ -137,8 +137,8 @@ pub(crate) fn row_at(order: Option<&Arc<HugePageBuf<u32>>>, position: usize) -> 
 }
 
 /// Intersects candidates with the rows whose key compares so with a bound. The bounds of a batch are one column.
-fn narrow<K: Key>(
-    keys: &impl KeySearch<K>,
+fn narrow<K: SearchKey>(
+    keys: &CpuKeySearch<K>,
     candidates: &mut CandidateRanges,
     comparison: Comparison,
     bounds: &[Column<K>],
@@ -147,8 +147,7 @@ fn narrow<K: Key>(
     let Some(bounds) = bounds.first() else {
         return Ok(());
     };
-    keys.narrow(candidates, comparison, bounds, hints)
-        .map_err(engine_error)
+    K::narrow(keys, candidates, comparison, bounds, hints).map_err(engine_error)
 }
 
 /// Returns the first position of a range whose key is not below the bound or, unless `before_equal`, above it.

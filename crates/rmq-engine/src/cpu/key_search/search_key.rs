@@ -13,7 +13,7 @@ use crate::cpu::key_search::interpolation::{Bounds, CpuKeySearch};
 use crate::cpu::key_search::order;
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
-use crate::key_search::{BoundHints, KeyRanges, KeySearch};
+use crate::key_search::BoundHints;
 
 /// A key that the CPU can search for: `u32`, `u64` or `u128`.
 pub trait SearchKey: Key + Pod {
@@ -33,6 +33,23 @@ pub trait SearchKey: Key + Pod {
     /// `group_starts` holds the first position of each group of keys, then the end of the last. Keys ascend within each
     /// group. Keys in several groups are in one column.
     fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self>;
+
+    /// Intersects each row's candidates with the positions whose key compares so with the row's bound. Several bounds
+    /// of a row, also several of one side, are applied one after another.
+    ///
+    /// `bounds` has one value per row. Its validity is ignored: rows with a NULL bound are emptied by the caller
+    /// ([`CandidateRanges::retain_rows`]). `hints` are those of this bound, from earlier batches of the same stream;
+    /// they change the speed only.
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`] if there are fewer or more bounds than rows, or a range ends after the last key.
+    fn narrow(
+        keys: &CpuKeySearch<Self>,
+        candidates: &mut CandidateRanges,
+        comparison: Comparison,
+        bounds: &Column<Self>,
+        hints: &mut BoundHints,
+    ) -> Result<(), EngineError>;
 }
 
 macro_rules! search_key {
@@ -52,6 +69,20 @@ macro_rules! search_key {
 
             fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self> {
                 CpuKeySearch::from_columns(columns, group_starts)
+            }
+
+            fn narrow(
+                keys: &CpuKeySearch<Self>,
+                candidates: &mut CandidateRanges,
+                comparison: Comparison,
+                bounds: &Column<Self>,
+                hints: &mut BoundHints,
+            ) -> Result<(), EngineError> {
+                let bounds = Bounds {
+                    bits: bounds.bits(),
+                    encoding: bounds.encoding(),
+                };
+                keys.narrow_candidates(candidates, comparison, bounds, hints)
             }
         }
 
@@ -81,31 +112,6 @@ macro_rules! search_key {
             #[must_use]
             pub fn key(&self, position: usize) -> $key {
                 self.key_at(position)
-            }
-        }
-
-        impl KeySearch<$key> for CpuKeySearch<$key> {
-            fn search(
-                &self,
-                ranges: KeyRanges<'_, $key>,
-                left: &mut [i64],
-                right: &mut [i64],
-            ) -> Result<(), EngineError> {
-                self.search_ranges(ranges, left, right)
-            }
-
-            fn narrow(
-                &self,
-                candidates: &mut CandidateRanges,
-                comparison: Comparison,
-                bounds: &Column<$key>,
-                hints: &mut BoundHints,
-            ) -> Result<(), EngineError> {
-                let bounds = Bounds {
-                    bits: bounds.bits(),
-                    encoding: bounds.encoding(),
-                };
-                self.narrow_candidates(candidates, comparison, bounds, hints)
             }
         }
     )*};
