@@ -72,22 +72,7 @@ impl ColumnIndex {
         } else {
             chunks.bytes()
         };
-        let fallback = CpuFallback::from_arrays(chunks, data_type.clone(), extreme, threads);
-        index.cpu_fallback = Some(fallback);
-        Ok(index)
-    }
-
-    /// Builds the index of an encoded column on devices. Keeps the encoded column for the CPU fallback.
-    ///
-    /// # Errors
-    /// The engine's.
-    pub(crate) fn from_encoded_on_devices(
-        engine: &dyn DeviceEngine,
-        encoded: Encoded,
-        options: &BuildOptions,
-    ) -> Result<Self> {
-        let fallback = CpuFallback::from_encoded(&encoded, options);
-        let mut index = Self::from_encoded(engine, encoded, options)?;
+        let fallback = CpuFallback::new(chunks, data_type.clone(), extreme, threads);
         index.cpu_fallback = Some(fallback);
         Ok(index)
     }
@@ -174,11 +159,6 @@ impl ColumnIndex {
             0
         };
         together + CpuEngine::default().memory_bytes(size, options)
-    }
-
-    /// The bytes that [`Self::from_encoded_on_devices`] takes of each device.
-    pub(crate) fn estimate_encoded_on_devices(engine: &dyn DeviceEngine, keys: &Encoded) -> usize {
-        engine.device_bytes(keys_size(std::slice::from_ref(keys)), &WITH_POSITIONS)
     }
 
     /// The bytes that [`Self::on_devices`] takes of each device.
@@ -336,10 +316,10 @@ impl ColumnIndex {
         owned + column + self.index.decoder().bytes()
     }
 
-    /// Whether the index refers to the memory of the column that it was built of.
+    /// Whether a lazy index refers to the memory of the column that it is built of.
     pub(crate) fn borrows_column(&self) -> bool {
         let is_unbuilt = self.lazy.as_ref().is_some_and(|lazy| !lazy.is_built());
-        if self.cpu_fallback.is_some() || is_unbuilt {
+        if is_unbuilt {
             self.copied_bytes == 0
         } else {
             // An engine with a copy of its own takes more than its index.

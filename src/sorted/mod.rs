@@ -4,7 +4,7 @@
 //! - `groups`, `interner`, `byte_interner`, `id_map`, `id_table`, `group_ids`: the group of each row.
 //! - `order_keys`, `sort_rows`, `byte_sort`, `group_sort`, `splitters`, `radix_sort`, `permutation`, `arrange`: sort
 //!   rows and permute columns.
-//! - `sorted_rows`, `device_keys`: the candidate rows of a probe row. The search itself is the engine's.
+//! - `sorted_rows`: the candidate rows of a probe row. The search itself is the engine's.
 //!
 //! Rows are divided into one part per thread; threads check for cancellation between items of work (`common::workers`).
 //!
@@ -31,7 +31,6 @@
 pub(crate) mod arrange;
 pub(crate) mod byte_interner;
 pub(crate) mod byte_sort;
-pub(crate) mod device_keys;
 pub(crate) mod group_ids;
 pub(crate) mod group_sort;
 pub(crate) mod groups;

@@ -8,15 +8,10 @@ use arrow::row::Rows;
 use datafusion::common::{Result, exec_err, internal_err};
 
 use crate::common::errors::engine_error;
-use crate::index::devices::DeviceEngine;
-use crate::sorted::device_keys::DeviceKeys;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
-use rmq_engine::cpu::{CpuKeySearch, HugePageBuf};
-use rmq_engine::{
-    BoundHints, CandidateRanges, Column, Comparison, EngineError, Key, KeySearch, SearchHints,
-    SortedKeys,
-};
+use rmq_engine::cpu::{CpuKeySearch, HugePageBuf, SearchKey};
+use rmq_engine::{BoundHints, CandidateRanges, Column, Comparison, SearchHints};
 
 /// Rows ordered by group (their equality keys), and within a group by range key. Rows with a NULL key match nothing and
 /// are not included.
@@ -123,45 +118,6 @@ impl SortedRows {
         Ok(())
     }
 
-    /// Bytes of the keys on a device; 0 for keys without a fixed width, which devices do not search.
-    pub(crate) fn device_bytes(&self) -> usize {
-        match &self.keys {
-            RangeKeys::W32(keys) => keys.len() * size_of::<u32>(),
-            RangeKeys::W64(keys) => keys.len() * size_of::<u64>(),
-            RangeKeys::W128(keys) => keys.len() * size_of::<u128>(),
-            RangeKeys::Bytes(..) => 0,
-        }
-    }
-
-    /// Copies the keys to devices. Returns `None` for keys without a fixed width.
-    ///
-    /// # Errors
-    /// Errors of devices.
-    pub(crate) fn on_devices(
-        &self,
-        engine: &dyn DeviceEngine,
-        threads: usize,
-    ) -> Result<Option<DeviceKeys>, EngineError> {
-        fn keys_of<K>(len: usize, fill: &(dyn Fn(usize, &mut [K]) + Sync)) -> SortedKeys<'_, K> {
-            SortedKeys { len, fill }
-        }
-        Ok(Some(match &self.keys {
-            RangeKeys::W32(keys) => {
-                let fill = |from: usize, to: &mut [u32]| keys.copy_to(from, to);
-                DeviceKeys::W32(engine.sorted_u32(keys_of(keys.len(), &fill), threads)?)
-            }
-            RangeKeys::W64(keys) => {
-                let fill = |from: usize, to: &mut [u64]| keys.copy_to(from, to);
-                DeviceKeys::W64(engine.sorted_u64(keys_of(keys.len(), &fill), threads)?)
-            }
-            RangeKeys::W128(keys) => {
-                let fill = |from: usize, to: &mut [u128]| keys.copy_to(from, to);
-                DeviceKeys::W128(engine.sorted_u128(keys_of(keys.len(), &fill), threads)?)
-            }
-            RangeKeys::Bytes(..) => return Ok(None),
-        }))
-    }
-
     /// Returns the first position in `from..=at` whose key equals that at `at`.
     pub(crate) fn first_equal(&self, from: usize, at: usize) -> usize {
         match &self.keys {
@@ -181,8 +137,8 @@ pub(crate) fn row_at(order: Option<&Arc<HugePageBuf<u32>>>, position: usize) -> 
 }
 
 /// Intersects candidates with the rows whose key compares so with a bound. The bounds of a batch are one column.
-fn narrow<K: Key>(
-    keys: &impl KeySearch<K>,
+fn narrow<K: SearchKey>(
+    keys: &CpuKeySearch<K>,
     candidates: &mut CandidateRanges,
     comparison: Comparison,
     bounds: &[Column<K>],
@@ -191,8 +147,7 @@ fn narrow<K: Key>(
     let [bounds] = bounds else {
         return internal_err!("the bounds of one batch are in several columns");
     };
-    keys.narrow(candidates, comparison, bounds, hints)
-        .map_err(engine_error)
+    K::narrow(keys, candidates, comparison, bounds, hints).map_err(engine_error)
 }
 
 /// Returns the first position of a range whose key is not below the bound or, unless `before_equal`, above it.

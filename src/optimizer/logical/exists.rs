@@ -412,8 +412,8 @@ fn three_valued(equal: Expr, unknown: Vec<Expr>, negated: bool) -> Result<Expr> 
     case.otherwise(lit(negated))
 }
 
-/// `x = value`, with a constant on the right, where the optimizer puts it: DataFusion 55 takes `'a' = x AND x = 'a'` for
-/// FALSE where it infers one of them.
+/// `x = value`, with a constant on the right, where the optimizer puts it: DataFusion 55 takes `'a' = x AND x = 'a'`
+/// for FALSE where it infers one of them.
 fn equality(x: &Expr, value: &Expr, outer: &DFSchema) -> Result<Expr> {
     let (x, is_constant) = (to_outer(x.clone(), outer)?, x.column_refs().is_empty());
     let value = value.clone();

@@ -1,24 +1,21 @@
 //! The output stream of one partition: reads the probe side, waits for the build side, and joins batch by batch.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::probe::build_state::BuildState;
 use crate::exec::range_join::probe::deferred_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::answer_on_devices;
-use crate::exec::range_join::probe::on_devices::join_on_devices;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::prepared::PreparedBuild;
 use crate::exec::range_join::probe::probe_build::ProbeBuild;
 use crate::exec::range_join::probe::rows::join_rows;
-use crate::exec::range_join::probe::searchable::SearchableBuild;
-use crate::exec::range_join::probe::spilled::probe_buffer::ProbeBuffer;
 use crate::exec::range_join::probe::spilled::row_stream::join_spilled_rows;
 use crate::exec::range_join::probe::spilled::side::SideInRuns;
 use crate::logical_plan::range_join::Unmatched;
@@ -67,103 +64,72 @@ async fn start(
     mut input: BatchStream,
     build: ProbeBuild,
 ) -> Result<BatchStream> {
-    let row_join = partition.row_join.clone();
+    let row_join = partition.row_join.as_ref();
     let mut read = match next_with_rows(&mut input).await? {
         Some(first) => vec![first],
         // The last partition may have to return build rows.
-        None if row_join
-            .as_ref()
-            .is_some_and(|join| join.marks_build_rows()) =>
-        {
-            vec![]
-        }
+        None if row_join.is_some_and(|join| join.marks_build_rows()) => vec![],
         None => {
             build.discard()?;
             return Ok(stream::empty().boxed());
         }
     };
-    let build = match &*build.prepare().await? {
-        PreparedBuild::Searchable(build) => Arc::clone(build),
-        PreparedBuild::Deferred(deferred) => {
-            let is_small = ends_within_nested_loop(deferred, &mut read, &mut input).await?;
-            if let Some(join) = row_join.clone().filter(|join| !join.returns_probe_rows()) {
-                if is_small
-                    && let Some(side) = deferred
-                        .build_matching(Arc::clone(&partition), &read)
-                        .await?
-                {
-                    let input = stream::iter(read.into_iter().map(Ok)).boxed();
-                    return Ok(join_rows(partition, join, Arc::new(side), input));
-                }
-            } else if is_small
-                && let Some(joined) = deferred.compare(Arc::clone(&partition), &read).await?
-            {
-                let joined = joined.into_iter().filter(|batch| batch.num_rows() > 0);
-                let joined = joined.map(|b| Ok(partition.metrics.baseline.record(b)));
-                return Ok(stream::iter(joined.collect::<Vec<_>>()).boxed());
-            }
-            deferred.sorted().await?
-        }
-    };
-    if returns_nothing(&partition, &build) {
+    let build = build.prepare().await?;
+    if let BuildState::Deferred(deferred, _) = &*build
+        && ends_within_nested_loop(deferred, &mut read, &mut input).await?
+        && let Some(joined) = join_by_nested_loop(&partition, deferred, &read).await?
+    {
+        return Ok(joined);
+    }
+    let build = build.built().await?;
+    if build.is_empty() && !returns_unmatched(&partition) {
         // The rest of the probe side is not read. Operators below it free what they keep when their streams are
         // dropped.
         return Ok(stream::empty().boxed());
     }
     let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();
-    if let Some(join) = row_join.filter(|join| !join.returns_probe_rows()) {
-        return match &*build {
-            SearchableBuild::InMemory(side) => {
-                Ok(join_rows(partition, join, Arc::clone(side), input))
-            }
-            SearchableBuild::SpilledRows(side) => {
-                Ok(join_spilled_rows(partition, join, Arc::clone(side), input))
-            }
-            SearchableBuild::OnDevices(_) | SearchableBuild::InRuns(_) => {
-                internal_err!("the build side of a range join that returns rows has no rows")
-            }
-        };
-    }
-    if let SearchableBuild::InMemory(side) = &*build
-        && side.device().is_some()
-    {
-        return Ok(join_on_devices(partition, Arc::clone(side), input));
-    }
-    if let SearchableBuild::OnDevices(join) = &*build {
-        return Ok(answer_on_devices(partition, Arc::clone(join), input));
-    }
-    let cpu_stream = CpuStream {
-        partition,
-        build,
-        input,
-        remainder: None,
-        last_found: SearchHints::default(),
-        joined: VecDeque::new(),
-        buffer: None,
-    };
-    let batches = stream::try_unfold(cpu_stream, |mut this| async {
-        let batch = this.next().await?;
-        Ok(batch.map(|batch| (batch, this)))
-    });
-    Ok(batches.boxed())
+    Ok(match (&*build, partition.returned_rows()) {
+        (BuildState::Sorted(side), Some(join)) => {
+            join_rows(partition, join, Arc::clone(side), input)
+        }
+        (BuildState::Sorted(side), None) => join_sorted(partition, Arc::clone(side), input),
+        (BuildState::OnDevices(join), None) => {
+            answer_on_devices(partition, Arc::clone(join), input)
+        }
+        (BuildState::InRuns(side), None) => join_runs(partition, Arc::clone(side), input),
+        (BuildState::RowsInRuns(side), Some(join)) => {
+            join_spilled_rows(partition, join, Arc::clone(side), input)
+        }
+        (state, _) => return internal_err!("a range join can't be answered by {state:?}"),
+    })
 }
 
-/// Whether no row is returned, whatever the probe side has, because the build side has no rows.
-fn returns_nothing(partition: &ProbePartition, build: &SearchableBuild) -> bool {
-    let rows = match build {
-        // Rows whose keys are NULL match nothing, but may be returned.
-        SearchableBuild::InMemory(side) => match &side.matched {
-            Some(matched) => matched.rows(),
-            None => side.rows().len(),
-        },
-        SearchableBuild::OnDevices(join) => join.rows(),
-        SearchableBuild::InRuns(_) | SearchableBuild::SpilledRows(_) => return false,
+/// Whether rows without a match are returned.
+fn returns_unmatched(partition: &ProbePartition) -> bool {
+    match partition.returned_rows() {
+        Some(join) => join.keeps_probe_rows(),
+        None => partition.spec.unmatched != Unmatched::Drop,
+    }
+}
+
+/// Joins all rows of a small partition by a nested loop; `None` if that is not possible.
+async fn join_by_nested_loop(
+    partition: &Arc<ProbePartition>,
+    deferred: &DeferredBuild,
+    read: &[RecordBatch],
+) -> Result<Option<BatchStream>> {
+    let compared = Arc::clone(partition);
+    let Some(join) = partition.returned_rows() else {
+        let joined = deferred.compare(compared, read).await?;
+        let partition = Arc::clone(partition);
+        return Ok(joined.map(|joined| recorded(partition, joined).boxed()));
     };
-    let returns_unmatched = match &partition.row_join {
-        Some(join) if !join.returns_probe_rows() => join.keeps_probe_rows(),
-        _ => partition.spec.unmatched != Unmatched::Drop,
-    };
-    rows == 0 && !returns_unmatched
+    let side = deferred.build_matching(compared, read).await?;
+    Ok(side.map(|side| {
+        let read = read.to_vec();
+        let input = stream::iter(read.into_iter().map(Ok)).boxed();
+        join_rows(Arc::clone(partition), join, Arc::new(side), input)
+    }))
 }
 
 /// Whether a partition ends before it has too many rows for a nested loop. Appends the batches that are read to `read`.
@@ -195,79 +161,71 @@ async fn next_with_rows(input: &mut BatchStream) -> Result<Option<RecordBatch>> 
     Ok(None)
 }
 
-/// A partition that is joined on the CPU.
-struct CpuStream {
+/// Joined batches, counted in the metrics as they are returned.
+fn recorded(
     partition: Arc<ProbePartition>,
-    build: Arc<SearchableBuild>,
-    input: BatchStream,
-    /// The rows of a batch that did not fit into the last buffer.
-    remainder: Option<RecordBatch>,
-    last_found: SearchHints,
-    /// Joined batches, in the order of the input.
-    joined: VecDeque<RecordBatch>,
-    /// Registers the memory of buffered batches and of `joined`, if the build side is spilled.
-    buffer: Option<Arc<ProbeBuffer>>,
+    joined: impl IntoIterator<Item = RecordBatch, IntoIter: Send + 'static>,
+) -> impl Stream<Item = Result<RecordBatch>> + Send {
+    let joined = joined.into_iter().filter(|batch| batch.num_rows() > 0);
+    stream::iter(joined.map(move |batch| Ok(partition.metrics.baseline.record(batch))))
 }
 
-impl CpuStream {
-    /// The next joined batch.
-    async fn next(&mut self) -> Result<Option<RecordBatch>> {
-        loop {
-            while let Some(batch) = self.joined.pop_front() {
-                if batch.num_rows() > 0 {
-                    return Ok(Some(self.partition.metrics.baseline.record(batch)));
-                }
-            }
-            self.buffer = None;
-            let Some(batch) = self.next_input().await? else {
+/// Joins a partition with a build side in memory, batch by batch.
+fn join_sorted(
+    partition: Arc<ProbePartition>,
+    side: Arc<BuildSide>,
+    input: BatchStream,
+) -> BatchStream {
+    let start = (partition, side, input, SearchHints::default());
+    let joined = stream::try_unfold(
+        start,
+        |(partition, side, mut input, mut hints)| async move {
+            let Some(batch) = next_with_rows(&mut input).await? else {
                 return Ok(None);
             };
-            match &*self.build {
-                SearchableBuild::InMemory(side) => {
-                    let last_found = &mut self.last_found;
-                    let joined = self.partition.join(&batch, side, last_found).await?;
-                    self.joined.extend(joined);
-                }
-                SearchableBuild::OnDevices(_) => {
-                    return internal_err!("a build side on devices has a stream of its own");
-                }
-                SearchableBuild::SpilledRows(_) => {
-                    return internal_err!("a build side of spilled rows has a stream of its own");
-                }
-                SearchableBuild::InRuns(side) => {
-                    let side = Arc::clone(side);
-                    self.join_runs(batch, &side).await?;
-                }
-            }
-        }
-    }
+            let joined = partition.join(&batch, &side, &mut hints).await?;
+            let joined = recorded(Arc::clone(&partition), joined);
+            Ok::<_, DataFusionError>(Some((joined, (partition, side, input, hints))))
+        },
+    );
+    joined.try_flatten().boxed()
+}
 
-    /// The remainder of a batch, or the next batch.
-    async fn next_input(&mut self) -> Result<Option<RecordBatch>> {
-        match self.remainder.take() {
-            Some(remainder) => Ok(Some(remainder)),
-            None => next_with_rows(&mut self.input).await,
-        }
-    }
-
-    /// Joins this batch and as many that follow it as the buffer has room for.
-    async fn join_runs(&mut self, first: RecordBatch, side: &Arc<SideInRuns>) -> Result<()> {
-        let buffer = Arc::new(side.new_buffer());
-        self.buffer = Some(Arc::clone(&buffer));
-        let (mut batches, mut next) = (vec![], Some(first));
-        while let Some(batch) = next {
+/// Joins a partition with a build side on disk, as many batches at a time as may be buffered.
+fn join_runs(
+    partition: Arc<ProbePartition>,
+    side: Arc<SideInRuns>,
+    input: BatchStream,
+) -> BatchStream {
+    let start = (partition, side, input, None);
+    let joined = stream::try_unfold(start, |(partition, side, mut input, rest)| async move {
+        let mut next = match rest {
+            Some(rest) => Some(rest),
+            None => next_with_rows(&mut input).await?,
+        };
+        let (buffer, mut batches, mut rest) = (Arc::new(side.new_buffer()), vec![], None);
+        while let Some(batch) = next.take() {
             let (batch, remainder) = side.split_to_buffer(&batch);
-            self.remainder = remainder;
             buffer.add(side.buffered_bytes(&batch));
             batches.push(batch);
-            next = if buffer.has_room() {
-                self.next_input().await?
-            } else {
-                None
-            };
+            rest = remainder;
+            if buffer.has_room() {
+                next = match rest.take() {
+                    Some(rest) => Some(rest),
+                    None => next_with_rows(&mut input).await?,
+                };
+            }
         }
-        let partition = Arc::clone(&self.partition);
-        self.joined = side.join(partition, batches, buffer).await?;
-        Ok(())
-    }
+        if batches.is_empty() {
+            return Ok(None);
+        }
+        let joined = side.join(Arc::clone(&partition), batches, Arc::clone(&buffer));
+        let joined = recorded(Arc::clone(&partition), joined.await?);
+        // Registers the memory of the batches until they are returned.
+        let joined = joined.inspect(move |_| {
+            let _ = &buffer;
+        });
+        Ok::<_, DataFusionError>(Some((joined, (partition, side, input, rest))))
+    });
+    joined.try_flatten().boxed()
 }

@@ -21,7 +21,7 @@ use crate::cpu::simd::dispatch::{SupportedSimd, multiversion};
 use crate::cpu::simd::prefetch::prefetch;
 use crate::error::EngineError;
 use crate::key::Encoding;
-use crate::key_search::{BoundHints, GroupHint, KeyRanges};
+use crate::key_search::{BoundHints, GroupHint};
 
 /// Searches that go through each step together.
 const SEARCHES_AT_ONCE: usize = 32;
@@ -182,62 +182,6 @@ impl<K: KeyArithmetic> CpuKeySearch<K> {
         let chunk = self.starts.partition_point(|start| *start <= position) - 1;
         let bits = (*self.chunks[chunk]).as_ref()[position - self.starts[chunk]];
         self.encoding.encode(bits)
-    }
-
-    pub(crate) fn copy_keys(&self, position: usize, mut to: &mut [K]) {
-        let mut chunk = self.starts.partition_point(|start| *start <= position) - 1;
-        let mut from = position - self.starts[chunk];
-        while !to.is_empty() {
-            let bits = &(*self.chunks[chunk]).as_ref()[from..];
-            let (here, rest) = to.split_at_mut(bits.len().min(to.len()));
-            for (to, bits) in here.iter_mut().zip(bits) {
-                *to = self.encoding.encode(*bits);
-            }
-            (to, from) = (rest, 0);
-            chunk += 1;
-        }
-    }
-
-    pub(crate) fn search_ranges(
-        &self,
-        ranges: KeyRanges<'_, K>,
-        left: &mut [i64],
-        right: &mut [i64],
-    ) -> Result<(), EngineError> {
-        if right.len() != left.len() {
-            return Err(EngineError::Lengths {
-                what: "the slice for right ends",
-                expected: left.len(),
-                found: right.len(),
-            });
-        }
-        let keys = self.key_count();
-        ranges.check(left.len(), u32::try_from(keys).unwrap_or(u32::MAX))?;
-        let mut candidates = match ranges.segments {
-            Some((starts, ends)) => CandidateRanges::of_segments(starts, ends),
-            None => CandidateRanges::all(left.len(), keys),
-        };
-        let low = (ranges.low, Comparison::AtLeast, Comparison::Above);
-        let high = (ranges.high, Comparison::AtMost, Comparison::Below);
-        for (bound, inclusive, exclusive) in [low, high] {
-            let Some(bound) = bound else {
-                continue;
-            };
-            let comparison = if bound.inside { inclusive } else { exclusive };
-            let bounds = Bounds {
-                bits: bound.keys,
-                encoding: Encoding::unsigned(),
-            };
-            // A segment is not a group whose last search is known.
-            self.narrow_with(&mut candidates, comparison, bounds, None)?;
-        }
-        for (row, (left, right)) in left.iter_mut().zip(right).enumerate() {
-            (*left, *right) = match candidates.get(row) {
-                Some((start, end)) => (start as i64, end as i64 - 1),
-                None => (1, 0),
-            };
-        }
-        Ok(())
     }
 
     pub(crate) fn narrow_candidates(

@@ -17,7 +17,7 @@ use crate::cpu::lazy_index::{LazyBuild, LazyIndex};
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
-use crate::key_search::{BoundHints, KeyRanges, KeySearch};
+use crate::key_search::BoundHints;
 
 /// A key that the CPU can search for: `u32`, `u64` or `u128`.
 pub trait SearchKey: Key + Pod {
@@ -44,6 +44,23 @@ pub trait SearchKey: Key + Pod {
     /// `group_starts` holds the first position of each group of keys, then the end of the last. Keys ascend within each
     /// group. Keys in several groups are in one column.
     fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self>;
+
+    /// Intersects each row's candidates with the positions whose key compares so with the row's bound. Several bounds
+    /// of a row, also several of one side, are applied one after another.
+    ///
+    /// `bounds` has one value per row. Its validity is ignored: rows with a NULL bound are emptied by the caller
+    /// ([`CandidateRanges::retain_rows`]). `hints` are those of this bound, from earlier batches of the same stream;
+    /// they change the speed only.
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`] if there are fewer or more bounds than rows, or a range ends after the last key.
+    fn narrow(
+        keys: &CpuKeySearch<Self>,
+        candidates: &mut CandidateRanges,
+        comparison: Comparison,
+        bounds: &Column<Self>,
+        hints: &mut BoundHints,
+    ) -> Result<(), EngineError>;
 }
 
 macro_rules! search_key {
@@ -71,6 +88,20 @@ macro_rules! search_key {
 
             fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self> {
                 CpuKeySearch::from_columns(columns, group_starts)
+            }
+
+            fn narrow(
+                keys: &CpuKeySearch<Self>,
+                candidates: &mut CandidateRanges,
+                comparison: Comparison,
+                bounds: &Column<Self>,
+                hints: &mut BoundHints,
+            ) -> Result<(), EngineError> {
+                let bounds = Bounds {
+                    bits: bounds.bits(),
+                    encoding: bounds.encoding(),
+                };
+                keys.narrow_candidates(candidates, comparison, bounds, hints)
             }
         }
 
@@ -100,39 +131,6 @@ macro_rules! search_key {
             #[must_use]
             pub fn key(&self, position: usize) -> $key {
                 self.key_at(position)
-            }
-
-            /// Writes the keys from a position on into the whole slice.
-            ///
-            /// # Panics
-            /// If there are not that many keys.
-            pub fn copy_to(&self, position: usize, to: &mut [$key]) {
-                self.copy_keys(position, to);
-            }
-        }
-
-        impl KeySearch<$key> for CpuKeySearch<$key> {
-            fn search(
-                &self,
-                ranges: KeyRanges<'_, $key>,
-                left: &mut [i64],
-                right: &mut [i64],
-            ) -> Result<(), EngineError> {
-                self.search_ranges(ranges, left, right)
-            }
-
-            fn narrow(
-                &self,
-                candidates: &mut CandidateRanges,
-                comparison: Comparison,
-                bounds: &Column<$key>,
-                hints: &mut BoundHints,
-            ) -> Result<(), EngineError> {
-                let bounds = Bounds {
-                    bits: bounds.bits(),
-                    encoding: bounds.encoding(),
-                };
-                self.narrow_candidates(candidates, comparison, bounds, hints)
             }
         }
     )*};

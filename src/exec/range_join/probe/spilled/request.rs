@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
-use datafusion::common::{DataFusionError, Result};
+use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::row_numbers;
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::merge::{MergePlan, PartialAggregates};
@@ -91,10 +91,8 @@ impl ProbeRequest {
                 let windows = self.partition.find_windows(&batch, side, last_found)?;
                 let aggregate = async |ranges: &Ranges| {
                     side.build_justified_indexes(ranges).await?;
-                    let batches = std::slice::from_ref(&batch);
                     let partition = &self.partition;
-                    let aggregates = partition.aggregate_unblocked(batches, ranges, side).await?;
-                    Ok::<_, DataFusionError>(aggregates.0)
+                    partition.aggregate_unblocked(&batch, ranges, side).await
                 };
                 let plan = &self.merge_plan;
                 let partials = aggregate(&windows.rows).await?;
@@ -108,11 +106,8 @@ impl ProbeRequest {
             let ranges = self.partition.find_ranges(&batch, side, last_found)?;
             let ranges = self.partition.refine(&batch, side, ranges).await?;
             side.build_justified_indexes(&ranges).await?;
-            let batches = std::slice::from_ref(&batch);
             let partition = &self.partition;
-            let (aggregates, _) = partition
-                .aggregate_unblocked(batches, &ranges, side)
-                .await?;
+            let aggregates = partition.aggregate_unblocked(&batch, &ranges, side).await?;
             let plan = &self.merge_plan;
             let merged = &mut request.aggregates;
             merged.merge(plan, first_row, rows, ranges.matched(), aggregates)?;

@@ -11,9 +11,9 @@ use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
-use crate::exec::range_join::build::builder::BuildSideBuilder;
-use crate::exec::range_join::build::matched_rows::MatchedRows;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::builder::BuildSideBuilder;
+use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::probe::spilled::probe_buffer::{ProbeBuffer, ProbeBufferLimit};
 use crate::exec::range_join::probe::spilled::run_cache::RunCache;
 use crate::exec::range_join::probe::spilled::run_loader::RunLoader;

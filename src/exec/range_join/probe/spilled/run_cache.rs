@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use datafusion::common::{Result, internal_err};
 use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::spilled::run_loader::RunLoader;
 use crate::exec::range_join::spill::reader::RunReader;
 

@@ -22,7 +22,7 @@ use datafusion::common::{DataFusionError, Result, internal_datafusion_err};
 use futures::future::{Either, join_all, select};
 use tokio::sync::oneshot;
 
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::spilled::request::{ProbeRequest, RowSelection};
 use crate::exec::range_join::probe::spilled::run_loader::RunLoader;
 use crate::exec::range_join::spill::reader::RunReader;
