@@ -81,7 +81,7 @@ mod sorted;
 mod table_functions;
 
 pub use common::options::{
-    ByteSize, DeviceList, EngineChoice, JoinModeChoice, RmqOptions, RowJoins,
+    ByteSize, DeviceList, EngineChoice, JoinModeChoice, RangeJoinChoice, RmqOptions,
 };
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
@@ -95,7 +95,7 @@ pub use session::{SessionStateBuilderExt, register, register_keeping_query_plann
 ///
 /// A serialized plan can carry a [`RangeJoinExec`](physical_plan::RangeJoinExec) as its spec, its label and its
 /// children, from which [`plan_range_join`](physical_plan::plan_range_join) makes it again, unless it [is a row
-/// join](physical_plan::RangeJoinExec::is_row_join): a session that serializes physical plans sets `rmq.row_joins` to
+/// join](physical_plan::RangeJoinExec::is_row_join): a session that serializes physical plans sets `rmq.range_joins` to
 /// `never`, and serializes [`NearestRows`](logical_plan::nearest_rows::NearestRows) as a logical node. Of a
 /// [`JoinChoice`](logical_plan::join_choice::JoinChoice) it serializes either plan. It can carry a
 /// [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or [`ReplayExec`](physical_plan::ReplayExec) as its child. A
@@ -113,9 +113,7 @@ pub mod physical_plan {
     pub use crate::planner::range_join_planner::plan_range_join;
 }
 
-#[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use index::devices::{DeviceEngine, DeviceSource};
-#[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use session::register_with_devices;

@@ -289,8 +289,8 @@ pub fn register_keeping_query_planner(ctx: &SessionContext) {
     register_with(ctx, Planner::Keep, IndexCatalog::default());
 }
 
-/// Registers range queries with other devices than those of this machine, for tests.
-#[cfg(feature = "test-util")]
+/// Registers range queries with other devices than those of this machine, for tests. Not part of the stable interface.
+/// No feature hides it, because the library would be compiled once with the feature and once without.
 #[doc(hidden)]
 pub fn register_with_devices(
     ctx: &SessionContext,

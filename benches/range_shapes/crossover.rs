@@ -1,5 +1,5 @@
 //! Joins by an equality key with an incidental range filter, such as line items shipped within a month of an order:
-//! where `rmq.row_joins = 'auto'` changes from DataFusion's hash join to the range join, and what each of them costs
+//! where `rmq.range_joins = 'auto'` changes from DataFusion's hash join to the range join, and what each of them costs
 //! beside DataFusion's own plan.
 //!
 //! Items have a number of rows per key. Either each key has one order, as in TPC-H, or orders have keys at random, as
@@ -102,11 +102,11 @@ const QUERIES: [(&str, &str); 4] = [
     ),
 ];
 
-/// The settings that are compared: DataFusion's own plan, and values of `rmq.row_joins`.
+/// The settings that are compared: DataFusion's own plan, and values of `rmq.range_joins`.
 const SETTINGS: [&str; 3] = [
     "rmq.rewrite = false",
-    "rmq.row_joins = 'auto'",
-    "rmq.row_joins = 'always'",
+    "rmq.range_joins = 'auto'",
+    "rmq.range_joins = 'always'",
 ];
 
 impl Crossover {

@@ -38,7 +38,7 @@ struct Options {
     /// Threads and partitions
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    /// The best of so many runs counts
+    /// The best of this many runs counts
     #[arg(long, default_value_t = 3)]
     runs: usize,
     /// Settings, such as `rmq.rewrite=false`

@@ -43,7 +43,7 @@ pub struct RmqOptions {
     pub device_memory_limit: Option<ByteSize>,
     /// Whether joins over a range that return rows, and EXISTS over a range, become range joins. Needs `rewrite`. With
     /// `always`, joins with GROUP BY do so however few rows have equal keys.
-    pub row_joins: RowJoins,
+    pub range_joins: RangeJoinChoice,
     /// Whether a range join has one build side for all partitions, or one for each.
     pub join_mode: JoinModeChoice,
 }
@@ -58,7 +58,7 @@ impl Default for RmqOptions {
             build_threads: 0,
             devices: DeviceList(vec![0]),
             device_memory_limit: None,
-            row_joins: RowJoins::Auto,
+            range_joins: RangeJoinChoice::Auto,
             join_mode: JoinModeChoice::Auto,
         }
     }
@@ -99,7 +99,7 @@ const HELP: [(&str, &str); 9] = [
          free. Over it the least recently used go",
     ),
     (
-        "rmq.row_joins",
+        "rmq.range_joins",
         "Whether joins over a range that return rows, and EXISTS over a range, become range joins: 'auto', where DataFusion would \
          compare many pairs of rows, 'always' where they can, or 'never'. With 'always', joins with GROUP BY do so however few rows have \
          equal keys",
@@ -144,7 +144,11 @@ impl ExtensionOptions for RmqOptions {
                     )?),
                 }
             }
-            "row_joins" => self.row_joins = value.parse()?,
+            "range_joins" => self.range_joins = value.parse()?,
+            "row_joins" => {
+                log::warn!("the option rmq.row_joins is called rmq.range_joins now");
+                self.range_joins = value.parse()?;
+            }
             "join_mode" => self.join_mode = value.parse()?,
             _ => {
                 let known = HELP.map(|(name, _)| name).join(", ");
@@ -164,7 +168,7 @@ impl ExtensionOptions for RmqOptions {
             self.devices.to_string(),
             self.device_memory_limit
                 .map_or(String::new(), |limit| limit.to_string()),
-            self.row_joins.to_string(),
+            self.range_joins.to_string(),
             self.join_mode.to_string(),
         ];
         let entry = |((key, description), value): ((&str, &'static str), String)| ConfigEntry {
@@ -192,6 +196,12 @@ impl RmqOptions {
     #[must_use]
     pub fn of(config: &ConfigOptions) -> Self {
         config.extensions.get::<Self>().cloned().unwrap_or_default()
+    }
+
+    /// Whether plain SQL becomes a range join.
+    pub(crate) fn rewrites(config: &ConfigOptions) -> bool {
+        let options = config.extensions.get::<Self>();
+        options.is_none_or(|options| options.rewrite)
     }
 
     /// The number of threads that build an index, at least one.
@@ -248,10 +258,10 @@ impl Display for EngineChoice {
     }
 }
 
-/// Which joins over a range that return rows become range joins.
+/// Which joins over a range become range joins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum RowJoins {
+pub enum RangeJoinChoice {
     /// Those for which DataFusion would compare many pairs of rows, as far as is known.
     #[default]
     Auto,
@@ -261,7 +271,7 @@ pub enum RowJoins {
     Never,
 }
 
-impl FromStr for RowJoins {
+impl FromStr for RangeJoinChoice {
     type Err = DataFusionError;
 
     fn from_str(s: &str) -> Result<Self> {
@@ -269,12 +279,12 @@ impl FromStr for RowJoins {
             "auto" => Ok(Self::Auto),
             "always" => Ok(Self::Always),
             "never" => Ok(Self::Never),
-            _ => config_err!("rmq.row_joins = '{s}': expected 'auto', 'always' or 'never'"),
+            _ => config_err!("rmq.range_joins = '{s}': expected 'auto', 'always' or 'never'"),
         }
     }
 }
 
-impl Display for RowJoins {
+impl Display for RangeJoinChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Auto => "auto",
@@ -453,6 +463,7 @@ mod tests {
             ("devices", "2,0"),
             ("device_memory_limit", "40G"),
             ("build_threads", "3"),
+            ("range_joins", "never"),
             ("join_mode", "partitioned"),
         ] {
             options.set(key, value).unwrap();
@@ -460,6 +471,12 @@ mod tests {
             let entry = entries.iter().find(|e| e.key == format!("rmq.{key}"));
             assert_eq!(entry.unwrap().value.as_deref(), Some(value), "{key}");
         }
+        options.set("row_joins", "always").unwrap();
+        assert_eq!(
+            options.range_joins,
+            RangeJoinChoice::Always,
+            "its former name"
+        );
         assert_eq!(options.cuda().devices, [2, 0]);
         options.set("device_memory_limit", "").unwrap();
         assert_eq!(options.device_memory_limit, None);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use datafusion::common::{Result, internal_datafusion_err};
 
-/// Converts the number of a row of a batch or of a build side, of which there are fewer than 2^32 - 1.
+/// Converts the number of a row of a batch or of a build side: both have fewer than 2^32 - 1 rows.
 ///
 /// # Errors
 /// An internal error for any other number.

@@ -25,7 +25,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::physical_expr::{PhysicalExprRef, create_physical_expr};
 
-/// What is wanted of an expression.
+/// The part of an expression that is computed: its value or its error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Part {
     Value,

@@ -70,10 +70,6 @@ pub(crate) struct DeviceBytes {
 }
 
 impl DeviceBytes {
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     fn resize(&mut self, bytes: usize) {
         self.total.fetch_add(bytes, Ordering::Relaxed);
         self.total.fetch_sub(self.bytes, Ordering::Relaxed);

@@ -8,10 +8,9 @@ use arrow::array::{Array, ArrayRef, Int64Array, make_array};
 use arrow::datatypes::DataType;
 use datafusion::common::Result;
 
-use crate::common::errors::engine_error;
 use crate::common::ordered_type::key_bytes;
 use crate::common::ranges::Ranges;
-use crate::index::cpu_fallback::CpuFallback;
+use crate::index::cpu_fallback::{CpuFallback, device_failure};
 use crate::index::devices::DeviceEngine;
 use crate::index::key_index::{Answer, KeyIndex};
 use crate::index::sort_keys::{Chunks, Encoded, encode};
@@ -73,22 +72,7 @@ impl ColumnIndex {
         } else {
             chunks.bytes()
         };
-        let fallback = CpuFallback::from_arrays(chunks, data_type.clone(), extreme, threads);
-        index.cpu_fallback = Some(fallback);
-        Ok(index)
-    }
-
-    /// Builds the index of an encoded column on devices. Keeps the encoded column for the CPU fallback.
-    ///
-    /// # Errors
-    /// The engine's.
-    pub(crate) fn from_encoded_on_devices(
-        engine: &dyn DeviceEngine,
-        encoded: Encoded,
-        options: &BuildOptions,
-    ) -> Result<Self> {
-        let fallback = CpuFallback::from_encoded(&encoded, options);
-        let mut index = Self::from_encoded(engine, encoded, options)?;
+        let fallback = CpuFallback::new(chunks, data_type.clone(), extreme, threads);
         index.cpu_fallback = Some(fallback);
         Ok(index)
     }
@@ -128,7 +112,7 @@ impl ColumnIndex {
     ///
     /// # Errors
     /// An execution error without a chunk, or for chunks of different key widths.
-    pub(crate) fn late(chunks: Vec<Encoded>, options: BuildOptions) -> Result<Self> {
+    pub(crate) fn lazy(chunks: Vec<Encoded>, options: BuildOptions) -> Result<Self> {
         let copied_bytes = chunks.iter().map(|chunk| chunk.copied_bytes).sum();
         let (index, lazy) = KeyIndex::lazy(chunks, options)?;
         Ok(Self {
@@ -165,9 +149,9 @@ impl ColumnIndex {
         chunks.copy_bytes(data_type) + engine.memory_bytes(size, &WITH_POSITIONS)
     }
 
-    /// Estimates the host memory that [`Self::late`] takes beside the chunks, in bytes. Several chunks are put together
+    /// Estimates the host memory that [`Self::lazy`] takes beside the chunks, in bytes. Several chunks are put together
     /// first.
-    pub(crate) fn estimate_late(chunks: &[Encoded], options: &BuildOptions) -> usize {
+    pub(crate) fn estimate_lazy(chunks: &[Encoded], options: &BuildOptions) -> usize {
         let size = keys_size(chunks);
         let together = if chunks.len() > 1 {
             size.rows * size.key_bytes
@@ -175,11 +159,6 @@ impl ColumnIndex {
             0
         };
         together + CpuEngine::default().memory_bytes(size, options)
-    }
-
-    /// The bytes that [`Self::from_encoded_on_devices`] takes of each device.
-    pub(crate) fn estimate_encoded_on_devices(engine: &dyn DeviceEngine, keys: &Encoded) -> usize {
-        engine.device_bytes(keys_size(std::slice::from_ref(keys)), &WITH_POSITIONS)
     }
 
     /// The bytes that [`Self::on_devices`] takes of each device.
@@ -203,16 +182,29 @@ impl ColumnIndex {
         positions: bool,
         allow_cpu_fallback: bool,
     ) -> Result<Answer> {
-        match (
-            self.index.answer(ranges, values, positions),
-            &self.cpu_fallback,
-        ) {
-            (Ok(answer), _) => answer,
-            (Err(failure), Some(cpu_fallback)) if allow_cpu_fallback => {
-                cpu_fallback.answer(&failure, ranges, values, positions)
-            }
-            (Err(failure), _) => Err(engine_error(failure)),
-        }
+        self.answer_by(allow_cpu_fallback, |index| {
+            index.answer(ranges, values, positions)
+        })
+    }
+
+    /// Answers by the index, or by that of the CPU fallback if devices fail and `allow_cpu_fallback`.
+    fn answer_by(
+        &self,
+        allow_cpu_fallback: bool,
+        answer: impl Fn(&KeyIndex) -> Result<Answer>,
+    ) -> Result<Answer> {
+        let error = match answer(&self.index) {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error,
+        };
+        let fallback = self.cpu_fallback.as_ref().filter(|_| allow_cpu_fallback);
+        let Some((fallback, failure)) = fallback.zip(device_failure(&error)) else {
+            return Err(error);
+        };
+        Ok(Answer {
+            used_cpu_fallback: true,
+            ..answer(fallback.index(&failure)?)?
+        })
     }
 
     /// Finds the first or last row of each range that passes a test with the range's threshold: its position, NULL if
@@ -228,16 +220,9 @@ impl ColumnIndex {
         test: ThresholdTest,
         allow_cpu_fallback: bool,
     ) -> Result<Answer> {
-        match (
-            self.index.crossings(ranges, thresholds, end, test),
-            &self.cpu_fallback,
-        ) {
-            (Ok(answer), _) => answer,
-            (Err(failure), Some(cpu_fallback)) if allow_cpu_fallback => {
-                cpu_fallback.crossings(&failure, ranges, thresholds, end, test)
-            }
-            (Err(failure), _) => Err(engine_error(failure)),
-        }
+        self.answer_by(allow_cpu_fallback, |index| {
+            index.crossings(ranges, thresholds, end, test)
+        })
     }
 
     /// The searches of these ranges for the rows that pass a test with the range's threshold. The test's extreme is
@@ -263,8 +248,7 @@ impl ColumnIndex {
     /// # Errors
     /// The engine's, and an execution error for searches of another index.
     pub(crate) fn end_rows(&self, queries: &ThresholdQueries, end: RangeEnd) -> Result<Int64Array> {
-        let found = self.index.find(queries, end);
-        found.map_err(engine_error)?
+        self.index.find(queries, end)
     }
 
     /// Lists the rows that pass, of these ranges, as far as the limits allow.
@@ -278,8 +262,7 @@ impl ColumnIndex {
         limits: ListLimits,
         out: &mut RowList,
     ) -> Result<()> {
-        let listed = self.index.list(queries, ranges, limits, out);
-        listed.map_err(engine_error)?
+        self.index.list(queries, ranges, limits, out)
     }
 
     /// Counts the rows of each range that pass. Calls `check` between some of the ranges.
@@ -296,9 +279,7 @@ impl ColumnIndex {
             check()?;
             let first = i * COUNTED_AT_ONCE;
             let ranges = first..first + counts.len();
-            self.index
-                .count(queries, ranges, counts)
-                .map_err(engine_error)??;
+            self.index.count(queries, ranges, counts)?;
         }
         Ok(counts.into())
     }
@@ -335,10 +316,10 @@ impl ColumnIndex {
         owned + column + self.index.decoder().bytes()
     }
 
-    /// Whether the index refers to the memory of the column that it was built of.
+    /// Whether a lazy index refers to the memory of the column that it is built of.
     pub(crate) fn borrows_column(&self) -> bool {
         let is_unbuilt = self.lazy.as_ref().is_some_and(|lazy| !lazy.is_built());
-        if self.cpu_fallback.is_some() || is_unbuilt {
+        if is_unbuilt {
             self.copied_bytes == 0
         } else {
             // An engine with a copy of its own takes more than its index.

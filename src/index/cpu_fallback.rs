@@ -4,112 +4,46 @@ use std::sync::{Arc, OnceLock};
 
 use datafusion::common::{DataFusionError, Result, SharedResult};
 
-use crate::common::errors::engine_error;
-use crate::common::ranges::Ranges;
-use crate::index::decoder::Decoder;
-use crate::index::key_index::{Answer, KeyIndex};
-use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
-use crate::index::threshold::ThresholdTest;
-use arrow::array::ArrayRef;
+use crate::index::key_index::KeyIndex;
+use crate::index::sort_keys::{Chunks, encode};
 use arrow::datatypes::DataType;
 use rmq_engine::cpu::CpuEngine;
-use rmq_engine::{BuildOptions, EngineError, Extreme, RangeEnd};
+use rmq_engine::{BuildOptions, EngineError, Extreme};
 
 /// The CPU engine's index of a column whose index is on devices, built when the devices first fail.
 #[derive(Debug)]
 pub(crate) struct CpuFallback {
-    column: FallbackColumn,
+    /// The column, whose memory a table may own.
+    chunks: Chunks,
+    data_type: DataType,
+    extreme: Extreme,
     options: BuildOptions,
     index: OnceLock<SharedResult<Box<KeyIndex>>>,
 }
 
-/// The column that the fallback index is built of.
-#[derive(Debug)]
-enum FallbackColumn {
-    /// The arrays, whose memory a table may own.
-    Arrays {
-        chunks: Chunks,
-        data_type: DataType,
-        extreme: Extreme,
-    },
-    /// The encoded column, shared with the devices' index.
-    Encoded { column: KeyColumn, decoder: Decoder },
-}
-
 impl CpuFallback {
-    /// A fallback that encodes the arrays when it is needed.
-    pub(crate) fn from_arrays(
+    /// A fallback that encodes the column when it is needed.
+    pub(crate) fn new(
         chunks: Chunks,
         data_type: DataType,
         extreme: Extreme,
         threads: usize,
     ) -> Self {
-        let column = FallbackColumn::Arrays {
+        let positions = true;
+        Self {
             chunks,
             data_type,
             extreme,
-        };
-        let positions = true;
-        Self::new(column, BuildOptions { positions, threads })
-    }
-
-    /// A fallback that keeps the encoded column.
-    pub(crate) fn from_encoded(encoded: &Encoded, options: &BuildOptions) -> Self {
-        let column = FallbackColumn::Encoded {
-            column: encoded.column.clone(),
-            decoder: encoded.decoder.clone(),
-        };
-        Self::new(column, *options)
-    }
-
-    fn new(column: FallbackColumn, options: BuildOptions) -> Self {
-        Self {
-            column,
-            options,
+            options: BuildOptions { positions, threads },
             index: OnceLock::new(),
         }
     }
 
-    /// Answers ranges for devices that failed with `failure`.
+    /// The index, built by the first call, for devices that failed with this message.
     ///
     /// # Errors
-    /// Those of the build, and of the CPU engine.
-    pub(crate) fn answer(
-        &self,
-        failure: &EngineError,
-        ranges: &[Ranges],
-        values: bool,
-        positions: bool,
-    ) -> Result<Answer> {
-        let answer = self.index(failure)?.answer(ranges, values, positions);
-        Ok(Answer {
-            used_cpu_fallback: true,
-            ..answer.map_err(engine_error)??
-        })
-    }
-
-    /// Finds rows by thresholds for devices that failed with `failure`.
-    ///
-    /// # Errors
-    /// Those of the build, and of the CPU engine.
-    pub(crate) fn crossings(
-        &self,
-        failure: &EngineError,
-        ranges: &[Ranges],
-        thresholds: &[ArrayRef],
-        end: RangeEnd,
-        test: ThresholdTest,
-    ) -> Result<Answer> {
-        let index = self.index(failure)?;
-        let answer = index.crossings(ranges, thresholds, end, test);
-        Ok(Answer {
-            used_cpu_fallback: true,
-            ..answer.map_err(engine_error)??
-        })
-    }
-
-    /// The index, built by the first call.
-    fn index(&self, failure: &EngineError) -> Result<&KeyIndex> {
+    /// Those of the build.
+    pub(crate) fn index(&self, failure: &str) -> Result<&KeyIndex> {
         let built = self.index.get_or_init(|| {
             log::warn!("{failure}; the CPU answers instead");
             self.build().map(Box::new).map_err(Arc::new)
@@ -121,17 +55,8 @@ impl CpuFallback {
     }
 
     fn build(&self) -> Result<KeyIndex> {
-        let (column, decoder) = match &self.column {
-            FallbackColumn::Arrays {
-                chunks,
-                data_type,
-                extreme,
-            } => {
-                let encoded = encode(chunks, data_type, *extreme)?;
-                (encoded.column, encoded.decoder)
-            }
-            FallbackColumn::Encoded { column, decoder } => (column.clone(), decoder.clone()),
-        };
+        let encoded = encode(&self.chunks, &self.data_type, self.extreme)?;
+        let (column, decoder) = (encoded.column, encoded.decoder);
         KeyIndex::build(&CpuEngine::default(), column, decoder, &self.options)
     }
 }

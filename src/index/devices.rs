@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rmq_engine::cost_model::Costs;
 use rmq_engine::cuda::{self, CudaEngine, CudaOptions, DeviceInfo, DeviceUse};
-use rmq_engine::{BuildOptions, ColumnSize, Engine, EngineError, KeySearch, SortedKeys};
+use rmq_engine::{BuildOptions, ColumnSize, Engine, EngineError};
 
 /// An engine whose indexes are stored in the memory of devices.
 pub trait DeviceEngine: Engine {
@@ -27,36 +27,6 @@ pub trait DeviceEngine: Engine {
 
     /// The bytes that the index of a column of this size takes of each device, the column included.
     fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize;
-
-    /// Uploads sorted keys to the devices, to search them there.
-    ///
-    /// # Errors
-    /// [`EngineError::TooLong`] from 2^32 keys on, and the devices' errors.
-    fn sorted_u32(
-        &self,
-        keys: SortedKeys<'_, u32>,
-        threads: usize,
-    ) -> Result<Arc<dyn KeySearch<u32>>, EngineError>;
-
-    /// As [`Self::sorted_u32`], for other keys.
-    ///
-    /// # Errors
-    /// [`EngineError::TooLong`] from 2^32 keys on, and the devices' errors.
-    fn sorted_u64(
-        &self,
-        keys: SortedKeys<'_, u64>,
-        threads: usize,
-    ) -> Result<Arc<dyn KeySearch<u64>>, EngineError>;
-
-    /// As [`Self::sorted_u32`], for other keys.
-    ///
-    /// # Errors
-    /// [`EngineError::TooLong`] from 2^32 keys on, and the devices' errors.
-    fn sorted_u128(
-        &self,
-        keys: SortedKeys<'_, u128>,
-        threads: usize,
-    ) -> Result<Arc<dyn KeySearch<u128>>, EngineError>;
 }
 
 impl DeviceEngine for CudaEngine {
@@ -78,30 +48,6 @@ impl DeviceEngine for CudaEngine {
 
     fn device_bytes(&self, size: ColumnSize, options: &BuildOptions) -> usize {
         self.device_bytes(size, options)
-    }
-
-    fn sorted_u32(
-        &self,
-        keys: SortedKeys<'_, u32>,
-        threads: usize,
-    ) -> Result<Arc<dyn KeySearch<u32>>, EngineError> {
-        self.sorted_u32(keys, threads)
-    }
-
-    fn sorted_u64(
-        &self,
-        keys: SortedKeys<'_, u64>,
-        threads: usize,
-    ) -> Result<Arc<dyn KeySearch<u64>>, EngineError> {
-        self.sorted_u64(keys, threads)
-    }
-
-    fn sorted_u128(
-        &self,
-        keys: SortedKeys<'_, u128>,
-        threads: usize,
-    ) -> Result<Arc<dyn KeySearch<u128>>, EngineError> {
-        self.sorted_u128(keys, threads)
     }
 }
 

@@ -13,10 +13,10 @@ use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Encoded, KeyColumn};
 use crate::index::threshold::{AnyKeys, ThresholdTest};
 use crate::index::threshold_queries::ThresholdQueries;
-use rmq_engine::cpu::{LazyBuild, lazy_index_u32, lazy_index_u64, lazy_index_u128};
+use rmq_engine::cpu::{LazyBuild, SearchKey};
 use rmq_engine::{
-    BuildOptions, Column, Engine, EngineError, Key, ListLimits, OutputBuffer, Outputs, RangeEnd,
-    RangeIndex, RowList,
+    BuildOptions, Column, Engine, Key, ListLimits, OutputBuffer, Outputs, RangeEnd, RangeIndex,
+    RowList,
 };
 
 /// An engine's index, and the decoder of its keys.
@@ -44,17 +44,14 @@ macro_rules! with_index {
     };
 }
 
-/// Runs `$body` with `$index` bound to the index and `$keys` to keys of its width. `$body` returns the engine's error,
-/// or `Ok` of a result.
+/// Runs `$body` with `$index` bound to the index and `$keys` to keys of its width. `$body` returns an engine's result.
 macro_rules! with_keys {
     ($any:expr, $any_keys:expr, ($index:ident, $keys:ident) => $body:expr) => {
         match ($any, $any_keys) {
-            (AnyWidth::W32($index), AnyKeys::W32($keys)) => $body,
-            (AnyWidth::W64($index), AnyKeys::W64($keys)) => $body,
-            (AnyWidth::W128($index), AnyKeys::W128($keys)) => $body,
-            _ => Ok(exec_err!(
-                "thresholds and column have keys of different widths"
-            )),
+            (AnyWidth::W32($index), AnyKeys::W32($keys)) => $body.map_err(engine_error),
+            (AnyWidth::W64($index), AnyKeys::W64($keys)) => $body.map_err(engine_error),
+            (AnyWidth::W128($index), AnyKeys::W128($keys)) => $body.map_err(engine_error),
+            _ => exec_err!("thresholds and column have keys of different widths"),
         }
     };
 }
@@ -108,18 +105,21 @@ impl KeyIndex {
             return exec_err!("a column to be indexed has no piece");
         };
         let decoder = first.decoder.clone();
-        let (index, lazy): (_, Arc<dyn LazyBuild>) = match &first.column {
+        let (index, lazy) = match &first.column {
             KeyColumn::W32(_) => {
-                let lazy = lazy_index_u32(columns(chunks, KeyColumn::into_32)?, options);
-                (AnyWidth::W32(Arc::clone(&lazy) as _), lazy)
+                let columns = columns(chunks, KeyColumn::into_32)?;
+                let (index, lazy) = u32::lazy_index(columns, options);
+                (AnyWidth::W32(index), lazy)
             }
             KeyColumn::W64(_) => {
-                let lazy = lazy_index_u64(columns(chunks, KeyColumn::into_64)?, options);
-                (AnyWidth::W64(Arc::clone(&lazy) as _), lazy)
+                let columns = columns(chunks, KeyColumn::into_64)?;
+                let (index, lazy) = u64::lazy_index(columns, options);
+                (AnyWidth::W64(index), lazy)
             }
             KeyColumn::W128(_) => {
-                let lazy = lazy_index_u128(columns(chunks, KeyColumn::into_128)?, options);
-                (AnyWidth::W128(Arc::clone(&lazy) as _), lazy)
+                let columns = columns(chunks, KeyColumn::into_128)?;
+                let (index, lazy) = u128::lazy_index(columns, options);
+                (AnyWidth::W128(index), lazy)
             }
         };
         Ok((Self { index, decoder }, lazy))
@@ -129,22 +129,21 @@ impl KeyIndex {
     /// `values`, and the positions of these if `positions`.
     ///
     /// # Errors
-    /// The outer error is the engine's, for which another engine may take over; the inner one occurs while keys are
-    /// decoded.
+    /// The engine's, for which another engine may take over, and Arrow's.
     pub(crate) fn answer(
         &self,
         ranges: &[Ranges],
         values: bool,
         positions: bool,
-    ) -> Result<Result<Answer>, EngineError> {
+    ) -> Result<Answer> {
         let decoder = &self.decoder;
         match &self.index {
-            AnyWidth::W32(index) => search(index.as_ref(), ranges, values, positions)
-                .map(|found| found.decode(|keys, valid| decoder.decode_32(keys, valid))),
-            AnyWidth::W64(index) => search(index.as_ref(), ranges, values, positions)
-                .map(|found| found.decode(|keys, valid| decoder.decode_64(keys, valid))),
-            AnyWidth::W128(index) => search(index.as_ref(), ranges, values, positions)
-                .map(|found| found.decode(|keys, valid| decoder.decode_128(keys, valid))),
+            AnyWidth::W32(index) => search(index.as_ref(), ranges, values, positions)?
+                .decode(|keys, valid| decoder.decode_32(keys, valid)),
+            AnyWidth::W64(index) => search(index.as_ref(), ranges, values, positions)?
+                .decode(|keys, valid| decoder.decode_64(keys, valid)),
+            AnyWidth::W128(index) => search(index.as_ref(), ranges, values, positions)?
+                .decode(|keys, valid| decoder.decode_128(keys, valid)),
         }
     }
 
@@ -152,24 +151,22 @@ impl KeyIndex {
     /// takes one or several record batches' ranges.
     ///
     /// # Errors
-    /// The outer error is the engine's, for which another engine may take over; the inner one occurs while thresholds
-    /// are encoded.
+    /// The engine's, for which another engine may take over, and an execution error for thresholds that can't be
+    /// compared with the column.
     pub(crate) fn crossings(
         &self,
         ranges: &[Ranges],
         thresholds: &[ArrayRef],
         end: RangeEnd,
         test: ThresholdTest,
-    ) -> Result<Result<Answer>, EngineError> {
-        let found = match self.threshold_queries(ranges, thresholds, test) {
-            Ok(queries) => self.find(&queries, end)?,
-            Err(error) => Err(error),
-        };
-        Ok(found.map(|positions| Answer {
+    ) -> Result<Answer> {
+        let queries = self.threshold_queries(ranges, thresholds, test)?;
+        let positions = self.find(&queries, end)?;
+        Ok(Answer {
             values: None,
             positions: Some(Arc::new(positions)),
             used_cpu_fallback: false,
-        }))
+        })
     }
 
     /// The threshold searches of these ranges, as [`Self::crossings`] makes them.
@@ -189,33 +186,27 @@ impl KeyIndex {
     ///
     /// # Errors
     /// As [`Self::list`].
-    pub(crate) fn find(
-        &self,
-        queries: &ThresholdQueries,
-        end: RangeEnd,
-    ) -> Result<Result<Int64Array>, EngineError> {
-        with_keys!(&self.index, &queries.keys, (index, keys) => {
-            queries.find(index.as_ref(), keys, end).map(Ok)
-        })
+    pub(crate) fn find(&self, queries: &ThresholdQueries, end: RangeEnd) -> Result<Int64Array> {
+        with_keys!(&self.index, &queries.keys, (index, keys) => queries.find(index.as_ref(), keys, end))
     }
 
     /// Lists the rows that pass, of these ranges.
     ///
     /// # Errors
-    /// The outer error is the engine's; the inner one is for queries of another index.
+    /// The engine's, and an execution error for queries of another index.
     pub(crate) fn list(
         &self,
         queries: &ThresholdQueries,
         ranges: Range<usize>,
         limits: ListLimits,
         out: &mut RowList,
-    ) -> Result<Result<()>, EngineError> {
+    ) -> Result<()> {
         let (left, right) = (
             &queries.left[ranges.clone()],
             &queries.right[ranges.clone()],
         );
         with_keys!(&self.index, &queries.keys, (index, keys) => {
-            index.list_at_most(left, right, &keys[ranges], limits, out).map(Ok)
+            index.list_at_most(left, right, &keys[ranges], limits, out)
         })
     }
 
@@ -228,13 +219,13 @@ impl KeyIndex {
         queries: &ThresholdQueries,
         ranges: Range<usize>,
         counts: &mut [i64],
-    ) -> Result<Result<()>, EngineError> {
+    ) -> Result<()> {
         let (left, right) = (
             &queries.left[ranges.clone()],
             &queries.right[ranges.clone()],
         );
         with_keys!(&self.index, &queries.keys, (index, keys) => {
-            index.count_at_most(left, right, &keys[ranges], counts).map(Ok)
+            index.count_at_most(left, right, &keys[ranges], counts)
         })
     }
 
@@ -275,16 +266,17 @@ fn search<K: Key>(
     ranges: &[Ranges],
     values: bool,
     positions: bool,
-) -> Result<Found<K>, EngineError> {
+) -> Result<Found<K>> {
     let n = ranges.iter().map(Ranges::len).sum();
     let mut outputs = index.outputs(n, values, positions);
     match ranges {
-        [one] => index.answer(one.left(), one.right(), outputs.answers())?,
+        [one] => index.answer(one.left(), one.right(), outputs.answers()),
         many => {
             let bounds: Vec<_> = many.iter().map(|r| (r.left(), r.right())).collect();
-            index.answer_gathered(&bounds, outputs.answers())?;
+            index.answer_gathered(&bounds, outputs.answers())
         }
     }
+    .map_err(engine_error)?;
     let Outputs {
         values,
         positions,

@@ -45,9 +45,9 @@ impl Unit {
         }
     }
 
-    fn of(data_type: &DataType) -> Option<Self> {
+    fn of_type(data_type: &DataType) -> Option<Self> {
         use DataType as T;
-        let of_time = |unit: &TimeUnit| match unit {
+        let nanoseconds = |unit: &TimeUnit| match unit {
             TimeUnit::Second => 1_000_000_000,
             TimeUnit::Millisecond => 1_000_000,
             TimeUnit::Microsecond => 1_000,
@@ -55,7 +55,7 @@ impl Unit {
         };
         Some(Self::Nanoseconds(match data_type {
             T::Timestamp(unit, _) | T::Time32(unit) | T::Time64(unit) | T::Duration(unit) => {
-                of_time(unit)
+                nanoseconds(unit)
             }
             T::Date32 => 86_400_000_000_000,
             T::Date64 => 1_000_000,
@@ -63,6 +63,7 @@ impl Unit {
         }))
     }
 }
+
 /// Thresholds as values of the column's type.
 pub(crate) struct Converted {
     /// The greatest value that is at most the threshold, or the smallest that is at least that. NULL if there is none.
@@ -96,29 +97,29 @@ pub(crate) fn convert(
         return Ok(whole(new_null_array(column, thresholds.len())));
     }
     if given == *column {
-        let is_float = matches!(Unit::of(column), Some(Unit::Float));
+        let is_float = matches!(Unit::of_type(column), Some(Unit::Float));
         return Ok(whole(if is_float && equal_zeros {
             with_zeros(&thresholds, rounds.negative_zero)
         } else {
             thresholds
         }));
     }
-    let (Some(from), Some(to)) = (Unit::of(&given), Unit::of(column)) else {
+    let (Some(from), Some(to)) = (Unit::of_type(&given), Unit::of_type(column)) else {
         // Casts between the kinds of strings, or of binaries, keep the values, and NULL has no others.
         return Ok(whole(cast(&thresholds, column)?));
     };
     let scaled = match from {
         Unit::Float => Scaled::Floats(cast(&thresholds, &DataType::Float64)?),
-        Unit::Decimal(scale) => Scaled::Integers(integers(&thresholds)?, power_of_ten(scale)),
-        Unit::Nanoseconds(_) => Scaled::Integers(integers(&thresholds)?, i256::ONE),
+        Unit::Decimal(scale) => Scaled::Integers(integers(&thresholds)?, scale),
+        Unit::Nanoseconds(_) => Scaled::Integers(integers(&thresholds)?, 0),
     };
     match to {
         Unit::Float => Ok(rounds.to_floats(&scaled, column)),
         Unit::Decimal(scale) => {
             let to_integer = |row| match &scaled {
-                Scaled::Integers(values, unit) => {
+                Scaled::Integers(values, given) => {
                     let value = values[row]?;
-                    Some(rounds.integer(value, power_of_ten(scale), *unit))
+                    Some(rounds.integer(value, power_of_ten(scale), power_of_ten(*given)))
                 }
                 Scaled::Floats(values) => {
                     let values = values.as_primitive::<Float64Type>();
@@ -141,8 +142,8 @@ pub(crate) fn convert(
 
 /// Thresholds of any numeric type.
 enum Scaled {
-    /// `value / unit`.
-    Integers(Vec<Option<i256>>, i256),
+    /// Multiples of 10^-scale, and the scale.
+    Integers(Vec<Option<i256>>, u32),
     Floats(ArrayRef),
 }
 
@@ -253,8 +254,8 @@ impl Rounding {
         let (raw, fraction) = ((bits >> 52) & 0x7FF, bits & ((1 << 52) - 1));
         let (mantissa, exponent) = match raw {
             0 => (fraction, -1074),
-            // At most 2046.
-            raw => (fraction | 1 << 52, i32::try_from(raw).unwrap_or(0) - 1075),
+            #[expect(clippy::cast_possible_truncation, reason = "at most 2046")]
+            raw => (fraction | 1 << 52, raw as i32 - 1075),
         };
         let mantissa = i256::from_i128(i128::from(mantissa));
         let mantissa = if value < 0.0 {
@@ -270,7 +271,7 @@ impl Rounding {
         // With 10^scale = 5^scale * 2^scale, this has at most 230 bits.
         let product = mantissa.wrapping_mul(i256::from(5).wrapping_pow(scale));
         // A scale is at most 76.
-        let exponent = exponent + i32::try_from(scale).unwrap_or(0);
+        let exponent = exponent + scale.cast_signed();
         self.shifted(product, exponent, beyond)
     }
 
@@ -387,17 +388,17 @@ impl Rounding {
                 });
                 rounded.unzip()
             }
-            Scaled::Integers(values, unit) => {
-                let scale = scale_of(*unit);
+            Scaled::Integers(values, scale) => {
+                let unit = 10_f64.powi(scale.cast_signed());
                 let rounded = values.iter().map(|value| match value {
                     Some(value) => {
-                        let guess = approximate(*value) / 10_f64.powi(scale);
+                        let guess = approximate(*value) / unit;
                         let compare = |float: f64| {
                             let up = Rounding {
                                 is_floor: false,
                                 ..self
                             };
-                            match up.float(float, scale.unsigned_abs()) {
+                            match up.float(float, *scale) {
                                 Rounded::Above => Ordering::Greater,
                                 Rounded::Below => Ordering::Less,
                                 Rounded::At(float, is_exact) => match float.cmp(value) {
@@ -464,13 +465,6 @@ fn approximate(value: i256) -> f64 {
     let (low, high) = value.wrapping_abs().to_parts();
     let size = high as f64 * 2_f64.powi(128) + low as f64;
     if value < i256::ZERO { -size } else { size }
-}
-
-/// The scale of which `unit` is the power of ten.
-fn scale_of(unit: i256) -> i32 {
-    (0..=76)
-        .find(|scale| power_of_ten(*scale) == unit)
-        .map_or(0, |scale| i32::try_from(scale).unwrap_or(0))
 }
 
 /// A floating-point type.

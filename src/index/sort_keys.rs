@@ -109,7 +109,7 @@ impl KeyColumn {
 
     /// The number and the width of the keys.
     pub(crate) fn size(&self) -> ColumnSize {
-        fn of<K: Key>(column: &Column<K>) -> ColumnSize {
+        fn column_size<K: Key>(column: &Column<K>) -> ColumnSize {
             ColumnSize {
                 rows: column.len(),
                 key_bytes: size_of::<K>(),
@@ -117,9 +117,9 @@ impl KeyColumn {
             }
         }
         match self {
-            Self::W32(column) => of(column),
-            Self::W64(column) => of(column),
-            Self::W128(column) => of(column),
+            Self::W32(column) => column_size(column),
+            Self::W64(column) => column_size(column),
+            Self::W128(column) => column_size(column),
         }
     }
 

@@ -2,6 +2,10 @@
 //!
 //! A threshold is never rounded to the column's type. Instead it becomes the greatest value of that type that is at
 //! most the threshold (or the smallest that is at least that), which the same rows satisfy: `int_col >= 2.5` means 3.
+//!
+//! Where no row can satisfy a threshold its range becomes empty. The engine's `crossings` reads at most three lines of
+//! each level of chunk minima: below the nearest block of interest within the range, and at the two ends. The greatest
+//! key is also that of NULL; for it the bitmaps of valid rows answer.
 
 use std::cmp::Ordering;
 
@@ -12,9 +16,10 @@ use arrow::datatypes::DataType;
 use datafusion::common::{Result, exec_err, internal_datafusion_err, plan_err};
 
 use crate::common::ordered_type::{is_ranked, value_type};
+use crate::common::row_number::row_number;
 use crate::index::nearest_value::{Rounding, Unit, convert};
 use crate::index::sort_keys::{Chunks, KeyColumn, encode};
-use rmq_engine::{Encoding, Extreme, Key};
+use rmq_engine::{Column, Encoding, Extreme, Key};
 
 /// How rows are compared with a threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,6 +101,7 @@ fn is_comparable(column: &DataType, threshold: &DataType) -> bool {
             }
         }
 }
+
 /// Computes the keys of `thresholds` for a column of type `column`, whose values by rank are `distinct` if its keys are
 /// ranks.
 ///
@@ -132,76 +138,37 @@ pub(crate) fn threshold_keys(
     };
     let encoded = encode(&chunks, column, test.extreme)?;
     let valid = chunks.arrays[0].logical_nulls();
-    Ok(match encoded.column {
+    let (keys, valid) = match encoded.column {
         KeyColumn::W32(column) => {
-            let (keys, valid) = keys(
-                column.bits(),
-                column.encoding(),
-                valid,
-                is_strict,
-                u32_below,
-            );
-            ThresholdKeys {
-                keys: AnyKeys::W32(keys),
-                valid,
-            }
+            let (keys, valid) = keys(&column, valid, is_strict);
+            (AnyKeys::W32(keys), valid)
         }
         KeyColumn::W64(column) => {
-            let (keys, valid) = keys(
-                column.bits(),
-                column.encoding(),
-                valid,
-                is_strict,
-                u64_below,
-            );
-            ThresholdKeys {
-                keys: AnyKeys::W64(keys),
-                valid,
-            }
+            let (keys, valid) = keys(&column, valid, is_strict);
+            (AnyKeys::W64(keys), valid)
         }
         KeyColumn::W128(column) => {
-            let (keys, valid) = keys(
-                column.bits(),
-                column.encoding(),
-                valid,
-                is_strict,
-                u128_below,
-            );
-            ThresholdKeys {
-                keys: AnyKeys::W128(keys),
-                valid,
-            }
+            let (keys, valid) = keys(&column, valid, is_strict);
+            (AnyKeys::W128(keys), valid)
         }
-    })
+    };
+    Ok(ThresholdKeys { keys, valid })
 }
 
-fn u32_below(key: u32) -> Option<u32> {
-    key.checked_sub(1)
-}
-
-fn u64_below(key: u64) -> Option<u64> {
-    key.checked_sub(1)
-}
-
-fn u128_below(key: u128) -> Option<u128> {
-    key.checked_sub(1)
-}
-
-/// Encodes bits; where `is_strict`, returns the next smaller key.
+/// The keys of a column; where `is_strict`, the next smaller key.
 fn keys<K: Key>(
-    bits: &[K],
-    encoding: Encoding<K>,
+    column: &Column<K>,
     valid: Option<NullBuffer>,
     is_strict: impl Fn(usize) -> bool,
-    below: impl Fn(K) -> Option<K>,
 ) -> (Vec<K>, Option<NullBuffer>) {
+    let encoding = column.encoding();
     let mut missing = vec![];
-    let keys = bits.iter().enumerate().map(|(row, bits)| {
+    let keys = column.bits().iter().enumerate().map(|(row, bits)| {
         let key = encoding.encode(*bits);
         if !is_strict(row) {
             return key;
         }
-        below(key).unwrap_or_else(|| {
+        key.below().unwrap_or_else(|| {
             missing.push(row);
             key
         })
@@ -253,15 +220,14 @@ fn ranks(
             Extreme::Max => (low < count).then_some(low),
         }
     };
-    // There are fewer than 2^32 ranks.
-    let ranks: UInt32Array = (0..thresholds.len())
-        .map(|row| rank(row).and_then(|rank| u32::try_from(rank).ok()))
-        .collect();
+    let ranks = (0..thresholds.len()).map(|row| rank(row).map(row_number).transpose());
+    let ranks: UInt32Array = ranks.collect::<Result<_>>()?;
     Ok(ThresholdKeys {
         keys: AnyKeys::W32(ranks.values().iter().map(|r| encoding.encode(*r)).collect()),
         valid: ranks.nulls().cloned(),
     })
 }
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;

@@ -8,7 +8,7 @@ use datafusion::common::Result;
 use crate::common::ranges::Ranges;
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::threshold::{AnyKeys, ThresholdTest, threshold_keys};
-use rmq_engine::{Crossings, EngineError, Key, RangeEnd, RangeIndex};
+use rmq_engine::{Crossings, EngineError, Key, Outputs, RangeEnd, RangeIndex};
 
 /// Threshold searches of a batch: ranges, empty where no row can qualify, and the keys of thresholds.
 #[derive(Debug)]
@@ -90,18 +90,19 @@ impl ThresholdQueries {
     ) -> Result<Int64Array, EngineError> {
         let n = self.left.len();
         let mut outputs = index.outputs(n, false, true);
-        let mut answers = outputs.answers();
-        let out = Crossings {
-            // They were requested.
-            positions: answers.positions.take().unwrap_or_default(),
-            valid: answers.valid,
+        let Outputs {
+            positions: Some(positions),
+            valid,
+            ..
+        } = &mut outputs
+        else {
+            return Err(EngineError::NoPositions);
         };
+        let out = Crossings { positions, valid };
         index.crossings(&self.left, &self.right, keys, end, out)?;
         let valid = NullBuffer::new(BooleanBuffer::new(buffer(outputs.valid), 0, n));
-        let positions = outputs.positions.map_or_else(
-            || ScalarBuffer::from(vec![0; n]),
-            |positions| ScalarBuffer::new(buffer(positions), 0, n),
-        );
+        let positions = outputs.positions.ok_or(EngineError::NoPositions)?;
+        let positions = ScalarBuffer::new(buffer(positions), 0, n);
         Ok(Int64Array::new(positions, Some(valid)))
     }
 }

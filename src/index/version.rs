@@ -1,5 +1,12 @@
 //! The version of a table's data, which tells whether the table has changed since an index was built. A stale answer is
 //! the worst possible failure, so anything in doubt counts as changed.
+//!
+//! In memory: the same Arrow arrays, compared by address and referenced weakly. In files: the same provider object, and
+//! for every file the same path, size, time, etag and version. Local files (those that the store returns as an open
+//! file) must also have the same device, inode and change time. These are requested from the store before and after
+//! reading, and only count if the file last changed more than two seconds before reading began: within one tick of a
+//! file system's clock, a second write cannot be detected. DataFusion's caches of file lists and footers are not used
+//! for it. Everything else is indexed for one query.
 
 use std::fs::Metadata;
 use std::sync::{Arc, Weak};

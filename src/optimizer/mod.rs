@@ -22,7 +22,7 @@ pub(crate) mod logical;
 pub(crate) mod physical;
 pub(crate) mod rejection;
 
-pub use crate::exec::unique_groups::rule::UseUniqueGroups;
+pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
 pub use logical::exists::ExistsToCounts;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
 pub use logical::lateral::LateralToRangeJoin;

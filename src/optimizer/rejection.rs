@@ -34,3 +34,10 @@ impl From<DataFusionError> for Rejection {
 pub(crate) fn reject<T>(reason: impl Into<String>) -> Match<T> {
     Err(Rejection::new(reason))
 }
+
+/// What was found, if anything. The log says why `what` stays as it is otherwise.
+pub(crate) fn or_log<T>(found: Match<T>, what: impl Display) -> Option<T> {
+    found
+        .inspect_err(|reason| log::debug!("{what} stays as it is: {reason}"))
+        .ok()
+}

@@ -1,4 +1,4 @@
-//! Rejects DELETE and UPDATE statements of which DataFusion would drop conditions.
+//! Rejects DELETE and UPDATE statements whose conditions DataFusion would drop.
 //!
 //! DataFusion runs neither statement's input. It collects the filters on the table's own columns from the input's plan
 //! and passes them to [`TableProvider::delete_from`] or [`TableProvider::update`]. Conditions of any other form are

@@ -12,7 +12,7 @@ use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::{Extension, LogicalPlan};
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::options::{RmqOptions, RowJoins};
+use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::logical_plan::join_choice::JoinChoice;
 use crate::optimizer::cost::decision::why_grouped_join_stays;
@@ -30,7 +30,7 @@ impl JoinChoices {
         range_join: &Arc<dyn ExecutionPlan>,
         session: &dyn Session,
     ) -> Result<()> {
-        if RmqOptions::of(session.config_options()).row_joins == RowJoins::Always {
+        if RmqOptions::of(session.config_options()).range_joins == RangeJoinChoice::Always {
             return Ok(());
         }
         if let Some(join) = range_join_in(range_join)
@@ -50,7 +50,7 @@ impl JoinChoices {
         session: &dyn Session,
     ) -> Result<Option<LogicalPlan>> {
         let chosen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A session of another kind has no optimizer to ask.
+        // A session of another kind has no optimizer.
         let state = session.as_any().downcast_ref::<SessionState>();
         let Some(state) = state.filter(|_| !chosen.is_empty()) else {
             return Ok(None);

@@ -25,7 +25,7 @@ use crate::planner::registration::Registration;
 /// [`register_keeping_query_planner`](crate::session::register_keeping_query_planner), and its planner calls this.
 /// `planners` are tried before those of this crate, by DataFusion's [`DefaultPhysicalPlanner`].
 ///
-/// DELETE and UPDATE statements of which DataFusion would drop conditions are refused. Where statistics or a sample
+/// DELETE and UPDATE statements whose conditions DataFusion would drop are refused. Where statistics or a sample
 /// tell that a range join should be slower than the join it replaces, the query is planned again with that join.
 ///
 /// # Errors

@@ -98,11 +98,6 @@ async fn range_join_exec(
     session: &dyn Session,
 ) -> Result<RangeJoinExec> {
     let catalog = Arc::clone(indexes);
-    let engine = if spec.counts_crossings() {
-        // Devices find single rows that cross a threshold, and do not count them.
-        RangeJoinEngine::cpu()
-    } else {
-        RangeJoinEngine::plan(catalog, &spec, (&probe, &build), session).await?
-    };
+    let engine = RangeJoinEngine::plan(catalog, &spec, (&probe, &build), session).await?;
     RangeJoinExec::try_new(probe, build, spec, label, engine)
 }

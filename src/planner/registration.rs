@@ -25,7 +25,7 @@ struct Extension {
 }
 
 impl Registration {
-    /// Adds the registration to a session's configuration, in place of an earlier one.
+    /// Adds the registration to a session's configuration, and replaces an earlier one.
     pub(crate) fn add_to(&self, config: SessionConfig) -> SessionConfig {
         config.with_extension(Arc::new(Extension {
             names: self.names.clone(),

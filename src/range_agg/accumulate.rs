@@ -19,7 +19,7 @@ pub(crate) fn copy_values<T: ArrowPrimitiveType>(
 ) -> Result<()> {
     let mut rest = to;
     let parts = steps(arrays.iter().map(Array::len)).into_iter();
-    let parts = parts.map(|(array, rows, _)| {
+    let parts = parts.map(|(array, rows)| {
         let (here, after) = std::mem::take(&mut rest).split_at_mut(rows.len());
         rest = after;
         (arrays[array].slice(rows.start, rows.len()), here)

@@ -22,7 +22,7 @@ impl Counts {
     ///
     /// # Errors
     /// If the memory is not available or the query is cancelled.
-    pub(crate) fn of(
+    pub(crate) fn try_new(
         chunks: &[ArrayRef],
         permutation: &RowPermutation,
         workers: Workers,
@@ -76,21 +76,20 @@ impl Counts {
 
     /// The first position with a NULL in a range within the column.
     pub(crate) fn first_null(&self, (left, right): (i64, i64)) -> Option<i64> {
-        let counts = self.0.as_ref()?;
         if left > right || self.count((left, right)) == right - left + 1 {
             return None;
         }
         // Binary search: up to the first NULL the counts grow by one per position.
-        let (mut low, mut high) = (to_index(left), to_index(right));
+        let (mut low, mut high) = (left, right);
         while low < high {
             let middle = low + (high - low) / 2;
-            if (counts[middle + 1] - counts[low]) as usize == middle + 1 - low {
+            if self.count((low, middle)) == middle + 1 - low {
                 low = middle + 1;
             } else {
                 high = middle;
             }
         }
-        i64::try_from(low).ok()
+        Some(low)
     }
 
     /// Counts the non-NULL values of each range.

@@ -185,7 +185,7 @@ mod tests {
     struct Exact([i64; 70]);
 
     impl Exact {
-        fn of(values: &[f64]) -> Self {
+        fn sum_of(values: &[f64]) -> Self {
             let mut sum = Self([0; 70]);
             for value in values {
                 sum.add(*value);
@@ -272,7 +272,7 @@ mod tests {
     fn counts_of(arrays: &[ArrayRef]) -> Counts {
         let rows = arrays.iter().map(Array::len).sum();
         let workers = Workers::new(3, &|| Ok(()));
-        Counts::of(arrays, &RowPermutation::identity(rows), workers).unwrap()
+        Counts::try_new(arrays, &RowPermutation::identity(rows), workers).unwrap()
     }
 
     fn whole(values: &[f64]) -> FloatSums {
@@ -309,7 +309,7 @@ mod tests {
     fn check(sums: &FloatSums, values: &[f64], from: usize, to: usize) -> (f64, bool) {
         let values = &values[from..to];
         let sum = sums.sum(from, to);
-        let exact = Exact::of(values);
+        let exact = Exact::sum_of(values);
         let size = exact.magnitude();
         let unit = ulp(size);
         let plain = one_by_one(values);
@@ -336,12 +336,12 @@ mod tests {
 
     #[test]
     fn the_exact_sum_of_the_tests_is_exact() {
-        let exact = Exact::of(&[1e300, 1.0, -1e300, 1e-300, 5e-324]);
+        let exact = Exact::sum_of(&[1e300, 1.0, -1e300, 1e-300, 5e-324]);
         assert_eq!((exact.magnitude(), exact.error(1.0)), (1.0, 1e-300));
-        assert_eq!(Exact::of(&[5e-324, -1e-323]).magnitude(), 5e-324);
-        assert_eq!(Exact::of(&[f64::MAX, -f64::MAX]).magnitude(), 0.0);
-        assert_eq!(Exact::of(&[-f64::MAX; 2]).error(-f64::MAX), f64::MAX);
-        assert_eq!(Exact::of(&[0.1; 10]).error(1.0), 2_f64.powi(-54));
+        assert_eq!(Exact::sum_of(&[5e-324, -1e-323]).magnitude(), 5e-324);
+        assert_eq!(Exact::sum_of(&[f64::MAX, -f64::MAX]).magnitude(), 0.0);
+        assert_eq!(Exact::sum_of(&[-f64::MAX; 2]).error(-f64::MAX), f64::MAX);
+        assert_eq!(Exact::sum_of(&[0.1; 10]).error(1.0), 2_f64.powi(-54));
     }
 
     #[test]
@@ -511,7 +511,7 @@ mod tests {
                 let [found, _] = add_float_sums([&three[0], &three[1]], [&one[0], &one[1]]);
                 let found = found.as_primitive::<Float64Type>().value(0);
                 let values = &column[to_index(a)..=to_index(d)];
-                let exact = Exact::of(values);
+                let exact = Exact::sum_of(values);
                 if !found.is_finite() {
                     assert!(kind == 4, "{values:?}");
                     continue;

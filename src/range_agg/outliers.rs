@@ -1,4 +1,4 @@
-//! Values that block sums can't contain: NaN, infinities, and values of which a few overflow.
+//! Values that block sums can't contain: NaN, infinities, and values so large that sums of a few overflow.
 
 use datafusion::common::Result;
 

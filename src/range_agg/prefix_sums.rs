@@ -76,7 +76,7 @@ impl Sums {
     ///
     /// # Errors
     /// An execution error for a type that [`Self::supports`] rejects; if the query is cancelled.
-    pub(crate) fn of(
+    pub(crate) fn try_new(
         arrays: &[ArrayRef],
         data_type: &DataType,
         counts: Arc<Counts>,

@@ -11,6 +11,7 @@ use datafusion::common::Result;
 use crate::common::array_bytes::arrays_bytes;
 use crate::common::dictionaries::{has_few_keys, number_of_keys, select, with_room};
 use crate::common::errors::engine_error;
+use crate::common::row_number::row_number;
 use crate::common::workers::Workers;
 use crate::sorted::arrange::permute_values;
 use crate::sorted::permutation::RowPermutation;
@@ -32,7 +33,7 @@ impl Values {
     ///
     /// # Errors
     /// Arrow's, if the chunks can't be concatenated; if the query is cancelled.
-    pub(crate) fn of(
+    pub(crate) fn try_new(
         chunks: &[ArrayRef],
         data_type: &DataType,
         permutation: &RowPermutation,
@@ -84,7 +85,7 @@ impl Values {
     /// positions after all others.
     ///
     /// # Errors
-    /// As [`Self::of`].
+    /// As [`Self::try_new`].
     pub(crate) fn sorted(
         chunks: &[ArrayRef],
         data_type: &DataType,
@@ -100,7 +101,7 @@ impl Values {
             let left_out = rows.at(left_out.map(|row| Some(i64::from(row))))?;
             return Ok(Self::by_position(concat(&[&whole, &left_out])?));
         }
-        let mut values = Self::of(chunks, data_type, permutation, workers)?;
+        let mut values = Self::try_new(chunks, data_type, permutation, workers)?;
         let Some(order) = values.order.take() else {
             return Ok(values);
         };
@@ -141,18 +142,21 @@ impl Values {
     /// Takes the values at these positions, NULL for `None`, in the [roomy](crate::common::dictionaries::roomy_type)
     /// type.
     pub(crate) fn at(&self, positions: impl Iterator<Item = Option<i64>>) -> Result<ArrayRef> {
-        let rows = positions.map(|position| {
-            let position = usize::try_from(position?).ok()?;
-            Some(match &self.order {
+        let row = |position: i64| {
+            let position = row_number(position)? as usize;
+            Ok(match &self.order {
                 None => position,
                 Some(order) => order[position] as usize,
             })
-        });
+        };
+        let rows = positions.map(|position| position.map(row).transpose());
+        let rows: Vec<Option<usize>> = rows.collect::<Result<_>>()?;
         if let [whole] = self.parts.as_slice() {
-            let rows: UInt64Array = rows.map(|row| row.map(|row| row as u64)).collect();
+            let rows = rows.into_iter().map(|row| row.map(|row| row as u64));
+            let rows: UInt64Array = rows.collect();
             return with_room(&take(whole, &rows, None)?);
         }
-        let rows = rows.map(|row| {
+        let rows = rows.into_iter().map(|row| {
             row.map(|row| {
                 let part = self.starts.partition_point(|start| *start <= row) - 1;
                 (part, row - self.starts[part])
@@ -180,6 +184,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_position_that_no_row_has_is_an_error() {
+        let chunks: [ArrayRef; 1] = [Arc::new(StringArray::from(vec!["a", "b"]))];
+        let workers = Workers::new(1, &|| Ok(()));
+        let identity = RowPermutation::identity(2);
+        let values = Values::try_new(&chunks, &DataType::Utf8, &identity, workers).unwrap();
+        for position in [-1, 1 << 32] {
+            let error = values
+                .at([Some(position)].into_iter())
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("row number"), "{error}");
+        }
+    }
+
+    #[test]
     fn values_in_parts_are_those_of_the_whole() {
         let text = |i: usize| (!i.is_multiple_of(4)).then(|| format!("value {i}"));
         let chunks: Vec<ArrayRef> = [0..5, 5..6, 6..6, 6..12]
@@ -189,10 +208,10 @@ mod tests {
         // All rows except two, in reverse order.
         let order = (0..12).rev().filter(|row| ![3, 8].contains(row));
         let order: Vec<u32> = order.collect();
-        let reordered = RowPermutation::from_order(&order, 12).unwrap();
         let workers = Workers::new(2, &|| Ok(()));
+        let reordered = RowPermutation::from_order(&order, 12, workers).unwrap();
         for permutation in [RowPermutation::identity(12), reordered] {
-            let whole = Values::of(&chunks, &DataType::Utf8, &permutation, workers).unwrap();
+            let whole = Values::try_new(&chunks, &DataType::Utf8, &permutation, workers).unwrap();
             assert_eq!(whole.parts.len(), 1);
             let order = permutation.order(workers).unwrap();
             let parts = Values::new(chunks.clone(), order.cloned());

@@ -14,7 +14,7 @@ use crate::common::ordered_type::{is_borrowed, is_ranked, key_bytes};
 use crate::common::workers::{STEP, Workers};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode, native};
 use crate::sorted::permutation::RowPermutation;
-use rmq_engine::cpu::{HugePageBuf, SlotValue};
+use rmq_engine::cpu::HugePageBuf;
 use rmq_engine::{Column, Extreme, Key, Validity};
 
 /// Encodes `chunks` as one column of ascending keys, as [`encode`] does, with each row at its position.
@@ -128,7 +128,7 @@ fn of_one_width<K>(
 }
 
 /// Permutes the keys of columns, one column after another, and their validity.
-fn permute<K: Key + SlotValue>(
+fn permute<K: Key + Pod>(
     columns: &[Column<K>],
     permutation: &RowPermutation,
     workers: Workers,
@@ -200,7 +200,7 @@ pub(crate) fn permute_values(
 }
 
 /// Permutes the bits of values that are read as `N`.
-fn permute_bits<N: ArrowNativeType + Pod, T: SlotValue + Send + Sync + 'static>(
+fn permute_bits<N: ArrowNativeType + Pod, T: Pod + Send + Sync>(
     chunks: &[ArrayRef],
     permutation: &RowPermutation,
     workers: Workers,
@@ -251,10 +251,11 @@ mod tests {
             ];
             let mut order: Vec<u32> = (0..rows.cast_unsigned()).collect();
             random.shuffle(&mut order);
-            let permuted = RowPermutation::from_order(&order, order.len()).unwrap();
+            let workers = Workers::new(2, &|| Ok(()));
+            let permuted = RowPermutation::from_order(&order, order.len(), workers).unwrap();
             let identity = RowPermutation::identity(order.len());
             let some = &order[..order.len() / 3];
-            let left_out = RowPermutation::from_order(some, order.len()).unwrap();
+            let left_out = RowPermutation::from_order(some, order.len(), workers).unwrap();
             for (all, threads) in all.iter().zip([1, 2, 3]) {
                 let workers = Workers::new(threads, &|| Ok(()));
                 // Slices that begin within a byte of the bitmap, and within a buffer.

@@ -10,7 +10,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::common::errors::engine_error;
 use crate::sorted::id_table::{NO_GROUP, number};
 use rmq_engine::RowIds;
-use rmq_engine::cpu::{HugePageBuf, RowGroups};
+use rmq_engine::cpu::{HugePageBuf, RowIdBuf};
 
 /// The group id of each row, [`NO_GROUP`] for a row without a group. Rows sorted by their equality keys form long runs
 /// of one group, which are run-length encoded: one id per row would be most of their memory. Other ids take 16 bits
@@ -20,19 +20,11 @@ pub(crate) struct GroupIds {
     /// The maximum number of rows.
     rows: usize,
     len: usize,
-    ids: Encoding,
+    /// Runs at first; one id per row after these turned out to be short, in 32 bits after there turned out to be many
+    /// groups.
+    ids: RowIdBuf,
     /// A buffer for the ids of one batch.
     batch: Vec<u32>,
-}
-
-#[derive(Debug)]
-enum Encoding {
-    /// The group and the number of rows of each run.
-    Runs(Vec<(u32, u32)>),
-    /// One id per row, after runs turned out to be short; [`NARROW_NO_GROUP`] for a row without a group.
-    Narrow(HugePageBuf<u16>),
-    /// The same, after there turned out to be many groups.
-    Wide(HugePageBuf<u32>),
 }
 
 /// [`NO_GROUP`] in 16 bits. All other ids of 16 bits are below it.
@@ -50,7 +42,7 @@ impl GroupIds {
         Self {
             rows,
             len: 0,
-            ids: Encoding::Runs(vec![]),
+            ids: RowIdBuf::Runs(vec![]),
             batch: vec![],
         }
     }
@@ -62,7 +54,7 @@ impl GroupIds {
         Self {
             rows,
             len: rows,
-            ids: Encoding::Runs(runs),
+            ids: RowIdBuf::Runs(runs),
             batch: vec![],
         }
     }
@@ -81,12 +73,13 @@ impl GroupIds {
             return exec_err!("a range join got more rows than it was told of");
         }
         self.len += rows;
-        if let Encoding::Wide(ids) = &mut self.ids {
+        if let RowIdBuf::Wide(ids, len) = &mut self.ids {
+            *len += rows;
             return fill(&mut ids[first..first + rows]);
         }
         self.batch.resize(rows, NO_GROUP);
         fill(&mut self.batch)?;
-        if let Encoding::Runs(runs) = &mut self.ids {
+        if let RowIdBuf::Runs(runs) = &mut self.ids {
             let mut seen = first;
             let mut are_long = true;
             for run in self.batch.chunk_by(|id, next| id == next) {
@@ -102,13 +95,15 @@ impl GroupIds {
             }
             self.ids = decode(runs, self.rows)?;
         }
-        if let Encoding::Narrow(ids) = &mut self.ids {
+        if let RowIdBuf::Narrow(ids, len) = &mut self.ids {
+            *len = self.len;
             if narrow(&self.batch, &mut ids[first..first + rows]) {
                 return Ok(());
             }
-            self.ids = Encoding::Wide(widen(&ids[..first], self.rows)?);
+            self.ids = RowIdBuf::Wide(widen(&ids[..first], self.rows)?, 0);
         }
-        if let Encoding::Wide(ids) = &mut self.ids {
+        if let RowIdBuf::Wide(ids, len) = &mut self.ids {
+            *len = self.len;
             ids[first..first + rows].copy_from_slice(&self.batch);
             self.batch = vec![];
         }
@@ -117,12 +112,7 @@ impl GroupIds {
 
     /// Estimates the bytes that the ids take.
     pub(crate) fn bytes(&self) -> usize {
-        let ids = match &self.ids {
-            Encoding::Runs(runs) => runs.capacity() * size_of::<(u32, u32)>(),
-            Encoding::Narrow(ids) => ids.bytes(),
-            Encoding::Wide(ids) => ids.bytes(),
-        };
-        ids + self.batch.capacity() * size_of::<u32>()
+        self.ids.bytes() + self.batch.capacity() * size_of::<u32>()
     }
 
     /// Frees what only adding rows needs.
@@ -139,34 +129,26 @@ impl GroupIds {
         nulls: &NullBuffer,
         memory: &MemoryReservation,
     ) -> Result<Self> {
-        if let Encoding::Runs(runs) = &self.ids {
+        if let RowIdBuf::Runs(runs) = &self.ids {
             memory.try_grow(self.rows * id_bytes(are_narrow(runs)))?;
             self.ids = decode(runs, self.rows)?;
         }
         match &mut self.ids {
-            Encoding::Runs(_) => {}
-            Encoding::Narrow(ids) => leave_out(ids, nulls, NARROW_NO_GROUP),
-            Encoding::Wide(ids) => leave_out(ids, nulls, NO_GROUP),
+            RowIdBuf::Runs(_) => {}
+            RowIdBuf::Narrow(ids, _) => leave_out(ids, nulls, NARROW_NO_GROUP),
+            RowIdBuf::Wide(ids, _) => leave_out(ids, nulls, NO_GROUP),
         }
         Ok(self)
     }
 
-    /// The ids as devices take them.
-    pub(crate) fn row_ids(&self) -> RowIds<'_> {
-        match &self.ids {
-            Encoding::Runs(runs) => RowIds::Runs(runs),
-            Encoding::Narrow(ids) => RowIds::Narrow(&ids[..self.len]),
-            Encoding::Wide(ids) => RowIds::Wide(&ids[..self.len]),
-        }
+    /// The ids.
+    pub(crate) fn ids(&self) -> RowIds<'_> {
+        self.ids.ids()
     }
 
-    /// The ids in the form by which rows are partitioned.
-    pub(crate) fn into_row_groups(self) -> RowGroups {
-        match self.ids {
-            Encoding::Runs(runs) => RowGroups::Runs(runs),
-            Encoding::Narrow(ids) => RowGroups::Narrow(ids, self.len),
-            Encoding::Wide(ids) => RowGroups::Each(ids, self.len),
-        }
+    /// The ids, by which rows are partitioned.
+    pub(crate) fn into_ids(self) -> RowIdBuf {
+        self.ids
     }
 }
 
@@ -180,7 +162,7 @@ fn push(runs: &mut Vec<(u32, u32)>, group: u32, rows: usize) {
 }
 
 /// Decodes to one id per row, with room for further rows.
-fn decode(runs: &[(u32, u32)], rows: usize) -> Result<Encoding> {
+fn decode(runs: &[(u32, u32)], rows: usize) -> Result<RowIdBuf> {
     /// Writes each run's id to its rows, in the width that `id` converts to.
     fn each<T: Pod>(
         runs: &[(u32, u32)],
@@ -196,10 +178,11 @@ fn decode(runs: &[(u32, u32)], rows: usize) -> Result<Encoding> {
         }
         Ok(ids)
     }
+    let len = runs.iter().map(|(_, rows)| *rows as usize).sum();
     Ok(if are_narrow(runs) {
-        Encoding::Narrow(each(runs, rows, to_narrow)?)
+        RowIdBuf::Narrow(each(runs, rows, to_narrow)?, len)
     } else {
-        Encoding::Wide(each(runs, rows, |id| id)?)
+        RowIdBuf::Wide(each(runs, rows, |id| id)?, len)
     })
 }
 
@@ -314,11 +297,11 @@ mod tests {
                 ids
             };
             let ids = build();
-            let is_short = !matches!(ids.ids, Encoding::Runs(_));
+            let is_short = !matches!(ids.ids, RowIdBuf::Runs(_));
             assert_eq!(is_short, name.contains("short"), "{name}");
-            let is_wide = matches!(ids.ids, Encoding::Wide(_));
+            let is_wide = matches!(ids.ids, RowIdBuf::Wide(..));
             assert_eq!(is_wide, name.contains("wide"), "{name}");
-            let devices_take: Vec<u32> = match ids.row_ids() {
+            let devices_take: Vec<u32> = match ids.ids() {
                 RowIds::Wide(ids) => ids.to_vec(),
                 RowIds::Narrow(ids) => ids
                     .iter()
@@ -335,9 +318,9 @@ mod tests {
             assert_eq!(devices_take, expected, "{name}");
             let rows = |ids: GroupIds| {
                 let mut rows = vec![];
-                let ids = ids.into_row_groups();
-                let is_narrow = matches!(ids, RowGroups::Narrow(..));
-                ids.for_each_run(|id, run| {
+                let ids = ids.into_ids();
+                let is_narrow = matches!(ids, RowIdBuf::Narrow(..));
+                ids.ids().for_each_run(|id, run| {
                     let is_none = is_narrow && id == u32::from(NARROW_NO_GROUP);
                     let id = if is_none { NO_GROUP } else { id };
                     rows.extend(std::iter::repeat_n(id, run));

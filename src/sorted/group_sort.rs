@@ -3,7 +3,7 @@
 //! 1. Groups that ascend already are found and left alone. Only one group that has not moved is taken for unsorted.
 //! 2. A large group is divided into ranges of keys of about equal size by quantiles of a sample. Rows are partitioned
 //!    again, by these ranges.
-//! 3. Groups and ranges, which fit a core's cache, are dealt to threads, each of which sorts them by itself
+//! 3. Groups and ranges, which fit a core's cache, are dealt to threads. Each thread sorts them by itself
 //!    ([`Scratch`]).
 //!
 //! For n keys that differ in b bits this takes O(n b), and 4 to 8 bytes per key and 12 per range and thread beside the
@@ -13,10 +13,10 @@ use std::ops::Range;
 
 use bytemuck::Pod;
 use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::errors::engine_error;
 use crate::common::workers::{STEP, Workers};
-use crate::sorted::bucket_sort::{SortContext, splitters};
 use crate::sorted::group_ids::{NARROW_NO_GROUP, id_bytes, to_narrow};
 use crate::sorted::id_table::{NO_GROUP, number};
 use crate::sorted::permutation::{
@@ -24,14 +24,21 @@ use crate::sorted::permutation::{
 };
 use crate::sorted::radix_sort::{RadixKey, Scratch};
 use crate::sorted::splitters::Splitters;
-use rmq_engine::cpu::{CountedPart, HugePageBuf, Partition, RowGroups};
-use rmq_engine::{Column, Encoding};
+use rmq_engine::cpu::{CountedPart, HugePageBuf, Partition, RowIdBuf};
+use rmq_engine::{Column, Encoding, RowIds};
 
 /// The rows of a range of keys, about: they and what sorting them takes fit the second-level cache.
 const RANGE_ROWS: usize = 1 << 15;
 
 /// The most ranges in all, about: values are written to all of them at once.
 const MAX_RANGES: usize = 1 << 12;
+
+/// The memory reservation of a sort, and its threads.
+#[derive(Clone, Copy)]
+pub(crate) struct SortContext<'a> {
+    pub(crate) memory: &'a MemoryReservation,
+    pub(crate) workers: Workers<'a>,
+}
 
 /// Sorts the keys of rows that `permutation` moves to their groups; `starts` has the first position of each group, and
 /// the end of the last. Returns the sorted keys, as the bits of a column, and the permutation that sorts the rows.
@@ -92,7 +99,7 @@ pub(crate) fn sort_groups<K: RadixKey>(
             .map(|group| starts[*group]..starts[group + 1])
             .collect(),
     };
-    // All places within such ranges fit into 16 bits.
+    // All offsets within such ranges fit into 16 bits.
     let are_short = ranges.iter().all(|range| range.len() <= 1 << 16);
     memory.try_grow(rows * id_bytes(are_short))?;
     let sources = if are_short {
@@ -104,7 +111,7 @@ pub(crate) fn sort_groups<K: RadixKey>(
             &mut keys,
             encoding,
             &ranges,
-            |place| place,
+            |offset| offset,
             workers,
         )?)
     };
@@ -116,12 +123,13 @@ pub(crate) fn sort_groups<K: RadixKey>(
     Ok((keys, permutation))
 }
 
-/// Sorts the keys in each of these ranges. Returns where they were before, in the width that `place` converts to.
+/// Sorts the keys in each of these ranges. Returns where they were before, as offsets in their range, in the width that
+/// `narrow` converts to.
 fn sort_ranges<K: RadixKey, S: Pod + Send + Sync>(
     keys: &mut [K],
     encoding: Encoding<K>,
     ranges: &[Range<usize>],
-    place: impl Fn(u32) -> S + Sync,
+    narrow: impl Fn(u32) -> S + Sync,
     workers: Workers,
 ) -> Result<HugePageBuf<S>> {
     let mut sources = HugePageBuf::zeroed(keys.len()).map_err(engine_error)?;
@@ -133,7 +141,7 @@ fn sort_ranges<K: RadixKey, S: Pod + Send + Sync>(
             let here = range.start - task.first..range.end - task.first;
             let sources = scratch.sort(&mut task.values[here.clone()], encoding);
             for (to, source) in to.values[here].iter_mut().zip(sources) {
-                *to = place(*source);
+                *to = narrow(*source);
             }
         }
         Ok(())
@@ -141,7 +149,7 @@ fn sort_ranges<K: RadixKey, S: Pod + Send + Sync>(
     Ok(sources)
 }
 
-/// The groups, in order, of which the keys do not ascend.
+/// The groups, in order, whose keys do not ascend.
 pub(crate) fn unsorted_groups<K: RadixKey>(
     keys: &[K],
     encoding: Encoding<K>,
@@ -182,7 +190,7 @@ struct KeyRanges<K> {
 
 /// The rows of a part, the group of each as the part numbers them, and the group by that number; `None` if they are the
 /// same.
-type Part<'a> = (Range<usize>, &'a RowGroups, Option<&'a [u32]>);
+type PartOfRows<'a> = (Range<usize>, RowIds<'a>, Option<&'a [u32]>);
 
 impl<K: RadixKey> KeyRanges<K> {
     /// Divides the large ones among the groups that are not in order.
@@ -203,7 +211,7 @@ impl<K: RadixKey> KeyRanges<K> {
             if is_unsorted && rows(group) > 2 * rows_of_range {
                 let count = rows(group).div_ceil(rows_of_range);
                 let key = |i: usize| key(first + i);
-                let splitters = Splitters::new(splitters(count, rows(group), key, &K::cmp));
+                let splitters = Splitters::sample(count, rows(group), key);
                 of_group = splitters.ranges();
                 ranges.splitters.push(splitters);
             }
@@ -248,8 +256,8 @@ impl<K: RadixKey> KeyRanges<K> {
         permutation: &RowPermutation,
         workers: Workers,
     ) -> Result<Partition> {
-        let in_place: Vec<RowGroups>;
-        let parts: Vec<(&RowGroups, Option<&[u32]>)> = match permutation.partition() {
+        let in_place: Vec<Vec<(u32, u32)>>;
+        let parts: Vec<(RowIds, Option<&[u32]>)> = match permutation.partition() {
             Some(partition) => {
                 let parts = partition.parts();
                 parts
@@ -259,24 +267,25 @@ impl<K: RadixKey> KeyRanges<K> {
             None if permutation.is_identity() => {
                 let parts = workers.ranges(permutation.len(), 1).into_iter();
                 in_place = parts.map(|rows| groups_of(rows, starts)).collect();
-                in_place.iter().map(|groups| (groups, None)).collect()
+                let runs = in_place.iter().map(|runs| RowIds::Runs(runs));
+                runs.map(|groups| (groups, None)).collect()
             }
             None => return internal_err!("rows to sort have not been moved to their groups"),
         };
         let mut next = 0;
         let parts = parts.into_iter().map(|(groups, numbers)| {
             let first = next;
-            next += groups.len();
+            next += groups.rows();
             (first..next, groups, numbers)
         });
-        let parts = workers.map(parts.collect(), |part: Part| {
+        let parts = workers.map(parts.collect(), |part: PartOfRows| {
             let rows = part.0.len();
             let ranges = if self.are_narrow() {
                 let ranges = self.ranges_of_rows(part, chunks, encoding, to_narrow, workers)?;
-                RowGroups::Narrow(ranges, rows)
+                RowIdBuf::Narrow(ranges, rows)
             } else {
                 let ranges = self.ranges_of_rows(part, chunks, encoding, |id| id, workers)?;
-                RowGroups::Each(ranges, rows)
+                RowIdBuf::Wide(ranges, rows)
             };
             let counted = CountedPart::new(ranges, self.num_ranges());
             Ok((counted, (0..number(self.num_ranges())).collect()))
@@ -287,7 +296,7 @@ impl<K: RadixKey> KeyRanges<K> {
     /// The range of each row of a part, in the width that `id` converts to.
     fn ranges_of_rows<G: Pod>(
         &self,
-        (rows, groups, numbers): Part,
+        (rows, groups, numbers): PartOfRows,
         chunks: &Chunked<K>,
         encoding: Encoding<K>,
         id: impl Fn(u32) -> G,
@@ -304,7 +313,10 @@ impl<K: RadixKey> KeyRanges<K> {
             while rows > 0 {
                 if keys_here.is_empty() {
                     workers.check()?;
-                    keys_here = keys.next().unwrap_or_default();
+                    let Some(next) = keys.next() else {
+                        return internal_err!("a part of the rows has fewer keys than rows");
+                    };
+                    keys_here = next;
                 }
                 let len = rows.min(keys_here.len());
                 let (keys, other_keys) = keys_here.split_at(len);
@@ -337,8 +349,8 @@ impl<K: RadixKey> KeyRanges<K> {
     }
 }
 
-/// The group of each of these rows, which are in the order of the groups.
-fn groups_of(rows: Range<usize>, starts: &[usize]) -> RowGroups {
+/// The group of each of these rows, which are in the order of the groups, as runs.
+fn groups_of(rows: Range<usize>, starts: &[usize]) -> Vec<(u32, u32)> {
     let mut runs = vec![];
     let mut group = starts
         .partition_point(|start| *start <= rows.start)
@@ -351,7 +363,7 @@ fn groups_of(rows: Range<usize>, starts: &[usize]) -> RowGroups {
         }
         (row, group) = (end, group + 1);
     }
-    RowGroups::Runs(runs)
+    runs
 }
 
 #[cfg(test)]
@@ -431,7 +443,7 @@ mod tests {
             }),
         ];
         let many_groups = vec![17; 5000];
-        // With so many groups large ones stay whole if there are threads: places in 17 bits, and exactly 16.
+        // With so many groups large ones stay whole if there are threads: offsets in 17 bits, and exactly 16.
         let whole = [vec![1; 100_000], vec![(1 << 16) + 1, 1 << 16]].concat();
         // Ranges in more than 16 bits.
         let many_ranges = [vec![1; 70_000], vec![5 * RANGE_ROWS]].concat();

@@ -242,13 +242,13 @@ mod tests {
             return values.slice(0, 0);
         }
         let (mut at, often) = (0, 2 + random.u64(..200));
-        let places = (0..rows).map(|_| {
+        let picked = (0..rows).map(|_| {
             if random.u64(..often) == 0 {
                 at = random.usize(..valid.len());
             }
             valid[at]
         });
-        take(values, &places.collect::<UInt64Array>(), None).unwrap()
+        take(values, &picked.collect::<UInt64Array>(), None).unwrap()
     }
 
     /// A row's values as a map key; `None` if one is NULL.
@@ -322,7 +322,7 @@ mod tests {
                 if batch < 2 {
                     groups.add(&keys, &mut found).unwrap();
                 }
-                let asked = groups.find(&keys).unwrap();
+                let found_ids = groups.find(&keys).unwrap();
                 for row in 0..rows {
                     let expected = match key(&keys, row) {
                         None => NO_GROUP,
@@ -332,7 +332,10 @@ mod tests {
                         }
                         Some(key) => known.get(&key).copied().unwrap_or(NO_GROUP),
                     };
-                    assert_eq!(asked[row], expected, "round {round}, {types:?}, row {row}");
+                    assert_eq!(
+                        found_ids[row], expected,
+                        "round {round}, {types:?}, row {row}"
+                    );
                     assert!(
                         batch == 2 || found[row] == expected,
                         "round {round}, {types:?}"

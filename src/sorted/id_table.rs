@@ -77,7 +77,7 @@ impl<T: IdTable> Shards<T> {
         &mut self.0[0]
     }
 
-    /// Returns the id of a key if it is in the cache, which is asked of one table only.
+    /// Returns the id of a key if it is in the cache of the only table.
     #[inline]
     pub(crate) fn cached(&self, key: T::Key<'_>) -> Option<u32> {
         match self.0.as_slice() {
@@ -108,7 +108,7 @@ fn shard<T: IdTable>(key: T::Key<'_>, shards: usize) -> usize {
     (T::hash(key).rotate_left(shards.trailing_zeros()) as usize) & (shards - 1)
 }
 
-/// Converts a row, a position or a number of keys, of which there are fewer than 2^32.
+/// Converts a row, a position or a number of keys: there are fewer than 2^32.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "a build side has fewer than 2^32 rows"

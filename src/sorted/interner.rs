@@ -255,8 +255,8 @@ const BLOCK: usize = 8;
 /// The number of values that are compared with their predecessor at once, where those before are equal.
 const RUN: usize = 64;
 
-/// Writes the id of each value. Of equal values in a row the hash table is asked once, and none is looked up in long
-/// runs: `repeat(i)` tells whether the [`RUN`] values from `i` on equal the one before; false is always allowed.
+/// Writes the id of each value. Equal values in a row are looked up once, and none is looked up in long runs:
+/// `repeat(i)` tells whether the [`RUN`] values from `i` on equal the one before; false is always allowed.
 #[inline]
 fn each<K: Copy + PartialEq>(
     nulls: Option<&NullBuffer>,

@@ -6,7 +6,7 @@ use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::utils::normalize_float_zero;
-use datafusion::common::{Result, exec_err};
+use datafusion::common::{Result, exec_err, internal_err};
 
 use crate::common::ordered_type::{is_ranked, key_bytes, value_type};
 use crate::index::sort_keys::{Chunks, KeyColumn, encode};
@@ -47,7 +47,7 @@ impl OrderKeys {
     }
 
     /// Returns the keys of these values, and their NULLs if there are any.
-    pub(crate) fn of(values: &ArrayRef) -> Result<(Self, Option<NullBuffer>)> {
+    pub(crate) fn from_values(values: &ArrayRef) -> Result<(Self, Option<NullBuffer>)> {
         let mut keys = Self::try_new(values.data_type())?;
         keys.append(values)?;
         Ok((keys, values.logical_nulls().filter(|n| n.null_count() > 0)))
@@ -105,9 +105,9 @@ impl OrderKeys {
         bound: usize,
     ) -> Result<BooleanBuffer> {
         match (self, bounds) {
-            (Self::W32(keys), Self::W32(bounds)) => Ok(compare(keys, comparison, bounds, bound)),
-            (Self::W64(keys), Self::W64(bounds)) => Ok(compare(keys, comparison, bounds, bound)),
-            (Self::W128(keys), Self::W128(bounds)) => Ok(compare(keys, comparison, bounds, bound)),
+            (Self::W32(keys), Self::W32(bounds)) => compare(keys, comparison, bounds, bound),
+            (Self::W64(keys), Self::W64(bounds)) => compare(keys, comparison, bounds, bound),
+            (Self::W128(keys), Self::W128(bounds)) => compare(keys, comparison, bounds, bound),
             // Rows of two converters of one type: their bytes compare.
             (Self::Bytes(_, keys), Self::Bytes(_, bounds)) => {
                 let bound = bounds.row(bound).data();
@@ -124,7 +124,7 @@ impl OrderKeys {
     /// # Errors
     /// An execution error if the types differ.
     pub(crate) fn are_at_most(values: &ArrayRef, others: &ArrayRef) -> Result<BooleanBuffer> {
-        let ((a, a_nulls), (b, b_nulls)) = (Self::of(values)?, Self::of(others)?);
+        let ((a, a_nulls), (b, b_nulls)) = (Self::from_values(values)?, Self::from_values(others)?);
         let compared = match (&a, &b) {
             (Self::W32(a), Self::W32(b)) => at_most(a, b),
             (Self::W64(a), Self::W64(b)) => at_most(a, b),
@@ -157,13 +157,14 @@ fn compare<K: SearchKey>(
     comparison: Comparison,
     bounds: &[Column<K>],
     bound: usize,
-) -> BooleanBuffer {
+) -> Result<BooleanBuffer> {
     let ([keys], [bounds]) = (keys, bounds) else {
-        return BooleanBuffer::new_unset(0);
+        return internal_err!("keys of one batch are in several columns");
     };
     let bound = bounds.encoding().encode(bounds.bits()[bound]);
     let words = K::compare(keys, comparison, bound);
-    BooleanBuffer::new(Buffer::from_vec(words), 0, keys.len())
+    let words = Buffer::from_vec(words);
+    Ok(BooleanBuffer::new(words, 0, keys.len()))
 }
 
 /// Returns which keys are at most the keys in the same rows.
@@ -184,10 +185,10 @@ mod tests {
 
     use super::*;
 
-    /// Compares each value with each, given ascending ranks of which equal values have one.
+    /// Compares each value with each, given ascending ranks, the same for equal values.
     fn check(values: &ArrayRef, ranks: &[u32]) {
-        let (keys, _) = OrderKeys::of(values).expect("an ordered type");
-        let (bounds, _) = OrderKeys::of(values).expect("an ordered type");
+        let (keys, _) = OrderKeys::from_values(values).expect("an ordered type");
+        let (bounds, _) = OrderKeys::from_values(values).expect("an ordered type");
         for comparison in [
             Comparison::Above,
             Comparison::AtLeast,

@@ -1,7 +1,6 @@
 //! The permutation that sorts the rows of a build side, and columns permuted by it.
 //!
-//! A column moves in two passes, both of which read and write memory in order, a few thousand places at a time (keys in
-//! Arrow's row format excepted):
+//! A column moves in two passes. Both read and write memory in order, at a few thousand positions at a time:
 //!
 //! 1. Rows are partitioned by group, and large groups that are not in order by ranges of keys, too: all parts of the
 //!    rows at once ([`Partition`]).
@@ -17,30 +16,24 @@ use crate::common::errors::engine_error;
 use crate::common::workers::{STEP, Workers};
 use crate::sorted::group_ids::GroupIds;
 use crate::sorted::id_table::{NO_GROUP, number};
-use rmq_engine::PartGroups;
-use rmq_engine::cpu::{CountedPart, HugePageBuf, PartWriter, Partition, SharedSlots, SlotValue};
+use crate::sorted::radix_sort::Scratch;
+use rmq_engine::cpu::{CountedPart, HugePageBuf, PartWriter, Partition};
+use rmq_engine::{Encoding, PartGroups};
 
-/// The position of a row that is left out.
-const LEFT_OUT: u32 = NO_GROUP;
+/// The positions of a range to which rows in a given order move first: offsets in it fit into 16 bits.
+const ORDERED_ROWS: usize = 1 << 16;
 
 /// A map from rows, in input order, to positions, in sorted order. Rows may be left out.
 #[derive(Debug)]
 pub(crate) struct RowPermutation {
-    moves: Moves,
+    /// The partition by which rows move first, if they do.
+    partition: Option<Partition>,
     /// How rows are arranged after they moved.
     arrangement: Option<Arrangement>,
     /// Number of positions: of the rows that are not left out.
     len: usize,
     /// The row at each position, computed on demand.
     order: OnceLock<Arc<HugePageBuf<u32>>>,
-}
-
-#[derive(Debug)]
-enum Moves {
-    None,
-    Partition(Partition),
-    /// The position of each row.
-    Positions(HugePageBuf<u32>),
 }
 
 /// The order of rows within ranges of positions.
@@ -52,7 +45,7 @@ pub(crate) struct Arrangement {
     pub(crate) sources: Sources,
 }
 
-/// Places of rows within ranges, in 16 bits where no range is longer.
+/// Offsets of rows in ranges, in 16 bits where no range is longer.
 #[derive(Debug)]
 pub(crate) enum Sources {
     Narrow(HugePageBuf<u16>),
@@ -71,16 +64,16 @@ impl GroupedRows {
     /// The groups as devices take them.
     pub(crate) fn for_devices(&self) -> PartGroups<'_> {
         PartGroups {
-            ids: self.ids.row_ids(),
+            ids: self.ids.ids(),
             groups: Some(&self.groups),
         }
     }
 }
 
 impl RowPermutation {
-    fn new(moves: Moves, len: usize) -> Self {
+    fn new(partition: Option<Partition>, len: usize) -> Self {
         Self {
-            moves,
+            partition,
             arrangement: None,
             len,
             order: OnceLock::new(),
@@ -89,7 +82,7 @@ impl RowPermutation {
 
     /// The identity of `len` rows.
     pub(crate) fn identity(len: usize) -> Self {
-        Self::new(Moves::None, len)
+        Self::new(None, len)
     }
 
     /// Sorts rows by group, stably; rows without a group are left out. Also returns the first position of each group,
@@ -103,46 +96,76 @@ impl RowPermutation {
         workers: Workers,
     ) -> Result<(Self, Vec<usize>)> {
         let parts = workers.map(parts, |part: GroupedRows| {
-            let counted = CountedPart::new(part.ids.into_row_groups(), part.groups.len());
+            let counted = CountedPart::new(part.ids.into_ids(), part.groups.len());
             Ok((counted, part.groups))
         })?;
         let partition = Partition::new(parts, groups);
         let starts = partition.starts().to_vec();
         let len = partition.len();
-        let moves = if partition.is_ordered() {
-            Moves::None
-        } else {
-            Moves::Partition(partition)
-        };
-        Ok((Self::new(moves, len), starts))
+        let partition = (!partition.is_ordered()).then_some(partition);
+        Ok((Self::new(partition, len), starts))
     }
 
     /// Moves rows by a partition, and then arranges them.
     pub(crate) fn arranged(partition: Partition, arrangement: Arrangement) -> Self {
         let len = partition.len();
-        let mut permutation = Self::new(Moves::Partition(partition), len);
-        permutation.arrangement = Some(arrangement);
-        permutation
+        Self::new(Some(partition), len).then_arrange(arrangement)
     }
 
     /// Arranges rows after they moved.
     pub(crate) fn then_arrange(self, arrangement: Arrangement) -> Self {
-        let mut permutation = Self::new(self.moves, self.len);
-        permutation.arrangement = Some(arrangement);
-        permutation
+        Self {
+            arrangement: Some(arrangement),
+            ..Self::new(self.partition, self.len)
+        }
     }
 
-    /// The permutation with these rows at the positions; other rows of `rows` are left out.
+    /// The permutation with these rows at the positions; other rows of `rows` are left out. Rows move to ranges of
+    /// positions, and are then arranged within these.
     ///
     /// # Errors
-    /// If the memory is not available.
-    pub(crate) fn from_order(order: &[u32], rows: usize) -> Result<Self> {
-        let mut positions = HugePageBuf::zeroed(rows).map_err(engine_error)?;
-        positions.fill(LEFT_OUT);
+    /// If the memory is not available or the query is cancelled.
+    pub(crate) fn from_order(order: &[u32], rows: usize, workers: Workers) -> Result<Self> {
+        let mut positions = vec![NO_GROUP; rows];
         for (position, row) in order.iter().enumerate() {
             positions[*row as usize] = number(position);
         }
-        Ok(Self::new(Moves::Positions(positions), order.len()))
+        let ranges = order.len().div_ceil(ORDERED_ROWS);
+        let parts = workers.map(workers.ranges(rows, 1), |rows: Range<usize>| {
+            let mut ids = GroupIds::new(rows.len());
+            for positions in positions[rows].chunks(STEP) {
+                ids.add(positions.len(), |ids| {
+                    for (id, position) in ids.iter_mut().zip(positions) {
+                        *id = match *position {
+                            NO_GROUP => NO_GROUP,
+                            position => position / number(ORDERED_ROWS),
+                        };
+                    }
+                    Ok(())
+                })?;
+            }
+            ids.finish();
+            let groups = (0..number(ranges)).collect();
+            Ok(GroupedRows { ids, groups })
+        })?;
+        let (permutation, starts) = Self::by_group(parts, ranges, workers)?;
+        // Rows come to a range in input order.
+        let mut sources = HugePageBuf::zeroed(order.len()).map_err(engine_error)?;
+        let tasks = sources
+            .chunks_mut(ORDERED_ROWS)
+            .zip(order.chunks(ORDERED_ROWS));
+        workers.map(tasks.collect(), |(sources, rows): (&mut [u16], &[u32])| {
+            let mut scratch = Scratch::default();
+            let sorted = scratch.sort(&mut rows.to_vec(), Encoding::unsigned());
+            for (source, offset) in (0..=u16::MAX).zip(sorted) {
+                sources[*offset as usize] = source;
+            }
+            Ok(())
+        })?;
+        Ok(permutation.then_arrange(Arrangement {
+            ranges: starts.windows(2).map(|ends| ends[0]..ends[1]).collect(),
+            sources: Sources::Narrow(sources),
+        }))
     }
 
     /// Number of positions: of the rows that are not left out.
@@ -152,27 +175,20 @@ impl RowPermutation {
 
     /// Whether this is the identity.
     pub(crate) fn is_identity(&self) -> bool {
-        matches!(self.moves, Moves::None) && self.arrangement.is_none()
+        self.partition.is_none() && self.arrangement.is_none()
     }
 
     /// The partition by which rows move first, if there is one.
     pub(crate) fn partition(&self) -> Option<&Partition> {
-        match &self.moves {
-            Moves::Partition(partition) => Some(partition),
-            Moves::None | Moves::Positions(_) => None,
-        }
+        self.partition.as_ref()
     }
 
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
-        let moves = match &self.moves {
-            Moves::None => 0,
-            Moves::Partition(partition) => partition.bytes(),
-            Moves::Positions(positions) => positions.bytes(),
-        };
+        let partition = self.partition.as_ref().map_or(0, Partition::bytes);
         let arrangement = self.arrangement.as_ref().map_or(0, Arrangement::bytes);
         let order = self.order.get().map_or(0, |order| order.bytes());
-        moves + arrangement + order
+        partition + arrangement + order
     }
 
     /// Bytes that remain allocated when this is dropped, because others share the order.
@@ -185,21 +201,14 @@ impl RowPermutation {
     pub(crate) fn left_out(&self) -> Vec<u32> {
         let mut left_out = vec![];
         let mut next = 0;
-        let mut see = |is_left_out: bool, rows: usize| {
-            let end = next + number(rows);
-            if is_left_out {
-                left_out.extend(next..end);
-            }
-            next = end;
-        };
-        match &self.moves {
-            Moves::None => {}
-            Moves::Partition(partition) => {
-                for (groups, numbers) in partition.parts() {
-                    groups.for_each_run(|group, rows| see(group as usize >= numbers.len(), rows));
+        for (groups, numbers) in self.partition.iter().flat_map(Partition::parts) {
+            groups.for_each_run(|group, rows| {
+                let end = next + number(rows);
+                if group as usize >= numbers.len() {
+                    left_out.extend(next..end);
                 }
-            }
-            Moves::Positions(positions) => positions.iter().for_each(|p| see(*p == LEFT_OUT, 1)),
+                next = end;
+            });
         }
         left_out
     }
@@ -222,8 +231,8 @@ impl RowPermutation {
         }
         if self.order.get().is_none() {
             let mut order = HugePageBuf::zeroed(self.len).map_err(engine_error)?;
-            match &self.moves {
-                Moves::None => {
+            match &self.partition {
+                None => {
                     let steps = order.chunks_mut(4 * STEP).enumerate().collect();
                     workers.map(steps, |(step, order): (usize, &mut [u32])| {
                         for (row, i) in order.iter_mut().zip(step * 4 * STEP..) {
@@ -232,20 +241,10 @@ impl RowPermutation {
                         Ok(())
                     })?;
                 }
-                Moves::Partition(partition) => {
+                Some(partition) => {
                     write_parts(partition, &mut order, workers, |rows, writer| {
                         let rows: Vec<u32> = rows.map(number).collect();
                         writer.write(&rows);
-                    })?;
-                }
-                Moves::Positions(positions) => {
-                    let slots = SharedSlots::new(&mut order);
-                    let steps = positions.chunks(4 * STEP).enumerate().collect();
-                    workers.map(steps, |(step, positions): (usize, &[u32])| {
-                        for (row, position) in (step * 4 * STEP..).zip(positions) {
-                            slots.store(*position as usize, number(row));
-                        }
-                        Ok(())
                     })?;
                 }
             }
@@ -259,17 +258,17 @@ impl RowPermutation {
     ///
     /// # Errors
     /// If the memory is not available or the query is cancelled.
-    pub(crate) fn permute<T: SlotValue + Send + Sync>(
+    pub(crate) fn permute<T: Pod + Send + Sync>(
         &self,
         chunks: &[&[T]],
         workers: Workers,
     ) -> Result<HugePageBuf<T>> {
         let mut permuted = HugePageBuf::zeroed(self.len).map_err(engine_error)?;
-        match &self.moves {
-            Moves::None => {
+        match &self.partition {
+            None => {
                 let mut rest = &mut permuted[..];
                 let copies = steps(chunks.iter().map(|chunk| chunk.len()));
-                let copies = copies.into_iter().map(|(chunk, rows, _)| {
+                let copies = copies.into_iter().map(|(chunk, rows)| {
                     let (here, after) = std::mem::take(&mut rest).split_at_mut(rows.len());
                     rest = after;
                     (&chunks[chunk][rows], here)
@@ -279,18 +278,7 @@ impl RowPermutation {
                     Ok(())
                 })?;
             }
-            Moves::Partition(partition) => {
-                move_by(partition, chunks, &mut permuted, workers)?;
-            }
-            Moves::Positions(positions) => {
-                let slots = SharedSlots::new(&mut permuted);
-                let moves = steps(chunks.iter().map(|chunk| chunk.len()));
-                workers.map(moves, |(chunk, rows, first)| {
-                    let positions = &positions[first..first + rows.len()];
-                    slots.scatter(&chunks[chunk][rows], positions);
-                    Ok(())
-                })?;
-            }
+            Some(partition) => move_by(partition, chunks, &mut permuted, workers)?,
         }
         self.arrange(&mut permuted, workers)?;
         Ok(permuted)
@@ -399,7 +387,7 @@ fn write_parts<T: Pod + Send>(
     Ok(())
 }
 
-/// A column in chunks, of which rows are found.
+/// A column in chunks, with access by row.
 pub(crate) struct Chunked<'a, T> {
     chunks: &'a [&'a [T]],
     /// The first row of each chunk.
@@ -485,16 +473,13 @@ pub(crate) fn split_by_ranges<'a, 'r, T>(
     tasks
 }
 
-/// Divides chunks of these lengths into steps that threads take: the chunk, rows within it, and the first of them in
-/// all.
-pub(crate) fn steps(chunks: impl IntoIterator<Item = usize>) -> Vec<(usize, Range<usize>, usize)> {
-    let mut first = 0;
+/// Divides chunks of these lengths into steps that threads take: the chunk, and rows within it.
+pub(crate) fn steps(chunks: impl IntoIterator<Item = usize>) -> Vec<(usize, Range<usize>)> {
     let mut steps = vec![];
     for (chunk, len) in chunks.into_iter().enumerate() {
         for start in (0..len).step_by(4 * STEP) {
-            steps.push((chunk, start..len.min(start + 4 * STEP), first + start));
+            steps.push((chunk, start..len.min(start + 4 * STEP)));
         }
-        first += len;
     }
     steps
 }

@@ -2,7 +2,7 @@
 
 use crate::sorted::id_table::number;
 use rmq_engine::Encoding;
-use rmq_engine::cpu::{SearchKey, SlotValue};
+use rmq_engine::cpu::SearchKey;
 
 /// Digits have at most this many bits, so that their counts stay in the first-level cache.
 const DIGIT_BITS: u32 = 11;
@@ -10,8 +10,8 @@ const DIGIT_BITS: u32 = 11;
 /// Fewer keys are sorted by comparisons.
 const MIN_RADIX: usize = 1024;
 
-/// A key of which digits can be extracted.
-pub(crate) trait RadixKey: SearchKey + SlotValue {
+/// A key with digits.
+pub(crate) trait RadixKey: SearchKey {
     /// The number of bits up to the highest one that is set.
     fn bit_length(self) -> u32;
 

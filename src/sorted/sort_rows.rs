@@ -6,26 +6,25 @@
 //!    unless they came so.
 //! 3. Range keys are sorted within each group, unless they ascend already. Sorted input is neither moved nor copied.
 //!
-//! For n rows this takes O(n) for keys of fixed width, O(n log n) comparisons for others.
+//! For n rows this takes O(n) for keys of fixed width, and O(n) for each 8 bytes of others that are needed to tell them
+//! apart.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, NullBufferBuilder};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::DataType;
-use arrow::row::Rows;
 use datafusion::common::{Result, exec_err};
 
 use crate::common::workers::Workers;
-use crate::sorted::bucket_sort::{SortContext, sort_in_steps};
+use crate::sorted::byte_sort::sort_bytes;
 use crate::sorted::group_ids::GroupIds;
-use crate::sorted::group_sort::{sort_groups, unsorted_groups};
+use crate::sorted::group_sort::{SortContext, sort_groups, unsorted_groups};
 use crate::sorted::groups::Groups;
-use crate::sorted::id_table::number;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::permutation::{GroupedRows, RowPermutation};
 use crate::sorted::radix_sort::RadixKey;
-use crate::sorted::sorted_rows::{RangeKeys, SortedRows, row_at};
+use crate::sorted::sorted_rows::{RangeKeys, SortedRows};
 use rmq_engine::Column;
 use rmq_engine::cpu::CpuKeySearch;
 
@@ -136,8 +135,8 @@ pub(crate) fn group_rows(mut parts: Vec<RowsPart>, context: SortContext) -> Resu
     })
 }
 
-/// Merges the groups of parts, of which there is one if there are no equality keys, and leaves out rows with a NULL
-/// range key.
+/// Merges the groups of parts (one group if there are no equality keys), and leaves out rows with a NULL range
+/// key.
 fn number_groups(
     groups: Vec<Groups>,
     group_ids: Vec<GroupIds>,
@@ -149,22 +148,14 @@ fn number_groups(
         let ids = ids.map(|(rows, _)| GroupIds::of_one_group(*rows));
         (None, ids.collect(), vec![vec![0]; nulls.len()])
     } else {
-        let (groups, numbers) = merge_groups(groups, context)?;
+        let merge_memory = context.memory.new_empty();
+        let of_parts: usize = groups.iter().map(Groups::len).sum();
+        merge_memory.try_grow(of_parts * MERGE_BYTES)?;
+        let (groups, numbers) = Groups::merge(groups, context.workers)?;
         (Some(groups), group_ids, numbers)
     };
-    let parts = leave_out_nulls(group_ids, numbers, nulls, context)?;
-    Ok((groups, parts))
-}
-
-/// Removes the rows with a NULL range key from the groups of each part.
-fn leave_out_nulls(
-    group_ids: Vec<GroupIds>,
-    groups: Vec<Vec<u32>>,
-    nulls: Vec<PartNulls>,
-    context: SortContext,
-) -> Result<Vec<GroupedRows>> {
-    let parts = group_ids.into_iter().zip(groups).zip(nulls);
-    context
+    let parts = group_ids.into_iter().zip(numbers).zip(nulls);
+    let parts = context
         .workers
         .map(parts.collect(), |((ids, groups), (_, nulls))| {
             let ids = match nulls {
@@ -172,7 +163,8 @@ fn leave_out_nulls(
                 Some(nulls) => ids.leave_out(&nulls, context.memory)?,
             };
             Ok(GroupedRows { ids, groups })
-        })
+        })?;
+    Ok((groups, parts))
 }
 
 fn all_valid(nulls: &[PartNulls]) -> bool {
@@ -195,14 +187,6 @@ fn take_apart(parts: Vec<RowsPart>) -> Result<(Vec<Groups>, Vec<GroupIds>, Order
         return exec_err!("a range join has no part of rows to sort");
     };
     Ok((groups, group_ids, keys))
-}
-
-/// Merges the groups of parts. Returns also the group of each id of a part.
-fn merge_groups(groups: Vec<Groups>, context: SortContext) -> Result<(Groups, Vec<Vec<u32>>)> {
-    let merge_memory = context.memory.new_empty();
-    let of_parts: usize = groups.iter().map(Groups::len).sum();
-    merge_memory.try_grow(of_parts * MERGE_BYTES)?;
-    Groups::merge(groups, context.workers)
 }
 
 /// Sorts the rows of all parts, at least one. Returns them with the permutation from input order. Additional memory is
@@ -304,37 +288,4 @@ fn are_sorted<K: RadixKey>(columns: &[Column<K>], workers: Workers) -> Result<bo
         Ok(K::are_sorted(part))
     })?;
     Ok(!sorted.contains(&false))
-}
-
-/// Sorts rows as [`sort`] does; the keys stay in input order.
-fn sort_bytes(
-    keys: &Rows,
-    starts: &[usize],
-    permutation: RowPermutation,
-    context: SortContext,
-) -> Result<RowPermutation> {
-    context.memory.try_grow(permutation.order_bytes())?;
-    let order = permutation.order(context.workers)?;
-    let key = |position: usize| keys.row(row_at(order, position));
-    let mut groups = starts.windows(2);
-    if groups.all(|ends| (ends[0]..ends[1]).is_sorted_by(|a, b| key(*a) <= key(*b))) {
-        return Ok(permutation);
-    }
-    // The order, one group of it, and the positions of all rows.
-    let longest = starts.windows(2).map(|ends| ends[1] - ends[0]).max();
-    let longest = longest.unwrap_or_default();
-    let words = permutation.len() + longest + keys.num_rows();
-    context.memory.try_grow(words * size_of::<u32>())?;
-    let mut order = match order {
-        Some(order) => order.to_vec(),
-        None => (0..permutation.len()).map(number).collect(),
-    };
-    let mut sorted = Vec::with_capacity(longest);
-    let compare = |a: &u32, b: &u32| keys.row(*a as usize).cmp(&keys.row(*b as usize));
-    for ends in starts.windows(2) {
-        let group = &mut order[ends[0]..ends[1]];
-        sort_in_steps(group.iter().copied(), &mut sorted, compare, context)?;
-        group.copy_from_slice(&sorted);
-    }
-    RowPermutation::from_order(&order, keys.num_rows())
 }

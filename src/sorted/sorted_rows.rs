@@ -5,18 +5,13 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::row::Rows;
-use datafusion::common::{Result, exec_err};
+use datafusion::common::{Result, exec_err, internal_err};
 
 use crate::common::errors::engine_error;
-use crate::index::devices::DeviceEngine;
-use crate::sorted::device_keys::DeviceKeys;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
-use rmq_engine::cpu::{CpuKeySearch, HugePageBuf};
-use rmq_engine::{
-    BoundHints, CandidateRanges, Column, Comparison, EngineError, Key, KeySearch, SearchHints,
-    SortedKeys,
-};
+use rmq_engine::cpu::{CpuKeySearch, HugePageBuf, SearchKey};
+use rmq_engine::{BoundHints, CandidateRanges, Column, Comparison, SearchHints};
 
 /// Rows ordered by group (their equality keys), and within a group by range key. Rows with a NULL key match nothing and
 /// are not included.
@@ -66,7 +61,7 @@ impl SortedRows {
 
     /// Returns the candidates of `rows` probe rows before any bound: the positions of the row's group, given its
     /// equality keys.
-    pub(crate) fn start(&self, rows: usize, equal: &[ArrayRef]) -> Result<CandidateRanges> {
+    pub(crate) fn candidates(&self, rows: usize, equal: &[ArrayRef]) -> Result<CandidateRanges> {
         let Some(groups) = &self.groups else {
             return Ok(CandidateRanges::all(rows, self.len()));
         };
@@ -88,7 +83,7 @@ impl SortedRows {
         bounds: &ArrayRef,
         last_found: &mut SearchHints,
     ) -> Result<()> {
-        let (targets, nulls) = OrderKeys::of(bounds)?;
+        let (targets, nulls) = OrderKeys::from_values(bounds)?;
         if let Some(nulls) = nulls {
             candidates.retain_rows(&nulls);
         }
@@ -123,45 +118,6 @@ impl SortedRows {
         Ok(())
     }
 
-    /// Bytes of the keys on a device; 0 for keys without a fixed width, which devices do not search.
-    pub(crate) fn device_bytes(&self) -> usize {
-        match &self.keys {
-            RangeKeys::W32(keys) => keys.len() * size_of::<u32>(),
-            RangeKeys::W64(keys) => keys.len() * size_of::<u64>(),
-            RangeKeys::W128(keys) => keys.len() * size_of::<u128>(),
-            RangeKeys::Bytes(..) => 0,
-        }
-    }
-
-    /// Copies the keys to devices. Returns `None` for keys without a fixed width.
-    ///
-    /// # Errors
-    /// Errors of devices.
-    pub(crate) fn on_devices(
-        &self,
-        engine: &dyn DeviceEngine,
-        threads: usize,
-    ) -> Result<Option<DeviceKeys>, EngineError> {
-        fn keys_of<K>(len: usize, fill: &(dyn Fn(usize, &mut [K]) + Sync)) -> SortedKeys<'_, K> {
-            SortedKeys { len, fill }
-        }
-        Ok(Some(match &self.keys {
-            RangeKeys::W32(keys) => {
-                let fill = |from: usize, to: &mut [u32]| keys.copy_to(from, to);
-                DeviceKeys::W32(engine.sorted_u32(keys_of(keys.len(), &fill), threads)?)
-            }
-            RangeKeys::W64(keys) => {
-                let fill = |from: usize, to: &mut [u64]| keys.copy_to(from, to);
-                DeviceKeys::W64(engine.sorted_u64(keys_of(keys.len(), &fill), threads)?)
-            }
-            RangeKeys::W128(keys) => {
-                let fill = |from: usize, to: &mut [u128]| keys.copy_to(from, to);
-                DeviceKeys::W128(engine.sorted_u128(keys_of(keys.len(), &fill), threads)?)
-            }
-            RangeKeys::Bytes(..) => return Ok(None),
-        }))
-    }
-
     /// Returns the first position in `from..=at` whose key equals that at `at`.
     pub(crate) fn first_equal(&self, from: usize, at: usize) -> usize {
         match &self.keys {
@@ -181,18 +137,17 @@ pub(crate) fn row_at(order: Option<&Arc<HugePageBuf<u32>>>, position: usize) -> 
 }
 
 /// Intersects candidates with the rows whose key compares so with a bound. The bounds of a batch are one column.
-fn narrow<K: Key>(
-    keys: &impl KeySearch<K>,
+fn narrow<K: SearchKey>(
+    keys: &CpuKeySearch<K>,
     candidates: &mut CandidateRanges,
     comparison: Comparison,
     bounds: &[Column<K>],
     hints: &mut BoundHints,
 ) -> Result<()> {
-    let Some(bounds) = bounds.first() else {
-        return Ok(());
+    let [bounds] = bounds else {
+        return internal_err!("the bounds of one batch are in several columns");
     };
-    keys.narrow(candidates, comparison, bounds, hints)
-        .map_err(engine_error)
+    K::narrow(keys, candidates, comparison, bounds, hints).map_err(engine_error)
 }
 
 /// Returns the first position of a range whose key is not below the bound or, unless `before_equal`, above it.
@@ -235,7 +190,7 @@ mod tests {
     use super::*;
     use crate::common::ranges::Ranges;
     use crate::common::workers::Workers;
-    use crate::sorted::bucket_sort::SortContext;
+    use crate::sorted::group_sort::SortContext;
     use crate::sorted::sort_rows::{RowsPart, sort_rows};
 
     #[test]
@@ -313,7 +268,7 @@ mod tests {
                         } else {
                             vec![]
                         };
-                        let mut candidates = sorted.start(40, &row_groups).unwrap();
+                        let mut candidates = sorted.candidates(40, &row_groups).unwrap();
                         for (i, (comparison, bound)) in bounds.iter().enumerate() {
                             let number = (i, *comparison);
                             sorted

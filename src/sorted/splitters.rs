@@ -5,6 +5,9 @@ use std::hint::select_unpredictable;
 use crate::sorted::id_table::number;
 use crate::sorted::radix_sort::RadixKey;
 
+/// Sampled keys per range.
+const OVERSAMPLING: usize = 16;
+
 /// Ascending keys, different from each other, that divide others into ranges. A table of cells of equal width tells
 /// where to begin the search among them: with keys that are spread evenly two or three steps are left of twelve.
 #[derive(Debug)]
@@ -15,13 +18,35 @@ pub(crate) struct Splitters<K> {
     before_cells: Vec<u32>,
     /// The width of a cell is 2 to the power of this.
     shift: u32,
-    /// The first step of a search: a power of two, of which the double exceeds the splitters of any cell.
+    /// The first step of a search: a power of two, whose double exceeds the splitters of any cell.
     first_step: usize,
 }
 
 impl<K: RadixKey> Splitters<K> {
+    /// Chooses keys among `len`, at least one, that divide these into about `ranges` ranges of about equal size: the
+    /// quantiles of a sample.
+    pub(crate) fn sample(ranges: usize, len: usize, key: impl Fn(usize) -> K) -> Self {
+        // Pseudo-random positions: a fixed stride could coincide with a period of the data.
+        let mut state = 0_u64;
+        let mut sample: Vec<K> = (0..ranges * OVERSAMPLING)
+            .map(|_| {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                #[expect(clippy::cast_possible_truncation, reason = "below `len`")]
+                let position = ((u128::from(state) * len as u128) >> 64) as usize;
+                key(position)
+            })
+            .collect();
+        sample.sort_unstable();
+        let quantiles = sample.into_iter().skip(OVERSAMPLING);
+        let mut keys: Vec<K> = quantiles.step_by(OVERSAMPLING).collect();
+        keys.dedup();
+        Self::new(keys)
+    }
+
     /// Prepares at least one key.
-    pub(crate) fn new(keys: Vec<K>) -> Self {
+    fn new(keys: Vec<K>) -> Self {
         let (first, last) = (keys[0], keys[keys.len() - 1]);
         let span = last.minus(first);
         let cell_bits = (2 * keys.len()).next_power_of_two().ilog2();
@@ -80,6 +105,21 @@ mod tests {
             let expected = 2 * before + usize::from(equals);
             assert_eq!(splitters.range(key), expected, "{key:?} among {keys:?}");
         }
+    }
+
+    #[test]
+    fn ranges_of_skewed_keys_are_about_equal() {
+        let random = &mut fastrand::Rng::with_seed(88_172_645_463_325_252);
+        // Most keys are close to each other, as times of day beside a few of another year.
+        let keys = (0..1_000_000).map(|i| random.u64(..1 << 30) << (i % 3 * 16));
+        let keys: Vec<u64> = keys.collect();
+        let splitters = Splitters::sample(64, keys.len(), |i| keys[i]);
+        let mut counts = vec![0; splitters.ranges()];
+        for key in &keys {
+            counts[splitters.range(*key)] += 1;
+        }
+        let most = 4 * keys.len() / 64;
+        assert!(counts.iter().all(|count| *count < most), "{counts:?}");
     }
 
     #[test]

@@ -270,7 +270,7 @@ async fn auto_chooses_by_the_work_and_says_why() {
     tables(&ctx, 4096, 10_000, 8192);
     let plan = explain(&ctx, &format!("EXPLAIN {join}")).await;
     assert!(
-        plan.contains("engine=cpu (asked by a join's condition)"),
+        plan.contains("engine=cpu (called in a join's condition)"),
         "{plan}"
     );
     assert_eq!(bigint(&ctx, join).await, Some(10_000));

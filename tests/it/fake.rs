@@ -11,8 +11,8 @@ use rmq_engine::cost_model::Costs;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::{CudaOptions, CudaVersion, DeviceInfo, DeviceUse};
 use rmq_engine::{
-    Answers, BuildOptions, Column, ColumnSize, Crossings, Engine, EngineError, Key, KeyRanges,
-    KeySearch, RangeEnd, RangeIndex, RangeJoinIndex, RangeJoinInput, SortedKeys,
+    Answers, BuildOptions, Column, ColumnSize, Crossings, Engine, EngineError, Key, RangeEnd,
+    RangeIndex, RangeJoinIndex, RangeJoinInput,
 };
 
 use crate::fake_range_join::{FakeRangeJoin, building_bytes};
@@ -34,11 +34,7 @@ pub struct Fake {
     /// The build, and the lookup, at which all devices fail permanently.
     pub build_fails_at: AtomicUsize,
     pub answer_fails_at: AtomicUsize,
-    /// The key search at which all devices fail permanently.
-    pub search_fails_at: AtomicUsize,
-    /// The number of key ranges searched.
-    pub searched: AtomicUsize,
-    /// Whether devices sort and answer range joins; otherwise they leave the sort to the CPU.
+    /// Whether devices have range joins.
     pub joins: bool,
     /// The step of range joins that ends in this error, counted from 1.
     pub join_fault: Mutex<Option<(usize, EngineError)>>,
@@ -79,9 +75,7 @@ impl Default for Fake {
             full_at: AtomicUsize::new(0),
             build_fails_at: AtomicUsize::new(0),
             answer_fails_at: AtomicUsize::new(0),
-            search_fails_at: AtomicUsize::new(0),
-            searched: AtomicUsize::new(0),
-            joins: false,
+            joins: true,
             join_fault: Mutex::default(),
             failed: AtomicBool::new(false),
             opened: Mutex::default(),
@@ -131,6 +125,14 @@ impl Fake {
 
     pub fn ranges(&self) -> usize {
         self.batches.lock().unwrap().iter().sum()
+    }
+
+    /// Takes the time of a lookup.
+    pub fn wait(&self) {
+        let delay = *self.delay.lock().unwrap();
+        if !delay.is_zero() {
+            std::thread::sleep(delay);
+        }
     }
 
     /// Counts a step of a range join.
@@ -367,101 +369,6 @@ impl DeviceEngine for Threads {
     fn device_bytes(&self, size: ColumnSize, _: &BuildOptions) -> usize {
         Self::bytes(size)
     }
-
-    fn sorted_u32(
-        &self,
-        keys: SortedKeys<'_, u32>,
-        _: usize,
-    ) -> Result<Arc<dyn KeySearch<u32>>, EngineError> {
-        self.sorted(keys)
-    }
-
-    fn sorted_u64(
-        &self,
-        keys: SortedKeys<'_, u64>,
-        _: usize,
-    ) -> Result<Arc<dyn KeySearch<u64>>, EngineError> {
-        self.sorted(keys)
-    }
-
-    fn sorted_u128(
-        &self,
-        keys: SortedKeys<'_, u128>,
-        _: usize,
-    ) -> Result<Arc<dyn KeySearch<u128>>, EngineError> {
-        self.sorted(keys)
-    }
-}
-
-impl Threads {
-    fn sorted<K: Key>(
-        &self,
-        keys: SortedKeys<'_, K>,
-    ) -> Result<Arc<dyn KeySearch<K>>, EngineError> {
-        let fake = Arc::clone(&self.fake);
-        if fake.failed.load(Relaxed) {
-            return Err(self.error());
-        }
-        let mut held = vec![K::ZERO; keys.len];
-        // In chunks, as devices receive them.
-        for (i, piece) in held.chunks_mut(1000).enumerate() {
-            (keys.fill)(i * 1000, piece);
-        }
-        let error = self.error();
-        Ok(Arc::new(ThreadsSearch {
-            keys: held,
-            fake,
-            error,
-        }))
-    }
-}
-
-#[derive(Debug)]
-struct ThreadsSearch<K> {
-    keys: Vec<K>,
-    fake: Arc<Fake>,
-    error: EngineError,
-}
-
-impl<K: Key> KeySearch<K> for ThreadsSearch<K> {
-    fn device_bytes(&self) -> usize {
-        size_of_val(self.keys.as_slice())
-    }
-
-    fn search(
-        &self,
-        asked: KeyRanges<'_, K>,
-        left: &mut [i64],
-        right: &mut [i64],
-    ) -> Result<(), EngineError> {
-        self.fake.searched.fetch_add(left.len(), Relaxed);
-        if strikes(&self.fake.search_fails_at) {
-            self.fake.failed.store(true, Relaxed);
-        }
-        if self.fake.failed.load(Relaxed) {
-            return Err(self.error.clone());
-        }
-        for query in 0..left.len() {
-            let (begin, end) = asked.segments.map_or((0, self.keys.len()), |(from, to)| {
-                (from[query] as usize, to[query] as usize)
-            });
-            let segment = &self.keys[begin..end];
-            let from = asked.low.map_or(0, |low| {
-                let bound = low.keys[query];
-                segment.partition_point(|key| *key < bound || !low.inside && *key == bound)
-            });
-            let to = asked.high.map_or(segment.len(), |high| {
-                let bound = high.keys[query];
-                segment.partition_point(|key| *key < bound || high.inside && *key == bound)
-            });
-            (left[query], right[query]) = if from < to {
-                ((begin + from) as i64, (begin + to) as i64 - 1)
-            } else {
-                (1, 0)
-            };
-        }
-        Ok(())
-    }
 }
 
 #[derive(Debug)]
@@ -504,10 +411,7 @@ impl<K: Key> RangeIndex<K> for ThreadsIndex<K> {
         let now = fake.under_way.fetch_add(1, Relaxed) + 1;
         fake.most_under_way.fetch_max(now, Relaxed);
         fake.batches.lock().unwrap().push(left.len());
-        let delay = *fake.delay.lock().unwrap();
-        if !delay.is_zero() {
-            std::thread::sleep(delay);
-        }
+        fake.wait();
         if strikes(&fake.answer_fails_at) {
             fake.failed.store(true, Relaxed);
         }

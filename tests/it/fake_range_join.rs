@@ -93,6 +93,45 @@ fn groups_of_rows(part: &PartGroups<'_>) -> Vec<u32> {
     ids.into_iter().map(group).collect()
 }
 
+/// The rounded sum of floats, and the rounding error; `None` without floats. Adds exactly, as a list of floats whose
+/// digits do not overlap (Shewchuk 1997).
+fn sum_of_floats<'a>(cells: impl Iterator<Item = &'a Cell>) -> Option<[f64; 2]> {
+    let floats: Vec<f64> = cells.map(|c| f64::from_bits(c.bits as u64)).collect();
+    let largest = floats.iter().map(|float| float.abs()).reduce(f64::max)?;
+    let specials = floats.iter().filter(|float| !float.is_finite());
+    if let Some(special) = specials.copied().reduce(|a, b| a + b) {
+        return Some([if special.is_nan() { f64::NAN } else { special }, 0.0]);
+    }
+    let two_sum = |a: f64, b: f64| {
+        let sum = a + b;
+        let of_b = sum - a;
+        (sum, (a - (sum - of_b)) + (b - of_b))
+    };
+    // So that no step overflows.
+    let scale = 2_f64.powi(if largest > 2_f64.powi(900) { 100 } else { 0 });
+    let mut parts: Vec<f64> = vec![];
+    for float in floats {
+        let mut sum = float / scale;
+        let mut kept = vec![];
+        for part in parts {
+            let (next, error) = two_sum(sum, part);
+            sum = next;
+            kept.extend((error != 0.0).then_some(error));
+        }
+        kept.push(sum);
+        parts = kept;
+    }
+    let (mut sum, mut error) = (0.0, 0.0);
+    for part in parts.into_iter().rev() {
+        let (next, rest) = two_sum(sum, part);
+        sum = next;
+        error += rest;
+    }
+    let (sum, error) = two_sum(sum, error);
+    let is_finite = (sum * scale).is_finite();
+    Some([sum * scale, if is_finite { error * scale } else { 0.0 }])
+}
+
 /// The bytes that a build takes.
 pub fn building_bytes(input: &RangeJoinInput<'_>) -> usize {
     let columns = input.columns.iter().map(|c| c.values.value_bytes());
@@ -244,16 +283,15 @@ impl FakeRangeJoin {
             RangeJoinAnswer::Sum { column }
                 if self.columns[column].sums == Some(Addends::Floats) =>
             {
-                // Tests sum multiples of 1/8, without an error.
-                let floats = valid(column).map(|cell| f64::from_bits(cell.bits as u64));
-                let sum = floats.reduce(|a, b| a + b)?;
-                Some(sum.to_bits().into())
+                sum_of_floats(valid(column)).map(|[sum, _]| sum.to_bits().into())
             }
             RangeJoinAnswer::Sum { column } => {
                 let integers = valid(column).map(|cell| cell.bits);
                 integers.reduce(u128::wrapping_add)
             }
-            RangeJoinAnswer::SumError { column } => valid(column).next().map(|_| 0),
+            RangeJoinAnswer::SumError { column } => {
+                sum_of_floats(valid(column)).map(|[_, error]| error.to_bits().into())
+            }
             RangeJoinAnswer::Extreme { column, extreme } => {
                 let place = self.extreme(range.clone(), column, extreme)?;
                 bits(column, place)
@@ -318,6 +356,7 @@ impl RangeJoinIndex for FakeRangeJoin {
             answer.check(&self.specs, self.row_numbers)?;
         }
         fake.batches.lock().unwrap().push(probe.rows);
+        fake.wait();
         // Bounds go up, are searched and answered.
         fake.join_step()?;
         let ids = probe.groups.iter().flatten().flat_map(|ids| ids.iter());

@@ -137,7 +137,7 @@ fn query(random: &mut Random) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn random_queries_return_what_datafusion_returns() {
     let (with, always, without) = (session().await, session().await, session().await);
-    set(&always, "rmq.row_joins", "always");
+    set(&always, "rmq.range_joins", "always");
     set(&without, "rmq.rewrite", "false");
     let (mut asked, mut left) = (0, 0);
     for seed in cases_with_queries("choices of joins", &[], CASES, QUERIES) {
@@ -216,7 +216,7 @@ async fn other_joins_are_range_joins() {
         let text = plan(&ctx, &sql).await;
         assert!(text.contains("RangeJoinExec"), "{sql}\n{text}");
     }
-    set(&ctx, "rmq.row_joins", "always");
+    set(&ctx, "rmq.range_joins", "always");
     assert_eq!(answer(&ctx, &sql).await.expect(&sql), (expected, true));
 }
 
@@ -224,7 +224,7 @@ async fn other_joins_are_range_joins() {
 #[tokio::test(flavor = "multi_thread")]
 async fn extremes_of_floats_do_not_depend_on_the_choice() {
     let (with, always) = (session().await, session().await);
-    set(&always, "rmq.row_joins", "always");
+    set(&always, "rmq.range_joins", "always");
     let extremes = "min(i.w), max(i.w), max(arrow_cast(i.w, 'Dictionary(Int32, Float64)'))";
     for (groups, by) in [
         ("", ""),

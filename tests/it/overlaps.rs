@@ -124,7 +124,7 @@ impl Tables {
         };
         let (with, without) = (session(), session());
         datafusion_rmq::register(&with);
-        set(&with, "rmq.row_joins", "always");
+        set(&with, "rmq.range_joins", "always");
         draw_join_mode(&with, random);
         Self { with, without }
     }
@@ -309,7 +309,7 @@ async fn any_fan_out_needs_little_memory() -> Result<()> {
             );
             run(&ctx, &sql).await?;
         }
-        set(&ctx, "rmq.row_joins", "always");
+        set(&ctx, "rmq.range_joins", "always");
         let pairs = "SELECT q.v AS a, p.v AS b FROM q JOIN p ON p.g = q.g AND p.start <= q.stop AND p.stop >= q.start";
         let sql = format!("SELECT count(*), sum(a), sum(b) FROM ({pairs})");
         let (found, plan) = executed(&ctx, &sql).await?;
@@ -331,7 +331,7 @@ async fn any_fan_out_needs_little_memory() -> Result<()> {
 async fn short_ranges_need_no_index() -> Result<()> {
     let ctx = SessionContext::new();
     datafusion_rmq::register(&ctx);
-    set(&ctx, "rmq.row_joins", "always");
+    set(&ctx, "rmq.range_joins", "always");
     run(
         &ctx,
         "CREATE TABLE p AS SELECT value AS k, value * 31 % 1000 AS v FROM range(0, 20000)",
@@ -376,7 +376,7 @@ async fn spilled_sides_and_few_rows() -> Result<()> {
         }
     }
     for ctx in [&small, &usual] {
-        set(ctx, "rmq.row_joins", "always");
+        set(ctx, "rmq.range_joins", "always");
     }
     let on = "p.g = q.g AND p.start <= q.stop AND p.stop >= q.start";
     for residual in ["", " AND p.v > 60 * q.v"] {
@@ -423,7 +423,7 @@ async fn spilled_sides_and_few_rows() -> Result<()> {
 async fn limits_fail_only_for_pairs_that_meet_the_conditions_before_them() -> Result<()> {
     let (ctx, alone) = (SessionContext::new(), SessionContext::new());
     datafusion_rmq::register(&ctx);
-    set(&ctx, "rmq.row_joins", "always");
+    set(&ctx, "rmq.range_joins", "always");
     for ctx in [&ctx, &alone] {
         run(
             ctx,

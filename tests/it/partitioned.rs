@@ -89,7 +89,7 @@ fn session(partitions: usize, pool: Option<Arc<dyn MemoryPool>>) -> SessionConte
             ctx
         }
     };
-    set(&ctx, "rmq.row_joins", "always");
+    set(&ctx, "rmq.range_joins", "always");
     set(&ctx, "rmq.join_mode", "partitioned");
     ctx
 }
@@ -467,10 +467,7 @@ async fn partitions_without_a_probe_row_read_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn devices_build_each_partition() {
     let cpu = session(1, None);
-    let devices = Arc::new(Fake {
-        joins: true,
-        ..Fake::default()
-    });
+    let devices = Arc::new(Fake::default());
     let config = SessionConfig::new()
         .with_target_partitions(3)
         .with_batch_size(100);

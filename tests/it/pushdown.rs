@@ -77,7 +77,7 @@ impl PartitionStream for Counted {
 /// A session with a probe side that counts its batches, and a build side `p` of these many rows.
 async fn counting_session(build_rows: usize) -> (SessionContext, Arc<AtomicUsize>) {
     let ctx = cpu_session();
-    set(&ctx, "rmq.row_joins", "always");
+    set(&ctx, "rmq.range_joins", "always");
     // A repartition merges smaller batches before it passes them on.
     set(&ctx, "datafusion.execution.batch_size", "100");
     let read = Counted::register(&ctx);

@@ -24,7 +24,7 @@ use rmq_engine::EngineError;
 use rmq_engine::cost_model::Costs;
 use rmq_engine::cuda::{CudaEngine, CudaOptions, DeviceInfo, Fault, devices};
 
-use crate::fake::{FREE, Fake, device_error, step_faults};
+use crate::fake::{FREE, Fake, step_faults};
 use crate::range_join::{lines, metric};
 use crate::range_join_devices::wait_until_released;
 use crate::spilling::{self, ForRangeJoins, in_order, planned, share};
@@ -92,13 +92,6 @@ async fn rows(ctx: &SessionContext, sql: &str) -> RecordBatch {
         .unwrap_or_else(|e| panic!("{sql}: {e}"))
 }
 
-fn fake() -> Fake {
-    Fake {
-        joins: true,
-        ..Fake::default()
-    }
-}
-
 fn session(fake: &Arc<Fake>, engine: &str) -> SessionContext {
     let ctx = fake.session(&[("rmq.engine", engine)]);
     tables(&ctx, 600, 300);
@@ -109,13 +102,12 @@ fn session(fake: &Arc<Fake>, engine: &str) -> SessionContext {
 async fn devices_that_sort_return_the_same_results_as_the_cpu() {
     let cpu = session(&Arc::new(Fake::default()), "cpu");
     for engine in ["cuda", "auto"] {
-        let fake = Arc::new(fake());
+        let fake = Arc::new(Fake::default());
         let ctx = session(&fake, engine);
         for sql in QUERIES {
             fake.batches.lock().unwrap().clear();
             assert_eq!(rows(&ctx, sql).await, rows(&cpu, sql).await, "{sql}");
             assert_eq!(fake.ranges(), 300, "{sql}");
-            assert_eq!(fake.searched.load(Relaxed), 0, "{sql}");
         }
         wait_until_released(&ctx, &fake).await;
     }
@@ -130,15 +122,17 @@ async fn each_step_on_devices_may_fail() {
         for fault in step_faults() {
             for engine in ["auto", "cuda"] {
                 for nth in 1.. {
-                    let fake = Arc::new(fake());
+                    let fake = Arc::new(Fake::default());
                     *fake.join_fault.lock().unwrap() = Some((nth, fault.clone()));
                     let ctx = session(&fake, engine);
                     let found = run(&ctx, &format!("SELECT * FROM ({sql}) ORDER BY 1")).await;
                     let occurred = fake.join_fault.lock().unwrap().is_none();
-                    let forced_loss = engine == "cuda" && fault == device_error(0);
+                    // The CPU may need less memory of the host.
+                    let is_of_host = matches!(fault, EngineError::OutOfMemory { .. });
+                    let ends = engine == "cuda" && !is_of_host;
                     match found {
                         Ok(found) => {
-                            assert!(!(forced_loss && occurred), "{nth}: {sql}");
+                            assert!(!(ends && occurred), "{fault}, {nth}: {sql}");
                             assert_eq!(found, expected, "{engine}, {fault}, {nth}: {sql}");
                         }
                         Err(error) => {
@@ -231,7 +225,7 @@ async fn a_build_side_that_exceeds_the_memory_of_devices_is_joined() {
         let expected = rows(&cpu, sql).await;
         let mut on_cpu = 0;
         for limit in ["100", "6000", "20000", "40000", "80000"] {
-            let fake = Arc::new(fake());
+            let fake = Arc::new(Fake::default());
             let ctx = session(&fake, "auto");
             set(&ctx, "rmq.device_memory_limit", limit);
             assert_eq!(rows(&ctx, sql).await, expected, "{limit}: {sql}");
@@ -240,7 +234,6 @@ async fn a_build_side_that_exceeds_the_memory_of_devices_is_joined() {
             // The same with devices that have no more.
             let fake = Arc::new(Fake {
                 memory: limit.parse().unwrap(),
-                joins: true,
                 ..Fake::default()
             });
             let ctx = session(&fake, "auto");
@@ -249,7 +242,7 @@ async fn a_build_side_that_exceeds_the_memory_of_devices_is_joined() {
         }
         assert!(on_cpu > 0, "{sql}");
         for limit in ["100", "6000"] {
-            let fake = Arc::new(fake());
+            let fake = Arc::new(Fake::default());
             let ctx = session(&fake, "cuda");
             set(&ctx, "rmq.device_memory_limit", limit);
             let message = error(&ctx, sql).await;
@@ -264,7 +257,7 @@ async fn a_build_side_that_exceeds_the_memory_of_devices_is_joined() {
 async fn the_cpu_builds_spilled_rows() {
     let config = in_order(3).with_batch_size(512);
     let all = spilling::tables().await;
-    let fake = Arc::new(fake());
+    let fake = Arc::new(Fake::default());
     let cpu = session_of_pool(config.clone(), Arc::new(UnboundedMemoryPool::default()));
     let ctx = context_of_pool(config, ForRangeJoins::new(3 << 20));
     let ctx = fake.register(ctx, &[("rmq.engine", "cuda")]);
@@ -328,7 +321,7 @@ impl PartitionStream for Partition {
 async fn an_error_of_one_partition_ends_the_others() {
     for (side, engine) in [("p", "auto"), ("p", "cpu"), ("q", "auto"), ("q", "cpu")] {
         for sql in [QUERIES[0], QUERIES[3], QUERIES[6]] {
-            let fake = Arc::new(fake());
+            let fake = Arc::new(Fake::default());
             let ctx = session(&fake, engine);
             let whole = run(&ctx, &format!("SELECT * FROM {side}")).await.unwrap();
             ctx.deregister_table(side).unwrap();

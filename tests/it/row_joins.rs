@@ -106,7 +106,7 @@ impl Tables {
         };
         let (with, without) = (session(), session());
         datafusion_rmq::register(&with);
-        set(&with, "rmq.row_joins", "always");
+        set(&with, "rmq.range_joins", "always");
         let threads = PARALLELISM[random.below(4)].to_string();
         set(&with, "rmq.build_threads", &threads);
         draw_join_mode(&with, random);
@@ -232,7 +232,7 @@ async fn equal_keys(ctx: &SessionContext, rows: usize) {
         );
         run(ctx, &sql).await.expect("a table");
     }
-    set(ctx, "rmq.row_joins", "always");
+    set(ctx, "rmq.range_joins", "always");
 }
 
 const PAIRS: &str =
@@ -342,7 +342,7 @@ async fn a_build_side_larger_than_memory() -> Result<()> {
             run(ctx, table).await?;
         }
     }
-    set(&small, "rmq.row_joins", "always");
+    set(&small, "rmq.range_joins", "always");
     let on = "p.g = q.g AND p.k BETWEEN q.k AND q.k + 9";
     let mut queries = vec![];
     for residual in ["", " AND p.v > 60 * q.v"] {
@@ -385,7 +385,7 @@ async fn partitions_go_through_spill_runs_together() -> Result<()> {
             .with_target_partitions(partitions)
             .with_batch_size(100);
         let small = session_of_pool(config, ForRangeJoins::new(1 << 20));
-        set(&small, "rmq.row_joins", "always");
+        set(&small, "rmq.range_joins", "always");
         let p = "CREATE TABLE p AS SELECT value * 7919 % 30011 AS k, value AS v, concat('text ', value) AS s FROM range(0, 30000)";
         run(&small, p).await?;
         let rows = run(
@@ -445,7 +445,7 @@ async fn joins_of_joins_do_not_multiply_buffers() -> Result<()> {
         .with_batch_size(1);
     let ctx = SessionContext::new_with_config(config);
     datafusion_rmq::register(&ctx);
-    set(&ctx, "rmq.row_joins", "always");
+    set(&ctx, "rmq.range_joins", "always");
     let rows = 100;
     let texts = (0..rows).map(|i| format!("a text that is longer than a view: {i}"));
     let columns = [
@@ -495,7 +495,7 @@ async fn little_memory_returns_the_same_rows() -> Result<()> {
                 let config = tables.with.copied_config();
                 let small =
                     session_of_pool(config.with_create_default_catalog_and_schema(true), pool);
-                set(&small, "rmq.row_joins", "always");
+                set(&small, "rmq.range_joins", "always");
                 for name in ["p", "q"] {
                     small.register_table(name, tables.with.table_provider(name).await?)?;
                 }
@@ -535,7 +535,7 @@ async fn little_memory_returns_the_same_rows() -> Result<()> {
 async fn few_rows_are_compared_with_many() -> Result<()> {
     let (with, without) = (SessionContext::new(), SessionContext::new());
     datafusion_rmq::register(&with);
-    set(&with, "rmq.row_joins", "always");
+    set(&with, "rmq.range_joins", "always");
     for ctx in [&with, &without] {
         for table in [
             "CREATE TABLE p AS SELECT value % 10 AS g, value * 7919 % 100003 AS k, value AS v FROM range(0, 70000)",
@@ -565,7 +565,7 @@ async fn few_rows_are_compared_with_many() -> Result<()> {
 async fn conditions_fail_only_for_pairs_in_the_range() -> Result<()> {
     let ctx = SessionContext::new();
     datafusion_rmq::register(&ctx);
-    set(&ctx, "rmq.row_joins", "always");
+    set(&ctx, "rmq.range_joins", "always");
     for sql in [
         "CREATE TABLE p AS SELECT * FROM (VALUES (1, 1, 1), (1, 9, 0), (2, 5, 0)) AS v(g, k, v)",
         "CREATE TABLE q AS SELECT * FROM (VALUES (1, 0, 2, 1), (3, 0, 9, 0)) AS v(g, a, b, z)",

@@ -115,7 +115,7 @@ async fn keys_and_bounds_of_different_units_agree_with_datafusion() {
             };
             let join = ["JOIN", "LEFT JOIN"][random.below(2)];
             let sql = if random.below(2) == 0 {
-                set(&ctx, "rmq.row_joins", "always");
+                set(&ctx, "rmq.range_joins", "always");
                 format!("SELECT q.id, p.id, p.k FROM q {join} p ON {condition}")
             } else {
                 format!(
@@ -326,7 +326,7 @@ async fn thresholds_of_different_units_agree_with_a_naive_loop() {
         );
         let ids = |n: usize| Arc::new((0..n as i64).collect::<Int64Array>()) as ArrayRef;
         let ctx = session();
-        set(&ctx, "rmq.row_joins", "always");
+        set(&ctx, "rmq.range_joins", "always");
         let p = [
             ("id", ids(searched)),
             ("k", Arc::clone(&k.array)),

@@ -146,8 +146,6 @@ pub enum Measure {
     Trip,
     /// Rows and queries from which on the GPU is faster than the CPU
     Crossover,
-    /// From ranges of keys to positions in sorted keys, as in range joins, from host memory to host memory
-    Keys,
     /// A range join: build side and probe rows from host memory, answers to host memory
     Join,
 }

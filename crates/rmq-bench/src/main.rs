@@ -24,7 +24,6 @@ mod hrmq;
 mod index;
 mod join;
 mod kernels;
-mod key_search;
 mod lab;
 mod model;
 mod progress;

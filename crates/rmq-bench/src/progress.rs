@@ -39,7 +39,7 @@ impl Progress {
         self.bar.position() as usize
     }
 
-    /// Counts steps as done until there are so many.
+    /// Counts steps as done until there are this many.
     pub fn skip_to(&self, steps: usize) {
         self.bar.set_position(steps as u64);
     }

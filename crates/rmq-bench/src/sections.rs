@@ -10,7 +10,7 @@ use crate::lab::device::Lab;
 #[cfg(feature = "rt")]
 use crate::ray;
 use crate::run::Run;
-use crate::{cpu, crossover, gpu, join, kernels, key_search, model, succinct, trip};
+use crate::{cpu, crossover, gpu, join, kernels, model, succinct, trip};
 
 /// Measures all sections that `args` name.
 pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
@@ -43,10 +43,6 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
             model::measure_groups(&mut run, lab)?;
         }
         gpu::measure(&mut run, lab)?;
-    }
-    if run.args.measures(Measure::Keys) {
-        let cuda = open_cuda(&run.args);
-        key_search::measure(&mut run, lab.as_ref(), cuda.as_ref())?;
     }
     let limits = lab.as_ref().filter(|_| run.args.measures(Measure::Join));
     let limits = limits.map(join::Limits::measure).transpose()?;

@@ -51,16 +51,6 @@ impl CandidateRanges {
         }
     }
 
-    /// Returns the given ranges, without groups.
-    pub(crate) fn of_segments(starts: &[u32], ends: &[u32]) -> Self {
-        Self {
-            groups: None,
-            starts: starts.iter().map(|start| *start as usize).collect(),
-            ends: ends.iter().map(|end| *end as usize).collect(),
-            limit: ends.iter().max().map_or(0, |end| *end as usize),
-        }
-    }
-
     /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
@@ -146,20 +136,6 @@ impl CandidateRanges {
             match self.get(row) {
                 Some((start, _)) => self.starts[row] = start.min(last),
                 None => (self.starts[row], self.ends[row]) = (last, last + 1),
-            }
-        }
-    }
-
-    /// Replaces each row's range by inclusive positions within it; it becomes empty where left is above right.
-    pub(crate) fn set_inclusive(&mut self, left: &[i64], right: &[i64]) {
-        let ranges = self.starts.iter_mut().zip(&mut self.ends);
-        for ((start, end), (left, right)) in ranges.zip(left.iter().zip(right)) {
-            match (usize::try_from(*left), usize::try_from(*right)) {
-                (Ok(left), Ok(right)) if left <= right => {
-                    (*start, *end) = (left, right + 1);
-                    self.limit = self.limit.max(right + 1);
-                }
-                _ => *end = *start,
             }
         }
     }

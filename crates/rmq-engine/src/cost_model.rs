@@ -68,7 +68,7 @@ impl Costs {
         cuda_open: 80_000_000.0,
     };
 
-    /// Returns these costs for a bus that takes so many nanoseconds per byte.
+    /// Returns these costs for a bus that takes this many nanoseconds per byte.
     #[must_use]
     pub fn with_bus(self, bus_byte: f64) -> Self {
         let more = bus_byte - BUS_BYTE;
@@ -89,19 +89,14 @@ impl Default for Costs {
 
 /// The known parameters of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "they are independent of each other"
-)]
 pub struct Work {
     /// Values in the column.
     pub rows: usize,
     /// Bytes of a key: 4, 8 or 16.
     pub key_bytes: usize,
-    /// Bytes of a range key, if positions must be searched first; 0 otherwise.
-    pub search_key_bytes: usize,
-    /// Whether a device would sort the rows by range key, with the columns that are queried.
-    pub sorts: bool,
+    /// Of a range join: bytes of the range key, by which rows are sorted, with the columns that are queried, and in
+    /// which bounds are searched. `None` for ranges of positions.
+    pub range_key_bytes: Option<usize>,
     /// Estimated number of ranges; if unknown, the number of rows is used.
     pub ranges: Option<usize>,
     /// The most threads that query at a time.
@@ -149,17 +144,12 @@ pub fn on_cpu(work: &Work, costs: &Costs) -> f64 {
     } else {
         bytes * costs.cpu_build_byte / cores(work).min(costs.cpu_build_cores)
     };
-    // The sorted keys are in main memory anyway.
-    let search = if work.search_key_bytes > 0 {
-        costs.cpu_search
-    } else {
-        0.0
-    };
-    let sort = if work.sorts {
-        number(work.rows) * costs.cpu_sort_row / cores(work).min(costs.cpu_build_cores)
-    } else {
-        0.0
-    };
+    let (mut sort, mut search) = (0.0, 0.0);
+    if work.range_key_bytes.is_some() {
+        // The sorted keys are in main memory anyway.
+        sort = number(work.rows) * costs.cpu_sort_row / cores(work).min(costs.cpu_build_cores);
+        search = costs.cpu_search;
+    }
     build + sort + ranges(work) * (range + search) / cores(work)
 }
 
@@ -173,17 +163,13 @@ pub fn on_cuda(work: &Work, costs: &Costs) -> f64 {
         costs.cuda_query + bytes(work) * costs.cuda_build_byte
     };
     let mut range = costs.cuda_range.max(costs.cuda_range_core / cores(work));
-    let mut keys = 0.0;
-    if work.search_key_bytes > 0 {
+    let mut sort = 0.0;
+    if let Some(key_bytes) = work.range_key_bytes {
         range += costs.cuda_search.max(costs.cuda_range_core / cores(work));
-        keys = number(work.rows) * number(work.search_key_bytes) * costs.cuda_build_byte;
+        let row = number(key_bytes) * costs.cuda_build_byte + costs.cuda_sort_row;
+        sort = costs.cuda_sort + number(work.rows) * row;
     }
-    let sort = if work.sorts {
-        costs.cuda_sort + number(work.rows) * costs.cuda_sort_row
-    } else {
-        0.0
-    };
-    open + build + keys + sort + costs.cuda_query + ranges(work) * range
+    open + build + sort + costs.cuda_query + ranges(work) * range
 }
 
 fn bytes(work: &Work) -> f64 {
@@ -210,8 +196,7 @@ mod tests {
     const LARGE: Work = Work {
         rows: 1 << 28,
         key_bytes: 4,
-        search_key_bytes: 0,
-        sorts: false,
+        range_key_bytes: None,
         ranges: Some(1 << 27),
         cores: 16,
         ready_on_cpu: false,
@@ -257,8 +242,7 @@ mod tests {
         let join = Work {
             rows: 50_000_000,
             key_bytes: 8,
-            search_key_bytes: 8,
-            sorts: true,
+            range_key_bytes: Some(8),
             ranges: Some(5_000_000),
             open: true,
             ..LARGE
@@ -269,11 +253,6 @@ mod tests {
             ..join
         };
         assert_eq!(chosen(not_open), Choice::Cuda);
-        let sorted_by_the_cpu = Work {
-            sorts: false,
-            ..not_open
-        };
-        assert_eq!(chosen(sorted_by_the_cpu), Choice::Cpu);
         let small = Work {
             rows: 1_000_000,
             ranges: Some(100_000),
@@ -323,8 +302,7 @@ mod tests {
                             let work = Work {
                                 rows,
                                 key_bytes,
-                                search_key_bytes: if ready & 8 != 0 { 8 } else { 0 },
-                                sorts: false,
+                                range_key_bytes: (ready & 8 != 0).then_some(8),
                                 ranges: Some(1 << power),
                                 cores,
                                 ready_on_cpu: ready & 1 != 0,
@@ -342,12 +320,11 @@ mod tests {
     }
 
     #[test]
-    fn key_search_lowers_the_number_of_ranges_for_a_device() {
-        let ranges = |search_key_bytes| {
+    fn a_range_join_lowers_the_number_of_ranges_for_a_device() {
+        let ranges = |range_key_bytes| {
             let power = (0..40).find(|power| {
                 let work = Work {
-                    search_key_bytes,
-                    sorts: false,
+                    range_key_bytes,
                     ranges: Some(1 << power),
                     ..LARGE
                 };
@@ -355,7 +332,7 @@ mod tests {
             });
             power.expect("a device is chosen for many ranges")
         };
-        assert!(ranges(8) < ranges(0));
+        assert!(ranges(Some(8)) < ranges(None));
     }
 
     #[test]

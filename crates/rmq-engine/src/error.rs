@@ -110,7 +110,7 @@ impl fmt::Display for EngineError {
                 "a validity bitmap of {bytes} bytes is too short: {bits} bits are needed"
             ),
             Self::NoPositions => f.write_str(
-                "positions were asked of a range-minimum index that was built without them",
+                "positions were requested of a range-minimum index that was built without them",
             ),
             Self::ColumnMoved => {
                 f.write_str("the memory behind an indexed column changed after the index was built")

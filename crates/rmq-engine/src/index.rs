@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
-use crate::cpu::rmq::index::{index_u32, index_u64, index_u128};
+use crate::cpu::rmq::index::index_slice;
 use crate::crossings::{Crossings, RangeEnd};
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
@@ -35,7 +35,7 @@ use sealed::Sealed;
 pub trait Value: Sealed + Copy + Debug + Send + Sync + 'static {}
 
 macro_rules! value {
-    ($value:ty, $key:ty, $index:ident, $encoding:ident, $from_bits:expr) => {
+    ($value:ty, $key:ty, $encoding:ident, $from_bits:expr) => {
         impl Value for $value {}
         impl Sealed for $value {
             type Key = $key;
@@ -57,20 +57,20 @@ macro_rules! value {
                 encoding: Encoding<$key>,
                 options: &BuildOptions,
             ) -> Result<Box<dyn RangeIndex<$key> + 'a>, EngineError> {
-                $index(bytemuck::cast_slice(values), encoding, options)
+                index_slice::<$key>(bytemuck::cast_slice(values), encoding, options)
             }
         }
     };
 }
 
-value!(i32, u32, index_u32, signed, u32::cast_signed);
-value!(i64, u64, index_u64, signed, u64::cast_signed);
-value!(i128, u128, index_u128, signed, u128::cast_signed);
-value!(u32, u32, index_u32, unsigned, std::convert::identity);
-value!(u64, u64, index_u64, unsigned, std::convert::identity);
-value!(u128, u128, index_u128, unsigned, std::convert::identity);
-value!(f32, u32, index_u32, float, f32::from_bits);
-value!(f64, u64, index_u64, float, f64::from_bits);
+value!(i32, u32, signed, u32::cast_signed);
+value!(i64, u64, signed, u64::cast_signed);
+value!(i128, u128, signed, u128::cast_signed);
+value!(u32, u32, unsigned, std::convert::identity);
+value!(u64, u64, unsigned, std::convert::identity);
+value!(u128, u128, unsigned, std::convert::identity);
+value!(f32, u32, float, f32::from_bits);
+value!(f64, u64, float, f64::from_bits);
 
 /// The index of a slice for range-minimum or range-maximum queries.
 ///

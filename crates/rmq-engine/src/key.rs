@@ -54,6 +54,10 @@ pub trait Key:
     #[must_use]
     fn complement(self) -> Self;
 
+    /// Returns the next smaller key; `None` for the smallest.
+    #[must_use]
+    fn below(self) -> Option<Self>;
+
     /// The key with only the most significant bit set.
     const SIGN: Self;
 }
@@ -80,6 +84,11 @@ macro_rules! key {
             #[inline(always)]
             fn complement(self) -> Self {
                 !self
+            }
+
+            #[inline(always)]
+            fn below(self) -> Option<Self> {
+                self.checked_sub(1)
             }
         }
     };

@@ -31,7 +31,7 @@ pub use engine::{BuildOptions, ColumnSize, Engine, RangeIndex};
 pub use error::EngineError;
 pub use index::{Index, Value};
 pub use key::{Encoding, Extreme, Key};
-pub use key_search::{BoundHints, KeyBound, KeyRanges, KeySearch, SearchHints, SortedKeys};
+pub use key_search::{BoundHints, SearchHints};
 pub use outputs::{Answers, OutputBuffer, Outputs};
 pub use range_join::{
     Addends, ColumnChunks, ExtremeIndex, OutputValues, PartGroups, RangeJoinAnswer,

@@ -191,6 +191,39 @@ impl RowIds<'_> {
             Self::Runs(runs) => runs.iter().map(|(_, rows)| *rows as usize).sum(),
         }
     }
+
+    /// Calls `visit` with each run of rows with one id, and the number of its rows, until it fails.
+    ///
+    /// # Errors
+    /// That of `visit`.
+    pub fn try_for_each_run<E>(
+        &self,
+        mut visit: impl FnMut(u32, usize) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self {
+            Self::Wide(ids) => {
+                let mut runs = ids.chunk_by(|id, next| id == next);
+                runs.try_for_each(|run| visit(run[0], run.len()))
+            }
+            Self::Narrow(ids) => {
+                let mut runs = ids.chunk_by(|id, next| id == next);
+                runs.try_for_each(|run| visit(run[0].into(), run.len()))
+            }
+            Self::Runs(runs) => {
+                let mut runs = runs.iter();
+                runs.try_for_each(|(id, rows)| visit(*id, *rows as usize))
+            }
+        }
+    }
+
+    /// Calls `visit` with each run of rows with one id, and the number of its rows.
+    pub fn for_each_run(&self, mut visit: impl FnMut(u32, usize)) {
+        let visit = |id, rows| {
+            visit(id, rows);
+            Ok::<_, std::convert::Infallible>(())
+        };
+        let Ok(()) = self.try_for_each_run(visit);
+    }
 }
 
 /// A value column of a build side, and what is built of it.
@@ -211,7 +244,7 @@ pub struct RangeJoinColumn {
 }
 
 impl RangeJoinColumn {
-    /// Returns a column of which nothing is built yet.
+    /// Returns a column without anything built of it yet.
     #[must_use]
     pub fn new(values: ColumnChunks) -> Self {
         Self {

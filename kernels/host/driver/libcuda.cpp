@@ -24,9 +24,6 @@ namespace answer_kernels {
 namespace crossing_kernels {
 #include "../../crossing.cu"
 }
-namespace bounds_kernels {
-#include "../../bounds.cu"
-}
 namespace sort_kernels {
 #include "../../sort.cu"
 }
@@ -77,7 +74,7 @@ const std::map<std::string, Kernel>& kernels() {
 #define ADD_SHAPE(K, C) \
   ADD_BUILD(K, C) ADD_ANSWER(K, C, p32, threads) ADD_ANSWER(K, C, p64, groups) ADD_CROSSING(K, C, p32) ADD_CROSSING(K, C, p64)
 #define ADD_KEY(K)                                                                                                     \
-  ADD(build_kernels, build_table_##K) ADD(build_kernels, build_table_##K##_at) ADD(bounds_kernels, bounds_##K)           \
+  ADD(build_kernels, build_table_##K) ADD(build_kernels, build_table_##K##_at) \
   ADD(join_kernels, join_check_##K) ADD(join_kernels, join_key_bits_##K) ADD(join_kernels, join_sort_words_##K)          \
   ADD(join_kernels, join_gather_##K) ADD(join_kernels, join_addends_##K) ADD(join_kernels, join_search_##K)              \
   ADD(join_kernels, join_take_##K) ADD(join_kernels, join_first_of_last_##K)

@@ -57,10 +57,8 @@ pub(crate) struct Case<'a> {
     pub(crate) rows: Option<usize>,
     /// Bytes of a key.
     pub(crate) key_bytes: usize,
-    /// Bytes of the keys in which the bounds' positions are searched first; 0 for bounds that are positions.
-    pub(crate) search_key_bytes: usize,
-    /// Whether devices would sort the rows by these keys.
-    pub(crate) sorts: bool,
+    /// Of a range join: bytes of the range key.
+    pub(crate) range_key_bytes: Option<usize>,
     /// Estimated number of ranges, if known.
     pub(crate) ranges: Option<usize>,
     /// Whether an expression queries the index: a batch at a time, on async worker threads.
@@ -93,7 +91,7 @@ pub(crate) async fn decide(
         EngineChoice::Auto => {}
     }
     if case.in_expression {
-        return Ok(Some(Decision::cpu("asked by a join's condition")));
+        return Ok(Some(Decision::cpu("called in a join's condition")));
     }
     let Some(rows) = case.rows else {
         return Ok(None);
@@ -111,8 +109,7 @@ pub(crate) async fn decide(
     let work = Work {
         rows,
         key_bytes: case.key_bytes,
-        search_key_bytes: case.search_key_bytes,
-        sorts: case.sorts,
+        range_key_bytes: case.range_key_bytes,
         ranges: case.ranges,
         cores: available_parallelism()
             .map_or(case.partitions, |cores| cores.get().min(case.partitions)),

@@ -1,8 +1,13 @@
 //! Which filters of the operators above may be evaluated in an input.
+//!
+//! DataFusion finds the columns of a filter in an input by name, so a column stays above if an earlier one has its
+//! name. So do volatile filters, and all filters where the input has a limit: DataFusion 55 may filter a file before
+//! its limit (a TopK above a LIMIT over an ordered Parquet file returns wrong rows without this extension, too).
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::physical_expr::PhysicalExprRef;
@@ -15,7 +20,8 @@ use datafusion::physical_plan::filter_pushdown::ChildFilterDescription;
 /// limit: DataFusion 55 may filter before the limit then.
 ///
 /// DataFusion finds the column of the input by its name, so columns whose name another one before them has are left
-/// out. Its joins do the same with their inputs, so nothing goes into an input with a join of columns of the same name.
+/// out. Its joins and projections do the same, so nothing goes into an input with such an operator whose columns have
+/// the same name.
 pub(crate) fn filters_of_columns(
     filters: &[PhysicalExprRef],
     columns: impl IntoIterator<Item = (usize, usize)>,
@@ -36,17 +42,18 @@ pub(crate) fn filters_of_columns(
     ChildFilterDescription::from_child_with_allowed_indices(filters, allowed, input)
 }
 
-/// Whether columns of two inputs have the same name. It is no matter in a range join, whose filters all go to one
-/// input.
+/// Whether columns of an operator, or of its inputs, have the same name. It is no matter in a range join, whose filters
+/// all go to one input, and stay above where an earlier column has the name.
 fn is_ambiguous(plan: &Arc<dyn ExecutionPlan>) -> bool {
-    let inputs = plan.children();
-    if inputs.len() < 2 || plan.name() == "RangeJoinExec" {
+    if plan.name() == "RangeJoinExec" {
         return false;
     }
+    let inputs: Vec<_> = plan.children().iter().map(|input| input.schema()).collect();
+    has_equal_names(&[plan.schema()]) || inputs.len() > 1 && has_equal_names(&inputs)
+}
+
+fn has_equal_names(schemas: &[SchemaRef]) -> bool {
     let mut known = HashSet::new();
-    let mut schemas = inputs.iter().map(|input| input.schema());
-    schemas.any(|schema| {
-        let mut names = schema.fields().iter().map(|field| field.name().clone());
-        names.any(|name| !known.insert(name))
-    })
+    let mut fields = schemas.iter().flat_map(|schema| schema.fields());
+    fields.any(|field| !known.insert(field.name()))
 }

@@ -1,32 +1,56 @@
-//! What devices that sort a build side can answer.
+//! What range joins devices can run.
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Schema};
+use datafusion::common::Result;
+use datafusion::physical_expr::PhysicalExprRef;
 
 use crate::common::ordered_type::{is_ranked, key_layout};
-use crate::logical_plan::range_join::AggregateKind;
-use rmq_engine::{Addends, Comparison};
+use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, RangeJoinSpec};
+use rmq_engine::Addends;
 
-/// Whether devices can sort build rows by a key of this type and search bounds that compare so with it.
-pub(crate) fn devices_sort(
-    range_key: &DataType,
-    comparisons: impl Iterator<Item = Comparison>,
-    prevailing: bool,
-) -> bool {
-    let lower_bounds = comparisons.filter(|comparison| comparison.is_lower());
-    key_layout(range_key).is_some()
-        && !is_ranked(range_key)
-        && (!prevailing || lower_bounds.count() == 1)
+/// Why devices can't run a join, in a few words; `None` if they can. They run it as a whole: they sort the build rows,
+/// and answer all aggregates.
+pub(crate) fn why_not_on_devices(
+    spec: &RangeJoinSpec<PhysicalExprRef>,
+    build: &Schema,
+) -> Result<Option<String>> {
+    let key = spec.key.data_type(build)?;
+    if key_layout(&key).is_none() || is_ranked(&key) {
+        return Ok(Some(format!("devices do not sort by {key}")));
+    }
+    let lower_bounds = spec.bounds.iter().filter(|(c, _)| c.is_lower()).count();
+    if spec.prevailing && lower_bounds != 1 {
+        let why = "devices need one lower bound for prevailing rows";
+        return Ok(Some(why.to_string()));
+    }
+    for aggregate in &spec.aggregates {
+        if let Some(lacking) = lacking(aggregate, &argument_types(aggregate, build)?) {
+            return Ok(Some(format!("devices do not compute {lacking}")));
+        }
+    }
+    Ok(None)
 }
 
-/// Whether devices can answer an aggregate over arguments of these types.
-pub(crate) fn devices_answer(function: AggregateKind, arguments: &[DataType]) -> bool {
-    let has_order = |i: usize| arguments.get(i).and_then(key_layout).is_some();
-    let addends = || arguments.first().and_then(addends);
-    match function {
-        AggregateKind::Extreme(_) => has_order(0),
-        AggregateKind::AtExtreme { .. } => has_order(1),
-        AggregateKind::Sum => addends().is_some(),
-        AggregateKind::SumLow => addends() == Some(Addends::Floats),
+/// The types of an aggregate's arguments.
+pub(crate) fn argument_types(
+    aggregate: &RangeAggregate<PhysicalExprRef>,
+    build: &Schema,
+) -> Result<Vec<DataType>> {
+    let arguments = aggregate.arguments.iter();
+    arguments
+        .map(|argument| argument.data_type(build))
+        .collect()
+}
+
+/// The name of an aggregate over arguments of these types that devices can't compute.
+fn lacking(aggregate: &RangeAggregate<PhysicalExprRef>, arguments: &[DataType]) -> Option<String> {
+    let is_ordered = |i: usize| arguments.get(i).and_then(key_layout).is_some();
+    let addends = arguments.first().and_then(addends);
+    let answered = match aggregate.function {
+        AggregateKind::Extreme(_) => is_ordered(0),
+        AggregateKind::AtExtreme { .. } => is_ordered(1),
+        AggregateKind::Sum => addends.is_some(),
+        AggregateKind::SumLow => addends == Some(Addends::Floats),
         AggregateKind::CountRows
         | AggregateKind::Count
         | AggregateKind::First
@@ -35,7 +59,20 @@ pub(crate) fn devices_answer(function: AggregateKind, arguments: &[DataType]) ->
         AggregateKind::AtCrossing { .. }
         | AggregateKind::CountCrossing { .. }
         | AggregateKind::Accumulate => false,
+    };
+    if answered {
+        return None;
     }
+    Some(match (&aggregate.call, aggregate.function) {
+        (Some(call), _) => call.text.clone(),
+        (None, AggregateKind::AtCrossing { .. } | AggregateKind::CountCrossing { .. }) => {
+            "aggregates by thresholds".to_string()
+        }
+        (None, _) => {
+            let types: Vec<String> = arguments.iter().map(ToString::to_string).collect();
+            format!("an aggregate of {}", types.join(", "))
+        }
+    })
 }
 
 /// What devices sum values of a type as; `None` if they can't.

@@ -7,11 +7,9 @@ use datafusion::common::{DataFusionError, Result};
 use crate::common::errors::engine_error;
 use crate::common::options::ByteSize;
 use crate::exec::common::blocking::Waiting;
-use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::index::catalog::{DeviceBytes, IndexCatalog};
 use crate::index::cpu_fallback::device_failure;
 use crate::index::devices::DeviceEngine;
-use rmq_engine::EngineError;
 
 /// The devices that the engine choice selected for a build side.
 #[derive(Debug, Clone)]
@@ -40,46 +38,17 @@ impl JoinDevices {
         self.engine.until(Arc::clone(waiting.stop()))
     }
 
-    /// Whether the CPU may take over after a device failed.
-    pub(crate) fn allow_cpu_fallback(&self) -> bool {
-        !self.forced
-    }
-
-    /// Turns the failure of an attempt on devices into `None`, for which the caller continues on the CPU: logs the
-    /// failure and records it by `record_fallback`. The only place that decides between the CPU and an error.
+    /// Why the CPU takes over after a failure of devices, which is logged: the only place that decides between the CPU
+    /// and an error.
     ///
     /// # Errors
-    /// The attempt's error if the devices are forced, or if it is not an error of devices.
-    pub(crate) fn or_cpu_fallback<T>(
-        &self,
-        attempt: Result<T>,
-        record_fallback: impl FnOnce(),
-    ) -> Result<Option<T>> {
-        let error = match attempt {
-            Ok(done) => return Ok(Some(done)),
-            Err(error) => error,
-        };
+    /// The failure if the devices are forced, or if it is not one of devices.
+    pub(crate) fn why_cpu(&self, failure: DataFusionError) -> Result<String> {
         if self.forced {
-            return Err(error.context("rmq.engine = 'cuda': a range join"));
+            return Err(failure.context("rmq.engine = 'cuda': a range join"));
         }
-        let reason = device_failure(&error).ok_or(error)?;
-        log::warn!("the CPU answers a range join: {reason}");
-        record_fallback();
-        Ok(None)
-    }
-}
-
-/// Whether an error says that the memory of the host or of devices does not suffice.
-pub(crate) fn is_short_of_memory(error: &DataFusionError) -> bool {
-    is_out_of_memory(error) || is_device_shortage(error)
-}
-
-/// Whether an error says that devices have too little memory.
-pub(crate) fn is_device_shortage(error: &DataFusionError) -> bool {
-    match error.find_root() {
-        DataFusionError::External(error) => {
-            matches!(error.downcast_ref(), Some(EngineError::DeviceMemory { .. }))
-        }
-        _ => false,
+        let why = device_failure(&failure).ok_or(failure)?;
+        log::warn!("the CPU answers a range join: {why}");
+        Ok(why)
     }
 }

@@ -3,17 +3,17 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::Schema;
 use datafusion::catalog::Session;
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::common::options::RmqOptions;
+use crate::common::options::{EngineChoice, RmqOptions};
 use crate::common::ordered_type::key_bytes;
 use crate::exec::common::engine_choice::{Case, Decision, decide};
 use crate::exec::common::statistics::expected_rows;
-use crate::exec::range_join::device_aggregates::{devices_answer, devices_sort};
+use crate::exec::range_join::device_aggregates::{argument_types, why_not_on_devices};
 use crate::exec::range_join::devices::JoinDevices;
 use crate::index::catalog::IndexCatalog;
 use crate::index::devices::Target;
@@ -23,16 +23,12 @@ use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 const MIN_KEY_BYTES: usize = 4;
 
 /// The engine choice of one join, made as soon as the number of build rows is known: at planning, or when they have
-/// been collected.
+/// been collected. Devices run the join as a whole, or the CPU does.
 #[derive(Debug, Clone)]
 pub(crate) struct RangeJoinEngine {
     catalog: Arc<IndexCatalog>,
-    /// Bytes of the widest value that is aggregated; none if there is no work for devices.
-    value_bytes: Option<usize>,
-    /// Bytes of the range key.
-    key_bytes: usize,
-    /// Whether devices would sort the build side, as they answer all aggregates.
-    devices_sort: bool,
+    /// What devices would do; none if they can't run the join.
+    device_work: Option<DeviceWork>,
     /// The estimated number of probe rows, if known.
     probe_rows: Option<usize>,
     partitions: usize,
@@ -42,14 +38,21 @@ pub(crate) struct RangeJoinEngine {
     executed: Arc<Mutex<Option<Decision>>>,
 }
 
+/// What devices would do.
+#[derive(Debug, Clone, Copy)]
+struct DeviceWork {
+    /// Bytes of the range key, by which they sort.
+    key_bytes: usize,
+    /// Bytes of the widest value that they index; where they index none, of the widest that is aggregated.
+    value_bytes: usize,
+}
+
 impl RangeJoinEngine {
-    /// The engine of a join that needs no index: the CPU.
+    /// The engine of a join that returns rows: the CPU.
     pub(crate) fn cpu() -> Self {
         Self {
             catalog: Arc::default(),
-            value_bytes: None,
-            key_bytes: 0,
-            devices_sort: false,
+            device_work: None,
             probe_rows: None,
             partitions: 1,
             planned: Some(Decision::cpu("")),
@@ -67,19 +70,24 @@ impl RangeJoinEngine {
         (probe, build): (&Arc<dyn ExecutionPlan>, &Arc<dyn ExecutionPlan>),
         session: &dyn Session,
     ) -> Result<Self> {
+        let options = RmqOptions::of(session.config_options());
         let schema = build.schema();
-        let (value_bytes, devices_sort) = value_bytes(spec, &schema)?;
+        if options.engine != EngineChoice::Cpu
+            && let Some(why) = why_not_on_devices(spec, &schema)?
+        {
+            return Ok(Self {
+                planned: Some(Decision::cpu(why)),
+                ..Self::cpu()
+            });
+        }
         let mut engine = Self {
             catalog,
-            value_bytes,
-            devices_sort,
-            key_bytes: key_bytes(&spec.key.data_type(&schema)?),
+            device_work: Some(DeviceWork::of(spec, &schema)?),
             probe_rows: expected_rows(probe),
             partitions: session.config().target_partitions(),
             planned: None,
             executed: Arc::default(),
         };
-        let options = RmqOptions::of(session.config_options());
         engine.planned = engine.decide_for(expected_rows(build), &options).await?;
         Ok(engine)
     }
@@ -110,9 +118,9 @@ impl RangeJoinEngine {
         Ok(devices.filter(|_| rows > 0))
     }
 
-    /// Records that the build side was spilled, and that the CPU builds its runs.
-    pub(crate) fn record_spilled(&self) {
-        self.record(Some(Decision::cpu("on disk")));
+    /// Records why the CPU builds and probes the build side after all.
+    pub(crate) fn record_cpu(&self, why: &str) {
+        self.record(Some(Decision::cpu(why)));
     }
 
     fn record(&self, decision: Option<Decision>) {
@@ -124,15 +132,18 @@ impl RangeJoinEngine {
         rows: Option<usize>,
         options: &RmqOptions,
     ) -> Result<Option<Decision>> {
-        let Some(value_bytes) = self.value_bytes else {
-            return Ok(Some(Decision::cpu("")));
+        let Some(DeviceWork {
+            key_bytes,
+            value_bytes,
+        }) = self.device_work
+        else {
+            return Ok(self.planned.clone());
         };
         let never = |_: &Target| false;
         let case = Case {
             rows,
             key_bytes: value_bytes,
-            search_key_bytes: self.key_bytes,
-            sorts: self.devices_sort,
+            range_key_bytes: Some(key_bytes),
             ranges: self.probe_rows,
             in_expression: false,
             partitions: self.partitions,
@@ -153,31 +164,22 @@ impl fmt::Display for RangeJoinEngine {
     }
 }
 
-/// Bytes of the widest value that devices have work with, `None` if they have none, and whether they would sort the
-/// build side.
-fn value_bytes(
-    spec: &RangeJoinSpec<PhysicalExprRef>,
-    schema: &Schema,
-) -> Result<(Option<usize>, bool)> {
-    let comparisons = spec.bounds.iter().map(|(comparison, _)| *comparison);
-    let range_key = spec.key.data_type(schema)?;
-    let mut all_answered = devices_sort(&range_key, comparisons, spec.prevailing);
-    let (mut ordered, mut any) = (None, None);
-    for aggregate in &spec.aggregates {
-        let types = aggregate.arguments.iter();
-        let types = types.map(|argument| argument.data_type(schema));
-        let types: Vec<DataType> = types.collect::<Result<_>>()?;
-        let function = aggregate.function;
-        let searched = match function {
-            AggregateKind::Extreme(_) => types.first(),
-            AggregateKind::AtExtreme { .. } | AggregateKind::AtCrossing { .. } => types.get(1),
-            _ => None,
-        };
-        ordered = ordered.max(searched.map(key_bytes));
-        any = any.max(Some(types.first().map_or(MIN_KEY_BYTES, key_bytes)));
-        all_answered &= devices_answer(function, &types);
+impl DeviceWork {
+    fn of(spec: &RangeJoinSpec<PhysicalExprRef>, schema: &Schema) -> Result<Self> {
+        let (mut indexed, mut widest) = (None, MIN_KEY_BYTES);
+        for aggregate in &spec.aggregates {
+            let types = argument_types(aggregate, schema)?;
+            let searched = match aggregate.function {
+                AggregateKind::Extreme(_) => types.first(),
+                AggregateKind::AtExtreme { .. } => types.get(1),
+                _ => None,
+            };
+            indexed = indexed.max(searched.map(key_bytes));
+            widest = widest.max(types.first().map_or(MIN_KEY_BYTES, key_bytes));
+        }
+        Ok(Self {
+            key_bytes: key_bytes(&spec.key.data_type(schema)?),
+            value_bytes: indexed.unwrap_or(widest),
+        })
     }
-    // Where the CPU sorts, only minima and maxima are left for devices.
-    let bytes = ordered.or(any.filter(|_| all_answered));
-    Ok((bytes, all_answered))
 }

@@ -20,18 +20,18 @@
 //!
 //! With `N` build rows and `Q` probe rows:
 //!
-//! 1. Collect the partitions of the build side concurrently (`build::collect`).
-//! 2. Sort the rows by equality keys and range key, rows with equal keys in input order (`build::sort_and_index`): O(N
-//!    log N); O(N) if they arrive sorted.
-//! 3. Prepare each value column for its aggregates (`build::column`): prefix sums for counts and sums, a range-minimum
-//!    index for minima, maxima and the rows at them, the values themselves for first and last values, the sorted column
-//!    for any other aggregate: O(N). On the CPU an index is lazy: it is built when the queried ranges are long enough
-//!    to justify it.
+//! 1. Collect the partitions of the build side concurrently (`build_side::collect`).
+//! 2. Sort the rows by equality keys and range key, rows with equal keys in input order (`build_side::sort_and_index`):
+//!    O(N log N); O(N) if they arrive sorted.
+//! 3. Prepare each value column for its aggregates (`build_side::column`): prefix sums for counts and sums, a
+//!    range-minimum index for minima, maxima and the rows at them, the values themselves for first and last values, the
+//!    sorted column for any other aggregate: O(N). On the CPU an index is lazy: it is built when the queried ranges are
+//!    long enough to justify it.
 //! 4. For each batch of the probe side, find the range of sorted rows that matches each row: a lookup of the equality
 //!    keys, then a search per bound (`probe::partition`): O(Q log N).
-//! 5. Compute the aggregates of each range (`build::aggregate`), each in constant time, or in O(log N) by an index, and
-//!    append them to the batch: O(Q log N). Aggregates that have neither read the rows of each range
-//!    (`build::accumulator`).
+//! 5. Compute the aggregates of each range (`build_side::aggregate`), each in constant time, or in O(log N) by an
+//!    index, and append them to the batch: O(Q log N). Aggregates that have neither read the rows of each range
+//!    (`build_side::accumulator`).
 //!
 //! The total is O((N + Q) log N + output), however many pairs match. Steps 1 to 3 run once per execution and are shared
 //! by all partitions of the probe side; the output keeps the order and the partitions of the probe side.
@@ -44,9 +44,8 @@
 //!   these are marked, and the partition that ends last returns build rows, in no defined order. Where only the nearest
 //!   rows are wanted, ranges are clipped, or read from one end on (`probe::nearest`).
 //! - On devices, steps 2 to 5 run there: rows go up as they came, and coalesced batches of the probe side in one trip
-//!   each (`build::device_join`, `probe::device_join`). For aggregates that devices lack, the CPU sorts, and the keys
-//!   and the indexes are copied to all devices (`probe::on_devices`). A device that fails is replaced by the CPU unless
-//!   `rmq.engine = 'cuda'`.
+//!   each (`build_side::device_join`, `probe::device_join`). The CPU runs joins that devices lack
+//!   (`device_aggregates`), and replaces a device that fails unless `rmq.engine = 'cuda'`.
 //! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps
 //!   2 to 5 (`probe::deferred_build`).
 //!
@@ -101,8 +100,8 @@ use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::interval_bounds::with_durations;
 use crate::exec::range_join::metrics::{BuildMetrics, ProbeMetrics};
 use crate::exec::range_join::mode::{JoinMode, why_shared};
+use crate::exec::range_join::probe::build_state::BuildState;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::prepared::PreparedBuild;
 use crate::exec::range_join::probe::probe_build::{BuildInput, ProbeBuild};
 use crate::exec::range_join::probe::stream::join_stream;
 use crate::exec::range_join::row_join::RowJoin;
@@ -130,7 +129,7 @@ pub struct RangeJoinExec {
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// The build side that the partitions of an execution share.
-    prepared: Arc<OncePerRun<PreparedBuild>>,
+    prepared: Arc<OncePerRun<BuildState>>,
 }
 
 impl RangeJoinExec {

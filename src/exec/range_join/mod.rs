@@ -1,10 +1,11 @@
 //! The operator of joins by a range of a key.
 //!
-//! `exec` is the operator. `build` collects, sorts and indexes the build side, `spill` stores the rows of a build side
-//! that memory can't hold, and `probe` joins the probe side with either. `optimizer::physical` has the rules about it.
+//! `exec` is the operator. `build_side` collects, sorts and indexes the build side, `spill` stores the rows of a build
+//! side that memory can't hold, and `probe` joins the probe side with either. `optimizer::physical` has the rules about
+//! it.
 
-pub(crate) mod build;
 pub(crate) mod build_columns;
+pub(crate) mod build_side;
 pub(crate) mod data_size;
 pub(crate) mod device_aggregates;
 pub(crate) mod devices;

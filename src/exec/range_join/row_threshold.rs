@@ -6,6 +6,11 @@
 //!     threshold     p.stop >= q.start              the index of p.stop finds those of the candidates that qualify
 //!     rest          p.v <> q.v                     evaluated on the pairs that are left
 //! ```
+//!
+//! The engine lists the rows of a range that meet a threshold (`list_at_most`), many ranges at a time and resumably, so
+//! that memory is bounded at any fan-out. Interval trees and partitioned sweeps would need a structure of their own,
+//! and either replicate intervals or assume short ones. Limits are evaluated for whole batches; if that fails, the
+//! batch takes the whole condition, which may never come to the row that fails.
 
 use std::sync::Arc;
 

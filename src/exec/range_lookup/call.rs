@@ -41,6 +41,16 @@ impl PhysicalCall {
         }
     }
 
+    /// The function and its arguments but the bounds.
+    pub(crate) fn label(&self) -> String {
+        let name = self.function.range_name();
+        let column = self.relation.column_label(&self.column);
+        match &self.threshold {
+            Some(threshold) => format!("{name}({column}, {threshold})"),
+            None => format!("{name}({column})"),
+        }
+    }
+
     /// Whether both calls query the same ranges of the same index, so that one search answers both.
     fn shares_search(&self, other: &Self) -> bool {
         !self.volatile
@@ -56,13 +66,8 @@ impl PhysicalCall {
 
 impl fmt::Display for PhysicalCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.function.range_name();
-        let column = self.relation.column_label(&self.column);
-        write!(f, "{name}({column}")?;
-        if let Some(threshold) = &self.threshold {
-            write!(f, ", {threshold}")?;
-        }
-        write!(f, ") over rows {} to {}", self.left, self.right)
+        let (label, left, right) = (self.label(), &self.left, &self.right);
+        write!(f, "{label} over rows {left} to {right}")
     }
 }
 

@@ -87,13 +87,7 @@ impl DisplayAs for RangeLookupExec {
             }
             DisplayFormatType::TreeRender => {
                 for call in &self.calls {
-                    let name = call.function.range_name();
-                    let column = call.relation.column_label(&call.column);
-                    write!(f, "{name}({column}")?;
-                    if let Some(threshold) = &call.threshold {
-                        write!(f, ", {threshold}")?;
-                    }
-                    writeln!(f, ")={} to {}", call.left, call.right)?;
+                    writeln!(f, "{}={} to {}", call.label(), call.left, call.right)?;
                 }
                 writeln!(f, "engine={}", self.engines())
             }

@@ -71,8 +71,8 @@ struct MissingIndex {
     decision: Option<Decision>,
 }
 
-/// What the builds of a run share.
-struct Loaded {
+/// The read of the columns that all builds of a run share.
+struct ColumnsRead {
     /// The version of the data that was read, if the table reveals it.
     version: Option<ScanVersion>,
     load_time: Duration,
@@ -160,10 +160,10 @@ impl<'a> IndexBuilder<'a> {
             }
             _ => None,
         };
-        let loaded = Loaded { version, load_time };
+        let read = ColumnsRead { version, load_time };
         for missing in missing {
             let chunks = columns.chunks(&missing.id.column)?;
-            prepared.push(self.build_missing(missing, chunks, &loaded).await?);
+            prepared.push(self.build_missing(missing, chunks, &read).await?);
         }
         Ok(prepared)
     }
@@ -173,7 +173,7 @@ impl<'a> IndexBuilder<'a> {
         &self,
         missing: MissingIndex,
         chunks: Chunks,
-        loaded: &Loaded,
+        read: &ColumnsRead,
     ) -> Result<PreparedIndex> {
         let MissingIndex {
             id,
@@ -196,15 +196,15 @@ impl<'a> IndexBuilder<'a> {
             chunks,
             threads: self.options.threads(),
         };
-        let mut built = Some(loaded.load_time);
+        let mut built = Some(read.load_time);
         let Target::Devices(engine) = &decision.target else {
             let index = self.build_on_cpu(&input).await?;
-            self.cache(&id, &Target::Cpu, &index, loaded);
+            self.cache(&id, &Target::Cpu, &index, read);
             return Ok(PreparedIndex::new(id, index, &decision, built));
         };
         let why = match self.build_on_devices(engine, &input).await {
             Ok(index) => {
-                self.cache(&id, &decision.target, &index, loaded);
+                self.cache(&id, &decision.target, &index, read);
                 return Ok(PreparedIndex::new(id, index, &decision, built));
             }
             Err(error) if decision.forced => {
@@ -215,7 +215,7 @@ impl<'a> IndexBuilder<'a> {
         };
         log::warn!("the CPU answers ranges of {}: {why}", input.label);
         self.required.record(&id, Decision::cpu(why));
-        let cached = self.cached(&id, loaded.version.as_ref(), &input.data_type);
+        let cached = self.cached(&id, read.version.as_ref(), &input.data_type);
         let index = match cached.find(&Target::Cpu) {
             Some(index) => {
                 built = None;
@@ -223,7 +223,7 @@ impl<'a> IndexBuilder<'a> {
             }
             None => {
                 let index = self.build_on_cpu(&input).await?;
-                self.cache(&id, &Target::Cpu, &index, loaded);
+                self.cache(&id, &Target::Cpu, &index, read);
                 index
             }
         };
@@ -247,8 +247,8 @@ impl<'a> IndexBuilder<'a> {
     }
 
     /// Caches an index for later queries, if the table can tell that nothing changed.
-    fn cache(&self, id: &IndexId, target: &Target, index: &Arc<ReservedIndex>, loaded: &Loaded) {
-        if let (Some(key), Some(version)) = (self.required.cache_key(id, target), &loaded.version)
+    fn cache(&self, id: &IndexId, target: &Target, index: &Arc<ReservedIndex>, read: &ColumnsRead) {
+        if let (Some(key), Some(version)) = (self.required.cache_key(id, target), &read.version)
             && self.options.keep_indexes
         {
             let version = version.of_column(&id.column);

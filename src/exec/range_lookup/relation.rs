@@ -113,7 +113,7 @@ impl Relation {
         let prepared = prepared.iter().find(|prepared| prepared.id == id);
         prepared
             .cloned()
-            .ok_or_else(|| internal_datafusion_err!("no index of {column} was asked for"))
+            .ok_or_else(|| internal_datafusion_err!("no index of {column} was registered"))
     }
 
     async fn prepare(&self, context: &Arc<TaskContext>) -> Result<Vec<PreparedIndex>> {

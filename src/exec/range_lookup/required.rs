@@ -116,8 +116,7 @@ impl RequiredIndexes {
         let case = Case {
             rows,
             key_bytes: key_bytes(data_type),
-            search_key_bytes: 0,
-            sorts: false,
+            range_key_bytes: None,
             ranges: index_use.ranges,
             in_expression: index_use.in_expression,
             partitions,

@@ -305,13 +305,13 @@ async fn head(
 
 /// Columns in memory, each as a sequence of arrays.
 #[derive(Debug)]
-pub(crate) struct Loaded {
+pub(crate) struct LoadedColumns {
     columns: HashMap<String, Vec<ArrayRef>>,
     /// Reserves the memory of the columns; `None` for a table in memory, which is not copied.
     memory: Option<MemoryReservation>,
 }
 
-impl Loaded {
+impl LoadedColumns {
     /// The arrays of a column.
     pub(crate) fn chunks(&self, column: &str) -> Result<Chunks> {
         match self.columns.get(column) {
@@ -334,14 +334,14 @@ pub(crate) async fn load_columns(
     columns: &BTreeSet<&str>,
     context: &Arc<TaskContext>,
     limit: ByteSize,
-) -> Result<Loaded> {
+) -> Result<LoadedColumns> {
     let scan = match scan {
         RelationScan::Memory {
             columns: in_memory, ..
         } => {
             let loaded = in_memory.iter();
             let loaded = loaded.filter(|(name, _)| columns.contains(name.as_str()));
-            return Ok(Loaded {
+            return Ok(LoadedColumns {
                 columns: loaded
                     .map(|(n, chunks)| (n.clone(), chunks.clone()))
                     .collect(),
@@ -367,7 +367,7 @@ pub(crate) async fn load_columns(
                 reservation.try_grow(array.get_array_memory_size())?;
                 if reservation.size() > limit.0 {
                     return resources_err!(
-                        "the columns of {relation} that the query asks take more than rmq.index_memory_limit = '{limit}'; raise it, for \
+                        "the columns of {relation} that the query needs take more than rmq.index_memory_limit = '{limit}'; raise it, for \
                          example SET rmq.index_memory_limit = '{}G'",
                         ((2 * limit.0) >> 30) + 1
                     );
@@ -378,7 +378,7 @@ pub(crate) async fn load_columns(
             }
         }
     }
-    Ok(Loaded {
+    Ok(LoadedColumns {
         columns: loaded,
         memory: Some(reservation),
     })

@@ -83,7 +83,7 @@ impl AnswerBatches for LookupStream {
                 Ranges::try_new(&left, &right)
             });
             let ranges = ranges.collect::<Result<Vec<_>>>()?;
-            let wants = |position| {
+            let returns = |position| {
                 search
                     .outputs
                     .iter()
@@ -100,7 +100,9 @@ impl AnswerBatches for LookupStream {
                     let test = ThresholdTest::of_function(search.call.function.extreme);
                     prepared.ready.crossings(&ranges, &thresholds, end, test)?
                 }
-                _ => prepared.ready.answer(&ranges, wants(false), wants(true))?,
+                _ => prepared
+                    .ready
+                    .answer(&ranges, returns(false), returns(true))?,
             };
             query_timer.done();
             self.metrics.record_answer(prepared, &answer);

@@ -1,12 +1,11 @@
 //! The operator: the rows themselves if each is a group, the aggregate's output otherwise. The folder's documentation
 //! has the algorithm.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
+use arrow::compute::BatchCoalescer;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DataFusionError, Result, Statistics, internal_err};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -67,7 +66,7 @@ impl UniqueGroupsExec {
     /// # Errors
     /// An internal error if the [`ReplayExec`] has no input.
     pub fn over(aggregate: &Arc<dyn ExecutionPlan>) -> Result<Option<Self>> {
-        let Some(mut groups) = SingletonGroups::of(aggregate) else {
+        let Some(mut groups) = SingletonGroups::match_aggregate(aggregate) else {
             return Ok(None);
         };
         if !groups.input.is::<ReplayExec>() {
@@ -218,7 +217,7 @@ impl ExecutionPlan for UniqueGroupsExec {
                 }
                 Finding::Reading(reading) => match reading.groups().await?.as_ref() {
                     Grouping::Singletons(rows) => {
-                        let rows = Grouping::take(rows, partition).into_iter();
+                        let rows = Grouping::take(rows, partition)?.into_iter();
                         stream::iter(rows.map(|held| Ok(held.batch.clone()))).boxed()
                     }
                     Grouping::Any(context) => {
@@ -266,80 +265,57 @@ impl ExecutionPlan for UniqueGroupsExec {
 struct GroupBatches {
     groups: Arc<SingletonGroups>,
     rows: BoxStream<'static, Result<RecordBatch>>,
-    /// Projected batches that are still too small together, and their number of rows.
-    pending: Vec<RecordBatch>,
-    pending_rows: usize,
-    /// Batches to return next.
-    ready: VecDeque<RecordBatch>,
-    batch_size: usize,
+    /// Puts small batches together. `None` for dictionaries whose keys are too few for several batches, where Arrow may
+    /// panic.
+    coalescer: Option<BatchCoalescer>,
     metrics: OperatorMetrics,
 }
 
 impl GroupBatches {
-    /// Projects `rows` batch by batch; small batches are concatenated up to the batch size.
+    /// Projects `rows` batch by batch; small batches are put together up to the batch size.
     fn stream(
         groups: Arc<SingletonGroups>,
         rows: BoxStream<'static, Result<RecordBatch>>,
         batch_size: usize,
         metrics: OperatorMetrics,
     ) -> BoxStream<'static, Result<RecordBatch>> {
+        let mut fields = groups.schema.fields().iter();
+        let can_coalesce = !fields.any(|field| has_few_keys(field.data_type()));
+        let coalescer = can_coalesce.then(|| {
+            BatchCoalescer::new(Arc::clone(&groups.schema), batch_size)
+                .with_biggest_coalesce_batch_size(Some(batch_size / 2))
+        });
         let this = Self {
             groups,
             rows: rows.fuse().boxed(),
-            pending: vec![],
-            pending_rows: 0,
-            ready: VecDeque::new(),
-            batch_size,
+            coalescer,
             metrics,
         };
         let batches = stream::try_unfold(this, |mut this| async {
             let batch = this.next().await?;
-            Ok(batch.map(|batch| (batch, this)))
+            Ok(batch.map(|batch| (this.metrics.record(batch), this)))
         });
         batches.boxed()
     }
 
     async fn next(&mut self) -> Result<Option<RecordBatch>> {
         loop {
-            if let Some(batch) = self.ready.pop_front() {
-                return Ok(Some(self.metrics.record(batch)));
+            let completed = self.coalescer.as_mut();
+            let completed = completed.and_then(BatchCoalescer::next_completed_batch);
+            if completed.is_some() {
+                return Ok(completed);
             }
-            let next = self.rows.try_next().await?;
+            let rows = self.rows.try_next().await?;
             let time = self.metrics.elapsed_compute().clone();
             let _timer = time.timer();
-            match next {
-                Some(rows) if rows.num_rows() > 0 => self.add(self.groups.groups(&rows)?),
-                Some(_) => {}
-                None if self.pending.is_empty() => return Ok(None),
-                None => self.flush(),
+            let groups = rows.map(|rows| self.groups.groups(&rows)).transpose()?;
+            match (groups, &mut self.coalescer) {
+                (Some(groups), Some(coalescer)) => coalescer.push_batch(groups)?,
+                (None, Some(coalescer)) if !coalescer.is_empty() => {
+                    coalescer.finish_buffered_batch()?;
+                }
+                (groups, _) => return Ok(groups),
             }
         }
-    }
-
-    fn add(&mut self, batch: RecordBatch) {
-        if self.pending_rows + batch.num_rows() > self.batch_size {
-            self.flush();
-        }
-        self.pending_rows += batch.num_rows();
-        self.pending.push(batch);
-        if self.pending_rows >= self.batch_size {
-            self.flush();
-        }
-    }
-
-    /// Makes the pending batches ready.
-    fn flush(&mut self) {
-        self.pending_rows = 0;
-        let mut batches = std::mem::take(&mut self.pending);
-        let mut fields = self.groups.schema.fields().iter();
-        if batches.len() > 1
-            && !fields.any(|field| has_few_keys(field.data_type()))
-            && let Ok(one) = concat_batches(&self.groups.schema, &batches)
-        {
-            batches = vec![one];
-        }
-        // Batches that cannot be concatenated, such as dictionaries whose key type is too narrow, where Arrow may
-        // panic, are returned as they are.
-        self.ready.extend(batches);
     }
 }

@@ -1,7 +1,7 @@
 //! Grouped aggregates over a range join whose groups may be single rows.
 //!
 //! `GROUP BY` over a range join often groups by a key of the probe side, so that each row is a group of its own and
-//! needs no hash table. `rule` adds the operator above such aggregates, as the last physical rule:
+//! needs no hash table. The last physical rule, `UseUniqueGroups`, adds the operator above such aggregates:
 //!
 //! ```text
 //!   before                        after
@@ -43,5 +43,4 @@ pub(crate) mod exec;
 pub(crate) mod pattern;
 pub(crate) mod reader;
 pub(crate) mod replay;
-pub(crate) mod rule;
 pub(crate) mod source;

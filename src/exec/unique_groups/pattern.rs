@@ -39,7 +39,7 @@ pub(crate) struct SingletonGroups {
 
 impl SingletonGroups {
     /// Matches an aggregate in one step, or in two (partial and final).
-    pub(crate) fn of(plan: &Arc<dyn ExecutionPlan>) -> Option<Self> {
+    pub(crate) fn match_aggregate(plan: &Arc<dyn ExecutionPlan>) -> Option<Self> {
         let last = plan.downcast_ref::<AggregateExec>()?;
         let first = first_step(last)?;
         let is_limited = last.limit_options().or(first.limit_options()).is_some();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use arrow::array::RecordBatch;
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::{
-    DataFusionError, Result, SharedResult, exec_err, internal_datafusion_err,
+    DataFusionError, Result, SharedResult, exec_err, internal_datafusion_err, internal_err,
 };
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryReservation};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
@@ -35,15 +35,18 @@ pub(crate) enum Grouping {
 
 impl Grouping {
     /// Takes the rows of an output partition.
+    ///
+    /// # Errors
+    /// An internal error if there is no such partition.
     pub(crate) fn take(
         shares: &[Mutex<VecDeque<ReservedBatch>>],
         partition: usize,
-    ) -> VecDeque<ReservedBatch> {
-        let share = shares.get(partition).map(|share| {
-            let mut share = share.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::take(&mut *share)
-        });
-        share.unwrap_or_default()
+    ) -> Result<VecDeque<ReservedBatch>> {
+        let Some(share) = shares.get(partition) else {
+            return internal_err!("no rows were assigned to partition {partition}");
+        };
+        let mut share = share.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::mem::take(&mut *share))
     }
 }
 
@@ -260,12 +263,11 @@ fn assign(
         (0..partitions).map(|_| VecDeque::new()).collect();
     let mut before = 0;
     for held in batches {
+        // Fewer rows are before a batch than there are in all, so this is a partition.
         let partition = before as u128 * partitions as u128 / all.max(1) as u128;
         before += rows(&held);
-        let partition = usize::try_from(partition).unwrap_or_default();
-        if let Some(share) = shares.get_mut(partition) {
-            share.push_back(held);
-        }
+        let partition = usize::try_from(partition).map_or(0, |p| p.min(partitions - 1));
+        shares[partition].push_back(held);
     }
     shares.into_iter().map(Mutex::new).collect()
 }

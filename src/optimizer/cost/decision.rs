@@ -1,9 +1,9 @@
 //! Whether a range join is worth its sort. It is where DataFusion's join would compare many pairs of rows that are not
 //! in the range; a hash join is done with every pair at once where keys are nearly unique.
 //!
-//! Each question is asked where its answer can be known:
+//! Each question is answered where the facts are known:
 //!
-//! | question | known from | asked by |
+//! | question | known from | answered for |
 //! |---|---|---|
 //! | is the probe side tiny and the build side large? | the logical plan | `logical::grouped_join` |
 //! | a join that returns rows: few rows, or few pairs? | statistics, a sample | `physical::row_joins` |
@@ -31,7 +31,7 @@ const PROBE_ROW_NS: f64 = 80.0;
 /// In about this many nanoseconds a hash join compares a pair.
 const PAIR_NS: f64 = 10.0;
 
-/// The same where an aggregate reads the pairs, of which a range join makes none.
+/// The same where an aggregate reads the pairs, which a range join does not make.
 const AGGREGATED_PAIR_NS: f64 = 20.0;
 
 /// Where the number of probe rows is not known, this many build rows with the same keys are worth a sort.

@@ -66,7 +66,7 @@ fn distinct_keys(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Op
         let span = span.map(|(max, min)| (max - min) as f64 + 1.0);
         [counted, span].into_iter().flatten().reduce(f64::min)
     };
-    // A key of which nothing is known may have one value only; another one may still show that there are many.
+    // A key without statistics may have one value only; another one may still show that there are many.
     let known = keys.iter().filter_map(|key| of_key(key));
     let distinct = known.reduce(|all, key| all * key)?;
     let rows = statistics.num_rows.get_value().map(|rows| *rows as f64);

@@ -2,15 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
-use arrow::datatypes::{DataType, Schema};
-use datafusion::common::{DFSchema, Result, ScalarValue};
-use datafusion::execution::context::ExecutionProps;
+use arrow::datatypes::DataType;
+use datafusion::common::{Result, ScalarValue};
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment};
-use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion::logical_expr::{AggregateUDF, ColumnarValue, Expr, ExprSchemable, when};
-use datafusion::physical_expr::create_physical_expr;
+use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, when};
 
 use crate::common::dictionaries::has_few_keys;
 use crate::expr::decimal_average::decimal_digits;
@@ -19,6 +15,7 @@ use crate::logical_plan::range_join::AggregateKind;
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, DecomposedAggregate, aggregate,
 };
+use crate::optimizer::logical::common::constant::constant;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::condition_parts::check_repeats;
 use crate::optimizer::logical::merge_states::MergeStatesUdaf;
@@ -142,27 +139,5 @@ impl AggregateDecomposition<'_> {
             return reject(format!("{argument} is a {data_type}, which has few keys"));
         }
         self.checked(argument.clone())
-    }
-}
-
-/// The value of an expression without columns.
-pub(crate) fn constant(expr: &Expr) -> Result<Option<ScalarValue>> {
-    if let Expr::Literal(value, _) = expr {
-        return Ok(Some(value.clone()));
-    }
-    if !expr.column_refs().is_empty() {
-        return Ok(None);
-    }
-    let physical = create_physical_expr(
-        expr,
-        &DFSchema::empty(),
-        &ExecutionProps::new(),
-        &PhysicalPlanningContext::default(),
-    )?;
-    let options = RecordBatchOptions::new().with_row_count(Some(1));
-    let row = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options)?;
-    match physical.evaluate(&row)? {
-        ColumnarValue::Scalar(value) => Ok(Some(value)),
-        ColumnarValue::Array(values) => Ok(Some(ScalarValue::try_from_array(&values, 0)?)),
     }
 }

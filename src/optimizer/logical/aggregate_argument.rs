@@ -1,21 +1,16 @@
 //! What the arguments of aggregates must be like to be evaluated for all rows of the build side, instead of for joined
 //! rows.
 
-use std::sync::Arc;
-
-use arrow::array::{Array, RecordBatch, RecordBatchOptions, new_null_array};
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::DataType;
 use datafusion::common::{DFSchema, Result};
-use datafusion::execution::context::ExecutionProps;
 use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{Expr, when};
-use datafusion::physical_expr::create_physical_expr;
 
 use crate::common::dictionaries::has_few_keys;
 use crate::expr::late_error::value_or_null;
 use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::logical::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
+use crate::optimizer::logical::common::constant::value_of_nulls;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::condition_parts::is_of;
 use crate::optimizer::rejection::{Match, reject};
@@ -73,31 +68,7 @@ impl AggregateDecomposition<'_> {
     }
 }
 
-/// Whether an expression is NULL if all columns are. Evaluates it for such a row.
+/// Whether an expression is NULL if all columns are.
 fn is_null_without_match(expr: &Expr, schema: &DFSchema) -> Result<bool> {
-    if matches!(expr, Expr::Column(_)) {
-        return Ok(true);
-    }
-    let fields = schema.fields().iter();
-    let nullable: Vec<_> = fields
-        .map(|f| Arc::new(f.as_ref().clone().with_nullable(true)))
-        .collect();
-    let columns = nullable
-        .iter()
-        .map(|f| new_null_array(f.data_type(), 1))
-        .collect();
-    let options = RecordBatchOptions::new().with_row_count(Some(1));
-    let arrow = Arc::new(Schema::new(nullable.clone()));
-    let batch = RecordBatch::try_new_with_options(arrow, columns, &options)?;
-    let qualified = schema.iter().zip(nullable);
-    let qualified = qualified.map(|((qualifier, _), field)| (qualifier.cloned(), field));
-    let schema = DFSchema::new_with_metadata(qualified.collect(), schema.metadata().clone())?;
-    let physical = create_physical_expr(
-        expr,
-        &schema,
-        &ExecutionProps::new(),
-        &PhysicalPlanningContext::default(),
-    )?;
-    let value = physical.evaluate(&batch)?.into_array(1)?;
-    Ok(value.logical_null_count() == 1)
+    Ok(matches!(expr, Expr::Column(_)) || value_of_nulls(expr, schema)?.is_null())
 }

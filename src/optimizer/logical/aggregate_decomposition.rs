@@ -33,7 +33,7 @@ use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::optimizer::casts::{widens, without_lossless_casts};
 use crate::optimizer::logical::common::names::unused_name;
-use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
+use crate::optimizer::logical::condition_parts::{Condition, check_repeats, is_of};
 use crate::optimizer::logical::threshold::Threshold;
 use crate::optimizer::rejection::{Match, reject};
 use crate::range_agg::prefix_sums::Sums;
@@ -91,7 +91,24 @@ pub(crate) struct DecomposedAggregate {
     pub(crate) group_value: Expr,
 }
 
-impl AggregateDecomposition<'_> {
+impl<'a> AggregateDecomposition<'a> {
+    /// None decomposed yet, over the range key of `condition`.
+    pub(crate) fn new(
+        (probe, build): (&'a DFSchema, &'a DFSchema),
+        condition: &'a Condition,
+        input: AggregateInput,
+        config: &'a dyn OptimizerConfig,
+    ) -> Self {
+        Self {
+            config,
+            probe,
+            build,
+            key: &condition.key,
+            input,
+            aggregates: vec![],
+        }
+    }
+
     /// Decomposes an aggregate function over the joined rows.
     pub(crate) fn decompose(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
         self.decompose_known(call)
@@ -190,7 +207,7 @@ impl AggregateDecomposition<'_> {
         self.counted_rows(count)
     }
 
-    /// Decomposes `count(*)`, of which `count` is the number of matching rows.
+    /// Decomposes `count(*)`: `count` is the number of matching rows.
     fn counted_rows(&self, count: Expr) -> Match<DecomposedAggregate> {
         let merge = if self.input == AggregateInput::Join(Unmatched::Keep) {
             // Without a match, a left join returns one row.
@@ -201,7 +218,7 @@ impl AggregateDecomposition<'_> {
         self.counted(count, merge)
     }
 
-    /// Decomposes a count, of which `merge` is added up over a group.
+    /// Decomposes a count: `merge` is added up over a group.
     fn counted(&self, count: Expr, merge: Expr) -> Match<DecomposedAggregate> {
         let mut decomposed = self.decomposed(count, aggregate(sum_udaf(), merge));
         // The sum of no counts is NULL, but a count is 0. (`coalesce` would need another pass of DataFusion's

@@ -8,25 +8,29 @@
 //!     probe filter  q.on                   in the first bound: CASE WHEN q.on THEN q.a END, NULL matches nothing
 //! ```
 
+use std::collections::HashMap;
+
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::TreeNode;
 use datafusion::common::{DFSchema, Result};
 use datafusion::logical_expr::expr::{Between, BinaryExpr};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Cast, Expr, ExprSchemable, Filter, LogicalPlan, Operator, ScalarUDF, cast, lit, when,
+    Cast, Expr, ExprSchemable, LogicalPlan, Operator, ScalarUDF, cast, lit, when,
 };
 use datafusion::scalar::ScalarValue;
 
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::expr::key_bound::KeyBoundUdf;
+use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 use crate::optimizer::casts::{widens, without_lossless_casts};
 use crate::optimizer::condition::{
     Compared, Operand, OperandCast, comparison, convert_bound, key_and_bound,
 };
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
-use crate::optimizer::logical::common::range_functions::calls_range_function;
+use crate::optimizer::logical::common::plans::filtered;
+use crate::optimizer::logical::common::range_functions::{calls_range_function, is_volatile};
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 use rmq_engine::Comparison;
@@ -259,10 +263,30 @@ impl Condition {
         self.build_filter.push(filter);
     }
 
+    /// The range join on this condition. Its output has the metadata of the probe side, or of what it replaces.
+    pub(crate) fn into_spec(
+        self,
+        unmatched: Unmatched,
+        threshold: Option<Expr>,
+        aggregates: Vec<RangeAggregate<Expr>>,
+        metadata: &HashMap<String, String>,
+    ) -> RangeJoinSpec<Expr> {
+        RangeJoinSpec {
+            unmatched,
+            on: self.on,
+            key: self.key,
+            bounds: self.bounds,
+            prevailing: false,
+            thresholds: threshold.into_iter().collect(),
+            aggregates,
+            metadata: metadata.clone().into_iter().collect(),
+        }
+    }
+
     /// Puts the conditions on the build side above it, as a filter. Takes them out of the condition.
     pub(crate) fn filter_build(&mut self, build: LogicalPlan) -> Result<LogicalPlan> {
         match conjunction(std::mem::take(&mut self.build_filter)) {
-            Some(filter) => Ok(LogicalPlan::Filter(Filter::try_new(filter, build.into())?)),
+            Some(condition) => filtered(build, condition),
             None => Ok(build),
         }
     }
@@ -322,7 +346,12 @@ pub(crate) fn check_repeats(expr: &Expr) -> Match<()> {
     if calls_range_function(expr)? {
         return reject(format!("{expr} calls a range function"));
     }
-    if expr.is_volatile() {
+    check_joins(expr)
+}
+
+/// As [`check_repeats`], but range functions are allowed: a later rule takes them out of the condition of a join.
+pub(crate) fn check_joins(expr: &Expr) -> Match<()> {
+    if is_volatile(expr) {
         return reject(format!("{expr} is another each time"));
     }
     let special = expr.exists(|e| {

@@ -9,15 +9,9 @@
 //!         p                                                      build   p
 //! ```
 
-use std::sync::Arc;
-
-use arrow::datatypes::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
-use datafusion::logical_expr::{
-    Expr, ExprSchemable, Extension, Filter, LogicalPlan, Projection, cast,
-};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, cast};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
@@ -28,6 +22,10 @@ use crate::optimizer::logical::aggregate_decomposition::{
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::names::{is_unused_name, unused_name};
 use crate::optimizer::logical::common::outer_columns::{from_outer, has_outer_columns};
+use crate::optimizer::logical::common::plans::{
+    below_projection, below_projections, columns_of, extension, filtered, projected, replaced,
+};
+use crate::optimizer::logical::common::range_functions::is_volatile;
 use crate::optimizer::logical::condition_parts::Constants;
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
@@ -63,33 +61,28 @@ impl CorrelatedAggregate {
         branches: &[Branch],
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
-        let schema = subquery.schema();
-        let mut plan = subquery;
-        let mut projections: Vec<&Projection> = vec![];
-        let aggregate = loop {
-            match plan {
-                LogicalPlan::Projection(projection) => {
-                    projections.push(projection);
-                    plan = &projection.input;
-                }
-                LogicalPlan::Aggregate(aggregate) => break aggregate,
-                other => return reject(format!("it ends in {}", other.display())),
-            }
+        let mut values = columns_of(subquery.schema());
+        let aggregate = match below_projections(subquery, &mut values)? {
+            LogicalPlan::Aggregate(aggregate) => aggregate,
+            other => return reject(format!("it ends in {}", other.display())),
         };
         if !aggregate.group_expr.is_empty() {
             return reject("it has GROUP BY");
         }
-        let filtered = Filtered::below(&aggregate.input, constants, probe, config)?;
+        let calls = aggregate.aggr_expr.clone();
+        let Filtered {
+            build,
+            conditions,
+            exprs,
+        } = Filtered::below(&aggregate.input, calls, constants, probe, config)?;
         let mut calls = vec![];
-        for expr in &aggregate.aggr_expr {
-            let call = from_outer(filtered.over_build(expr.clone())?)?;
-            let Expr::AggregateFunction(call) = call.unalias() else {
-                return reject(format!("{expr} is no aggregate"));
-            };
-            calls.push(call);
+        for expr in exprs {
+            match from_outer(expr)?.unalias() {
+                Expr::AggregateFunction(call) => calls.push(call),
+                expr => return reject(format!("{expr} is no aggregate")),
+            }
         }
-        let build = filtered.build;
-        let conditions = filtered.conditions.into_iter().map(from_outer);
+        let conditions = conditions.into_iter().map(from_outer);
         let mut conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
         let mut threshold = match key_of_extremes(&calls, build.schema())? {
             Some(key) => Threshold::take_from(&mut conditions, key, probe, build.schema())?,
@@ -108,14 +101,9 @@ impl CorrelatedAggregate {
         if finds_extremes {
             order_zeros(&mut condition, &build)?;
         }
-        let mut decomposition = AggregateDecomposition {
-            config,
-            probe,
-            build: build.schema(),
-            key: &condition.key,
-            input: AggregateInput::Subquery,
-            aggregates: vec![],
-        };
+        let input = AggregateInput::Subquery;
+        let mut decomposition =
+            AggregateDecomposition::new((probe, build.schema()), &condition, input, config);
         let mut row_values = vec![];
         for call in &calls {
             row_values.push(match &threshold {
@@ -128,28 +116,20 @@ impl CorrelatedAggregate {
         }
         let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build)?;
-        let spec = RangeJoinSpec {
-            unmatched: Unmatched::Keep,
-            on: condition.on,
-            key: condition.key,
-            bounds: condition.bounds,
-            prevailing: false,
-            thresholds: threshold.map(|t| t.limit).into_iter().collect(),
-            aggregates,
-            metadata: probe.metadata().clone().into_iter().collect(),
-        };
+        let limit = threshold.map(|t| t.limit);
+        let spec = condition.into_spec(Unmatched::Keep, limit, aggregates, probe.metadata());
 
         // The projections above the aggregate, as expressions over the range join's columns.
-        let mut names = aggregate.schema.columns();
-        let types = aggregate.schema.fields().iter().map(|f| f.data_type());
         let joined = RangeJoin::schema_of(probe, &spec)?;
-        let mut values = of_types(row_values, types, &joined)?;
-        for projection in projections.iter().rev() {
-            values = above(projection, &names, &values)?;
-            names = projection.schema.columns();
+        let row_values = of_types(row_values, &aggregate.schema, &joined)?;
+        let names = aggregate.schema.columns();
+        for value in &mut values {
+            if is_volatile(value) {
+                return reject(format!("{value} is another each time"));
+            }
+            *value = from_outer(replaced(std::mem::take(value), &names, &row_values)?)?;
         }
-        let types = schema.fields().iter().map(|f| f.data_type());
-        let values = of_types(values, types, &joined)?;
+        let values = of_types(values, subquery.schema(), &joined)?;
         Ok(Self {
             build,
             spec,
@@ -201,23 +181,23 @@ impl CorrelatedAggregate {
 
     /// Puts the range join above `probe`.
     pub(crate) fn above(self, probe: LogicalPlan) -> Result<LogicalPlan> {
-        let node = Arc::new(RangeJoin::try_new(probe, self.build, self.spec)?);
-        Ok(LogicalPlan::Extension(Extension { node }))
+        let join = RangeJoin::try_new(probe, self.build, self.spec)?;
+        Ok(extension(join))
     }
 }
 
-/// Casts expressions to these types where they have others.
-pub(crate) fn of_types<'a>(
+/// Casts expressions over `schema` to the types of these columns where they have others.
+pub(crate) fn of_types(
     exprs: Vec<Expr>,
-    types: impl Iterator<Item = &'a DataType>,
+    columns: &DFSchema,
     schema: &DFSchema,
 ) -> Result<Vec<Expr>> {
-    let exprs = exprs.into_iter().zip(types);
-    let exprs = exprs.map(|(expr, data_type)| {
-        if &expr.get_type(schema)? == data_type {
+    let exprs = exprs.into_iter().zip(columns.fields());
+    let exprs = exprs.map(|(expr, column)| {
+        if &expr.get_type(schema)? == column.data_type() {
             return Ok(expr);
         }
-        Ok(cast(expr, data_type.clone()))
+        Ok(cast(expr, column.data_type().clone()))
     });
     exprs.collect()
 }
@@ -227,10 +207,8 @@ pub(crate) struct Filtered {
     pub(crate) build: LogicalPlan,
     /// The filters that refer to the outer query, over `build`.
     pub(crate) conditions: Vec<Expr>,
-    /// The columns of the input.
-    pub(crate) names: Vec<Column>,
-    /// These columns as expressions over `build`.
-    pub(crate) values: Vec<Expr>,
+    /// Expressions over the input as expressions over `build`.
+    pub(crate) exprs: Vec<Expr>,
 }
 
 impl Filtered {
@@ -238,134 +216,71 @@ impl Filtered {
     /// projections and aliases: derived tables, and what a rewritten subquery of the subquery leaves.
     pub(crate) fn below(
         input: &LogicalPlan,
+        mut exprs: Vec<Expr>,
         constants: Constants,
         probe: &DFSchema,
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
-        let names = input.schema().columns();
-        let mut values: Vec<Expr> = names.iter().cloned().map(Expr::Column).collect();
-        let (mut outer, mut inner) = (vec![], vec![]);
+        let (mut conditions, mut inner) = (vec![], vec![]);
         let mut plan = input;
         loop {
-            let (old, new) = match plan {
-                LogicalPlan::Filter(filter) => {
-                    for conjunct in split_conjunction(&filter.predicate) {
-                        if constants == Constants::Bound || conjunct.contains_outer() {
-                            outer.push(conjunct.clone());
-                        } else if conjunct.is_volatile() {
-                            // The range join would evaluate it once for all rows of the outer query.
-                            return reject(format!("{conjunct} is another each time"));
-                        } else {
-                            inner.push(conjunct.clone());
-                        }
-                    }
-                    plan = &filter.input;
-                    continue;
-                }
-                _ if !has_outer_columns(plan)? => break,
-                LogicalPlan::Projection(projection) => {
-                    if let Some(volatile) = projection.expr.iter().find(|e| e.is_volatile()) {
-                        return reject(format!("{volatile} is another each time"));
-                    }
-                    let exprs = projection.expr.iter().cloned().map(Expr::unalias);
-                    let old = plan.schema().columns();
-                    plan = &projection.input;
-                    (old, exprs.collect::<Vec<_>>())
-                }
-                LogicalPlan::SubqueryAlias(alias) => {
-                    let old = plan.schema().columns();
-                    plan = &alias.input;
-                    let new = plan.schema().columns().into_iter().map(Expr::Column);
-                    (old, new.collect())
-                }
-                _ => return reject("it needs the outer query further below"),
-            };
-            for expr in values.iter_mut().chain(&mut outer).chain(&mut inner) {
-                *expr = replaced(std::mem::take(expr), &old, &new)?;
+            if let LogicalPlan::Filter(filter) = plan {
+                let conjuncts = split_conjunction(&filter.predicate).into_iter().cloned();
+                let (outer, others): (Vec<_>, Vec<_>) =
+                    conjuncts.partition(|c| constants == Constants::Bound || c.contains_outer());
+                conditions.extend(outer);
+                inner.extend(others);
+                plan = &filter.input;
+                continue;
             }
+            if !has_outer_columns(plan)? {
+                break;
+            }
+            let all = exprs.iter_mut().chain(&mut conditions).chain(&mut inner);
+            plan = match below_projection(plan, all)? {
+                Some(input) => input,
+                None => return reject("it needs the outer query further below"),
+            };
+        }
+        // The range join would evaluate it once for all rows of the outer query.
+        let mut all = exprs.iter().chain(&inner);
+        if let Some(volatile) = all.find(|e| is_volatile(e)) {
+            return reject(format!("{volatile} is another each time"));
         }
         let mut build = plan.clone();
         if let Some(predicate) = conjunction(inner) {
-            build = LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(build))?);
+            build = filtered(build, predicate)?;
         }
-        let theirs = probe.columns();
         let old = build.schema().columns();
         let names_collide = old.iter().any(|column| probe.has_column(column))
-            || theirs
-                .iter()
-                .any(|column| build.schema().has_column(column));
+            || probe.columns().iter().any(|c| build.schema().has_column(c));
         if names_collide {
             // Both sides have columns of the same name, so those of the build side are renamed.
-            let new = old.iter().map(|_| unused_name(config, probe));
-            let new: Vec<String> = new.collect();
-            let columns = old.iter().cloned().map(Expr::Column).zip(&new);
-            let columns = columns.map(|(old, new)| old.alias(new)).collect();
-            build = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(build))?);
-            let new = new.iter().map(Column::new_unqualified).map(Expr::Column);
-            let new: Vec<Expr> = new.collect();
-            for expr in values.iter_mut().chain(&mut outer) {
-                *expr = replaced(std::mem::take(expr), &old, &new)?;
-            }
+            let renamed = old.iter().map(|_| unused_name(config, probe));
+            let exprs = exprs.iter_mut().chain(&mut conditions);
+            build = rename(build, renamed.collect(), exprs)?;
         }
         Ok(Self {
             build,
-            conditions: outer,
-            names,
-            values,
+            conditions,
+            exprs,
         })
-    }
-
-    /// An expression over the input as one over `build`.
-    pub(crate) fn over_build(&self, expr: Expr) -> Result<Expr> {
-        replaced(expr, &self.names, &self.values)
     }
 }
 
-/// An expression with the columns `old` replaced by `new`, and references to the outer query as they are.
-pub(crate) fn replaced(expr: Expr, old: &[Column], new: &[Expr]) -> Result<Expr> {
-    // Replaced expressions are not visited, because they may contain a column with the name of another.
-    let replaced = expr.transform_down(|e| {
-        let index = match &e {
-            Expr::Column(column) => old.iter().position(|name| name == column),
-            _ => None,
-        };
-        Ok(match index.and_then(|index| new.get(index)) {
-            Some(new) => Transformed::new(new.clone(), true, TreeNodeRecursion::Jump),
-            None => Transformed::no(e),
-        })
-    });
-    Ok(replaced?.data)
-}
-
-/// A projection's expressions, with the columns of its input, `names`, replaced by `values`.
-pub(crate) fn above(
-    projection: &Projection,
-    names: &[Column],
-    values: &[Expr],
-) -> Match<Vec<Expr>> {
-    let exprs = projection.expr.iter();
-    exprs.map(|expr| substitute(expr, names, values)).collect()
-}
-
-/// An expression over the columns `names`, with these replaced by `values`.
-pub(crate) fn substitute(expr: &Expr, names: &[Column], values: &[Expr]) -> Match<Expr> {
-    if expr.is_volatile() {
-        return reject(format!("{expr} is another each time"));
+/// Renames the columns of a plan, also in expressions over them.
+pub(crate) fn rename<'e>(
+    plan: LogicalPlan,
+    names: Vec<String>,
+    exprs: impl IntoIterator<Item = &'e mut Expr>,
+) -> Result<LogicalPlan> {
+    let old = plan.schema().columns();
+    let new = names.iter().map(Column::new_unqualified).map(Expr::Column);
+    let new: Vec<Expr> = new.collect();
+    for expr in exprs {
+        *expr = replaced(std::mem::take(expr), &old, &new)?;
     }
-    // Replaced expressions are not visited, because they may contain a column with the name of another.
-    let value = expr.clone().unalias().transform_down(|e| {
-        let replaced = match &e {
-            Expr::Column(column) => {
-                let index = names.iter().position(|name| name == column);
-                index.map(|index| values[index].clone())
-            }
-            Expr::OuterReferenceColumn(_, column) => Some(Expr::Column(column.clone())),
-            _ => None,
-        };
-        Ok(match replaced {
-            Some(expr) => Transformed::new(expr, true, TreeNodeRecursion::Jump),
-            None => Transformed::no(e),
-        })
-    })?;
-    Ok(value.data)
+    let renamed = columns_of(plan.schema()).into_iter().zip(names);
+    let renamed = renamed.map(|(column, name)| column.alias(name)).collect();
+    projected(plan, renamed)
 }

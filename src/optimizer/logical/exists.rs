@@ -13,7 +13,8 @@
 //! `SubqueryToRangeJoin` makes range joins of the counts. Where the subquery has another condition on both sides
 //! besides equalities and one range, mark joins (`mark_join`) tell whether there is a row, a row with p.v = q.x, and a
 //! row where p.v IS NULL. In a WHERE, EXISTS and IN as conjuncts or operands of OR are left to DataFusion, which makes
-//! semi and mark joins of them: there a NULL counts as FALSE. In a SELECT list DataFusion has no plan for either, and
+//! semi and mark joins of them: there a NULL counts as FALSE. Elsewhere in a WHERE, as in `(q.x IN (…)) IS FALSE`, an
+//! IN that has no counts and no mark joins is made of EXISTS. In a SELECT list DataFusion has no plan for either, and
 //! it has none for a correlated NOT IN.
 
 use std::sync::Arc;
@@ -22,90 +23,71 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result, ScalarValue, Spans, plan_err};
 use datafusion::functions_aggregate::expr_fn::{count, min};
 use datafusion::logical_expr::expr::{BinaryExpr, Exists, InSubquery};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::utils::{
     COUNT_STAR_EXPANSION, conjunction, disjunction, split_conjunction,
 };
 use datafusion::logical_expr::{
-    Aggregate, Distinct, Expr, ExprSchemable, FetchType, Filter, LogicalPlan, Operator, SkipType,
-    Subquery, lit, when,
+    Aggregate, Distinct, Expr, ExprSchemable, FetchType, LogicalPlan, Operator, SkipType, Subquery,
+    lit, when,
 };
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::OptimizerConfig;
+use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
-use crate::common::options::RmqOptions;
 use crate::optimizer::condition::convert_bound;
-use crate::optimizer::logical::common::names::{restore_columns, save_name};
-use crate::optimizer::logical::common::outer_columns::{has_expression, to_outer};
-use crate::optimizer::logical::condition_parts::{check_repeats, compared_with, split_between};
-use crate::optimizer::logical::correlated_aggregate::{CorrelatedAggregate, replaced};
+use crate::optimizer::logical::common::outer_columns::{
+    admits_subqueries, has_expression, to_outer,
+};
+use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
+use crate::optimizer::logical::common::plans::{filtered, map_expressions, replaced, with_input};
+use crate::optimizer::logical::condition_parts::{
+    check_joins, check_repeats, compared_with, split_between,
+};
+use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::mark_join::MarkJoins;
 use crate::optimizer::rejection::{Match, reject};
 
-/// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does nothing if
-/// `rmq.rewrite` is false.
-///
-/// It must run before [`SubqueryToRangeJoin`](crate::optimizer::logical::scalar_subquery::SubqueryToRangeJoin).
-#[derive(Debug, Default)]
-pub struct ExistsToCounts;
+plain_sql_rule!(
+    /// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does
+    /// nothing if `rmq.rewrite` is false.
+    ///
+    /// It must run before [`SubqueryToRangeJoin`](crate::optimizer::logical::scalar_subquery::SubqueryToRangeJoin).
+    ExistsToCounts,
+    "rmq_exists_to_counts",
+    replace
+);
 
-impl OptimizerRule for ExistsToCounts {
-    fn name(&self) -> &'static str {
-        "rmq_exists_to_counts"
+fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+    let is_filter = matches!(plan, LogicalPlan::Filter(_));
+    let may_change = |e: &Expr| is_correlated(e) || is_filter && matches!(e, Expr::InSubquery(_));
+    let inputs = plan.inputs();
+    let [input] = inputs.as_slice() else {
+        return Ok(None);
+    };
+    if !admits_subqueries(plan) || !has_expression(plan, may_change)? {
+        return Ok(None);
     }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::BottomUp)
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let is_filter = matches!(plan, LogicalPlan::Filter(_));
-        let may_change =
-            |e: &Expr| is_correlated(e) || is_filter && matches!(e, Expr::InSubquery(_));
-        let is_admitted = matches!(
-            plan,
-            LogicalPlan::Filter(_) | LogicalPlan::Projection(_) | LogicalPlan::Aggregate(_)
-        );
-        if !is_admitted
-            || !has_expression(&plan, may_change)?
-            || !RmqOptions::of(&config.options()).rewrite
-        {
-            return Ok(Transformed::no(plan));
+    let mut subqueries = Subqueries {
+        outer: input.schema(),
+        config,
+        marks: MarkJoins::new(input.schema(), config),
+    };
+    let replaced = map_expressions(plan.clone(), |expr| {
+        if is_filter {
+            subqueries.in_condition(expr, true)
+        } else {
+            subqueries.in_expression(expr)
         }
-        let inputs = plan.inputs();
-        let [input] = inputs.as_slice() else {
-            return Ok(Transformed::no(plan));
-        };
-        let (outer, schema) = (Arc::clone(input.schema()), Arc::clone(plan.schema()));
-        let input = (*input).clone();
-        let mut subqueries = Subqueries {
-            outer: &outer,
-            config,
-            marks: MarkJoins::new(&outer, config),
-        };
-        let preserver = NamePreserver::new(&plan);
-        let mut replaced = plan.map_expressions(|expr| {
-            let name = save_name(&preserver, &expr);
-            let replaced = if is_filter {
-                subqueries.in_condition(expr, true)
-            } else {
-                subqueries.in_expression(expr)
-            };
-            Ok(replaced?.update_data(|expr| name.restore(expr)))
-        })?;
-        let marks = subqueries.marks;
-        if !marks.is_empty() {
-            let expressions = replaced.data.expressions();
-            let input = marks.above(input)?;
-            let plan = replaced.data.with_new_exprs(expressions, vec![input])?;
-            replaced.data = restore_columns(plan, &schema)?;
+    })?;
+    let marks = subqueries.marks;
+    Ok(match replaced.transformed {
+        _ if !marks.is_empty() => {
+            let input = marks.above((*input).clone())?;
+            Some(with_input(&replaced.data, input, plan.schema())?)
         }
-        Ok(replaced)
-    }
+        true => Some(replaced.data),
+        false => None,
+    })
 }
 
 /// Whether an expression is a correlated EXISTS or IN. Most nodes have none.
@@ -127,7 +109,7 @@ struct Subqueries<'a> {
 
 impl Subqueries<'_> {
     /// Replaces what a WHERE evaluates: not EXISTS, and not IN where NULL is as good as FALSE. DataFusion's joins for
-    /// NOT IN know NULLs only in a conjunct without correlation.
+    /// NOT IN know NULLs only in a conjunct without correlation whose left side is a column.
     fn in_condition(&mut self, expr: Expr, is_conjunct: bool) -> Result<Transformed<Expr>> {
         match expr {
             Expr::BinaryExpr(BinaryExpr {
@@ -159,31 +141,69 @@ impl Subqueries<'_> {
                 inner => self.in_expression(Expr::Not(Box::new(inner))),
             },
             Expr::InSubquery(membership) => {
-                if is_conjunct && membership.subquery.outer_ref_columns.is_empty() {
+                let is_independent = membership.subquery.outer_ref_columns.is_empty();
+                if is_conjunct && is_independent && !self.is_constant(&membership.expr)? {
                     return Ok(Transformed::no(Expr::InSubquery(membership)));
                 }
                 self.not_in_condition(&membership)
             }
-            other => self.in_expression(other),
+            other => {
+                let replaced = self.in_expression(other)?;
+                replaced.transform_data(|expr| {
+                    expr.transform_up(|expr| match expr {
+                        Expr::InSubquery(membership) => self.in_three_values(membership),
+                        other => Ok(Transformed::no(other)),
+                    })
+                })
+            }
         }
+    }
+
+    /// Whether an expression has the same value for all rows, as the optimizer sees it.
+    fn is_constant(&self, expr: &Expr) -> Result<bool> {
+        let context = SimplifyContext::builder()
+            .with_schema(Arc::new(self.outer.clone()))
+            .with_config_options(self.config.options())
+            .build();
+        let simplified = ExprSimplifier::new(context).simplify(expr.clone())?;
+        Ok(simplified.column_refs().is_empty())
     }
 
     /// Replaces a NOT IN where NULL is as good as FALSE. DataFusion must not get one with NULLs: its null-aware anti
     /// join ignores the correlated conditions where it looks for NULLs.
     fn not_in_condition(&mut self, membership: &InSubquery) -> Result<Transformed<Expr>> {
         let replaced = self.in_expression(Expr::InSubquery(membership.clone()))?;
-        let values = &membership.subquery.subquery;
-        let has_nulls = values.schema().fields().iter().any(|f| f.is_nullable());
-        if replaced.transformed || !has_nulls && !membership.expr.nullable(self.outer)? {
+        if replaced.transformed || !self.may_be_null(membership)? {
             return Ok(replaced);
         }
-        match self.not_in_by_exists(membership) {
-            Ok(conditions) => Ok(Transformed::yes(conditions)),
-            Err(reason) => plan_err!(
-                "NOT IN is not supported with this correlated subquery, because {reason}: write NOT EXISTS with the comparison in its WHERE instead of {}",
-                replaced.data
-            ),
+        let exists = self.by_exists(membership)?;
+        Ok(Transformed::yes(exists.not_in(membership)))
+    }
+
+    /// Replaces an IN of a WHERE where NULL is not as good as FALSE, as in `(x IN (…)) IS FALSE`. DataFusion's mark
+    /// join takes one for the other.
+    fn in_three_values(&self, membership: InSubquery) -> Result<Transformed<Expr>> {
+        if !self.may_be_null(&membership)? {
+            return Ok(Transformed::no(Expr::InSubquery(membership)));
         }
+        let exists = self.by_exists(&membership)?;
+        Ok(Transformed::yes(exists.three_values(&membership)?))
+    }
+
+    fn may_be_null(&self, membership: &InSubquery) -> Result<bool> {
+        let values = &membership.subquery.subquery;
+        let has_nulls = values.schema().fields().iter().any(|f| f.is_nullable());
+        Ok(has_nulls || membership.expr.nullable(self.outer)?)
+    }
+
+    fn by_exists(&self, membership: &InSubquery) -> Result<ByExists> {
+        ByExists::of(membership, self.outer).or_else(|reason| {
+            let not = if membership.negated { "NOT " } else { "" };
+            let instead = Expr::InSubquery(membership.clone());
+            plan_err!(
+                "{not}IN is not supported with this subquery, because {reason}: write {not}EXISTS with the comparison in its WHERE instead of {instead}"
+            )
+        })
     }
 
     /// Replaces each EXISTS and IN that depends on the outer query in an expression.
@@ -244,7 +264,7 @@ impl Subqueries<'_> {
         let (outer, config) = (self.outer, self.config);
         let Members { x, rows, value } = Members::of(membership)?;
         let all = || rows.count(None, None, outer, config);
-        let equal = value.clone().eq(to_outer(x.clone(), outer)?);
+        let equal = equality(x, &value, outer)?;
         let zero = || lit(0_i64);
         let null = lit(ScalarValue::Boolean(None));
         let (matched, unmatched) = (lit(!membership.negated), lit(membership.negated));
@@ -262,13 +282,45 @@ impl Subqueries<'_> {
         Ok(case)
     }
 
-    /// `x NOT IN (…)` by up to three NOT EXISTS, which are FALSE where it is NULL. They serve whatever the subquery is
-    /// made of.
+    /// `x [NOT] IN (…)` by up to three mark joins:
     ///
     /// ```text
-    ///   NOT EXISTS (… = x) AND NOT EXISTS (… IS NULL) AND (x IS NOT NULL OR NOT EXISTS (…))
+    ///   CASE WHEN <a row with p.v = x> THEN TRUE
+    ///        WHEN x IS NULL AND <a row> OR <a row where p.v IS NULL> THEN NULL
+    ///        ELSE FALSE END
     /// ```
-    fn not_in_by_exists(&self, membership: &InSubquery) -> Match<Expr> {
+    fn in_by_marks(&mut self, membership: &InSubquery) -> Match<Expr> {
+        let Members { x, rows, value } = Members::of(membership)?;
+        let equal = equality(x, &value, self.outer)?;
+        let mut mark = |rows: &LogicalPlan, equal: Option<Expr>| {
+            let equal = equal.map(|equal| filtered(rows.clone(), equal));
+            let rows = equal.transpose()?.unwrap_or_else(|| rows.clone());
+            self.marks.mark(&rows)
+        };
+        let has_equal = mark(&rows.input, Some(equal))?;
+        let mut is_unknown = vec![];
+        if x.nullable(self.outer)? {
+            is_unknown.push(x.clone().is_null().and(mark(&rows.input, None)?));
+        }
+        if value.nullable(rows.input.schema())? {
+            is_unknown.push(mark(&rows.input, Some(value.clone().is_null()))?);
+        }
+        Ok(three_valued(has_equal, is_unknown, membership.negated)?)
+    }
+}
+
+/// `x [NOT] IN (…)` by up to three EXISTS. They serve whatever the subquery is made of.
+struct ByExists {
+    /// A row equals x.
+    equal: Exists,
+    /// A row is NULL, if it may be.
+    null: Option<Exists>,
+    /// There is a row, if x may be NULL.
+    any: Option<Exists>,
+}
+
+impl ByExists {
+    fn of(membership: &InSubquery, outer: &DFSchema) -> Match<Self> {
         let InSubquery { expr: x, .. } = membership;
         let Subquery {
             subquery: plan,
@@ -287,7 +339,7 @@ impl Subqueries<'_> {
             return reject("it has no column");
         };
         let value = Expr::Column(Column::from((qualifier, field)));
-        let exists_none = |condition: Option<Expr>| -> Result<Expr> {
+        let exists = |condition: Option<Expr>| -> Result<Exists> {
             let mut plan = plan.as_ref().clone();
             let mut outer_ref_columns = outer_ref_columns.clone();
             if let Some(condition) = condition {
@@ -299,51 +351,77 @@ impl Subqueries<'_> {
                 outer_ref_columns,
                 spans: Spans::new(),
             };
-            let negated = true;
-            Ok(Expr::Exists(Exists { subquery, negated }))
+            let negated = false;
+            Ok(Exists { subquery, negated })
         };
-        let equal = value.clone().eq(to_outer(x.as_ref().clone(), self.outer)?);
-        let mut all = exists_none(Some(equal))?;
-        if field.is_nullable() {
-            all = all.and(exists_none(Some(value.is_null()))?);
-        }
-        if x.nullable(self.outer)? {
-            let is_known = x.as_ref().clone().is_not_null();
-            all = all.and(is_known.or(exists_none(None)?));
-        }
-        Ok(all)
+        let equal = equality(x, &value, outer)?;
+        Ok(Self {
+            equal: exists(Some(equal))?,
+            null: field
+                .is_nullable()
+                .then(|| exists(Some(value.is_null())))
+                .transpose()?,
+            any: x.nullable(outer)?.then(|| exists(None)).transpose()?,
+        })
     }
 
-    /// `x [NOT] IN (…)` by up to three mark joins:
+    /// FALSE where NOT IN is NULL:
     ///
     /// ```text
-    ///   CASE WHEN <a row with p.v = x> THEN TRUE
-    ///        WHEN x IS NULL AND <a row> OR <a row where p.v IS NULL> THEN NULL
+    ///   NOT EXISTS (… = x) AND NOT EXISTS (… IS NULL) AND (x IS NOT NULL OR NOT EXISTS (…))
+    /// ```
+    fn not_in(self, membership: &InSubquery) -> Expr {
+        let none = |exists: Exists| {
+            let negated = true;
+            Expr::Exists(Exists { negated, ..exists })
+        };
+        let mut all = none(self.equal);
+        if let Some(null) = self.null {
+            all = all.and(none(null));
+        }
+        if let Some(any) = self.any {
+            let is_known = membership.expr.as_ref().clone().is_not_null();
+            all = all.and(is_known.or(none(any)));
+        }
+        all
+    }
+
+    /// ```text
+    ///   CASE WHEN EXISTS (… = x) THEN TRUE
+    ///        WHEN EXISTS (… IS NULL) OR x IS NULL AND EXISTS (…) THEN NULL
     ///        ELSE FALSE END
     /// ```
-    fn in_by_marks(&mut self, membership: &InSubquery) -> Match<Expr> {
-        let Members { x, rows, value } = Members::of(membership)?;
-        let equal = value.clone().eq(to_outer(x.clone(), self.outer)?);
-        let mut mark = |rows: &LogicalPlan, equal: Option<Expr>| {
-            let equal = equal.map(|equal| filtered(rows.clone(), equal));
-            let rows = equal.transpose()?.unwrap_or_else(|| rows.clone());
-            self.marks.mark(&rows)
-        };
-        let has_equal = mark(&rows.input, Some(equal))?;
-        let mut is_unknown = vec![];
-        if x.nullable(self.outer)? {
-            is_unknown.push(x.clone().is_null().and(mark(&rows.input, None)?));
-        }
-        if value.nullable(rows.input.schema())? {
-            is_unknown.push(mark(&rows.input, Some(value.clone().is_null()))?);
-        }
-        let (matched, unmatched) = (lit(!membership.negated), lit(membership.negated));
-        let mut case = when(has_equal, matched);
-        if let Some(is_unknown) = disjunction(is_unknown) {
-            case = case.when(is_unknown, lit(ScalarValue::Boolean(None)));
-        }
-        Ok(case.otherwise(unmatched)?)
+    fn three_values(self, membership: &InSubquery) -> Result<Expr> {
+        let is_null = membership.expr.as_ref().clone().is_null();
+        let any = self.any.map(|any| is_null.and(Expr::Exists(any)));
+        let unknown = self.null.map(Expr::Exists).into_iter().chain(any);
+        three_valued(
+            Expr::Exists(self.equal),
+            unknown.collect(),
+            membership.negated,
+        )
     }
+}
+
+/// IN, or NOT IN: whether a row is equal, and where that is unknown if none is.
+fn three_valued(equal: Expr, unknown: Vec<Expr>, negated: bool) -> Result<Expr> {
+    let mut case = when(equal, lit(!negated));
+    if let Some(unknown) = disjunction(unknown) {
+        case = case.when(unknown, lit(ScalarValue::Boolean(None)));
+    }
+    case.otherwise(lit(negated))
+}
+
+/// `x = value`, with a constant on the right, where the optimizer puts it: DataFusion 55 takes `'a' = x AND x = 'a'`
+/// for FALSE where it infers one of them.
+fn equality(x: &Expr, value: &Expr, outer: &DFSchema) -> Result<Expr> {
+    let (x, is_constant) = (to_outer(x.clone(), outer)?, x.column_refs().is_empty());
+    let value = value.clone();
+    Ok(if is_constant {
+        value.eq(x)
+    } else {
+        x.eq(value)
+    })
 }
 
 /// The parts of `x IN (SELECT value FROM rows)`.
@@ -356,19 +434,14 @@ struct Members<'a> {
 impl<'a> Members<'a> {
     fn of(membership: &'a InSubquery) -> Match<Self> {
         let x = membership.expr.as_ref();
-        check_repeats(x)?;
+        check_joins(x)?;
         let rows = Rows::of(&membership.subquery)?;
         let Some(value) = rows.value.clone() else {
             return reject("its subquery has not one column");
         };
-        check_repeats(&value)?;
+        check_joins(&value)?;
         Ok(Self { x, rows, value })
     }
-}
-
-fn filtered(rows: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
-    let filter = Filter::try_new(condition, Arc::new(rows))?;
-    Ok(LogicalPlan::Filter(filter))
 }
 
 /// Adds the columns of the outer query to which `condition` refers.
@@ -400,7 +473,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    /// The rows of `EXISTS (…)`, of which a LIMIT above 0 leaves one if there is any.
+    /// The rows of `EXISTS (…)`. A LIMIT above 0 leaves at least one if there are any.
     fn of_exists(subquery: &'a Subquery) -> Match<Self> {
         let mut plan = subquery.subquery.as_ref();
         while let LogicalPlan::Limit(limit) = plan

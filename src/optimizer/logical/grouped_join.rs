@@ -15,189 +15,105 @@
 //! aggregate has ORDER BY or there are placeholders. Inner, left and right joins match; the side that groups are of is
 //! the probe side. Aggregates without an index, such as `stddev(p.v)` beside `avg(p.v)`, are computed by their
 //! accumulators (`merge_states`). Without any other, the join stays and returns its rows.
+//!
+//! GROUP BY stays DataFusion's, as groups need not be unique: the aggregate above takes the minimum of the minima, the
+//! sum of the counts. MIN and MAX of floats are merged by `expr::total_order`; AVG of decimals ends in
+//! `expr::decimal_average`. A filter drops the rows whose COUNT of crossings is 0; the range join drops only those
+//! without candidates.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{Column, DFSchema, JoinType, NullEquality, Result};
+use datafusion::common::{DFSchema, JoinType, NullEquality, Result};
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
-    Aggregate, AggregateUDF, Expr, ExprSchemable, Extension, Filter, Join, LogicalPlan, Projection,
-    lit,
+    Aggregate, AggregateUDF, Expr, ExprSchemable, Join, LogicalPlan, lit,
 };
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::optimizer::OptimizerConfig;
 
-use crate::common::options::RmqOptions;
 use crate::common::ordered_type::value_type;
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::join_choice::JoinChoice;
-use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
+use crate::logical_plan::range_join::{RangeJoin, Unmatched};
 use crate::optimizer::cost::decision::is_sort_wasteful;
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, extreme_of, is_row_count,
 };
 use crate::optimizer::logical::common::outer_columns::has_outer_columns;
+use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
+use crate::optimizer::logical::common::plans::{below_projections, extension, filtered, projected};
 use crate::optimizer::logical::condition_parts::{Constants, check_repeats, is_of};
 use crate::optimizer::logical::threshold::match_condition;
-use crate::optimizer::rejection::{Match, reject};
+use crate::optimizer::rejection::{Match, or_log, reject};
 
-/// Rewrites an aggregate over a join on a range to an aggregate over a range join. Does nothing if `rmq.rewrite` is
-/// false.
-///
-/// It must run last, when filters have been pushed to the sides of the join, and subqueries and cross joins have become
-/// joins.
-#[derive(Debug, Default)]
-pub struct GroupedJoinToRangeJoin;
+plain_sql_rule!(
+    /// Rewrites an aggregate over a join on a range to an aggregate over a range join. Does nothing if `rmq.rewrite` is
+    /// false.
+    ///
+    /// It must run last, when filters have been pushed to the sides of the join, and subqueries and cross joins have
+    /// become joins.
+    GroupedJoinToRangeJoin,
+    "rmq_grouped_join_to_range_join",
+    replace
+);
 
-impl OptimizerRule for GroupedJoinToRangeJoin {
-    fn name(&self) -> &'static str {
-        "rmq_grouped_join_to_range_join"
-    }
+plain_sql_rule!(
+    /// The same rule for aggregates with DISTINCT. It must run before DataFusion's rule that makes two aggregates of
+    /// them: the lower one is grouped by the values.
+    DistinctGroupedJoinToRangeJoin,
+    "rmq_distinct_grouped_join_to_range_join",
+    replace_distinct
+);
 
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::BottomUp)
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        Ok(rewrite_aggregate(plan, config, |_| true))
-    }
-}
-
-/// The same rule for aggregates with DISTINCT. It must run before DataFusion's rule that makes two aggregates of them,
-/// of which the lower one is grouped by the values.
-#[derive(Debug, Default)]
-pub struct DistinctGroupedJoinToRangeJoin;
-
-impl OptimizerRule for DistinctGroupedJoinToRangeJoin {
-    fn name(&self) -> &'static str {
-        "rmq_distinct_grouped_join_to_range_join"
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::BottomUp)
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let wanted = |aggregate: &Aggregate| {
-            let mut calls = aggregate.aggr_expr.iter();
-            calls.any(|call| {
-                matches!(call.clone().unalias(), Expr::AggregateFunction(call) if call.params.distinct)
-            })
-        };
-        Ok(rewrite_aggregate(plan, config, wanted))
-    }
-}
-
-/// Rewrites a plan if it is an aggregate that is wanted.
-fn rewrite_aggregate(
-    plan: LogicalPlan,
+fn replace_distinct(
+    plan: &LogicalPlan,
     config: &dyn OptimizerConfig,
-    is_wanted: impl Fn(&Aggregate) -> bool,
-) -> Transformed<LogicalPlan> {
-    let LogicalPlan::Aggregate(aggregate) = &plan else {
-        return Transformed::no(plan);
-    };
-    if !is_wanted(aggregate) {
-        return Transformed::no(plan);
+) -> Result<Option<LogicalPlan>> {
+    match plan {
+        LogicalPlan::Aggregate(aggregate) if aggregate.aggr_expr.iter().any(is_distinct) => {
+            replace(plan, config)
+        }
+        _ => Ok(None),
     }
-    let Some((join, columns)) = join_below(&aggregate.input) else {
-        return Transformed::no(plan);
-    };
-    if !RmqOptions::of(&config.options()).rewrite {
-        return Transformed::no(plan);
+}
+
+fn is_distinct(call: &Expr) -> bool {
+    match call {
+        Expr::Alias(alias) => is_distinct(&alias.expr),
+        Expr::AggregateFunction(call) => call.params.distinct,
+        _ => false,
     }
+}
+
+fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+    let LogicalPlan::Aggregate(aggregate) = plan else {
+        return Ok(None);
+    };
+    let groups = aggregate.group_expr.iter();
+    let mut groups: Vec<Expr> = groups.chain(&aggregate.aggr_expr).cloned().collect();
+    let LogicalPlan::Join(join) = below_projections(&aggregate.input, &mut groups)? else {
+        return Ok(None);
+    };
+    let calls = groups.split_off(aggregate.group_expr.len());
     let grouped = GroupedJoin {
         aggregate,
         join,
-        columns: &columns,
+        groups,
+        calls,
         config,
     };
-    match grouped.try_match() {
-        Ok(found) => Transformed::yes(found),
-        Err(reason) => {
-            log::debug!("{} stays as it is: {reason}", join_text(join));
-            Transformed::no(plan)
-        }
-    }
-}
-
-fn join_text(join: &Join) -> String {
-    LogicalPlan::Join(join.clone()).display().to_string()
-}
-
-/// The join below projections and aliases, and the columns above them in terms of the join's.
-fn join_below(plan: &LogicalPlan) -> Option<(&Join, Columns)> {
-    let mut columns = Columns(None);
-    let mut plan = plan;
-    loop {
-        match plan {
-            LogicalPlan::Join(join) => return Some((join, columns)),
-            LogicalPlan::Projection(projection) => {
-                let names = projection.schema.columns();
-                let exprs = projection.expr.iter().map(|e| e.clone().unalias());
-                columns = columns.through(names.into_iter().zip(exprs).collect())?;
-                plan = &projection.input;
-            }
-            LogicalPlan::SubqueryAlias(alias) => {
-                let names = alias.schema.columns();
-                let exprs = alias.input.schema().columns().into_iter().map(Expr::Column);
-                columns = columns.through(names.into_iter().zip(exprs).collect())?;
-                plan = &alias.input;
-            }
-            _ => return None,
-        }
-    }
-}
-
-/// Columns in terms of those of a plan further below; `None` if they are the same.
-struct Columns(Option<HashMap<Column, Expr>>);
-
-impl Columns {
-    /// The columns in terms of the next plan below, whose projection is `below`.
-    fn through(self, below: HashMap<Column, Expr>) -> Option<Self> {
-        let Some(columns) = self.0 else {
-            return Some(Self(Some(below)));
-        };
-        let below = Self(Some(below));
-        let columns = columns.into_iter();
-        let columns = columns.map(|(name, expr)| Some((name, below.resolve(expr).ok()?)));
-        Some(Self(Some(columns.collect::<Option<_>>()?)))
-    }
-
-    /// Rewrites an expression to the columns below.
-    fn resolve(&self, expr: Expr) -> Result<Expr> {
-        let Some(columns) = &self.0 else {
-            return Ok(expr);
-        };
-        let resolved = expr.transform_up(|e| {
-            Ok(match &e {
-                Expr::Column(column) => match columns.get(column) {
-                    Some(below) => Transformed::yes(below.clone()),
-                    None => Transformed::no(e),
-                },
-                _ => Transformed::no(e),
-            })
-        })?;
-        Ok(resolved.data)
-    }
+    let text = LogicalPlan::Join(join.clone());
+    Ok(or_log(grouped.try_match(), text.display()))
 }
 
 /// An aggregate over a join.
 struct GroupedJoin<'a> {
     aggregate: &'a Aggregate,
     join: &'a Join,
-    /// The columns of the aggregate's input in terms of the join's.
-    columns: &'a Columns,
+    /// The grouping expressions over the join's columns.
+    groups: Vec<Expr>,
+    /// The aggregates over the join's columns.
+    calls: Vec<Expr>,
     config: &'a dyn OptimizerConfig,
 }
 
@@ -232,11 +148,9 @@ impl GroupedJoin<'_> {
 
     /// The calls of the aggregate, over the join's columns.
     fn calls(&self) -> Match<Vec<AggregateFunction>> {
-        let calls = self.aggregate.aggr_expr.iter().map(|expr| {
-            match self.columns.resolve(expr.clone())?.unalias() {
-                Expr::AggregateFunction(call) => Ok(call),
-                _ => reject(format!("{expr} is no aggregate")),
-            }
+        let calls = self.calls.iter().map(|call| match call.clone().unalias() {
+            Expr::AggregateFunction(call) => Ok(call),
+            other => reject(format!("{other} is no aggregate")),
         });
         calls.collect()
     }
@@ -248,8 +162,7 @@ impl GroupedJoin<'_> {
         on: &[(Expr, Expr)],
         probe_schema: &DFSchema,
     ) -> Match<Vec<Expr>> {
-        let groups = self.aggregate.group_expr.iter().map(|group| {
-            let mut group = self.columns.resolve(group.clone())?;
+        let groups = self.groups.iter().cloned().map(|mut group| {
             if unmatched == Unmatched::Drop {
                 group = of_the_probe_side(group, on, probe_schema)?;
             }
@@ -276,10 +189,10 @@ impl GroupedJoin<'_> {
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let calls = self.calls()?;
-        let filter = join.filter.iter().cloned().collect();
+        let rest = join.filter.iter().cloned().collect();
         let meaning = (Constants::Filter, counts_rows(&calls, probe_schema));
         let (mut condition, threshold) =
-            match_condition(on, filter, meaning, probe_schema, build_schema)?;
+            match_condition(on, rest, meaning, probe_schema, build_schema)?;
 
         condition.check_infallible(build_schema)?;
         if let Some(threshold) = &threshold {
@@ -290,14 +203,9 @@ impl GroupedJoin<'_> {
         }
 
         let groups = self.groups(unmatched, &condition.on, probe_schema)?;
-        let mut decomposition = AggregateDecomposition {
-            config,
-            probe: probe_schema,
-            build: build_schema,
-            key: &condition.key,
-            input: AggregateInput::Join(unmatched),
-            aggregates: vec![],
-        };
+        let input = AggregateInput::Join(unmatched);
+        let mut decomposition =
+            AggregateDecomposition::new((probe_schema, build_schema), &condition, input, config);
         let (mut merges, mut values) = (vec![], vec![]);
         let mut count = None;
         for call in &calls {
@@ -323,30 +231,20 @@ impl GroupedJoin<'_> {
         let build = condition.filter_build(build.as_ref().clone())?;
         let metadata = aggregate.input.schema().metadata();
         let has_equality_keys = !condition.on.is_empty();
-        let spec = RangeJoinSpec {
-            unmatched,
-            on: condition.on,
-            key: condition.key,
-            bounds: condition.bounds,
-            prevailing: false,
-            thresholds: threshold.map(|t| t.limit).into_iter().collect(),
-            aggregates,
-            metadata: metadata.clone().into_iter().collect(),
-        };
-        let node = Arc::new(RangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
-        let mut joined = Arc::new(LogicalPlan::Extension(Extension { node }));
+        let limit = threshold.map(|t| t.limit);
+        let spec = condition.into_spec(unmatched, limit, aggregates, metadata);
+        let mut joined = extension(RangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
         if let Some(count) = count.filter(|_| unmatched == Unmatched::Drop) {
             // The range join drops the rows without candidates, not those of whose candidates none crosses the
             // threshold.
-            let counted = Filter::try_new(count.gt(lit(0_i64)), joined)?;
-            joined = Arc::new(LogicalPlan::Filter(counted));
+            joined = filtered(joined, count.gt(lit(0_i64)))?;
         }
         // The grouping columns come first in both schemas.
         let old = &aggregate.schema;
         let group_columns = old.fields().len() - values.len();
         let (groups, indexes) = distinct(groups, group_columns);
         let aggregate_columns = merges.len();
-        let grouped = Aggregate::try_new(joined, groups, merges)?;
+        let grouped = Aggregate::try_new(Arc::new(joined), groups, merges)?;
         let now = grouped.schema.columns();
         let here = now.len() - aggregate_columns;
         if indexes.len() != group_columns || indexes.iter().any(|index| *index >= here) {
@@ -359,10 +257,8 @@ impl GroupedJoin<'_> {
         let named = named.map(|(expr, (qualifier, field))| {
             expr.alias_qualified(qualifier.cloned(), field.name())
         });
-        let grouped = Arc::new(LogicalPlan::Aggregate(grouped));
-        let plan = Projection::try_new(named.collect(), grouped)?;
-        check_fields(&plan.schema, old, group_columns)?;
-        let plan = LogicalPlan::Projection(plan);
+        let plan = projected(LogicalPlan::Aggregate(grouped), named.collect())?;
+        check_fields(plan.schema(), old, group_columns)?;
         if !has_equality_keys {
             // DataFusion would compare all rows of one side with all of the other.
             return Ok(plan);
@@ -386,8 +282,7 @@ impl GroupedJoin<'_> {
             // A prepared statement replaces placeholders in inputs alone.
             return Ok(plan);
         }
-        let node = Arc::new(JoinChoice::try_new(plan, as_written)?);
-        Ok(LogicalPlan::Extension(Extension { node }))
+        Ok(extension(JoinChoice::try_new(plan, as_written)?))
     }
 
     /// The aggregate over the join, with extremes of floats in total order, as a range join finds them.

@@ -19,61 +19,40 @@
 //! With CROSS JOIN and INNER JOIN, the row of `q` is dropped; a condition of the join becomes a filter. Other limits,
 //! and further conditions on both sides, are a join of nearest rows (see `nearest_rows`).
 
-use std::sync::Arc;
-
 use arrow::datatypes::DataType;
-use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Column, DFSchema, JoinType, Result};
-use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, Projection, Subquery, lit};
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::logical_expr::{Expr, Join, LogicalPlan, Subquery, lit};
+use datafusion::optimizer::OptimizerConfig;
 use datafusion::scalar::ScalarValue;
 
-use crate::common::options::RmqOptions;
 use crate::expr::late_error::{RaiseUdf, error_or_null};
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::optimizer::logical::common::names::unused_name;
+use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
+use crate::optimizer::logical::common::plans::{columns_of, filtered, projected};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
-use crate::optimizer::rejection::{Match, reject};
+use crate::optimizer::rejection::{Match, or_log, reject};
 
-/// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to nearest
-/// rows. Does nothing if `rmq.rewrite` is false. It must run before DataFusion decorrelates subqueries.
-#[derive(Debug, Default)]
-pub struct LateralToRangeJoin;
+plain_sql_rule!(
+    /// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to
+    /// nearest rows. Does nothing if `rmq.rewrite` is false. It must run before DataFusion decorrelates subqueries.
+    LateralToRangeJoin,
+    "rmq_lateral_to_range_join",
+    replace
+);
 
-impl OptimizerRule for LateralToRangeJoin {
-    fn name(&self) -> &'static str {
-        "rmq_lateral_to_range_join"
-    }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::BottomUp)
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        let LogicalPlan::Join(join) = &plan else {
-            return Ok(Transformed::no(plan));
-        };
-        let Some(subquery) = lateral(&join.right) else {
-            return Ok(Transformed::no(plan));
-        };
-        if !RmqOptions::of(&config.options()).rewrite {
-            return Ok(Transformed::no(plan));
-        }
-        match try_match(join, subquery, config) {
-            Ok(found) => Ok(Transformed::yes(found)),
-            Err(reason) => {
-                log::debug!("{} stays as it is: {reason}", plan.display());
-                Ok(Transformed::no(plan))
-            }
-        }
-    }
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "other rules of the same frame may fail"
+)]
+fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+    let LogicalPlan::Join(join) = plan else {
+        return Ok(None);
+    };
+    let found = lateral(&join.right).map(|subquery| try_match(join, subquery, config));
+    Ok(found.and_then(|found| or_log(found, plan.display())))
 }
 
 /// The subquery, if this side of a join is a subquery that refers to the other side.
@@ -93,7 +72,7 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
         _ => return reject("it has a condition of its own"),
     }
     let lateral = Lateral::try_match(join, subquery, config)?;
-    let left = join.left.schema().columns().into_iter().map(Expr::Column);
+    let left = columns_of(join.left.schema()).into_iter();
     let named = left.chain(lateral.values).zip(join.schema.iter());
     let named = named.map(|(value, (qualifier, field))| match value {
         Expr::Column(column)
@@ -103,12 +82,11 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
         }
         value => value.alias_qualified(qualifier.cloned(), field.name()),
     });
-    let joined = Arc::new(lateral.joined);
-    let mut plan = LogicalPlan::Projection(Projection::try_new(named.collect(), joined)?);
-    if let Some(condition) = condition {
-        plan = LogicalPlan::Filter(Filter::try_new(condition.clone(), Arc::new(plan))?);
-    }
-    Ok(plan)
+    let plan = projected(lateral.joined, named.collect())?;
+    Ok(match condition {
+        Some(condition) => filtered(plan, condition.clone())?,
+        None => plan,
+    })
 }
 
 /// A lateral join as a range join.
@@ -141,7 +119,7 @@ impl Lateral {
         }
         let mut joined = found.above(join.left.as_ref().clone())?;
         if let Some(crosses) = crosses {
-            joined = LogicalPlan::Filter(Filter::try_new(crosses, Arc::new(joined))?);
+            joined = filtered(joined, crosses)?;
         }
         Ok(Self { joined, values })
     }

@@ -16,15 +16,18 @@
 
 use std::sync::Arc;
 
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, JoinConstraint, JoinType, NullEquality, Result};
 use datafusion::logical_expr::utils::conjunction;
-use datafusion::logical_expr::{Expr, Join, Limit, LogicalPlan, Projection, SubqueryAlias, lit};
+use datafusion::logical_expr::{Expr, Join, Limit, LogicalPlan, SubqueryAlias, lit};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::outer_columns::from_outer;
-use crate::optimizer::logical::condition_parts::{Constants, check_repeats};
-use crate::optimizer::logical::correlated_aggregate::{Filtered, replaced};
+use crate::optimizer::logical::common::plans::{columns_of, projected, replaced};
+use crate::optimizer::logical::common::range_functions::range_udf;
+use crate::optimizer::logical::condition_parts::{Constants, check_joins, is_of};
+use crate::optimizer::logical::correlated_aggregate::Filtered;
 use crate::optimizer::rejection::{Match, reject};
 
 /// The mark joins that one node needs below it.
@@ -40,6 +43,35 @@ struct MarkJoin {
     condition: Expr,
     /// The name of the right side, and of the column.
     alias: String,
+}
+
+/// The columns of the right side of a mark join.
+struct RightSide<'a> {
+    /// The name of the right side.
+    alias: &'a str,
+    projected: Vec<Expr>,
+}
+
+impl RightSide<'_> {
+    /// Adds a column and returns a reference to it.
+    fn add(&mut self, column: Expr) -> Expr {
+        let name = format!("c{}", self.projected.len());
+        self.projected.push(column.alias(&name));
+        Expr::Column(Column::new(Some(self.alias), name))
+    }
+
+    /// Replaces the range functions of this side's columns by columns. A later rule would add columns to the right side
+    /// for them, which changes the name of the mark.
+    fn compute_calls(&mut self, condition: Expr, build: &DFSchema) -> Result<Expr> {
+        let computed = condition.transform_down(|e| {
+            if range_udf(&e).is_none() || e.contains_outer() || !is_of(&e, build) {
+                return Ok(Transformed::no(e));
+            }
+            let column = self.add(e);
+            Ok(Transformed::new(column, true, TreeNodeRecursion::Jump))
+        });
+        Ok(computed?.data)
+    }
 }
 
 impl<'a> MarkJoins<'a> {
@@ -67,25 +99,29 @@ impl<'a> MarkJoins<'a> {
     }
 
     /// The column that tells whether there is a row in `rows`, a plan that refers to the outer query in its filters.
-    /// These are evaluated for all rows of the outer query, also for those for which a CASE or an OR does not want the
+    /// These are evaluated for all rows of the outer query, also for those for which a CASE or an OR does not need the
     /// column: DataFusion has no plan that would not.
     pub(crate) fn mark(&mut self, rows: &LogicalPlan) -> Match<Expr> {
         let Filtered {
             build, conditions, ..
-        } = Filtered::below(rows, Constants::Filter, self.outer, self.config)?;
+        } = Filtered::below(rows, vec![], Constants::Filter, self.outer, self.config)?;
         let alias = unused_name(self.config, self.outer);
         let columns = build.schema().columns();
-        let names: Vec<String> = (0..columns.len()).map(|i| format!("c{i}")).collect();
-        let aliased = names.iter();
-        let aliased = aliased.map(|name| Expr::Column(Column::new(Some(alias.clone()), name)));
-        let aliased: Vec<Expr> = aliased.collect();
-        let conditions = conditions.into_iter();
-        let conditions = conditions.map(|c| from_outer(replaced(c, &columns, &aliased)?));
+        let mut right = RightSide {
+            alias: &alias,
+            projected: vec![],
+        };
+        let named = columns_of(build.schema()).into_iter();
+        let named: Vec<Expr> = named.map(|column| right.add(column)).collect();
+        let conditions = conditions.into_iter().map(|condition| {
+            let condition = right.compute_calls(condition, build.schema())?;
+            from_outer(replaced(condition, &columns, &named)?)
+        });
         let conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
         let is_ours =
             |column: &Column| column.relation.as_ref().is_some_and(|r| r.table() == alias);
         for condition in &conditions {
-            check_repeats(condition)?;
+            check_joins(condition)?;
             let columns = condition.column_refs();
             let mut others = columns.into_iter().filter(|c| !is_ours(c));
             if let Some(lost) = others.find(|c| !self.outer.has_column(c)) {
@@ -96,14 +132,11 @@ impl<'a> MarkJoins<'a> {
         let compares_both = |c: &Expr| c.column_refs().into_iter().any(is_ours);
         let has_condition_on_rows = conditions.iter().any(compares_both);
         let condition = conjunction(conditions).unwrap_or_else(|| lit(true));
-        let projected = columns.iter().cloned().map(Expr::Column).zip(&names);
-        let mut projected: Vec<Expr> = projected.map(|(column, name)| column.alias(name)).collect();
-        if projected.is_empty() {
+        if right.projected.is_empty() {
             // DataFusion's mark joins need a column on the right.
-            projected.push(lit(true).alias("c0"));
+            right.add(lit(true));
         }
-        let right = Projection::try_new(projected, Arc::new(build))?;
-        let mut right = Arc::new(LogicalPlan::Projection(right));
+        let mut right = Arc::new(projected(build, right.projected)?);
         if !has_condition_on_rows {
             // Any row will do.
             right = Arc::new(LogicalPlan::Limit(Limit {
@@ -141,9 +174,7 @@ impl<'a> MarkJoins<'a> {
                 .into_iter()
                 .map(|mark| Expr::Column(mark).alias(&join.alias));
             let columns = columns.into_iter().map(Expr::Column).chain(marks).collect();
-            let joined = Arc::new(LogicalPlan::Join(joined));
-            let projection = Projection::try_new(columns, joined)?;
-            Ok(LogicalPlan::Projection(projection))
+            projected(LogicalPlan::Join(joined), columns)
         })
     }
 }

@@ -9,6 +9,10 @@
 //!
 //! Several probe rows may be of one group, so that values can't be merged. States can: every accumulator does it for
 //! DataFusion's aggregation in two steps.
+//!
+//! States are merged one at a time: the accumulators of DataFusion's functions that have another kind for groups, such
+//! as `percentile_cont`, take only the first of several. A NULL state is a probe row without a match, in a left join
+//! one row of NULLs. The rule runs once more for DISTINCT, before DataFusion makes two aggregates of it.
 
 use std::sync::Arc;
 

@@ -22,15 +22,17 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
+use crate::logical_plan::range_join::{RangeJoin, Unmatched};
 use crate::optimizer::casts::{widens, without_lossless_casts};
-use crate::optimizer::logical::accumulated_aggregate::constant;
 use crate::optimizer::logical::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
 use crate::optimizer::logical::common::conditional::Branch;
+use crate::optimizer::logical::common::constant::constant;
+use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::outer_columns::from_outer;
+use crate::optimizer::logical::common::plans::{below_projections, columns_of};
 use crate::optimizer::logical::condition_parts::{Condition, Constants, check_repeats, is_of};
 use crate::optimizer::logical::correlated_aggregate::{
-    CorrelatedAggregate, Filtered, above, of_types, substitute,
+    CorrelatedAggregate, Filtered, of_types, rename,
 };
 use crate::optimizer::logical::order_by::order_by_all;
 use crate::optimizer::logical::threshold::Threshold;
@@ -52,9 +54,9 @@ pub(crate) fn match_subquery(
 
 /// The operators of a subquery with LIMIT.
 pub(crate) struct NearestRow<'a> {
-    subquery: &'a LogicalPlan,
-    /// Projections and aliases above LIMIT, from the highest.
-    above_limit: Vec<&'a LogicalPlan>,
+    schema: &'a DFSchema,
+    /// The subquery's columns over those of LIMIT.
+    columns: Vec<Expr>,
     limit: &'a Limit,
 }
 
@@ -71,13 +73,41 @@ pub(crate) struct NearestQuery {
     pub(crate) columns: Vec<Expr>,
 }
 
+impl NearestQuery {
+    /// Gives the columns of `build` names that no column of the probe side has in another table, if one of them has
+    /// such a name: DataFusion's physical plans know columns by these names, and one of its rules confuses them.
+    pub(crate) fn with_names_of_its_own(
+        mut self,
+        probe: &DFSchema,
+        config: &dyn OptimizerConfig,
+    ) -> Result<Self> {
+        let is_taken = |name: &str| probe.has_column_with_unqualified_name(name);
+        let columns = self.build.schema().columns();
+        if !columns.iter().any(|column| is_taken(&column.name)) {
+            return Ok(self);
+        }
+        let names = columns.iter().map(Column::flat_name).map(|name| {
+            if is_taken(&name) {
+                unused_name(config, probe)
+            } else {
+                name
+            }
+        });
+        let orders = std::iter::once(&mut self.order).chain(&mut self.then_by);
+        let orders = orders.map(|order| &mut order.expr);
+        let exprs = self.conditions.iter_mut().chain(&mut self.columns);
+        self.build = rename(self.build, names.collect(), exprs.chain(orders))?;
+        Ok(self)
+    }
+}
+
 impl<'a> NearestRow<'a> {
     pub(crate) fn of(subquery: &'a LogicalPlan) -> Option<Self> {
-        let (above_limit, below) = renamings(subquery);
-        match below {
+        let mut columns = columns_of(subquery.schema());
+        match below_projections(subquery, &mut columns).ok()? {
             LogicalPlan::Limit(limit) => Some(Self {
-                subquery,
-                above_limit,
+                schema: subquery.schema(),
+                columns,
                 limit,
             }),
             _ => None,
@@ -109,7 +139,8 @@ impl<'a> NearestRow<'a> {
         probe: &DFSchema,
         config: &dyn OptimizerConfig,
     ) -> Match<NearestQuery> {
-        let (above_sort, below) = renamings(&self.limit.input);
+        let mut exprs = self.columns.clone();
+        let below = below_projections(&self.limit.input, &mut exprs)?;
         let LogicalPlan::Sort(Sort { expr, input, fetch }) = below else {
             return reject(
                 "it has LIMIT without ORDER BY, which leaves open which rows it returns",
@@ -120,18 +151,23 @@ impl<'a> NearestRow<'a> {
         if fetch.is_some_and(|fetch| fetch < needed) {
             return reject("its ORDER BY has a limit of its own");
         }
-        let (below_sort, input) = renamings(input);
+        exprs.extend(expr.iter().map(|order| order.expr.clone()));
+        let input = below_projections(input, &mut exprs)?;
         let Filtered {
             build,
             conditions,
-            names,
-            values,
-        } = Filtered::below(input, Constants::Filter, probe, config)?;
-        let mut columns = Columns { names, values };
-        columns.through(&below_sort)?;
+            exprs,
+        } = Filtered::below(input, exprs, Constants::Filter, probe, config)?;
+        let without_outer = |exprs: Vec<Expr>| {
+            exprs
+                .into_iter()
+                .map(from_outer)
+                .collect::<Result<Vec<_>>>()
+        };
+        let mut columns = without_outer(exprs)?;
+        let keys = columns.split_off(self.columns.len());
         let mut orders = vec![];
-        for order in expr {
-            let by = substitute(&order.expr, &columns.names, &columns.values)?;
+        for (order, by) in expr.iter().zip(keys) {
             check_repeats(&by)?;
             if !is_of(&by, build.schema()) {
                 return reject(format!("{} is not of the rows that it orders", order.expr));
@@ -142,16 +178,12 @@ impl<'a> NearestRow<'a> {
         let Some(order) = orders.next() else {
             return reject("it is ordered by nothing");
         };
-        columns.through(&above_sort)?;
-        columns.through(&self.above_limit)?;
-        let conditions = conditions.into_iter().map(from_outer);
-        let conditions = conditions.collect::<Result<_>>()?;
         Ok(NearestQuery {
             build,
-            conditions,
+            conditions: without_outer(conditions)?,
             order,
             then_by: orders.collect(),
-            columns: columns.values,
+            columns,
         })
     }
 
@@ -192,14 +224,9 @@ impl<'a> NearestRow<'a> {
         if is_empty {
             condition.add_build_filter(lit(false));
         }
-        let mut decomposition = AggregateDecomposition {
-            config,
-            probe,
-            build: build.schema(),
-            key: &condition.key,
-            input: AggregateInput::Subquery,
-            aggregates: vec![],
-        };
+        let input = AggregateInput::Subquery;
+        let mut decomposition =
+            AggregateDecomposition::new((probe, build.schema()), &condition, input, config);
         let mut row = FirstRow {
             order: &order,
             threshold: threshold.as_ref(),
@@ -211,19 +238,10 @@ impl<'a> NearestRow<'a> {
         }
         let aggregates = decomposition.aggregates;
         let build = condition.filter_build(build)?;
-        let spec = RangeJoinSpec {
-            thresholds: threshold.map(|t| t.limit).into_iter().collect(),
-            unmatched: Unmatched::Keep,
-            on: condition.on,
-            key: condition.key,
-            bounds: condition.bounds,
-            prevailing: false,
-            aggregates,
-            metadata: probe.metadata().clone().into_iter().collect(),
-        };
+        let limit = threshold.map(|t| t.limit);
+        let spec = condition.into_spec(Unmatched::Keep, limit, aggregates, probe.metadata());
         let joined = RangeJoin::schema_of(probe, &spec)?;
-        let types = self.subquery.schema().fields().iter();
-        let values = of_types(values, types.map(|f| f.data_type()), &joined)?;
+        let values = of_types(values, self.schema, &joined)?;
         Ok(CorrelatedAggregate {
             build,
             spec,
@@ -249,39 +267,6 @@ pub(crate) fn orders_as(key: &Expr, order: &Expr, build: &DFSchema) -> Result<bo
         without_lossless_casts(key, build)? == without_lossless_casts(order, build)?
             && widens(&order.get_type(build)?, &key.get_type(build)?),
     )
-}
-
-/// The columns of a plan as expressions.
-struct Columns {
-    names: Vec<Column>,
-    values: Vec<Expr>,
-}
-
-impl Columns {
-    /// Makes them the columns above these projections and aliases, from the highest to the lowest.
-    fn through(&mut self, renamings: &[&LogicalPlan]) -> Match<()> {
-        for plan in renamings.iter().rev() {
-            if let LogicalPlan::Projection(projection) = plan {
-                self.values = above(projection, &self.names, &self.values)?;
-            }
-            self.names = plan.schema().columns();
-        }
-        Ok(())
-    }
-}
-
-/// The projections and aliases at the top of a plan, and what is below them.
-fn renamings(mut plan: &LogicalPlan) -> (Vec<&LogicalPlan>, &LogicalPlan) {
-    let mut renamings = vec![];
-    loop {
-        let input = match plan {
-            LogicalPlan::Projection(projection) => &projection.input,
-            LogicalPlan::SubqueryAlias(alias) => &alias.input,
-            _ => return (renamings, plan),
-        };
-        renamings.push(plan);
-        plan = input;
-    }
 }
 
 /// The row that comes first, of those that cross the threshold if there is one.

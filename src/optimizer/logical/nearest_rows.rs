@@ -16,22 +16,21 @@
 //! equality keys; what else compares the two sides is a further condition, evaluated on rows in their order until there
 //! are as many as LIMIT allows. Without a bound, all rows with the equality keys are in the range.
 
-use std::sync::Arc;
-
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::expr::BinaryExpr;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, Extension, LogicalPlan, Operator, Projection, lit, when,
+    Expr, ExprSchemable, LogicalPlan, Operator, binary_expr, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::logical_plan::nearest_rows::{NearestCondition, NearestRows, RowLimit};
-use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
+use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::condition::{Compared, convert_bound, operator};
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::names::unused_name;
+use crate::optimizer::logical::common::plans::{extension, with_columns};
 use crate::optimizer::logical::condition_parts::{
     Condition, Constants, check_repeats, compared_with, is_of, split_between,
 };
@@ -40,7 +39,6 @@ use crate::optimizer::logical::nearest_row::{NearestQuery, NearestRow, orders_as
 use crate::optimizer::logical::order_by::order_by_all;
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
-use datafusion::logical_expr::binary_expr;
 
 /// A correlated subquery as a join of nearest rows, without its probe side.
 pub(crate) struct CorrelatedRows {
@@ -70,7 +68,9 @@ impl CorrelatedRows {
             order,
             then_by,
             columns,
-        } = nearest.query(probe, config)?;
+        } = nearest
+            .query(probe, config)?
+            .with_names_of_its_own(probe, config)?;
         let (mut condition, residual) = match_condition(&conditions, &order.expr, probe, &build)?;
         condition.guard(branches, probe)?;
         if let Some(residual) = residual.as_ref().filter(|_| !branches.is_empty()) {
@@ -86,38 +86,20 @@ impl CorrelatedRows {
         // otherwise.
         let is_of_row = |e: &Expr| matches!(e, Expr::Column(c) if build.schema().has_column(c));
         let needs_mark = unmatched == Unmatched::Keep && !columns.iter().all(is_of_row);
-        let mut values = vec![];
+        for value in &columns {
+            check_repeats(value)?;
+        }
+        let mut values = columns;
         if needs_mark {
             let name = unused_name(config, probe);
             let mark = Expr::Column(Column::new_unqualified(&name));
-            for value in columns {
-                check_repeats(&value)?;
-                values.push(if is_of_row(&value) {
-                    value
-                } else {
-                    when(mark.clone().is_not_null(), value).end()?
-                });
+            for value in values.iter_mut().filter(|value| !is_of_row(value)) {
+                *value = when(mark.clone().is_not_null(), std::mem::take(value)).end()?;
             }
-            let all = build.schema().columns().into_iter().map(Expr::Column);
-            let all = all.chain([lit(true).alias(name)]).collect();
-            build = LogicalPlan::Projection(Projection::try_new(all, Arc::new(build))?);
-        } else {
-            for value in columns {
-                check_repeats(&value)?;
-                values.push(value);
-            }
+            build = with_columns(build, [lit(true).alias(name)])?;
         }
         let condition = NearestCondition {
-            spec: RangeJoinSpec {
-                unmatched,
-                on: condition.on,
-                key: condition.key,
-                bounds: condition.bounds,
-                prevailing: false,
-                thresholds: vec![],
-                aggregates: vec![],
-                metadata: probe.metadata().clone().into_iter().collect(),
-            },
+            spec: condition.into_spec(unmatched, None, vec![], probe.metadata()),
             residual,
             limit: RowLimit {
                 descending: !order.asc,
@@ -126,8 +108,7 @@ impl CorrelatedRows {
             },
         };
         let joined = probe.join(build.schema())?;
-        let types = subquery.schema().fields().iter();
-        let values = of_types(values, types.map(|f| f.data_type()), &joined)?;
+        let values = of_types(values, subquery.schema(), &joined)?;
         Ok(Self {
             build,
             condition,
@@ -147,8 +128,8 @@ impl CorrelatedRows {
 
     /// Puts the join above `probe`.
     pub(crate) fn above(self, probe: LogicalPlan) -> Result<LogicalPlan> {
-        let node = Arc::new(NearestRows::try_new(probe, self.build, self.condition)?);
-        Ok(LogicalPlan::Extension(Extension { node }))
+        let join = NearestRows::try_new(probe, self.build, self.condition)?;
+        Ok(extension(join))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A correlated scalar subquery is NULL where it has no row, whatever its column says.
+//! A scalar subquery is NULL where it has no row, whatever its column says.
 //!
 //! ```text
 //!   SELECT q.id, (SELECT p.id FROM p WHERE p.ts <= q.ts ORDER BY p.ts DESC LIMIT 1) AS pid FROM q
@@ -6,7 +6,6 @@
 //!
 //! DataFusion takes `pid` to be NOT NULL if `p.id` is, and so folds `pid IS NULL` to false in the queries around it.
 //! The schemas of all nodes must be right before its first rule looks at them, so this is an analyzer rule.
-//! Uncorrelated subqueries are left as DataFusion has them.
 
 use std::sync::Arc;
 
@@ -14,15 +13,16 @@ use arrow::datatypes::{Field, FieldRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan, Subquery, Union};
 use datafusion::optimizer::AnalyzerRule;
 
 use crate::common::options::RmqOptions;
 use crate::expr::nullable::NullableUdf;
-use crate::optimizer::logical::common::names::save_name;
+use crate::expr::range_udf::RangeUdf;
+use crate::optimizer::logical::common::outer_columns::has_expression;
+use crate::optimizer::logical::common::plans::map_expressions;
 
-/// Makes correlated scalar subqueries nullable that may have no row, and the schemas of all nodes above them. Does
+/// Makes scalar subqueries nullable that may have no row, and the schemas of all nodes above them. Does
 /// nothing if `rmq.rewrite` is false.
 #[derive(Debug, Default)]
 pub struct NullableSubqueries;
@@ -33,16 +33,11 @@ impl AnalyzerRule for NullableSubqueries {
     }
 
     fn analyze(&self, plan: LogicalPlan, config: &ConfigOptions) -> Result<LogicalPlan> {
-        if !RmqOptions::of(config).rewrite || !needs_change(&plan)? {
+        if !RmqOptions::rewrites(config) || !needs_change(&plan)? {
             return Ok(plan);
         }
         let plan = plan.transform_up_with_subqueries(|node| {
-            let preserver = NamePreserver::new(&node);
-            let node = node.map_expressions(|expr| {
-                let name = save_name(&preserver, &expr);
-                let changed = expr.transform_down(|e| Ok(make_nullable(e)))?;
-                Ok(changed.update_data(|expr| name.restore(expr)))
-            })?;
+            let node = map_expressions(node, |expr| expr.transform_down(make_nullable))?;
             Ok(Transformed::yes(with_new_schema(node.data)?))
         })?;
         Ok(plan.data)
@@ -53,10 +48,7 @@ impl AnalyzerRule for NullableSubqueries {
 fn needs_change(plan: &LogicalPlan) -> Result<bool> {
     let mut found = false;
     plan.apply_with_subqueries(|node| {
-        node.apply_expressions(|expr| {
-            found |= expr.exists(|e| Ok(may_lack_row(e)))?;
-            Ok(TreeNodeRecursion::Continue)
-        })?;
+        found = has_expression(node, may_lack_row)?;
         Ok(if found {
             TreeNodeRecursion::Stop
         } else {
@@ -66,30 +58,37 @@ fn needs_change(plan: &LogicalPlan) -> Result<bool> {
     Ok(found)
 }
 
-/// Whether an expression is a correlated scalar subquery of a column without NULLs that may have no row.
+/// Whether an expression is a scalar subquery of a column without NULLs that may have no row.
 fn may_lack_row(expr: &Expr) -> bool {
     let Expr::ScalarSubquery(subquery) = expr else {
         return false;
     };
     let fields = subquery.subquery.schema().fields();
-    !subquery.outer_ref_columns.is_empty()
-        && fields.first().is_some_and(|field| !field.is_nullable())
-        && !has_one_row(&subquery.subquery)
+    fields.first().is_some_and(|field| !field.is_nullable()) && !has_one_row(&subquery.subquery)
 }
 
-/// Whether a plan has a row whatever its input: an aggregate without GROUP BY.
+/// Whether a plan has a row whatever is in the tables: an aggregate without GROUP BY, or a SELECT without FROM.
 fn has_one_row(plan: &LogicalPlan) -> bool {
     match plan {
         LogicalPlan::Projection(projection) => has_one_row(&projection.input),
         LogicalPlan::SubqueryAlias(alias) => has_one_row(&alias.input),
         LogicalPlan::Sort(sort) => has_one_row(&sort.input),
         LogicalPlan::Aggregate(aggregate) => aggregate.group_expr.is_empty(),
+        LogicalPlan::EmptyRelation(relation) => relation.produce_one_row,
         _ => false,
     }
 }
 
-fn make_nullable(expr: Expr) -> Transformed<Expr> {
-    match expr {
+fn make_nullable(expr: Expr) -> Result<Transformed<Expr>> {
+    Ok(match expr {
+        // The subquery that is the first argument is a column, not a value.
+        Expr::ScalarFunction(mut call) if call.func.inner().is::<RangeUdf>() => {
+            for bound in call.args.iter_mut().skip(1) {
+                *bound = std::mem::take(bound).transform_down(make_nullable)?.data;
+            }
+            let call = Expr::ScalarFunction(call);
+            Transformed::new(call, true, TreeNodeRecursion::Jump)
+        }
         // Done before.
         call if NullableUdf::argument(&call).is_some() => {
             Transformed::new(call, false, TreeNodeRecursion::Jump)
@@ -118,7 +117,7 @@ fn make_nullable(expr: Expr) -> Transformed<Expr> {
             Transformed::new(expr, true, TreeNodeRecursion::Jump)
         }
         other => Transformed::no(other),
-    }
+    })
 }
 
 /// An outer column may come from a subquery that is made nullable.

@@ -14,83 +14,55 @@
 //!
 //! A subquery with ORDER BY and LIMIT 1 is aggregates of a range join, too (`nearest_row`), or a join of nearest rows
 //! (`nearest_rows`), which is not shared. Other subqueries over the same rows share one range join. A subquery in a
-//! branch of a CASE, or in the right operand of AND or OR, gets guarded bounds (`rewrite::common::conditional`), so
+//! branch of a CASE, or in the right operand of AND or OR, gets guarded bounds (`common::conditional`), so
 //! that its bounds are evaluated only for the rows that need its result.
-
-use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::BinaryExpr;
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Case, Expr, Filter, LogicalPlan, Projection, lit, when};
-use datafusion::optimizer::optimizer::ApplyOrder;
-use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
+use datafusion::logical_expr::{Case, Expr, LogicalPlan, lit, when};
+use datafusion::optimizer::OptimizerConfig;
 
-use crate::common::options::RmqOptions;
 use crate::expr::nullable::NullableUdf;
 use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::logical::common::conditional::{
     Branch, expand_lazy, is_in_or_exists, map_conjuncts,
 };
-use crate::optimizer::logical::common::names::{restore_columns, save_name, unused_name};
-use crate::optimizer::logical::common::outer_columns::has_expression;
+use crate::optimizer::logical::common::names::unused_name;
+use crate::optimizer::logical::common::outer_columns::{admits_subqueries, has_expression};
+use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
+use crate::optimizer::logical::common::plans::{
+    filtered, map_expressions, with_columns, with_input,
+};
 use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
-use crate::optimizer::rejection::{Match, reject};
+use crate::optimizer::rejection::{Match, Rejection, or_log, reject};
 
-/// Rewrites a correlated subquery over a range to a column of a range join, or of a join of nearest rows. Does nothing
-/// if `rmq.rewrite` is false.
-///
-/// It must run before DataFusion's rules for subqueries, which support correlation by equality only, and again after
-/// the rule that makes joins of IN and EXISTS, for subqueries in the branches of a CASE whose conditions contain these.
-#[derive(Debug, Default)]
-pub struct SubqueryToRangeJoin;
+plain_sql_rule!(
+    /// Rewrites a correlated subquery over a range to a column of a range join, or of a join of nearest rows. Does
+    /// nothing if `rmq.rewrite` is false.
+    ///
+    /// It must run before DataFusion's rules for subqueries, which support correlation by equality only, and again
+    /// after the rule that makes joins of IN and EXISTS, for subqueries in the branches of a CASE whose conditions
+    /// contain these.
+    SubqueryToRangeJoin,
+    "rmq_subquery_to_range_join",
+    replace
+);
 
-impl OptimizerRule for SubqueryToRangeJoin {
-    fn name(&self) -> &'static str {
-        "rmq_subquery_to_range_join"
+fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+    if !admits_subqueries(plan) || !has_expression(plan, is_correlated)? {
+        return Ok(None);
     }
-
-    fn apply_order(&self) -> Option<ApplyOrder> {
-        Some(ApplyOrder::BottomUp)
-    }
-
-    fn rewrite(
-        &self,
-        plan: LogicalPlan,
-        config: &dyn OptimizerConfig,
-    ) -> Result<Transformed<LogicalPlan>> {
-        // The nodes in which DataFusion admits correlated subqueries.
-        let is_admitted = matches!(
-            plan,
-            LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::Aggregate(_)
-        );
-        if !is_admitted
-            || !has_expression(&plan, is_correlated)?
-            || !RmqOptions::of(&config.options()).rewrite
-        {
-            return Ok(Transformed::no(plan));
-        }
-        match with_joins(plan.clone(), config) {
-            Ok(Some(joined)) => Ok(Transformed::yes(joined)),
-            Ok(None) => Ok(Transformed::no(plan)),
-            Err(error) => {
-                log::debug!(
-                    "the subqueries of {} stay as they are: {error}",
-                    plan.display()
-                );
-                Ok(Transformed::no(plan))
-            }
-        }
-    }
+    let joined = with_joins(plan, config).map_err(Rejection::from);
+    Ok(or_log(joined, plan.display()).flatten())
 }
 
 /// Puts range joins below the node for its subqueries. `None` if no subquery matches.
-fn with_joins(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+fn with_joins(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
     let inputs = plan.inputs();
     let [input] = inputs.as_slice() else {
         return Ok(None);
@@ -101,44 +73,34 @@ fn with_joins(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<
         config,
         found: vec![],
     };
-    let schema = Arc::clone(plan.schema());
-    let preserver = NamePreserver::new(&plan);
-    let mut below = vec![];
     let is_filter = matches!(plan, LogicalPlan::Filter(_));
-    let replaced = plan.map_expressions(|expr| {
-        let name = save_name(&preserver, &expr);
+    let replaced = map_expressions(plan.clone(), |expr| {
         let expr = expand_lazy(expr, needs_join)?.data;
         let replaced = map_conjuncts(is_filter, expr, |expr| {
             Ok(Transformed::yes(joins.replace_in(expr, &[])?))
         })?;
-        Ok(Transformed::yes(name.restore(replaced.data)))
+        Ok(Transformed::yes(replaced.data))
     })?;
     let is_join = |step: &Step| matches!(step, Step::Join(_) | Step::Nearest(_));
     if !joins.found.iter().any(is_join) {
         return Ok(None);
     }
-    let mut plan = replaced.data;
-    if let LogicalPlan::Filter(filter) = &mut plan {
+    let (mut node, mut input) = (replaced.data, joins.probe);
+    if let LogicalPlan::Filter(filter) = &mut node {
         // Conditions that need no subquery are evaluated below the range joins, to reduce their probe rows.
-        let conjuncts = split_conjunction_owned(filter.predicate.clone());
-        let (now, later): (Vec<_>, Vec<_>) = conjuncts
-            .into_iter()
-            .partition(|e| is_of(e, joins.probe.schema()) && check_repeats(e).is_ok());
+        let conjuncts = split_conjunction_owned(filter.predicate.clone()).into_iter();
+        let (now, later): (Vec<_>, Vec<_>) =
+            conjuncts.partition(|e| is_of(e, input.schema()) && check_repeats(e).is_ok());
         if let Some(later) = conjunction(later) {
             filter.predicate = later;
-            below = now;
+            if let Some(now) = conjunction(now) {
+                input = filtered(input, now)?;
+            }
         }
     }
-    let mut input = joins.probe;
-    if let Some(condition) = conjunction(below) {
-        input = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
-    }
-    for step in joins.found {
-        input = step.above(input)?;
-    }
-    let expressions = plan.expressions();
-    let plan = plan.with_new_exprs(expressions, vec![input])?;
-    Ok(Some(restore_columns(plan, &schema)?))
+    let mut steps = joins.found.into_iter();
+    let input = steps.try_fold(input, |input, step| step.above(input))?;
+    with_input(&node, input, plan.schema()).map(Some)
 }
 
 /// Whether an expression is a correlated scalar subquery.
@@ -175,12 +137,7 @@ impl Step {
         match self {
             Self::Join(join) => join.above(input),
             Self::Nearest(rows) => rows.above(input),
-            Self::Condition(condition, name) => {
-                let columns = input.schema().columns().into_iter().map(Expr::Column);
-                let columns = columns.chain([condition.alias(name)]).collect();
-                let projection = Projection::try_new(columns, Arc::new(input))?;
-                Ok(LogicalPlan::Projection(projection))
-            }
+            Self::Condition(condition, name) => with_columns(input, [condition.alias(name)]),
         }
     }
 }

@@ -17,10 +17,11 @@
 use std::sync::Arc;
 
 use datafusion::common::Result;
-use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection};
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::optimizer::logical::common::outer_columns::to_outer;
+use crate::optimizer::logical::common::plans::{columns_of, filtered, projected};
 use crate::optimizer::logical::condition_parts::Constants;
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::threshold::match_condition;
@@ -64,12 +65,8 @@ impl RangeJoinCall {
             let values = std::mem::take(&mut found.values);
             let values = values.into_iter().zip(outputs.fields());
             let values = values.map(|(value, field)| value.alias(field.name()));
-            let columns = probe.schema().columns().into_iter().map(Expr::Column);
-            let columns = columns.chain(values).collect();
-            let joined = Arc::new(found.above(probe)?);
-            Ok(LogicalPlan::Projection(Projection::try_new(
-                columns, joined,
-            )?))
+            let columns = columns_of(probe.schema()).into_iter().chain(values);
+            projected(found.above(probe)?, columns.collect())
         };
         named(probe).map_err(|error| aggregates(error.into()))
     }
@@ -146,10 +143,7 @@ impl RangeJoinCall {
 fn filter_aggregated(plan: &LogicalPlan, condition: Expr) -> Match<LogicalPlan> {
     let input = match plan {
         LogicalPlan::Projection(projection) => filter_aggregated(&projection.input, condition)?,
-        LogicalPlan::Aggregate(aggregate) => {
-            let filter = Filter::try_new(condition, Arc::clone(&aggregate.input))?;
-            LogicalPlan::Filter(filter)
-        }
+        LogicalPlan::Aggregate(aggregate) => filtered(aggregate.input.as_ref().clone(), condition)?,
         _ => return reject("there is no aggregate, such as min(price), among them"),
     };
     Ok(plan.with_new_exprs(plan.expressions(), vec![input])?)

@@ -18,7 +18,13 @@
 //! A condition with two range keys is no range join. But where the aggregates are minima and maxima of one of them, the
 //! rows of the range are sorted by it, so the answer is in the first or last row of the range that crosses the
 //! threshold. The rows to be counted are listed by the levels of chunk minima. Two searches, for starts and for stops,
-//! would count only intervals none of which ends before it begins.
+//! would count right only where no interval ends before it begins.
+//!
+//! A condition that matches without a threshold is matched so: casts, which DataFusion adds to compare one key with
+//! bounds of several types, are no second key. Joins that count crossings share nothing with others, which devices may
+//! answer. Spilled runs return the range key of that row besides, and the least, or greatest, wins. A float as the key
+//! is sorted by itself and by its inverse (`order_zeros`), as zeros of both signs are equal keys, and MIN and MAX tell
+//! them apart.
 
 use datafusion::common::{DFSchema, Result};
 use datafusion::functions_aggregate::min_max::{Max, Min};

@@ -11,17 +11,17 @@
 //! ```
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Column, Result, TableReference};
-use datafusion::logical_expr::{Expr, Extension, LogicalPlan};
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::optimizer::optimizer::ApplyOrder;
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::RangeLookup;
+use crate::optimizer::logical::common::plans::extension;
 
 /// Drops columns of range joins and range lookups that the projection or the aggregate above them does not read.
 #[derive(Debug, Default)]
@@ -129,8 +129,8 @@ fn without_aggregates(join: &RangeJoin, mut read: ReadColumns) -> Result<Option<
         return Ok(None);
     }
     let probe = probe.unwrap_or_else(|| join.probe().clone());
-    let node = Arc::new(RangeJoin::try_new(probe, join.build().clone(), spec)?);
-    Ok(Some(LogicalPlan::Extension(Extension { node })))
+    let join = RangeJoin::try_new(probe, join.build().clone(), spec)?;
+    Ok(Some(extension(join)))
 }
 
 fn without_calls(lookup: &RangeLookup, mut read: ReadColumns) -> Result<Option<LogicalPlan>> {
@@ -148,8 +148,7 @@ fn without_calls(lookup: &RangeLookup, mut read: ReadColumns) -> Result<Option<L
     if calls.is_empty() {
         return Ok(Some(input));
     }
-    let node = Arc::new(RangeLookup::try_new(input, calls)?);
-    Ok(Some(LogicalPlan::Extension(Extension { node })))
+    Ok(Some(extension(RangeLookup::try_new(input, calls)?)))
 }
 
 /// The probe side of a join that returns each of its rows once, with columns of the build side that are not read.

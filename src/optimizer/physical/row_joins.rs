@@ -34,7 +34,7 @@ use datafusion::physical_plan::joins::{
 use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable};
 
-use crate::common::options::{RmqOptions, RowJoins};
+use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::row_join::RowJoin;
@@ -50,7 +50,7 @@ use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 
 /// Replaces joins over a range by range joins that return rows, where DataFusion's join would compare many pairs. Does
-/// nothing if `rmq.rewrite` is false or `rmq.row_joins` is 'never'.
+/// nothing if `rmq.rewrite` is false or `rmq.range_joins` is 'never'.
 ///
 /// It must run before the rule that repartitions the inputs of joins.
 #[derive(Debug, Default)]
@@ -71,14 +71,14 @@ impl PhysicalOptimizerRule for JoinToRangeJoin {
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let options = RmqOptions::of(config);
-        if !options.rewrite || options.row_joins == RowJoins::Never {
+        if !options.rewrite || options.range_joins == RangeJoinChoice::Never {
             return Ok(plan);
         }
         let replaced = plan.transform_up(|plan| {
             let Some(join) = Join::of(&plan)? else {
                 return Ok(Transformed::no(plan));
             };
-            match join.try_match(options.row_joins) {
+            match join.try_match(options.range_joins) {
                 Ok(found) => Ok(Transformed::yes(found)),
                 Err(reason) => {
                     let join = displayable(plan.as_ref()).one_line().to_string();
@@ -160,7 +160,7 @@ impl<'a> Join<'a> {
     }
 
     /// The range join that replaces this join.
-    fn try_match(&self, wanted: RowJoins) -> Match<Arc<dyn ExecutionPlan>> {
+    fn try_match(&self, choice: RangeJoinChoice) -> Match<Arc<dyn ExecutionPlan>> {
         if self.is_null_special {
             return reject("NULLs are special to it");
         }
@@ -175,7 +175,7 @@ impl<'a> Join<'a> {
         }
         let with_probe = |side| {
             let oriented = Oriented::of(self, side)?;
-            oriented.check(wanted)?;
+            oriented.check(choice)?;
             Ok(oriented)
         };
         let left = with_probe(JoinSide::Left);
@@ -277,8 +277,8 @@ impl<'a> Oriented<'a> {
     }
 
     /// Rejects joins that DataFusion is expected to execute faster.
-    fn check(&self, wanted: RowJoins) -> Match<()> {
-        if wanted == RowJoins::Always {
+    fn check(&self, choice: RangeJoinChoice) -> Match<()> {
+        if choice == RangeJoinChoice::Always {
             return Ok(());
         }
         let returns_pairs = !matches!(

@@ -77,6 +77,13 @@ const FAULTS: &[Fault] = &[
         right: &["0"],
         wrong: &["non-nullable but contains null"],
     },
+    // A projection goes below a filter that has a projection of its own, and reads columns of the other table.
+    Fault {
+        options: &[],
+        sql: "SELECT r.v AS w, r.id + r.f AS s FROM t AS l RIGHT JOIN t AS r ON l.id = r.id + 1 WHERE l.v IS NULL",
+        right: &["6 | 3.5"],
+        wrong: &["Input field name"],
+    },
     // IS TRUE of such a comparison.
     Fault {
         options: &[],
@@ -108,6 +115,13 @@ const FAULTS: &[Fault] = &[
     Fault {
         options: &[],
         sql: "SELECT id FROM t WHERE 7 NOT IN (SELECT v FROM u)",
+        right: &[],
+        wrong: &["1", "2"],
+    },
+    // IN within another expression takes NULL for FALSE.
+    Fault {
+        options: &[],
+        sql: "SELECT id FROM t WHERE (id + 5 IN (SELECT v FROM u)) IS FALSE",
         right: &[],
         wrong: &["1", "2"],
     },

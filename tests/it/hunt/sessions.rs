@@ -113,7 +113,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
         &["1", "100"],
     ),
     ("datafusion.optimizer.max_passes", &["1", "5"]),
-    ("rmq.row_joins", &["always", "always", "never"]),
+    ("rmq.range_joins", &["always", "always", "never"]),
     ("rmq.join_mode", &["partitioned", "shared"]),
     ("rmq.build_threads", &["1", "3"]),
     ("rmq.keep_indexes", &["false"]),
@@ -139,8 +139,8 @@ impl Session {
                 options.push((*name, value));
             }
         }
-        if random.below(2) == 0 && !options.iter().any(|o| o.0 == "rmq.row_joins") {
-            options.push(("rmq.row_joins", "always"));
+        if random.below(2) == 0 && !options.iter().any(|o| o.0 == "rmq.range_joins") {
+            options.push(("rmq.range_joins", "always"));
         }
         let devices = (random.below(5) == 0).then(|| random.below(2) == 0);
         let memory = (random.below(12) == 0).then(|| [20_000, 100_000, 1_000_000][random.below(3)]);
@@ -162,6 +162,16 @@ impl Session {
         };
         plain.options.retain(|(name, _)| !name.starts_with("rmq."));
         plain
+    }
+
+    /// The same session with the extension's functions and without its rules.
+    pub fn without_rules(&self) -> Self {
+        let mut session = Self {
+            is_plain: false,
+            ..self.plain()
+        };
+        session.options.push(("rmq.rewrite", "false"));
+        session
     }
 
     /// A session with the extension, unless it is plain.

@@ -225,7 +225,7 @@ impl Lab {
         };
         while kernel.chunk().is_some() && entries[entries.len() - 1] > cutoff {
             if entries.len() == MAX_PAPER_LEVELS {
-                return Err(EngineError::Unsupported("so many levels of small chunks"));
+                return Err(EngineError::Unsupported("this many levels of small chunks"));
             }
             let count = entries[entries.len() - 1].div_ceil(1 << shift);
             let mut append = |width: u64| {

@@ -65,7 +65,7 @@ impl Drop for SceneBuilder<'_> {
 }
 
 impl<'v> SceneBuilder<'v> {
-    /// Begins a scene whose parts have at most so many triangles.
+    /// Begins a scene whose parts have at most this many triangles.
     pub fn new(vulkan: &'v Vulkan, triangles: u64) -> Result<Self, VulkanError> {
         let corners = vulkan.buffer(triangles * TRIANGLE_BYTES, Purpose::Array)?;
         let info = vk::QueryPoolCreateInfo::default()

@@ -10,7 +10,7 @@ use ash::vk;
 pub enum VulkanError {
     /// There is no loader, no device, or none with ray-tracing pipelines.
     Unavailable(String),
-    /// The device has no memory left for so many bytes.
+    /// The device has no memory left for this many bytes.
     Memory { bytes: u64 },
     /// The column is too long, or has too many blocks, for the layout or for the device.
     Unsupported(String),

@@ -133,7 +133,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Returns the cell of so many entries.
+    /// Returns the cell of this many entries.
     pub fn new(entries: u32) -> Self {
         let shift = entries.next_power_of_two().ilog2().max(1);
         // A triangle reaches two times the entries up.

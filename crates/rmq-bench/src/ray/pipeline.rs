@@ -176,7 +176,7 @@ impl Vulkan {
     ) -> Result<RayPipeline<'v>, VulkanError> {
         let limits = self.limits;
         let bytes = limits.handle_bytes as usize;
-        // SAFETY: the pipeline has so many groups.
+        // SAFETY: the pipeline has this many groups.
         let handles = unsafe {
             (self.tracing).get_ray_tracing_shader_group_handles(
                 pipeline.handle,
@@ -221,7 +221,7 @@ impl Vulkan {
         })
     }
 
-    /// Records a compute shader with at least so many invocations.
+    /// Records a compute shader with at least this many invocations.
     pub fn dispatch<A: Arguments>(
         &self,
         commands: vk::CommandBuffer,

@@ -21,7 +21,7 @@ pub const GROUP: u32 = 16;
 /// The most triangles of a part of a scene: some devices have no room for more at once.
 const PART: u64 = 1 << 22;
 
-/// A trace that takes so many seconds is timed as it is: what it would gain by a round before it is little beside that.
+/// A trace that takes this many seconds is timed as it is: what a round before it would gain is little beside that.
 const LONG_TRACE: f64 = 0.5;
 
 /// The most queries from which the time of all is estimated: enough to occupy a device.
@@ -274,7 +274,7 @@ impl<'v> RayColumn<'v> {
         let (mut start, mut end) = ([0; MAX_LEVELS], 0);
         while counts[counts.len() - 1] > cutoff.max(1) {
             if counts.len() == MAX_LEVELS {
-                return Err(VulkanError::Unsupported("so many levels".to_owned()));
+                return Err(VulkanError::Unsupported("this many levels".to_owned()));
             }
             start[counts.len()] = end;
             let count = counts[counts.len() - 1].div_ceil(1 << LEVEL_SHIFT);

@@ -12,12 +12,12 @@ use crate::key::Encoding;
 use crate::outputs::Answers;
 
 /// Ranges whose first rows are prefetched while the tile before is scanned.
-const TILE: usize = 64;
+const RANGES_AT_ONCE: usize = 64;
 
 /// Ranges of at most this many rows are scanned without branches.
 const SHORT: usize = 4;
 
-/// A column in chunks, of which none is empty.
+/// A column in chunks; none is empty.
 pub(crate) struct ChunkedColumn<K> {
     columns: Vec<Column<K>>,
     /// The first row of each chunk, and the end of the last.
@@ -81,10 +81,12 @@ impl<K: CpuKey> ChunkedColumn<K> {
         mut out: Answers<'_, K>,
     ) -> Result<(), EngineError> {
         let scan = self.scan()?;
-        let tiles = left.chunks(TILE).zip(right.chunks(TILE));
+        let tiles = left
+            .chunks(RANGES_AT_ONCE)
+            .zip(right.chunks(RANGES_AT_ONCE));
         let mut next = tiles.clone();
-        let mut prefetched = [RangeStart::EMPTY; TILE];
-        let mut prefetch_next = |starts: &mut [RangeStart; TILE]| {
+        let mut prefetched = [RangeStart::EMPTY; RANGES_AT_ONCE];
+        let mut prefetch_next = |starts: &mut [RangeStart; RANGES_AT_ONCE]| {
             let (left, right) = next.next().unwrap_or_default();
             for ((slot, left), right) in starts.iter_mut().zip(left).zip(right) {
                 *slot = scan.start(*left, *right);
@@ -95,7 +97,7 @@ impl<K: CpuKey> ChunkedColumn<K> {
         for (tile, (left, _)) in tiles.enumerate() {
             let starts = prefetched;
             prefetch_next(&mut prefetched);
-            for (start, query) in starts[..left.len()].iter().zip(tile * TILE..) {
+            for (start, query) in starts[..left.len()].iter().zip(tile * RANGES_AT_ONCE..) {
                 let (key, at) = scan.minimum(*start);
                 if let Some(values) = &mut out.values {
                     values[query] = scan.encoding.decode(key);

@@ -44,28 +44,26 @@ pub trait LazyBuild: Send + Sync + fmt::Debug {
 }
 
 /// A column in chunks and its index. Queries scan the chunks until the index is built.
-struct LazyIndex<K> {
+pub(crate) struct LazyIndex<K> {
     /// `None` once they are indexed.
     chunks: Mutex<Option<Arc<ChunkedColumn<K>>>>,
     index: OnceLock<Result<Arc<dyn RangeIndex<K>>, EngineError>>,
     len: usize,
     /// Number of chunks at first.
     chunk_count: usize,
-    engine: CpuEngine,
     options: BuildOptions,
     /// Rows of all ranges counted so far, plus the chunks once per batch.
     counted_rows: AtomicUsize,
 }
 
 impl<K: CpuKey> LazyIndex<K> {
-    fn new(chunks: Vec<Column<K>>, engine: CpuEngine, options: BuildOptions) -> Self {
+    pub(crate) fn new(chunks: Vec<Column<K>>, options: BuildOptions) -> Self {
         let chunks = ChunkedColumn::new(chunks);
         Self {
             len: chunks.len(),
             chunk_count: chunks.count(),
             chunks: Mutex::new(Some(Arc::new(chunks))),
             index: OnceLock::new(),
-            engine,
             options,
             counted_rows: AtomicUsize::new(0),
         }
@@ -84,7 +82,7 @@ impl<K: CpuKey> LazyIndex<K> {
             let chunks = self.chunks().clone();
             let chunks = chunks.expect("chunks are kept until they are indexed");
             let column = chunks.concatenate(self.options.threads.max(1))?;
-            let index = self.engine.build(&column, &self.options)?;
+            let index = CpuEngine::new().build(&column, &self.options)?;
             *self.chunks() = None;
             Ok(index)
         });
@@ -97,9 +95,11 @@ impl<K: CpuKey> LazyIndex<K> {
     fn built(&self) -> Option<&dyn RangeIndex<K>> {
         self.index.get()?.as_ref().ok().map(|index| &**index)
     }
+}
 
-    fn count_rows(&self, left: &[i64], right: &[i64]) -> bool {
-        if self.built().is_some() {
+impl<K: CpuKey> LazyBuild for LazyIndex<K> {
+    fn should_build(&self, left: &[i64], right: &[i64]) -> bool {
+        if self.is_built() {
             return false;
         }
         // Each batch looks up all chunks.
@@ -109,7 +109,29 @@ impl<K: CpuKey> LazyIndex<K> {
         rows > MAX_BATCH_ROWS || before.saturating_add(rows) > most
     }
 
-    fn owned_bytes(&self) -> usize {
+    fn build(&self) -> Result<bool, EngineError> {
+        self.index().map(|(_, is_new)| is_new)
+    }
+
+    fn is_built(&self) -> bool {
+        self.built().is_some()
+    }
+}
+
+impl<K: CpuKey> RangeIndex<K> for LazyIndex<K> {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn has_positions(&self) -> bool {
+        self.options.positions
+    }
+
+    fn index_bytes(&self) -> usize {
+        self.built().map_or(0, RangeIndex::index_bytes)
+    }
+
+    fn memory_bytes(&self) -> usize {
         let Some(index) = self.built() else {
             return 0;
         };
@@ -119,12 +141,7 @@ impl<K: CpuKey> LazyIndex<K> {
         bytes + if copied { self.len * size_of::<K>() } else { 0 }
     }
 
-    fn answer_batch(
-        &self,
-        left: &[i64],
-        right: &[i64],
-        out: Answers<'_, K>,
-    ) -> Result<(), EngineError> {
+    fn answer(&self, left: &[i64], right: &[i64], out: Answers<'_, K>) -> Result<(), EngineError> {
         out.check(left, right)?;
         if out.positions.is_some() && !self.options.positions {
             return Err(EngineError::NoPositions);
@@ -136,7 +153,7 @@ impl<K: CpuKey> LazyIndex<K> {
         }
     }
 
-    fn find_crossings(
+    fn crossings(
         &self,
         left: &[i64],
         right: &[i64],
@@ -152,7 +169,7 @@ impl<K: CpuKey> LazyIndex<K> {
         }
     }
 
-    fn list(
+    fn list_at_most(
         &self,
         left: &[i64],
         right: &[i64],
@@ -172,7 +189,7 @@ impl<K: CpuKey> LazyIndex<K> {
         }
     }
 
-    fn count(
+    fn count_at_most(
         &self,
         left: &[i64],
         right: &[i64],
@@ -184,104 +201,13 @@ impl<K: CpuKey> LazyIndex<K> {
         let chunks = self.chunks().clone();
         match chunks {
             Some(chunks) => chunks.count_at_most(left, right, thresholds, counts),
-            None => self
-                .index()?
-                .0
-                .count_at_most(left, right, thresholds, counts),
+            None => {
+                let (index, _) = self.index()?;
+                index.count_at_most(left, right, thresholds, counts)
+            }
         }
     }
 }
-
-/// Implementations that are not generic, so that they are compiled with this crate's optimisation level.
-macro_rules! lazy_index {
-    ($name:ident, $key:ty) => {
-        /// Returns the lazily built index of a column whose chunks follow one another, all with the same encoding. It
-        /// uses the best instruction set of this machine.
-        pub fn $name(
-            chunks: Vec<Column<$key>>,
-            options: BuildOptions,
-        ) -> Arc<impl RangeIndex<$key> + LazyBuild> {
-            Arc::new(LazyIndex::new(chunks, CpuEngine::new(), options))
-        }
-
-        impl LazyBuild for LazyIndex<$key> {
-            fn should_build(&self, left: &[i64], right: &[i64]) -> bool {
-                self.count_rows(left, right)
-            }
-
-            fn build(&self) -> Result<bool, EngineError> {
-                self.index().map(|(_, is_new)| is_new)
-            }
-
-            fn is_built(&self) -> bool {
-                self.built().is_some()
-            }
-        }
-
-        impl RangeIndex<$key> for LazyIndex<$key> {
-            fn len(&self) -> usize {
-                self.len
-            }
-
-            fn has_positions(&self) -> bool {
-                self.options.positions
-            }
-
-            fn index_bytes(&self) -> usize {
-                self.built().map_or(0, RangeIndex::index_bytes)
-            }
-
-            fn memory_bytes(&self) -> usize {
-                self.owned_bytes()
-            }
-
-            fn answer(
-                &self,
-                left: &[i64],
-                right: &[i64],
-                out: Answers<'_, $key>,
-            ) -> Result<(), EngineError> {
-                self.answer_batch(left, right, out)
-            }
-
-            fn crossings(
-                &self,
-                left: &[i64],
-                right: &[i64],
-                thresholds: &[$key],
-                end: RangeEnd,
-                out: Crossings<'_>,
-            ) -> Result<(), EngineError> {
-                self.find_crossings(left, right, thresholds, end, out)
-            }
-
-            fn list_at_most(
-                &self,
-                left: &[i64],
-                right: &[i64],
-                thresholds: &[$key],
-                limits: ListLimits,
-                out: &mut RowList,
-            ) -> Result<(), EngineError> {
-                self.list(left, right, thresholds, limits, out)
-            }
-
-            fn count_at_most(
-                &self,
-                left: &[i64],
-                right: &[i64],
-                thresholds: &[$key],
-                counts: &mut [i64],
-            ) -> Result<(), EngineError> {
-                self.count(left, right, thresholds, counts)
-            }
-        }
-    };
-}
-
-lazy_index!(lazy_index_u32, u32);
-lazy_index!(lazy_index_u64, u64);
-lazy_index!(lazy_index_u128, u128);
 
 impl<K> fmt::Debug for LazyIndex<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -342,10 +268,7 @@ mod tests {
         found.collect()
     }
 
-    fn check<K: CpuKey>(random: &mut fastrand::Rng, encoding: Encoding<K>, of: impl Fn(u64) -> K)
-    where
-        LazyIndex<K>: RangeIndex<K> + LazyBuild,
-    {
+    fn check<K: CpuKey>(random: &mut fastrand::Rng, encoding: Encoding<K>, of: impl Fn(u64) -> K) {
         let n = random.usize(..700);
         let few = 1 + random.u64(..50);
         let bits: Vec<K> = (0..n).map(|_| of(random.u64(..few))).collect();
@@ -375,7 +298,7 @@ mod tests {
             from = to;
         }
         let options = BuildOptions::default();
-        let index = LazyIndex::new(chunks, CpuEngine::new(), options);
+        let index = LazyIndex::new(chunks, options);
         assert_eq!(index.len(), n);
         let queries = random.u64(..300);
         let bound = |random: &mut fastrand::Rng| match random.u64(..20) {
@@ -429,7 +352,7 @@ mod tests {
     #[test]
     fn index_should_be_built_once_ranges_have_many_rows() {
         let column = Column::new(Arc::new(vec![1_u64; 4000]), Encoding::unsigned());
-        let index = LazyIndex::new(vec![column], CpuEngine::new(), BuildOptions::default());
+        let index = LazyIndex::new(vec![column], BuildOptions::default());
         // Empty ranges and 300 rows; each batch also counts the one chunk.
         assert!(!index.should_build(&[0, 5, 9], &[299, 304, 3]));
         assert!(!index.should_build(&[7; 398], &[7; 398]));
@@ -447,7 +370,7 @@ mod tests {
     #[test]
     fn index_should_be_built_after_many_batches_of_many_chunks() {
         let chunks = (0..1000_u64).map(|i| Column::new(Arc::new(vec![i; 8]), Encoding::unsigned()));
-        let index = LazyIndex::new(chunks.collect(), CpuEngine::new(), BuildOptions::default());
+        let index = LazyIndex::new(chunks.collect(), BuildOptions::default());
         // No rows, only chunks.
         assert!(!index.should_build(&[1], &[0]));
         assert!(!index.should_build(&[1], &[0]));
@@ -464,7 +387,7 @@ mod tests {
             positions: false,
             threads: 1,
         };
-        let index = LazyIndex::new(vec![column], CpuEngine::new(), options);
+        let index = LazyIndex::new(vec![column], options);
         let (mut positions, mut valid) = ([0], [0]);
         let out = Answers {
             values: None,

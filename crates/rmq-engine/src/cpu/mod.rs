@@ -30,15 +30,12 @@ mod key_search;
 mod lazy_index;
 mod partition;
 pub(crate) mod rmq;
-mod shared_slots;
 pub(crate) mod simd;
 
 pub use engine::CpuEngine;
 pub use huge_page_buf::HugePageBuf;
 pub use key_search::interpolation::CpuKeySearch;
 pub use key_search::search_key::SearchKey;
-pub use lazy_index::{LazyBuild, lazy_index_u32, lazy_index_u64, lazy_index_u128};
-pub use partition::{CountedPart, PartWriter, Partition, RowGroups};
-pub use shared_slots::{SharedSlots, SlotValue};
+pub use lazy_index::LazyBuild;
+pub use partition::{CountedPart, PartWriter, Partition, RowIdBuf};
 pub use simd::dispatch::Simd;
-pub use simd::prefetch::prefetch;

@@ -1,4 +1,4 @@
-//! Moves values to the places of their rows' groups: a stable counting sort of columns.
+//! Moves values to the positions of their rows' groups: a stable counting sort of columns.
 //!
 //! The rows come in consecutive parts. Rows are counted by part and group, so that each part knows where its rows of
 //! each group go, and all parts can be written at once. A value that is stored far from the one before costs a cache
@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 
 use bytemuck::Pod;
 
-use super::huge_page_buf::HugePageBuf;
+use crate::cpu::huge_page_buf::HugePageBuf;
+use crate::range_join::RowIds;
 
 /// The most groups of a part whose values are gathered in lines: 1 MiB of lines.
 const MAX_LINES: usize = 1 << 14;
@@ -21,82 +22,43 @@ const MIN_ROWS_PER_LINE: usize = 32;
 /// The bytes of a cache line.
 const LINE: usize = 64;
 
-/// The group of each row of a part, in the order of the rows. A row whose group is not below the number of groups has
-/// none.
+/// [`RowIds`] in memory of their own. A row whose id is not below the number of groups has no group.
 #[derive(Debug)]
-pub enum RowGroups {
-    /// One group for each of the first rows of the slice.
-    Each(HugePageBuf<u32>, usize),
+pub enum RowIdBuf {
+    /// One id for each of the first rows of the slice.
+    Wide(HugePageBuf<u32>, usize),
     /// The same in 16 bits, for fewer than 2^16 groups.
     Narrow(HugePageBuf<u16>, usize),
-    /// Runs of rows of one group: the group, and the number of rows.
+    /// Runs of rows with one id: the id, and the number of rows.
     Runs(Vec<(u32, u32)>),
 }
 
-impl RowGroups {
-    /// Number of rows.
+impl RowIdBuf {
+    /// The ids.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn ids(&self) -> RowIds<'_> {
         match self {
-            Self::Each(_, len) | Self::Narrow(_, len) => *len,
-            Self::Runs(runs) => runs.iter().map(|(_, rows)| *rows as usize).sum(),
+            Self::Wide(ids, len) => RowIds::Wide(&ids[..*len]),
+            Self::Narrow(ids, len) => RowIds::Narrow(&ids[..*len]),
+            Self::Runs(runs) => RowIds::Runs(runs),
         }
-    }
-
-    /// Whether there are no rows.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Bytes of memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         match self {
-            Self::Each(groups, _) => groups.bytes(),
-            Self::Narrow(groups, _) => groups.bytes(),
+            Self::Wide(ids, _) => ids.bytes(),
+            Self::Narrow(ids, _) => ids.bytes(),
             Self::Runs(runs) => runs.capacity() * size_of::<(u32, u32)>(),
         }
-    }
-
-    /// Calls `visit` with each run of rows of one group, and the number of its rows, until it fails.
-    ///
-    /// # Errors
-    /// That of `visit`.
-    pub fn try_for_each_run<E>(
-        &self,
-        mut visit: impl FnMut(u32, usize) -> Result<(), E>,
-    ) -> Result<(), E> {
-        match self {
-            Self::Each(groups, len) => {
-                let mut runs = groups[..*len].chunk_by(|group, next| group == next);
-                runs.try_for_each(|run| visit(run[0], run.len()))
-            }
-            Self::Narrow(groups, len) => {
-                let mut runs = groups[..*len].chunk_by(|group, next| group == next);
-                runs.try_for_each(|run| visit(run[0].into(), run.len()))
-            }
-            Self::Runs(runs) => {
-                let mut runs = runs.iter();
-                runs.try_for_each(|(group, rows)| visit(*group, *rows as usize))
-            }
-        }
-    }
-
-    /// Calls `visit` with each run of rows of one group, and the number of its rows.
-    pub fn for_each_run(&self, mut visit: impl FnMut(u32, usize)) {
-        let visit = |group, rows| {
-            visit(group, rows);
-            Ok::<_, std::convert::Infallible>(())
-        };
-        let Ok(()) = self.try_for_each_run(visit);
     }
 }
 
 /// A part of the rows, counted by group.
 #[derive(Debug)]
 pub struct CountedPart {
-    groups: RowGroups,
+    ids: RowIdBuf,
     /// The rows of each group, then 0.
     counts: Vec<u32>,
     is_ordered: bool,
@@ -108,22 +70,22 @@ impl CountedPart {
     /// # Panics
     /// If groups in 16 bits are as many as 2^16: the last would be that of rows without a group.
     #[must_use]
-    pub fn new(groups: RowGroups, num_groups: usize) -> Self {
-        let is_narrow = matches!(groups, RowGroups::Narrow(..));
+    pub fn new(ids: RowIdBuf, num_groups: usize) -> Self {
+        let is_narrow = matches!(ids, RowIdBuf::Narrow(..));
         assert!(
             !is_narrow || u16::try_from(num_groups).is_ok(),
             "fewer than 2^16 groups"
         );
         let mut counts = vec![0; num_groups + 1];
         let (mut is_ordered, mut last) = (true, 0);
-        groups.for_each_run(|group, rows| {
+        ids.ids().for_each_run(|group, rows| {
             is_ordered &= group >= last && (group as usize) < num_groups;
             last = group;
             counts[(group as usize).min(num_groups)] += rows as u32;
         });
         counts[num_groups] = 0;
         Self {
-            groups,
+            ids,
             counts,
             is_ordered,
         }
@@ -144,7 +106,7 @@ pub struct Partition {
 
 #[derive(Debug)]
 struct Part {
-    groups: RowGroups,
+    ids: RowIdBuf,
     /// The position of the part's first row of each group, then one that no row has. The positions of a group's rows
     /// are consecutive, and no two parts or groups have common ones.
     firsts: Vec<u32>,
@@ -185,7 +147,7 @@ impl Partition {
         let mut next: Vec<u32> = starts.iter().map(|start| *start as u32).collect();
         let parts = parts.into_iter().map(|(part, numbers)| {
             let CountedPart {
-                groups,
+                ids,
                 counts: mut firsts,
                 ..
             } = part;
@@ -194,7 +156,7 @@ impl Partition {
                 (*first, *next) = (*next, *next + *first);
             }
             Part {
-                groups,
+                ids,
                 firsts,
                 numbers,
             }
@@ -231,17 +193,16 @@ impl Partition {
     }
 
     /// The group of each row of each part, as the part numbers them, and the group of the partition by that number.
-    pub fn parts(&self) -> impl Iterator<Item = (&RowGroups, &[u32])> {
+    pub fn parts(&self) -> impl Iterator<Item = (RowIds<'_>, &[u32])> {
         let parts = self.parts.iter();
-        parts.map(|part| (&part.groups, part.numbers.as_slice()))
+        parts.map(|part| (part.ids.ids(), part.numbers.as_slice()))
     }
 
     /// Bytes of memory.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let parts = self.parts.iter();
-        let parts =
-            parts.map(|part| part.groups.bytes() + 2 * part.firsts.len() * size_of::<u32>());
+        let parts = parts.map(|part| part.ids.bytes() + 2 * part.firsts.len() * size_of::<u32>());
         parts.sum::<usize>() + self.starts.len() * size_of::<usize>()
     }
 
@@ -278,9 +239,9 @@ struct Lines(Vec<Line>);
 impl Lines {
     fn if_useful<T>(part: &Part, to: *mut T) -> Option<Self> {
         let groups = part.firsts.len();
-        let pays = groups <= MAX_LINES && part.groups.len() >= groups * MIN_ROWS_PER_LINE;
+        let pays = groups <= MAX_LINES && part.ids.ids().rows() >= groups * MIN_ROWS_PER_LINE;
         let fits = LINE.is_multiple_of(size_of::<T>()) && to.addr().is_multiple_of(LINE);
-        let in_runs = matches!(part.groups, RowGroups::Runs(_));
+        let in_runs = matches!(part.ids, RowIdBuf::Runs(_));
         (pays && fits && !in_runs).then(|| Self(vec![Line([0; LINE]); groups]))
     }
 }
@@ -307,7 +268,7 @@ impl<T: Pod> PartWriter<'_, T> {
     /// Number of rows of the part.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.part.groups.len()
+        self.part.ids.ids().rows()
     }
 
     /// Moves the values of the next rows to their positions.
@@ -315,10 +276,10 @@ impl<T: Pod> PartWriter<'_, T> {
     /// # Panics
     /// If the part has no more rows.
     pub fn write(&mut self, values: &[T]) {
-        match &self.part.groups {
-            RowGroups::Each(groups, len) => self.write_rows(&groups[..*len], values),
-            RowGroups::Narrow(groups, len) => self.write_rows(&groups[..*len], values),
-            RowGroups::Runs(runs) => {
+        match self.part.ids.ids() {
+            RowIds::Wide(groups) => self.write_rows(groups, values),
+            RowIds::Narrow(groups) => self.write_rows(groups, values),
+            RowIds::Runs(runs) => {
                 let mut values = values;
                 while let Some((group, rows)) = runs.get(self.run).filter(|_| !values.is_empty()) {
                     let (here, rest) =
@@ -488,10 +449,10 @@ mod tests {
     use super::*;
     use crate::cpu::HugePageBuf;
 
-    /// The variants of [`RowGroups`].
+    /// The variants of [`RowIdBuf`].
     #[derive(Debug, Clone, Copy)]
     enum Form {
-        Each,
+        Wide,
         Narrow,
         Runs,
     }
@@ -505,26 +466,26 @@ mod tests {
         of: impl Fn(usize) -> T,
     ) {
         let counted = parts.iter().map(|part| {
-            let row_groups = match form {
+            let ids = match form {
                 Form::Runs => {
                     let runs = part.chunk_by(|a, b| a == b);
-                    RowGroups::Runs(runs.map(|run| (run[0], run.len() as u32)).collect())
+                    RowIdBuf::Runs(runs.map(|run| (run[0], run.len() as u32)).collect())
                 }
-                Form::Each => {
+                Form::Wide => {
                     let mut each = HugePageBuf::zeroed(part.len() + 3).expect("memory");
                     each[..part.len()].copy_from_slice(part);
-                    RowGroups::Each(each, part.len())
+                    RowIdBuf::Wide(each, part.len())
                 }
                 Form::Narrow => {
                     let mut narrow = HugePageBuf::zeroed(part.len() + 3).expect("memory");
                     for (to, group) in narrow.iter_mut().zip(part) {
                         *to = *group as u16;
                     }
-                    RowGroups::Narrow(narrow, part.len())
+                    RowIdBuf::Narrow(narrow, part.len())
                 }
             };
-            assert_eq!(row_groups.len(), part.len());
-            CountedPart::new(row_groups, groups)
+            assert_eq!(ids.ids().rows(), part.len());
+            CountedPart::new(ids, groups)
         });
         // Each part numbers the groups backwards.
         let numbers: Vec<u32> = (0..groups as u32).rev().collect();
@@ -591,7 +552,7 @@ mod tests {
                         }
                         part
                     });
-                    for form in [Form::Each, Form::Narrow, Form::Runs] {
+                    for form in [Form::Wide, Form::Narrow, Form::Runs] {
                         check(&parts, groups, form, |row| row as u8);
                         check(&parts, groups, form, |row| row as u32);
                         check(&parts, groups, form, |row| row as u64);
@@ -606,7 +567,7 @@ mod tests {
     fn rows_in_the_order_of_their_groups_stay() {
         let partition = |parts: &[&[(u32, u32)]], numbers: &[Vec<u32>]| {
             let parts = parts.iter().zip(numbers).map(|(runs, numbers)| {
-                let part = CountedPart::new(RowGroups::Runs(runs.to_vec()), numbers.len());
+                let part = CountedPart::new(RowIdBuf::Runs(runs.to_vec()), numbers.len());
                 (part, numbers.clone())
             });
             Partition::new(parts.collect(), 3).is_ordered()

@@ -26,7 +26,7 @@ pub fn measure(device: &Arc<Device>, pinned: &Arc<PinnedPool>) -> Result<f64, En
     let stream = Stream::new(device)?;
     let copy = |copies: usize| {
         for _ in 0..copies {
-            // SAFETY: both sides have so many bytes. The stream is waited for below, or dropped, which waits, before
+            // SAFETY: both sides have this many bytes. The stream is waited for below, or dropped, which waits, before
             // they are.
             unsafe {
                 stream.copy_to_device(memory.address(), block.start(), COPY_BYTES)?;

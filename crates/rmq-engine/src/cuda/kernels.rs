@@ -32,9 +32,6 @@ pub const CROSSING_U64: Module = module!("crossing_u64");
 /// Threshold searches over 128-bit keys.
 pub const CROSSING_U128: Module = module!("crossing_u128");
 
-/// Searches in sorted keys.
-pub const BOUNDS: Module = module!("bounds");
-
 /// Stable sorts and prefix sums.
 pub const SORT: Module = module!("sort");
 

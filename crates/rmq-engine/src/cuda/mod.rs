@@ -5,8 +5,8 @@
 //!
 //! Bottom to top: `driver` wraps the CUDA driver; `memory` has device memory, pinned memory and uploads; `gpu` is an
 //! open device with its kernels and buffers, and `replicas` replicates data over several of them; `rmq` builds and
-//! queries range-minimum indexes, `key_search` searches sorted keys, `range_join` sorts, searches and answers build
-//! sides of range joins. [`CudaEngine`] opens devices and builds all three.
+//! queries range-minimum indexes, `range_join` sorts, searches and answers build sides of range joins. [`CudaEngine`]
+//! opens devices and builds both.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -26,8 +26,6 @@ pub mod kernels;
 #[doc(hidden)]
 pub mod key;
 #[doc(hidden)]
-pub mod key_search;
-#[doc(hidden)]
 pub mod memory;
 mod range_join;
 #[doc(hidden)]
@@ -41,8 +39,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crate::{
-    BuildOptions, Column, ColumnSize, Engine, EngineError, KeySearch, RangeIndex, RangeJoinIndex,
-    RangeJoinInput, SortedKeys,
+    BuildOptions, Column, ColumnSize, Engine, EngineError, RangeIndex, RangeJoinIndex,
+    RangeJoinInput,
 };
 pub use driver::devices::{DeviceInfo, devices};
 #[doc(hidden)]
@@ -50,7 +48,6 @@ pub use driver::fault::Fault;
 pub use driver::libcuda::CudaVersion;
 use gpu::Gpu;
 use key::CudaKey;
-use key_search::CudaKeySearch;
 use range_join::index::CudaRangeJoin;
 use rmq::index::CudaIndex;
 use rmq::layout::Layout;
@@ -185,52 +182,6 @@ impl CudaEngine {
             armed |= gpu.device.faults.arm(fault, nth);
         }
         armed
-    }
-
-    /// Uploads sorted 32-bit keys to the devices, with up to `threads` threads.
-    ///
-    /// # Errors
-    /// [`EngineError::TooLong`] from 2^32 keys on, [`EngineError::DeviceMemory`] if no device has room for them,
-    /// [`EngineError::Device`] if all fail, [`EngineError::Stopped`].
-    pub fn sorted_u32(
-        &self,
-        keys: SortedKeys<'_, u32>,
-        threads: usize,
-    ) -> Result<Arc<dyn KeySearch<u32>>, EngineError> {
-        self.sorted(keys, threads)
-    }
-
-    /// Uploads sorted 64-bit keys to the devices, with up to `threads` threads.
-    ///
-    /// # Errors
-    /// Those of [`Self::sorted_u32`].
-    pub fn sorted_u64(
-        &self,
-        keys: SortedKeys<'_, u64>,
-        threads: usize,
-    ) -> Result<Arc<dyn KeySearch<u64>>, EngineError> {
-        self.sorted(keys, threads)
-    }
-
-    /// Uploads sorted 128-bit keys to the devices, with up to `threads` threads.
-    ///
-    /// # Errors
-    /// Those of [`Self::sorted_u32`].
-    pub fn sorted_u128(
-        &self,
-        keys: SortedKeys<'_, u128>,
-        threads: usize,
-    ) -> Result<Arc<dyn KeySearch<u128>>, EngineError> {
-        self.sorted(keys, threads)
-    }
-
-    fn sorted<K: CudaKey>(
-        &self,
-        keys: SortedKeys<'_, K>,
-        threads: usize,
-    ) -> Result<Arc<dyn KeySearch<K>>, EngineError> {
-        let search = CudaKeySearch::build(&self.gpus, keys, threads, &self.stop)?;
-        Ok(Arc::new(search))
     }
 
     fn build<K: CudaKey>(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rmq_engine::cpu::{CpuEngine, Simd, lazy_index_u32, lazy_index_u64, lazy_index_u128};
+use rmq_engine::cpu::{CpuEngine, SearchKey, Simd};
 use rmq_engine::{BuildOptions, Column, Crossings, EngineError, Index, Key, RangeEnd, Validity};
 use rmq_testing::{Random, runs};
 
@@ -156,33 +156,30 @@ fn chunks<K: Width>(case: &Case<K>, random: &mut Random) -> Vec<Column<K>> {
     chunks
 }
 
-macro_rules! check_lazy {
-    ($key:ty, $lazy:ident, $random:expr) => {{
-        let random: &mut Random = $random;
-        let (data, nulls) = (
-            DATA[random.below(DATA.len())],
-            NULLS[random.below(NULLS.len())],
-        );
-        let n = random.below(3000);
-        let case = Case::<$key>::new(data, nulls, n, random);
-        let (left, right) = ranges(n, 200, random);
-        let thresholds = thresholds(&case.keys, left.len(), random);
-        let index = $lazy(chunks(&case, random), BuildOptions::default());
-        compare_crossings(&*index, &case, &left, &right, &thresholds, "scanned");
-        compare_listings(&*index, &case, &left, &right, &thresholds, "scanned");
-        assert_eq!(rmq_engine::cpu::LazyBuild::build(&*index), Ok(true));
-        compare_crossings(&*index, &case, &left, &right, &thresholds, "built");
-        compare_listings(&*index, &case, &left, &right, &thresholds, "built");
-    }};
+fn check_lazy<K: Width + SearchKey>(random: &mut Random) {
+    let (data, nulls) = (
+        DATA[random.below(DATA.len())],
+        NULLS[random.below(NULLS.len())],
+    );
+    let n = random.below(3000);
+    let case = Case::<K>::new(data, nulls, n, random);
+    let (left, right) = ranges(n, 200, random);
+    let thresholds = thresholds(&case.keys, left.len(), random);
+    let (index, lazy) = K::lazy_index(chunks(&case, random), BuildOptions::default());
+    compare_crossings(&*index, &case, &left, &right, &thresholds, "scanned");
+    compare_listings(&*index, &case, &left, &right, &thresholds, "scanned");
+    assert_eq!(lazy.build(), Ok(true));
+    compare_crossings(&*index, &case, &left, &right, &thresholds, "built");
+    compare_listings(&*index, &case, &left, &right, &thresholds, "built");
 }
 
 #[test]
 fn lazily_built_indexes_before_and_after_the_build() {
     for mut random in runs("crossings of lazy indexes", &[]) {
         for _ in 0..20 {
-            check_lazy!(u32, lazy_index_u32, &mut random);
-            check_lazy!(u64, lazy_index_u64, &mut random);
-            check_lazy!(u128, lazy_index_u128, &mut random);
+            check_lazy::<u32>(&mut random);
+            check_lazy::<u64>(&mut random);
+            check_lazy::<u128>(&mut random);
         }
     }
 }

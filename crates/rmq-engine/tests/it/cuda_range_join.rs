@@ -20,7 +20,7 @@ fn open_default() -> Option<CudaEngine> {
     open(&CudaOptions::default())
 }
 
-/// Builds one case and asks some batches.
+/// Builds one case and queries some batches.
 fn check<K: JoinWidth>(engine: &CudaEngine, n: usize, rows: usize, random: &mut Random) {
     let case = Case::<K>::new(n, random);
     let index = case.build(engine, random).expect("it fits");

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 
 use rmq_engine::cpu::{CpuKeySearch, SearchKey};
-use rmq_engine::{
-    CandidateRanges, Column, Comparison, Encoding, EngineError, KeyBound, KeyRanges, KeySearch,
-    SearchHints,
-};
+use rmq_engine::{CandidateRanges, Column, Comparison, Encoding, EngineError, SearchHints};
 use rmq_testing::{Random, runs};
 
 use crate::oracle::{Width, small};
@@ -44,7 +41,7 @@ struct Case<K> {
     what: String,
 }
 
-impl<K: Width> Case<K> {
+impl<K: Width + SearchKey> Case<K> {
     fn new(n: usize, groups: usize, random: &mut Random) -> Self {
         let spread = SPREADS[random.below(SPREADS.len())];
         let mut group_starts = vec![0];
@@ -122,58 +119,8 @@ impl<K: Width> Case<K> {
         Some((*found.first()? as i64, *found.last()? as i64))
     }
 
-    /// Searches with every combination of bounds.
-    fn check_search(&self, search: &dyn KeySearch<K>, queries: usize, random: &mut Random) {
-        let (low, high) = (
-            self.bounds(queries, false, random),
-            self.bounds(queries, false, random),
-        );
-        let groups: Vec<usize> = (0..queries)
-            .map(|_| random.below(self.group_starts.len() - 1))
-            .collect();
-        let starts = groups.iter().map(|group| self.group_starts[*group] as u32);
-        let ends = groups
-            .iter()
-            .map(|group| self.group_starts[*group + 1] as u32);
-        let (starts, ends): (Vec<u32>, Vec<u32>) = (starts.collect(), ends.collect());
-        let segmented = self.group_starts.len() > 2 || random.below(2) == 0;
-        let ways = [None, Some(true), Some(false)];
-        for (low_inside, high_inside) in ways.iter().flat_map(|low| ways.map(|high| (*low, high))) {
-            let ranges = KeyRanges {
-                segments: segmented.then_some((&*starts, &*ends)),
-                low: low_inside.map(|inside| KeyBound { keys: &low, inside }),
-                high: high_inside.map(|inside| KeyBound {
-                    keys: &high,
-                    inside,
-                }),
-            };
-            let (mut left, mut right) = (vec![7; queries], vec![7; queries]);
-            search
-                .search(ranges, &mut left, &mut right)
-                .expect("slices fit");
-            for query in 0..queries {
-                let mut bounds = vec![];
-                if let Some(inside) = low_inside {
-                    let comparison = [Comparison::Above, Comparison::AtLeast][usize::from(inside)];
-                    bounds.push((comparison, low[query]));
-                }
-                if let Some(inside) = high_inside {
-                    let comparison = [Comparison::Below, Comparison::AtMost][usize::from(inside)];
-                    bounds.push((comparison, high[query]));
-                }
-                let segment = (starts[query] as usize, ends[query] as usize);
-                assert_eq!(
-                    (left[query], right[query]),
-                    self.expected(segment, &bounds).unwrap_or((1, 0)),
-                    "{}, query {query}: {bounds:?}",
-                    self.what
-                );
-            }
-        }
-    }
-
     /// Narrows candidates by several bounds, in several batches, with the hints of the previous batches.
-    fn check_narrow(&self, search: &dyn KeySearch<K>, rows: usize, random: &mut Random) {
+    fn check_narrow(&self, search: &CpuKeySearch<K>, rows: usize, random: &mut Random) {
         let mut hints = SearchHints::default();
         let comparisons: Vec<Comparison> = (0..1 + random.below(4))
             .map(|_| COMPARISONS[random.below(4)])
@@ -196,13 +143,8 @@ impl<K: Width> Case<K> {
                 let bounds = self.bounds(rows, batch != 1, random);
                 let bits: Vec<K> = bounds.iter().map(|b| self.encoding.decode(*b)).collect();
                 let column = Column::new(Arc::new(bits), self.encoding);
-                search
-                    .narrow(
-                        &mut candidates,
-                        *comparison,
-                        &column,
-                        hints.of_bound(number),
-                    )
+                let hints = hints.of_bound(number);
+                K::narrow(search, &mut candidates, *comparison, &column, hints)
                     .expect("one bound per row");
                 for (row_bounds, bound) in rows_bounds.iter_mut().zip(bounds) {
                     row_bounds.push((*comparison, bound));
@@ -229,37 +171,14 @@ impl<K: Width> Case<K> {
     }
 }
 
-/// A search with only the required methods, as on devices.
-#[derive(Debug)]
-struct Device<K>(CpuKeySearch<K>);
-
-impl<K: Width> KeySearch<K> for Device<K>
-where
-    CpuKeySearch<K>: KeySearch<K>,
-{
-    fn search(
-        &self,
-        ranges: KeyRanges<'_, K>,
-        left: &mut [i64],
-        right: &mut [i64],
-    ) -> Result<(), EngineError> {
-        self.0.search(ranges, left, right)
-    }
-}
-
-fn check<K: Width + SearchKey>(random: &mut Random)
-where
-    CpuKeySearch<K>: KeySearch<K>,
-{
+fn check<K: Width + SearchKey>(random: &mut Random) {
     let large = if small() { 200 } else { 3000 };
     for n in [0, 1, 2, 3, 7, 8, 9, 100, 500, large] {
         for groups in [1, 1, 2, 5] {
             let case = Case::<K>::new(n, groups, random);
             let rows = random.below(if small() { 10 } else { 100 });
             let cpu = K::search_over(&case.columns, &case.group_starts);
-            case.check_search(&cpu, rows, random);
             case.check_narrow(&cpu, rows, random);
-            case.check_narrow(&Device(cpu), rows, random);
         }
     }
 }
@@ -282,11 +201,7 @@ fn keys_are_read_across_columns() {
     assert_eq!(search.len(), 5);
     assert!(!search.is_empty());
     assert_eq!((search.key(0), search.key(2), search.key(4)), (1, 5, 9));
-    let mut keys = [0; 4];
-    search.copy_to(1, &mut keys);
-    assert_eq!(keys, [2, 5, 5, 9]);
     assert!(search.memory_bytes() >= 40);
-    assert_eq!(search.device_bytes(), 0);
     assert!(!u64::is_sorted(&[1, 3, 2], Encoding::unsigned()));
 }
 
@@ -297,40 +212,17 @@ fn mismatched_lengths_are_errors() {
         Encoding::unsigned(),
     );
     let search = u32::search_over(&[keys], &[0, 10]);
-    let ranges = KeyRanges {
-        segments: Some((&[0, 0], &[10, 11])),
-        low: None,
-        high: None,
-    };
-    let (mut left, mut right) = ([0; 2], [0; 2]);
     let is_lengths = |result: Result<(), EngineError>| {
         assert!(
             matches!(result, Err(EngineError::Lengths { .. })),
             "{result:?}"
         );
     };
-    is_lengths(search.search(ranges, &mut left, &mut right));
-    let short = KeyRanges {
-        segments: Some((&[0], &[10])),
-        ..ranges
-    };
-    is_lengths(search.search(short, &mut left, &mut right));
-    let all = KeyRanges {
-        segments: None,
-        ..ranges
-    };
-    is_lengths(search.search(all, &mut left, &mut right[..1]));
-    assert_eq!(search.search(all, &mut left, &mut right), Ok(()));
-    assert_eq!((left, right), ([0; 2], [9; 2]));
     let bounds = Column::new(Arc::new(vec![3_u32]), Encoding::unsigned());
     let mut hints = SearchHints::default();
     let mut narrow = |mut candidates: CandidateRanges| {
-        search.narrow(
-            &mut candidates,
-            Comparison::Above,
-            &bounds,
-            hints.of_bound(0),
-        )
+        let hints = hints.of_bound(0);
+        u32::narrow(&search, &mut candidates, Comparison::Above, &bounds, hints)
     };
     is_lengths(narrow(CandidateRanges::all(2, 10)));
     is_lengths(narrow(CandidateRanges::all(1, 11)));

@@ -5,8 +5,6 @@ mod crossings;
 mod cuda;
 #[cfg(feature = "cuda")]
 mod cuda_range_join;
-#[cfg(feature = "cuda")]
-mod cuda_search;
 mod engine;
 #[cfg(feature = "cuda")]
 mod float_case;

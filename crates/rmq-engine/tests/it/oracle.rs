@@ -339,13 +339,13 @@ pub fn compare_mode<K: Width>(
 ) {
     let m = left.len();
     let words = m.div_ceil(64);
-    let wants = (mode & 1 == 0, mode & 2 != 0 && index.has_positions());
+    let requested = (mode & 1 == 0, mode & 2 != 0 && index.has_positions());
     let mut out = if mode & 4 != 0 {
-        index.outputs(m, wants.0, wants.1)
+        index.outputs(m, requested.0, requested.1)
     } else {
         Outputs {
-            values: wants.0.then(|| vec![K::ZERO; m].into()),
-            positions: wants.1.then(|| vec![0; m].into()),
+            values: requested.0.then(|| vec![K::ZERO; m].into()),
+            positions: requested.1.then(|| vec![0; m].into()),
             valid: vec![0; words].into(),
         }
     };

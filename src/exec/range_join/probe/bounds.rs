@@ -1,9 +1,7 @@
 //! Evaluates the bounds of probe rows, without the errors that a join would not meet.
 
-use std::sync::Arc;
-
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, UInt64Array, new_null_array};
-use arrow::compute::{concat, filter_record_batch, take};
+use arrow::array::{ArrayRef, BooleanArray, RecordBatch, UInt64Array, new_null_array};
+use arrow::compute::{filter_record_batch, take};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
@@ -44,22 +42,13 @@ pub(crate) fn evaluate_bound(
     Ok(take(&values, &indices, None)?)
 }
 
-/// Evaluates a threshold over batches of the probe side, one after the other, whose rows match these ranges. An error
-/// of rows with empty ranges is no error, as for bounds.
+/// Evaluates a threshold over a batch of the probe side, whose rows match these ranges. An error of rows with empty
+/// ranges is no error, as for bounds.
 pub(crate) fn evaluate_threshold(
     threshold: &PhysicalExprRef,
-    batches: &[RecordBatch],
+    batch: &RecordBatch,
     ranges: &Ranges,
 ) -> Result<ArrayRef> {
-    let mut matched = ranges.iter().map(|(left, right)| left <= right);
-    let mut arrays = vec![];
-    for batch in batches {
-        let can_match: Vec<bool> = matched.by_ref().take(batch.num_rows()).collect();
-        arrays.push(evaluate_bound(threshold, batch, || can_match)?);
-    }
-    if let [one] = arrays.as_slice() {
-        return Ok(Arc::clone(one));
-    }
-    let arrays: Vec<&dyn Array> = arrays.iter().map(AsRef::as_ref).collect();
-    Ok(concat(&arrays)?)
+    let can_match = || ranges.iter().map(|(left, right)| left <= right).collect();
+    evaluate_bound(threshold, batch, can_match)
 }

@@ -5,8 +5,8 @@ use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::row_number::{row_number, row_numbers};
-use crate::exec::range_join::build::matched_rows::MatchedRows;
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::row_join::RowJoin;
 use rmq_engine::RowList;
 

@@ -7,7 +7,7 @@ use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, row_range};
-use crate::exec::range_join::build::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::probe::candidate_pairs::{CandidateSlice, NO_ROW, PairBuffer};
 use crate::exec::range_join::probe::nearest::NearestMatches;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;

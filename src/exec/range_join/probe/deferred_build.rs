@@ -14,14 +14,12 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::dictionaries::has_few_keys;
 use crate::exec::common::blocking::{Waiting, blocking};
-use crate::exec::common::once_per_run::SharedWork;
-use crate::exec::range_join::build::builder::BuildSideBuilder;
-use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::side::BuildSide;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::builder::BuildSideBuilder;
+use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::nested_loop::NestedLoop;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::searchable::SearchableBuild;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
 use crate::sorted::order_keys::OrderKeys;
 
@@ -32,18 +30,11 @@ pub(crate) const MAX_NESTED_LOOP_ROWS: usize = 16;
 /// A build side of at most this many rows is always sorted: it takes only a few milliseconds.
 pub(crate) const MAX_EAGERLY_SORTED_ROWS: usize = 1 << 16;
 
-/// A build side in memory that is not sorted yet.
+/// A build side in memory that is not sorted yet, and what sorting it needs.
 #[derive(Debug)]
 pub(crate) struct DeferredBuild {
-    unsorted: Arc<UnsortedBuild>,
-    sorted: SharedWork<SearchableBuild>,
-}
-
-/// The rows of the build side, and what sorting them needs.
-#[derive(Debug)]
-struct UnsortedBuild {
-    builder: BuildSideBuilder,
-    probe_partitions: usize,
+    pub(crate) builder: BuildSideBuilder,
+    pub(crate) probe_partitions: usize,
     /// The probe rows that were to be compared so far.
     compared_rows: AtomicUsize,
     /// The collected rows, until they are sorted.
@@ -85,24 +76,21 @@ impl DeferredBuild {
         probe_partitions: usize,
     ) -> Self {
         Self {
-            unsorted: Arc::new(UnsortedBuild {
-                builder,
-                probe_partitions,
-                compared_rows: AtomicUsize::new(0),
-                rows: Mutex::new(Some(UnsortedRows {
-                    batches: rows.batches,
-                    memory: Some(rows.memory),
-                })),
-            }),
-            sorted: SharedWork::default(),
+            builder,
+            probe_partitions,
+            compared_rows: AtomicUsize::new(0),
+            rows: Mutex::new(Some(UnsortedRows {
+                batches: rows.batches,
+                memory: Some(rows.memory),
+            })),
         }
     }
 
     /// Whether a partition of the probe side with `rows` rows so far is still small enough for a nested loop, as far as
     /// is known.
     pub(crate) fn may_compare(&self, rows: usize) -> bool {
-        let compared = self.unsorted.compared_rows.load(Ordering::Relaxed);
-        compared + rows <= MAX_NESTED_LOOP_ROWS && self.unsorted.rows().is_some()
+        let compared = self.compared_rows.load(Ordering::Relaxed);
+        compared + rows <= MAX_NESTED_LOOP_ROWS && self.rows().is_some()
     }
 
     /// Joins all rows of a partition by a nested loop. Returns `None` if all partitions together have too many rows, or
@@ -133,16 +121,16 @@ impl DeferredBuild {
         batches: &[RecordBatch],
         work: impl FnOnce(NestedLoop, &Waiting) -> Result<T> + Send + 'static,
     ) -> Result<Option<T>> {
-        let UnsortedBuild {
+        let Self {
             builder,
             compared_rows,
             ..
-        } = &*self.unsorted;
+        } = self;
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         if compared_rows.fetch_add(rows, Ordering::Relaxed) + rows > MAX_NESTED_LOOP_ROWS {
             return Ok(None);
         }
-        let unsorted = self.unsorted.batches();
+        let unsorted = self.rows().as_ref().map(|rows| rows.batches.clone());
         let (Some(build), Some(first)) = (unsorted, batches.first()) else {
             return Ok(None);
         };
@@ -170,35 +158,23 @@ impl DeferredBuild {
         }
     }
 
-    /// The build side, sorted once for all partitions that have too many rows.
-    pub(crate) async fn sorted(&self) -> Result<Arc<SearchableBuild>> {
-        let unsorted = Arc::clone(&self.unsorted);
-        self.sorted.get(|| unsorted.sort()).await
-    }
-}
-
-impl UnsortedBuild {
-    /// Sorts the build side. The rows stay available to nested loops until that is done.
-    async fn sort(self: Arc<Self>) -> Result<SearchableBuild> {
+    /// The rows, to be sorted. They stay available to nested loops until they are [discarded](Self::discard_rows).
+    pub(crate) fn rows_to_build(&self) -> CollectedRows {
         let unsorted = self.rows().as_mut().map(|rows| {
             let memory = rows.memory.take();
             (rows.batches.clone(), memory)
         });
         let (batches, memory) = unsorted.unwrap_or_default();
-        let rows = CollectedRows {
+        CollectedRows {
             schema: Arc::clone(&self.builder.schema),
             batches,
             memory: memory.unwrap_or_else(|| self.builder.memory.reservation()),
-        };
-        let built = self.builder.build(rows).await?;
-        let side = SearchableBuild::try_new(built, &self.builder, self.probe_partitions)?;
-        *self.rows() = None;
-        Ok(side)
+        }
     }
 
-    /// The collected batches, until they are sorted.
-    fn batches(&self) -> Option<Vec<RecordBatch>> {
-        self.rows().as_ref().map(|rows| rows.batches.clone())
+    /// Frees the rows, which have been sorted.
+    pub(crate) fn discard_rows(&self) {
+        *self.rows() = None;
     }
 
     fn rows(&self) -> MutexGuard<'_, Option<UnsortedRows>> {

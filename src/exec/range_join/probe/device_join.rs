@@ -11,7 +11,7 @@ use futures::stream::BoxStream;
 
 use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
 use crate::exec::common::metrics::OperatorMetrics;
-use crate::exec::range_join::build::device_join::{DeviceAnswers, DeviceJoin, DeviceProbe};
+use crate::exec::range_join::build_side::device_join::{DeviceAnswers, DeviceJoin, DeviceProbe};
 use crate::exec::range_join::metrics::DeviceMetrics;
 use crate::exec::range_join::probe::bounds::evaluate_bound;
 use crate::exec::range_join::probe::partition::ProbePartition;

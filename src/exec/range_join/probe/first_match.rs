@@ -14,7 +14,7 @@ use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::row_numbers;
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
 

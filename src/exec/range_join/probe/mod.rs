@@ -3,6 +3,7 @@
 //! public methods and never changes it.
 
 pub(crate) mod bounds;
+pub(crate) mod build_state;
 pub(crate) mod candidate_pairs;
 pub(crate) mod candidates;
 pub(crate) mod deferred_build;
@@ -10,14 +11,11 @@ pub(crate) mod device_join;
 pub(crate) mod first_match;
 pub(crate) mod nearest;
 pub(crate) mod nested_loop;
-pub(crate) mod on_devices;
 pub(crate) mod output_batches;
 pub(crate) mod partition;
-pub(crate) mod prepared;
 pub(crate) mod prevailing;
 pub(crate) mod probe_build;
 pub(crate) mod qualifying;
 pub(crate) mod rows;
-pub(crate) mod searchable;
 pub(crate) mod spilled;
 pub(crate) mod stream;

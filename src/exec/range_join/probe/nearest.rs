@@ -10,6 +10,8 @@
 //! A search that has read many candidates goes on by the index on the join's threshold, if there is one: from each row
 //! that qualifies to the next. Where rows that qualify are many, they are listed some at a time, so that the rest of
 //! the condition is evaluated on slices of them, too.
+//!
+//! So an unselective threshold costs nothing, and a selective one O(log N) for each row that qualifies.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +22,7 @@ use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, row_numbers, row_range};
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;

@@ -18,10 +18,10 @@ use datafusion::physical_plan::metrics::ExecutionPlanMetricsSet;
 
 use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::Waiting;
-use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::build::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::build_side::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::bounds::evaluate_bound;
@@ -103,7 +103,7 @@ impl NestedLoop {
                 matches.iter().map(any).collect()
             };
             let bounds = evaluate_bound(bound, &self.batch, can_match)?;
-            let (bounds, nulls) = OrderKeys::of(&bounds)?;
+            let (bounds, nulls) = OrderKeys::from_values(&bounds)?;
             // One batch at a time: the keys of some types are copied.
             for (i, batch) in self.build.iter().enumerate() {
                 waiting.check()?;
@@ -198,7 +198,7 @@ impl NestedLoop {
         let last = i64::try_from(count).unwrap_or(i64::MAX) - 1;
         // There are no thresholds.
         let all = Ranges::new(vec![0], vec![last]);
-        let (aggregates, _) = side.aggregate(&all, &[], &|| waiting.check())?;
+        let aggregates = side.aggregate(&all, &[], &|| waiting.check())?;
         Ok((count, aggregates))
     }
 
@@ -248,6 +248,6 @@ impl NestedLoop {
         // Discarded: the metrics of the build side are about all its rows.
         let metrics = BuildMetrics::new(&ExecutionPlanMetricsSet::new());
         let waiting = waiting.clone();
-        sort_and_index_blocking(columns, rows, metrics, self.threads, None, waiting)
+        sort_and_index_blocking(columns, rows, metrics, self.threads, waiting)
     }
 }

@@ -14,7 +14,7 @@ use datafusion::physical_expr::utils::collect_columns;
 use crate::common::dictionaries::fit;
 use crate::common::ranges::Ranges;
 use crate::exec::common::blocking::{Waiting, blocking};
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::metrics::ProbeMetrics;
 use crate::exec::range_join::probe::bounds::{evaluate_bound, evaluate_threshold};
 use crate::exec::range_join::probe::first_match::FirstMatches;
@@ -82,6 +82,12 @@ impl ProbePartition {
         Ok(Some((columns, partition)))
     }
 
+    /// What is made of single pairs, if rows and not only aggregates are returned.
+    pub(crate) fn returned_rows(&self) -> Option<Arc<RowJoin>> {
+        let row_join = self.row_join.as_ref();
+        row_join.filter(|join| !join.returns_probe_rows()).cloned()
+    }
+
     /// Joins a batch. Lazy indexes are built, and rows of ranges are read, on a blocking thread.
     pub(crate) async fn join(
         &self,
@@ -95,22 +101,21 @@ impl ProbePartition {
         let ranges = self.refine(batch, build, ranges).await?;
         let (batch, ranges) = self.select_rows(batch, ranges)?;
         build.build_justified_indexes(&ranges).await?;
-        let batches = std::slice::from_ref(&batch);
-        let (aggregates, _) = self.aggregate_unblocked(batches, &ranges, build).await?;
+        let aggregates = self.aggregate_unblocked(&batch, &ranges, build).await?;
         self.append_columns(&batch, &aggregates)
     }
 
     /// As [`Self::aggregate`], on a blocking thread if the rows of the ranges are read.
     async fn aggregate_unblocked(
         &self,
-        batches: &[RecordBatch],
+        batch: &RecordBatch,
         ranges: &Ranges,
         build: &Arc<BuildSide>,
-    ) -> Result<(Vec<ArrayRef>, bool)> {
+    ) -> Result<Vec<ArrayRef>> {
         if !build.reads_rows() {
-            return self.aggregate(batches, ranges, build, &|| Ok(()));
+            return self.aggregate(batch, ranges, build, &|| Ok(()));
         }
-        let thresholds = self.thresholds(batches, ranges)?;
+        let thresholds = self.thresholds(batch, ranges)?;
         let _timer = self.metrics.time_query();
         let (build, ranges) = (Arc::clone(build), ranges.clone());
         blocking(move |waiting| build.aggregate(&ranges, &thresholds, &|| waiting.check())).await
@@ -130,8 +135,7 @@ impl ProbePartition {
         let ranges = self.refine_blocking(batch, build, ranges, check)?;
         let (batch, ranges) = self.select_rows(batch, ranges)?;
         build.build_justified_indexes_blocking(&ranges)?;
-        let batches = std::slice::from_ref(&batch);
-        let (aggregates, _) = self.aggregate(batches, &ranges, build, check)?;
+        let aggregates = self.aggregate(&batch, &ranges, build, check)?;
         self.append_columns(&batch, &aggregates)
     }
 
@@ -333,8 +337,7 @@ impl ProbePartition {
         let (Some(threshold), Some(_)) = (threshold, build.threshold_index.index()) else {
             return Ok(None);
         };
-        let batches = std::slice::from_ref(batch);
-        let Ok(limits) = evaluate_threshold(&threshold.limit, batches, ranges) else {
+        let Ok(limits) = evaluate_threshold(&threshold.limit, batch, ranges) else {
             // The whole condition, evaluated pair by pair, may not come to the limit of the row that fails.
             return Ok(None);
         };
@@ -402,13 +405,9 @@ impl ProbePartition {
     }
 
     /// The positions of the build side with the equality keys of each row of a batch.
-    pub(crate) fn candidates(
-        &self,
-        batch: &RecordBatch,
-        build: &BuildSide,
-    ) -> Result<CandidateRanges> {
+    fn candidates(&self, batch: &RecordBatch, build: &BuildSide) -> Result<CandidateRanges> {
         let equality_keys = self.equality_keys(batch)?;
-        build.rows().start(batch.num_rows(), &equality_keys)
+        build.rows().candidates(batch.num_rows(), &equality_keys)
     }
 
     /// The bounds of a batch, to skip spill runs. A prevailing row may be anywhere up to the bounds, and at them. None
@@ -440,24 +439,24 @@ impl ProbePartition {
         keys.collect()
     }
 
-    /// The aggregates over ranges of the build side, one for each row of the batches, and whether a device failed and
-    /// the CPU computed any of them. Calls `check` between ranges whose rows are read.
+    /// The aggregates over ranges of the build side, one for each row of a batch. Calls `check` between ranges whose
+    /// rows are read.
     pub(crate) fn aggregate(
         &self,
-        batches: &[RecordBatch],
+        batch: &RecordBatch,
         ranges: &Ranges,
         build: &BuildSide,
         check: &dyn Fn() -> Result<()>,
-    ) -> Result<(Vec<ArrayRef>, bool)> {
-        let thresholds = self.thresholds(batches, ranges)?;
+    ) -> Result<Vec<ArrayRef>> {
+        let thresholds = self.thresholds(batch, ranges)?;
         let _timer = self.metrics.time_query();
         build.aggregate(ranges, &thresholds, check)
     }
 
-    /// The thresholds of the rows of batches that match these ranges.
-    fn thresholds(&self, batches: &[RecordBatch], ranges: &Ranges) -> Result<Vec<ArrayRef>> {
+    /// The thresholds of the rows of a batch that match these ranges.
+    fn thresholds(&self, batch: &RecordBatch, ranges: &Ranges) -> Result<Vec<ArrayRef>> {
         let thresholds = self.spec.thresholds.iter();
-        let thresholds = thresholds.map(|threshold| evaluate_threshold(threshold, batches, ranges));
+        let thresholds = thresholds.map(|threshold| evaluate_threshold(threshold, batch, ranges));
         thresholds.collect()
     }
 

@@ -8,11 +8,11 @@ use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::{FutureExt, StreamExt};
 
 use crate::exec::common::once_per_run::SharedWork;
-use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::exec::range_join::probe::prepared::{PreparedBuild, ProbeShape};
+use crate::exec::range_join::probe::build_state::{BuildState, ProbeShape};
 
 /// The input of a build side, and what building it needs.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) enum ProbeBuild {
     /// That of all partitions.
     Shared {
         input: BuildInput,
-        run: Arc<SharedWork<PreparedBuild>>,
+        run: Arc<SharedWork<BuildState>>,
         probe_partitions: usize,
     },
     /// One partition of the input, of `partitions` that are built at the same time.
@@ -55,7 +55,7 @@ impl BuildInput {
         inputs: Vec<SendableRecordBatchStream>,
         probe_partitions: usize,
         builds: usize,
-    ) -> Result<PreparedBuild> {
+    ) -> Result<BuildState> {
         let Self {
             plan,
             columns,
@@ -72,7 +72,7 @@ impl BuildInput {
         let builder = BuildSideBuilder::try_new(
             columns, &schema, metrics, &context, engine, is_bounded, builds,
         )?;
-        PreparedBuild::collect(builder, inputs, shape).await
+        BuildState::collect(builder, inputs, shape).await
     }
 }
 
@@ -88,7 +88,7 @@ impl ProbeBuild {
     }
 
     /// Reads the build side, or awaits that a partition that shares it has read it.
-    pub(crate) async fn prepare(self) -> Result<Arc<PreparedBuild>> {
+    pub(crate) async fn prepare(self) -> Result<Arc<BuildState>> {
         match self {
             Self::Shared {
                 input,

@@ -7,8 +7,8 @@ use arrow::array::ArrayRef;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build::crossing::threshold_test;
-use crate::exec::range_join::build::threshold_index::ThresholdIndex;
+use crate::exec::range_join::build_side::crossing::threshold_test;
+use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::index::column_index::ColumnIndex;
 use crate::index::threshold_queries::ThresholdQueries;
 use rmq_engine::{Comparison, ListLimits, RangeEnd, RowList};

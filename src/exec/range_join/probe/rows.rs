@@ -21,8 +21,8 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::common::row_number::row_numbers;
-use crate::exec::range_join::build::matched_rows::MatchedRows;
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::{NO_ROW, PairBuffer};
 use crate::exec::range_join::probe::candidates::Candidates;
 use crate::exec::range_join::probe::nearest::{NearestMatches, clip};

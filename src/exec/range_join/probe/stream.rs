@@ -1,24 +1,21 @@
 //! The output stream of one partition: reads the probe side, waits for the build side, and joins batch by batch.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use datafusion::common::{Result, internal_err};
+use datafusion::common::{DataFusionError, Result, internal_err};
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::probe::build_state::BuildState;
 use crate::exec::range_join::probe::deferred_build::DeferredBuild;
 use crate::exec::range_join::probe::device_join::answer_on_devices;
-use crate::exec::range_join::probe::on_devices::join_on_devices;
 use crate::exec::range_join::probe::partition::ProbePartition;
-use crate::exec::range_join::probe::prepared::PreparedBuild;
 use crate::exec::range_join::probe::probe_build::ProbeBuild;
 use crate::exec::range_join::probe::rows::join_rows;
-use crate::exec::range_join::probe::searchable::SearchableBuild;
 use crate::exec::range_join::probe::spilled::stream::join_spilled;
 use crate::logical_plan::range_join::Unmatched;
 use rmq_engine::SearchHints;
@@ -66,100 +63,69 @@ async fn start(
     mut input: BatchStream,
     build: ProbeBuild,
 ) -> Result<BatchStream> {
-    let row_join = partition.row_join.clone();
+    let row_join = partition.row_join.as_ref();
     let mut read = match next_with_rows(&mut input).await? {
         Some(first) => vec![first],
         // The last partition may have to return build rows.
-        None if row_join
-            .as_ref()
-            .is_some_and(|join| join.marks_build_rows()) =>
-        {
-            vec![]
-        }
+        None if row_join.is_some_and(|join| join.marks_build_rows()) => vec![],
         None => {
             build.discard()?;
             return Ok(stream::empty().boxed());
         }
     };
-    let build = match &*build.prepare().await? {
-        PreparedBuild::Searchable(build) => Arc::clone(build),
-        PreparedBuild::Deferred(deferred) => {
-            let is_small = ends_within_nested_loop(deferred, &mut read, &mut input).await?;
-            if let Some(join) = row_join.clone().filter(|join| !join.returns_probe_rows()) {
-                if is_small
-                    && let Some(side) = deferred
-                        .build_matching(Arc::clone(&partition), &read)
-                        .await?
-                {
-                    let input = stream::iter(read.into_iter().map(Ok)).boxed();
-                    return Ok(join_rows(partition, join, Arc::new(side), input));
-                }
-            } else if is_small
-                && let Some(joined) = deferred.compare(Arc::clone(&partition), &read).await?
-            {
-                let joined = joined.into_iter().filter(|batch| batch.num_rows() > 0);
-                let joined = joined.map(|b| Ok(partition.metrics.baseline.record(b)));
-                return Ok(stream::iter(joined.collect::<Vec<_>>()).boxed());
-            }
-            deferred.sorted().await?
-        }
-    };
-    if returns_nothing(&partition, &build) {
+    let build = build.prepare().await?;
+    if let BuildState::Deferred(deferred, _) = &*build
+        && ends_within_nested_loop(deferred, &mut read, &mut input).await?
+        && let Some(joined) = join_by_nested_loop(&partition, deferred, &read).await?
+    {
+        return Ok(joined);
+    }
+    let build = build.built().await?;
+    if build.is_empty() && !returns_unmatched(&partition) {
         // The rest of the probe side is not read. Operators below it free what they keep when their streams are
         // dropped.
         return Ok(stream::empty().boxed());
     }
     let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();
-    if let SearchableBuild::Spilled(side) = &*build {
-        return Ok(join_spilled(partition, Arc::clone(side), input));
-    }
-    if let Some(join) = row_join.filter(|join| !join.returns_probe_rows()) {
-        let SearchableBuild::InMemory(side) = &*build else {
-            return internal_err!("the build side of a range join that returns rows has no rows");
-        };
-        return Ok(join_rows(partition, join, Arc::clone(side), input));
-    }
-    if let SearchableBuild::InMemory(side) = &*build
-        && side.device().is_some()
-    {
-        return Ok(join_on_devices(partition, Arc::clone(side), input));
-    }
-    if let SearchableBuild::OnDevices(join) = &*build {
-        return Ok(answer_on_devices(partition, Arc::clone(join), input));
-    }
-    let SearchableBuild::InMemory(side) = &*build else {
-        return internal_err!("a build side that is not in memory has a stream of its own");
-    };
-    let cpu_stream = CpuStream {
-        partition,
-        side: Arc::clone(side),
-        input,
-        last_found: SearchHints::default(),
-        joined: VecDeque::new(),
-    };
-    let batches = stream::try_unfold(cpu_stream, |mut this| async {
-        let batch = this.next().await?;
-        Ok(batch.map(|batch| (batch, this)))
-    });
-    Ok(batches.boxed())
+    Ok(match (&*build, partition.returned_rows()) {
+        (BuildState::Sorted(side), Some(join)) => {
+            join_rows(partition, join, Arc::clone(side), input)
+        }
+        (BuildState::Sorted(side), None) => join_sorted(partition, Arc::clone(side), input),
+        (BuildState::OnDevices(join), None) => {
+            answer_on_devices(partition, Arc::clone(join), input)
+        }
+        (BuildState::Spilled(side), _) => join_spilled(partition, Arc::clone(side), input),
+        (state, _) => return internal_err!("a range join can't be answered by {state:?}"),
+    })
 }
 
-/// Whether no row is returned, whatever the probe side has, because the build side has no rows.
-fn returns_nothing(partition: &ProbePartition, build: &SearchableBuild) -> bool {
-    let rows = match build {
-        // Rows whose keys are NULL match nothing, but may be returned.
-        SearchableBuild::InMemory(side) => match &side.matched {
-            Some(matched) => matched.rows(),
-            None => side.rows().len(),
-        },
-        SearchableBuild::OnDevices(join) => join.rows(),
-        SearchableBuild::Spilled(_) => return false,
+/// Whether rows without a match are returned.
+fn returns_unmatched(partition: &ProbePartition) -> bool {
+    match partition.returned_rows() {
+        Some(join) => join.keeps_probe_rows(),
+        None => partition.spec.unmatched != Unmatched::Drop,
+    }
+}
+
+/// Joins all rows of a small partition by a nested loop; `None` if that is not possible.
+async fn join_by_nested_loop(
+    partition: &Arc<ProbePartition>,
+    deferred: &DeferredBuild,
+    read: &[RecordBatch],
+) -> Result<Option<BatchStream>> {
+    let compared = Arc::clone(partition);
+    let Some(join) = partition.returned_rows() else {
+        let joined = deferred.compare(compared, read).await?;
+        let partition = Arc::clone(partition);
+        return Ok(joined.map(|joined| recorded(partition, joined).boxed()));
     };
-    let returns_unmatched = match &partition.row_join {
-        Some(join) if !join.returns_probe_rows() => join.keeps_probe_rows(),
-        _ => partition.spec.unmatched != Unmatched::Drop,
-    };
-    rows == 0 && !returns_unmatched
+    let side = deferred.build_matching(compared, read).await?;
+    Ok(side.map(|side| {
+        let read = read.to_vec();
+        let input = stream::iter(read.into_iter().map(Ok)).boxed();
+        join_rows(Arc::clone(partition), join, Arc::new(side), input)
+    }))
 }
 
 /// Whether a partition ends before it has too many rows for a nested loop. Appends the batches that are read to `read`.
@@ -191,31 +157,32 @@ async fn next_with_rows(input: &mut BatchStream) -> Result<Option<RecordBatch>> 
     Ok(None)
 }
 
-/// A partition that is joined on the CPU with a build side in memory.
-struct CpuStream {
+/// Joined batches, counted in the metrics as they are returned.
+fn recorded(
+    partition: Arc<ProbePartition>,
+    joined: impl IntoIterator<Item = RecordBatch, IntoIter: Send + 'static>,
+) -> impl Stream<Item = Result<RecordBatch>> + Send {
+    let joined = joined.into_iter().filter(|batch| batch.num_rows() > 0);
+    stream::iter(joined.map(move |batch| Ok(partition.metrics.baseline.record(batch))))
+}
+
+/// Joins a partition with a build side in memory, batch by batch.
+fn join_sorted(
     partition: Arc<ProbePartition>,
     side: Arc<BuildSide>,
     input: BatchStream,
-    last_found: SearchHints,
-    /// Joined batches, in the order of the input.
-    joined: VecDeque<RecordBatch>,
-}
-
-impl CpuStream {
-    /// The next joined batch.
-    async fn next(&mut self) -> Result<Option<RecordBatch>> {
-        loop {
-            while let Some(batch) = self.joined.pop_front() {
-                if batch.num_rows() > 0 {
-                    return Ok(Some(self.partition.metrics.baseline.record(batch)));
-                }
-            }
-            let Some(batch) = next_with_rows(&mut self.input).await? else {
+) -> BatchStream {
+    let start = (partition, side, input, SearchHints::default());
+    let joined = stream::try_unfold(
+        start,
+        |(partition, side, mut input, mut hints)| async move {
+            let Some(batch) = next_with_rows(&mut input).await? else {
                 return Ok(None);
             };
-            let last_found = &mut self.last_found;
-            let joined = self.partition.join(&batch, &self.side, last_found).await?;
-            self.joined.extend(joined);
-        }
-    }
+            let joined = partition.join(&batch, &side, &mut hints).await?;
+            let joined = recorded(Arc::clone(&partition), joined);
+            Ok::<_, DataFusionError>(Some((joined, (partition, side, input, hints))))
+        },
+    );
+    joined.try_flatten().boxed()
 }

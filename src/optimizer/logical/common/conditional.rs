@@ -81,16 +81,16 @@ impl Branch {
 }
 
 /// Rewrites COALESCE and other functions that do not evaluate all arguments to the CASE that DataFusion makes of them,
-/// if `is_wanted` finds something in their arguments.
+/// if `is_searched` holds for the call.
 pub(crate) fn expand_lazy(
     expr: Expr,
-    is_wanted: impl Fn(&Expr) -> Result<bool>,
+    is_searched: impl Fn(&Expr) -> Result<bool>,
 ) -> Result<Transformed<Expr>> {
     expr.transform_up(|expr| {
         let Expr::ScalarFunction(call) = &expr else {
             return Ok(Transformed::no(expr));
         };
-        if !call.func.short_circuits() || !is_wanted(&expr)? {
+        if !call.func.short_circuits() || !is_searched(&expr)? {
             return Ok(Transformed::no(expr));
         }
         let context = SimplifyContext::default();

@@ -1,8 +1,12 @@
-//! What several rules share: expressions that are evaluated for some rows only, expressions that cannot fail, calls of
-//! range functions, columns of outer queries, and column names. Nothing here knows a rule.
+//! What several rules share: their frame, parts of plans, expressions that are evaluated for some rows only, constants,
+//! expressions that cannot fail, calls of range functions, columns of outer queries, and column names. Nothing here
+//! knows a rule.
 
 pub(crate) mod conditional;
+pub(crate) mod constant;
 pub(crate) mod infallible;
 pub(crate) mod names;
 pub(crate) mod outer_columns;
+pub(crate) mod plain_sql_rule;
+pub(crate) mod plans;
 pub(crate) mod range_functions;

@@ -63,15 +63,23 @@ fn refers_beyond(plan: &LogicalPlan, within: &[&LogicalPlan]) -> Result<bool> {
     })
 }
 
-/// Whether a part of the node's own expressions is wanted, such as a correlated subquery of some kind.
+/// Whether `is_searched` holds for a part of the node's own expressions, such as a correlated subquery of some kind.
 pub(crate) fn has_expression(
     plan: &LogicalPlan,
-    is_wanted: impl Fn(&Expr) -> bool,
+    is_searched: impl Fn(&Expr) -> bool,
 ) -> Result<bool> {
     let mut found = false;
     plan.apply_expressions(|expr| {
-        found |= expr.exists(|e| Ok(is_wanted(e)))?;
+        found |= expr.exists(|e| Ok(is_searched(e)))?;
         Ok(TreeNodeRecursion::Continue)
     })?;
     Ok(found)
+}
+
+/// Whether DataFusion admits correlated subqueries in this node.
+pub(crate) fn admits_subqueries(plan: &LogicalPlan) -> bool {
+    matches!(
+        plan,
+        LogicalPlan::Projection(_) | LogicalPlan::Filter(_) | LogicalPlan::Aggregate(_)
+    )
 }

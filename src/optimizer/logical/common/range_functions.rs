@@ -32,3 +32,10 @@ pub(crate) fn calls_range_function(expr: &Expr) -> Result<bool> {
         e => Ok(range_udf(e).is_some()),
     })
 }
+
+/// Whether an expression may have another value each time it is evaluated. Range functions don't: they are declared
+/// volatile so that `DataFusion` leaves their calls where they are.
+pub(crate) fn is_volatile(expr: &Expr) -> bool {
+    let is_other_volatile = |e: &Expr| Ok(e.is_volatile_node() && range_udf(e).is_none());
+    expr.exists(is_other_volatile).unwrap_or(true)
+}

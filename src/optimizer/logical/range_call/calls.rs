@@ -7,9 +7,7 @@ use arrow::datatypes::FieldRef;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
 use datafusion::common::{Column, DFSchema, DFSchemaRef, Result, plan_err};
 use datafusion::logical_expr::expr::ScalarFunction;
-use datafusion::logical_expr::{
-    EmptyRelation, Expr, Extension, LogicalPlan, Projection, ScalarUDF,
-};
+use datafusion::logical_expr::{EmptyRelation, Expr, LogicalPlan, ScalarUDF};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::common::column_ref::ColumnRef;
@@ -20,6 +18,7 @@ use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableCol
 use crate::logical_plan::stated_order::check_states_order;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::outer_columns::from_outer;
+use crate::optimizer::logical::common::plans::{extension, with_columns};
 use crate::optimizer::logical::common::range_functions::{calls_range_function, range_udf};
 
 /// Replaces a correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, by its expression. DataFusion
@@ -99,14 +98,10 @@ impl<'a> Calls<'a> {
             }
             let now: Vec<Projected> = bounds.extract_if(.., |b| b.layer == layer).collect();
             if !now.is_empty() {
-                let columns = plan.schema().columns().into_iter().map(Expr::Column);
-                let now = now.into_iter().map(|b| b.bound.alias(b.name));
-                let columns = columns.chain(now).collect();
-                plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(plan))?);
+                plan = with_columns(plan, now.into_iter().map(|b| b.bound.alias(b.name)))?;
             }
             let now = calls.extract_if(.., |f| f.layer == layer).map(|f| f.call);
-            let node = Arc::new(RangeLookup::try_new(plan, now.collect())?);
-            plan = LogicalPlan::Extension(Extension { node });
+            plan = extension(RangeLookup::try_new(plan, now.collect())?);
         }
         Ok(plan)
     }
@@ -255,7 +250,7 @@ fn check_no_cycle(
     };
     if path.contains(&this) {
         return plan_err!(
-            "{}: the view {} asks for its own rows, by way of its range functions",
+            "{}: the view {} reads its own rows, through its range functions",
             udf.function().range_name(),
             name.table
         );
@@ -358,10 +353,6 @@ pub(crate) fn look_up(
         let arguments = std::iter::once(run).chain(call.args[1..].iter().cloned());
         Ok(Transformed::yes(lookup.call(arguments.collect())))
     })?;
-    let input = Arc::unwrap_or_clone(input);
-    let node = Arc::new(PrepareIndexes::try_new(input, lookups, run)?);
-    Ok((
-        Arc::new(LogicalPlan::Extension(Extension { node })),
-        condition.data,
-    ))
+    let input = PrepareIndexes::try_new(Arc::unwrap_or_clone(input), lookups, run)?;
+    Ok((Arc::new(extension(input)), condition.data))
 }

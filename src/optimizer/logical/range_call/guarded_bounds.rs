@@ -9,7 +9,7 @@ use datafusion::logical_expr::{Case, Expr, ExprSchemable, lit};
 use crate::optimizer::logical::common::conditional::{
     Branch, expand_lazy, is_in_or_exists, may_fail,
 };
-use crate::optimizer::logical::common::range_functions::range_udf;
+use crate::optimizer::logical::common::range_functions::{is_volatile, range_udf};
 
 /// Guards the bounds of all calls in `expr` that are evaluated for some rows only. With `operators`, also in the right
 /// operands of AND and OR.
@@ -111,9 +111,5 @@ fn guard(part: &mut Box<Expr>, branch: &Branch, schema: &DFSchema) -> Result<boo
 /// Whether a condition can be repeated in a bound: not if it is volatile, nor with a subquery that DataFusion allows in
 /// filters only. Calls of range functions can, because equal calls are evaluated once.
 fn can_repeat(condition: &Expr) -> Result<bool> {
-    let differs = condition.exists(|e| {
-        let is_volatile = e.is_volatile_node() && range_udf(e).is_none();
-        Ok(is_volatile || is_in_or_exists(e))
-    })?;
-    Ok(!differs)
+    Ok(!is_volatile(condition) && !condition.exists(|e| Ok(is_in_or_exists(e)))?)
 }

@@ -22,16 +22,16 @@ use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion, TreeNodeRewriter};
 use datafusion::common::{Column, JoinType, Result, not_impl_err, plan_err};
-use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    Case, Distinct, DistinctOn, Expr, ExprSchemable, Filter, Join, LogicalPlan, LogicalPlanBuilder,
-    Projection, Values, lit,
+    Case, Distinct, DistinctOn, Expr, ExprSchemable, Join, LogicalPlan, LogicalPlanBuilder, Values,
+    lit,
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
 use crate::optimizer::logical::common::conditional::map_conjuncts;
-use crate::optimizer::logical::common::names::{restore_columns, save_name};
+use crate::optimizer::logical::common::names::restore_columns;
+use crate::optimizer::logical::common::plans::{filtered, map_expressions, projected, with_input};
 use crate::optimizer::logical::common::range_functions::calls_range_function;
 use crate::optimizer::logical::range_call::calls::{Calls, inline_subqueries, look_up};
 use crate::optimizer::logical::range_call::guarded_bounds::guard_bounds;
@@ -95,21 +95,14 @@ fn take_calls(plan: LogicalPlan, config: &dyn OptimizerConfig) -> Result<Transfo
             "range functions (range_min and its like) cannot be used in LIMIT or OFFSET, which need constants"
         );
     }
-    let preserver = NamePreserver::new(&plan);
     let schema = merge_schema(&plan.inputs());
     // In a join's condition, a guard could need columns of the other side.
     let operators = !matches!(plan, LogicalPlan::Join(_));
     let is_filter = matches!(plan, LogicalPlan::Filter(_));
-    let prepared = plan.map_expressions(|expr| {
-        let name = save_name(&preserver, &expr);
-        let inlined = inline_subqueries(expr)?;
-        let prepared = inlined.transform_data(|e| {
+    let prepared = map_expressions(plan, |expr| {
+        inline_subqueries(expr)?.transform_data(|e| {
             map_conjuncts(is_filter, e, |e| guard_bounds(e, &schema, operators))
-        })?;
-        if !prepared.transformed {
-            return Ok(prepared);
-        }
-        Ok(prepared.update_data(|e| name.restore(e)))
+        })
     })?;
     match prepared.data {
         LogicalPlan::Join(join) => rewrite_join(join, config),
@@ -132,28 +125,21 @@ fn rewrite_single_input(
     };
     let input = (*input).clone();
     let mut calls = Calls::new(config, input.schema());
-    let preserver = NamePreserver::new(&plan);
     let schema = Arc::clone(plan.schema());
-    let replaced = plan.map_expressions(|expr| {
-        let name = save_name(&preserver, &expr);
-        Ok(expr.rewrite(&mut calls)?.update_data(|e| name.restore(e)))
-    })?;
+    let replaced = map_expressions(plan, |expr| expr.rewrite(&mut calls))?;
     if calls.is_empty() {
         return Ok(replaced);
     }
     let input = calls.add_lookups(input)?;
-    let plan = match replaced.data {
+    Ok(Transformed::yes(match replaced.data {
         // `with_new_exprs` does not accept the expressions of DISTINCT ON.
         LogicalPlan::Distinct(Distinct::On(distinct)) => {
             let input = Arc::new(input);
-            LogicalPlan::Distinct(Distinct::On(DistinctOn { input, ..distinct }))
+            let plan = LogicalPlan::Distinct(Distinct::On(DistinctOn { input, ..distinct }));
+            restore_columns(plan, &schema)?
         }
-        plan => {
-            let expressions = plan.expressions();
-            plan.with_new_exprs(expressions, vec![input])?
-        }
-    };
-    Ok(Transformed::yes(restore_columns(plan, &schema)?))
+        plan => with_input(&plan, input, &schema)?,
+    }))
 }
 
 /// Rewrites a join: each call goes below the side that has the columns of its bounds. If a call needs both sides, the
@@ -212,7 +198,7 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
         let mut calls = Calls::new(config, plan.schema());
         let condition = condition.rewrite(&mut calls)?.data;
         let input = calls.add_lookups(plan)?;
-        plan = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(input))?);
+        plan = filtered(input, condition)?;
     }
     Ok(Transformed::yes(restore_columns(plan, &schema)?))
 }
@@ -245,6 +231,5 @@ fn rewrite_values(
         Ok(typed.alias_qualified(qualifier.cloned(), field.name()))
     });
     let columns = columns.collect::<Result<Vec<_>>>()?;
-    let plan = LogicalPlan::Projection(Projection::try_new(columns, Arc::new(input))?);
-    Ok(Transformed::yes(plan))
+    Ok(Transformed::yes(projected(input, columns)?))
 }

@@ -21,10 +21,10 @@ use crate::cpu::simd::dispatch::{SupportedSimd, multiversion};
 use crate::cpu::simd::prefetch::prefetch;
 use crate::error::EngineError;
 use crate::key::Encoding;
-use crate::key_search::{BoundHints, GroupHint, KeyRanges};
+use crate::key_search::{BoundHints, GroupHint};
 
 /// Searches that go through each step together.
-const TILE: usize = 32;
+const SEARCHES_AT_ONCE: usize = 32;
 
 /// How often an estimate is improved before keys are compared.
 const STEPS: usize = 2;
@@ -184,62 +184,6 @@ impl<K: KeyArithmetic> CpuKeySearch<K> {
         self.encoding.encode(bits)
     }
 
-    pub(crate) fn copy_keys(&self, position: usize, mut to: &mut [K]) {
-        let mut chunk = self.starts.partition_point(|start| *start <= position) - 1;
-        let mut from = position - self.starts[chunk];
-        while !to.is_empty() {
-            let bits = &(*self.chunks[chunk]).as_ref()[from..];
-            let (here, rest) = to.split_at_mut(bits.len().min(to.len()));
-            for (to, bits) in here.iter_mut().zip(bits) {
-                *to = self.encoding.encode(*bits);
-            }
-            (to, from) = (rest, 0);
-            chunk += 1;
-        }
-    }
-
-    pub(crate) fn search_ranges(
-        &self,
-        ranges: KeyRanges<'_, K>,
-        left: &mut [i64],
-        right: &mut [i64],
-    ) -> Result<(), EngineError> {
-        if right.len() != left.len() {
-            return Err(EngineError::Lengths {
-                what: "the slice for right ends",
-                expected: left.len(),
-                found: right.len(),
-            });
-        }
-        let keys = self.key_count();
-        ranges.check(left.len(), u32::try_from(keys).unwrap_or(u32::MAX))?;
-        let mut candidates = match ranges.segments {
-            Some((starts, ends)) => CandidateRanges::of_segments(starts, ends),
-            None => CandidateRanges::all(left.len(), keys),
-        };
-        let low = (ranges.low, Comparison::AtLeast, Comparison::Above);
-        let high = (ranges.high, Comparison::AtMost, Comparison::Below);
-        for (bound, inclusive, exclusive) in [low, high] {
-            let Some(bound) = bound else {
-                continue;
-            };
-            let comparison = if bound.inside { inclusive } else { exclusive };
-            let bounds = Bounds {
-                bits: bound.keys,
-                encoding: Encoding::unsigned(),
-            };
-            // A segment is not a group whose last search is known.
-            self.narrow_with(&mut candidates, comparison, bounds, None)?;
-        }
-        for (row, (left, right)) in left.iter_mut().zip(right).enumerate() {
-            (*left, *right) = match candidates.get(row) {
-                Some((start, end)) => (start as i64, end as i64 - 1),
-                None => (1, 0),
-            };
-        }
-        Ok(())
-    }
-
     pub(crate) fn narrow_candidates(
         &self,
         candidates: &mut CandidateRanges,
@@ -342,10 +286,10 @@ impl<K: KeyArithmetic> CpuKeySearch<K> {
         };
         // The end of a short range is so near to its start that no interpolation is needed.
         let mut are_near = false;
-        let mut tile: Vec<BoundSearch<K>> = Vec::with_capacity(TILE);
-        for first in (0..bits.len()).step_by(TILE) {
+        let mut tile: Vec<BoundSearch<K>> = Vec::with_capacity(SEARCHES_AT_ONCE);
+        for first in (0..bits.len()).step_by(SEARCHES_AT_ONCE) {
             tile.clear();
-            let end = bits.len().min(first + TILE);
+            let end = bits.len().min(first + SEARCHES_AT_ONCE);
             for (row, bound) in (first..).zip(&bits[first..end]) {
                 let Some(range) = candidates.get(row) else {
                     continue;

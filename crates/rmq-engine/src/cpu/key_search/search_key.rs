@@ -1,7 +1,9 @@
-//! Entry points of key search, one per key width.
+//! Entry points of key search and of lazily built indexes, one per key width.
 //!
 //! They are not generic, so that they are compiled with this crate's optimisation level and not with that of the crate
 //! that calls them.
+
+use std::sync::Arc;
 
 use bytemuck::Pod;
 
@@ -11,12 +13,21 @@ use crate::comparison::Comparison;
 use crate::cpu::key_search::compare;
 use crate::cpu::key_search::interpolation::{Bounds, CpuKeySearch};
 use crate::cpu::key_search::order;
+use crate::cpu::lazy_index::{LazyBuild, LazyIndex};
+use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::key::{Encoding, Key};
-use crate::key_search::{BoundHints, KeyRanges, KeySearch};
+use crate::key_search::BoundHints;
 
 /// A key that the CPU can search for: `u32`, `u64` or `u128`.
 pub trait SearchKey: Key + Pod {
+    /// Returns the lazily built index of a column whose chunks follow one another, all with the same encoding, and what
+    /// builds it. It uses the best instruction set of this machine.
+    fn lazy_index(
+        chunks: Vec<Column<Self>>,
+        options: BuildOptions,
+    ) -> (Arc<dyn RangeIndex<Self>>, Arc<dyn LazyBuild>);
+
     /// Returns whether keys, given as the bits of a column, ascend.
     fn is_sorted(bits: &[Self], encoding: Encoding<Self>) -> bool;
 
@@ -33,11 +44,36 @@ pub trait SearchKey: Key + Pod {
     /// `group_starts` holds the first position of each group of keys, then the end of the last. Keys ascend within each
     /// group. Keys in several groups are in one column.
     fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self>;
+
+    /// Intersects each row's candidates with the positions whose key compares so with the row's bound. Several bounds
+    /// of a row, also several of one side, are applied one after another.
+    ///
+    /// `bounds` has one value per row. Its validity is ignored: rows with a NULL bound are emptied by the caller
+    /// ([`CandidateRanges::retain_rows`]). `hints` are those of this bound, from earlier batches of the same stream;
+    /// they change the speed only.
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`] if there are fewer or more bounds than rows, or a range ends after the last key.
+    fn narrow(
+        keys: &CpuKeySearch<Self>,
+        candidates: &mut CandidateRanges,
+        comparison: Comparison,
+        bounds: &Column<Self>,
+        hints: &mut BoundHints,
+    ) -> Result<(), EngineError>;
 }
 
 macro_rules! search_key {
     ($($key:ty),*) => {$(
         impl SearchKey for $key {
+            fn lazy_index(
+                chunks: Vec<Column<Self>>,
+                options: BuildOptions,
+            ) -> (Arc<dyn RangeIndex<Self>>, Arc<dyn LazyBuild>) {
+                let index = Arc::new(LazyIndex::new(chunks, options));
+                (Arc::clone(&index) as _, index)
+            }
+
             fn is_sorted(bits: &[Self], encoding: Encoding<Self>) -> bool {
                 order::is_sorted(bits, encoding)
             }
@@ -52,6 +88,20 @@ macro_rules! search_key {
 
             fn search_over(columns: &[Column<Self>], group_starts: &[usize]) -> CpuKeySearch<Self> {
                 CpuKeySearch::from_columns(columns, group_starts)
+            }
+
+            fn narrow(
+                keys: &CpuKeySearch<Self>,
+                candidates: &mut CandidateRanges,
+                comparison: Comparison,
+                bounds: &Column<Self>,
+                hints: &mut BoundHints,
+            ) -> Result<(), EngineError> {
+                let bounds = Bounds {
+                    bits: bounds.bits(),
+                    encoding: bounds.encoding(),
+                };
+                keys.narrow_candidates(candidates, comparison, bounds, hints)
             }
         }
 
@@ -81,39 +131,6 @@ macro_rules! search_key {
             #[must_use]
             pub fn key(&self, position: usize) -> $key {
                 self.key_at(position)
-            }
-
-            /// Writes the keys from a position on into the whole slice.
-            ///
-            /// # Panics
-            /// If there are not that many keys.
-            pub fn copy_to(&self, position: usize, to: &mut [$key]) {
-                self.copy_keys(position, to);
-            }
-        }
-
-        impl KeySearch<$key> for CpuKeySearch<$key> {
-            fn search(
-                &self,
-                ranges: KeyRanges<'_, $key>,
-                left: &mut [i64],
-                right: &mut [i64],
-            ) -> Result<(), EngineError> {
-                self.search_ranges(ranges, left, right)
-            }
-
-            fn narrow(
-                &self,
-                candidates: &mut CandidateRanges,
-                comparison: Comparison,
-                bounds: &Column<$key>,
-                hints: &mut BoundHints,
-            ) -> Result<(), EngineError> {
-                let bounds = Bounds {
-                    bits: bounds.bits(),
-                    encoding: bounds.encoding(),
-                };
-                self.narrow_candidates(candidates, comparison, bounds, hints)
             }
         }
     )*};

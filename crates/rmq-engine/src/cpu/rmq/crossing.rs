@@ -29,7 +29,7 @@ use crate::key::Key;
 
 /// The state of the queries of a tile.
 struct CrossingTile<K> {
-    /// The bounds, the sets by start level, and the place in the batch.
+    /// The bounds, the sets by start level, and the position in the batch.
     queries: Tile<K>,
     threshold: [K; TILE],
     /// The block of interest, at the level of the last stage; a position after the last stage. Only of queries in

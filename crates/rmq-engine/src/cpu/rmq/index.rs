@@ -16,26 +16,16 @@ use crate::error::EngineError;
 use crate::key::{Encoding, Key};
 use crate::outputs::Answers;
 
-/// Functions that build the index of a borrowed slice.
-macro_rules! index_slice {
-    ($name:ident, $key:ty) => {
-        pub(crate) fn $name<'a>(
-            values: &'a [$key],
-            encoding: Encoding<$key>,
-            options: &BuildOptions,
-        ) -> Result<Box<dyn RangeIndex<$key> + 'a>, EngineError> {
-            let storage = Storage::Slice(values);
-            let len = values.len();
-            let index =
-                CpuIndex::over(storage, len, encoding, None, options, SupportedSimd::best())?;
-            Ok(Box::new(index))
-        }
-    };
+/// Builds the index of a borrowed slice.
+pub(crate) fn index_slice<'a, K: CpuKey>(
+    values: &'a [K],
+    encoding: Encoding<K>,
+    options: &BuildOptions,
+) -> Result<Box<dyn RangeIndex<K> + 'a>, EngineError> {
+    let (storage, len) = (Storage::Slice(values), values.len());
+    let index = CpuIndex::over(storage, len, encoding, None, options, SupportedSimd::best())?;
+    Ok(Box::new(index))
 }
-
-index_slice!(index_u32, u32);
-index_slice!(index_u64, u64);
-index_slice!(index_u128, u128);
 
 /// A column with its hierarchy of block minima.
 pub(crate) struct CpuIndex<'a, K> {

@@ -282,31 +282,26 @@ impl<K> Parts<'_, K> {
         let two = cut(two, blocks * 16 * 16);
         let three = cut(three, blocks * 16);
         let four = cut(four, blocks);
-        let offset = self.offset.map(|offset| {
-            (
-                cut(offset.nibbles, blocks * 16 * 16 * 8),
-                cut(offset.bytes, blocks * 16 * 16),
-                cut(offset.words, blocks * 16),
-                cut(offset.top, blocks),
-            )
+        let offsets = self.offset.map(|offset| {
+            let nibbles = cut(offset.nibbles, blocks * 16 * 16 * 8);
+            let bytes = cut(offset.bytes, blocks * 16 * 16);
+            let words = cut(offset.words, blocks * 16);
+            let top = cut(offset.top, blocks);
+            let first = Offsets {
+                nibbles: nibbles.0,
+                bytes: bytes.0,
+                words: words.0,
+                top: top.0,
+            };
+            let second = Offsets {
+                nibbles: nibbles.1,
+                bytes: bytes.1,
+                words: words.1,
+                top: top.1,
+            };
+            (first, second)
         });
-        let (first, second) = match offset {
-            Some((nibbles, bytes, words, top)) => (
-                Some(Offsets {
-                    nibbles: nibbles.0,
-                    bytes: bytes.0,
-                    words: words.0,
-                    top: top.0,
-                }),
-                Some(Offsets {
-                    nibbles: nibbles.1,
-                    bytes: bytes.1,
-                    words: words.1,
-                    top: top.1,
-                }),
-            ),
-            None => (None, None),
-        };
+        let (first, second) = offsets.unzip();
         (
             Self {
                 level: [one.0, two.0, three.0, four.0],

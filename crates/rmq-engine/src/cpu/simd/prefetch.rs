@@ -2,7 +2,7 @@
 
 /// Prefetches the cache line of an address. It is a hint, so any address is allowed.
 #[inline(always)]
-pub fn prefetch<T>(address: *const T) {
+pub(crate) fn prefetch<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch has no visible effect and never faults.
     unsafe {

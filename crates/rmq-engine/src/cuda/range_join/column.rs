@@ -322,7 +322,7 @@ impl GatheredColumn {
         if let Some(before) = &self.column.valid_before {
             let len = self.rows.div_ceil(32) + 1;
             let sums = PrefixSums::new::<u32>(work, len)?;
-            // SAFETY: there are so many counts.
+            // SAFETY: there are this many counts.
             unsafe { sums.run(work, before.address(), len)? };
             scratch.push(sums);
         }
@@ -333,7 +333,7 @@ impl GatheredColumn {
             } else {
                 PrefixSums::new::<u64>(work, len)?
             };
-            // SAFETY: there are so many values.
+            // SAFETY: there are this many values.
             unsafe { sums.run(work, values.address(), len)? };
             scratch.push(sums);
         }

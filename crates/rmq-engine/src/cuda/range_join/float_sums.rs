@@ -177,7 +177,7 @@ impl GatheredFloats {
         let count_bits = work.kernel(RANGE_JOIN, "join_count_bits")?;
         let sums = PrefixSums::new::<u32>(work, words + 1)?;
         let arguments = [argument(&bits), argument(&words), argument(&counts)];
-        // SAFETY: arguments are those of `join_count_bits`; there are so many words and counts.
+        // SAFETY: arguments are those of `join_count_bits`; there are this many words and counts.
         let [count] = unsafe {
             work.launch(count_bits, words + 1, arguments)?;
             sums.run(work, counts, words + 1)?;
@@ -228,7 +228,7 @@ impl Outliers {
         ];
         let kernel = work.kernel(FLOAT_SUMS, "float_take_outliers")?;
         let sums = PrefixSums::new::<u32>(work, stride)?;
-        // SAFETY: arguments are those of `float_take_outliers`; `count` bits are set, and there is room for so many
+        // SAFETY: arguments are those of `float_take_outliers`; `count` bits are set, and there is room for this many
         // outliers.
         unsafe {
             work.launch(kernel, n, arguments)?;

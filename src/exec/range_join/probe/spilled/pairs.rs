@@ -10,7 +10,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::common::ranges::Ranges;
 use crate::common::row_number::row_numbers;
 use crate::exec::common::blocking::Waiting;
-use crate::exec::range_join::build::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::candidates::Candidates;
 use crate::exec::range_join::probe::nearest::{NearestMatches, clip};

@@ -55,10 +55,7 @@ impl Partials {
         let check = || waiting.check();
         let aggregate = |ranges: &Ranges| {
             side.build_justified_indexes_blocking(ranges)?;
-            let batches = std::slice::from_ref(&batch);
-            Ok::<_, datafusion::error::DataFusionError>(
-                partition.aggregate(batches, ranges, side, &check)?.0,
-            )
+            partition.aggregate(&batch, ranges, side, &check)
         };
         let last_found = &mut SearchHints::default();
         if let Some(prevailing) = &mut self.prevailing {

@@ -14,7 +14,7 @@ use tokio::sync::{
     OwnedRwLockMappedWriteGuard, OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock,
 };
 
-use crate::exec::range_join::build::side::BuildSide;
+use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::spilled::run_loader::RunLoader;
 use crate::exec::range_join::probe::spilled::run_set::RunSet;
 use crate::exec::range_join::spill::reader::RunReader;

@@ -7,11 +7,11 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::common::Result;
 
 use crate::common::row_number::row_numbers;
-use crate::exec::range_join::build::builder::BuildSideBuilder;
-use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::build::sort_and_index::sort_and_index;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::builder::BuildSideBuilder;
+use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::build_side::sort_and_index::sort_and_index;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::reader::RunReader;
@@ -148,7 +148,7 @@ impl RunLoader {
             memory,
         };
         let (columns, metrics, threads) = (&self.columns, &self.metrics, self.threads);
-        let built = sort_and_index(columns, rows, metrics, threads, None).await?;
+        let built = sort_and_index(columns, rows, metrics, threads).await?;
         Ok(Arc::new(built))
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use datafusion::common::Result;
 
-use crate::exec::range_join::build::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::spill::retaining_pool::RetainingPool;
 use crate::exec::range_join::spill::routing::Routing;
 use crate::exec::range_join::spill::run::BuildRun;

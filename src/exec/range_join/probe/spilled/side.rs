@@ -18,8 +18,8 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::exec::common::once_per_run::SharedWork;
-use crate::exec::range_join::build::builder::BuildSideBuilder;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::builder::BuildSideBuilder;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::spilled::divide_runs::DivideRuns;
 use crate::exec::range_join::probe::spilled::merge::MergePlan;

@@ -5,7 +5,7 @@ use arrow::datatypes::Int64Type;
 use datafusion::common::{Result, internal_datafusion_err};
 
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build::value_index::ValueIndex;
+use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::index::threshold::ThresholdTest;
 use crate::range_agg::values::Values;
 use rmq_engine::{Comparison, Extreme, RangeEnd};
@@ -25,25 +25,22 @@ pub(crate) fn threshold_test(comparison: Comparison) -> ThresholdTest {
 }
 
 /// Takes the values of the first or last row of each range that passes the test; NULL for a range without such a row.
-/// Also returns whether devices failed and the CPU searched.
 pub(crate) fn values_at_crossings(
     values: &Values,
     searched: &ValueIndex,
     ranges: &Ranges,
     thresholds: &ArrayRef,
     (end, comparison): (RangeEnd, Comparison),
-    allow_cpu_fallback: bool,
-) -> Result<(ArrayRef, bool)> {
+) -> Result<ArrayRef> {
     let found = searched.index().crossings(
         std::slice::from_ref(ranges),
         std::slice::from_ref(thresholds),
         end,
         threshold_test(comparison),
-        allow_cpu_fallback,
+        false,
     )?;
     let positions = found.positions;
     let positions =
         positions.ok_or_else(|| internal_datafusion_err!("an index returned no positions"))?;
-    let values = values.at(positions.as_primitive::<Int64Type>().iter())?;
-    Ok((values, found.used_cpu_fallback))
+    values.at(positions.as_primitive::<Int64Type>().iter())
 }

@@ -17,7 +17,7 @@ use datafusion::physical_expr::utils::collect_columns;
 
 use crate::common::array_bytes::arrays_bytes;
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build::crossing::threshold_test;
+use crate::exec::range_join::build_side::crossing::threshold_test;
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::exec::range_join::spill::retaining_pool::CONSUMER_NAME;
 use crate::index::column_index::ColumnIndex;

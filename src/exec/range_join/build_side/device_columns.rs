@@ -10,9 +10,9 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ordered_type::{KeyLayout, is_borrowed, key_layout};
 use crate::common::workers::Workers;
-use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::column::ColumnNeeds;
 use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::column::ColumnNeeds;
 use crate::exec::range_join::device_aggregates::addends;
 use crate::index::decoder::{Decoder, buffer};
 use crate::index::sort_keys::{Chunks, Encoded, KeyColumn, encode};
@@ -238,7 +238,7 @@ impl ColumnsBuilder<'_> {
         self.memory.try_grow(bytes)?;
         self.kept_bytes += bytes;
         let identity = RowPermutation::identity(self.rows.num_rows());
-        let values = Values::of(&chunks.arrays, data_type, &identity, self.workers)?;
+        let values = Values::try_new(&chunks.arrays, data_type, &identity, self.workers)?;
         let result = AggregateResult::Rows(Arc::new(values));
         Ok((RangeJoinAnswer::Row { at }, result))
     }

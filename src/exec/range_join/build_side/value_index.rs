@@ -1,4 +1,4 @@
-//! The range-minimum index of a value column, built eagerly or on demand, and the memory that is registered for it.
+//! The range-minimum index of a value column, built on demand, and the memory that is registered for it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -12,39 +12,30 @@ use crate::exec::common::blocking::blocking;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::column_index::ColumnIndex;
 
-/// The index of a value column. A lazy index scans the column until the ranges that are queried justify building it.
+/// The lazy index of a value column: it scans the column until the ranges that are queried justify building it.
 #[derive(Debug)]
 pub(crate) struct ValueIndex {
     index: ColumnIndex,
-    /// Registers the memory of the index. A lazy index registers all that building it takes, because the pool may have
-    /// no more by then.
+    /// Registers the memory of the index: until it is built, all that this takes, because the pool may have no more by
+    /// then.
     memory: MemoryReservation,
-    /// Registers the collected column while a lazy index scans it.
+    /// Registers the collected column while the index scans it.
     scanned_column: Mutex<Option<Arc<MemoryReservation>>>,
-    /// The metrics of a lazy index; none for a built one.
-    lazy_metrics: Option<BuildMetrics>,
+    metrics: BuildMetrics,
 }
 
 impl ValueIndex {
-    /// An index that is built already.
-    pub(crate) fn built(index: ColumnIndex, memory: MemoryReservation) -> Self {
-        Self {
-            index,
-            memory,
-            scanned_column: Mutex::default(),
-            lazy_metrics: None,
-        }
-    }
-
-    /// A [lazy](ColumnIndex::late) index.
-    pub(crate) fn lazy(
+    /// Of a [lazy](ColumnIndex::lazy) index.
+    pub(crate) fn new(
         index: ColumnIndex,
         memory: MemoryReservation,
         metrics: BuildMetrics,
     ) -> Self {
         Self {
-            lazy_metrics: Some(metrics),
-            ..Self::built(index, memory)
+            index,
+            memory,
+            scanned_column: Mutex::default(),
+            metrics,
         }
     }
 
@@ -57,9 +48,9 @@ impl ValueIndex {
         self.memory.size()
     }
 
-    /// Keeps the collected column registered while a lazy index scans it.
+    /// Keeps the collected column registered while the index scans it.
     pub(crate) fn retain_scanned_column(&self, column: &Arc<MemoryReservation>) {
-        if self.lazy_metrics.is_some() && self.index.borrows_column() {
+        if self.index.borrows_column() {
             self.set_scanned_column(Some(Arc::clone(column)));
         }
     }
@@ -93,9 +84,7 @@ impl ValueIndex {
 
     /// Builds the index unless it is built already.
     pub(crate) fn build(&self) -> Result<()> {
-        let Some(metrics) = &self.lazy_metrics else {
-            return Ok(());
-        };
+        let metrics = &self.metrics;
         let started = Instant::now();
         if self.index.build_lazy().map_err(engine_error)? {
             metrics.index_time.add_elapsed(started);

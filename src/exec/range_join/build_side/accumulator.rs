@@ -19,7 +19,7 @@ use datafusion::logical_expr::Accumulator;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build::states::StateFunction;
+use crate::exec::range_join::build_side::states::StateFunction;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::sorted::id_table::number;
 

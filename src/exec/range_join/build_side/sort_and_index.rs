@@ -10,21 +10,19 @@ use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
-use crate::exec::range_join::build::aggregate::AggregateEvaluator;
-use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::column::{
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
+use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::column::{
     CollectedColumn, ColumnNeeds, ColumnPreparer, PreparedColumn,
 };
-use crate::exec::range_join::build::convert_keys::{convert_keys, split_off};
-use crate::exec::range_join::build::device_side::DeviceSide;
-use crate::exec::range_join::build::input_order::restore_order;
-use crate::exec::range_join::build::matched_rows::MatchedRows;
-use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::build::threshold_index::ThresholdIndex;
-use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::devices::JoinDevices;
+use crate::exec::range_join::build_side::convert_keys::{convert_keys, split_off};
+use crate::exec::range_join::build_side::input_order::restore_order;
+use crate::exec::range_join::build_side::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
-use crate::sorted::bucket_sort::SortContext;
+use crate::sorted::group_sort::SortContext;
 use crate::sorted::permutation::RowPermutation;
 use crate::sorted::sort_rows::{RowsPart, sort_rows};
 use crate::sorted::sorted_rows::SortedRows;
@@ -35,11 +33,9 @@ pub(crate) async fn sort_and_index(
     rows: CollectedRows,
     metrics: &BuildMetrics,
     threads: usize,
-    devices: Option<JoinDevices>,
 ) -> Result<BuildSide> {
     let (columns, metrics) = (columns.clone(), metrics.clone());
-    let work =
-        move |waiting| sort_and_index_blocking(columns, rows, metrics, threads, devices, waiting);
+    let work = move |waiting| sort_and_index_blocking(columns, rows, metrics, threads, waiting);
     blocking(work).await
 }
 
@@ -50,14 +46,12 @@ pub(crate) fn sort_and_index_blocking(
     rows: CollectedRows,
     metrics: BuildMetrics,
     threads: usize,
-    devices: Option<JoinDevices>,
     waiting: Waiting,
 ) -> Result<BuildSide> {
     let sorter = SortAndIndex {
         columns,
         metrics,
         threads,
-        devices,
         waiting,
     };
     sorter.run(rows)
@@ -67,7 +61,6 @@ struct SortAndIndex {
     columns: BuildColumns,
     metrics: BuildMetrics,
     threads: usize,
-    devices: Option<JoinDevices>,
     waiting: Waiting,
 }
 
@@ -90,7 +83,7 @@ impl SortAndIndex {
         let sorted = self.sort(rows, &types)?;
         sort_timer.done();
         let index_timer = self.metrics.index_time.timer();
-        let side = self.index(sorted, &types)?;
+        let side = self.index(sorted)?;
         index_timer.done();
         Ok(side)
     }
@@ -160,7 +153,7 @@ impl SortAndIndex {
     }
 
     /// Prepares the columns, and puts the build side together.
-    fn index(&self, sorted: Sorted, types: &[DataType]) -> Result<BuildSide> {
+    fn index(&self, sorted: Sorted) -> Result<BuildSide> {
         let Sorted {
             rows,
             rows_memory,
@@ -192,40 +185,21 @@ impl SortAndIndex {
         let row_columns = self.columns.row_columns.iter();
         let row_columns = row_columns.filter_map(|column| prepared.get(*column)?.rows.clone());
         let row_columns = row_columns.collect();
-        let (mut index_bytes, mut device_bytes) = (0, vec![]);
+        let mut index_bytes = 0;
         for column in prepared {
             index_bytes += column.index_registered_bytes();
-            device_bytes.extend(column.device_bytes);
             memory.extend(column.memory);
         }
         let other_bytes: usize = memory.iter().map(|m| m.size()).sum();
-        let device = match &self.devices {
-            Some(devices) if !device_bytes.is_empty() => {
-                let record_fallback = || self.metrics.record_cpu_fallback();
-                let device = DeviceSide::try_new(
-                    devices.clone(),
-                    &rows,
-                    device_bytes,
-                    self.threads,
-                    &self.waiting,
-                    record_fallback,
-                )?;
-                self.metrics.record_device_bytes(device.bytes());
-                Some(device)
-            }
-            _ => None,
-        };
         let build_mem_used = &self.metrics.build_mem_used;
         build_mem_used.set_max(other_bytes + index_bytes);
         Ok(BuildSide {
             rows,
             total_rows,
-            key_type: self.columns.range_key(types).clone(),
             aggregates,
             row_columns,
             threshold_index: Arc::new(ThresholdIndex::new(self.threads)),
             matched,
-            device,
             _memory: memory,
         })
     }
@@ -240,7 +214,6 @@ impl SortAndIndex {
         let column_preparer = ColumnPreparer {
             workers: self.workers(&check),
             metrics: &self.metrics,
-            devices: self.devices.as_ref(),
             waiting: &self.waiting,
             lazy_indexes: RefCell::default(),
         };

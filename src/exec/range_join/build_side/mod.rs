@@ -11,7 +11,6 @@ pub(crate) mod convert_keys;
 pub(crate) mod crossing;
 pub(crate) mod device_columns;
 pub(crate) mod device_join;
-pub(crate) mod device_side;
 pub(crate) mod input_order;
 pub(crate) mod matched_rows;
 pub(crate) mod side;

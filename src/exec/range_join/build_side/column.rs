@@ -12,15 +12,12 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::common::ordered_type::is_borrowed;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::Waiting;
-use crate::exec::range_join::build::crossing::threshold_test;
-use crate::exec::range_join::build::device_side::build_index;
-use crate::exec::range_join::build::sorted_values::sorted_values;
-use crate::exec::range_join::build::value_index::ValueIndex;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::devices::JoinDevices;
+use crate::exec::range_join::build_side::crossing::threshold_test;
+use crate::exec::range_join::build_side::sorted_values::sorted_values;
+use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::spill::retaining_pool::is_out_of_memory;
-use crate::index::catalog::DeviceBytes;
 use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::{Chunks, Encoded};
 use crate::logical_plan::range_join::AggregateKind;
@@ -187,8 +184,6 @@ pub(crate) struct PreparedColumn {
     /// The values in sorted order.
     pub(crate) rows: Option<Arc<Values>>,
     indexes: Vec<(Extreme, Arc<ValueIndex>)>,
-    /// Reserves the device memory of the indexes.
-    pub(crate) device_bytes: Vec<DeviceBytes>,
     /// Registers the memory of all but the indexes.
     pub(crate) memory: Vec<Arc<MemoryReservation>>,
     /// Registers the sorted column while lazy indexes scan it.
@@ -216,8 +211,6 @@ impl PreparedColumn {
 /// it.
 pub(crate) struct ColumnPreparer<'a> {
     pub(crate) metrics: &'a BuildMetrics,
-    /// The devices for the indexes, if any were selected.
-    pub(crate) devices: Option<&'a JoinDevices>,
     pub(crate) waiting: &'a Waiting,
     pub(crate) workers: Workers<'a>,
     /// Lazy indexes that are not built, in the order of their creation.
@@ -240,17 +233,16 @@ impl ColumnPreparer<'_> {
             let chunks = &column.chunks.arrays;
             let bytes = Counts::estimate(chunks, permutation);
             let memory = self.reserve(&column_memory, bytes)?;
-            let counts = Counts::of(chunks, permutation, self.workers)?;
+            let counts = Counts::try_new(chunks, permutation, self.workers)?;
             memory.try_resize(counts.bytes())?;
             prepared.counts = Some(Arc::new(counts));
             prepared.memory.push(Arc::new(memory));
         }
         // One copy, sorted, serves all that is built of the column.
         let has_values_as_keys = is_borrowed(&data_type);
-        let one_column = needs.values || self.devices.is_some();
         let from_values = needs.sums || needs.values;
         let sorted = if !needs.indexes.is_empty() || from_values && has_values_as_keys {
-            Some(self.sort_column(&column, &column_memory, one_column, permutation)?)
+            Some(self.sort_column(&column, &column_memory, needs.values, permutation)?)
         } else {
             None
         };
@@ -272,7 +264,7 @@ impl ColumnPreparer<'_> {
                     let memory = self.reserve(&column_memory, column.chunks.bytes())?;
                     let chunks = &column.chunks.arrays;
                     let values = self.with_order(permutation, permutation_memory, || {
-                        Values::of(chunks, &data_type, permutation, self.workers)
+                        Values::try_new(chunks, &data_type, permutation, self.workers)
                     })?;
                     memory.try_resize(values.bytes())?;
                     prepared.memory.push(Arc::new(memory));
@@ -290,7 +282,7 @@ impl ColumnPreparer<'_> {
             };
             let bytes = Sums::estimate(&arrays, &data_type, self.workers)?;
             let sums_memory = self.reserve(&column_memory, bytes)?;
-            let sums = Sums::of(&arrays, &data_type, Arc::clone(counts), self.workers)?;
+            let sums = Sums::try_new(&arrays, &data_type, Arc::clone(counts), self.workers)?;
             if sums.borrows_column() {
                 prepared.memory.push(memory);
             }
@@ -325,7 +317,7 @@ impl ColumnPreparer<'_> {
         if let Some(sorted) = sorted {
             for index_needs in needs.indexes {
                 self.waiting.check()?;
-                let index = self.index(&sorted, index_needs, &mut prepared)?;
+                let index = self.lazy_index(&sorted, index_needs)?;
                 prepared.indexes.push((index_needs.extreme, index));
             }
             let SortedColumn { keys, memory } = sorted;
@@ -405,77 +397,22 @@ impl ColumnPreparer<'_> {
         Ok(sorted)
     }
 
-    /// Builds or prepares an index of a sorted column.
-    fn index(
-        &self,
-        sorted: &SortedColumn,
-        needs: IndexNeeds,
-        prepared: &mut PreparedColumn,
-    ) -> Result<Arc<ValueIndex>> {
-        let keys = sorted.directed(needs.extreme);
-        if let (Some(devices), [one]) = (self.devices, keys.as_slice())
-            && let Some((index, device_bytes)) =
-                self.build_on_devices(devices, one, sorted, needs)?
-        {
-            prepared.device_bytes.push(device_bytes);
-            if index.index().borrows_column() {
-                prepared.memory.push(Arc::clone(&sorted.memory));
-            }
-            return Ok(Arc::new(index));
-        }
-        self.lazy_index(keys, sorted, needs)
-    }
-
-    fn build_options(&self, positions: bool) -> BuildOptions {
-        BuildOptions {
-            positions,
-            threads: self.workers.threads(),
-        }
-    }
-
-    /// Builds an index on devices; `None` if they failed and the CPU may take over.
-    fn build_on_devices(
-        &self,
-        devices: &JoinDevices,
-        keys: &Encoded,
-        sorted: &SortedColumn,
-        IndexNeeds { positions, .. }: IndexNeeds,
-    ) -> Result<Option<(ValueIndex, DeviceBytes)>> {
-        let options = self.build_options(positions);
-        let memory = self.reserve(&sorted.memory, 0)?;
-        let bytes = ColumnIndex::estimate_encoded_on_devices(&*devices.engine, keys);
-        let built = build_index(devices, keys.clone(), bytes, &options, self.waiting);
-        if built.is_err() {
-            // A cancelled query makes devices fail.
-            self.waiting.check()?;
-        }
-        let record_fallback = || self.metrics.record_cpu_fallback();
-        let built = devices.or_cpu_fallback(built, record_fallback)?;
-        let Some((index, device_bytes)) = built else {
-            return Ok(None);
-        };
-        memory.try_resize(index.memory_bytes())?;
-        Ok(Some((ValueIndex::built(index, memory), device_bytes)))
-    }
-
-    /// Prepares a lazy index on the CPU. Where devices were selected it is built at once.
+    /// Prepares a lazy index of a sorted column.
     fn lazy_index(
         &self,
-        keys: Vec<Encoded>,
         sorted: &SortedColumn,
-        IndexNeeds { positions, .. }: IndexNeeds,
+        IndexNeeds { extreme, positions }: IndexNeeds,
     ) -> Result<Arc<ValueIndex>> {
-        let options = self.build_options(positions);
-        let bytes = ColumnIndex::estimate_late(&keys, &options);
+        let keys = sorted.directed(extreme);
+        let options = BuildOptions {
+            positions,
+            threads: self.workers.threads(),
+        };
+        let bytes = ColumnIndex::estimate_lazy(&keys, &options);
         let memory = self.reserve(&sorted.memory, bytes)?;
-        let index = ColumnIndex::late(keys, options)?;
-        let index = Arc::new(ValueIndex::lazy(index, memory, self.metrics.clone()));
-        if self.devices.is_some() {
-            // The probing of devices does not check whether an index should be built.
-            index.build()?;
-        } else {
-            self.lazy_indexes.borrow_mut().push(Arc::clone(&index));
-        }
+        let index = ColumnIndex::lazy(keys, options)?;
+        let index = Arc::new(ValueIndex::new(index, memory, self.metrics.clone()));
+        self.lazy_indexes.borrow_mut().push(Arc::clone(&index));
         Ok(index)
     }
 

@@ -35,21 +35,15 @@ impl CollectedRows {
     }
 }
 
-/// All rows of the build side.
-pub(crate) enum Collected {
-    InMemory(CollectedRows),
-    Spilled(BuildRuns),
-}
-
 /// Reads all partitions of the input concurrently. The collected rows are in the order of the partitions, whatever the
-/// order of arrival. Rows that `memory` can't hold go to the store, if there is one.
+/// order of arrival. If `memory` can't hold them, all go to the store, if there is one, and their runs are returned.
 pub(crate) async fn collect(
     columns: &BuildColumns,
     schema: &SchemaRef,
     partitions: Vec<SendableRecordBatchStream>,
     memory: &Arc<RetainingPool>,
     store: Option<Arc<SpillStore>>,
-) -> Result<Collected> {
+) -> Result<(CollectedRows, Option<BuildRuns>)> {
     let empty = || PartitionRows {
         batches: vec![],
         size: DataSize::default(),
@@ -267,13 +261,14 @@ impl Collector {
         Ok(true)
     }
 
-    /// Returns all rows after the last batch.
-    async fn finish(&self, schema: &SchemaRef) -> Result<Collected> {
+    /// Returns all rows, or their runs, after the last batch.
+    async fn finish(&self, schema: &SchemaRef) -> Result<(CollectedRows, Option<BuildRuns>)> {
+        let mut spilled = None;
         if let Some(Spilling { store, runs }) = &self.spilling {
             let mut runs = std::mem::replace(&mut *runs.lock().await, store.new_runs(0));
             if !runs.is_empty() {
                 while self.spill(store, &mut runs).await? {}
-                return Ok(Collected::Spilled(runs));
+                spilled = Some(runs);
             }
         }
         let mut rows = self.in_memory();
@@ -283,10 +278,11 @@ impl Collector {
         // The pool retains what the partitions' reservations had.
         let memory = self.memory.reservation();
         memory.try_grow(size.bytes)?;
-        Ok(Collected::InMemory(CollectedRows {
+        let rows = CollectedRows {
             schema: Arc::clone(schema),
             batches,
             memory,
-        }))
+        };
+        Ok((rows, spilled))
     }
 }

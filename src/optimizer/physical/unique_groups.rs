@@ -1,5 +1,5 @@
-//! The rule that puts [`UniqueGroupsExec`] above aggregates over range joins. The folder's documentation shows the
-//! plans.
+//! The rule that puts [`UniqueGroupsExec`] above aggregates over range joins. The documentation of
+//! [`exec::unique_groups`](crate::exec::unique_groups) shows the plans.
 
 use std::sync::Arc;
 
@@ -101,7 +101,7 @@ fn mark_children(node: &mut PlanContext<MayRepartition>) {
 
 /// The aggregate with [`UniqueGroupsExec`] above it, if `plan` is an aggregate that matches.
 fn with_unique_groups(plan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
-    let Some(groups) = SingletonGroups::of(plan) else {
+    let Some(groups) = SingletonGroups::match_aggregate(plan) else {
         return Ok(None);
     };
     if !reads_range_join(&groups.input) {

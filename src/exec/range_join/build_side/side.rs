@@ -3,16 +3,14 @@
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
-use arrow::datatypes::DataType;
 use datafusion::common::Result;
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build::aggregate::{AggregateEvaluator, CpuFallbackUse};
-use crate::exec::range_join::build::device_side::DeviceSide;
-use crate::exec::range_join::build::matched_rows::MatchedRows;
-use crate::exec::range_join::build::threshold_index::ThresholdIndex;
-use crate::exec::range_join::build::value_index::ValueIndex;
+use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
+use crate::exec::range_join::build_side::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
+use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::range_agg::values::Values;
 use crate::sorted::sorted_rows::SortedRows;
 
@@ -22,7 +20,6 @@ pub(crate) struct BuildSide {
     pub(crate) rows: SortedRows,
     /// The number of rows, with those that can't match.
     pub(crate) total_rows: usize,
-    pub(crate) key_type: DataType,
     pub(crate) aggregates: Vec<AggregateEvaluator>,
     /// The columns of which single rows are taken, in sorted order.
     pub(crate) row_columns: Vec<Arc<Values>>,
@@ -30,8 +27,6 @@ pub(crate) struct BuildSide {
     pub(crate) threshold_index: Arc<ThresholdIndex>,
     /// Which rows have matched, if the join wants to know.
     pub(crate) matched: Option<MatchedRows>,
-    /// The device-resident part, if devices were selected and took any of it.
-    pub(crate) device: Option<DeviceSide>,
     /// Registers the memory of all but the indexes, which register their own.
     pub(crate) _memory: Vec<Arc<MemoryReservation>>,
 }
@@ -40,16 +35,6 @@ impl BuildSide {
     /// The sorted rows, to find positions in.
     pub(crate) fn rows(&self) -> &SortedRows {
         &self.rows
-    }
-
-    /// The type of the range key.
-    pub(crate) fn key_type(&self) -> &DataType {
-        &self.key_type
-    }
-
-    /// The device-resident part, if there is one.
-    pub(crate) fn device(&self) -> Option<&DeviceSide> {
-        self.device.as_ref()
     }
 
     /// Builds the lazy indexes for which these ranges justify it. To be called once for ranges before
@@ -83,23 +68,16 @@ impl BuildSide {
         })
     }
 
-    /// Each aggregate over these ranges, with the thresholds of the probe rows, and whether a device failed and the CPU
-    /// computed any of them. Calls `check` between ranges whose rows it reads.
+    /// Each aggregate over these ranges, with the thresholds of the probe rows. Calls `check` between ranges whose rows
+    /// it reads.
     pub(crate) fn aggregate(
         &self,
         ranges: &Ranges,
         thresholds: &[ArrayRef],
         check: &dyn Fn() -> Result<()>,
-    ) -> Result<(Vec<ArrayRef>, bool)> {
-        let device = self.device.as_ref();
-        let mut cpu_fallback = CpuFallbackUse {
-            allowed: device.is_some_and(DeviceSide::allow_cpu_fallback),
-            used: false,
-        };
+    ) -> Result<Vec<ArrayRef>> {
         let aggregates = self.aggregates.iter();
-        let aggregates = aggregates
-            .map(|a| a.evaluate(ranges, thresholds, &self.rows, &mut cpu_fallback, check));
-        let aggregates = aggregates.collect::<Result<_>>()?;
-        Ok((aggregates, cpu_fallback.used))
+        let aggregates = aggregates.map(|a| a.evaluate(ranges, thresholds, &self.rows, check));
+        aggregates.collect()
     }
 }

@@ -4,8 +4,7 @@
 //! indexes them. A batch of probe rows goes up as group ids and bounds, and the aggregates come down: ranges of rows
 //! never leave the device.
 //!
-//! Aggregates that devices lack leave the build side to the CPU ([`DeviceJoin::supports`]); then devices only search
-//! its sorted keys and answer minima and maxima (`build::device_side`).
+//! A join with an aggregate that devices lack runs on the CPU as a whole (`device_aggregates`).
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,18 +17,17 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::common::errors::engine_error;
 use crate::common::workers::Workers;
 use crate::exec::common::blocking::{Waiting, blocking};
-use crate::exec::range_join::build::collect::CollectedRows;
-use crate::exec::range_join::build::convert_keys::convert_keys;
-use crate::exec::range_join::build::device_columns::{AggregateResult, ColumnsBuilder};
-use crate::exec::range_join::build::side::BuildSide;
-use crate::exec::range_join::build::sort_and_index::sort_and_index_blocking;
 use crate::exec::range_join::build_columns::BuildColumns;
-use crate::exec::range_join::device_aggregates::{devices_answer, devices_sort};
-use crate::exec::range_join::devices::{JoinDevices, is_short_of_memory};
+use crate::exec::range_join::build_side::collect::CollectedRows;
+use crate::exec::range_join::build_side::convert_keys::convert_keys;
+use crate::exec::range_join::build_side::device_columns::{AggregateResult, ColumnsBuilder};
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::build_side::sort_and_index::sort_and_index_blocking;
+use crate::exec::range_join::devices::JoinDevices;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::index::catalog::DeviceBytes;
 use crate::index::decoder::buffer;
-use crate::sorted::bucket_sort::SortContext;
+use crate::sorted::group_sort::SortContext;
 use crate::sorted::groups::Groups;
 use crate::sorted::order_keys::OrderKeys;
 use crate::sorted::permutation::GroupedRows;
@@ -58,15 +56,6 @@ pub(crate) struct DeviceJoin {
     _device_memory: DeviceBytes,
 }
 
-/// What has become of rows that devices were to build.
-pub(crate) enum DeviceBuild {
-    Built(Box<DeviceJoin>),
-    /// The memory of the host or of the devices does not suffice.
-    OutOfMemory(CollectedRows, DataFusionError),
-    /// The devices have failed, or leave these rows to the CPU.
-    LeftToCpu(CollectedRows),
-}
-
 /// The same build side on the CPU, made when the devices first fail.
 #[derive(Debug)]
 struct CpuFallbackSide {
@@ -92,67 +81,31 @@ pub(crate) struct DeviceAnswers {
 }
 
 impl DeviceJoin {
-    /// Whether devices can answer all aggregates over columns of these types.
-    pub(crate) fn supports(columns: &BuildColumns, types: &[DataType]) -> bool {
-        let values = columns.values(types);
-        let comparisons = columns.comparisons.iter().copied();
-        let mut aggregates = columns.aggregates.iter();
-        !columns.returns_rows
-            && devices_sort(columns.range_key(types), comparisons, columns.prevailing)
-            && aggregates.all(|(function, arguments)| {
-                let arguments = arguments.iter().filter_map(|i| values.get(*i).cloned());
-                devices_answer(*function, &arguments.collect::<Vec<_>>())
-            })
-    }
-
-    /// Sorts and indexes collected rows on devices, on a thread that may block.
+    /// Sorts and indexes collected rows on devices, on a thread that may block. `None` if these devices do not join.
     ///
     /// # Errors
-    /// If forced devices fail, or the query is cancelled.
+    /// Errors of devices, for which the CPU may take over; if memory is exhausted or the query is cancelled.
     pub(crate) async fn build(
         columns: &BuildColumns,
-        rows: CollectedRows,
+        rows: &Arc<CollectedRows>,
         metrics: &BuildMetrics,
         threads: usize,
         devices: &JoinDevices,
-    ) -> Result<DeviceBuild> {
-        let rows = Arc::new(rows);
-        let (columns, metrics, devices) = (columns.clone(), metrics.clone(), devices.clone());
-        let shared = Arc::clone(&rows);
+    ) -> Result<Option<Self>> {
+        let (columns, rows) = (columns.clone(), Arc::clone(rows));
+        let (metrics, devices) = (metrics.clone(), devices.clone());
         let work = move |waiting: Waiting| {
-            let join =
-                Self::build_blocking(&columns, &shared, &metrics, threads, &devices, &waiting);
-            drop(shared);
+            let join = Self::build_blocking(&columns, &rows, &metrics, threads, &devices, &waiting);
             if join.is_err() {
                 // A cancelled query makes devices fail.
                 waiting.check()?;
             }
-            match join {
-                Err(error) if is_short_of_memory(&error) => Ok(Err(error)),
-                join => {
-                    let record_fallback = || metrics.record_cpu_fallback();
-                    let join = devices.or_cpu_fallback(join, record_fallback)?;
-                    Ok(Ok(join.flatten()))
-                }
-            }
+            join
         };
-        let join = match blocking(work).await? {
-            Ok(Some(join)) => return Ok(DeviceBuild::Built(Box::new(join))),
-            join => join,
-        };
-        let Ok(rows) = Arc::try_unwrap(rows) else {
-            return internal_err!("the rows of a failed build are still in use");
-        };
-        Ok(match join {
-            Err(error) => DeviceBuild::OutOfMemory(rows, error),
-            Ok(_) => DeviceBuild::LeftToCpu(rows),
-        })
+        blocking(work).await
     }
 
-    /// Does the same on the calling thread. Returns `None` if the devices leave the rows to the CPU.
-    ///
-    /// # Errors
-    /// Errors of devices, for which the CPU may take over; if memory is exhausted or the query is cancelled.
+    /// Does the same on the calling thread.
     fn build_blocking(
         columns: &BuildColumns,
         rows: &Arc<CollectedRows>,
@@ -314,11 +267,13 @@ impl DeviceJoin {
             bounds: bounds.collect::<Result<_>>()?,
             prevailing: self.fallback.columns.prevailing,
         };
-        let outputs = self.index.answer(&request, &self.answers);
-        let outputs = outputs.map_err(engine_error);
-        let outputs = self.devices.or_cpu_fallback(outputs, record_fallback)?;
-        let Some(mut outputs) = outputs else {
-            return Ok(None);
+        let mut outputs = match self.index.answer(&request, &self.answers) {
+            Ok(outputs) => outputs,
+            Err(failure) => {
+                self.devices.why_cpu(engine_error(failure))?;
+                record_fallback();
+                return Ok(None);
+            }
         };
         let Some(matched) = outputs.pop().and_then(|matched| matched.valid) else {
             return internal_err!("a device did not tell which rows are matched");
@@ -355,8 +310,7 @@ impl DeviceJoin {
             };
             let metrics = metrics.for_rebuild();
             let waiting = Waiting::forever();
-            let side =
-                sort_and_index_blocking(columns.clone(), rows, metrics, *threads, None, waiting)?;
+            let side = sort_and_index_blocking(columns.clone(), rows, metrics, *threads, waiting)?;
             Ok(Arc::new(side))
         };
         let side = side.get_or_init(|| build().map_err(Arc::new));

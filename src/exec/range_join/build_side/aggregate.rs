@@ -8,10 +8,10 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ranges::Ranges;
-use crate::exec::range_join::build::accumulator::RangeAccumulator;
-use crate::exec::range_join::build::column::PreparedColumn;
-use crate::exec::range_join::build::crossing::{threshold_test, values_at_crossings};
-use crate::exec::range_join::build::value_index::ValueIndex;
+use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
+use crate::exec::range_join::build_side::column::PreparedColumn;
+use crate::exec::range_join::build_side::crossing::{threshold_test, values_at_crossings};
+use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::AggregateKind;
 use crate::range_agg::counts::Counts;
@@ -50,15 +50,6 @@ pub(crate) enum AggregateEvaluator {
         comparison: Comparison,
         threshold: usize,
     },
-}
-
-/// The fallback to the CPU of one evaluation.
-#[derive(Debug)]
-pub(crate) struct CpuFallbackUse {
-    /// Whether the CPU may take over if a device fails.
-    pub(crate) allowed: bool,
-    /// Whether it did.
-    pub(crate) used: bool,
 }
 
 impl AggregateEvaluator {
@@ -164,7 +155,6 @@ impl AggregateEvaluator {
         ranges: &Ranges,
         thresholds: &[ArrayRef],
         rows: &SortedRows,
-        cpu_fallback: &mut CpuFallbackUse,
         check: &dyn Fn() -> Result<()>,
     ) -> Result<ArrayRef> {
         Ok(match self {
@@ -175,7 +165,7 @@ impl AggregateEvaluator {
             Self::Count(counts) => Arc::new(counts.answer(ranges)),
             Self::Sum(sums) => sums.answer(ranges),
             Self::SumLow(sums) => sums.sums_low(ranges)?,
-            Self::Extreme(index) => extreme_values(index, ranges, cpu_fallback)?,
+            Self::Extreme(index) => extreme_values(index, ranges)?,
             Self::First(values) => values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(l)))?,
             Self::Last(values) => values.at(ranges.iter().map(|range| last_row(rows, range)))?,
             Self::Rightmost(values) => {
@@ -187,7 +177,7 @@ impl AggregateEvaluator {
                 ordered_by,
                 nulls,
             } => {
-                let positions = extreme_positions(ordered_by, ranges, cpu_fallback)?;
+                let positions = extreme_positions(ordered_by, ranges)?;
                 let positions = positions.as_primitive::<Int64Type>().iter();
                 let rows = positions.zip(ranges.iter()).map(|(position, range)| {
                     let null = nulls.as_ref().and_then(|nulls| nulls.first_null(range));
@@ -218,11 +208,7 @@ impl AggregateEvaluator {
             } => {
                 let thresholds = evaluated(thresholds, *threshold)?;
                 let test = (*end, *comparison);
-                let allowed = cpu_fallback.allowed;
-                let (values, used) =
-                    values_at_crossings(values, searched, ranges, thresholds, test, allowed)?;
-                cpu_fallback.used |= used;
-                values
+                values_at_crossings(values, searched, ranges, thresholds, test)?
             }
         })
     }
@@ -235,33 +221,21 @@ fn evaluated(thresholds: &[ArrayRef], number: usize) -> Result<&ArrayRef> {
 }
 
 /// The extreme value of each range; NULL for a range without values.
-fn extreme_values(
-    index: &ValueIndex,
-    ranges: &Ranges,
-    cpu_fallback: &mut CpuFallbackUse,
-) -> Result<ArrayRef> {
+fn extreme_values(index: &ValueIndex, ranges: &Ranges) -> Result<ArrayRef> {
     let ranges = std::slice::from_ref(ranges);
-    let answer = index
-        .index()
-        .answer(ranges, true, false, cpu_fallback.allowed)?;
-    cpu_fallback.used |= answer.used_cpu_fallback;
-    let values = answer.values;
-    values.ok_or_else(|| internal_datafusion_err!("an index returned no values"))
+    let answer = index.index().answer(ranges, true, false, false)?;
+    answer
+        .values
+        .ok_or_else(|| internal_datafusion_err!("an index returned no values"))
 }
 
 /// The position of the extreme value of each range; NULL for a range without values.
-fn extreme_positions(
-    index: &ValueIndex,
-    ranges: &Ranges,
-    cpu_fallback: &mut CpuFallbackUse,
-) -> Result<ArrayRef> {
+fn extreme_positions(index: &ValueIndex, ranges: &Ranges) -> Result<ArrayRef> {
     let ranges = std::slice::from_ref(ranges);
-    let answer = index
-        .index()
-        .answer(ranges, false, true, cpu_fallback.allowed)?;
-    cpu_fallback.used |= answer.used_cpu_fallback;
-    let positions = answer.positions;
-    positions.ok_or_else(|| internal_datafusion_err!("an index returned no positions"))
+    let answer = index.index().answer(ranges, false, true, false)?;
+    answer
+        .positions
+        .ok_or_else(|| internal_datafusion_err!("an index returned no positions"))
 }
 
 /// The first of the rows of a range with the greatest key; `None` for an empty range.

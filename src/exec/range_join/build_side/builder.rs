@@ -1,0 +1,195 @@
+//! The steps of building a build side: its input is collected, and sorted and indexed on devices or the CPU, or
+//! spilled.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::datatypes::{Schema, SchemaRef};
+use datafusion::common::{DataFusionError, Result, internal_err};
+use datafusion::execution::memory_pool::MemoryLimit;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+
+use crate::common::options::RmqOptions;
+use crate::exec::range_join::build_columns::BuildColumns;
+use crate::exec::range_join::build_side::collect::{CollectedRows, collect};
+use crate::exec::range_join::build_side::device_join::DeviceJoin;
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::build_side::sort_and_index::sort_and_index;
+use crate::exec::range_join::devices::JoinDevices;
+use crate::exec::range_join::engine_choice::RangeJoinEngine;
+use crate::exec::range_join::metrics::BuildMetrics;
+use crate::exec::range_join::spill::retaining_pool::{RetainingPool, is_out_of_memory};
+use crate::exec::range_join::spill::row_position::RowPosition;
+use crate::exec::range_join::spill::run::BuildRuns;
+use crate::exec::range_join::spill::store::SpillStore;
+
+/// What building one build side needs.
+#[derive(Debug)]
+pub(crate) struct BuildSideBuilder {
+    pub(crate) columns: BuildColumns,
+    /// The schema of `columns`.
+    pub(crate) schema: SchemaRef,
+    pub(crate) metrics: BuildMetrics,
+    pub(crate) options: RmqOptions,
+    pub(crate) memory: Arc<RetainingPool>,
+    store: Option<Arc<SpillStore>>,
+    engine: RangeJoinEngine,
+    runtime: Arc<RuntimeEnv>,
+    /// Whether the probe side ends.
+    is_probe_bounded: bool,
+}
+
+impl BuildSideBuilder {
+    /// A builder for an input of this schema, one of `builds` that run at the same time and share threads and memory.
+    pub(crate) fn try_new(
+        columns: BuildColumns,
+        input_schema: &Schema,
+        metrics: BuildMetrics,
+        context: &TaskContext,
+        engine: RangeJoinEngine,
+        is_probe_bounded: bool,
+        builds: usize,
+    ) -> Result<Self> {
+        let schema = columns.schema(input_schema)?;
+        // Rows of all runs are returned in no order, but a probe side without an end may have been promised its own.
+        let may_spill = columns.may_spill() && (is_probe_bounded || !columns.returns_rows);
+        let store = if may_spill {
+            SpillStore::try_new(&schema, columns.num_equality_keys, &metrics, context)?
+        } else {
+            None
+        };
+        let mut options = RmqOptions::of(context.session_config().options());
+        if options.build_threads == 0 {
+            options.build_threads = context.session_config().target_partitions();
+        }
+        options.build_threads = (options.build_threads / builds).max(1);
+        let pool = context.memory_pool();
+        // Otherwise the first builds would leave nothing for the last, which may need little.
+        let share = match pool.memory_limit() {
+            MemoryLimit::Finite(bytes) if builds > 1 && store.is_some() => bytes / builds,
+            _ => usize::MAX,
+        };
+        Ok(Self {
+            columns,
+            schema,
+            metrics,
+            options,
+            memory: RetainingPool::new(pool, store.is_some(), share),
+            store,
+            engine,
+            runtime: context.runtime_env(),
+            is_probe_bounded,
+        })
+    }
+
+    /// Collects the partitions of the input: the rows, or the runs of all rows if memory does not suffice for them.
+    pub(crate) async fn collect(
+        &self,
+        partitions: Vec<SendableRecordBatchStream>,
+    ) -> Result<(CollectedRows, Option<BuildRuns>)> {
+        let started = Instant::now();
+        let (columns, schema) = (&self.columns, &self.schema);
+        let store = self.store.clone();
+        let collected = collect(columns, schema, partitions, &self.memory, store).await;
+        self.metrics.build_time.add_elapsed(started);
+        let (rows, runs) = collected.map_err(|error| self.explain_out_of_memory(error))?;
+        self.metrics
+            .build_rows
+            .add(runs.as_ref().map_or(0, BuildRuns::rows));
+        Ok((rows, runs))
+    }
+
+    /// The devices for so many rows, if they suit them.
+    pub(crate) async fn select_devices(&self, rows: usize) -> Result<Option<JoinDevices>> {
+        self.engine.select_devices(rows, &self.options).await
+    }
+
+    /// Records why the CPU builds and probes the rows, for EXPLAIN ANALYZE.
+    pub(crate) fn record_cpu(&self, why: &str) {
+        self.engine.record_cpu(why);
+    }
+
+    /// Sorts and indexes rows on devices; `None` if the CPU has to.
+    pub(crate) async fn build_on_devices(
+        &self,
+        rows: &Arc<CollectedRows>,
+    ) -> Result<Option<DeviceJoin>> {
+        let Some(devices) = self.select_devices(rows.num_rows()).await? else {
+            return Ok(None);
+        };
+        let (columns, metrics, threads) = (&self.columns, &self.metrics, self.options.threads());
+        let why = match DeviceJoin::build(columns, rows, metrics, threads, &devices).await {
+            Ok(Some(join)) => {
+                metrics.record_device_bytes(join.device_bytes());
+                self.memory.stop_retaining();
+                return Ok(Some(join));
+            }
+            Ok(None) => "these devices do not join".to_string(),
+            // Sorting on the CPU needs less memory of the host, or spills.
+            Err(error) if is_out_of_memory(&error) => {
+                log::debug!("the CPU sorts a range join: {error}");
+                "too little memory to pass rows to devices".to_string()
+            }
+            Err(error) => devices.why_cpu(error)?,
+        };
+        metrics.record_cpu_fallback();
+        self.record_cpu(&why);
+        Ok(None)
+    }
+
+    /// Sorts and indexes rows on the CPU.
+    pub(crate) async fn sort_and_index(&self, rows: CollectedRows) -> Result<BuildSide> {
+        let threads = self.options.threads();
+        sort_and_index(&self.columns, rows, &self.metrics, threads).await
+    }
+
+    /// A copy of rows, registered once more, to be spilled if building runs out of memory; `None` if rows can't be.
+    pub(crate) fn copy_to_spill(&self, rows: &CollectedRows) -> Result<Option<CollectedRows>> {
+        if self.store.is_none() {
+            return Ok(None);
+        }
+        let memory = self.memory.reservation();
+        memory.try_grow(rows.memory.size())?;
+        Ok(Some(CollectedRows {
+            schema: Arc::clone(&rows.schema),
+            batches: rows.batches.clone(),
+            memory,
+        }))
+    }
+
+    /// Writes rows to disk.
+    pub(crate) async fn spill(&self, rows: CollectedRows) -> Result<BuildRuns> {
+        let Some(store) = &self.store else {
+            return internal_err!("a range join without a disk is to spill rows");
+        };
+        let mut runs = store.new_runs(self.memory.granted_bytes());
+        let first_row = RowPosition::default();
+        store.write(rows.batches, first_row, &mut runs).await?;
+        drop(rows.memory);
+        Ok(runs)
+    }
+
+    /// Adds to an out-of-memory error why nothing was spilled.
+    pub(crate) fn explain_out_of_memory(&self, error: DataFusionError) -> DataFusionError {
+        let DataFusionError::ResourcesExhausted(message) = error.find_root() else {
+            return error;
+        };
+        let why = if self.store.is_some() {
+            return error;
+        } else if let Some(call) = self.columns.accumulated() {
+            let call = &call.text;
+            format!("The build side of a range join with {call} is not written to disk")
+        } else if self.columns.returns_in_order {
+            "The build side of a range join that returns the nearest rows is not written to disk"
+                .to_string()
+        } else if self.columns.returns_rows && !self.is_probe_bounded {
+            "The build side of a range join that returns rows of an endless input is not written to disk".to_string()
+        } else if !self.runtime.disk_manager.tmp_files_enabled() {
+            "The build side of a range join can't be written to disk, as the DiskManager is disabled".to_string()
+        } else {
+            return error;
+        };
+        DataFusionError::ResourcesExhausted(format!("{message}. {why}"))
+    }
+}

@@ -1,0 +1,159 @@
+//! Conditions between two tables: ranges, windows and others.
+
+use super::{Generator, Source, boxed, compare};
+use crate::hunt::query::{Comparison, Expr};
+use crate::hunt::value::Kind;
+
+impl Generator<'_> {
+    /// Conditions between inner and outer tables, most with a range.
+    pub(super) fn correlation(&mut self, inner: &[Source], outer: &[Source]) -> Vec<Expr> {
+        let (p, q) = (self.pick(inner), self.pick(outer));
+        let mut conditions = vec![];
+        let (ps, qs) = ([p.clone()], [q.clone()]);
+        if self.one_in(2)
+            && let (Some(a), Some(b)) = (p.named("g"), q.named("g"))
+        {
+            conditions.push(compare(Comparison::Equal, a, b));
+        }
+        if self.one_in(4) {
+            let (a, b) = (self.column(&ps, Kind::Int), self.column(&qs, Kind::Int));
+            conditions.push(compare(Comparison::Equal, b, a));
+        }
+        if !self.one_in(8) {
+            conditions.extend(self.range(&ps, &qs));
+        }
+        if self.one_in(4) {
+            conditions.push(self.residual(&ps, &qs));
+        }
+        if self.one_in(4) {
+            conditions.push(self.condition(inner, 0));
+        }
+        if self.one_in(8) {
+            conditions.push(self.condition(outer, 0));
+        }
+        if self.one_in(3) {
+            conditions.reverse();
+        }
+        conditions
+    }
+
+    /// A range of one key of `p` with bounds from `q`, or two of them.
+    pub(super) fn range(&mut self, p: &[Source], q: &[Source]) -> Vec<Expr> {
+        use Comparison as C;
+        let kind = self.pick(&[
+            self.key,
+            self.key,
+            self.key,
+            Kind::Int,
+            Kind::Float,
+            Kind::Text,
+        ]);
+        let key = |g: &mut Self, sources: &[Source], name: &str| match sources[0].named(name) {
+            Some(key) if kind == g.key && !g.one_in(6) => key,
+            _ => g.column(sources, kind),
+        };
+        let (pk, qk) = (key(self, p, "k"), key(self, q, "k"));
+        let width = 1 + self.random.below(4) as i64;
+        let shift = |e: &Expr, by: i64| match kind {
+            Kind::Text | Kind::Bool => e.clone(),
+            _ => Expr::Shift(boxed(e.clone()), by, kind),
+        };
+        let (low, high) = (
+            self.pick(&[C::Less, C::LessOrEqual]),
+            self.pick(&[C::Less, C::LessOrEqual]),
+        );
+        match self.random.below(12) {
+            0..=2 => vec![Expr::Between(
+                boxed(pk),
+                boxed(shift(&qk, -width)),
+                boxed(shift(&qk, width)),
+            )],
+            3 | 4 => vec![
+                compare(low, qk.clone(), pk.clone()),
+                compare(high, pk, shift(&qk, width)),
+            ],
+            5 => vec![compare(low, pk, qk)],
+            6 => vec![compare(low, qk, pk)],
+            7 | 8 => {
+                let (pe, qe) = (key(self, p, "e"), key(self, q, "e"));
+                vec![compare(low, pk, qe), compare(high, qk, pe)]
+            }
+            9 => vec![compare(low, shift(&qk, -width), shift(&pk, 1))],
+            10 => {
+                // A threshold beside the range.
+                let kind = self.pick(&[Kind::Int, Kind::Float, self.key]);
+                let (a, b) = (self.column(p, kind), self.expr(q, kind, 0));
+                let comparison =
+                    self.pick(&[C::Less, C::LessOrEqual, C::Greater, C::GreaterOrEqual]);
+                vec![
+                    Expr::Between(boxed(pk), boxed(qk.clone()), boxed(shift(&qk, 2 * width))),
+                    compare(comparison, a, b),
+                ]
+            }
+            _ => {
+                let bound = self.expr(q, kind, 0);
+                vec![
+                    compare(low, pk.clone(), bound),
+                    compare(low, shift(&qk, -width), pk),
+                ]
+            }
+        }
+    }
+
+    /// Another condition on both.
+    pub(super) fn residual(&mut self, p: &[Source], q: &[Source]) -> Expr {
+        let kind = self.kind_of(p);
+        let (a, b) = (self.column(p, kind), self.column(q, kind));
+        match self.random.below(5) {
+            0 => compare(Comparison::NotEqual, a, b),
+            1 => Expr::Distinct(boxed(a), boxed(b), true),
+            2 => Expr::Or(vec![compare(Comparison::Equal, a, b), self.condition(q, 0)]),
+            3 => {
+                let sum = Expr::Sum(
+                    boxed(self.column(p, Kind::Int)),
+                    boxed(self.column(q, Kind::Int)),
+                );
+                let comparison = self.comparison();
+                compare(comparison, sum, self.literal(Kind::Int))
+            }
+            _ => {
+                let comparison = self.comparison();
+                compare(comparison, a, b)
+            }
+        }
+    }
+
+    /// A range of one key of `p` between columns of `q`.
+    pub(super) fn window(&mut self, p: &[Source], q: &[Source]) -> Vec<Expr> {
+        let kind = if Self::columns(q, self.key).is_empty() {
+            Kind::Int
+        } else {
+            self.key
+        };
+        let bounds = Self::columns(q, kind);
+        let key = self.column(p, kind);
+        if bounds.is_empty() || matches!(key, Expr::Literal(..)) {
+            return vec![compare(
+                Comparison::LessOrEqual,
+                p[0].column(0),
+                q[0].column(0),
+            )];
+        }
+        let bound = |g: &mut Self| {
+            let by = g.random.below(5) as i64 - 2;
+            Expr::Shift(boxed(g.pick(&bounds)), by, kind)
+        };
+        match self.random.below(3) {
+            0 => vec![Expr::Between(
+                boxed(key),
+                boxed(bound(self)),
+                boxed(bound(self)),
+            )],
+            1 => vec![compare(Comparison::Less, key, bound(self))],
+            _ => vec![
+                compare(Comparison::Greater, key.clone(), bound(self)),
+                compare(Comparison::LessOrEqual, key, bound(self)),
+            ],
+        }
+    }
+}
