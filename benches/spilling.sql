@@ -3,7 +3,7 @@
 -- The join reads 24 bytes a row of the searched side (sym, ts, v), and 32 of the other one: 40 MB each.
 SET datafusion.execution.target_partitions = 2;
 SET datafusion.explain.analyze_level = 'summary';
-SET rmq.row_joins = 'always';
+SET rmq.range_joins = 'always';
 CREATE TABLE p AS SELECT value * 7919 % 1000 AS sym, value * 7919 % 1666667 AS ts, value AS v FROM range(0, 1666667);
 CREATE TABLE q AS SELECT value AS id, value * 31 % 1000 AS sym, value * 104729 % 1666667 AS ts, value AS x FROM range(0, 1250000);
 CREATE TABLE p_in_order AS SELECT value * 7919 % 1000 AS sym, value AS ts, value AS v FROM range(0, 1666667);
