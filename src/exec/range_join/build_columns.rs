@@ -13,7 +13,7 @@ use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
 use rmq_engine::Comparison;
 
 /// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates and
-/// the columns of which single rows are taken ("values").
+/// the columns that single rows are taken of ("values").
 #[derive(Debug, Clone)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -27,7 +27,7 @@ pub(crate) struct BuildColumns {
     pub(crate) aggregates: Vec<(AggregateKind, Vec<usize>)>,
     /// The function of each aggregate that an accumulator computes.
     pub(crate) calls: Vec<Option<Arc<AccumulatorCall>>>,
-    /// The columns of which single rows are taken, as indexes among the values.
+    /// The columns that single rows are taken of, as indexes among the values.
     pub(crate) row_columns: Vec<usize>,
     /// Whether the join returns single rows of the build side.
     pub(crate) returns_rows: bool,

@@ -36,7 +36,7 @@ pub(crate) struct RowJoin {
     residual: Option<JoinFilter>,
     /// The part of `residual` that an index answers. Its columns of the right side are indexes into `build_columns`.
     threshold: Option<RowThreshold>,
-    /// The columns of the build side of which single rows are taken, as indexes into its schema.
+    /// The columns of the build side that single rows are taken of, as indexes into its schema.
     build_columns: Vec<usize>,
     /// The columns of the output. Those of the right side are indexes into `build_columns`; `JoinSide::None` is the
     /// mark.
@@ -175,7 +175,7 @@ impl RowJoin {
         matches!(self.join_type, JoinType::Left | JoinType::Full)
     }
 
-    /// The columns of the build side of which single rows are taken, over its schema.
+    /// The columns of the build side that single rows are taken of, over its schema.
     pub(crate) fn row_columns(&self, build: &Schema) -> Vec<PhysicalExprRef> {
         let columns = self.build_columns.iter();
         let columns = columns.map(|index| {

@@ -100,7 +100,7 @@ impl BuildSideBuilder {
         Ok((rows, runs))
     }
 
-    /// The devices for so many rows, if they suit them.
+    /// The devices for this many rows, if they suit them.
     pub(crate) async fn select_devices(&self, rows: usize) -> Result<Option<JoinDevices>> {
         self.engine.select_devices(rows, &self.options).await
     }

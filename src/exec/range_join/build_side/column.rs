@@ -358,7 +358,7 @@ impl ColumnPreparer<'_> {
         })
     }
 
-    /// Sorts the values of a column of which keys differ from values. Also returns the reservation of their memory.
+    /// Sorts the values of a column whose keys differ from values. Also returns the reservation of their memory.
     fn take_sorted(
         &self,
         column: &CollectedColumn,

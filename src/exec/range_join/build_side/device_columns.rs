@@ -32,7 +32,7 @@ pub(crate) enum AggregateResult {
     Numbers(DataType),
     /// Keys.
     Keys(Decoder),
-    /// Numbers of rows, of which these are the values in input order.
+    /// The numbers of the rows whose values these are, in input order.
     Rows(Arc<Values>),
 }
 
@@ -152,7 +152,7 @@ impl ColumnsBuilder<'_> {
         Ok(encoded)
     }
 
-    /// Keys of a column of which only the NULLs matter: all zero.
+    /// Keys of a column whose NULLs alone matter: all zero.
     fn encode_nulls(&self, chunks: &Chunks) -> Result<Vec<Encoded>> {
         self.memory.try_grow(chunks.rows() * size_of::<u32>())?;
         let encoded = chunks.arrays.iter().map(|array| {

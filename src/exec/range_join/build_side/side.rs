@@ -21,11 +21,11 @@ pub(crate) struct BuildSide {
     /// The number of rows, with those that can't match.
     pub(crate) total_rows: usize,
     pub(crate) aggregates: Vec<AggregateEvaluator>,
-    /// The columns of which single rows are taken, in sorted order.
+    /// The columns that single rows are taken of, in sorted order.
     pub(crate) row_columns: Vec<Arc<Values>>,
     /// The index on the values that a join of rows compares with thresholds.
     pub(crate) threshold_index: Arc<ThresholdIndex>,
-    /// Which rows have matched, if the join wants to know.
+    /// Which rows have matched, if the join returns build rows by that.
     pub(crate) matched: Option<MatchedRows>,
     /// Registers the memory of all but the indexes, which register their own.
     pub(crate) _memory: Vec<Arc<MemoryReservation>>,

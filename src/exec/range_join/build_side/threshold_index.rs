@@ -24,8 +24,8 @@ use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Chunks;
 use crate::range_agg::values::Values;
 
-/// Where ranges have fewer rows than this, on average, filtering them takes no longer than searching the index.
-const FEW_ROWS: usize = 32;
+/// The mean number of rows of a range from which searching the index takes less than filtering the rows.
+const MIN_INDEXED_ROWS: usize = 32;
 
 /// Ranges are filtered row by row until they have one in this many rows of the build side, all together. Filtering a
 /// row takes some five times as long as indexing one.
@@ -78,10 +78,12 @@ impl ThresholdIndex {
             rows = rows.saturating_add(len);
             searches += usize::from(len > 0);
         }
-        rows >= FEW_ROWS * searches && rows > 0 && self.is_justified_by(threshold, rows, build_rows)
+        rows >= MIN_INDEXED_ROWS * searches
+            && rows > 0
+            && self.is_justified_by(threshold, rows, build_rows)
     }
 
-    /// Whether so many rows, of searches that are long enough, should rather be searched by the index. Counts them.
+    /// Whether the index should search this many rows, of searches that are long enough. Counts them.
     pub(crate) fn is_justified_by(
         &self,
         threshold: &RowThreshold,

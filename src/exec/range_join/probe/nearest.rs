@@ -31,7 +31,7 @@ use rmq_engine::RangeEnd;
 /// The least number of candidates that a row begins with.
 const FIRST_CANDIDATES: usize = 4;
 
-/// A search that has read so many candidates is long: the index finds the next row in the time in which about as many
+/// A search that has read this many candidates is long: the index finds the next row in the time in which about as many
 /// are evaluated.
 const MANY_CANDIDATES: usize = 64;
 

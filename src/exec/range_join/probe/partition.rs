@@ -254,7 +254,7 @@ impl ProbePartition {
         Ok(found)
     }
 
-    /// Whether searches for nearest rows that have read so many rows should rather use the index on the join's
+    /// Whether searches for nearest rows that have read this many rows should use the index on the join's
     /// threshold. Builds it if so.
     pub(crate) async fn prepares_index(&self, build: &BuildSide, read: usize) -> Result<bool> {
         let Some((join, threshold)) = self

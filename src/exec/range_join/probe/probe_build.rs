@@ -48,7 +48,7 @@ impl BuildInput {
         self.plan.execute(partition, Arc::clone(&self.context))
     }
 
-    /// Reads and builds these partitions of the input for so many partitions of the probe side, one of `builds` build
+    /// Reads and builds these partitions of the input for this many partitions of the probe side, one of `builds` build
     /// sides.
     async fn prepare(
         self,
