@@ -2,7 +2,7 @@
 //!
 //! DataFusion finds the columns of a filter in an input by name, so a column stays above if an earlier one has its
 //! name. So do volatile filters, and all filters where the input has a limit: DataFusion 55 may filter a file before
-//! its limit (a TopK above a LIMIT over an ordered Parquet file returns wrong rows without this extension, too).
+//! its limit (a `TopK` above a LIMIT over an ordered Parquet file returns wrong rows without this extension, too).
 
 use std::collections::HashSet;
 use std::sync::Arc;
