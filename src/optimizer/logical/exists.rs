@@ -138,7 +138,7 @@ impl Subqueries<'_> {
                     };
                     self.in_condition(Expr::InSubquery(expr), is_conjunct)
                 }
-                inner => self.in_expression(Expr::Not(Box::new(inner))),
+                inner => self.in_three_valued(Expr::Not(Box::new(inner))),
             },
             Expr::InSubquery(membership) => {
                 let is_independent = membership.subquery.outer_ref_columns.is_empty();
@@ -147,16 +147,19 @@ impl Subqueries<'_> {
                 }
                 self.not_in_condition(&membership)
             }
-            other => {
-                let replaced = self.in_expression(other)?;
-                replaced.transform_data(|expr| {
-                    expr.transform_up(|expr| match expr {
-                        Expr::InSubquery(membership) => self.in_three_values(membership),
-                        other => Ok(Transformed::no(other)),
-                    })
-                })
-            }
+            other => self.in_three_valued(other),
         }
+    }
+
+    /// Replaces the subqueries of an expression of a WHERE in which NULL is not as good as FALSE.
+    fn in_three_valued(&mut self, expr: Expr) -> Result<Transformed<Expr>> {
+        let replaced = self.in_expression(expr)?;
+        replaced.transform_data(|expr| {
+            expr.transform_up(|expr| match expr {
+                Expr::InSubquery(membership) => self.in_three_values(membership),
+                other => Ok(Transformed::no(other)),
+            })
+        })
     }
 
     /// Whether an expression has the same value for all rows, as the optimizer sees it.
