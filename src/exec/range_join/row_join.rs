@@ -11,6 +11,7 @@
 //! | `LeftSemi`, `LeftAnti`, `LeftMark` | probe rows |
 //! | `RightSemi`, `RightAnti`, `RightMark` | build rows, after the last probe row |
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, BooleanBufferBuilder, new_null_array};
@@ -23,6 +24,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::fit;
+use crate::common::row_number::row_numbers;
 use crate::exec::range_join::row_threshold::{RowThreshold, renumbered};
 use crate::logical_plan::nearest_rows::RowLimit;
 use crate::range_agg::values::Values;
@@ -218,6 +220,27 @@ impl RowJoin {
             }
         }
         Ok(BooleanArray::new(met.finish(), None))
+    }
+
+    /// The output rows of those of these build positions that are returned by whether they have matched, after the last
+    /// probe row.
+    pub(crate) fn output_build_rows(
+        &self,
+        build: &[Arc<Values>],
+        positions: Range<usize>,
+        is_matched: impl Fn(usize) -> bool,
+    ) -> Result<Vec<RecordBatch>> {
+        let returned = match self.join_type() {
+            JoinType::RightMark => None,
+            JoinType::RightSemi => Some(true),
+            _ => Some(false),
+        };
+        let is_returned = |p: &usize| returned.is_none_or(|returned| returned == is_matched(*p));
+        let marks: BooleanArray = positions.clone().map(|p| Some(is_matched(p))).collect();
+        let positions = UInt32Array::from(row_numbers(positions.filter(is_returned))?);
+        let no_rows = UInt32Array::from(Vec::<u32>::new());
+        let marks = returned.is_none().then_some(&marks);
+        self.output(None, build, (&no_rows, &positions), marks)
     }
 
     /// The output rows of these pairs of probe rows and build positions, where NULL is a row of NULLs. `build` has the

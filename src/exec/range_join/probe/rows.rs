@@ -14,19 +14,18 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{BooleanArray, RecordBatch, UInt32Array};
-use datafusion::common::{JoinType, Result, internal_err};
+use arrow::array::{RecordBatch, UInt32Array};
+use datafusion::common::{Result, internal_err};
 use datafusion::physical_plan::joins::utils::JoinFilter;
+use futures::TryStreamExt;
 use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::common::row_number::row_numbers;
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::{NO_ROW, PairBuffer};
 use crate::exec::range_join::probe::candidates::Candidates;
 use crate::exec::range_join::probe::nearest::{NearestMatches, clip};
-use crate::exec::range_join::probe::output_batches::OutputBatches;
+use crate::exec::range_join::probe::output_batches::{RowSource, stream_rows};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::row_join::RowJoin;
 use rmq_engine::SearchHints;
@@ -42,9 +41,8 @@ pub(crate) fn join_rows(
     input: BoxStream<'static, Result<RecordBatch>>,
 ) -> BoxStream<'static, Result<RecordBatch>> {
     let joined = RowStream {
-        output: OutputBatches::new(&partition, partition.is_bounded),
         pairs: PairBuffer::default(),
-        partition,
+        partition: Arc::clone(&partition),
         join,
         build,
         input: Some(input),
@@ -52,11 +50,7 @@ pub(crate) fn join_rows(
         current: None,
         unreturned: 0..0,
     };
-    let batches = stream::try_unfold(joined, |mut this| async {
-        let batch = this.next().await?;
-        Ok(batch.map(|batch| (batch, this)))
-    });
-    batches.boxed()
+    stream_rows(partition, joined)
 }
 
 /// A partition that returns rows.
@@ -73,27 +67,9 @@ struct RowStream {
     pairs: PairBuffer,
     /// Positions of build rows that this partition has still to return, by whether they have matched.
     unreturned: Range<usize>,
-    output: OutputBatches,
 }
 
-impl RowStream {
-    /// The next batch of rows.
-    async fn next(&mut self) -> Result<Option<RecordBatch>> {
-        loop {
-            if let Some(batch) = self.output.next()? {
-                return Ok(Some(self.partition.metrics.baseline.record(batch)));
-            }
-            match self.next_rows().await? {
-                Some(rows) => self.output.add(rows),
-                None if self.output.finish()? => {}
-                None => return Ok(None),
-            }
-            // Lets other tasks run, and lets a cancelled query end.
-            tokio::task::coop::consume_budget().await;
-        }
-    }
-
-    /// More rows, possibly none; `None` at the end.
+impl RowSource for RowStream {
     async fn next_rows(&mut self) -> Result<Option<Vec<RecordBatch>>> {
         if let Some(mut candidates) = self.current.take() {
             let partition = Arc::clone(&self.partition);
@@ -117,7 +93,9 @@ impl RowStream {
         }
         self.build_rows().map(Some)
     }
+}
 
+impl RowStream {
     /// Begins with a probe batch.
     async fn begin(&mut self, batch: RecordBatch) -> Result<()> {
         self.partition.metrics.probe_rows.add(batch.num_rows());
@@ -285,20 +263,9 @@ impl RowStream {
         let slice = self.unreturned.start
             ..(self.unreturned.start + self.partition.batch_size).min(self.unreturned.end);
         self.unreturned.start = slice.end;
-        let wanted = match self.join.join_type() {
-            JoinType::RightMark => None,
-            JoinType::RightSemi => Some(true),
-            _ => Some(false),
-        };
-        let positions = slice
-            .clone()
-            .filter(|p| wanted.is_none_or(|w| w == matched.is_marked(*p)));
-        let positions = UInt32Array::from(row_numbers(positions)?);
-        let marks: BooleanArray = slice.map(|p| Some(matched.is_marked(p))).collect();
-        let no_rows = UInt32Array::from(Vec::<u32>::new());
-        let marks = wanted.is_none().then_some(&marks);
+        let is_matched = |position| matched.is_marked(position);
         self.join
-            .output(None, &self.build.row_columns, (&no_rows, &positions), marks)
+            .output_build_rows(&self.build.row_columns, slice, is_matched)
     }
 }
 

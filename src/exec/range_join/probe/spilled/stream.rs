@@ -10,12 +10,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{BooleanArray, RecordBatch, UInt32Array};
-use datafusion::common::{JoinType, Result, internal_err};
+use arrow::array::RecordBatch;
+use datafusion::common::{Result, internal_err};
+use futures::TryStreamExt;
 use futures::stream::BoxStream;
-use futures::{StreamExt, TryStreamExt, stream};
 
-use crate::exec::range_join::probe::output_batches::OutputBatches;
+use crate::exec::range_join::probe::output_batches::{RowSource, stream_rows};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::probe::spilled::probe_parts::{
     AnsweredRows, ProbeParts, ProbePartsWriter,
@@ -40,8 +40,7 @@ pub(crate) fn join_spilled(
     input: BatchStream,
 ) -> BatchStream {
     let joined = SpilledStream {
-        output: OutputBatches::new(&partition, partition.is_bounded),
-        partition,
+        partition: Arc::clone(&partition),
         side,
         input: Some(input),
         remainder: None,
@@ -51,11 +50,7 @@ pub(crate) fn join_spilled(
         unreturned: None,
         is_marking: true,
     };
-    let batches = stream::try_unfold(joined, |mut this| async {
-        let batch = this.next().await?;
-        Ok(batch.map(|batch| (batch, this)))
-    });
-    batches.boxed()
+    stream_rows(partition, joined)
 }
 
 struct SpilledStream {
@@ -74,7 +69,6 @@ struct SpilledStream {
     is_marking: bool,
     /// The build rows that this partition has still to return.
     unreturned: Option<Unreturned>,
-    output: OutputBatches,
 }
 
 /// Build rows that are returned by whether they have matched.
@@ -87,23 +81,7 @@ struct Unreturned {
     reader: Option<RunReader>,
 }
 
-impl SpilledStream {
-    async fn next(&mut self) -> Result<Option<RecordBatch>> {
-        loop {
-            if let Some(batch) = self.output.next()? {
-                return Ok(Some(self.partition.metrics.baseline.record(batch)));
-            }
-            match self.next_rows().await? {
-                Some(rows) => self.output.add(rows),
-                None if self.output.finish()? => {}
-                None => return Ok(None),
-            }
-            // Lets other tasks run, and lets a cancelled query end.
-            tokio::task::coop::consume_budget().await;
-        }
-    }
-
-    /// More rows, possibly none; `None` at the end.
+impl RowSource for SpilledStream {
     async fn next_rows(&mut self) -> Result<Option<Vec<RecordBatch>>> {
         if let Some(visit) = self.visit.take() {
             let (visit, rows) = visit.turn().await?;
@@ -161,7 +139,9 @@ impl SpilledStream {
             None => Ok(None),
         }
     }
+}
 
+impl SpilledStream {
     /// Begins with buffered rows.
     async fn begin(&mut self, buffered: Buffered) -> Result<()> {
         let (partition, side) = (&self.partition, &self.side);
@@ -292,23 +272,12 @@ impl SpilledStream {
         let first = unreturned.row;
         unreturned.row += batch.num_rows();
         self.unreturned = Some(unreturned);
-        let is_marked = |row: &u32| matched.is_marked(first + *row as usize);
-        let all = (0_u32..).take(batch.num_rows());
-        let marks: BooleanArray = all.clone().map(|row| Some(is_marked(&row))).collect();
-        let wanted = match join.join_type() {
-            JoinType::RightMark => None,
-            JoinType::RightSemi => Some(true),
-            _ => Some(false),
-        };
-        let rows = all.filter(|row| wanted.is_none_or(|wanted| wanted == is_marked(row)));
-        let rows = UInt32Array::from_iter_values(rows);
         let values = side.columns.values(batch.columns());
         let columns = side.columns.row_columns.iter();
         let columns = columns.map(|i| Arc::new(Values::by_position(Arc::clone(&values[*i]))));
         let columns: Vec<Arc<Values>> = columns.collect();
-        let no_rows = UInt32Array::from(Vec::<u32>::new());
-        let marks = wanted.is_none().then_some(&marks);
-        let pairs = (&no_rows, &rows);
-        join.output(None, &columns, pairs, marks).map(Some)
+        let is_matched = |row| matched.is_marked(first + row);
+        join.output_build_rows(&columns, 0..batch.num_rows(), is_matched)
+            .map(Some)
     }
 }
