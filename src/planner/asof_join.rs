@@ -179,7 +179,7 @@ impl AsofJoin {
         context: &mut dyn RelationPlannerContext,
     ) -> Result<LogicalPlan> {
         let options = context.context_provider().options();
-        if !RmqOptions::of(options).rewrite {
+        if !RmqOptions::rewrites(options) {
             return plan_err!("ASOF JOIN needs rmq.rewrite = true");
         }
         let both = self.left.schema().join(self.right.schema())?;

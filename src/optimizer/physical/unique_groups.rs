@@ -47,7 +47,7 @@ impl PhysicalOptimizerRule for UseUniqueGroups {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        if !RmqOptions::of(config).rewrite || !plan.exists(|p| Ok(p.is::<RangeJoinExec>()))? {
+        if !RmqOptions::rewrites(config) || !plan.exists(|p| Ok(p.is::<RangeJoinExec>()))? {
             return Ok(plan);
         }
         let plan = PlanContext::<MayRepartition>::new_default(plan);

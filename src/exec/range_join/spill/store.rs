@@ -136,7 +136,7 @@ impl SpillStore {
     }
 }
 
-/// Slices of a batch of about so many bytes.
+/// Slices of a batch of about this many bytes.
 pub(crate) fn slices(batch: &RecordBatch, batch_bytes: usize) -> impl Iterator<Item = RecordBatch> {
     let DataSize { rows, bytes } = DataSize::of_batch(batch);
     let step = (rows * batch_bytes / bytes.max(1)).max(MIN_BATCH_ROWS);

@@ -83,7 +83,7 @@ impl DivideRuns {
         needed.clamp(2, most.max(2))
     }
 
-    /// Divides rows in so many parts, and these again where they are too large.
+    /// Divides rows in `base` parts, and these again where they are too large.
     async fn divide(
         &self,
         rows: Undivided,

@@ -186,7 +186,7 @@ impl Pairs<'_> {
         Ok(*next == batch.num_rows())
     }
 
-    /// Adds pairs of a batch that match, and marks what wants to know.
+    /// Adds pairs of a batch that match, and marks the rows on both sides whose matches count.
     fn add(
         &self,
         ready: &mut Ready<'_>,

@@ -24,12 +24,12 @@ use crate::logical_plan::range_join::RangeAggregate;
 pub(crate) struct Partials {
     plan: Arc<MergePlan>,
     aggregates: PartialAggregates,
-    /// The prevailing rows, if they are wanted.
+    /// The prevailing rows, if the join includes them.
     prevailing: Option<PrevailingSoFar>,
 }
 
 impl Partials {
-    /// Of so many probe rows, before the first run.
+    /// Of this many probe rows, before the first run.
     pub(crate) fn new(plan: &Arc<MergePlan>, partition: &ProbePartition, rows: usize) -> Self {
         let prevailing = partition.spec.prevailing;
         Self {

@@ -17,7 +17,7 @@ pub(crate) struct RunSet {
     first: usize,
     /// Which run rows with some equality keys are in, if it is one. The number of runs stands for none.
     pub(crate) routing: Option<Routing>,
-    /// Which rows of each run have matched, by their place in the run; empty if the join does not want to know.
+    /// Which rows of each run have matched, by their place in the run; empty if the join returns nothing by that.
     matched: Vec<MatchedRows>,
 }
 
@@ -58,7 +58,7 @@ impl RunSet {
         &self.runs[number - self.first]
     }
 
-    /// Which rows of the run of this number have matched, if the join wants to know.
+    /// Which rows of the run of this number have matched, if the join returns build rows by that.
     pub(crate) fn matched(&self, number: usize) -> Option<&MatchedRows> {
         self.matched.get(number - self.first)
     }

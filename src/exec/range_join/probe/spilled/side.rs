@@ -169,7 +169,7 @@ impl SpilledSide {
         self.size.bytes.div_ceil(self.size.rows.max(1))
     }
 
-    /// The types of the columns of which rows are returned.
+    /// The types of the build side's columns in the rows that are returned.
     pub(crate) fn row_types(&self) -> Vec<DataType> {
         let fields = self.columns.values(self.schema.fields());
         let types = self.columns.row_columns.iter();

@@ -53,7 +53,7 @@ struct BufferedBatch {
 /// What the runs so far have for the rows of a batch.
 enum Found {
     Aggregates(Partials),
-    /// Whether each row has matched; empty if no one wants to know.
+    /// Whether each row has matched; empty if the join returns nothing by that.
     Pairs(Arc<RowJoin>, Vec<bool>),
 }
 
@@ -61,7 +61,7 @@ enum Found {
 pub(crate) struct RunVisit {
     rows: BufferedRows,
     runs: Arc<RunSet>,
-    /// The schema of answers, if these are wanted in place of the rows with their aggregates.
+    /// The schema of answers, if these are returned in place of the rows with their aggregates.
     answers: Option<SchemaRef>,
     /// Registers the rows of the last turn.
     returned: MemoryReservation,
