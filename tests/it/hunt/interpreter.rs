@@ -55,25 +55,45 @@ impl Relation {
     }
 }
 
+/// The number of expressions that a query may evaluate. Subqueries within subqueries take a power of the number of rows.
+const STEPS: u64 = 20_000_000;
+
 /// Evaluates queries over these tables.
 pub struct Interpreter<'a> {
     tables: &'a [Table],
     /// Whether a query names what is not in scope, or is a scalar subquery of several rows: simplified queries may.
     is_invalid: Cell<bool>,
+    /// The number of expressions evaluated.
+    steps: Cell<u64>,
 }
 
 impl Interpreter<'_> {
-    /// The rows of a query over these tables; `None` if it is no valid query.
-    pub fn run(tables: &[Table], query: &Query) -> Option<Vec<Vec<Value>>> {
+    /// The rows of a query over these tables, or why it has none.
+    pub fn run(tables: &[Table], query: &Query) -> Result<Vec<Vec<Value>>, &'static str> {
         let interpreter = Interpreter {
             tables,
             is_invalid: Cell::new(false),
+            steps: Cell::new(0),
         };
         let rows = interpreter.query(query, None);
-        (!interpreter.is_invalid.get()).then_some(rows)
+        if interpreter.is_spent() {
+            return Err("too many rows for nested loops");
+        }
+        if interpreter.is_invalid.get() {
+            return Err("no valid query");
+        }
+        Ok(rows)
+    }
+
+    /// Whether the query takes too many steps. What remains of it is then passed over.
+    fn is_spent(&self) -> bool {
+        self.steps.get() > STEPS
     }
 
     fn query(&self, query: &Query, outer: Option<&Scope<'_>>) -> Vec<Vec<Value>> {
+        if self.is_spent() {
+            return vec![];
+        }
         let Relation { rows, .. } = self.from(&query.from, outer);
         let rows: Vec<Rows> = rows
             .into_iter()
@@ -345,6 +365,10 @@ impl Interpreter<'_> {
 
     /// The value of an expression, for one row or for the rows of a group.
     fn value(&self, expr: &Expr, scope: &Scope<'_>, group: Option<&[Rows]>) -> Value {
+        self.steps.set(self.steps.get() + 1);
+        if self.is_spent() {
+            return Value::Null;
+        }
         let value = |expr: &Expr| self.value(expr, scope, group);
         let truth = |expr: &Expr| self.value(expr, scope, group).truth();
         match expr {

@@ -222,8 +222,9 @@ fn conforms(batches: &[RecordBatch], schema: &Schema) -> Result<()> {
 
 /// Asks one query.
 async fn ask(ctx: &SessionContext, tables: &[Table], query: &Query) -> Outcome {
-    let Some(rows) = Interpreter::run(tables, query) else {
-        return Outcome::Refused("no valid query");
+    let rows = match Interpreter::run(tables, query) {
+        Ok(rows) => rows,
+        Err(reason) => return Outcome::Refused(reason),
     };
     let mut expected: Vec<String> = rows.iter().map(|row| line(row)).collect();
     let statement = query.statement();
