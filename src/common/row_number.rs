@@ -37,6 +37,17 @@ pub(crate) fn row_range<N: TryInto<u32>>(rows: Range<N>) -> Result<Range<u32>> {
     rows.ok_or_else(|| internal_datafusion_err!("a range of rows ends beyond row 2^32 - 1"))
 }
 
+/// Converts the inclusive ends of a range of rows, which is empty where the left end is beyond the right one.
+///
+/// # Errors
+/// As those of [`row_range`].
+pub(crate) fn rows_between((left, right): (i64, i64)) -> Result<Range<u32>> {
+    if left > right {
+        return Ok(0..0);
+    }
+    row_range(left..right.saturating_add(1))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +63,8 @@ mod tests {
             assert!(row_numbers([0, row]).is_err());
         }
         assert!(row_range(0..last + 2).is_err() && row_range(-1..2).is_err());
+        assert_eq!(rows_between((0, -1)).unwrap(), 0..0);
+        assert_eq!(rows_between((2, last)).unwrap(), 2..u32::MAX);
+        assert!(rows_between((-1, 0)).is_err() && rows_between((0, i64::MAX)).is_err());
     }
 }

@@ -55,7 +55,7 @@ impl Relation {
     }
 }
 
-/// The number of expressions that a query may evaluate. Subqueries within subqueries take a power of the number of rows.
+/// The number of expressions that a query may evaluate: nested subqueries take a power of the number of rows.
 const STEPS: u64 = 20_000_000;
 
 /// Evaluates queries over these tables.

@@ -19,6 +19,7 @@ use datafusion::logical_expr::Accumulator;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 
 use crate::common::ranges::Ranges;
+use crate::common::row_number::rows_between;
 use crate::exec::range_join::build_side::states::StateFunction;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::sorted::id_table::number;
@@ -177,12 +178,12 @@ impl RangeAccumulator {
     fn feed(
         &self,
         accumulator: &mut dyn Accumulator,
-        (left, right): (i64, i64),
+        range: (i64, i64),
         check: &dyn Fn() -> Result<()>,
         grow: &dyn Fn(usize) -> Result<()>,
     ) -> Result<()> {
-        let position = |p: i64| usize::try_from(p).unwrap_or(0);
-        let (start, end) = (position(left), position(right + 1));
+        let range = rows_between(range)?;
+        let (start, end) = (range.start as usize, range.end as usize);
         let mut order = self.order_of(start, end);
         if order.is_none()
             && let Some(filter) = &self.filter

@@ -1,5 +1,6 @@
 //! Computes one aggregate over ranges of the sorted build side.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Int64Array};
@@ -8,6 +9,7 @@ use datafusion::common::{Result, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::ranges::Ranges;
+use crate::common::row_number::{row_number, rows_between};
 use crate::exec::range_join::build_side::accumulator::RangeAccumulator;
 use crate::exec::range_join::build_side::column::PreparedColumn;
 use crate::exec::range_join::build_side::crossing::{threshold_test, values_at_crossings};
@@ -167,7 +169,10 @@ impl AggregateEvaluator {
             Self::SumLow(sums) => sums.sums_low(ranges)?,
             Self::Extreme(index) => extreme_values(index, ranges)?,
             Self::First(values) => values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(l)))?,
-            Self::Last(values) => values.at(ranges.iter().map(|range| last_row(rows, range)))?,
+            Self::Last(values) => {
+                let last = ranges.iter().map(|range| last_row(rows, range));
+                values.at(last.collect::<Result<Vec<_>>>()?.into_iter())?
+            }
             Self::Rightmost(values) => {
                 values.at(ranges.iter().map(|(l, r)| (l <= r).then_some(r)))?
             }
@@ -239,10 +244,11 @@ fn extreme_positions(index: &ValueIndex, ranges: &Ranges) -> Result<ArrayRef> {
 }
 
 /// The first of the rows of a range with the greatest key; `None` for an empty range.
-fn last_row(rows: &SortedRows, (left, right): (i64, i64)) -> Option<i64> {
-    if left > right {
-        return None;
+fn last_row(rows: &SortedRows, range: (i64, i64)) -> Result<Option<i64>> {
+    let Range { start, end } = rows_between(range)?;
+    if start == end {
+        return Ok(None);
     }
-    let (left, right) = (usize::try_from(left).ok()?, usize::try_from(right).ok()?);
-    i64::try_from(rows.first_equal(left, right)).ok()
+    let first = rows.first_equal(start as usize, end as usize - 1);
+    Ok(Some(row_number(first)?.into()))
 }

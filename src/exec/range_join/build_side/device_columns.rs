@@ -178,44 +178,47 @@ impl ColumnsBuilder<'_> {
         function: AggregateKind,
         arguments: &[usize],
     ) -> Result<(RangeJoinAnswer, AggregateResult)> {
-        let argument = |i: usize| arguments.get(i).copied().unwrap_or_default();
+        let argument = |i: usize| {
+            let column = arguments.get(i).copied();
+            column.ok_or_else(|| internal_datafusion_err!("{function:?} has no argument {i}"))
+        };
         let count = || AggregateResult::Numbers(DataType::Int64);
         Ok(match function {
             AggregateKind::CountRows => (RangeJoinAnswer::Count, count()),
             AggregateKind::Count => {
-                let (column, _) = self.on_devices(argument(0))?;
+                let (column, _) = self.on_devices(argument(0)?)?;
                 (RangeJoinAnswer::CountValid { column }, count())
             }
             AggregateKind::Sum => {
-                let (column, _) = self.on_devices(argument(0))?;
-                let data_type = self.needs.values(self.types)[argument(0)].clone();
+                let (column, _) = self.on_devices(argument(0)?)?;
+                let data_type = self.needs.values(self.types)[argument(0)?].clone();
                 let result = AggregateResult::Numbers(data_type);
                 (RangeJoinAnswer::Sum { column }, result)
             }
             AggregateKind::SumLow => {
-                let (column, _) = self.on_devices(argument(0))?;
+                let (column, _) = self.on_devices(argument(0)?)?;
                 let result = AggregateResult::Numbers(DataType::Float64);
                 (RangeJoinAnswer::SumError { column }, result)
             }
             AggregateKind::Extreme(extreme) => {
-                let (column, decoder) = self.on_devices(argument(0))?;
+                let (column, decoder) = self.on_devices(argument(0)?)?;
                 let answer = RangeJoinAnswer::Extreme { column, extreme };
                 (answer, AggregateResult::Keys(decoder))
             }
-            AggregateKind::First => return self.value(argument(0), RangeRow::First),
-            AggregateKind::Last => return self.value(argument(0), RangeRow::FirstOfLast),
-            AggregateKind::Rightmost => return self.value(argument(0), RangeRow::Last),
+            AggregateKind::First => return self.value(argument(0)?, RangeRow::First),
+            AggregateKind::Last => return self.value(argument(0)?, RangeRow::FirstOfLast),
+            AggregateKind::Rightmost => return self.value(argument(0)?, RangeRow::Last),
             AggregateKind::AtExtreme {
                 extreme,
                 nulls_first,
             } => {
-                let (column, _) = self.on_devices(argument(1))?;
+                let (column, _) = self.on_devices(argument(1)?)?;
                 let at = RangeRow::FirstOrdered {
                     column,
                     extreme,
                     nulls_first,
                 };
-                return self.value(argument(0), at);
+                return self.value(argument(0)?, at);
             }
             AggregateKind::AtCrossing { .. }
             | AggregateKind::CountCrossing { .. }

@@ -6,17 +6,11 @@ use arrow::array::RecordBatch;
 use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
-use crate::common::row_number::{row_number, row_range};
+use crate::common::row_number::{row_number, row_range, rows_between};
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::probe::candidate_pairs::{CandidateSlice, NO_ROW, PairBuffer};
 use crate::exec::range_join::probe::nearest::NearestMatches;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
-
-/// The positions of a range; `None` if it is empty.
-fn range_of((left, right): (i64, i64)) -> Option<Range<usize>> {
-    let (left, right) = (usize::try_from(left).ok()?, usize::try_from(right).ok()?);
-    (left <= right).then(|| left..right + 1)
-}
 
 /// The pairs of a probe batch that match by equality keys and range, as far as they have not been taken. They are in
 /// the order of probe rows, then of positions.
@@ -76,8 +70,8 @@ impl Candidates {
     /// all, the next row becomes the current one.
     pub(crate) fn next_positions(&mut self, limit: usize) -> Result<(u32, Range<u32>, bool)> {
         let row = self.row;
-        let range = (self.ranges.left()[row], self.ranges.right()[row]);
-        let range = range_of(range).unwrap_or(0..0);
+        let range = rows_between((self.ranges.left()[row], self.ranges.right()[row]))?;
+        let range = range.start as usize..range.end as usize;
         let rest = range.len() - self.taken;
         let rows = rest.min(limit);
         let start = if self.descending {

@@ -7,13 +7,15 @@
 //! a row as the one before it, and a row with a match takes part in no further round: at most about twice as many
 //! candidates are evaluated as come before the first match.
 
+use std::ops::Range;
+
 use arrow::array::{RecordBatch, UInt32Array};
 use arrow::buffer::BooleanBuffer;
 use datafusion::common::Result;
 use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
-use crate::common::row_number::row_numbers;
+use crate::common::row_number::{row_numbers, rows_between};
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
@@ -58,15 +60,16 @@ impl<'a> FirstMatches<'a> {
         (batch, build): (&'a RecordBatch, &'a BuildSide),
         ranges: &Ranges,
         slice_rows: usize,
-    ) -> Self {
-        let rows = (0_u32..).zip(ranges.iter());
-        let undecided = rows.filter_map(|(row, (left, right))| {
-            let (start, end) = (u32::try_from(left).ok()?, u32::try_from(right + 1).ok()?);
-            (start < end).then_some(Undecided { row, start, end })
-        });
-        let mut undecided: Vec<_> = undecided.collect();
+    ) -> Result<Self> {
+        let mut undecided = vec![];
+        for (row, range) in (0..).zip(ranges.iter()) {
+            let Range { start, end } = rows_between(range)?;
+            if start < end {
+                undecided.push(Undecided { row, start, end });
+            }
+        }
         undecided.reverse();
-        Self {
+        Ok(Self {
             residual: Some(residual),
             qualifying: None,
             batch,
@@ -76,7 +79,7 @@ impl<'a> FirstMatches<'a> {
             next_round: vec![],
             candidates: FIRST_CANDIDATES.min(slice_rows),
             found: vec![EMPTY; ranges.len()],
-        }
+        })
     }
 
     /// The search among the rows that meet a threshold, with the rest of the condition.
@@ -103,7 +106,7 @@ impl<'a> FirstMatches<'a> {
         };
         Ok(Self {
             qualifying: Some(qualifying),
-            ..Self::new(rest, (batch, build), ranges, slice_rows)
+            ..Self::new(rest, (batch, build), ranges, slice_rows)?
         })
     }
 

@@ -232,7 +232,7 @@ impl ProbePartition {
                 ranges,
                 slice_rows,
             )?),
-            (_, _, Some(residual)) => Some(FirstMatches::new(residual, sides, ranges, slice_rows)),
+            (_, _, Some(residual)) => Some(FirstMatches::new(residual, sides, ranges, slice_rows)?),
             (_, _, None) => None,
         })
     }

@@ -189,7 +189,7 @@ impl Launch<'_> {
                     nulls_first,
                 } = *at
                 {
-                    let (found, is_found) = self.found(column, extreme);
+                    let (found, is_found) = self.found(column, extreme)?;
                     let (valid, valid_before) = replica.columns[column].valid_addresses();
                     let nulls_first = u32::from(nulls_first);
                     let arguments = [
@@ -218,11 +218,14 @@ impl Launch<'_> {
     }
 
     /// The addresses of the rows of an extreme, and of the bits that tell where there is one.
-    fn found(&self, column: usize, extreme: Extreme) -> (CUdeviceptr, CUdeviceptr) {
-        // `AnswerPlan::new` planned it.
-        let i = self.plan.find(column, extreme).unwrap_or_default();
+    fn found(
+        &self,
+        column: usize,
+        extreme: Extreme,
+    ) -> Result<(CUdeviceptr, CUdeviceptr), EngineError> {
+        let i = self.plan.find(column, extreme).ok_or_else(unplanned)?;
         let offsets = self.layout.extremes[i];
-        (self.address(offsets.rows), self.address(offsets.valid))
+        Ok((self.address(offsets.rows), self.address(offsets.valid)))
     }
 
     /// Enqueues all other answers.
@@ -342,13 +345,13 @@ impl Launch<'_> {
             RangeRow::First => (FIRST, 0, 0),
             RangeRow::Last => (LAST, 0, 0),
             RangeRow::Extreme { column, extreme } => {
-                let (found, is_found) = self.found(column, extreme);
+                let (found, is_found) = self.found(column, extreme)?;
                 (FOUND, found, is_found)
             }
             RangeRow::FirstOfLast | RangeRow::FirstOrdered { .. } => {
-                // `AnswerPlan::new` planned it. A place is the end of a shorter range.
+                // A place is the end of a shorter range.
                 let i = self.plan.places.iter().position(|place| *place == at);
-                right = self.address(self.layout.places[i.unwrap_or_default()]);
+                right = self.address(self.layout.places[i.ok_or_else(unplanned)?]);
                 (LAST, 0, 0)
             }
         };
@@ -368,4 +371,9 @@ impl Launch<'_> {
 
 fn address(memory: Option<&DeviceMemory>) -> CUdeviceptr {
     memory.map_or(0, DeviceMemory::address)
+}
+
+/// `AnswerPlan::new` plans all that the answers read.
+fn unplanned() -> EngineError {
+    EngineError::Invalid("an answer reads an extreme or a place that is not planned".into())
 }
