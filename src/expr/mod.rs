@@ -8,5 +8,6 @@ pub(crate) mod key_bound;
 pub(crate) mod late_error;
 pub(crate) mod nullable;
 pub(crate) mod order_key;
+pub(crate) mod range_calls;
 pub(crate) mod range_udf;
 pub(crate) mod total_order;

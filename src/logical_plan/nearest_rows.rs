@@ -18,6 +18,7 @@ use std::sync::Arc;
 use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
+use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 
 /// For each row of the probe side, the rows of the build side that match, in the order of the range key, as many as a
@@ -119,7 +120,7 @@ impl NearestRows {
     fn unfiltered(before: &LogicalPlan, now: LogicalPlan) -> (LogicalPlan, Option<Expr>) {
         match now {
             LogicalPlan::Filter(filter)
-                if filter.predicate.is_volatile()
+                if is_volatile(&filter.predicate)
                     && filter.predicate.column_refs().is_empty()
                     && *filter.input == *before =>
             {

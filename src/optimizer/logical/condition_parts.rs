@@ -22,6 +22,7 @@ use datafusion::scalar::ScalarValue;
 
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::expr::key_bound::KeyBoundUdf;
+use crate::expr::range_calls::{calls_range_function, is_volatile};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 use crate::optimizer::casts::{widens, without_lossless_casts};
 use crate::optimizer::condition::{
@@ -30,7 +31,6 @@ use crate::optimizer::condition::{
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::plans::filtered;
-use crate::optimizer::logical::common::range_functions::{calls_range_function, is_volatile};
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 use rmq_engine::Comparison;

@@ -14,6 +14,7 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, cast};
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
 use crate::optimizer::logical::aggregate_decomposition::{
@@ -25,7 +26,6 @@ use crate::optimizer::logical::common::outer_columns::{from_outer, has_outer_col
 use crate::optimizer::logical::common::plans::{
     below_projection, below_projections, columns_of, extension, filtered, projected, replaced,
 };
-use crate::optimizer::logical::common::range_functions::is_volatile;
 use crate::optimizer::logical::condition_parts::Constants;
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};

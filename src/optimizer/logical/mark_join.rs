@@ -22,10 +22,10 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, Join, Limit, LogicalPlan, SubqueryAlias, lit};
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::expr::range_calls::range_udf;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::outer_columns::from_outer;
 use crate::optimizer::logical::common::plans::{columns_of, projected, replaced};
-use crate::optimizer::logical::common::range_functions::range_udf;
 use crate::optimizer::logical::condition_parts::{Constants, check_joins, is_of};
 use crate::optimizer::logical::correlated_aggregate::Filtered;
 use crate::optimizer::rejection::{Match, reject};

@@ -36,6 +36,13 @@ const FAULTS: &[Fault] = &[
         right: &[],
         wrong: &["0"],
     },
+    // The sum of a constant column over no rows is computed from statistics.
+    Fault {
+        options: &[],
+        sql: "SELECT sum(c) FROM (SELECT 7 AS c FROM empty)",
+        right: &["NULL"],
+        wrong: &["0"],
+    },
     // The NULL that `x <> x` is where `x` is NULL is lost beside another condition.
     Fault {
         options: &[],

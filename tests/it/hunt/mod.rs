@@ -138,6 +138,10 @@ const LIMITS: &[(&str, &str)] = &[
         "Ordering direction required for DISTINCT with limit",
         "DISTINCT with a LIMIT over sorted rows",
     ),
+    (
+        "within too many others, whose conditions it would have to repeat",
+        "arguments of range functions nested too deeply",
+    ),
     ("Resources exhausted", "too little memory"),
     (
         "partition not used yet",

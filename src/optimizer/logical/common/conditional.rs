@@ -15,14 +15,17 @@
 //!   ([`expand_lazy`]);
 //! - the right operand of AND and OR, which DataFusion evaluates only for the rows that need it if these are few.
 
-use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, Result, ScalarValue, plan_err};
 use datafusion::logical_expr::simplify::{ExprSimplifyResult, SimplifyContext};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator, lit};
 
+use crate::expr::range_calls::range_udf;
 use crate::optimizer::casts::keeps_values;
-use crate::optimizer::logical::common::range_functions::range_udf;
+
+/// The most parts of a guarded expression.
+const MOST_PARTS: usize = 10_000;
 
 /// The rows for which a part of an expression is evaluated.
 #[derive(Debug, Clone)]
@@ -76,8 +79,31 @@ impl Branch {
             **result = kept;
         }
         only.else_expr = self.number.is_none().then(|| Box::new(expr));
-        Ok(Expr::Case(only))
+        let guarded = Expr::Case(only);
+        check_size(&guarded)?;
+        Ok(guarded)
     }
+}
+
+/// Rejects a guarded expression that is too large. Guards of calls whose conditions have guarded calls grow
+/// exponentially with the depth.
+fn check_size(guarded: &Expr) -> Result<()> {
+    let mut parts = 0;
+    guarded.apply(|_| {
+        parts += 1;
+        Ok(if parts > MOST_PARTS {
+            TreeNodeRecursion::Stop
+        } else {
+            TreeNodeRecursion::Continue
+        })
+    })?;
+    if parts > MOST_PARTS {
+        return plan_err!(
+            "an argument of a range function or a subquery is in CASE, COALESCE, AND or OR within too many others, whose \
+             conditions it would have to repeat ({MOST_PARTS} parts at most); compute the inner ones in a derived table"
+        );
+    }
+    Ok(())
 }
 
 /// Rewrites COALESCE and other functions that do not evaluate all arguments to the CASE that DataFusion makes of them,

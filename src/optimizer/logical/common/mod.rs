@@ -9,4 +9,3 @@ pub(crate) mod names;
 pub(crate) mod outer_columns;
 pub(crate) mod plain_sql_rule;
 pub(crate) mod plans;
-pub(crate) mod range_functions;

@@ -12,14 +12,15 @@ use datafusion::optimizer::OptimizerConfig;
 
 use crate::common::column_ref::ColumnRef;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot};
+use crate::expr::range_calls::{calls_range_function, range_udf};
 use crate::expr::range_udf::{RangeUdf, column_text};
 use crate::logical_plan::prepare_indexes::{IndexLookup, PrepareIndexes};
 use crate::logical_plan::range_lookup::{RangeCall, RangeLookup, Source, TableColumn};
 use crate::logical_plan::stated_order::check_states_order;
+use crate::optimizer::logical::common::conditional::is_in_or_exists;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::outer_columns::from_outer;
 use crate::optimizer::logical::common::plans::{extension, with_columns};
-use crate::optimizer::logical::common::range_functions::{calls_range_function, range_udf};
 
 /// Replaces a correlated subquery without FROM, `(SELECT range_min('t.v', q.l, q.r))`, by its expression. DataFusion
 /// does not decorrelate it, and no operator can run it.
@@ -55,7 +56,7 @@ pub(crate) struct Calls<'a> {
     schema: DFSchemaRef,
     /// Calls without duplicates.
     found: Vec<Found>,
-    /// Bounds with correlated subqueries, which DataFusion allows in projections but not in this crate's nodes.
+    /// Bounds with subqueries that DataFusion allows in projections but not in this crate's nodes.
     projected: Vec<Projected>,
 }
 
@@ -106,13 +107,14 @@ impl<'a> Calls<'a> {
         Ok(plan)
     }
 
-    /// Returns `bound`, or a column that a projection computes if the bound has a correlated subquery. It may need the
-    /// results of layers before this one.
+    /// Returns `bound`, or a column that a projection computes if the bound has a correlated subquery, IN or EXISTS. It
+    /// may need the results of layers before this one.
     fn project(&mut self, bound: &Expr, layer: usize) -> Result<Expr> {
-        let correlated = bound.exists(|e| {
-            Ok(matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty()))
+        let needs_projection = bound.exists(|e| {
+            Ok(is_in_or_exists(e)
+                || matches!(e, Expr::ScalarSubquery(s) if !s.outer_ref_columns.is_empty()))
         })?;
-        if !correlated {
+        if !needs_projection {
             return Ok(bound.clone());
         }
         let name = self.unused_name();

@@ -6,10 +6,10 @@ use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::BinaryExpr;
 use datafusion::logical_expr::{Case, Expr, ExprSchemable, lit};
 
+use crate::expr::range_calls::{is_volatile, range_udf};
 use crate::optimizer::logical::common::conditional::{
     Branch, expand_lazy, is_in_or_exists, may_fail,
 };
-use crate::optimizer::logical::common::range_functions::{is_volatile, range_udf};
 
 /// Guards the bounds of all calls in `expr` that are evaluated for some rows only. With `operators`, also in the right
 /// operands of AND and OR.

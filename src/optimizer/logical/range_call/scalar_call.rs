@@ -29,10 +29,10 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 
+use crate::expr::range_calls::calls_range_function;
 use crate::optimizer::logical::common::conditional::map_conjuncts;
 use crate::optimizer::logical::common::names::restore_columns;
 use crate::optimizer::logical::common::plans::{filtered, map_expressions, projected, with_input};
-use crate::optimizer::logical::common::range_functions::calls_range_function;
 use crate::optimizer::logical::range_call::calls::{Calls, inline_subqueries, look_up};
 use crate::optimizer::logical::range_call::guarded_bounds::guard_bounds;
 
@@ -149,16 +149,15 @@ fn rewrite_join(join: Join, config: &dyn OptimizerConfig) -> Result<Transformed<
     let both = Arc::new(join.left.schema().join(join.right.schema())?);
     let mut left = Calls::new(config, join.left.schema());
     let mut right = Calls::new(config, join.right.schema());
-    let mut take = |expr: Expr| -> Result<Expr> {
+    // A call without columns would do on either side, but a key is of the columns of one.
+    let keys = join.on.into_iter();
+    let keys = keys.map(|(l, r)| Ok((l.rewrite(&mut left)?.data, r.rewrite(&mut right)?.data)));
+    let on = keys.collect::<Result<Vec<_>>>()?;
+    let filter = join.filter.map(|expr| -> Result<Expr> {
         let expr = expr.rewrite(&mut left)?.data;
         Ok(expr.rewrite(&mut right)?.data)
-    };
-    let on = join
-        .on
-        .into_iter()
-        .map(|(l, r)| Ok((take(l)?, take(r)?)))
-        .collect::<Result<Vec<_>>>()?;
-    let filter = join.filter.map(&mut take).transpose()?;
+    });
+    let filter = filter.transpose()?;
     let found = !left.is_empty() || !right.is_empty();
 
     let mut spanning = Calls::new(config, &both);

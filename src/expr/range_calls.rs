@@ -1,4 +1,4 @@
-//! Finds calls of the range functions, `range_min('table.column', l, r)` and the other three, in expressions.
+//! Finds calls of the range functions, `range_min('table.column', l, r)` and its like, in expressions.
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::TreeNode;
