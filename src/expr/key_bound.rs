@@ -10,6 +10,13 @@
 //!   CAST(p.ts AS Timestamp(µs)) <  q.b    p.ts <= rmq_upper_bound(q.b)     the last second before q.b
 //!   p.ts < CAST(q.day AS Timestamp(ns))   p.ts <= rmq_upper_bound(q.day)   the last nanosecond before q.day, or of all
 //! ```
+//!
+//! It also moves constants, which may overflow when they are added, and makes an end open:
+//!
+//! ```text
+//!   q.ts - p.ts <= INTERVAL '1 hour'      p.ts >= rmq_lower_bound(q.ts)
+//!   p.ts < q.b OR q.b IS NULL             p.ts <= rmq_upper_bound(q.b, q.b IS NULL)
+//! ```
 
 use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int32Array, Int64Array};
 use arrow::array::{UInt64Array, make_array};
@@ -17,17 +24,19 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Decimal128Type, Int64Type, UInt64Type};
 use datafusion::common::{Result, exec_datafusion_err, internal_err};
 use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
 use rmq_engine::Comparison;
 
-/// The function `(bound)` that returns the least or greatest key for which `key * factor` compares with
-/// `bound * bound_factor` as stated. NULL if there is no such key, or if the bound is NULL.
+/// The function `(bound [, is_open])` that returns the least or greatest key for which `key * factor` compares with
+/// `bound * bound_factor + offset` as stated. NULL if there is no such key, or if the bound is NULL. Where `is_open` is
+/// TRUE it is the least or greatest of all keys.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KeyBoundUdf {
     comparison: Comparison,
     factor: i128,
     bound_factor: i128,
+    offset: i128,
     key_type: DataType,
     signature: Signature,
 }
@@ -43,9 +52,18 @@ impl KeyBoundUdf {
             comparison,
             factor,
             bound_factor,
+            offset: 0,
             key_type,
-            signature: Signature::any(1, Volatility::Immutable),
+            signature: Signature::one_of(
+                vec![TypeSignature::Any(1), TypeSignature::Any(2)],
+                Volatility::Immutable,
+            ),
         }
+    }
+
+    /// The same where `offset` is added to the bound, in the unit of `key * factor`.
+    pub(crate) fn with_offset(self, offset: i128) -> Self {
+        Self { offset, ..self }
     }
 
     /// The comparison of the key with the converted bound.
@@ -60,7 +78,9 @@ impl KeyBoundUdf {
     /// Converts one bound, to a key in these limits.
     fn convert(&self, bound: i128, (least, greatest): (i128, i128)) -> Option<i128> {
         // Beyond 128 bits it is beyond all keys.
-        let bound = bound.saturating_mul(self.bound_factor);
+        let bound = bound
+            .saturating_mul(self.bound_factor)
+            .saturating_add(self.offset);
         let (floor, exact) = (
             bound.div_euclid(self.factor),
             bound.rem_euclid(self.factor) == 0,
@@ -99,14 +119,28 @@ impl ScalarUDFImpl for KeyBoundUdf {
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let arrays = ColumnarValue::values_to_arrays(&args.args)?;
-        let [bounds] = arrays.as_slice() else {
-            return internal_err!("a bound is converted alone, not with {}", arrays.len());
+        let [bounds, is_open @ ..] = arrays.as_slice() else {
+            return internal_err!("there is no bound to convert");
         };
+        let is_open = is_open.first().map(|open| open.as_boolean());
         let Some(limits) = integer_limits(&self.key_type) else {
             return internal_err!("a {} is not stored as an integer", self.key_type);
         };
-        let keys = integers(bounds)?.into_iter();
-        let keys: Vec<_> = keys.map(|b| self.convert(b?, limits)).collect();
+        let last = if self.comparison.is_lower() {
+            limits.0
+        } else {
+            limits.1
+        };
+        let keys = integers(bounds)?.into_iter().enumerate();
+        let keys = keys.map(|(row, bound)| {
+            let is_open = is_open.is_some_and(|open| open.is_valid(row) && open.value(row));
+            if is_open {
+                Some(last)
+            } else {
+                self.convert(bound?, limits)
+            }
+        });
+        let keys: Vec<_> = keys.collect();
         Ok(ColumnarValue::Array(of_type(&keys, &self.key_type)?))
     }
 }

@@ -2,8 +2,8 @@
 //! the operator means, and which casts between units, which may fail, a conversion of the bound replaces, which can't.
 //! `logical::condition_parts` and `physical::join_filter` translate their expressions into it.
 
-use arrow::datatypes::DataType;
-use datafusion::common::Result;
+use arrow::datatypes::{DataType, TimeUnit};
+use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::Operator;
 
 use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
@@ -18,11 +18,31 @@ pub(crate) trait Operand: Clone {
     /// What has the types of its columns.
     type Schema;
 
+    fn data_type(&self, schema: &Self::Schema) -> Result<DataType>;
+
     /// The cast that it is, if it is one.
     fn as_cast(&self, schema: &Self::Schema) -> Result<Option<OperandCast<Self>>>;
 
-    /// The converted bound.
-    fn converted(self, conversion: KeyBoundUdf, schema: &Self::Schema) -> Result<Self>;
+    /// The operator and its operands, if it is one with two.
+    fn as_binary(&self) -> Option<(&Self, Operator, &Self)>;
+
+    /// The operand of IS NULL, if it is that.
+    fn as_null_check(&self) -> Option<&Self>;
+
+    fn as_constant(&self) -> Option<&ScalarValue>;
+
+    /// What is cast to an interval, if it is such a cast, else itself.
+    fn without_interval(&self) -> &Self;
+
+    fn is_column(&self) -> bool;
+
+    /// The converted bound. Where `is_open` is NULL it does not bound.
+    fn converted(
+        self,
+        conversion: KeyBoundUdf,
+        is_open: Option<Self>,
+        schema: &Self::Schema,
+    ) -> Result<Self>;
 }
 
 /// A cast of an operand.
@@ -30,6 +50,192 @@ pub(crate) struct OperandCast<E> {
     pub(crate) operand: E,
     pub(crate) from: DataType,
     pub(crate) to: DataType,
+}
+
+/// A range that a conjunct states.
+#[derive(Debug)]
+pub(crate) struct Range<E> {
+    pub(crate) compared: Compared<E>,
+    pub(crate) open: Open,
+}
+
+/// For which NULL a conjunct holds that compares a key with a bound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Open {
+    /// For none.
+    Never,
+    /// Where the bound is open: `k < b OR b IS NULL`. The conjunct then holds for a key that is NULL, too, but the
+    /// range does not have it.
+    Bound,
+    /// Where the key is NULL: `b < k OR k IS NULL`. The conjunct then holds for a bound that is NULL, too, but the range
+    /// is empty. It may have keys for which the conjunct does not hold.
+    Key,
+}
+
+/// The sides that a condition is between.
+pub(crate) struct Sides<'a, E: Operand> {
+    /// Whether an expression has columns of the side of the bounds only.
+    pub(crate) is_bound: &'a dyn Fn(&E) -> bool,
+    /// Whether an expression has columns of the side of the keys only.
+    pub(crate) is_key: &'a dyn Fn(&E) -> bool,
+    /// The columns of the bounds.
+    pub(crate) bounds: &'a E::Schema,
+    /// The columns of the keys.
+    pub(crate) keys: &'a E::Schema,
+}
+
+impl<E: Operand + PartialEq> Sides<'_, E> {
+    /// The range that a conjunct states in other words than `key < bound`, if it is one of these:
+    ///
+    /// ```text
+    ///   bound - key <= INTERVAL '1 hour'        a difference of times or dates and a constant
+    ///   key < bound OR bound IS NULL            an open end
+    /// ```
+    pub(crate) fn range(&self, conjunct: &E) -> Result<Option<Range<E>>> {
+        let Some((left, op, right)) = conjunct.as_binary() else {
+            return Ok(None);
+        };
+        if op == Operator::Or {
+            return match (left.as_null_check(), right.as_null_check()) {
+                (None, Some(null)) => self.open_range(left, null),
+                (Some(null), None) => self.open_range(right, null),
+                _ => Ok(None),
+            };
+        }
+        let compared = self.difference(left, op, right)?;
+        let open = Open::Never;
+        Ok(compared.map(|compared| Range { compared, open }))
+    }
+
+    /// The range of `key < bound`, or of a difference, without casts that may fail.
+    fn closed_range(&self, conjunct: &E) -> Result<Option<Compared<E>>> {
+        let Some((left, op, right)) = conjunct.as_binary() else {
+            return Ok(None);
+        };
+        let mut compared = match key_and_bound((left, op, right), |e| (self.is_bound)(e)) {
+            Some((key, op, bound)) if (self.is_key)(key) => {
+                let comparison = op.and_then(comparison);
+                comparison.map(|comparison| (key.clone(), comparison, bound.clone()))
+            }
+            _ => self.difference(left, op, right)?,
+        };
+        if let Some(compared) = &mut compared {
+            convert_bound(compared, self.bounds, self.keys)?;
+        }
+        Ok(compared)
+    }
+
+    /// The range of `closed OR null IS NULL`, where `null` is an end of the range.
+    fn open_range(&self, closed: &E, null: &E) -> Result<Option<Range<E>>> {
+        let Some((key, comparison, bound)) = self.closed_range(closed)? else {
+            return Ok(None);
+        };
+        if !null.is_column() {
+            return Ok(None);
+        }
+        let key_type = key.data_type(self.keys)?;
+        if integer_limits(&key_type).is_none() || key_type != bound.data_type(self.bounds)? {
+            return Ok(None);
+        }
+        let conversion = |comparison| KeyBoundUdf::new(comparison, (1, 1), key_type.clone());
+        if (self.is_bound)(null) {
+            let conversion = conversion(comparison);
+            let comparison = conversion.converted_comparison();
+            let bound = bound.converted(conversion, Some(null.clone()), self.bounds)?;
+            return Ok(Some(Range {
+                compared: (key, comparison, bound),
+                open: Open::Bound,
+            }));
+        }
+        if *null != key {
+            return Ok(None);
+        }
+        // The key that stands for NULL is the last of all; a bound that is the last of all must include it.
+        let (last, comparison) = if comparison.is_lower() {
+            (Comparison::AtMost, Comparison::AtLeast)
+        } else {
+            (Comparison::AtLeast, Comparison::AtMost)
+        };
+        let key = key
+            .clone()
+            .converted(conversion(last), Some(key), self.keys)?;
+        Ok(Some(Range {
+            compared: (key, comparison, bound),
+            open: Open::Key,
+        }))
+    }
+
+    /// The range of `bound - key <= constant` or `key - bound <= constant`.
+    fn difference(&self, left: &E, op: Operator, right: &E) -> Result<Option<Compared<E>>> {
+        let stated = match (left.as_constant(), right.as_constant()) {
+            (None, Some(constant)) => comparison(op).map(|c| (left, c, constant)),
+            (Some(constant), None) => op.swap().and_then(comparison).map(|c| (right, c, constant)),
+            _ => None,
+        };
+        let Some((difference, comparison, constant)) = stated else {
+            return Ok(None);
+        };
+        // DataFusion compares a duration with an interval as one.
+        let difference = difference.without_interval();
+        let Some((minuend, Operator::Minus, subtrahend)) = difference.as_binary() else {
+            return Ok(None);
+        };
+        let (key, bound, is_minuend) = if (self.is_bound)(subtrahend) && (self.is_key)(minuend) {
+            (minuend, subtrahend, true)
+        } else if (self.is_bound)(minuend) && (self.is_key)(subtrahend) {
+            (subtrahend, minuend, false)
+        } else {
+            return Ok(None);
+        };
+        let key_type = key.data_type(self.keys)?;
+        if key_type != bound.data_type(self.bounds)? {
+            return Ok(None);
+        }
+        let Some((factor, offset)) = length_in_ticks(constant, &key_type) else {
+            return Ok(None);
+        };
+        // key - bound < c is key < bound + c, and bound - key < c is key > bound - c.
+        let (comparison, offset) = if is_minuend {
+            (comparison, offset)
+        } else {
+            (swapped(comparison), -offset)
+        };
+        let conversion =
+            KeyBoundUdf::new(comparison, (factor, factor), key_type).with_offset(offset);
+        let comparison = conversion.converted_comparison();
+        let bound = bound.clone().converted(conversion, None, self.bounds)?;
+        Ok(Some((key.clone(), comparison, bound)))
+    }
+}
+
+/// A length that a difference of two keys is compared with, as `(factor, offset)`: the difference times the factor is
+/// compared with the offset. `None` for lengths that DataFusion compares otherwise than by their time, such as days,
+/// and for types whose differences may wrap around.
+fn length_in_ticks(length: &ScalarValue, key_type: &DataType) -> Option<(i128, i128)> {
+    let nanoseconds = |unit: &TimeUnit| match unit {
+        TimeUnit::Second => 1_000_000_000_i128,
+        TimeUnit::Millisecond => 1_000_000,
+        TimeUnit::Microsecond => 1_000,
+        TimeUnit::Nanosecond => 1,
+    };
+    let of = |value: i64, unit| i128::from(value) * nanoseconds(&unit);
+    match (key_type, length) {
+        (DataType::Date32, ScalarValue::Int64(Some(days))) => Some((1, i128::from(*days))),
+        (DataType::Timestamp(unit, _), length) => {
+            let length = match length {
+                ScalarValue::IntervalMonthDayNano(Some(i)) if i.months == 0 && i.days == 0 => {
+                    of(i.nanoseconds, TimeUnit::Nanosecond)
+                }
+                ScalarValue::DurationSecond(Some(n)) => of(*n, TimeUnit::Second),
+                ScalarValue::DurationMillisecond(Some(n)) => of(*n, TimeUnit::Millisecond),
+                ScalarValue::DurationMicrosecond(Some(n)) => of(*n, TimeUnit::Microsecond),
+                ScalarValue::DurationNanosecond(Some(n)) => of(*n, TimeUnit::Nanosecond),
+                _ => return None,
+            };
+            Some((nanoseconds(unit), length))
+        }
+        _ => None,
+    }
 }
 
 /// Tells key and bound apart: the key, the operator between key and bound, if it can be swapped to stand so, and the
@@ -55,6 +261,16 @@ pub(crate) fn comparison(op: Operator) -> Option<Comparison> {
         Operator::Lt => Some(Comparison::Below),
         Operator::LtEq => Some(Comparison::AtMost),
         _ => None,
+    }
+}
+
+/// The comparison of the bound with the key.
+fn swapped(comparison: Comparison) -> Comparison {
+    match comparison {
+        Comparison::Above => Comparison::Below,
+        Comparison::AtLeast => Comparison::AtMost,
+        Comparison::Below => Comparison::Above,
+        Comparison::AtMost => Comparison::AtLeast,
     }
 }
 
@@ -94,7 +310,7 @@ pub(crate) fn convert_bound<E: Operand>(
         }
         let conversion = KeyBoundUdf::new(*comparison, factors, key_type);
         *comparison = conversion.converted_comparison();
-        *bound = bound.clone().converted(conversion, bounds)?;
+        *bound = bound.clone().converted(conversion, None, bounds)?;
         is_converted = true;
     }
 }

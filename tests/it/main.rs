@@ -27,6 +27,7 @@ mod reasons;
 mod robustness;
 mod row_joins;
 mod runs;
+mod spellings;
 mod spilling;
 mod sql_files;
 mod staleness;

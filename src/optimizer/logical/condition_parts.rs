@@ -26,7 +26,7 @@ use crate::expr::range_calls::{calls_range_function, is_volatile};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 use crate::optimizer::casts::{widens, without_lossless_casts};
 use crate::optimizer::condition::{
-    Compared, Operand, OperandCast, comparison, convert_bound, key_and_bound,
+    Compared, Open, Operand, OperandCast, Sides, comparison, convert_bound, key_and_bound,
 };
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
@@ -100,6 +100,8 @@ impl Condition {
         let side = |expr: &Expr| side(expr, probe, build);
         let mut pairs = on;
         let mut ranges: Vec<Compared<Expr>> = vec![];
+        // The keys that are in a range with an open end if they are NULL.
+        let mut open_keys: Vec<Expr> = vec![];
         let mut constant_ranges: Vec<(Expr, Compared<Expr>)> = vec![];
         let (mut probe_filter, mut build_filter) = (vec![], vec![]);
         let conjuncts = rest.into_iter().flat_map(split_conjunction_owned);
@@ -115,6 +117,27 @@ impl Condition {
                 }
                 Side::Build | Side::Neither => build_filter.push(conjunct),
                 Side::Both => {
+                    let sides = Sides {
+                        is_bound: &|e| side(e) == Side::Probe,
+                        is_key: &|e| side(e) == Side::Build,
+                        bounds: probe,
+                        keys: build,
+                    };
+                    // With a row in force before the range, the bound itself matters, not only which keys it includes.
+                    if constants == Constants::Filter
+                        && let Some(range) = sides.range(&conjunct)?
+                    {
+                        if range.open == Open::Key {
+                            return reject(format!(
+                                "{conjunct} is about NULLs of the side that is searched"
+                            ));
+                        }
+                        if range.open == Open::Bound {
+                            open_keys.push(range.compared.0.clone());
+                        }
+                        ranges.push(range.compared);
+                        continue;
+                    }
                     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct.clone() else {
                         return reject(format!("{conjunct} is no comparison of the two sides"));
                     };
@@ -135,6 +158,15 @@ impl Condition {
                         }
                     }
                 }
+            }
+        }
+        for key in &open_keys {
+            let closed = ranges.iter().filter(|(other, ..)| other == key).count();
+            let open = open_keys.iter().filter(|other| *other == key).count();
+            if closed == open && key.nullable(build)? {
+                return reject(format!(
+                    "{key} may be NULL in a range whose ends are all open"
+                ));
             }
         }
         for (ours, theirs) in &pairs {
@@ -403,8 +435,55 @@ impl Operand for Expr {
         }))
     }
 
-    fn converted(self, conversion: KeyBoundUdf, _schema: &DFSchema) -> Result<Self> {
-        Ok(ScalarUDF::from(conversion).call(vec![self]))
+    fn data_type(&self, schema: &DFSchema) -> Result<DataType> {
+        self.get_type(schema)
+    }
+
+    fn as_binary(&self) -> Option<(&Self, Operator, &Self)> {
+        match self {
+            Self::BinaryExpr(BinaryExpr { left, op, right }) => Some((left, *op, right)),
+            _ => None,
+        }
+    }
+
+    fn as_null_check(&self) -> Option<&Self> {
+        match self {
+            Self::IsNull(operand) => Some(operand),
+            _ => None,
+        }
+    }
+
+    fn as_constant(&self) -> Option<&ScalarValue> {
+        match self {
+            Self::Literal(value, _) => Some(value),
+            _ => None,
+        }
+    }
+
+    fn without_interval(&self) -> &Self {
+        match self {
+            Self::Cast(Cast { expr, field })
+                if matches!(field.data_type(), DataType::Interval(_)) =>
+            {
+                expr
+            }
+            other => other,
+        }
+    }
+
+    fn is_column(&self) -> bool {
+        matches!(self, Self::Column(_))
+    }
+
+    fn converted(
+        self,
+        conversion: KeyBoundUdf,
+        is_open: Option<Self>,
+        _schema: &DFSchema,
+    ) -> Result<Self> {
+        let is_open = is_open.map(Self::is_null);
+        let args = [self].into_iter().chain(is_open).collect();
+        Ok(ScalarUDF::from(conversion).call(args))
     }
 }
 

@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::config::ConfigOptions;
-use datafusion::common::{JoinSide, Result};
+use datafusion::common::{JoinSide, Result, ScalarValue};
 use datafusion::logical_expr::{Operator, ScalarUDF};
-use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, Literal};
+use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, IsNullExpr, Literal};
 use datafusion::physical_expr::utils::{collect_columns, conjunction_opt, split_conjunction};
 use datafusion::physical_expr::{PhysicalExpr as _, PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
@@ -28,7 +28,7 @@ use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::casts::keeps_values;
 use crate::optimizer::condition::{
-    Compared, Operand, OperandCast, comparison, convert_bound, key_and_bound, operator,
+    Compared, Open, Operand, OperandCast, Sides, comparison, convert_bound, key_and_bound, operator,
 };
 use rmq_engine::Comparison;
 
@@ -61,7 +61,8 @@ impl RangeCondition {
         let comparisons = conjuncts
             .iter()
             .map(|c| key_comparison(c, filter, probe, build));
-        let comparisons: Vec<Option<KeyComparison>> = comparisons.collect::<Result<_>>()?;
+        let mut comparisons: Vec<Option<KeyComparison>> = comparisons.collect::<Result<_>>()?;
+        drop_unsafe_open_ends(&mut comparisons, probe, build)?;
         let Some((key, best)) = best_key(&comparisons) else {
             return Ok(None);
         };
@@ -71,9 +72,17 @@ impl RangeCondition {
             match comparison {
                 Some(found) if found.key.as_ref() == key.as_ref() => {
                     bounds.push((found.comparison, found.bound));
-                    continue;
+                    if found.open != Open::Key {
+                        continue;
+                    }
+                    rest.push(Arc::clone(&conjunct));
                 }
-                Some(found) if best == Some(i) => threshold = Some(found),
+                Some(found) if best == Some(i) => {
+                    if found.open == Open::Key {
+                        rest.push(Arc::clone(&conjunct));
+                    }
+                    threshold = Some(found);
+                }
                 _ => rest.push(Arc::clone(&conjunct)),
             }
             residual.push(conjunct);
@@ -126,6 +135,43 @@ impl RangeCondition {
     }
 }
 
+/// Drops comparisons with an open end that could hold for NULLs that a range does not have: those of a key, or of a
+/// bound, that may be NULL where no other comparison excludes it.
+fn drop_unsafe_open_ends(
+    comparisons: &mut [Option<KeyComparison>],
+    probe: &Schema,
+    build: &Schema,
+) -> Result<()> {
+    let is_safe = |open: &KeyComparison| -> Result<bool> {
+        let closed = || {
+            comparisons
+                .iter()
+                .flatten()
+                .filter(|c| c.open == Open::Never)
+        };
+        Ok(match open.open {
+            Open::Never => true,
+            Open::Bound => {
+                !open.key.nullable(build)? || closed().any(|c| c.key.as_ref() == open.key.as_ref())
+            }
+            Open::Key => {
+                !open.bound.nullable(probe)?
+                    || closed().any(|c| c.bound.as_ref() == open.bound.as_ref())
+            }
+        })
+    };
+    let safe: Vec<bool> = comparisons
+        .iter()
+        .map(|c| c.as_ref().map_or(Ok(true), is_safe))
+        .collect::<Result<_>>()?;
+    for (comparison, is_safe) in comparisons.iter_mut().zip(safe) {
+        if !is_safe {
+            *comparison = None;
+        }
+    }
+    Ok(())
+}
+
 /// The threshold among conditions on pairs, one filter each: the first, but values that an index has to sort come last.
 /// Also its number. It has no rest.
 pub(crate) fn best_threshold(
@@ -136,7 +182,8 @@ pub(crate) fn best_threshold(
     let mut best: Option<(usize, RowThreshold)> = None;
     for (i, filter) in conditions.iter().enumerate() {
         let found = key_comparison(filter.expression(), filter, probe, build)?;
-        let Some(found) = found else {
+        // Whether an open end is safe depends on the other conditions.
+        let Some(found) = found.filter(|found| found.open == Open::Never) else {
             continue;
         };
         let is_better = |known: &(usize, RowThreshold)| known.1.is_ranked && !found.is_ranked;
@@ -206,6 +253,7 @@ struct KeyComparison {
     is_ranked: bool,
     comparison: Comparison,
     bound: PhysicalExprRef,
+    open: Open,
 }
 
 impl KeyComparison {
@@ -227,7 +275,11 @@ fn key_comparison(
     probe: &Schema,
     build: &Schema,
 ) -> Result<Option<KeyComparison>> {
-    let Some((key, comparison, bound)) = compared_sides(conjunct, filter) else {
+    let range = match compared_sides(conjunct, filter) {
+        Some(compared) => Some((compared, Open::Never)),
+        None => other_words(conjunct, filter)?,
+    };
+    let Some(((key, comparison, bound), open)) = range else {
         return Ok(None);
     };
     let (key, bound) = (over_side(&key, filter)?, over_side(&bound, filter)?);
@@ -237,14 +289,30 @@ fn key_comparison(
         && !is_volatile(&key)
         && !is_volatile(&bound)
         // It is evaluated for all rows of the build side, the join's only for pairs with equal keys.
-        && cannot_fail(&key, build)?;
+        && (open == Open::Key || cannot_fail(&key, build)?);
     Ok(is_searchable.then_some(KeyComparison {
         key,
         is_ranked: is_ranked(&key_type),
         key_type: value_type(&key_type),
         comparison,
         bound,
+        open,
     }))
+}
+
+/// The range that a conjunct states in other words than a comparison of the two sides.
+fn other_words(
+    conjunct: &PhysicalExprRef,
+    filter: &JoinFilter,
+) -> Result<Option<(Compared<PhysicalExprRef>, Open)>> {
+    let sides = Sides {
+        is_bound: &|e| side(e, filter) == Some(JoinSide::Left),
+        is_key: &|e| side(e, filter) == Some(JoinSide::Right),
+        bounds: filter.schema().as_ref(),
+        keys: filter.schema().as_ref(),
+    };
+    let range = sides.range(conjunct)?;
+    Ok(range.map(|range| (range.compared, range.open)))
 }
 
 /// What a conjunct compares, if it compares the two sides: the expression over the build side, and that over the probe
@@ -287,10 +355,45 @@ impl Operand for PhysicalExprRef {
         }))
     }
 
-    fn converted(self, conversion: KeyBoundUdf, schema: &Schema) -> Result<Self> {
+    fn data_type(&self, schema: &Schema) -> Result<DataType> {
+        self.as_ref().data_type(schema)
+    }
+
+    fn as_binary(&self) -> Option<(&Self, Operator, &Self)> {
+        let binary = self.downcast_ref::<BinaryExpr>()?;
+        Some((binary.left(), *binary.op(), binary.right()))
+    }
+
+    fn as_null_check(&self) -> Option<&Self> {
+        Some(self.downcast_ref::<IsNullExpr>()?.arg())
+    }
+
+    fn as_constant(&self) -> Option<&ScalarValue> {
+        Some(self.downcast_ref::<Literal>()?.value())
+    }
+
+    fn without_interval(&self) -> &Self {
+        match self.downcast_ref::<CastExpr>() {
+            Some(cast) if matches!(cast.cast_type(), DataType::Interval(_)) => cast.expr(),
+            _ => self,
+        }
+    }
+
+    fn is_column(&self) -> bool {
+        self.is::<Column>()
+    }
+
+    fn converted(
+        self,
+        conversion: KeyBoundUdf,
+        is_open: Option<Self>,
+        schema: &Schema,
+    ) -> Result<Self> {
         let udf = Arc::new(ScalarUDF::from(conversion));
         let options = Arc::new(ConfigOptions::default());
-        let call = ScalarFunctionExpr::try_new(udf, vec![self], schema, options)?;
+        let is_open = is_open.map(|null| Arc::new(IsNullExpr::new(null)) as Self);
+        let args = [self].into_iter().chain(is_open).collect();
+        let call = ScalarFunctionExpr::try_new(udf, args, schema, options)?;
         Ok(Arc::new(call))
     }
 }
