@@ -7,7 +7,7 @@ use datafusion::catalog::{
     CatalogProviderList, MemoryCatalogProviderList, TableFunction, TableFunctionImpl,
 };
 use datafusion::execution::SessionStateBuilder;
-use datafusion::logical_expr::{ScalarUDF, WindowUDF};
+use datafusion::logical_expr::{AggregateUDF, ScalarUDF, WindowUDF};
 use datafusion::optimizer::{AnalyzerRule, Optimizer, OptimizerRule};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
@@ -18,13 +18,15 @@ use datafusion::prelude::SessionContext;
 use crate::common::column_ref::Names;
 use crate::common::options::RmqOptions;
 use crate::common::range_function::RangeFunction;
+use crate::expr::arg_extreme::ArgExtremeUdf;
 use crate::expr::frame_udf::FrameUdf;
 use crate::expr::range_udf::RangeUdf;
 use crate::index::catalog::IndexCatalog;
 use crate::optimizer::{
-    CheckFrameCalls, DistinctGroupedJoinToRangeJoin, DropUnusedAggregates, ExistsToCounts,
-    GroupedJoinToRangeJoin, JoinToRangeJoin, KeepRowOrder, LateralToRangeJoin, NullableSubqueries,
-    PartitionRangeJoins, RangeCallToLookup, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups,
+    ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
+    DropUnusedAggregates, ExistsToCounts, GroupedJoinToRangeJoin, JoinToRangeJoin, KeepRowOrder,
+    LateralToRangeJoin, NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, ShowRowOrder,
+    SubqueryToRangeJoin, UseUniqueGroups,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -40,9 +42,9 @@ use rmq_engine::Extreme;
 /// Call one of these after the configuration, the catalog list and the optimizers' rules have been set, if they are set
 /// at all.
 pub trait SessionStateBuilderExt {
-    /// Adds the functions `range_min`, `frame_min` and the others of their families, the table functions
-    /// `range_join()`, `rmq_indexes()` and `rmq_devices()`, the options `rmq.*`, the optimizer rules and the query
-    /// planner.
+    /// Adds the functions `range_min`, `frame_min` and the others of their families, the aggregates `arg_min` and
+    /// `arg_max`, the table functions `range_join()`, `rmq_indexes()` and `rmq_devices()`, the options `rmq.*`, the
+    /// optimizer rules and the query planner.
     ///
     /// It replaces the session's query planner. A session with extension nodes of its own uses
     /// [`Self::with_rmq_and_planners`], one with a query planner of its own [`Self::with_rmq_keeping_query_planner`].
@@ -109,6 +111,10 @@ fn register_in(
     let frames = RangeFunction::ALL.map(FrameUdf::new);
     windows.extend(frames.map(|udf| Arc::new(WindowUDF::from(udf))));
 
+    let aggregates = builder.aggregate_functions().get_or_insert_default();
+    let arg_extremes = ArgExtremeUdf::EXTREMES.map(ArgExtremeUdf::new);
+    aggregates.extend(arg_extremes.map(|udf| Arc::new(AggregateUDF::from(udf))));
+
     let tables = builder.table_functions().get_or_insert_default();
     let extremes = [Extreme::Min, Extreme::Max].map(|e| RangeTableFunction::new(e, names.clone()));
     let mut functions = extremes
@@ -142,6 +148,7 @@ fn register_in(
     let builder = builder
         .with_config(config)
         .with_analyzer_rule(Arc::new(CheckFrameCalls))
+        .with_analyzer_rule(Arc::new(ArgExtremesToFirstValues))
         .with_analyzer_rule(Arc::new(NullableSubqueries))
         .with_optimizer_rules(with_rules(optimizer).rules)
         .with_physical_optimizer_rules(with_physical_rules(physical).rules);
@@ -306,7 +313,11 @@ fn register_with(ctx: &SessionContext, planner: Planner, indexes: IndexCatalog) 
         .with_session_id(state.session_id().to_string());
     // An earlier call may have registered them.
     if let Some(analyzer) = builder.analyzer() {
-        let ours = [CheckFrameCalls.name(), NullableSubqueries.name()];
+        let ours = [
+            CheckFrameCalls.name(),
+            ArgExtremesToFirstValues.name(),
+            NullableSubqueries.name(),
+        ];
         analyzer.rules.retain(|rule| !ours.contains(&rule.name()));
     }
     overridden_first(builder.scalar_functions(), state.scalar_functions(), |f| {

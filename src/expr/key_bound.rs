@@ -122,7 +122,7 @@ impl ScalarUDFImpl for KeyBoundUdf {
         let [bounds, is_open @ ..] = arrays.as_slice() else {
             return internal_err!("there is no bound to convert");
         };
-        let is_open = is_open.first().map(|open| open.as_boolean());
+        let is_open = is_open.first().map(AsArray::as_boolean);
         let Some(limits) = integer_limits(&self.key_type) else {
             return internal_err!("a {} is not stored as an integer", self.key_type);
         };

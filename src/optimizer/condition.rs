@@ -67,8 +67,8 @@ pub(crate) enum Open {
     /// Where the bound is open: `k < b OR b IS NULL`. The conjunct then holds for a key that is NULL, too, but the
     /// range does not have it.
     Bound,
-    /// Where the key is NULL: `b < k OR k IS NULL`. The conjunct then holds for a bound that is NULL, too, but the range
-    /// is empty. It may have keys for which the conjunct does not hold.
+    /// Where the key is NULL: `b < k OR k IS NULL`. The conjunct then holds for a bound that is NULL, too, but the
+    /// range is empty. It may have keys for which the conjunct does not hold.
     Key,
 }
 

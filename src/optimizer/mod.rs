@@ -1,6 +1,6 @@
 //! The rules that registration adds to a session, in the order in which they run.
 //!
-//! 1. [`CheckFrameCalls`] and [`NullableSubqueries`], analyzer rules.
+//! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`] and [`NullableSubqueries`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`ExistsToCounts`], [`SubqueryToRangeJoin`] and [`LateralToRangeJoin`], before DataFusion decorrelates
 //!    subqueries.
@@ -23,6 +23,7 @@ pub(crate) mod physical;
 pub(crate) mod rejection;
 
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
+pub use logical::arg_extreme::ArgExtremesToFirstValues;
 pub use logical::exists::ExistsToCounts;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
 pub use logical::lateral::LateralToRangeJoin;

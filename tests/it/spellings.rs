@@ -1,5 +1,5 @@
-//! The same range in other words, compared with DataFusion's own joins: open ends (`k < b OR b IS NULL`) and differences
-//! of times.
+//! The same in other words, compared with DataFusion's own joins: open ends (`k < b OR b IS NULL`) and differences of
+//! times for ranges, `arg_min` for FIRST_VALUE.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -137,13 +137,31 @@ fn condition(random: &mut Random) -> String {
     }
 }
 
+/// `arg_min` or `arg_max`, and the same without it. Keys are unique, as ties have no one answer in DataFusion.
+fn arg_extreme(random: &mut Random) -> (String, String) {
+    let (name, order) = [
+        ("arg_min", ""),
+        ("arg_max", "DESC"),
+        ("min_by", ""),
+        ("max_by", "DESC"),
+    ][random.below(4)];
+    let key = ["p.i0 * 1000 + p.id", "p.f0 * 1000 + p.id", "p.id"][random.below(3)];
+    let value = ["p.v", "p.i1 + 1", "p.id", "p.d1"][random.below(4)];
+    (
+        format!("{name}({value}, {key})"),
+        format!(
+            "first_value({value} ORDER BY {key} {order}) FILTER (WHERE {value} IS NOT NULL AND {key} IS NOT NULL)"
+        ),
+    )
+}
+
 /// A query, and one that DataFusion can plan without range joins.
 fn query(random: &mut Random) -> (String, String) {
     let on = condition(random);
     let join = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"][random.below(4)];
     let same = |sql: String| (sql.clone(), sql);
     let counted = format!("SELECT q.id, count(p.id) AS n FROM q LEFT JOIN p ON {on} GROUP BY q.id");
-    match random.below(8) {
+    match random.below(11) {
         0 | 1 => same(format!("SELECT q.id, p.id FROM q {join} p ON {on}")),
         2 => same(format!(
             "SELECT q.id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE {on})"
@@ -158,6 +176,22 @@ fn query(random: &mut Random) -> (String, String) {
             "SELECT count(*), max(p.id), sum(q.v) FROM q {join} p ON {on}"
         )),
         6 => same(counted),
+        kind @ 7..10 => {
+            let ((one, first), (other, second)) = (arg_extreme(random), arg_extreme(random));
+            let join = ["JOIN", "LEFT JOIN"][random.below(2)];
+            let group = |one, other| {
+                format!(
+                    "SELECT q.id, {one} AS a, {other} AS b FROM q {join} p ON {on} GROUP BY q.id"
+                )
+            };
+            let all = format!("SELECT q.id, {first} AS a FROM q LEFT JOIN p ON {on} GROUP BY q.id");
+            if kind == 9 {
+                let one = format!("SELECT q.id, (SELECT {one} FROM p WHERE {on}) AS a FROM q");
+                (one, all)
+            } else {
+                (group(one, other), group(first, second))
+            }
+        }
         _ => (
             format!("SELECT q.id, (SELECT count(*) FROM p WHERE {on}) AS n FROM q"),
             counted,

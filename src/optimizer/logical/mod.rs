@@ -16,6 +16,7 @@
 pub(crate) mod accumulated_aggregate;
 pub(crate) mod aggregate_argument;
 pub(crate) mod aggregate_decomposition;
+pub(crate) mod arg_extreme;
 pub(crate) mod average;
 pub(crate) mod common;
 pub(crate) mod condition_parts;
