@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use range_minimum_query::Rmq;
 use rmq_engine::cpu::CpuEngine;
-use rmq_engine::{Answers, BuildOptions, Crossings, EngineError, RangeEnd, RangeIndex};
+use rmq_engine::{Answers, BuildOptions, Crossings, Encoding, EngineError, RangeEnd, RangeIndex};
 
 use rmq_bench::workload::Bounds;
 use rmq_bench::{clock, data, memory};
@@ -47,6 +47,10 @@ struct SuccinctIndex<K, F> {
 impl<K: IndexableKey, F: FindMinimum> RangeIndex<K> for SuccinctIndex<K, F> {
     fn len(&self) -> usize {
         self.values.len()
+    }
+
+    fn encoding(&self) -> Encoding<K> {
+        Encoding::unsigned()
     }
 
     fn has_positions(&self) -> bool {

@@ -156,6 +156,10 @@ impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
         self.len
     }
 
+    fn encoding(&self) -> Encoding<K> {
+        self.decoding
+    }
+
     fn has_positions(&self) -> bool {
         self.levels.has_positions()
     }
