@@ -265,6 +265,20 @@ impl ColumnIndex {
         self.index.list(queries, ranges, limits, out)
     }
 
+    /// Lists the rows with the smallest, or the largest, values of each range, as many as `counts` says: the best one
+    /// first, the leftmost first among equals.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub(crate) fn list_smallest(
+        &self,
+        ranges: &Ranges,
+        counts: &[usize],
+        out: &mut RowList,
+    ) -> Result<()> {
+        self.index.list_smallest(ranges, counts, out)
+    }
+
     /// Counts the rows of each range that pass. Calls `check` between some of the ranges.
     ///
     /// # Errors
