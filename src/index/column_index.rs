@@ -10,6 +10,7 @@ use datafusion::common::Result;
 
 use crate::common::ordered_type::key_bytes;
 use crate::common::ranges::Ranges;
+use crate::index::best_positions::CountedRanges;
 use crate::index::cpu_fallback::{CpuFallback, device_failure};
 use crate::index::devices::DeviceEngine;
 use crate::index::key_index::{Answer, KeyIndex};
@@ -222,6 +223,32 @@ impl ColumnIndex {
     ) -> Result<Answer> {
         self.answer_by(allow_cpu_fallback, |index| {
             index.crossings(ranges, thresholds, end, test)
+        })
+    }
+
+    /// Lists the positions of the smallest, or the largest, values of each range, as [`CountedRanges::lists`].
+    ///
+    /// # Errors
+    /// As [`Self::answer`], and those of [`CountedRanges::lists`].
+    pub(crate) fn best_positions(
+        &self,
+        ranges: &[CountedRanges],
+        allow_cpu_fallback: bool,
+    ) -> Result<Answer> {
+        self.answer_by(allow_cpu_fallback, |index| {
+            let mut all = RowList::default();
+            for part in ranges {
+                let mut found = RowList::default();
+                index.list_smallest(&part.ranges, &part.counts, &mut found)?;
+                let before = all.positions.len();
+                all.positions.extend(found.positions);
+                all.ends.extend(found.ends.iter().map(|end| before + end));
+            }
+            Ok(Answer {
+                values: None,
+                positions: Some(CountedRanges::lists(ranges, &all)?),
+                used_cpu_fallback: false,
+            })
         })
     }
 

@@ -119,7 +119,7 @@ impl Display for Source {
 }
 
 /// One call of a range function: for each input row, the extreme of the rows `left` to `right` of `source`, or its
-/// position, or the position of a row that crosses a threshold.
+/// position, or the position of a row that crosses a threshold, or those of several extremes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RangeCall {
     /// Which extreme, and whether its value or its position.
@@ -131,8 +131,8 @@ pub struct RangeCall {
     /// The last position, inclusive: an integer expression over the input. A range that is empty, or has a NULL bound,
     /// gives NULL.
     pub right: Expr,
-    /// The threshold of a function that has one: an expression over the input, of a type comparable with the column's.
-    /// NULL gives NULL.
+    /// The threshold of a function that has one, of a type comparable with the column's, or the number of positions of
+    /// one that lists them: an expression over the input. NULL gives NULL.
     pub threshold: Option<Expr>,
     /// The name of the added column.
     pub output: String,

@@ -47,7 +47,12 @@ pub(crate) fn plan_nearest_rows(
     let mut conjuncts = residual.map(split_conjunction).unwrap_or_default();
     let filters = conjuncts.iter().map(|conjunct| filter_of(conjunct));
     let filters: Vec<JoinFilter> = filters.collect::<Result<_>>()?;
-    let threshold = best_threshold(&filters, &probe.schema(), &build.schema())?;
+    // The index finds rows in the order of the range key.
+    let threshold = if condition.order_by.is_empty() {
+        best_threshold(&filters, &probe.schema(), &build.schema())?
+    } else {
+        None
+    };
     let residual = residual.map(filter_of).transpose()?;
     let (label, threshold) = match threshold {
         Some((number, threshold)) => {

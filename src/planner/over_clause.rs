@@ -20,10 +20,10 @@ pub(crate) fn check_calls(sql: &impl Visit) -> Result<()> {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(function) => {
             let (range, frame) = (function.range_name(), function.frame_name());
-            let threshold = if function.has_threshold() { ", x" } else { "" };
+            let arguments = function.shown_arguments();
             plan_err!(
                 "{range} takes no OVER clause, as it counts positions in a whole table: for positions in a partition write \
-                 {frame}(value, l, r{threshold}) OVER (PARTITION BY … ORDER BY …)"
+                 {frame}(value, {arguments}) OVER (PARTITION BY … ORDER BY …)"
             )
         }
     }

@@ -34,6 +34,7 @@ mod staleness;
 mod support;
 mod thresholds;
 mod ties;
+mod top_rows;
 mod unique_groups;
 mod unique_source;
 mod units;

@@ -140,10 +140,6 @@ impl RowStream {
         let Some(nearest) = &mut candidates.nearest else {
             return Ok(());
         };
-        if self.join.is_ordered() {
-            // The index finds rows in the order of positions.
-            return Ok(());
-        }
         let read = nearest.take_long_candidates();
         if read > 0 && self.partition.prepares_index(&self.build, read).await? {
             let (batch, ranges) = (&candidates.batch, &nearest.ranges);
