@@ -291,7 +291,7 @@ async fn long_windows_are_searched_by_ranks() {
                     "CREATE TABLE p AS SELECT value AS n, value % 3 AS g, value * 7919 % 20011 AS k, \
                      nullif(value * 104729 % {spread}, 2) AS v FROM range(0, 20000)"
                 ),
-                "CREATE TABLE q AS SELECT value AS n, value % 4 AS g, value * 61 AS k FROM range(0, 300)".into(),
+                "CREATE TABLE q AS SELECT value AS n, value % 4 AS g, value * 183 AS k FROM range(0, 100)".into(),
             ] {
                 crate::support::run(ctx, &sql).await.expect("a table");
             }

@@ -122,8 +122,8 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Lists the rows with the smallest keys of each range, the smallest first, the leftmost first among equals: at most
-    /// `counts[i]` rows of range `i`, fewer where it has fewer that are not NULL. Replaces the contents of `out`.
+    /// Lists the rows with the smallest keys of each range, the smallest first, the leftmost first among equals: at
+    /// most `counts[i]` rows of range `i`, fewer where it has fewer that are not NULL. Replaces the contents of `out`.
     ///
     /// Bounds are those of [`RangeIndex::answer`]. In an index of maxima these are the rows with the greatest values.
     /// `k` rows take at most `2k - 1` range minima, however long the range is.
@@ -137,7 +137,13 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
         counts: &[usize],
         out: &mut RowList,
     ) -> Result<(), EngineError> {
-        list_smallest(self, left, right, counts, out)
+        let answer = |left: &[i64], right: &[i64]| {
+            let mut outputs = self.outputs(left.len(), true, true);
+            self.answer(left, right, outputs.answers())?;
+            Ok(outputs)
+        };
+        let column = (self.len(), self.encoding());
+        list_smallest(column, &answer, left, right, counts, out)
     }
 
     /// Counts the rows of each range whose key is at most a threshold, the rows that [`RangeIndex::list_at_most`] would

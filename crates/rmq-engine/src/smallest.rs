@@ -1,17 +1,16 @@
 //! The listing of the smallest values of ranges, by range minima alone, so for any index.
 //!
-//! The smallest value of a range is its minimum. It splits the range in two, and each part has a minimum: the next value
-//! is the smallest of all parts that are left, which a heap finds. The `k` smallest values of a range take at most
-//! `2k - 1` range minima, `k - 1` of which are never listed, and O(k log k) comparisons, however long the range is. Many
-//! ranges are split together, so that each batch of minima has two for each of them.
+//! The smallest value of a range is its minimum. It splits the range in two, and each part has a minimum: the next
+//! value is the smallest of all parts that are left, which a heap finds. The `k` smallest values of a range take at
+//! most `2k - 1` range minima and O(k log k) comparisons, however long the range is. Many ranges are split together, so
+//! that each batch of minima has two for each of them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::crossings::{RowList, check_inputs, check_length};
-use crate::engine::RangeIndex;
 use crate::error::EngineError;
-use crate::key::Key;
+use crate::key::{Encoding, Key};
 use crate::outputs::Outputs;
 
 /// The number of ranges that are split together.
@@ -30,8 +29,13 @@ struct Search<K> {
 }
 
 /// Implements [`RangeIndex::list_smallest`].
-pub(crate) fn list_smallest<K: Key, I: RangeIndex<K> + ?Sized>(
-    index: &I,
+///
+/// `answer` returns the values of some ranges, as bits of this encoding, and their positions in a column of `len` rows.
+///
+/// [`RangeIndex::list_smallest`]: crate::RangeIndex::list_smallest
+pub(crate) fn list_smallest<K: Key>(
+    (len, encoding): (usize, Encoding<K>),
+    answer: &dyn Fn(&[i64], &[i64]) -> Result<Outputs<K>, EngineError>,
     left: &[i64],
     right: &[i64],
     counts: &[usize],
@@ -41,14 +45,14 @@ pub(crate) fn list_smallest<K: Key, I: RangeIndex<K> + ?Sized>(
     check_length("the slice for counts", left.len(), counts.len())?;
     out.clear();
     // Lengths of slices fit `i64`.
-    let last = index.len() as i64 - 1;
+    let last = len as i64 - 1;
     let ranges = left
         .iter()
         .zip(right)
         .map(|(l, r)| (*l.max(&0), *r.min(&last)));
     let ranges: Vec<_> = ranges.zip(counts.iter().copied()).collect();
     for ranges in ranges.chunks(RANGES_AT_ONCE) {
-        for search in search(index, ranges)? {
+        for search in search(encoding, answer, ranges)? {
             out.positions.extend(search.found);
             out.ends.push(out.positions.len());
         }
@@ -57,11 +61,11 @@ pub(crate) fn list_smallest<K: Key, I: RangeIndex<K> + ?Sized>(
 }
 
 /// Lists the smallest values of some ranges, which are clipped to the column, each with the number of these.
-fn search<K: Key, I: RangeIndex<K> + ?Sized>(
-    index: &I,
+fn search<K: Key>(
+    encoding: Encoding<K>,
+    answer: &dyn Fn(&[i64], &[i64]) -> Result<Outputs<K>, EngineError>,
     ranges: &[((i64, i64), usize)],
 ) -> Result<Vec<Search<K>>, EngineError> {
-    let encoding = index.encoding();
     let searches = ranges.iter().map(|(_, count)| Search {
         parts: BinaryHeap::new(),
         found: vec![],
@@ -78,8 +82,7 @@ fn search<K: Key, I: RangeIndex<K> + ?Sized>(
         }
     }
     while !of_search.is_empty() {
-        let mut outputs = index.outputs(of_search.len(), true, true);
-        index.answer(&left, &right, outputs.answers())?;
+        let outputs = answer(&left, &right)?;
         let Outputs {
             values: Some(values),
             positions: Some(positions),

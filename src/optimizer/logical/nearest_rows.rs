@@ -12,11 +12,12 @@
 //!           p
 //! ```
 //!
-//! The range key is what ORDER BY sorts by, if that is compared with the outer query. Otherwise it is another expression
-//! that is, and the rows of its range are ordered by themselves: `ORDER BY p.v DESC` of `p.ts BETWEEN q.a AND q.b`. So it
-//! is, too, if that has two ends and what ORDER BY sorts by only one. Comparisons of the range key are bounds, and equal
-//! columns are equality keys; what else compares the two sides is a further condition, evaluated on rows in their order
-//! until there are as many as LIMIT allows. Without a bound, all rows with the equality keys are in the range.
+//! The range key is what ORDER BY sorts by, if that is compared with the outer query. Otherwise it is another
+//! expression that is, and the rows of its range are ordered by themselves: `ORDER BY p.v DESC` of `p.ts <= q.ts`. So
+//! it is, too, if that has two ends and what ORDER BY sorts by only one. Comparisons of the range key are
+//! bounds, and equal columns are equality keys; what else compares the two sides is a further condition, evaluated on
+//! rows in their order until there are as many as LIMIT allows. Without a bound, all rows with the equality keys are in
+//! the range.
 
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::expr::BinaryExpr;
