@@ -22,11 +22,12 @@ use crate::expr::arg_extreme::ArgExtremeUdf;
 use crate::expr::frame_udf::FrameUdf;
 use crate::expr::range_udf::RangeUdf;
 use crate::index::catalog::IndexCatalog;
+use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
-    DropUnusedAggregates, ExistsToCounts, GroupedJoinToRangeJoin, JoinToRangeJoin, KeepRowOrder,
-    LateralToRangeJoin, NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, ShowRowOrder,
-    SubqueryToRangeJoin, UseUniqueGroups,
+    DropUnusedAggregates, ExistsToCounts, GroupedJoinToRangeJoin, JoinToRangeJoin,
+    KeepFirstReasons, KeepRowOrder, LateralToRangeJoin, NullableSubqueries, PartitionRangeJoins,
+    RangeCallToLookup, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -183,6 +184,7 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
                 Arc::new(ExistsToCounts),
                 Arc::new(SubqueryToRangeJoin),
                 Arc::new(LateralToRangeJoin),
+                Arc::new(KeepFirstReasons),
             ],
         ),
         (
@@ -206,6 +208,11 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
         ),
     ];
     insert(&mut optimizer.rules, ours, |rule| rule.name());
+    for rule in &mut optimizer.rules {
+        if ExplainedRule::NAMES.contains(&rule.name()) {
+            *rule = Arc::new(ExplainedRule::new(Arc::clone(rule)));
+        }
+    }
     optimizer
 }
 

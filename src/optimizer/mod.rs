@@ -3,7 +3,7 @@
 //! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`] and [`NullableSubqueries`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`ExistsToCounts`], [`SubqueryToRangeJoin`] and [`LateralToRangeJoin`], before DataFusion decorrelates
-//!    subqueries.
+//!    subqueries. Then [`KeepFirstReasons`].
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`] and [`ShowRowOrder`],
@@ -35,3 +35,4 @@ pub use logical::unused_aggregates::DropUnusedAggregates;
 pub use physical::partition_joins::PartitionRangeJoins;
 pub use physical::row_joins::JoinToRangeJoin;
 pub use physical::row_order::{KeepRowOrder, ShowRowOrder};
+pub use rejection::KeepFirstReasons;

@@ -5,12 +5,18 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use datafusion::catalog::Session;
-use datafusion::common::Result;
+use datafusion::common::display::{PlanType, StringifiedPlan};
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::context::SessionState;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use crate::logical_plan::prepare_indexes::with_fresh_slots;
+use crate::optimizer::physical::quadratic_joins::NoteQuadraticJoins;
+use crate::optimizer::rejection::{RejectedSubquery, RejectionLog, explain_failure};
 use crate::planner::dml_checks::with_checked_statements;
 use crate::planner::join_choices::JoinChoices;
 use crate::planner::range_join_planner::RangeJoinPlanner;
@@ -82,6 +88,83 @@ pub async fn plan(
 
 /// As [`plan`], with a registration that need not be the session's.
 pub(crate) async fn plan_with(
+    registration: &Registration,
+    logical_plan: &LogicalPlan,
+    session: &dyn Session,
+    planners: &[Arc<dyn ExtensionPlanner + Send + Sync>],
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let noting = with_notes(logical_plan, session);
+    let noting = noting.as_ref().map(|state| state as &dyn Session);
+    let planned = plan_statement(
+        registration,
+        logical_plan,
+        noting.unwrap_or(session),
+        planners,
+    );
+    with_reasons(planned.await, session)
+}
+
+/// A session whose plans have a note above each join that compares every pair of rows, if the plan is for EXPLAIN or
+/// EXPLAIN ANALYZE.
+fn with_notes(plan: &LogicalPlan, session: &dyn Session) -> Option<SessionState> {
+    if !matches!(plan, LogicalPlan::Explain(_) | LogicalPlan::Analyze(_)) {
+        return None;
+    }
+    let state = session.as_any().downcast_ref::<SessionState>()?;
+    let noting = SessionStateBuilder::new_from_existing(state.clone())
+        .with_session_id(state.session_id().to_string())
+        .with_physical_optimizer_rule(Arc::new(NoteQuadraticJoins));
+    Some(noting.build())
+}
+
+/// Adds to a failure, or to an EXPLAIN that shows one, why subqueries did not become range joins.
+fn with_reasons(
+    planned: Result<Arc<dyn ExecutionPlan>>,
+    session: &dyn Session,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    // A session of another kind has no optimizer.
+    let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
+        return planned;
+    };
+    let rejected = RejectionLog::take(state);
+    match planned {
+        Ok(plan) => Ok(match plan.downcast_ref::<ExplainExec>() {
+            Some(explain) => Arc::new(explained(explain, &rejected)),
+            None => plan,
+        }),
+        Err(error) => {
+            let message = match error.find_root() {
+                DataFusionError::NotImplemented(message) => failure(message, &rejected),
+                _ => None,
+            };
+            Err(message.map_or(error, DataFusionError::NotImplemented))
+        }
+    }
+}
+
+/// DataFusion's error of planning, after the reasons.
+fn failure(error: &str, rejected: &[RejectedSubquery]) -> Option<String> {
+    let reasons = explain_failure(error, rejected)?;
+    Some(format!("{reasons}\nDataFusion says: {error}"))
+}
+
+/// An EXPLAIN whose errors of planning have reasons.
+fn explained(explain: &ExplainExec, rejected: &[RejectedSubquery]) -> ExplainExec {
+    let plans = explain.stringified_plans().iter().map(|shown| {
+        let text = match shown.plan_type {
+            PlanType::PhysicalPlanError => failure(&shown.plan, rejected),
+            _ => None,
+        };
+        match text {
+            Some(text) => StringifiedPlan::new(shown.plan_type.clone(), text),
+            None => shown.clone(),
+        }
+    });
+    ExplainExec::new(explain.schema(), plans.collect(), explain.verbose())
+}
+
+/// As [`plan_with`], with the errors of DataFusion.
+async fn plan_statement(
     registration: &Registration,
     logical_plan: &LogicalPlan,
     session: &dyn Session,

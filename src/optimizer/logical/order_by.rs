@@ -5,6 +5,7 @@ use datafusion::common::ScalarValue;
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, ScalarUDF, SortExpr, lit};
 
+use crate::common::sql_text::sql_text;
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
 use crate::optimizer::casts::without_lossless_casts;
 use crate::optimizer::logical::condition_parts::Condition;
@@ -31,7 +32,7 @@ pub(crate) fn order_by_all(
     for value in &values {
         let data_type = value.get_type(schema)?;
         if !OrderKeyUdf::supports(&data_type) {
-            return reject(format!("{value} is a {data_type}"));
+            return reject(format!("{} is a {data_type}", sql_text(&value)));
         }
     }
     // If the first one is descending, all is read from the end on.

@@ -45,7 +45,7 @@ use crate::logical_plan::range_join::{
 };
 use crate::optimizer::cost::decision::why_row_join_stays;
 use crate::optimizer::cost::equal_rows::Sides;
-use crate::optimizer::physical::join_filter::RangeCondition;
+use crate::optimizer::physical::join_filter::{RangeCondition, why_no_range};
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 
@@ -89,6 +89,12 @@ impl PhysicalOptimizerRule for JoinToRangeJoin {
         });
         replaced.data()
     }
+}
+
+/// Why a join is no range join; `None` if it is no join with a filter.
+pub(crate) fn why_stays(plan: &Arc<dyn ExecutionPlan>, choice: RangeJoinChoice) -> Option<String> {
+    let join = Join::of(plan).ok()??;
+    Some(join.try_match(choice).err()?.to_string())
 }
 
 /// A join with a filter, of any operator.
@@ -168,7 +174,9 @@ impl<'a> Join<'a> {
             return reject("it has a limit of its own");
         }
         if is_volatile(self.filter.expression()) {
-            return reject("its filter is another each time");
+            return reject(
+                "its filter is another each time: compute random numbers in a subquery below it",
+            );
         }
         if self.filter.expression().exists(|e| Ok(looks_up_index(e)))? {
             return reject("its filter calls a range function");
@@ -248,7 +256,7 @@ impl<'a> Oriented<'a> {
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let Some(condition) = RangeCondition::find(&filter, &probe_schema, &build_schema)? else {
-            return reject("there is no range between the two sides");
+            return reject(why_no_range(&filter));
         };
         if let Some(reason) = condition.residual_rejection() {
             return reject(reason);
