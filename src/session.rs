@@ -26,8 +26,8 @@ use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
     DropUnusedAggregates, ExistsToCounts, GroupedJoinToRangeJoin, JoinToRangeJoin,
-    KeepFirstReasons, KeepRowOrder, LateralToRangeJoin, NullableSubqueries, PartitionRangeJoins,
-    RangeCallToLookup, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups,
+    KeepFirstReasons, KeepRowOrder, LateralToRangeJoin, LongListsToTables, NullableSubqueries,
+    PartitionRangeJoins, RangeCallToLookup, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -151,7 +151,7 @@ fn register_in(
         .with_analyzer_rule(Arc::new(CheckFrameCalls))
         .with_analyzer_rule(Arc::new(ArgExtremesToFirstValues))
         .with_analyzer_rule(Arc::new(NullableSubqueries))
-        .with_optimizer_rules(with_rules(optimizer).rules)
+        .with_optimizer_rules(with_rules(optimizer, &planner).rules)
         .with_physical_optimizer_rules(with_physical_rules(physical).rules);
     match planner {
         Planner::Keep => builder,
@@ -170,10 +170,15 @@ enum Position<'a> {
 }
 
 /// Adds the rules for logical plans.
-fn with_rules(mut optimizer: Optimizer) -> Optimizer {
+fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
     use Position::{After, Before, End, Start};
     type Rules = Vec<Arc<dyn OptimizerRule + Send + Sync>>;
+    let long_lists: Rules = match planner {
+        Planner::Replace(_) => vec![Arc::new(LongListsToTables)],
+        Planner::Keep => vec![],
+    };
     let ours: Vec<(Position, Rules)> = vec![
+        (Before("simplify_expressions"), long_lists),
         (
             Start,
             vec![

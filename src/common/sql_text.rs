@@ -8,7 +8,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::Expr;
 use datafusion::physical_expr::PhysicalExprRef;
-use datafusion::physical_expr::expressions::{self as physical, Literal};
+use datafusion::physical_expr::expressions::{Literal, UnKnownColumn};
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 
 /// The most characters of a literal that are shown.
@@ -33,17 +33,26 @@ pub(crate) fn sql_text(expr: &Expr) -> String {
 
 /// As [`sql_text`], of a physical expression.
 pub(crate) fn physical_text(expr: &PhysicalExprRef) -> String {
+    fmt_sql(with_literals(expr).as_ref()).to_string()
+}
+
+/// A physical expression with the numbers of its columns, and literals as SQL writes them.
+pub(crate) fn numbered_text(expr: &PhysicalExprRef) -> String {
+    with_literals(expr).to_string()
+}
+
+/// The expression with a column in place of each literal. The name of a column is shown as it is.
+fn with_literals(expr: &PhysicalExprRef) -> PhysicalExprRef {
     let shown = Arc::clone(expr).transform_up(|e| {
         Ok(match e.downcast_ref::<Literal>() {
             Some(literal) => {
-                let named = physical::Column::new(&literal_text(literal.value()), 0);
+                let named = UnKnownColumn::new(&literal_text(literal.value()));
                 Transformed::yes(Arc::new(named) as PhysicalExprRef)
             }
             None => Transformed::no(e),
         })
     });
-    let shown = shown.map_or_else(|_| Arc::clone(expr), |shown| shown.data);
-    fmt_sql(shown.as_ref()).to_string()
+    shown.map_or_else(|_| Arc::clone(expr), |shown| shown.data)
 }
 
 /// A literal as SQL writes it, cut if it is long.

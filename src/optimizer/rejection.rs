@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use datafusion::common::alias::AliasGenerator;
 use datafusion::common::config::{ConfigEntry, ConfigExtension, ExtensionOptions};
-use datafusion::common::tree_node::Transformed;
+use datafusion::common::tree_node::{Transformed, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, Result, config_err};
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::optimizer::optimizer::ApplyOrder;
@@ -101,7 +101,7 @@ impl RejectedSubquery {
         let unparser = Unparser::default().with_pretty(true);
         let sql = unparser.plan_to_sql(&self.subquery);
         let sql = sql.map(|sql| sql.to_string());
-        let sql = sql.unwrap_or_else(|_| format!("SELECT … {}", self.subquery.display()));
+        let sql = sql.unwrap_or_else(|_| format!("SELECT … FROM {}", tables(&self.subquery)));
         let before = match self.shape {
             Shape::Scalar => "",
             Shape::Exists => "EXISTS ",
@@ -109,6 +109,21 @@ impl RejectedSubquery {
             Shape::Lateral => "LATERAL ",
         };
         format!("{before}({})", cut(&sql, MAX_SUBQUERY))
+    }
+}
+
+/// The tables of a plan that has no SQL.
+fn tables(plan: &LogicalPlan) -> String {
+    let mut names: Vec<String> = vec![];
+    let visited = plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node {
+            names.push(scan.table_name.to_string());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    });
+    match visited {
+        Ok(_) => names.join(", "),
+        Err(_) => "…".to_string(),
     }
 }
 

@@ -82,9 +82,12 @@ impl Watch {
     }
 }
 
-/// The query planner of the extension, which lets a [`Watch`] see each plan.
+/// A query planner that lets a [`Watch`] see each plan.
 #[derive(Debug)]
-pub struct WatchedPlanner(pub Watch);
+pub struct WatchedPlanner {
+    pub planner: Arc<dyn QueryPlanner + Send + Sync>,
+    pub watch: Watch,
+}
 
 #[async_trait]
 impl QueryPlanner for WatchedPlanner {
@@ -93,8 +96,8 @@ impl QueryPlanner for WatchedPlanner {
         plan: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = datafusion_rmq::plan(plan, session, &[]).await?;
-        self.0.start(&plan, session);
+        let plan = self.planner.create_physical_plan(plan, session).await?;
+        self.watch.start(&plan, session);
         Ok(plan)
     }
 }

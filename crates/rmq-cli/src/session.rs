@@ -52,12 +52,7 @@ pub async fn new(
         runtime = runtime.with_memory_limit(bytes, 1.0);
     }
 
-    let state = SessionStateBuilder::new()
-        .with_config(config)
-        .with_runtime_env(runtime.build_arc()?)
-        .with_default_features()
-        .with_query_planner(Arc::new(WatchedPlanner(watch.clone())));
-    let ctx = SessionContext::new_with_state(state.build()).enable_url_table();
+    let ctx = SessionContext::new_with_config_rt(config, runtime.build_arc()?).enable_url_table();
     ctx.refresh_catalogs().await?;
     ctx.register_catalog_list(Arc::new(DynamicObjectStoreCatalog::new(
         Arc::clone(ctx.state().catalog_list()),
@@ -65,6 +60,16 @@ pub async fn new(
     )));
     ctx.register_udtf("parquet_metadata", Arc::new(ParquetMetadataFunc {}));
     // Last: it keeps the catalog list that is registered now.
-    datafusion_rmq::register_keeping_query_planner(&ctx);
+    datafusion_rmq::register(&ctx);
+    let state = ctx.state();
+    let planner = WatchedPlanner {
+        planner: Arc::clone(state.query_planner()),
+        watch: watch.clone(),
+    };
+    let session_id = state.session_id().to_string();
+    *ctx.state_ref().write() = SessionStateBuilder::new_from_existing(state)
+        .with_session_id(session_id)
+        .with_query_planner(Arc::new(planner))
+        .build();
     Ok(ctx)
 }

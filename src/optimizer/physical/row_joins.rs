@@ -35,6 +35,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable};
 
 use crate::common::options::{RangeJoinChoice, RmqOptions};
+use crate::common::sql_text::numbered_text;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::row_join::RowJoin;
@@ -417,7 +418,9 @@ impl<'a> Oriented<'a> {
         let mut parts = vec![format!("type={}", self.join_type)];
         if !self.on.is_empty() {
             let on = self.on.iter();
-            let on = on.map(|(probe, build)| format!("({probe}, {build})"));
+            let on = on.map(|(probe, build)| {
+                format!("({}, {})", numbered_text(probe), numbered_text(build))
+            });
             parts.push(format!("on=[{}]", on.collect::<Vec<_>>().join(", ")));
         }
         let RangeCondition {
@@ -426,18 +429,23 @@ impl<'a> Oriented<'a> {
             residual,
             threshold,
         } = &self.condition;
-        parts.push(format!("range={key} in {}", KeyInterval(bounds)));
+        let bounds = bounds.iter().map(|(c, bound)| (*c, numbered_text(bound)));
+        let (key, bounds) = (numbered_text(key), bounds.collect::<Vec<_>>());
+        parts.push(format!("range={key} in {}", KeyInterval(&bounds)));
         let filter = match threshold {
             Some(threshold) => threshold.rest.as_ref(),
             None => residual.as_ref(),
         };
         if let Some(threshold) = threshold {
-            let (value, limit) = (&threshold.value, &threshold.limit);
+            let (value, limit) = (
+                numbered_text(&threshold.value),
+                numbered_text(&threshold.limit),
+            );
             let op = operator(threshold.comparison);
             parts.push(format!("threshold={value} {op} {limit}"));
         }
         if let Some(filter) = filter {
-            parts.push(format!("filter={}", filter.expression()));
+            parts.push(format!("filter={}", numbered_text(filter.expression())));
         }
         let returned = match self.join_type {
             JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => "probe rows",
