@@ -34,8 +34,8 @@ const MAX_VALUES: i32 = 1000;
 plain_sql_rule!(
     /// Puts long lists of constants into tables in memory of one row. Does nothing if `rmq.rewrite` is false.
     ///
-    /// It must run before the rule that evaluates constants. Only sessions that plan with this crate's query planner have
-    /// it: others may send their logical plans elsewhere, and have no codec for tables in memory.
+    /// It must run before the rule that evaluates constants. Only sessions that plan with this crate's query planner
+    /// have it: others may send their logical plans elsewhere, and have no codec for tables in memory.
     LongListsToTables,
     "rmq_long_lists_to_tables",
     replace
