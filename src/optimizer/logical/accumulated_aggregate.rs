@@ -148,7 +148,7 @@ impl AggregateDecomposition<'_> {
         if has_few_keys(&data_type) {
             return reject(format!(
                 "{} is a {data_type}, which has few keys",
-                sql_text(&argument)
+                sql_text(argument)
             ));
         }
         self.checked(argument.clone())

@@ -133,7 +133,7 @@ impl CorrelatedAggregate {
         let names = aggregate.schema.columns();
         for value in &mut values {
             if is_volatile(value) {
-                return reject(format!("{} is another each time", sql_text(&value)));
+                return reject(format!("{} is another each time", sql_text(value)));
             }
             *value = from_outer(replaced(std::mem::take(value), &names, &row_values)?)?;
         }
@@ -253,7 +253,7 @@ impl Filtered {
         // The range join would evaluate it once for all rows of the outer query.
         let mut all = exprs.iter().chain(&inner);
         if let Some(volatile) = all.find(|e| is_volatile(e)) {
-            return reject(format!("{} is another each time", sql_text(&volatile)));
+            return reject(format!("{} is another each time", sql_text(volatile)));
         }
         let mut build = plan.clone();
         if let Some(predicate) = conjunction(inner) {

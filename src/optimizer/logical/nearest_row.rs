@@ -123,10 +123,10 @@ impl<'a> NearestRow<'a> {
             };
             check_repeats(expr)?;
             let Some(value) = constant(expr)? else {
-                return reject(format!("its {clause} {} is no number", sql_text(&expr)));
+                return reject(format!("its {clause} {} is no number", sql_text(expr)));
             };
             let ScalarValue::Int64(rows) = value.cast_to(&DataType::Int64)? else {
-                return reject(format!("its {clause} {} is no number", sql_text(&expr)));
+                return reject(format!("its {clause} {} is no number", sql_text(expr)));
             };
             let negative = |_| Rejection::new(format!("its {clause} {expr} is negative"));
             rows.map(usize::try_from).transpose().map_err(negative)

@@ -79,7 +79,7 @@ impl CorrelatedRows {
             if !is_infallible(residual, &both)? {
                 return reject(format!(
                     "{} may end in an error in another branch",
-                    sql_text(&residual)
+                    sql_text(residual)
                 ));
             }
         }

@@ -32,7 +32,7 @@ pub(crate) fn order_by_all(
     for value in &values {
         let data_type = value.get_type(schema)?;
         if !OrderKeyUdf::supports(&data_type) {
-            return reject(format!("{} is a {data_type}", sql_text(&value)));
+            return reject(format!("{} is a {data_type}", sql_text(value)));
         }
     }
     // If the first one is descending, all is read from the end on.

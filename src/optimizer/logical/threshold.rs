@@ -141,7 +141,7 @@ impl Threshold {
         }
         reject(format!(
             "{} may end in an error for rows that match nothing",
-            sql_text(&value)
+            sql_text(value)
         ))
     }
 
