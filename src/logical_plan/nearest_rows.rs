@@ -19,6 +19,7 @@ use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
 use datafusion::logical_expr::expr_vec_fmt;
 use datafusion::logical_expr::{Expr, LogicalPlan, SortExpr, UserDefinedLogicalNodeCore};
 
+use crate::common::sql_text::sql_text;
 use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 
@@ -165,10 +166,10 @@ impl Display for Parts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.condition.spec.fmt_condition(f)?;
         if let Some(threshold) = self.threshold {
-            write!(f, ", threshold={threshold}")?;
+            write!(f, ", threshold={}", sql_text(threshold))?;
         }
         if let Some(filter) = self.filter {
-            write!(f, ", filter={filter}")?;
+            write!(f, ", filter={}", sql_text(filter))?;
         }
         let RowLimit {
             descending,

@@ -28,6 +28,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::common::column_ref::ColumnRef;
 use crate::common::range_function::RangeFunction;
+use crate::common::sql_text::sql_text;
 
 /// The rows that positions refer to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
@@ -153,8 +154,9 @@ impl Display for RangeCall {
         } = self;
         write!(f, "{}({source}", function.range_name())?;
         if let Some(threshold) = threshold {
-            write!(f, ", {threshold}")?;
+            write!(f, ", {}", sql_text(threshold))?;
         }
+        let [left, right] = [left, right].map(sql_text);
         write!(f, ") over rows {left} to {right} AS {output}")
     }
 }

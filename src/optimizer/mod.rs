@@ -3,7 +3,8 @@
 //! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`] and [`NullableSubqueries`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
 //! 3. [`ExistsToCounts`], [`SubqueryToRangeJoin`] and [`LateralToRangeJoin`], before DataFusion decorrelates
-//!    subqueries.
+//!    subqueries. Then [`KeepFirstReasons`], and before constants are evaluated
+//!    [`LongListsToTables`].
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`] and [`ShowRowOrder`],
@@ -27,6 +28,7 @@ pub use logical::arg_extreme::ArgExtremesToFirstValues;
 pub use logical::exists::ExistsToCounts;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
 pub use logical::lateral::LateralToRangeJoin;
+pub use logical::long_lists::LongListsToTables;
 pub use logical::nullable_subquery::NullableSubqueries;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
@@ -35,3 +37,4 @@ pub use logical::unused_aggregates::DropUnusedAggregates;
 pub use physical::partition_joins::PartitionRangeJoins;
 pub use physical::row_joins::JoinToRangeJoin;
 pub use physical::row_order::{KeepRowOrder, ShowRowOrder};
+pub use rejection::KeepFirstReasons;

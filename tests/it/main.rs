@@ -4,6 +4,7 @@ mod cuda_sql;
 mod devices;
 mod dictionaries;
 mod divided;
+mod explain;
 
 mod fake;
 mod fake_range_join;

@@ -33,7 +33,7 @@ use crate::optimizer::logical::common::plans::{columns_of, filtered, projected};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
-use crate::optimizer::rejection::{Match, or_log, reject};
+use crate::optimizer::rejection::{Match, Shape, note, reject};
 
 plain_sql_rule!(
     /// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to
@@ -51,8 +51,13 @@ fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<Lo
     let LogicalPlan::Join(join) = plan else {
         return Ok(None);
     };
-    let found = lateral(&join.right).map(|subquery| try_match(join, subquery, config));
-    Ok(found.and_then(|found| or_log(found, plan.display())))
+    let Some(subquery) = lateral(&join.right) else {
+        return Ok(None);
+    };
+    let found = try_match(join, subquery, config);
+    Ok(found
+        .inspect_err(|reason| note(config, Shape::Lateral, &subquery.subquery, reason))
+        .ok())
 }
 
 /// The subquery, if this side of a join is a subquery that refers to the other side.

@@ -27,6 +27,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::common::sql_text::sql_text;
 use crate::logical_plan::nearest_rows::{NearestCondition, NearestRows, RowLimit};
 use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::condition::{Open, Range, Sides, convert_bound, operator};
@@ -84,7 +85,10 @@ impl CorrelatedRows {
         if let Some(residual) = residual.as_ref().filter(|_| !branches.is_empty()) {
             let both = probe.join(build.schema())?;
             if !is_infallible(residual, &both)? {
-                return reject(format!("{residual} may end in an error in another branch"));
+                return reject(format!(
+                    "{} may end in an error in another branch",
+                    sql_text(residual)
+                ));
             }
         }
         let order_by = if is_in_order {

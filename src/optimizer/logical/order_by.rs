@@ -5,6 +5,7 @@ use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, ScalarUDF, SortExpr, lit};
 
+use crate::common::sql_text::sql_text;
 use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf, order_key};
 use crate::optimizer::casts::without_lossless_casts;
 use crate::optimizer::logical::condition_parts::Condition;
@@ -54,7 +55,7 @@ pub(crate) fn check_order(order_by: &[SortExpr], schema: &DFSchema) -> Match<()>
     for SortExpr { expr, .. } in order_by {
         let data_type = expr.get_type(schema)?;
         if !OrderKeyUdf::supports(&data_type) {
-            return reject(format!("{expr} is a {data_type}"));
+            return reject(format!("{} is a {data_type}", sql_text(expr)));
         }
     }
     Ok(())
