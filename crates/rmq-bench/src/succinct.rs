@@ -217,7 +217,7 @@ fn measure_threads<K: IndexableKey>(
         ));
         let rounds = run.args.rounds.min(3);
         let timed = bounds.first(built.timed * threads as usize);
-        let seconds = clock::measure(rounds, || batches::run(index, timed, options(threads)))?;
+        let time = clock::measure(rounds, || batches::run(index, timed, options(threads)))?;
         let record = Record {
             section: Section::Succinct,
             case,
@@ -225,7 +225,8 @@ fn measure_threads<K: IndexableKey>(
             setting: Setting::default(),
             queries: timed.len() as u64,
             threads,
-            seconds,
+            time,
+            cold_seconds: None,
             build_seconds: Some(built.seconds),
             index_bytes: Some(index.index_bytes() as u64),
             build_bytes: 0,
