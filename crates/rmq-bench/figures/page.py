@@ -132,7 +132,8 @@ def tables(device, published):
     rows += [[f"index, {SYSTEMS[name][0]}", *cells(percent[name])] for name in SYSTEMS if name in percent]
     if rows := table(header, rows):
         text += ["", "Build, ms, and index in percent of the column:", "", *rows]
-    rows = []
+    ascending = device.of_data("uniform", "value", "f32", "ascending")
+    rows = [[f"value, f32, ranges by their left bounds: {SYSTEMS[name][0]}", *cells(points)] for name, points in ascending.items()]
     for data, result, key in (("uniform", "position", "f32"), ("uniform", "value", "f64"), ("uniform", "position", "f64"), ("increasing", "value", "f32"),
                               ("increasing", "position", "f32")):
         for workload in ("mixed", "small", "medium", "large"):
@@ -140,7 +141,7 @@ def tables(device, published):
             what = f"{result}, {data + ' ' if data != 'uniform' else ''}{key}, {workload}"
             rows += [[f"{what}: {SYSTEMS[name][0]}", *cells(points)] for name, points in found.items()]
     if rows := table(header, rows):
-        text += ["", "Positions, 8-byte values, and increasing values, in which every search goes down to the column:", "", *rows]
+        text += ["", "Ranges in order, positions, 8-byte values, and increasing values, in which every search goes down to the column:", "", *rows]
     return text + ["", *rays(device, published)]
 
 

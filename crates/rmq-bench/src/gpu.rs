@@ -73,6 +73,7 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
                     }
                     other => other?,
                 }
+                run.save_so_far();
             }
         }
     }

@@ -62,6 +62,7 @@ fn compare(args: Args) -> Result<bool, Box<dyn Error>> {
     fs::create_dir_all(&out).map_err(|error| format!("can't create {}: {error}", out.display()))?;
     let run = sections::measure(args)?;
 
+    run.save()?;
     let mut tables = report::tables(&run.records);
     tables.extend(run.tables);
     let mut text = format!("{}\n", run.machine.join("  \n"));
@@ -69,7 +70,6 @@ fn compare(args: Args) -> Result<bool, Box<dyn Error>> {
         let _ = write!(text, "\n{}", table.markdown());
     }
     fs::write(out.join("report.md"), &text)?;
-    record::write_csv(&run.records, &run.origin, &out.join("results.csv"))?;
     if markdown {
         print!("{text}");
     } else {

@@ -1,11 +1,13 @@
 //! A run: its arguments, its progress, and what was measured so far.
 
+use std::io;
+
 use rmq_bench::memory;
 use rmq_bench::table::{Table, three_digits};
 
 use crate::args::{Args, Width};
 use crate::progress::Progress;
-use crate::record::{Origin, Record};
+use crate::record::{self, Origin, Record};
 
 /// The state of a run, to which each section adds.
 pub struct Run {
@@ -54,6 +56,25 @@ impl Run {
                 && available.is_none_or(|available| bytes + bytes / 2 < available)
         };
         self.args.n.iter().copied().filter(fits).collect()
+    }
+
+    /// Writes what was measured so far, so that a run that is ended early leaves it.
+    pub fn save_so_far(&self) {
+        if let Err(error) = self.save() {
+            self.progress.say(&format!("results.csv: {error}"));
+        }
+    }
+
+    /// Writes all measurements.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn save(&self) -> io::Result<()> {
+        record::write_csv(
+            &self.records,
+            &self.origin,
+            &self.args.out.join("results.csv"),
+        )
     }
 
     /// Keeps a measurement and prints it.

@@ -146,6 +146,7 @@ pub fn measure(run: &mut Run) -> Result<(), Box<dyn Error>> {
                 Width::U32 => measure_column::<u32>(run, key, n)?,
                 Width::U64 => measure_column::<u64>(run, key, n)?,
             }
+            run.save_so_far();
         }
     }
     Ok(())
