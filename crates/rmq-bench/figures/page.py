@@ -2,7 +2,7 @@
 
 from plots import STEPS, SYSTEMS, read_lines
 from results import *
-from text import ratio, short, sizes_text, span, table, wrapped
+from text import listed, ratio, short, span, table, wrapped
 
 
 def by_device(devices, sentence):
@@ -37,8 +37,7 @@ def read_12(device):
         return ""
 
     def either(name, part):
-        numbers = [str(number) for number in sorted({pair[part] for pair in best[name]})]
-        return " or ".join([", ".join(numbers[:-1]), numbers[-1]] if numbers[1:] else numbers)
+        return listed([str(number) for number in sorted({pair[part] for pair in best[name]})])
 
     return (f"CL is fastest with {either('CL', 0)} threads and {either('CL', 1)} entries, and takes {span(slower.values())} times as long with the paper's 16 "
             f"and 32; VL is fastest with {either('VL', 1)} entries")
@@ -142,7 +141,7 @@ def tables(device, published):
             rows += [[f"{what}: {SYSTEMS[name][0]}", *cells(points)] for name, points in found.items()]
     if rows := table(header, rows):
         text += ["", "Ranges in order, positions, 8-byte values, and increasing values, in which every search goes down to the column:", "", *rows]
-    return text + ["", *rays(device, published)]
+    return text + rays(device, published)
 
 
 def rays(device, published):
@@ -158,7 +157,7 @@ def rays(device, published):
                 cells = [short(found[part, n]) if (part, n) in found else "-" for n in sizes]
                 rows.append([what.format(part.bit_length() - 1) + f", {workload}", *cells])
         if rows := table(header, rows):
-            text += ["", "Ray tracing by size of a block, ns a query:" if contender == RTXRMQ else "CL by rays, by entries of the level that they search:", "", *rows]
+            text += ["", "RTXRMQ by size of a block, ns a query:" if contender == RTXRMQ else "CL by rays, by entries of the level that they search:", "", *rows]
     rows = []
     for workload in ("large", "medium", "small"):
         best = {}
@@ -171,7 +170,7 @@ def rays(device, published):
             rows.append([f"{workload}: times as long", *(ratio(both[n]) if n in both else "-" for n in sizes)])
     if rows := table(header, rows):
         text += ["", "RTXRMQ beside its authors' measurements, ns a query:", "", *rows]
-    return text[1:] if text else []
+    return text
 
 
 # Kernels as Nsight Compute names them.
@@ -197,8 +196,11 @@ def origin(device):
     """Where the results of a device are from."""
     parts = []
     for gpu, driver, clock, cpu, commit, date in sorted(device.origins):
-        name = gpu.split(";")[0]
-        parts.append(f"{name}, driver {driver or 'unknown'}, at most {clock} MHz; host {cpu.replace(';', ',')}; commit {commit or 'unknown'}, {date}")
+        name, cpu = gpu.split(";")[0], cpu.replace(";", ",")
+        if clock:
+            parts.append(f"{name}, driver {driver or 'unknown'}, multiprocessors at most at {clock} MHz; host {cpu}; commit {commit or 'unknown'}, {date}")
+        else:
+            parts.append(f"{name}, driver {driver}, host {cpu}, {date}, {commit}: of such rows no spread and no clock was kept")
     spread = device.spread(("search", "queuing", "heat"))
     text = ". ".join(parts) + "."
     if spread:
@@ -216,7 +218,7 @@ def claim_lca(device, published):
     slower = [n for n, times in faster.items() if times < 1]
     text = f"on mixed ranges, the better of CL and VL is {span(faster.values())} times as fast as LCA (inlabel)"
     if slower:
-        text += f", so slower with {sizes_text(slower)} values"
+        text += f", so slower with {listed([f'2^{n}' for n in slower])} values"
     for workload in ("large", "small"):
         found = device.search(workload, names=(CL, VL, LCA))
         times = ratios(found.get(LCA, {}), least([found[name] for name in (CL, VL) if name in found]))
@@ -339,13 +341,13 @@ def readme_lines(devices):
     lines = {}
 
     def line(start, found, tuned):
-        if {OURS, CL, VL} <= found.keys() and all(28 in points for points in found.values()):
-            ours, cl, vl = (short(found[name][28]) for name in (OURS, CL, VL))
-            others = f"the GPU-RMQ paper's CL, re-implemented: {cl} ns, VL: {vl} ns{tuned}"
-            lines[start] = f"{start} | {ours} ns | {others} | GPU kernel, time per range | {machine} |"
+        times = {name: short(points[28]) for name, points in found.items() if 28 in points}
+        if {OURS, VL} <= times.keys():
+            others = ", ".join(f"{label}: {times[name]} ns" for name, label in ((CL, "CL"), (VL, "VL"), (LCA, "LCA")) if name in times)
+            lines[start] = f"{start} | {times[OURS]} ns | GPU-RMQ paper's systems, re-implemented: {others}{tuned} | GPU kernel, time per range | {machine} |"
 
     tuned = device.tuned("CL")
-    best = f"; CL with its best parameters: {short(tuned[28])} ns" if 28 in tuned else ""
-    line("| 2^26 ranges of mixed lengths over 2^28 random f32 values", device.search("mixed", names=(OURS, CL, VL)), best)
+    best = f", CL with its best parameters: {short(tuned[28])} ns" if 28 in tuned else ""
+    line("| 2^26 ranges of mixed lengths over 2^28 random f32 values", device.search("mixed", names=(OURS, CL, VL, LCA)), best)
     line("| the same over sorted values, the worst case", device.of_data("increasing", "value", "f32", "mixed"), "")
     return lines

@@ -44,11 +44,12 @@ def build_ms(row):
 
 def total_mb(row):
     parts = ("index_bytes", "build_bytes", "column_bytes")
-    return sum(number(row, part) for part in parts) / 1e6 if row["index_bytes"] else None
+    return sum(number(row, part) for part in parts) / 1e6 if row["index_bytes"] and row["build_bytes"] else None
 
 
 def total_of_column(row):
-    return total_mb(row) * 1e6 / number(row, "column_bytes") if row["index_bytes"] else None
+    total = total_mb(row)
+    return total and total * 1e6 / number(row, "column_bytes")
 
 
 def system(row):
@@ -88,7 +89,7 @@ class Device:
     def of_data(self, data, result, key, workload):
         """Times of columns that are not uniform, or of other results."""
         rows = [row for row in self.all if (row["data"], row["result"], row["key"]) == (data, result, key)]
-        return self.points(("search",), workload, ns, (OURS, CL, VL), rows)
+        return self.points(("search",), workload, ns, (OURS, CL, VL, LCA), rows)
 
     def heat(self, contender, workload="mixed"):
         """Times {log2 n: {(threads of a group, entries of a chunk): ns}}."""

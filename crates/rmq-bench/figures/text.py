@@ -24,10 +24,9 @@ def span(numbers):
     return low if low == high else f"{low} to {high}"
 
 
-def sizes_text(sizes):
-    """Lengths of columns: `2^20 to 2^26` where none is missing, else all."""
-    sizes = sorted(sizes)
-    return " and ".join(f"2^{n}" for n in sizes) if len(sizes) < 3 else f"2^{sizes[0]} to 2^{sizes[-1]}"
+def listed(parts):
+    """`a, b and c`."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
 
 
 def table(header, rows):
