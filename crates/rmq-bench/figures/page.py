@@ -194,13 +194,15 @@ def profiled(rows):
 
 def origin(device):
     """Where the results of a device are from."""
-    parts = []
-    for gpu, driver, clock, cpu, commit, date in sorted(device.origins):
-        name, cpu = gpu.split(";")[0], cpu.replace(";", ",")
-        if clock:
-            parts.append(f"{name}, driver {driver or 'unknown'}, multiprocessors at most at {clock} MHz; host {cpu}; commit {commit or 'unknown'}, {date}")
-        else:
+    parts, clocks = [], {}
+    for gpu, driver, clock, cpu, commit, date in device.origins:
+        run = (gpu.split(";")[0], driver, cpu.replace(";", ","), commit, date)
+        clocks[run] = max(clocks.get(run, 0), int(clock or 0))
+    for (name, driver, cpu, commit, date), clock in sorted(clocks.items()):
+        if commit.startswith("before"):
             parts.append(f"{name}, driver {driver}, host {cpu}, {date}, {commit}: of such rows no spread and no clock was kept")
+        else:
+            parts.append(f"{name}, driver {driver or 'unknown'}, multiprocessors at most at {clock} MHz; host {cpu}; commit {commit or 'unknown'}, {date}")
     spread = device.spread(("search", "queuing", "heat"))
     text = ". ".join(parts) + "."
     if spread:
