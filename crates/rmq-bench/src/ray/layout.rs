@@ -1,11 +1,9 @@
 //! Where the triangles are.
 //!
 //! An entry's triangle is in the plane x = p, and a ray along x from the plane x = 0 hits the triangles of the entries
-//! of its range: the first one that it hits is that of the least. Across the rays, blocks have side 1, as published:
-//! of long and of short blocks alike, a hierarchy then divides triangles by x as well as by y and z, and a ray passes
-//! few of them. Where blocks were as wide as they have values, it hardly divided them by x, and time grew with their
-//! length. Coordinates are multiples of half the distance of two entries, a power of two, so they and their
-//! differences are exact.
+//! of its range: the first one that it hits is that of the least. Across the rays, blocks have side 1, as published,
+//! and coordinates are multiples of half the distance of two entries, a power of two, so they and their differences
+//! are exact.
 //!
 //! Devices compute the distance p of a hit with an error of some units in the last place, so planes that are as close
 //! as neighbouring floats are not told apart. As published, p is the value: answers are then off by about the error.
