@@ -25,9 +25,10 @@ use crate::index::catalog::IndexCatalog;
 use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
-    DropUnusedAggregates, ExistsToCounts, GroupedJoinToRangeJoin, JoinToRangeJoin,
-    KeepFirstReasons, KeepRowOrder, LateralToRangeJoin, LongListsToTables, NullableSubqueries,
-    PartitionRangeJoins, RangeCallToLookup, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups,
+    DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
+    JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, LateralToRangeJoin, LongListsToTables,
+    NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, ShowRowOrder, SubqueryToRangeJoin,
+    UseUniqueGroups,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -189,6 +190,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 Arc::new(ExistsToCounts),
                 Arc::new(SubqueryToRangeJoin),
                 Arc::new(LateralToRangeJoin),
+                Arc::new(FirstRowsToNearestRows),
                 Arc::new(KeepFirstReasons),
             ],
         ),

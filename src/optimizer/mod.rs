@@ -2,8 +2,8 @@
 //!
 //! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`] and [`NullableSubqueries`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
-//! 3. [`ExistsToCounts`], [`SubqueryToRangeJoin`] and [`LateralToRangeJoin`], before DataFusion decorrelates
-//!    subqueries. Then [`KeepFirstReasons`], and before constants are evaluated
+//! 3. [`ExistsToCounts`], [`SubqueryToRangeJoin`], [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before
+//!    DataFusion decorrelates subqueries. Then [`KeepFirstReasons`], and before constants are evaluated
 //!    [`LongListsToTables`].
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
@@ -26,6 +26,7 @@ pub(crate) mod rejection;
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
 pub use logical::arg_extreme::ArgExtremesToFirstValues;
 pub use logical::exists::ExistsToCounts;
+pub use logical::first_rows::FirstRowsToNearestRows;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
 pub use logical::lateral::LateralToRangeJoin;
 pub use logical::long_lists::LongListsToTables;
