@@ -19,6 +19,9 @@ const RANGES_AT_ONCE: usize = 512;
 /// A part of a range, by the key and the position of its minimum: `(key, position, left, right)`.
 type Part<K> = (K, i64, i64, i64);
 
+/// Answers ranges by their left and right ends.
+type Answer<'a, K> = dyn Fn(&[i64], &[i64]) -> Result<Outputs<K>, EngineError> + 'a;
+
 /// A range whose smallest values are listed.
 struct Search<K> {
     /// The parts that have not been split, the one with the smallest value first.
@@ -35,7 +38,7 @@ struct Search<K> {
 /// [`RangeIndex::list_smallest`]: crate::RangeIndex::list_smallest
 pub(crate) fn list_smallest<K: Key>(
     (len, encoding): (usize, Encoding<K>),
-    answer: &dyn Fn(&[i64], &[i64]) -> Result<Outputs<K>, EngineError>,
+    answer: &Answer<'_, K>,
     left: &[i64],
     right: &[i64],
     counts: &[usize],
@@ -45,7 +48,7 @@ pub(crate) fn list_smallest<K: Key>(
     check_length("the slice for counts", left.len(), counts.len())?;
     out.clear();
     // Lengths of slices fit `i64`.
-    let last = len as i64 - 1;
+    let last = i64::try_from(len).unwrap_or(i64::MAX) - 1;
     let ranges = left
         .iter()
         .zip(right)
@@ -63,7 +66,7 @@ pub(crate) fn list_smallest<K: Key>(
 /// Lists the smallest values of some ranges, which are clipped to the column, each with the number of these.
 fn search<K: Key>(
     encoding: Encoding<K>,
-    answer: &dyn Fn(&[i64], &[i64]) -> Result<Outputs<K>, EngineError>,
+    answer: &Answer<'_, K>,
     ranges: &[((i64, i64), usize)],
 ) -> Result<Vec<Search<K>>, EngineError> {
     let searches = ranges.iter().map(|(_, count)| Search {

@@ -1,4 +1,4 @@
-//! `arg_min(x, y)` as FIRST_VALUE, which range joins and DataFusion's hash aggregation know.
+//! `arg_min(x, y)` as `FIRST_VALUE`, which range joins and DataFusion's hash aggregation know.
 //!
 //! ```text
 //!   arg_min(x, y)    first_value(CASE WHEN y IS NOT NULL THEN x END ORDER BY CASE WHEN x IS NOT NULL THEN y END)
