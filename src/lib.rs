@@ -110,6 +110,7 @@ pub mod physical_plan {
     pub use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
     pub use crate::exec::unique_groups::exec::UniqueGroupsExec;
     pub use crate::exec::unique_groups::replay::ReplayExec;
+    pub use crate::optimizer::physical::quadratic_joins::QuadraticJoin;
     pub use crate::planner::range_join_planner::plan_range_join;
 }
 

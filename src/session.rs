@@ -22,11 +22,13 @@ use crate::expr::arg_extreme::ArgExtremeUdf;
 use crate::expr::frame_udf::FrameUdf;
 use crate::expr::range_udf::RangeUdf;
 use crate::index::catalog::IndexCatalog;
+use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
-    DropUnusedAggregates, ExistsToCounts, GroupedJoinToRangeJoin, JoinToRangeJoin, KeepRowOrder,
-    LateralToRangeJoin, NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, ShowRowOrder,
-    SubqueryToRangeJoin, UseUniqueGroups,
+    DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
+    JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, LateralToRangeJoin, LongListsToTables,
+    NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, ShowRowOrder, SubqueryToRangeJoin,
+    UseUniqueGroups,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -150,7 +152,7 @@ fn register_in(
         .with_analyzer_rule(Arc::new(CheckFrameCalls))
         .with_analyzer_rule(Arc::new(ArgExtremesToFirstValues))
         .with_analyzer_rule(Arc::new(NullableSubqueries))
-        .with_optimizer_rules(with_rules(optimizer).rules)
+        .with_optimizer_rules(with_rules(optimizer, &planner).rules)
         .with_physical_optimizer_rules(with_physical_rules(physical).rules);
     match planner {
         Planner::Keep => builder,
@@ -169,10 +171,15 @@ enum Position<'a> {
 }
 
 /// Adds the rules for logical plans.
-fn with_rules(mut optimizer: Optimizer) -> Optimizer {
+fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
     use Position::{After, Before, End, Start};
     type Rules = Vec<Arc<dyn OptimizerRule + Send + Sync>>;
+    let long_lists: Rules = match planner {
+        Planner::Replace(_) => vec![Arc::new(LongListsToTables)],
+        Planner::Keep => vec![],
+    };
     let ours: Vec<(Position, Rules)> = vec![
+        (Before("simplify_expressions"), long_lists),
         (
             Start,
             vec![
@@ -183,6 +190,8 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
                 Arc::new(ExistsToCounts),
                 Arc::new(SubqueryToRangeJoin),
                 Arc::new(LateralToRangeJoin),
+                Arc::new(FirstRowsToNearestRows),
+                Arc::new(KeepFirstReasons),
             ],
         ),
         (
@@ -206,6 +215,11 @@ fn with_rules(mut optimizer: Optimizer) -> Optimizer {
         ),
     ];
     insert(&mut optimizer.rules, ours, |rule| rule.name());
+    for rule in &mut optimizer.rules {
+        if ExplainedRule::NAMES.contains(&rule.name()) {
+            *rule = Arc::new(ExplainedRule::new(Arc::clone(rule)));
+        }
+    }
     optimizer
 }
 

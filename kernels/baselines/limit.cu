@@ -2,11 +2,13 @@
 //
 //   limit_reads_bB_P              u32 m, const P* left, const P* right, u32* out, const void* column: reads the B aligned
 //                                 bytes around each bound of a query, in a column of 4-byte values, and computes their minimum
-//   limit_random_gG_wW_{cache,l2} const T* data, u32 segments, u32 reads, u32* out: each group of G threads reads `reads` random segments of
-//                                 G * W bytes, W a thread, through the L1 cache or past it; `out` is written if a value is ~0
+//   limit_random_{segments,same}_gG const u32* data, u32 segments, u32 reads, u32* out: each group of G threads reads `reads` random segments of
+//                                 G words past the L1 cache, one word a thread, or all threads the first; `out` is written if a word is ~0
 //   limit_copy                    const uint4* from, uint4* to, u64 count
 //   limit_values                  u32* out, u64 n, u64 seed: f32 uniform in [0, 1); any number of threads
 //   limit_queries_P               P* left, P* right, u32 m, u64 n, u32 workload, u64 seed; workloads as below
+//   limit_least_K                 const K* column, u64 first, u64 end, K* least: minimum of a range by all threads; `least` must be the greatest before
+//   limit_leftmost_K              const K* column, u64 first, u64 end, const K* least, u64* position: where it is first; `position` must be the greatest
 //   limit_differ_K                const K* a, const K* b, u64 count, u64* differing: adds the number of differing answers
 //
 // One thread per query or entry unless stated otherwise.
@@ -56,42 +58,37 @@ __device__ __forceinline__ void reads(u32 m, const P* left, const P* right, u32*
 
 READS(128)
 
-template <bool CACHE> __device__ __forceinline__ u32 least_of_load(const u32* p) { return CACHE ? __ldg(p) : __ldcg(p); }
-template <bool CACHE> __device__ __forceinline__ u32 least_of_load(const uint4* p) {
-  uint4 pack = CACHE ? __ldg(p) : __ldcg(p);
-  return min(min(pack.x, pack.y), min(pack.z, pack.w));
-}
-
 // The segments do not depend on what is read, so that many loads are in flight.
-template <int GROUP, class T, bool CACHE> __device__ __forceinline__ void random_reads(const T* data, u32 segments, u32 reads, u32* out) {
-  u32 thread = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % GROUP;
+template <int GROUP, bool SAME> __device__ __forceinline__ void random_reads(const u32* data, u32 segments, u32 reads, u32* out) {
+  u32 thread = blockIdx.x * blockDim.x + threadIdx.x, lane = SAME ? 0 : threadIdx.x % GROUP;
   u32 state = (thread / GROUP + 1) * 0x9e3779b9u, least = ~0u;
   state = (state ^ state >> 16) * 0x85ebca6bu;
 #pragma unroll 8
   for (u32 i = 0; i < reads; i++) {
     state = state * 747796405u + 2891336453u;  // of which the upper bits are random
     u64 segment = u64(state) * segments >> 32;
-    least = min(least, least_of_load<CACHE>(data + segment * GROUP + lane));
+    least = min(least, __ldcg(data + segment * GROUP + lane));
   }
   if (least == ~0u) out[0] = thread;
 }
 
-#define RANDOM(G, W, T)                                                                                      \
-  KERNEL(256) limit_random_g##G##_w##W##_cache(const T* data, u32 segments, u32 reads, u32* out) {           \
-    random_reads<G, T, true>(data, segments, reads, out);                                                    \
-  }                                                                                                          \
-  KERNEL(256) limit_random_g##G##_w##W##_l2(const T* data, u32 segments, u32 reads, u32* out) {              \
-    random_reads<G, T, false>(data, segments, reads, out);                                                   \
+#define RANDOM(G)                                                                                       \
+  KERNEL(256) limit_random_segments_g##G(const u32* data, u32 segments, u32 reads, u32* out) {          \
+    random_reads<G, false>(data, segments, reads, out);                                                 \
+  }                                                                                                     \
+  KERNEL(256) limit_random_same_g##G(const u32* data, u32 segments, u32 reads, u32* out) {              \
+    random_reads<G, true>(data, segments, reads, out);                                                  \
   }
 
-RANDOM(1, 4, u32)
-RANDOM(2, 4, u32)
-RANDOM(4, 4, u32)
-RANDOM(8, 4, u32)
-RANDOM(16, 4, u32)
-RANDOM(32, 4, u32)
-RANDOM(4, 16, uint4)
-RANDOM(8, 16, uint4)
+RANDOM(1)
+RANDOM(2)
+RANDOM(4)
+RANDOM(8)
+RANDOM(16)
+RANDOM(32)
+RANDOM(64)
+RANDOM(128)
+RANDOM(256)
 
 // --- copies ---
 
@@ -146,6 +143,36 @@ template <class P> __device__ __forceinline__ void queries(P* left, P* right, u3
 
 KERNEL(256) limit_queries_p32(u32* left, u32* right, u32 m, u64 n, u32 workload, u64 seed) { queries(left, right, m, n, workload, seed); }
 KERNEL(256) limit_queries_p64(u64* left, u64* right, u32 m, u64 n, u32 workload, u64 seed) { queries(left, right, m, n, workload, seed); }
+
+// --- scans by all threads ---
+
+template <class K> __device__ __forceinline__ void least_of_range(const K* column, u64 first, u64 end, K* least) {
+  u64 threads = u64(gridDim.x) * blockDim.x;
+  K mine = Key<K>::max();
+  for (u64 i = first + blockIdx.x * u64(blockDim.x) + threadIdx.x; i < end; i += threads) mine = Key<K>::min(column[i], mine);
+  if (Key<K>::less(mine, Key<K>::max())) atomicMin(least, mine);
+}
+
+template <class K> __device__ __forceinline__ void leftmost_of_range(const K* column, u64 first, u64 end, const K* least, u64* position) {
+  u64 threads = u64(gridDim.x) * blockDim.x;
+  for (u64 i = first + blockIdx.x * u64(blockDim.x) + threadIdx.x; i < end; i += threads) {
+    if (Key<K>::same(column[i], *least)) {
+      atomicMin(position, i);
+      return;
+    }
+  }
+}
+
+#define SCAN(K)                                                                                                    \
+  KERNEL(256) limit_least_##K(const K* column, u64 first, u64 end, K* least) {                                     \
+    least_of_range(column, first, end, least);                                                                     \
+  }                                                                                                                \
+  KERNEL(256) limit_leftmost_##K(const K* column, u64 first, u64 end, const K* least, u64* position) {             \
+    leftmost_of_range(column, first, end, least, position);                                                        \
+  }
+
+SCAN(u32)
+SCAN(u64)
 
 // --- comparison ---
 

@@ -8,15 +8,15 @@
 //   paper_coalesced_K_gG_cC_P_W     (CL) G threads scan a chunk together; each warp reads 32 queries at once and its groups take turns
 //                                   (warp-local queuing); one thread per query
 //   paper_multi_load_K_gG_cC_P_W    (CL) without the queue: all threads of a group load the query; G threads per query
-//   paper_no_shuffle_K_gG_cC_P_W    (CL) with the queue in shared memory instead of shuffles; one thread per query
-//   paper_atomic_min_K_gG_cC_P_W    (CL) without warp intrinsics: G threads per query combine their minima by atomicMin in global memory
+//   paper_no_shuffle_K_gG_cC_P_W    (CL) the groups take turns, and all threads of a group load the query of each turn; one thread per query
+//   paper_atomic_min_K_gG_cC_P_W    (CL) the same without warp intrinsics: they combine their minima by atomicMin in global memory
 //   paper_vector_K_cC_P_W           (VL) one thread per query, 16-byte loads
 //   paper_full_scan_K_P_W           no index, as published: one thread per query, one value a load
 //   paper_warp_scan_K_P_W           no index: a warp per query, 16-byte loads
 //
 // The answering kernels take the arguments of `answer_*`, with a PaperIndex instead of the Index. `position` also writes values if `values` is not
 // null. `no_shuffle` and `atomic_min` answer with values only, and `atomic_min` needs a column without NULLs, leaves values as keys, and expects the
-// greatest key in all of `values`. For `multi_load`, `atomic_min` and `warp_scan`, `valid` must be 0 before the launch. In the scans the column may
+// greatest key in all of `values`. For `multi_load` and `warp_scan`, `valid` must be 0 before the launch. In the scans the column may
 // hold the original bits. With RMQ_HEAT_MAP this compiles to CL and VL with every G and C, for values of 32 bits only; otherwise G is 16 and C is 32
 // (CL) or 8 (VL).
 #include "paper.cuh"
@@ -153,45 +153,35 @@ __device__ __forceinline__ void multi_load(const PaperIndex& x, u32 m, const P* 
 
 template <class K, class P, int GROUP, int CHUNK>
 __device__ __forceinline__ void no_shuffle(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64*, u32* valid) {
-  constexpr int GROUPS = 256 / GROUP, ROW = GROUP + 1;  // one entry more, so that a column is spread over the banks
-  __shared__ P all_left[256], all_right[256];
-  __shared__ K all_minima[GROUPS][GROUP * ROW];
-  u32 q = blockIdx.x * blockDim.x + threadIdx.x, group = threadIdx.x / GROUP;
+  u32 q = blockIdx.x * blockDim.x + threadIdx.x;
   int lane = threadIdx.x % GROUP;
-  P l = 1, r = 0;
-  if (q < m) {
-    l = left[q];
-    r = right[q];
-  }
-  all_left[threadIdx.x] = l;
-  all_right[threadIdx.x] = r;
-  __syncwarp();
-  // Row `turn` has each thread's minimum for the query of thread `turn`.
-  K* minima = all_minima[group];
+  K mine = Key<K>::max();
   for (int turn = 0; turn < GROUP; turn++) {
-    P its_l = all_left[group * GROUP + turn], its_r = all_right[group * GROUP + turn];
+    u32 its = q - lane + turn;
     Seen<K, P, false> seen;
-    if (its_l <= its_r) seen = search_coalesced<K, P, GROUP, CHUNK, false>(x, its_l, its_r + 1, lane);
-    minima[turn * ROW + lane] = seen.key;
+    if (its < m && left[its] <= right[its]) seen = search_coalesced<K, P, GROUP, CHUNK, false>(x, left[its], right[its] + 1, lane);
+    P position = 0;
+    K least = least_of_group<K, P, GROUP, false>(x, seen, position);
+    if (turn == lane) mine = least;
   }
-  __syncwarp();
-  K least = Key<K>::max();
-  for (int i = 0; i < GROUP; i++) least = Key<K>::min(minima[lane * ROW + i], least);
-  bool some = q < m && put<K, P, false>(x.column, q, l, r, least, P(0), values, nullptr);
+  bool some = q < m && put<K, P, false>(x.column, q, left[q], right[q], mine, P(0), values, nullptr);
   u32 word = __ballot_sync(~0u, some);
   if (valid != nullptr && threadIdx.x % 32 == 0 && q < m) valid[q / 32] = word;
 }
 
 template <class K, class P, int GROUP, int CHUNK>
 __device__ __forceinline__ void atomic_min(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64*, u32* valid) {
-  u32 q = (blockIdx.x * u64(blockDim.x) + threadIdx.x) / GROUP;
+  u32 q = blockIdx.x * blockDim.x + threadIdx.x;
   int lane = threadIdx.x % GROUP;
-  if (q >= m) return;
-  P l = left[q], r = right[q];
-  if (l > r) return;
-  K least = search_coalesced<K, P, GROUP, CHUNK, false>(x, l, r + 1, lane).key;
-  if (Key<K>::less(least, Key<K>::max())) atomicMin(values + q, least);
-  if (lane == 0 && valid != nullptr) atomicOr(valid + q / 32, 1u << q % 32);
+  for (int turn = 0; turn < GROUP; turn++) {
+    u32 its = q - lane + turn;
+    if (its >= m || left[its] > right[its]) continue;
+    K least = search_coalesced<K, P, GROUP, CHUNK, false>(x, left[its], right[its] + 1, lane).key;
+    atomicMin(values + its, least);
+  }
+  if (valid == nullptr) return;
+  u32 word = __ballot_sync(~0u, q < m && left[q] <= right[q]);
+  if (threadIdx.x % 32 == 0 && q < m) valid[q / 32] = word;
 }
 
 // --- VL: a thread reads 16 bytes at a time ---
@@ -221,7 +211,7 @@ __device__ __forceinline__ void scan_chunk_by_packs(const PaperIndex& x, u32 k, 
 
 template <class K, class P, int CHUNK, bool AT>
 __device__ __forceinline__ void vector(const PaperIndex& x, u32 m, const P* left, const P* right, K* values, i64* positions, u32* valid) {
-  constexpr int PACK = Pack<K>::SIZE, SHIFT = CHUNK == 8 ? 3 : CHUNK == 16 ? 4 : 5;
+  constexpr int PACK = Pack<K>::SIZE, SHIFT = CHUNK == 4 ? 2 : CHUNK == 8 ? 3 : CHUNK == 16 ? 4 : 5;
   static_assert(1 << SHIFT == CHUNK && CHUNK >= PACK, "a thread reads a chunk in whole packs");
   u32 q = blockIdx.x * blockDim.x + threadIdx.x;
   bool some = false;
@@ -365,6 +355,7 @@ HEAT(4, 8) HEAT_16_UP(4)
 HEAT(8, 8) HEAT_16_UP(8)
 HEAT_16_UP(16)
 HEAT(32, 32) HEAT_64_UP(32)
+VECTOR(u32, 4, u32, 32, value, false)
 VECTOR(u32, 8, u32, 32, value, false)
 VECTOR(u32, 16, u32, 32, value, false)
 VECTOR(u32, 32, u32, 32, value, false)

@@ -26,7 +26,7 @@ template <class K, class P> void test_atomic_min(Random& random) {
   column.storage = {0, 0};
   column.valid.clear();
   PaperLevels<K, P> built(column, 5, random.between(32, 300), false, true, random);
-  ask<K, P>("atomic_min", VALUE, column, random, atomic_min<K, P, 16, 32>, built.index, 16, 0xff);
+  ask<K, P>("atomic_min", VALUE, column, random, atomic_min<K, P, 16, 32>, built.index, 1, 0xff);
 }
 
 template <class K> void test_width(Random& random) {
@@ -60,6 +60,7 @@ int main(int count, char** arguments) {
     test_heat_map<8, 8>(random);
     test_heat_map<32, 32>(random);
     test_heat_map<32, 64>(random);
+    test_one<u32, u32>("vector, heat map", random, 2, false, vector<u32, u32, 4, false>, 1);
     test_one<u32, u32>("vector, heat map", random, 4, false, vector<u32, u32, 16, false>, 1);
     test_one<u32, u32>("vector, heat map", random, 5, false, vector<u32, u32, 32, false>, 1);
   }

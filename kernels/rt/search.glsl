@@ -14,8 +14,9 @@ layout(push_constant, std430) uniform Search {
   uint minima_from;         // triangles from this number on are those of minima, before it of values
   uint top;                 // the highest level
   uint block_shift;         // a block has 1 << block_shift values
-  uint side;                // blocks side by side in the grid
-  float above;              // subtracted from the second coordinate of the triangles that stand for minima
+  uint side;                // cells side by side in the grid
+  float step;               // from an entry of a block to the next
+  float minimum_step;       // from a minimum to the next, in the first cell
   float end;                // beyond all triangles
   uint level[MAX_LEVELS];   // where the entries of level k begin in `minima`
 };

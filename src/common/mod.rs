@@ -11,4 +11,5 @@ pub(crate) mod ordered_type;
 pub(crate) mod range_function;
 pub(crate) mod ranges;
 pub(crate) mod row_number;
+pub(crate) mod sql_text;
 pub(crate) mod workers;

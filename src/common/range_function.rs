@@ -25,11 +25,23 @@ pub enum RangeResult {
     /// The position of the first or last row whose value is at most (for minima), or at least (for maxima), a
     /// threshold.
     Crossing(RangeEnd),
+    /// The positions of the `k` smallest or largest values, as a list: the best first, the leftmost first among equals.
+    Positions,
+}
+
+/// The argument of a range function after the bounds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LastArgument {
+    pub(crate) name: &'static str,
+    /// What it is, with its article.
+    pub(crate) meaning: &'static str,
+    /// What it is, for the documentation of functions.
+    pub(crate) description: &'static str,
 }
 
 impl RangeFunction {
     /// All functions, in the order of the documentation.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::new(Extreme::Min, RangeResult::Value),
         Self::new(Extreme::Max, RangeResult::Value),
         Self::new(Extreme::Min, RangeResult::Position),
@@ -38,6 +50,8 @@ impl RangeFunction {
         Self::new(Extreme::Min, RangeResult::Crossing(RangeEnd::Last)),
         Self::new(Extreme::Max, RangeResult::Crossing(RangeEnd::First)),
         Self::new(Extreme::Max, RangeResult::Crossing(RangeEnd::Last)),
+        Self::new(Extreme::Min, RangeResult::Positions),
+        Self::new(Extreme::Max, RangeResult::Positions),
     ];
 
     const fn new(extreme: Extreme, result: RangeResult) -> Self {
@@ -49,6 +63,7 @@ impl RangeFunction {
         match self.result {
             RangeResult::Value => value_type(column),
             RangeResult::Position | RangeResult::Crossing(_) => DataType::Int64,
+            RangeResult::Positions => DataType::new_list(DataType::Int64, true),
         }
     }
 
@@ -57,9 +72,33 @@ impl RangeFunction {
         matches!(self.result, RangeResult::Crossing(_))
     }
 
+    /// The argument after the bounds, if the function has one.
+    pub(crate) fn last_argument(self) -> Option<LastArgument> {
+        match self.result {
+            RangeResult::Value | RangeResult::Position => None,
+            RangeResult::Crossing(_) => Some(LastArgument {
+                name: "x",
+                meaning: "a threshold",
+                description: "The threshold, of a type that is compared exactly with that of the values",
+            }),
+            RangeResult::Positions => Some(LastArgument {
+                name: "k",
+                meaning: "a number of positions",
+                description: "The number of positions, an integer; the list is shorter where there are fewer values",
+            }),
+        }
+    }
+
     /// Number of arguments.
     pub(crate) fn argument_count(self) -> usize {
-        if self.has_threshold() { 4 } else { 3 }
+        3 + usize::from(self.last_argument().is_some())
+    }
+
+    /// The arguments after the column or value, as documentation shows them.
+    pub(crate) fn shown_arguments(self) -> String {
+        let last = self.last_argument();
+        let last = last.map_or_else(String::new, |last| format!(", {}", last.name));
+        format!("l, r{last}")
     }
 
     /// The name of the scalar and table function.
@@ -74,6 +113,8 @@ impl RangeFunction {
             (Extreme::Min, RangeResult::Crossing(RangeEnd::Last)) => "range_last_at_most",
             (Extreme::Max, RangeResult::Crossing(RangeEnd::First)) => "range_first_at_least",
             (Extreme::Max, RangeResult::Crossing(RangeEnd::Last)) => "range_last_at_least",
+            (Extreme::Min, RangeResult::Positions) => "range_smallest",
+            (Extreme::Max, RangeResult::Positions) => "range_largest",
         }
     }
 
@@ -89,6 +130,8 @@ impl RangeFunction {
             (Extreme::Min, RangeResult::Crossing(RangeEnd::Last)) => "frame_last_at_most",
             (Extreme::Max, RangeResult::Crossing(RangeEnd::First)) => "frame_first_at_least",
             (Extreme::Max, RangeResult::Crossing(RangeEnd::Last)) => "frame_last_at_least",
+            (Extreme::Min, RangeResult::Positions) => "frame_smallest",
+            (Extreme::Max, RangeResult::Positions) => "frame_largest",
         }
     }
 
@@ -108,6 +151,7 @@ impl RangeFunction {
                 };
                 format!("position of the {} (at {side} x)", end.name())
             }
+            RangeResult::Positions => format!("positions, as a list, of the k {extreme}"),
         }
     }
 }

@@ -137,7 +137,7 @@ impl FromIterator<(i64, i64)> for Ranges {
 }
 
 /// Converts positions to Int64. Those beyond its limits are beyond every column, and so are the limits.
-fn to_int64(bounds: &ArrayRef) -> Result<Int64Array> {
+pub(crate) fn to_int64(bounds: &ArrayRef) -> Result<Int64Array> {
     fn saturated<T: ArrowPrimitiveType>(
         bounds: &ArrayRef,
         is_negative: fn(T::Native) -> bool,

@@ -5,7 +5,7 @@
 //! `rmq.rewrite = false`.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arrow::array::{Array, ArrayRef, make_comparator, new_null_array};
 use arrow::compute::SortOptions;
@@ -13,7 +13,10 @@ use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion::common::{Result, ScalarValue, internal_err, plan_err};
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::format_state_name;
-use datafusion::logical_expr::{Accumulator, AggregateUDFImpl, Signature, Volatility};
+use datafusion::logical_expr::{
+    Accumulator, AggregateUDFImpl, Documentation, Signature, Volatility,
+    aggregate_doc_sections::DOC_SECTION_GENERAL,
+};
 use rmq_engine::Extreme;
 
 /// `arg_min` or `arg_max`.
@@ -77,6 +80,13 @@ impl AggregateUDFImpl for ArgExtremeUdf {
         Ok(value.clone())
     }
 
+    fn documentation(&self) -> Option<&Documentation> {
+        static DOCS: LazyLock<[Documentation; 2]> =
+            LazyLock::new(|| ArgExtremeUdf::EXTREMES.map(document));
+        let index = Self::EXTREMES.iter().position(|e| *e == self.extreme);
+        index.map(|index| &DOCS[index])
+    }
+
     fn accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn Accumulator>> {
         let [value, key] = args.expr_fields else {
             return internal_err!("{} has 2 arguments", self.name());
@@ -96,6 +106,26 @@ impl AggregateUDFImpl for ArgExtremeUdf {
         });
         Ok(fields.collect())
     }
+}
+
+fn document(extreme: Extreme) -> Documentation {
+    let (name, least) = match extreme {
+        Extreme::Min => ("arg_min", "least"),
+        Extreme::Max => ("arg_max", "greatest"),
+    };
+    Documentation::builder(
+        DOC_SECTION_GENERAL,
+        format!(
+            "Returns the value of x in the row where y is {least}. Rows where x or y is NULL are left out."
+        ),
+        format!("{name}(x, y)"),
+    )
+    .with_argument("x", "The value that is returned, of any type")
+    .with_argument("y", "What is compared, of any type that has an order")
+    .with_sql_example(format!(
+        "SELECT sym, {name}(ts, price) FROM trades GROUP BY sym"
+    ))
+    .build()
 }
 
 /// The best row so far.

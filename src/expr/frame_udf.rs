@@ -15,6 +15,7 @@ use datafusion::logical_expr::{
 use crate::common::ordered_type::check_ordered;
 use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::common::ranges::{Ranges, check_argument_count, coerce_bound};
+use crate::index::best_positions::counted_ranges;
 use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Chunks;
 use crate::index::threshold::{ThresholdTest, check_comparable};
@@ -37,12 +38,14 @@ impl FrameUdf {
     /// # Errors
     /// A planning error if a call has another number of arguments.
     fn check_argument_count(&self, given: usize) -> Result<()> {
-        let what = if self.function.has_threshold() {
-            "a value, the first position in the partition, the last and a threshold"
-        } else {
-            "a value, the first position in the partition and the last"
+        let what = match self.function.last_argument() {
+            Some(last) => format!(
+                "a value, the first position in the partition, the last and {}",
+                last.meaning
+            ),
+            None => "a value, the first position in the partition and the last".to_string(),
         };
-        check_argument_count(self.name(), given, self.function.argument_count(), what)
+        check_argument_count(self.name(), given, self.function.argument_count(), &what)
     }
 }
 
@@ -58,7 +61,7 @@ impl WindowUDFImpl for FrameUdf {
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         let name = self.name();
         self.check_argument_count(arg_types.len())?;
-        let [value, left, right, threshold @ ..] = arg_types else {
+        let [value, left, right, last @ ..] = arg_types else {
             return internal_err!("a range function has at least three arguments");
         };
         check_ordered(name, "its first argument", value)?;
@@ -67,9 +70,13 @@ impl WindowUDFImpl for FrameUdf {
             coerce_bound(name, "l", left)?,
             coerce_bound(name, "r", right)?,
         ];
-        if let [threshold] = threshold {
-            check_comparable(name, value, threshold)?;
-            types.push(threshold.clone());
+        for last in last {
+            types.push(if self.function.has_threshold() {
+                check_comparable(name, value, last)?;
+                last.clone()
+            } else {
+                coerce_bound(name, "k", last)?
+            });
         }
         Ok(types)
     }
@@ -93,7 +100,7 @@ impl WindowUDFImpl for FrameUdf {
 
     fn documentation(&self) -> Option<&Documentation> {
         use std::sync::LazyLock;
-        static DOCS: LazyLock<[Documentation; 8]> =
+        static DOCS: LazyLock<[Documentation; RangeFunction::ALL.len()]> =
             LazyLock::new(|| RangeFunction::ALL.map(document));
         RangeFunction::ALL
             .iter()
@@ -105,28 +112,24 @@ impl WindowUDFImpl for FrameUdf {
 fn document(function: RangeFunction) -> Documentation {
     let name = function.frame_name();
     let result = function.description();
-    let x = if function.has_threshold() { ", x" } else { "" };
+    let arguments = function.shown_arguments();
     let docs = Documentation::builder(
         DOC_SECTION_ANALYTICAL,
         format!(
             "Returns the {result} value of an expression in the rows of the partition from position l to position r, both inclusive, NULLs \
              skipped.",
         ),
-        format!("{name}(value, l, r{x})"),
+        format!("{name}(value, {arguments})"),
     )
     .with_argument("value", "Any expression of an ordered type")
     .with_argument("l", "The first position, an integer; positions count the partition's rows from 0 in the order of ORDER BY")
     .with_argument("r", "The last position, an integer");
-    let docs = if function.has_threshold() {
-        docs.with_argument(
-            "x",
-            "The threshold, of a type that is compared exactly with the value's",
-        )
-    } else {
-        docs
+    let docs = match function.last_argument() {
+        Some(last) => docs.with_argument(last.name, last.description),
+        None => docs,
     };
     docs.with_sql_example(format!(
-        "SELECT {name}(close, l, r{x}) OVER (PARTITION BY sym ORDER BY ts) FROM quotes"
+        "SELECT {name}(close, {arguments}) OVER (PARTITION BY sym ORDER BY ts) FROM quotes"
     ))
     .build()
 }
@@ -139,7 +142,7 @@ struct FrameEvaluator {
 
 impl PartitionEvaluator for FrameEvaluator {
     fn evaluate_all(&mut self, values: &[ArrayRef], _num_rows: usize) -> Result<ArrayRef> {
-        let [value, left, right, threshold @ ..] = values else {
+        let [value, left, right, last @ ..] = values else {
             return internal_err!(
                 "{} takes {} arguments, not {}",
                 self.function.frame_name(),
@@ -159,8 +162,13 @@ impl PartitionEvaluator for FrameEvaluator {
             RangeResult::Position => index.answer(&ranges, false, true, false)?.positions,
             RangeResult::Crossing(end) => {
                 let test = ThresholdTest::of_function(self.function.extreme);
-                let found = index.crossings(&ranges, threshold, end, test, false)?;
+                let found = index.crossings(&ranges, last, end, test, false)?;
                 found.positions
+            }
+            RangeResult::Positions => {
+                let name = self.function.frame_name();
+                let counted = counted_ranges(name, (left, right), last)?;
+                index.best_positions(&[counted], false)?.positions
             }
         };
         array.ok_or_else(|| {

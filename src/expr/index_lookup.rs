@@ -19,6 +19,7 @@ use datafusion::logical_expr::{
 
 use crate::common::range_function::{RangeFunction, RangeResult};
 use crate::common::ranges::Ranges;
+use crate::index::best_positions::counted_ranges;
 use crate::index::ready_index::ReadyIndex;
 use crate::index::threshold::ThresholdTest;
 
@@ -92,7 +93,7 @@ impl Hash for IndexSlot {
     }
 }
 
-/// A range function whose arguments are the id of the run, the bounds and, if it has one, the threshold.
+/// A range function whose arguments are the id of the run, the bounds and, if it has one, the argument after these.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct IndexLookupUdf {
     function: RangeFunction,
@@ -151,7 +152,7 @@ impl ScalarUDFImpl for IndexLookupUdf {
             return Ok(ColumnarValue::Array(new_empty_array(&self.data_type)));
         }
         let arrays = ColumnarValue::values_to_arrays(&args.args)?;
-        let [run, left, right, threshold @ ..] = arrays.as_slice() else {
+        let [run, left, right, last @ ..] = arrays.as_slice() else {
             return internal_err!("{name} has a run and two bounds, not {}", arrays.len());
         };
         let run = cast(&run.slice(0, 1), &DataType::UInt64)?;
@@ -169,7 +170,11 @@ impl ScalarUDFImpl for IndexLookupUdf {
             RangeResult::Position => ready.answer(&ranges, false, true)?.positions,
             RangeResult::Crossing(end) => {
                 let test = ThresholdTest::of_function(self.function.extreme);
-                ready.crossings(&ranges, threshold, end, test)?.positions
+                ready.crossings(&ranges, last, end, test)?.positions
+            }
+            RangeResult::Positions => {
+                let counted = counted_ranges(name, (left, right), last)?;
+                ready.best_positions(&[counted])?.positions
             }
         };
         let array = array.ok_or_else(|| internal_datafusion_err!("{name} has no answer"))?;

@@ -16,7 +16,8 @@ use arrow::row::{RowConverter, Rows, SortField};
 use datafusion::common::utils::normalize_float_zero;
 use datafusion::common::{Result, internal_err};
 use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, Volatility,
+    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, SortExpr,
+    Volatility,
 };
 
 /// The greatest byte. The encoding of a value does not begin with it, and that of a NULL has no two of them.
@@ -68,6 +69,18 @@ impl ScalarUDFImpl for OrderKeyUdf {
         let keys = encode(&arrays, &self.orders)?.try_into_binary()?;
         Ok(ColumnarValue::Array(Arc::new(keys)))
     }
+}
+
+/// The bytes in the order of all these expressions, from the end on if the first one is descending; `None` for no
+/// expressions.
+pub(crate) fn order_key(order_by: &[SortExpr]) -> Option<Expr> {
+    let first = order_by.first()?;
+    let orders = order_by.iter().map(|order| {
+        let descending = order.asc != first.asc;
+        (descending, order.nulls_first == first.asc)
+    });
+    let udf = ScalarUDF::from(OrderKeyUdf::new(orders.collect()));
+    Some(udf.call(order_by.iter().map(|order| order.expr.clone()).collect()))
 }
 
 /// The function `(bound)` that returns the bytes before, or after, all keys whose first value is the bound. NULL if the

@@ -45,12 +45,14 @@ impl RangeUdf {
     /// # Errors
     /// A planning error if a call has another number of arguments.
     fn check_argument_count(&self, given: usize) -> Result<()> {
-        let what = if self.function.has_threshold() {
-            "a column, the first position, the last and a threshold"
-        } else {
-            "a column, the first position and the last"
+        let what = match self.function.last_argument() {
+            Some(last) => format!(
+                "a column, the first position, the last and {}",
+                last.meaning
+            ),
+            None => "a column, the first position and the last".to_string(),
         };
-        check_argument_count(self.name(), given, self.function.argument_count(), what)
+        check_argument_count(self.name(), given, self.function.argument_count(), &what)
     }
 
     pub(crate) fn names(&self) -> &Names {
@@ -70,7 +72,7 @@ impl ScalarUDFImpl for RangeUdf {
     fn coerce_types(&self, arg_types: &[DataType]) -> Result<Vec<DataType>> {
         let name = self.name();
         self.check_argument_count(arg_types.len())?;
-        let [column, left, right, threshold @ ..] = arg_types else {
+        let [column, left, right, last @ ..] = arg_types else {
             return internal_err!("a range function has at least three arguments");
         };
         let mut types = vec![
@@ -78,7 +80,13 @@ impl ScalarUDFImpl for RangeUdf {
             coerce_bound(name, "l", left)?,
             coerce_bound(name, "r", right)?,
         ];
-        types.extend_from_slice(threshold);
+        for last in last {
+            types.push(if self.function.has_threshold() {
+                last.clone()
+            } else {
+                coerce_bound(name, "k", last)?
+            });
+        }
         Ok(types)
     }
 
@@ -104,7 +112,9 @@ impl ScalarUDFImpl for RangeUdf {
                 field
             }
         };
-        if let Some(threshold) = args.arg_fields.get(3) {
+        if let Some(threshold) = args.arg_fields.get(3)
+            && self.function.has_threshold()
+        {
             check_comparable(self.name(), column.data_type(), threshold.data_type())?;
         }
         let data_type = self.function.result_type(column.data_type());
@@ -135,7 +145,7 @@ impl ScalarUDFImpl for RangeUdf {
 
     fn documentation(&self) -> Option<&Documentation> {
         use std::sync::LazyLock;
-        static DOCS: LazyLock<[Documentation; 8]> =
+        static DOCS: LazyLock<[Documentation; RangeFunction::ALL.len()]> =
             LazyLock::new(|| RangeFunction::ALL.map(document));
         RangeFunction::ALL
             .iter()
@@ -147,25 +157,21 @@ impl ScalarUDFImpl for RangeUdf {
 fn document(function: RangeFunction) -> Documentation {
     let name = function.range_name();
     let result = function.description();
-    let x = if function.has_threshold() { ", x" } else { "" };
+    let arguments = function.shown_arguments();
     let docs = Documentation::builder(
         DOC_SECTION_OTHER,
         format!("Returns the {result} value of a table's column in the rows from position l to position r, both inclusive, NULLs skipped."),
-        format!("{name}('table.column', l, r{x})"),
+        format!("{name}('table.column', {arguments})"),
     )
     .with_argument("column", "A string literal that names a column of a table, or a subquery of one column with an ORDER BY")
     .with_argument("l", "The first position, an integer; positions count the table's rows from 0 in scan order")
     .with_argument("r", "The last position, an integer");
-    let docs = if function.has_threshold() {
-        docs.with_argument(
-            "x",
-            "The threshold, of a type that is compared exactly with the column's",
-        )
-    } else {
-        docs
+    let docs = match function.last_argument() {
+        Some(last) => docs.with_argument(last.name, last.description),
+        None => docs,
     };
     docs.with_sql_example(format!(
-        "SELECT {name}('prices.close', l, r{x}) FROM windows"
+        "SELECT {name}('prices.close', {arguments}) FROM windows"
     ))
     .build()
 }

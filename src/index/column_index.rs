@@ -10,6 +10,7 @@ use datafusion::common::Result;
 
 use crate::common::ordered_type::key_bytes;
 use crate::common::ranges::Ranges;
+use crate::index::best_positions::CountedRanges;
 use crate::index::cpu_fallback::{CpuFallback, device_failure};
 use crate::index::devices::DeviceEngine;
 use crate::index::key_index::{Answer, KeyIndex};
@@ -225,6 +226,32 @@ impl ColumnIndex {
         })
     }
 
+    /// Lists the positions of the smallest, or the largest, values of each range, as [`CountedRanges::lists`].
+    ///
+    /// # Errors
+    /// As [`Self::answer`], and those of [`CountedRanges::lists`].
+    pub(crate) fn best_positions(
+        &self,
+        ranges: &[CountedRanges],
+        allow_cpu_fallback: bool,
+    ) -> Result<Answer> {
+        self.answer_by(allow_cpu_fallback, |index| {
+            let mut all = RowList::default();
+            for part in ranges {
+                let mut found = RowList::default();
+                index.list_smallest(&part.ranges, &part.counts, &mut found)?;
+                let before = all.positions.len();
+                all.positions.extend(found.positions);
+                all.ends.extend(found.ends.iter().map(|end| before + end));
+            }
+            Ok(Answer {
+                values: None,
+                positions: Some(CountedRanges::lists(ranges, &all)?),
+                used_cpu_fallback: false,
+            })
+        })
+    }
+
     /// The searches of these ranges for the rows that pass a test with the range's threshold. The test's extreme is
     /// that of the index.
     ///
@@ -263,6 +290,20 @@ impl ColumnIndex {
         out: &mut RowList,
     ) -> Result<()> {
         self.index.list(queries, ranges, limits, out)
+    }
+
+    /// Lists the rows with the smallest, or the largest, values of each range, as many as `counts` says: the best one
+    /// first, the leftmost first among equals.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub(crate) fn list_smallest(
+        &self,
+        ranges: &Ranges,
+        counts: &[usize],
+        out: &mut RowList,
+    ) -> Result<()> {
+        self.index.list_smallest(ranges, counts, out)
     }
 
     /// Counts the rows of each range that pass. Calls `check` between some of the ranges.

@@ -210,6 +210,21 @@ impl KeyIndex {
         })
     }
 
+    /// Lists the rows with the best values of each range, as many as `counts` says.
+    ///
+    /// # Errors
+    /// The engine's.
+    pub(crate) fn list_smallest(
+        &self,
+        ranges: &Ranges,
+        counts: &[usize],
+        out: &mut RowList,
+    ) -> Result<()> {
+        let (left, right) = (ranges.left(), ranges.right());
+        with_index!(&self.index, index => index.list_smallest(left, right, counts, out))
+            .map_err(engine_error)
+    }
+
     /// Counts the rows that pass, of each of these ranges.
     ///
     /// # Errors

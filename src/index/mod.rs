@@ -9,6 +9,7 @@
 //! - `catalog`, `version`, `devices`: the indexes that a session caches, the version of a table's data that each
 //!   belongs to, and the session's CUDA devices.
 
+pub(crate) mod best_positions;
 pub(crate) mod catalog;
 pub(crate) mod column_index;
 pub(crate) mod cpu_fallback;

@@ -6,6 +6,7 @@ use arrow::array::ArrayRef;
 use datafusion::common::Result;
 
 use crate::common::ranges::Ranges;
+use crate::index::best_positions::CountedRanges;
 use crate::index::catalog::ReservedIndex;
 use crate::index::key_index::Answer;
 use crate::index::threshold::ThresholdTest;
@@ -46,5 +47,15 @@ impl ReadyIndex {
     ) -> Result<Answer> {
         let index = &self.reserved.index;
         index.crossings(ranges, thresholds, end, test, self.allow_cpu_fallback)
+    }
+
+    /// Lists the positions of the best values: see
+    /// [`ColumnIndex::best_positions`](crate::index::column_index::ColumnIndex::best_positions).
+    ///
+    /// # Errors
+    /// The engine's, if no fallback is allowed or the fallback fails as well.
+    pub(crate) fn best_positions(&self, ranges: &[CountedRanges]) -> Result<Answer> {
+        let index = &self.reserved.index;
+        index.best_positions(ranges, self.allow_cpu_fallback)
     }
 }

@@ -16,13 +16,15 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
-use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::logical_expr::expr_vec_fmt;
+use datafusion::logical_expr::{Expr, LogicalPlan, SortExpr, UserDefinedLogicalNodeCore};
 
+use crate::common::sql_text::sql_text;
 use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
 
-/// For each row of the probe side, the rows of the build side that match, in the order of the range key, as many as a
-/// limit allows.
+/// For each row of the probe side, the rows of the build side that match, in the order of the range key or of other
+/// expressions, as many as a limit allows.
 ///
 /// The output is the columns of the probe side, then those of the build side. Probe rows keep their order. One without
 /// a row of the build side is dropped, or kept with NULLs.
@@ -41,17 +43,19 @@ pub struct NearestRows {
 pub struct NearestCondition {
     /// The keys and bounds, without aggregates.
     pub spec: RangeJoinSpec<Expr>,
+    /// The order of the matching rows, over the build side; empty for that of the range key.
+    pub order_by: Vec<SortExpr>,
     /// A further condition on pairs of rows. NULL is false.
     pub residual: Option<Expr>,
     /// Which of the rows that meet all conditions are returned.
     pub limit: RowLimit,
 }
 
-/// Which of the matching rows of a probe row are returned, counted from an end of its range.
+/// Which of the matching rows of a probe row are returned, counted from an end of its range, or of their order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RowLimit {
-    /// Whether rows are counted and returned from the greatest range key down, of equal keys the last in input order
-    /// first. Else from the least up, of equal keys the first in input order first.
+    /// Whether rows are counted and returned from the greatest range key down, or as an order stated instead begins; of
+    /// equal rows the last in input order first. Else from the least up, of equal rows the first in input order first.
     pub descending: bool,
     /// The number of rows that are left out first.
     pub skip: usize,
@@ -162,17 +166,22 @@ impl Display for Parts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.condition.spec.fmt_condition(f)?;
         if let Some(threshold) = self.threshold {
-            write!(f, ", threshold={threshold}")?;
+            write!(f, ", threshold={}", sql_text(threshold))?;
         }
         if let Some(filter) = self.filter {
-            write!(f, ", filter={filter}")?;
+            write!(f, ", filter={}", sql_text(filter))?;
         }
         let RowLimit {
             descending,
             skip,
             fetch,
         } = self.condition.limit;
-        write!(f, ", order={}", if descending { "desc" } else { "asc" })?;
+        let order_by = &self.condition.order_by;
+        if order_by.is_empty() {
+            write!(f, ", order={}", if descending { "desc" } else { "asc" })?;
+        } else {
+            write!(f, ", order=[{}]", expr_vec_fmt!(order_by))?;
+        }
         if skip > 0 {
             write!(f, ", offset={skip}")?;
         }
@@ -197,8 +206,10 @@ impl UserDefinedLogicalNodeCore for NearestRows {
     }
 
     fn expressions(&self) -> Vec<Expr> {
-        let NearestCondition { spec, residual, .. } = &self.condition;
-        spec.expressions().chain(residual).cloned().collect()
+        let condition = &self.condition;
+        let order_by = condition.order_by.iter().map(|order| &order.expr);
+        let exprs = condition.spec.expressions().chain(order_by);
+        exprs.chain(&condition.residual).cloned().collect()
     }
 
     fn fmt_for_explain(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -215,6 +226,11 @@ impl UserDefinedLogicalNodeCore for NearestRows {
         let mut condition = self.condition.clone();
         if condition.residual.is_some() {
             condition.residual = exprs.pop();
+        }
+        let of_spec = exprs.len().saturating_sub(condition.order_by.len());
+        let order_by = exprs.split_off(of_spec);
+        for (order, expr) in condition.order_by.iter_mut().zip(order_by) {
+            order.expr = expr;
         }
         condition.spec = condition.spec.with_expressions(exprs)?;
         let filters = [self.output_filter.clone(), pushed].into_iter().flatten();

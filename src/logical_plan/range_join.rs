@@ -20,6 +20,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, DFSchemaRef, Result, TableReference, internal_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
+use crate::common::sql_text::sql_text;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use rmq_engine::Comparison;
 use rmq_engine::{Extreme, RangeEnd};
@@ -346,11 +347,18 @@ impl RangeJoinSpec<Expr> {
         if !self.on.is_empty() {
             let on = self.on.iter().map(|(probe, build)| match (probe, build) {
                 (Expr::Column(p), Expr::Column(b)) if p.name == b.name => p.name.clone(),
-                (probe, build) => format!("{build} = {probe}"),
+                (probe, build) => format!("{} = {}", sql_text(build), sql_text(probe)),
             });
             write!(f, ", on=[{}]", on.collect::<Vec<_>>().join(", "))?;
         }
-        write!(f, ", range={} in {}", self.key, KeyInterval(&self.bounds))?;
+        let bounds = self.bounds.iter().map(|(c, bound)| (*c, sql_text(bound)));
+        let bounds: Vec<_> = bounds.collect();
+        write!(
+            f,
+            ", range={} in {}",
+            sql_text(&self.key),
+            KeyInterval(&bounds)
+        )?;
         if self.prevailing {
             f.write_str(" include prevailing")?;
         }
@@ -372,7 +380,7 @@ impl Display for RangeJoinSpec<Expr> {
                     },
                     [x, v],
                 ) => {
-                    let threshold = &self.thresholds[threshold];
+                    let [x, v, threshold] = [x, v, &self.thresholds[threshold]].map(sql_text);
                     let (end, op) = (end.name(), operator(comparison));
                     format!("{end}({x} where {v} {op} {threshold})")
                 }
@@ -383,7 +391,8 @@ impl Display for RangeJoinSpec<Expr> {
                     },
                     [v],
                 ) => {
-                    let (op, threshold) = (operator(comparison), &self.thresholds[threshold]);
+                    let [v, threshold] = [v, &self.thresholds[threshold]].map(sql_text);
+                    let op = operator(comparison);
                     format!("count(* where {v} {op} {threshold})")
                 }
                 _ => aggregate.to_string(),
@@ -440,7 +449,8 @@ impl Display for RangeAggregate<Expr> {
             let prefix = if call.returns_state { "state of " } else { "" };
             return write!(f, "{prefix}{}", call.text);
         }
-        match (self.function, self.arguments.as_slice()) {
+        let arguments: Vec<String> = self.arguments.iter().map(sql_text).collect();
+        match (self.function, arguments.as_slice()) {
             (AggregateKind::Extreme(extreme), [x]) => write!(f, "{}({x})", extreme.name()),
             (AggregateKind::Count, [x]) => write!(f, "count({x})"),
             (AggregateKind::Sum, [x]) => write!(f, "sum({x})"),

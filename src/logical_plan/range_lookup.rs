@@ -28,6 +28,7 @@ use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::common::column_ref::ColumnRef;
 use crate::common::range_function::RangeFunction;
+use crate::common::sql_text::sql_text;
 
 /// The rows that positions refer to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
@@ -119,7 +120,7 @@ impl Display for Source {
 }
 
 /// One call of a range function: for each input row, the extreme of the rows `left` to `right` of `source`, or its
-/// position, or the position of a row that crosses a threshold.
+/// position, or the position of a row that crosses a threshold, or those of several extremes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
 pub struct RangeCall {
     /// Which extreme, and whether its value or its position.
@@ -131,8 +132,8 @@ pub struct RangeCall {
     /// The last position, inclusive: an integer expression over the input. A range that is empty, or has a NULL bound,
     /// gives NULL.
     pub right: Expr,
-    /// The threshold of a function that has one: an expression over the input, of a type comparable with the column's.
-    /// NULL gives NULL.
+    /// The threshold of a function that has one, of a type comparable with the column's, or the number of positions of
+    /// one that lists them: an expression over the input. NULL gives NULL.
     pub threshold: Option<Expr>,
     /// The name of the added column.
     pub output: String,
@@ -153,8 +154,9 @@ impl Display for RangeCall {
         } = self;
         write!(f, "{}({source}", function.range_name())?;
         if let Some(threshold) = threshold {
-            write!(f, ", {threshold}")?;
+            write!(f, ", {}", sql_text(threshold))?;
         }
+        let [left, right] = [left, right].map(sql_text);
         write!(f, ") over rows {left} to {right} AS {output}")
     }
 }

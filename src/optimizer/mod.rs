@@ -2,8 +2,9 @@
 //!
 //! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`] and [`NullableSubqueries`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
-//! 3. [`ExistsToCounts`], [`SubqueryToRangeJoin`] and [`LateralToRangeJoin`], before DataFusion decorrelates
-//!    subqueries.
+//! 3. [`ExistsToCounts`], [`SubqueryToRangeJoin`], [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before
+//!    DataFusion decorrelates subqueries. Then [`KeepFirstReasons`], and before constants are evaluated
+//!    [`LongListsToTables`].
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`] and [`ShowRowOrder`],
@@ -25,8 +26,10 @@ pub(crate) mod rejection;
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
 pub use logical::arg_extreme::ArgExtremesToFirstValues;
 pub use logical::exists::ExistsToCounts;
+pub use logical::first_rows::FirstRowsToNearestRows;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
 pub use logical::lateral::LateralToRangeJoin;
+pub use logical::long_lists::LongListsToTables;
 pub use logical::nullable_subquery::NullableSubqueries;
 pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
@@ -35,3 +38,4 @@ pub use logical::unused_aggregates::DropUnusedAggregates;
 pub use physical::partition_joins::PartitionRangeJoins;
 pub use physical::row_joins::JoinToRangeJoin;
 pub use physical::row_order::{KeepRowOrder, ShowRowOrder};
+pub use rejection::KeepFirstReasons;

@@ -16,6 +16,7 @@ use datafusion::physical_planner::PhysicalPlanner;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_threshold::RowThreshold;
+use crate::expr::order_key::order_key;
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::physical::join_filter::best_threshold;
@@ -46,7 +47,12 @@ pub(crate) fn plan_nearest_rows(
     let mut conjuncts = residual.map(split_conjunction).unwrap_or_default();
     let filters = conjuncts.iter().map(|conjunct| filter_of(conjunct));
     let filters: Vec<JoinFilter> = filters.collect::<Result<_>>()?;
-    let threshold = best_threshold(&filters, &probe.schema(), &build.schema())?;
+    // The index finds rows in the order of the range key.
+    let threshold = if condition.order_by.is_empty() {
+        best_threshold(&filters, &probe.schema(), &build.schema())?
+    } else {
+        None
+    };
     let residual = residual.map(filter_of).transpose()?;
     let (label, threshold) = match threshold {
         Some((number, threshold)) => {
@@ -75,7 +81,9 @@ pub(crate) fn plan_nearest_rows(
         &columns,
         schema,
     )?;
-    let row_join = row_join.with_limit(condition.limit);
+    let order = order_key(&condition.order_by);
+    let order = order.map(|key| physical(&key, node.build().schema()));
+    let row_join = row_join.with_limit(condition.limit, order.transpose()?);
     let label = format!("{label}, returns=rows");
     let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label)?;
     let joined: Arc<dyn ExecutionPlan> = Arc::new(joined);

@@ -5,12 +5,20 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use datafusion::catalog::Session;
-use datafusion::common::Result;
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::common::display::{PlanType, StringifiedPlan};
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::{DataFusionError, Result};
+use datafusion::execution::SessionStateBuilder;
+use datafusion::execution::context::SessionState;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
 use crate::logical_plan::prepare_indexes::with_fresh_slots;
+use crate::optimizer::logical::common::outer_columns::has_expression;
+use crate::optimizer::physical::quadratic_joins::NoteQuadraticJoins;
+use crate::optimizer::rejection::{RejectedSubquery, RejectionLog, explain_failure};
 use crate::planner::dml_checks::with_checked_statements;
 use crate::planner::join_choices::JoinChoices;
 use crate::planner::range_join_planner::RangeJoinPlanner;
@@ -82,6 +90,117 @@ pub async fn plan(
 
 /// As [`plan`], with a registration that need not be the session's.
 pub(crate) async fn plan_with(
+    registration: &Registration,
+    logical_plan: &LogicalPlan,
+    session: &dyn Session,
+    planners: &[Arc<dyn ExtensionPlanner + Send + Sync>],
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let noting = with_notes(logical_plan, session);
+    let noting = noting.as_ref().map(|state| state as &dyn Session);
+    let planned = plan_statement(
+        registration,
+        logical_plan,
+        noting.unwrap_or(session),
+        planners,
+    );
+    with_reasons(planned.await, logical_plan, session)
+}
+
+/// A session whose plans have a note above each join that compares every pair of rows, if the plan is for EXPLAIN or
+/// EXPLAIN ANALYZE.
+fn with_notes(plan: &LogicalPlan, session: &dyn Session) -> Option<SessionState> {
+    if !matches!(plan, LogicalPlan::Explain(_) | LogicalPlan::Analyze(_)) {
+        return None;
+    }
+    let state = session.as_any().downcast_ref::<SessionState>()?;
+    let noting = SessionStateBuilder::new_from_existing(state.clone())
+        .with_session_id(state.session_id().to_string())
+        .with_physical_optimizer_rule(Arc::new(NoteQuadraticJoins));
+    Some(noting.build())
+}
+
+/// Adds to a failure, or to an EXPLAIN that shows one, why subqueries did not become range joins.
+fn with_reasons(
+    planned: Result<Arc<dyn ExecutionPlan>>,
+    logical_plan: &LogicalPlan,
+    session: &dyn Session,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    // A session of another kind has no optimizer.
+    let Some(state) = session.as_any().downcast_ref::<SessionState>() else {
+        return planned;
+    };
+    let rejected = RejectionLog::take(state);
+    match planned {
+        Ok(plan) => Ok(match plan.downcast_ref::<ExplainExec>() {
+            Some(explain) => Arc::new(explained(explain, logical_plan, &rejected)),
+            None => plan,
+        }),
+        Err(error) => {
+            let message = match error.find_root() {
+                DataFusionError::NotImplemented(message) => {
+                    failure(message, logical_plan, &rejected)
+                }
+                DataFusionError::SchemaError(..) if names_subquery(&error) => {
+                    return Err(error.context(
+                        "a derived table, or a subquery, within a subquery refers to the outermost query, which DataFusion \
+                         can't resolve: write the condition in the WHERE of the subquery itself",
+                    ));
+                }
+                _ => None,
+            };
+            Err(message.map_or(error, DataFusionError::NotImplemented))
+        }
+    }
+}
+
+/// DataFusion's error of planning, after the reasons.
+fn failure(error: &str, plan: &LogicalPlan, rejected: &[RejectedSubquery]) -> Option<String> {
+    // DataFusion lacks other subqueries, too, such as those of DELETE.
+    if rejected.is_empty() && !is_correlated(plan) {
+        return None;
+    }
+    let reasons = explain_failure(error, rejected)?;
+    Some(format!("{reasons}\nDataFusion says: {error}"))
+}
+
+/// Whether a subquery in the plan refers to its outer query.
+fn is_correlated(plan: &LogicalPlan) -> bool {
+    let mut found = false;
+    let visited = plan.apply_with_subqueries(|node| {
+        found |= has_expression(node, |e| matches!(e, Expr::OuterReferenceColumn(..)))?;
+        Ok(TreeNodeRecursion::Continue)
+    });
+    visited.is_ok() && found
+}
+
+/// Whether an error is about a column of a subquery that DataFusion has made a side of a join.
+fn names_subquery(error: &DataFusionError) -> bool {
+    let message = error.to_string();
+    let sides = ["__correlated_sq_", "__scalar_sq_"];
+    sides.iter().any(|side| message.contains(side))
+}
+
+/// An EXPLAIN whose errors of planning have reasons.
+fn explained(
+    explain: &ExplainExec,
+    logical_plan: &LogicalPlan,
+    rejected: &[RejectedSubquery],
+) -> ExplainExec {
+    let plans = explain.stringified_plans().iter().map(|shown| {
+        let text = match shown.plan_type {
+            PlanType::PhysicalPlanError => failure(&shown.plan, logical_plan, rejected),
+            _ => None,
+        };
+        match text {
+            Some(text) => StringifiedPlan::new(shown.plan_type.clone(), text),
+            None => shown.clone(),
+        }
+    });
+    ExplainExec::new(explain.schema(), plans.collect(), explain.verbose())
+}
+
+/// As [`plan_with`], with the errors of DataFusion.
+async fn plan_statement(
     registration: &Registration,
     logical_plan: &LogicalPlan,
     session: &dyn Session,

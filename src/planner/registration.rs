@@ -8,6 +8,7 @@ use datafusion::prelude::SessionConfig;
 
 use crate::common::column_ref::Names;
 use crate::index::catalog::IndexCatalog;
+use crate::optimizer::rejection::RejectionLog;
 
 /// A session's catalogs and indexes.
 #[derive(Debug, Clone)]
@@ -25,12 +26,16 @@ struct Extension {
 }
 
 impl Registration {
-    /// Adds the registration to a session's configuration, and replaces an earlier one.
+    /// Adds the registration to a session's configuration, and replaces an earlier one. Also adds the notes of why
+    /// rules reject subqueries.
     pub(crate) fn add_to(&self, config: SessionConfig) -> SessionConfig {
-        config.with_extension(Arc::new(Extension {
+        let extension = Extension {
             names: self.names.clone(),
             indexes: Arc::downgrade(&self.indexes),
-        }))
+        };
+        config
+            .with_extension(Arc::new(extension))
+            .with_option_extension(RejectionLog::default())
     }
 
     /// The registration in a session's configuration, if there is one and its session still exists.

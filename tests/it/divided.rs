@@ -321,6 +321,9 @@ async fn what_can_not_be_merged_is_divided() -> Result<()> {
         "SELECT q.id, x.k FROM q LEFT JOIN LATERAL (SELECT p.k FROM p WHERE p.g = q.g AND p.k <= q.b AND p.n > q.n \
          ORDER BY p.k DESC LIMIT 3) x ON true"
             .into(),
+        "SELECT q.id, x.id, x.n FROM q LEFT JOIN LATERAL (SELECT p.id, p.n FROM p WHERE p.g = q.g AND p.k <= q.b \
+         AND p.s <> 'text 5' ORDER BY p.n DESC, p.k LIMIT 3) x ON true"
+            .into(),
     ];
     for (symbols, has_time_order) in [
         (Symbols::Uniform, false),

@@ -11,8 +11,8 @@ use rmq_engine::cost_model::Costs;
 use rmq_engine::cpu::CpuEngine;
 use rmq_engine::cuda::{CudaOptions, CudaVersion, DeviceInfo, DeviceUse};
 use rmq_engine::{
-    Answers, BuildOptions, Column, ColumnSize, Crossings, Engine, EngineError, Key, RangeEnd,
-    RangeIndex, RangeJoinIndex, RangeJoinInput,
+    Answers, BuildOptions, Column, ColumnSize, Crossings, Encoding, Engine, EngineError, Key,
+    RangeEnd, RangeIndex, RangeJoinIndex, RangeJoinInput,
 };
 
 use crate::fake_range_join::{FakeRangeJoin, building_bytes};
@@ -388,6 +388,10 @@ impl<K> Drop for ThreadsIndex<K> {
 impl<K: Key> RangeIndex<K> for ThreadsIndex<K> {
     fn len(&self) -> usize {
         self.inner.len()
+    }
+
+    fn encoding(&self) -> Encoding<K> {
+        self.inner.encoding()
     }
 
     fn has_positions(&self) -> bool {

@@ -4,6 +4,7 @@ mod cuda_sql;
 mod devices;
 mod dictionaries;
 mod divided;
+mod explain;
 
 mod fake;
 mod fake_range_join;
@@ -34,6 +35,7 @@ mod staleness;
 mod support;
 mod thresholds;
 mod ties;
+mod top_rows;
 mod unique_groups;
 mod unique_source;
 mod units;

@@ -44,7 +44,7 @@ async fn an_inner_join_with_group_by() {
       Projection: t.id AS id, __rmq_2 AS min(q.price)
         Aggregate: groupBy=[[t.id]], aggr=[[total_min(__rmq_1) AS __rmq_2]]
           Projection: t.id, __rmq_1
-            RangeJoin: type=Inner, on=[sym], range=q.ts in [t.ts - Int64(1), t.ts], aggs=[min(q.price)]
+            RangeJoin: type=Inner, on=[sym], range=q.ts in [t.ts - 1, t.ts], aggs=[min(q.price)]
               SubqueryAlias: t
                 TableScan: trades projection=[id, sym, ts]
               SubqueryAlias: q
@@ -58,7 +58,7 @@ async fn an_inner_join_with_group_by() {
               ReplayExec
                 RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
                   ProjectionExec: expr=[id@0 as id, __rmq_3@3 as __rmq_3]
-                    RangeJoinExec: type=Inner, on=[sym], range=q.ts in [t.ts - Int64(1), t.ts], aggs=[min(q.price)], engine=cpu
+                    RangeJoinExec: type=Inner, on=[sym], range=q.ts in [t.ts - 1, t.ts], aggs=[min(q.price)], engine=cpu
                       DataSourceExec: partitions=1, partition_sizes=[1]
                       DataSourceExec: partitions=1, partition_sizes=[1]
     "#);
@@ -72,7 +72,7 @@ async fn a_left_join_with_group_by() {
     Projection: t.id, t.sym, CASE WHEN __rmq_2 IS NOT NULL THEN __rmq_2 ELSE Int64(0) END AS count(*), __rmq_4 AS sum(q.size), __rmq_6 AS max(q.size)
       Aggregate: groupBy=[[t.id, t.sym]], aggr=[[sum(CASE WHEN __rmq_1 = Int64(0) THEN Int64(1) ELSE __rmq_1 END) AS __rmq_2, sum(__rmq_3) AS __rmq_4, max(__rmq_5) AS __rmq_6]]
         Projection: t.id, t.sym, __rmq_1, __rmq_3, __rmq_5
-          RangeJoin: type=Left, range=q.ts in [t.ts, t.ts + Int64(5)), aggs=[count(*), sum(q.size), max(q.size)]
+          RangeJoin: type=Left, range=q.ts in [t.ts, t.ts + 5), aggs=[count(*), sum(q.size), max(q.size)]
             SubqueryAlias: t
               TableScan: trades projection=[id, sym, ts]
             SubqueryAlias: q
@@ -85,7 +85,7 @@ async fn a_left_join_with_group_by() {
             AggregateExec: mode=Partial, gby=[id@0 as id, sym@1 as sym], aggr=[sum(CASE WHEN __rmq_7 = 0 THEN 1 ELSE __rmq_7 END) as __rmq_8, sum(__rmq_9) as __rmq_10, max(__rmq_11) as __rmq_12]
               ReplayExec
                 ProjectionExec: expr=[id@0 as id, sym@1 as sym, __rmq_7@3 as __rmq_7, __rmq_9@4 as __rmq_9, __rmq_11@5 as __rmq_11]
-                  RangeJoinExec: type=Left, range=q.ts in [t.ts, t.ts + Int64(5)), aggs=[count(*), sum(q.size), max(q.size)], engine=cpu
+                  RangeJoinExec: type=Left, range=q.ts in [t.ts, t.ts + 5), aggs=[count(*), sum(q.size), max(q.size)], engine=cpu
                     DataSourceExec: partitions=1, partition_sizes=[1]
                     DataSourceExec: partitions=1, partition_sizes=[1]
     "#);
@@ -163,7 +163,7 @@ async fn a_self_join() {
     JoinChoice: a range join, or a hash join where few rows have equal keys
       Projection: a.sym AS sym, a.ts AS ts, __rmq_2 AS min(b.price)
         Aggregate: groupBy=[[a.sym, a.ts]], aggr=[[total_min(__rmq_1) AS __rmq_2]]
-          RangeJoin: type=Inner, on=[sym], range=b.ts in [a.ts - Int64(300), a.ts], aggs=[min(b.price)]
+          RangeJoin: type=Inner, on=[sym], range=b.ts in [a.ts - 300, a.ts], aggs=[min(b.price)]
             SubqueryAlias: a
               TableScan: quotes projection=[sym, ts]
             SubqueryAlias: b
@@ -176,7 +176,7 @@ async fn a_self_join() {
             AggregateExec: mode=Partial, gby=[sym@0 as sym, ts@1 as ts], aggr=[total_min(__rmq_3) as __rmq_4]
               ReplayExec
                 RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
-                  RangeJoinExec: type=Inner, on=[sym], range=b.ts in [a.ts - Int64(300), a.ts], aggs=[min(b.price)], engine=cpu
+                  RangeJoinExec: type=Inner, on=[sym], range=b.ts in [a.ts - 300, a.ts], aggs=[min(b.price)], engine=cpu
                     DataSourceExec: partitions=1, partition_sizes=[1]
                     DataSourceExec: partitions=1, partition_sizes=[1]
     "#);
@@ -188,12 +188,12 @@ async fn the_table_function() {
     assert_snapshot!(plans(sql).await, @r#"
     SubqueryAlias: range_join()
       Projection: trades.id, trades.sym, trades.ts, __rmq_1 AS low, __rmq_3 AS count(*) AS n
-        RangeJoin: type=Left, on=[sym], range=quotes.ts in [trades.ts - Int64(1), trades.ts], aggs=[min(quotes.price), count(*)]
+        RangeJoin: type=Left, on=[sym], range=quotes.ts in [trades.ts - 1, trades.ts], aggs=[min(quotes.price), count(*)]
           TableScan: trades projection=[id, sym, ts]
           TableScan: quotes projection=[sym, ts, price]
     --
     ProjectionExec: expr=[id@0 as id, sym@1 as sym, ts@2 as ts, __rmq_1@3 as low, __rmq_3@4 as n]
-      RangeJoinExec: type=Left, on=[sym], range=quotes.ts in [trades.ts - Int64(1), trades.ts], aggs=[min(quotes.price), count(*)], engine=cpu
+      RangeJoinExec: type=Left, on=[sym], range=quotes.ts in [trades.ts - 1, trades.ts], aggs=[min(quotes.price), count(*)], engine=cpu
         DataSourceExec: partitions=1, partition_sizes=[1]
         DataSourceExec: partitions=1, partition_sizes=[1]
     "#);
@@ -210,7 +210,7 @@ async fn the_table_function_with_a_prevailing_row() {
           Projection: t.id, __rmq_1 - __rmq_3 AS spread
             Filter: __rmq_5 > Int64(1)
               Projection: t.id, __rmq_1, __rmq_3, __rmq_5
-                RangeJoin: type=Left, on=[sym], range=q.ts in (t.ts - Int64(1), t.ts] include prevailing, aggs=[max(q.price), min(q.price), count(*)]
+                RangeJoin: type=Left, on=[sym], range=q.ts in (t.ts - 1, t.ts] include prevailing, aggs=[max(q.price), min(q.price), count(*)]
                   SubqueryAlias: t
                     TableScan: trades projection=[id, sym, ts]
                   SubqueryAlias: q
@@ -222,7 +222,7 @@ async fn the_table_function_with_a_prevailing_row() {
           RepartitionExec: partitioning=RoundRobinBatch(2), input_partitions=1
             FilterExec: __rmq_5@3 > 1
               ProjectionExec: expr=[id@0 as id, __rmq_1@3 as __rmq_1, __rmq_3@4 as __rmq_3, __rmq_5@5 as __rmq_5]
-                RangeJoinExec: type=Left, on=[sym], range=q.ts in (t.ts - Int64(1), t.ts] include prevailing, aggs=[max(q.price), min(q.price), count(*)], engine=cpu
+                RangeJoinExec: type=Left, on=[sym], range=q.ts in (t.ts - 1, t.ts] include prevailing, aggs=[max(q.price), min(q.price), count(*)], engine=cpu
                   DataSourceExec: partitions=1, partition_sizes=[1]
                   DataSourceExec: partitions=1, partition_sizes=[1]
     "#);
@@ -233,7 +233,7 @@ async fn a_function_call_by_position() {
     let sql = "SELECT id, range_min('quotes.price', 0, id) FROM trades";
     assert_snapshot!(plans(sql).await, @r#"
     Projection: trades.id, __rmq_1 AS range_min(Utf8("quotes.price"),Int64(0),trades.id)
-      RangeLookup: range_min(quotes.price) over rows Int64(0) to trades.id AS __rmq_1
+      RangeLookup: range_min(quotes.price) over rows 0 to trades.id AS __rmq_1
         TableScan: trades projection=[id]
     --
     ProjectionExec: expr=[id@0 as id, __rmq_2@1 as range_min(Utf8("quotes.price"),Int64(0),trades.id)]

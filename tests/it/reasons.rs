@@ -2,12 +2,17 @@
 
 use std::cell::RefCell;
 
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::util::pretty::pretty_format_batches;
 use datafusion::execution::SessionStateBuilder;
 use datafusion::optimizer::Optimizer;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
+use datafusion::physical_plan::displayable;
+use datafusion::prelude::SessionContext;
 use datafusion_rmq::SessionStateBuilderExt;
+use datafusion_rmq::physical_plan::QuadraticJoin;
 use log::{LevelFilter, Log, Metadata, Record};
 
 use crate::support::{run, session, set};
@@ -36,7 +41,7 @@ impl Log for Recorder {
 }
 
 /// The log lines of planning a query, which happens on this thread because the runtime is single-threaded.
-async fn log_of(ctx: &datafusion::prelude::SessionContext, sql: &str) -> Vec<String> {
+async fn log_of(ctx: &SessionContext, sql: &str) -> Vec<String> {
     LINES.set(Some(vec![]));
     let planned = async { ctx.sql(sql).await?.create_physical_plan().await };
     let planned = planned.await;
@@ -72,7 +77,7 @@ async fn the_log_has_the_reason_for_each_rejection() {
         ),
         (
             format!("SELECT q.id, min(p.v) {join} AND p.v <> q.a GROUP BY q.id"),
-            "compared by other than",
+            "is no comparison of the two sides",
         ),
         (
             format!("SELECT q.id, min(p.v * random()) {join} GROUP BY q.id"),
@@ -117,7 +122,7 @@ async fn the_log_has_the_reason_for_each_rejection() {
         ),
         (
             "SELECT * FROM p x JOIN p ON p.k + x.k > 3".into(),
-            "there is no range",
+            "k + k > 3 mixes the sides",
         ),
     ];
     for (sql, reason) in &reasons {
@@ -152,6 +157,163 @@ async fn the_log_has_the_reason_for_each_rejection() {
     assert_eq!(log_of(&ctx, &reasons[1].0).await, [""; 0]);
     rules_without_a_place();
     log::set_max_level(LevelFilter::Off);
+}
+
+/// Tables of some hundred rows: of fewer, a nested loop is the best plan.
+async fn tables() -> SessionContext {
+    let ctx = session();
+    for sql in [
+        "CREATE TABLE prices AS SELECT CAST(value % 3 AS VARCHAR) AS sym, value AS ts, value * 7 % 11 AS close FROM range(0, 100)",
+        "CREATE TABLE trades AS SELECT value AS id, CAST(value % 3 AS VARCHAR) AS sym, value * 5 % 13 AS ts FROM range(0, 50)",
+    ] {
+        run(&ctx, sql).await.expect(sql);
+    }
+    ctx
+}
+
+/// The error of planning a query, or what EXPLAIN shows of it.
+async fn planned(ctx: &SessionContext, sql: &str) -> String {
+    let explain = format!("EXPLAIN FORMAT INDENT {sql}");
+    match run(ctx, &explain).await {
+        Ok(rows) => text(rows),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn text(rows: RecordBatch) -> String {
+    pretty_format_batches(&[rows]).expect("text").to_string()
+}
+
+/// The rows, in an order of their own.
+fn sorted(rows: RecordBatch) -> Vec<String> {
+    let mut lines: Vec<String> = text(rows).lines().map(ToString::to_string).collect();
+    lines.sort_unstable();
+    lines
+}
+
+#[tokio::test]
+async fn the_table_of_what_to_write_instead_is_right() {
+    let docs = include_str!("../../docs/sql.md");
+    let section = docs.split("### Instead of\n").nth(1).expect("the section");
+    let section = section.split("\n#").next().expect("its end");
+    let ctx = tables().await;
+    let mut checked = 0;
+    for line in section.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [instead, write, message] = cells[..] else {
+            panic!("{line}");
+        };
+        let (instead, write) = (instead.trim_matches('`'), write.trim_matches('`'));
+        let why = planned(&ctx, instead).await;
+        assert!(why.contains(message), "{instead}: {why}");
+        let plan = planned(&ctx, write).await;
+        let is_ours = ["RangeJoinExec", "frame_min"]
+            .iter()
+            .any(|ours| plan.contains(ours));
+        assert!(is_ours && !plan.contains("NoteExec"), "{write}: {plan}");
+        // Where DataFusion has a plan for both, they have the same rows.
+        if let Ok(expected) = run(&ctx, instead).await {
+            let found = run(&ctx, write).await.expect(write);
+            assert_eq!(sorted(found), sorted(expected), "{write}");
+        }
+        checked += 1;
+    }
+    assert_eq!(checked, 10);
+}
+
+#[tokio::test]
+async fn an_error_has_the_reason_of_each_subquery_and_of_no_other_statement() {
+    let ctx = tables().await;
+    let mixed = "(SELECT min(p.close) FROM prices p WHERE p.ts + t.ts > 3)";
+    let limited = "(SELECT p.close FROM prices p WHERE p.ts < t.ts LIMIT 1)";
+    let both = format!("SELECT {mixed} AS a, {limited} AS b FROM trades t");
+    let error = planned(&ctx, &both).await;
+    let reasons: Vec<&str> = error
+        .lines()
+        .filter(|line| line.contains("(SELECT "))
+        .collect();
+    assert_eq!(reasons.len(), 2, "{error}");
+    assert!(
+        reasons[0].contains("min(p.\"close\")") || reasons[0].contains("min(p.close)"),
+        "{error}"
+    );
+    assert!(
+        reasons[0].contains("p.ts + t.ts > 3 mixes the sides"),
+        "{error}"
+    );
+    assert!(reasons[1].contains("LIMIT 1"), "{error}");
+    assert!(reasons[1].contains("add ORDER BY"), "{error}");
+    assert!(error.contains("ScalarSubquery"), "{error}");
+
+    // Planned at the same time, in turns.
+    let sqls = [mixed, limited].map(|subquery| format!("SELECT {subquery} FROM trades t"));
+    let [one, other] = sqls.each_ref().map(|sql| async {
+        let frame = ctx.sql(sql).await.expect(sql);
+        tokio::task::yield_now().await;
+        frame
+            .create_physical_plan()
+            .await
+            .expect_err(sql)
+            .to_string()
+    });
+    let (one, other) = tokio::join!(one, other);
+    assert!(
+        one.contains("mixes the sides") && !one.contains("add ORDER BY"),
+        "{one}"
+    );
+    assert!(
+        other.contains("add ORDER BY") && !other.contains("mixes the sides"),
+        "{other}"
+    );
+
+    // Without rules there is no reason.
+    set(&ctx, "rmq.rewrite", "false");
+    let error = planned(&ctx, &sqls[0]).await;
+    assert!(error.contains("if rmq.rewrite is true"), "{error}");
+    assert!(!error.contains("mixes"), "{error}");
+}
+
+#[tokio::test]
+async fn a_join_of_all_pairs_has_a_note_in_explain() {
+    let ctx = tables().await;
+    let sql = "SELECT count(*) FROM trades t JOIN prices p ON p.ts + t.ts <= 4";
+    let note = "NoteExec: compares every pair of rows: ts + ts <= 4 mixes the sides";
+    for explain in ["EXPLAIN FORMAT INDENT", "EXPLAIN ANALYZE"] {
+        let shown = run(&ctx, &format!("{explain} {sql}")).await.expect(sql);
+        let shown = text(shown);
+        assert_eq!(shown.matches(note).count(), 1, "{shown}");
+    }
+    let tree = run(&ctx, &format!("EXPLAIN FORMAT TREE {sql}")).await;
+    let tree = text(tree.expect(sql));
+    assert!(tree.contains("NoteExec") && tree.contains('≤'), "{tree}");
+    // The plan that runs has none, nor has one without a rejection.
+    let plan = ctx
+        .sql(sql)
+        .await
+        .expect(sql)
+        .create_physical_plan()
+        .await
+        .expect(sql);
+    assert!(
+        !displayable(plan.as_ref())
+            .indent(false)
+            .to_string()
+            .contains("NoteExec")
+    );
+    for other in [
+        "SELECT count(*) FROM trades t JOIN prices p ON p.ts <= t.ts",
+        "SELECT count(*) FROM trades t JOIN (SELECT * FROM prices LIMIT 5) p ON p.ts + t.ts <= 4",
+        "SELECT count(*) FROM trades t CROSS JOIN prices p",
+    ] {
+        let shown = planned(&ctx, other).await;
+        assert!(!shown.contains("NoteExec"), "{other}: {shown}");
+    }
+    let found = QuadraticJoin::all_in(&plan, ctx.copied_config().options());
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].pairs, Some(50 * 100));
+    set(&ctx, "rmq.rewrite", "false");
+    let shown = planned(&ctx, sql).await;
+    assert!(!shown.contains("NoteExec"), "{shown}");
 }
 
 /// A session without the rules of DataFusion beside which ours stand gets a warning for each place.

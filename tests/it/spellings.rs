@@ -1,5 +1,5 @@
 //! The same in other words, compared with DataFusion's own joins: open ends (`k < b OR b IS NULL`) and differences of
-//! times for ranges, `arg_min` for FIRST_VALUE.
+//! times for ranges, `arg_min` for FIRST_VALUE, `row_number()` and DISTINCT ON for nearest rows.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -155,13 +155,77 @@ fn arg_extreme(random: &mut Random) -> (String, String) {
     )
 }
 
+/// The first rows of each group by `row_number()`, QUALIFY or DISTINCT ON. The order leaves no ties.
+fn first_rows(random: &mut Random) -> String {
+    let key = ["i0", "t0", "m0", "d0", "f0"][random.below(5)];
+    let (direction, comparison) =
+        [("", ">="), ("DESC", "<="), ("", ">"), ("", "<=")][random.below(4)];
+    let nulls = ["", "", "NULLS FIRST", "NULLS LAST"][random.below(4)];
+    let range = match random.below(4) {
+        0 => condition(random),
+        1 => format!("p.g = q.g AND p.{key} {comparison} q.{key}"),
+        2 => format!("p.{key} {comparison} q.{key} AND p.v <> q.v"),
+        _ => format!(
+            "q.{key} {} p.{key}",
+            ["<", "<=", ">", ">="][random.below(4)]
+        ),
+    };
+    let group = ["q.id", "q.id", "q.g", "q.i0", "q.id, q.v", "p.id"][random.below(6)];
+    let (of, own) = if group == "p.id" {
+        ("q", "p")
+    } else {
+        ("p", "q")
+    };
+    let order = match random.below(4) {
+        0 => format!("{own}.v, {of}.{key} {direction} {nulls}, {of}.id, {own}.id"),
+        1 => format!("{of}.v {direction} {nulls}, {of}.id, {own}.id"),
+        _ => format!("{of}.{key} {direction} {nulls}, {of}.id, {own}.id"),
+    };
+    let join = ["JOIN", "JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"][random.below(5)];
+    let rows = random.below(5);
+    let number = format!("row_number() OVER (PARTITION BY {group} ORDER BY {order})");
+    let compared = [
+        format!("<= {rows}"),
+        format!("< {rows}"),
+        "= 1".to_string(),
+        format!("= {rows}"),
+        format!("BETWEEN 1 AND {rows}"),
+    ];
+    let compared = &compared[random.below(5)];
+    match random.below(6) {
+        0 => {
+            format!("SELECT q.id, p.id, p.v FROM q {join} p ON {range} QUALIFY {number} {compared}")
+        }
+        1 => format!(
+            "SELECT a, b, n FROM (SELECT q.id AS a, p.id AS b, p.v, {number} AS n FROM q, p WHERE {range}) \
+             WHERE n {compared} AND (v IS NULL OR v <> 3)"
+        ),
+        2 => format!(
+            "SELECT x.* FROM (SELECT *, row_number() OVER (PARTITION BY a ORDER BY k {direction} {nulls}, b) AS n FROM \
+             (SELECT q.id AS a, p.id AS b, p.{key} AS k FROM p {join} q ON {range})) AS x WHERE n {compared}"
+        ),
+        3 => {
+            // DataFusion panics where an expression of ORDER BY is there twice.
+            let is_group = |order: &&str| group.split(", ").any(|column| *order == column);
+            let order: Vec<_> = order.split(", ").filter(|o| !is_group(o)).collect();
+            let order = order.join(", ");
+            format!(
+                "SELECT DISTINCT ON ({group}) q.id, p.id, p.v FROM q {join} p ON {range} ORDER BY {group}, {order}"
+            )
+        }
+        _ => format!(
+            "SELECT a, b FROM (SELECT q.id AS a, p.id AS b, {number} AS n FROM q {join} p ON {range}) WHERE n {compared}"
+        ),
+    }
+}
+
 /// A query, and one that DataFusion can plan without range joins.
 fn query(random: &mut Random) -> (String, String) {
     let on = condition(random);
     let join = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"][random.below(4)];
     let same = |sql: String| (sql.clone(), sql);
     let counted = format!("SELECT q.id, count(p.id) AS n FROM q LEFT JOIN p ON {on} GROUP BY q.id");
-    match random.below(11) {
+    match random.below(14) {
         0 | 1 => same(format!("SELECT q.id, p.id FROM q {join} p ON {on}")),
         2 => same(format!(
             "SELECT q.id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE {on})"
@@ -176,7 +240,8 @@ fn query(random: &mut Random) -> (String, String) {
             "SELECT count(*), max(p.id), sum(q.v) FROM q {join} p ON {on}"
         )),
         6 => same(counted),
-        kind @ 7..10 => {
+        11..=13 => same(first_rows(random)),
+        kind @ 7..=9 => {
             let ((one, first), (other, second)) = (arg_extreme(random), arg_extreme(random));
             let join = ["JOIN", "LEFT JOIN"][random.below(2)];
             let group = |one, other| {

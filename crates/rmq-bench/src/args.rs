@@ -18,7 +18,7 @@ pub struct Args {
     pub measure: Vec<Measure>,
 
     /// Lengths of the column, as powers of two: 20 is 2^20 values [default: 20,24,28,30,33, of which the CPU takes
-    /// those up to 28; with `--measure paper` 20,22,24,26,28,30,31,33, of which the CPU takes those up to 26]
+    /// those up to 28; with `--measure paper` 20,22,24,26,28,30,31,33]
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=36))]
     pub n: Vec<u32>,
 
@@ -86,12 +86,24 @@ pub struct Args {
 
     /// Values of a block of RTXRMQ, as powers of two, for `--measure rays`: 15 is its authors' default. Which is best
     /// depends on the lengths of column and ranges
-    #[arg(long, value_delimiter = ',', default_value = "15,12,17", value_parser = clap::value_parser!(u32).range(1..=20))]
+    #[arg(long, value_delimiter = ',', default_value = "6,9,11,13,15,17", value_parser = clap::value_parser!(u32).range(1..=23))]
     pub ray_block: Vec<u32>,
+
+    /// Where the planes of RTXRMQ's triangles are
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "values")]
+    pub ray_planes: Vec<RayPlanes>,
+
+    /// Entries of the level that CL asks by rays, at most, as powers of two
+    #[arg(long, value_delimiter = ',', default_value = "6,10,15", value_parser = clap::value_parser!(u32).range(5..=20))]
+    pub ray_level: Vec<u32>,
 
     /// The CUDA device, numbered from 0
     #[arg(long, default_value_t = 0)]
     pub device: usize,
+
+    /// What is measured, for results.csv: a commit
+    #[arg(long, default_value = "")]
+    pub commit: String,
 
     /// Folder for results.csv and report.md, which are overwritten
     #[arg(long, default_value = "rmq-bench-results")]
@@ -148,6 +160,15 @@ pub enum Measure {
     Crossover,
     /// A range join: build side and probe rows from host memory, answers to host memory
     Join,
+}
+
+/// Where the planes of triangles are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RayPlanes {
+    /// At the values, as published: answers may be off by the error of a hit
+    Values,
+    /// At the ranks of the values among the distinct ones, so far apart that answers are exact
+    Ranks,
 }
 
 /// An engine.
@@ -265,14 +286,15 @@ impl Args {
             self.rows = self.rows.min(1 << 20);
             self.probes = self.probes.min(1 << 18);
         }
-        self.max_host_n = if self.paper { 28 } else { 36 };
-        if self.n.is_empty() && self.paper {
-            self.n = vec![20, 22, 24, 26, 28, 30, 31, 33];
-            self.max_host_n = 26;
-        }
+        self.max_host_n = if self.paper || self.n.is_empty() {
+            28
+        } else {
+            36
+        };
         if self.n.is_empty() {
-            self.n = vec![20, 24, 28, 30, 33];
-            self.max_host_n = 28;
+            let all = [20, 22, 24, 26, 28, 30, 31, 33];
+            let some = [20, 24, 28, 30, 33];
+            self.n = if self.paper { all.into() } else { some.into() };
         }
         if self.threads.is_empty() {
             let all = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);

@@ -13,11 +13,46 @@ pub fn median<T: Copy + PartialOrd>(mut measured: Vec<T>) -> T {
     measured[measured.len() / 2]
 }
 
-/// Measures the wall time of `work` in seconds: the median of `rounds`, after one round that does not count.
+/// The seconds that something takes, measured several times.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Timing {
+    /// The middle one.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub most: f64,
+}
+
+impl Timing {
+    /// Summarizes measurements.
+    ///
+    /// # Panics
+    /// Where there are none, or one is not a number.
+    pub fn from_seconds(measured: &[f64]) -> Self {
+        Self {
+            median: median(measured.to_vec()),
+            least: measured.iter().copied().fold(f64::INFINITY, f64::min),
+            most: measured.iter().copied().fold(0.0, f64::max),
+        }
+    }
+
+    /// Returns the time of one of `count` equal parts.
+    #[must_use]
+    pub fn divided_by(self, count: f64) -> Self {
+        Self {
+            median: self.median / count,
+            least: self.least / count,
+            most: self.most / count,
+        }
+    }
+}
+
+/// Measures the wall time of `work`: that of `rounds`, after one round that does not count.
 ///
 /// # Errors
 /// The first error of `work`.
-pub fn measure<E>(rounds: u32, mut work: impl FnMut() -> Result<(), E>) -> Result<f64, E> {
+pub fn measure<E>(rounds: u32, mut work: impl FnMut() -> Result<(), E>) -> Result<Timing, E> {
     work()?;
     let mut times = Vec::new();
     for _ in 0..rounds.max(1) {
@@ -25,7 +60,7 @@ pub fn measure<E>(rounds: u32, mut work: impl FnMut() -> Result<(), E>) -> Resul
         work()?;
         times.push(started.elapsed().as_secs_f64());
     }
-    Ok(median(times))
+    Ok(Timing::from_seconds(&times))
 }
 
 /// Measures the CPU time that `work` takes on this thread.

@@ -96,7 +96,7 @@ fn search<K: IndexableKey>(
     thread_counts.dedup();
     let mut records = Vec::new();
     for threads in thread_counts {
-        let seconds = clock::measure(rounds, || batches::run(index, bounds, options(threads)))?;
+        let time = clock::measure(rounds, || batches::run(index, bounds, options(threads)))?;
         records.push(Record {
             section: Section::Search,
             case,
@@ -107,7 +107,8 @@ fn search<K: IndexableKey>(
             setting: Setting::default(),
             queries: bounds.len() as u64,
             threads,
-            seconds,
+            time,
+            cold_seconds: None,
             build_seconds: Some(built.seconds),
             index_bytes: Some(index.index_bytes() as u64),
             build_bytes: 0,

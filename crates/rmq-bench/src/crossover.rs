@@ -91,8 +91,8 @@ fn measure_column<K: IndexableKey>(
                 threads: threads.min((bounds.len() >> 13) as u32).max(1) as usize,
                 batch_size,
             };
-            let seconds = clock::measure(rounds, || batches::run(index, bounds, options))?;
-            batches.push((bounds.len() as u64, seconds));
+            let time = clock::measure(rounds, || batches::run(index, bounds, options))?;
+            batches.push((bounds.len() as u64, time.median));
             run.records.push(Record {
                 section: Section::Crossover,
                 case,
@@ -100,7 +100,8 @@ fn measure_column<K: IndexableKey>(
                 setting: Setting::default(),
                 queries: bounds.len() as u64,
                 threads: options.threads as u32,
-                seconds,
+                time,
+                cold_seconds: None,
                 build_seconds: Some(built.seconds),
                 index_bytes: Some(index.index_bytes() as u64),
                 build_bytes: 0,

@@ -4,11 +4,12 @@ use rmq_engine::EngineError;
 use rmq_engine::cuda::rmq::index::KernelOutput;
 
 use crate::lab::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
-use crate::lab::kernel::KernelUnderTest;
+use crate::lab::kernel::{DeviceQueries, KernelUnderTest};
 use crate::lab::lca::MAX_LCA_ROWS;
 use crate::lab::limit::Ranges;
 use crate::lab::paper::{BEST_COALESCED, PaperKernel};
 
+use rmq_bench::clock::Timing;
 use rmq_bench::data::{self, Data};
 use rmq_bench::workload::Workload;
 
@@ -18,7 +19,6 @@ use crate::kernels::{
     LONGEST_SCANNED, coalesced, column_steps, heat_map, in_heat_map, level_readers, search_steps,
     setting, ways,
 };
-use crate::model::ReadModel;
 use crate::record::{Case, Record, Section, Setting};
 use crate::report::{TWO_READS, on_gpu};
 use crate::run::Run;
@@ -39,7 +39,6 @@ impl From<ResultKind> for KernelOutput {
 struct Bench<'a> {
     run: &'a mut Run,
     lab: &'a Lab,
-    model: Option<&'a mut ReadModel>,
     column: DeviceColumn,
     key: Width,
     data: Data,
@@ -58,15 +57,11 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
     if !sections.iter().any(|section| run.args.measures(*section)) {
         return Ok(());
     }
-    let mut model = None;
-    if run.args.measures(Measure::Search) {
-        model = Some(ReadModel::new(run, lab)?);
-    }
     for key in run.args.key.clone() {
         for n in run.args.n.clone() {
             for data in run.args.data.clone() {
                 let before = run.progress.steps();
-                match on_column(run, lab, model.as_mut(), key, n, data) {
+                match on_column(run, lab, key, n, data) {
                     Err(EngineError::DeviceMemory { .. }) => {
                         let steps = before + column_steps(&run.args, key, n);
                         run.progress.skip_to(steps);
@@ -78,23 +73,14 @@ pub fn measure(run: &mut Run, lab: &Lab) -> Result<(), EngineError> {
                     }
                     other => other?,
                 }
+                run.save_so_far();
             }
         }
-    }
-    if let Some(model) = model {
-        model.finish(run);
     }
     Ok(())
 }
 
-fn on_column(
-    run: &mut Run,
-    lab: &Lab,
-    model: Option<&mut ReadModel>,
-    key: Width,
-    n: u32,
-    data: Data,
-) -> Result<(), EngineError> {
+fn on_column(run: &mut Run, lab: &Lab, key: Width, n: u32, data: Data) -> Result<(), EngineError> {
     run.progress
         .now(&format!("GPU: a column of 2^{n} {} values", data.name()));
     let column = lab.column(1 << n, key.bytes())?;
@@ -113,7 +99,6 @@ fn on_column(
         reference: lab.answers(most)?,
         answers: lab.answers(most)?,
         run,
-        model,
     };
     for result in bench.run.args.result.clone() {
         if bench.run.args.measures(Measure::Search) {
@@ -269,19 +254,16 @@ impl Bench<'_> {
             self.run
                 .progress
                 .now(&format!("{}: {}", ours.contender, case.title()));
-            let count = 1 << self.run.args.batch;
-            let rounds = self.rounds();
-            let seconds =
-                (self.lab).answer(&ours.kernel, &bounds, &self.reference, count, rounds)?;
-            self.record(Section::Search, case, &ours, count, seconds, wrong);
-            if let Some(model) = self.model.as_mut()
-                && (self.key, result) == (Width::U32, ResultKind::Value)
-                // Ranges in order find in the caches what those before them read.
-                && workload != Workload::Ascending
-            {
-                let search = (&ours.kernel, &bounds);
-                model.add(self.run, self.lab, case, &self.column, search)?;
-            }
+            let asked = queries(&bounds, &self.reference, 1 << self.run.args.batch);
+            let cold = self.lab.answer_cold(&ours.kernel, asked)?;
+            let time = self.lab.answer(&ours.kernel, asked, self.rounds())?;
+            self.record(
+                Section::Search,
+                case,
+                &ours,
+                (asked.count, time, Some(cold)),
+                wrong,
+            );
             for entry in &entries {
                 self.compare(Section::Search, case, &bounds, entry)?;
             }
@@ -309,9 +291,18 @@ impl Bench<'_> {
             };
             (count, rounds) = (fewer, rounds.min(3));
         }
-        let seconds = (self.lab).answer(&entry.kernel, bounds, &self.answers, count, rounds)?;
+        let asked = queries(bounds, &self.answers, count);
+        let measures_cold = section == Section::Search && entry.longest_scanned.is_none();
+        let cold = measures_cold.then(|| self.lab.answer_cold(&entry.kernel, asked));
+        let time = self.lab.answer(&entry.kernel, asked, rounds)?;
         let wrong = self.differ(case.result, count)?;
-        self.record(section, case, entry, count, seconds, wrong);
+        self.record(
+            section,
+            case,
+            entry,
+            (count, time, cold.transpose()?),
+            wrong,
+        );
         Ok(())
     }
 
@@ -320,27 +311,30 @@ impl Bench<'_> {
         (self.lab).differ(&self.reference, &self.answers, result.into(), width, count)
     }
 
-    /// Counts the answers of our kernel that differ from those of a full scan, on a sample.
+    /// Counts the answers of our kernel that differ from those of scans, on samples: of a few ranges by all threads,
+    /// and of many by a warp each, where they are not too long for that.
     fn check(
         &mut self,
         ours: &KernelUnderTest,
         result: ResultKind,
         workload: Workload,
     ) -> Result<u64, EngineError> {
-        let most = (1 << self.run.args.batch).min(1 << 20);
-        // Medium ranges replace those that are too long for a full scan.
-        let (workload, count) = match scanned(workload, 1 << self.n, most, LONGEST_SCANNED) {
-            Some(count) => (workload, count),
-            None => {
-                let medium = scanned(Workload::Medium, 1 << self.n, most, LONGEST_SCANNED);
-                (Workload::Medium, medium.unwrap_or(64))
-            }
-        };
+        const FEW: u32 = 64;
         let bounds = self.bounds(workload)?;
+        let few = queries(&bounds, &self.reference, FEW);
+        self.lab.answer(ours, few, 1)?;
+        let what = (result.into(), FEW);
+        (self.lab).scan_by_all_threads(&self.column, &bounds, &self.answers, what)?;
+        let wrong = self.differ(result, FEW)?;
+        let most = (1 << self.run.args.batch).min(1 << 20);
+        let Some(count) = scanned(workload, 1 << self.n, most, LONGEST_SCANNED) else {
+            return Ok(wrong);
+        };
         let scan = self.paper(PaperKernel::WarpScan, result, self.cutoff())?;
-        self.lab.answer(ours, &bounds, &self.reference, count, 1)?;
-        self.lab.answer(&scan, &bounds, &self.answers, count, 1)?;
-        self.differ(result, count)
+        let asked = |answers| queries(&bounds, answers, count);
+        self.lab.answer(ours, asked(&self.reference), 1)?;
+        self.lab.answer(&scan, asked(&self.answers), 1)?;
+        Ok(wrong + self.differ(result, count)?)
     }
 
     fn limit(&mut self, case: Case, bounds: &DeviceBounds) -> Result<(), EngineError> {
@@ -350,7 +344,7 @@ impl Bench<'_> {
             return Ok(());
         }
         let count = 1 << self.run.args.batch;
-        let seconds =
+        let time =
             (self.lab).two_reads(&self.column, bounds, &self.answers, count, self.rounds())?;
         self.run.found(Record {
             section: Section::Limit,
@@ -359,7 +353,8 @@ impl Bench<'_> {
             setting: Setting::default(),
             queries: count.into(),
             threads: 0,
-            seconds,
+            time,
+            cold_seconds: None,
             build_seconds: None,
             index_bytes: None,
             build_bytes: 0,
@@ -374,8 +369,7 @@ impl Bench<'_> {
         section: Section,
         case: Case,
         entry: &Entry,
-        queries: u32,
-        seconds: f64,
+        (queries, time, cold_seconds): (u32, Timing, Option<f64>),
         wrong: u64,
     ) {
         self.run.found(Record {
@@ -385,7 +379,8 @@ impl Bench<'_> {
             setting: entry.setting,
             queries: queries.into(),
             threads: 0,
-            seconds,
+            time,
+            cold_seconds,
             build_seconds: Some(entry.kernel.build_seconds),
             index_bytes: Some(entry.kernel.index_bytes()),
             build_bytes: entry.kernel.build_bytes,
@@ -397,8 +392,8 @@ impl Bench<'_> {
     /// Makes our kernel's answers the reference.
     fn set_reference(&self, result: ResultKind, bounds: &DeviceBounds) -> Result<(), EngineError> {
         let ours = self.ours(result)?;
-        let count = 1 << self.run.args.batch;
-        self.lab.answer(&ours, bounds, &self.reference, count, 1)?;
+        let asked = queries(bounds, &self.reference, 1 << self.run.args.batch);
+        self.lab.answer(&ours, asked, 1)?;
         Ok(())
     }
 
@@ -408,17 +403,49 @@ impl Bench<'_> {
             let case = self.case(result, workload);
             let bounds = self.bounds(workload)?;
             self.set_reference(result, &bounds)?;
+            let mut entries = Vec::new();
             for (cooperation, name) in ways(result) {
                 let setting = setting(BEST_COALESCED, self.cutoff());
                 let kernel = coalesced(BEST_COALESCED, cooperation, false);
-                let entry = Entry {
+                entries.push(Entry {
                     contender: format!("CL, {name}"),
                     setting,
                     kernel: self.paper(kernel, result, setting.cutoff)?,
                     longest_scanned: None,
-                };
-                self.compare(Section::Queuing, case, &bounds, &entry)?;
+                });
             }
+            self.compare_in_turns(Section::Queuing, case, &bounds, &entries)?;
+        }
+        Ok(())
+    }
+
+    /// Measures kernels that differ little: one round of each after the other, so that what slows a device down for a
+    /// while slows all of them.
+    fn compare_in_turns(
+        &mut self,
+        section: Section,
+        case: Case,
+        bounds: &DeviceBounds,
+        entries: &[Entry],
+    ) -> Result<(), EngineError> {
+        let count = 1 << self.run.args.batch;
+        let mut times = vec![Vec::new(); entries.len()];
+        let mut wrong = vec![0; entries.len()];
+        for round in 0..self.rounds() {
+            for (i, entry) in entries.iter().enumerate() {
+                self.run
+                    .progress
+                    .now(&format!("{}: {}", entry.contender, case.title()));
+                let asked = queries(bounds, &self.answers, count);
+                times[i].push(self.lab.answer(&entry.kernel, asked, 1)?.median);
+                if round == 0 {
+                    wrong[i] = self.differ(case.result, count)?;
+                }
+            }
+        }
+        for ((entry, times), wrong) in entries.iter().zip(times).zip(wrong) {
+            let measured = (count, Timing::from_seconds(&times), None);
+            self.record(section, case, entry, measured, wrong);
         }
         Ok(())
     }
@@ -461,6 +488,18 @@ impl Bench<'_> {
             }
         }
         Ok(())
+    }
+}
+
+fn queries<'a>(
+    bounds: &'a DeviceBounds,
+    answers: &'a DeviceAnswers,
+    count: u32,
+) -> DeviceQueries<'a> {
+    DeviceQueries {
+        bounds,
+        answers,
+        count,
     }
 }
 

@@ -13,7 +13,7 @@ const GROUPS: [u32; 6] = [1, 2, 4, 8, 16, 32];
 const CHUNKS: [u32; 5] = [8, 16, 32, 64, 128];
 
 /// Entries of a chunk of VL in the heat map.
-const VECTOR_CHUNKS: [u32; 3] = [8, 16, 32];
+const VECTOR_CHUNKS: [u32; 4] = [4, 8, 16, 32];
 
 /// The longest range that a warp scans: it keeps one warp busy for about a second.
 pub const LONGEST_SCANNED: f64 = (1_u64 << 28) as f64;

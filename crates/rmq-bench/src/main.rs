@@ -25,10 +25,10 @@ mod index;
 mod join;
 mod kernels;
 mod lab;
-mod model;
 mod progress;
 #[cfg(feature = "rt")]
 mod ray;
+mod reads;
 mod record;
 mod report;
 mod run;
@@ -62,6 +62,7 @@ fn compare(args: Args) -> Result<bool, Box<dyn Error>> {
     fs::create_dir_all(&out).map_err(|error| format!("can't create {}: {error}", out.display()))?;
     let run = sections::measure(args)?;
 
+    run.save()?;
     let mut tables = report::tables(&run.records);
     tables.extend(run.tables);
     let mut text = format!("{}\n", run.machine.join("  \n"));
@@ -69,8 +70,6 @@ fn compare(args: Args) -> Result<bool, Box<dyn Error>> {
         let _ = write!(text, "\n{}", table.markdown());
     }
     fs::write(out.join("report.md"), &text)?;
-    let (cpu, csv) = (run::cpu_name(), out.join("results.csv"));
-    record::write_csv(&run.records, &cpu, &run.gpu, &csv)?;
     if markdown {
         print!("{text}");
     } else {
@@ -91,7 +90,7 @@ fn compare(args: Args) -> Result<bool, Box<dyn Error>> {
     }
     let out = out.display();
     eprintln!(
-        "results.csv and report.md are in {out}; `python3 crates/rmq-bench/plot.py {out}` draws the figures"
+        "results.csv and report.md are in {out}; `python3 crates/rmq-bench/figures {out} --out {out}` draws the figures"
     );
     Ok(wrong == 0)
 }

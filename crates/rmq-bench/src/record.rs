@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
+use rmq_bench::clock::Timing;
 use rmq_bench::data::Data;
 use rmq_bench::workload::Workload;
 
@@ -55,7 +56,7 @@ impl Case {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Section {
     Search,
-    /// Two random reads per query, and the model of our search.
+    /// Two random reads per query.
     Limit,
     /// Random reads of groups of threads.
     Reads,
@@ -100,7 +101,10 @@ pub struct Record {
     /// Threads of the CPU; 0 where a kernel alone was measured.
     pub threads: u32,
     /// The time for all queries.
-    pub seconds: f64,
+    pub time: Timing,
+    /// The same as the paper's program measures it: by the wall clock, the mean of four launches of which the first is
+    /// cold.
+    pub cold_seconds: Option<f64>,
     pub build_seconds: Option<f64>,
     /// The size of the index without the column.
     pub index_bytes: Option<u64>,
@@ -123,7 +127,7 @@ pub struct Setting {
 
 impl Record {
     pub fn ns_per_query(&self) -> f64 {
-        self.seconds * 1e9 / self.queries as f64
+        self.time.median * 1e9 / self.queries as f64
     }
 
     /// Returns the bytes of the column, the index and what only the build needs.
@@ -137,21 +141,40 @@ impl Record {
     }
 }
 
-/// Writes all records of a machine as comma-separated values. `plot.py` draws them.
-pub fn write_csv(records: &[Record], cpu: &str, gpu: &str, path: &Path) -> io::Result<()> {
-    let (cpu, gpu) = (cpu.replace(',', ";"), gpu.replace(',', ";"));
+/// What all records of a run have in common.
+#[derive(Debug, Clone, Default)]
+pub struct Origin {
+    pub gpu: String,
+    /// The version of NVIDIA's driver; empty where it does not tell.
+    pub driver: String,
+    /// The greatest clock rate of its multiprocessors, in MHz; 0 without a device.
+    pub clock_mhz: u32,
+    pub cpu: String,
+    /// What was measured, as `--commit` names it.
+    pub commit: String,
+    /// The day in UTC, `2026-11-25`.
+    pub date: String,
+}
+
+/// Writes all records of a machine as comma-separated values. `figures` beside `src` reads them.
+pub fn write_csv(records: &[Record], origin: &Origin, path: &Path) -> io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     writeln!(
         out,
-        "section,contender,group,chunk,cutoff,key,data,result,workload,log2_n,queries,threads,seconds,ns_per_query,\
-         build_ms,index_bytes,build_bytes,column_bytes,wrong,cpu,gpu"
+        "section,contender,group,chunk,cutoff,key,data,result,workload,log2_n,queries,threads,ns,least_ns,most_ns,\
+         cold_ns,build_ms,index_bytes,build_bytes,column_bytes,wrong,gpu,driver,clock_mhz,cpu,commit,date"
     )?;
+    let field = |text: &str| text.replace(',', ";");
     for record in records {
         let case = &record.case;
+        let ns = |seconds: f64| format!("{:.8}", seconds * 1e9 / record.queries as f64);
         let or_empty = |number: Option<String>| number.unwrap_or_default();
+        let build = record
+            .build_seconds
+            .map(|seconds| format!("{:.4}", seconds * 1e3));
         writeln!(
             out,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{:.9},{:.6},{},{},{},{},{},{cpu},{gpu}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             record.section.name(),
             record.contender.replace(',', ""),
             record.setting.group,
@@ -164,17 +187,21 @@ pub fn write_csv(records: &[Record], cpu: &str, gpu: &str, path: &Path) -> io::R
             case.n,
             record.queries,
             record.threads,
-            record.seconds,
-            record.ns_per_query(),
-            or_empty(
-                record
-                    .build_seconds
-                    .map(|seconds| format!("{:.4}", seconds * 1e3))
-            ),
+            ns(record.time.median),
+            ns(record.time.least),
+            ns(record.time.most),
+            or_empty(record.cold_seconds.map(ns)),
+            or_empty(build),
             or_empty(record.index_bytes.map(|bytes| bytes.to_string())),
             record.build_bytes,
             case.column_bytes(),
             record.wrong,
+            field(&origin.gpu),
+            field(&origin.driver),
+            origin.clock_mhz,
+            field(&origin.cpu),
+            field(&origin.commit),
+            origin.date,
         )?;
     }
     out.flush()

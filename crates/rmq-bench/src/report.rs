@@ -12,11 +12,6 @@ use crate::record::{Case, Record, Section};
 /// Among contenders, a kernel that reads the two lines which hold the ends of a range.
 pub const TWO_READS: &str = "two random reads of 128 bytes";
 
-/// Among contenders, the model of our search, and its parts.
-pub const MODEL: &str = "model of ours: all reads";
-pub const MODEL_CACHES: &str = "model of ours: caches";
-pub const MODEL_DRAM: &str = "model of ours: memory";
-
 /// Names a kernel among contenders.
 pub fn on_gpu(kernel: Kernel) -> String {
     format!("GPU, {}", kernel.name())
@@ -141,7 +136,6 @@ fn search(group: &Group<'_>, heat_map: Option<&Group<'_>>) -> Table {
     let mut table = group.ns_table("ns a query");
     let ours = on_gpu(Kernel::Ours);
     let by_reads = |n: &u32| Some(group.ns(&ours, *n)? / group.ns(TWO_READS, *n)?);
-    let by_model = |n: &u32| Some(group.ns(&ours, *n)? / group.ns(MODEL, *n)?);
     let by_paper = |n: &u32| {
         let (cl, vl) = (
             group.ns(&on_gpu(Kernel::Cl), *n),
@@ -161,7 +155,6 @@ fn search(group: &Group<'_>, heat_map: Option<&Group<'_>>) -> Table {
         let best = tuned.map(|one| one.ns_per_query()).reduce(f64::min)?;
         Some(best / group.ns(&ours, *n)?)
     };
-    ratio("ours: times the model", &by_model);
     ratio("ours: times two random reads", &by_reads);
     ratio(
         "ours: times faster than the better of CL and VL, paper's parameters",

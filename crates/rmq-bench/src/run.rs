@@ -1,11 +1,13 @@
 //! A run: its arguments, its progress, and what was measured so far.
 
+use std::io;
+
 use rmq_bench::memory;
 use rmq_bench::table::{Table, three_digits};
 
 use crate::args::{Args, Width};
 use crate::progress::Progress;
-use crate::record::Record;
+use crate::record::{self, Origin, Record};
 
 /// The state of a run, to which each section adds.
 pub struct Run {
@@ -13,8 +15,8 @@ pub struct Run {
     pub progress: Progress,
     /// The hardware, in lines.
     pub machine: Vec<String>,
-    /// The device, with its memory and driver; empty without one.
-    pub gpu: String,
+    /// What all measurements have in common.
+    pub origin: Origin,
     pub records: Vec<Record>,
     /// Tables that are not computed from the records.
     pub tables: Vec<Table>,
@@ -23,11 +25,18 @@ pub struct Run {
 impl Run {
     /// Creates a run without measurements.
     pub fn new(args: Args) -> Self {
+        let origin = Origin {
+            cpu: cpu_name(),
+            driver: driver_version(),
+            commit: args.commit.clone(),
+            date: today(),
+            ..Origin::default()
+        };
         Self {
             args,
             progress: Progress::new(),
             machine: vec![format!("CPU: {}", cpu_name())],
-            gpu: String::new(),
+            origin,
             records: Vec::new(),
             tables: Vec::new(),
         }
@@ -47,6 +56,25 @@ impl Run {
                 && available.is_none_or(|available| bytes + bytes / 2 < available)
         };
         self.args.n.iter().copied().filter(fits).collect()
+    }
+
+    /// Writes what was measured so far, so that a run that is ended early leaves it.
+    pub fn save_so_far(&self) {
+        if let Err(error) = self.save() {
+            self.progress.say(&format!("results.csv: {error}"));
+        }
+    }
+
+    /// Writes all measurements.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn save(&self) -> io::Result<()> {
+        record::write_csv(
+            &self.records,
+            &self.origin,
+            &self.args.out.join("results.csv"),
+        )
     }
 
     /// Keeps a measurement and prints it.
@@ -69,6 +97,30 @@ impl Run {
         ));
         self.records.push(record);
     }
+}
+
+/// Returns the version of NVIDIA's driver, `580.159.04`.
+fn driver_version() -> String {
+    let text = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
+    let is_version =
+        |word: &&str| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit());
+    let first_line = text.lines().next().unwrap_or_default();
+    let version = first_line.split_whitespace().find(is_version);
+    version.unwrap_or_default().to_owned()
+}
+
+/// Returns the day in UTC, `2026-11-25`.
+fn today() -> String {
+    let mut seconds: libc::time_t = 0;
+    // SAFETY: all numbers are valid for this struct of numbers and a pointer, which nothing reads.
+    let mut day: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: the pointers are valid for the calls.
+    unsafe {
+        libc::time(&raw mut seconds);
+        libc::gmtime_r(&raw const seconds, &raw mut day);
+    }
+    let (year, month) = (day.tm_year + 1900, day.tm_mon + 1);
+    format!("{year}-{month:02}-{:02}", day.tm_mday)
 }
 
 /// Names the CPU and its threads.

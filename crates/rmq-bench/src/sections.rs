@@ -10,7 +10,7 @@ use crate::lab::device::Lab;
 #[cfg(feature = "rt")]
 use crate::ray;
 use crate::run::Run;
-use crate::{cpu, crossover, gpu, join, kernels, model, succinct, trip};
+use crate::{cpu, crossover, gpu, join, kernels, reads, succinct, trip};
 
 /// Measures all sections that `args` name.
 pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
@@ -30,7 +30,7 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
         run.progress.expect(kernels::steps(&run.args));
     }
     if lab.is_some() && run.args.measures(Measure::Reads) {
-        run.progress.expect(model::GROUP_STEPS);
+        run.progress.expect(reads::STEPS);
     }
     if search_on_cpu {
         cpu::measure(&mut run)?;
@@ -40,7 +40,7 @@ pub fn measure(args: Args) -> Result<Run, Box<dyn Error>> {
     }
     if let Some(lab) = &lab {
         if run.args.measures(Measure::Reads) {
-            model::measure_groups(&mut run, lab)?;
+            reads::measure(&mut run, lab)?;
         }
         gpu::measure(&mut run, lab)?;
     }
@@ -87,12 +87,14 @@ fn open_lab(run: &mut Run) -> Option<Lab> {
     }
     match Lab::open(run.args.device) {
         Ok(lab) => {
-            let copy = lab.copy_speed().unwrap_or(0.0) / 1e12;
             let device = lab.describe();
-            run.gpu.clone_from(&device);
-            run.machine.push(format!(
-                "GPU: {device}, copies {copy:.2} TB/s (read and written)"
-            ));
+            run.origin.gpu.clone_from(&device);
+            run.origin.clock_mhz = lab.clock_mhz().unwrap_or(0);
+            let copy = (!run.args.quick).then(|| lab.copy_speed().unwrap_or(0.0) / 1e12);
+            let copy = copy.map_or_else(String::new, |speed| {
+                format!(", copies {speed:.2} TB/s (read and written)")
+            });
+            run.machine.push(format!("GPU: {device}{copy}"));
             Some(lab)
         }
         Err(error) => {

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use range_minimum_query::Rmq;
 use rmq_engine::cpu::CpuEngine;
-use rmq_engine::{Answers, BuildOptions, Crossings, EngineError, RangeEnd, RangeIndex};
+use rmq_engine::{Answers, BuildOptions, Crossings, Encoding, EngineError, RangeEnd, RangeIndex};
 
 use rmq_bench::workload::Bounds;
 use rmq_bench::{clock, data, memory};
@@ -47,6 +47,10 @@ struct SuccinctIndex<K, F> {
 impl<K: IndexableKey, F: FindMinimum> RangeIndex<K> for SuccinctIndex<K, F> {
     fn len(&self) -> usize {
         self.values.len()
+    }
+
+    fn encoding(&self) -> Encoding<K> {
+        Encoding::unsigned()
     }
 
     fn has_positions(&self) -> bool {
@@ -146,6 +150,7 @@ pub fn measure(run: &mut Run) -> Result<(), Box<dyn Error>> {
                 Width::U32 => measure_column::<u32>(run, key, n)?,
                 Width::U64 => measure_column::<u64>(run, key, n)?,
             }
+            run.save_so_far();
         }
     }
     Ok(())
@@ -217,7 +222,7 @@ fn measure_threads<K: IndexableKey>(
         ));
         let rounds = run.args.rounds.min(3);
         let timed = bounds.first(built.timed * threads as usize);
-        let seconds = clock::measure(rounds, || batches::run(index, timed, options(threads)))?;
+        let time = clock::measure(rounds, || batches::run(index, timed, options(threads)))?;
         let record = Record {
             section: Section::Succinct,
             case,
@@ -225,7 +230,8 @@ fn measure_threads<K: IndexableKey>(
             setting: Setting::default(),
             queries: timed.len() as u64,
             threads,
-            seconds,
+            time,
+            cold_seconds: None,
             build_seconds: Some(built.seconds),
             index_bytes: Some(index.index_bytes() as u64),
             build_bytes: 0,

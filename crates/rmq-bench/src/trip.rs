@@ -111,7 +111,7 @@ fn measure_column<K: IndexableKey>(
             run.progress
                 .now(&format!("host to host: {name}, {threads} threads"));
             let rounds = run.args.rounds;
-            let seconds = clock::measure(rounds, || batches::run(index, bounds, options(threads)))?;
+            let time = clock::measure(rounds, || batches::run(index, bounds, options(threads)))?;
             run.found(Record {
                 section: Section::Trip,
                 case,
@@ -119,7 +119,8 @@ fn measure_column<K: IndexableKey>(
                 setting: Setting::default(),
                 queries: bounds.len() as u64,
                 threads,
-                seconds,
+                time,
+                cold_seconds: None,
                 build_seconds: Some(built.seconds),
                 index_bytes: Some(index.index_bytes() as u64),
                 build_bytes: 0,

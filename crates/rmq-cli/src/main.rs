@@ -1,10 +1,17 @@
 //! `rmq`: DataFusion's command line with range-minimum queries and range joins.
 
+mod commands;
+mod completion;
 mod errors;
+mod functions;
+mod progress;
+mod prompt;
 mod script;
 mod session;
+mod shell;
 mod signals;
 mod statements;
+mod text_columns;
 
 use std::io::{self, IsTerminal, Write};
 use std::panic::{self, AssertUnwindSafe};
@@ -14,16 +21,18 @@ use std::sync::{Arc, LazyLock};
 
 use clap::Parser;
 use datafusion::common::{DataFusionError, Result};
+use datafusion_cli::DATAFUSION_CLI_VERSION;
 use datafusion_cli::object_storage::instrumented::InstrumentedObjectStoreRegistry;
 use datafusion_cli::object_storage::is_stdin_location;
 use datafusion_cli::print_format::PrintFormat;
 use datafusion_cli::print_options::{MaxRows, PrintOptions};
-use datafusion_cli::{DATAFUSION_CLI_VERSION, exec};
 use datafusion_rmq::ByteSize;
 use mimalloc::MiMalloc;
 use tokio::runtime::Runtime;
 
+use crate::progress::Watch;
 use crate::script::{Runner, Script};
+use crate::shell::Shell;
 
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
@@ -59,6 +68,10 @@ struct Args {
     /// Format of results
     #[arg(long, value_enum, default_value_t = PrintFormat::Automatic)]
     format: PrintFormat,
+
+    /// Print NULL as this text, also in CSV and TSV, where it is an empty field otherwise
+    #[arg(long, value_name = "TEXT")]
+    null: Option<String>,
 
     /// Print results and nothing else
     #[arg(short, long)]
@@ -129,8 +142,14 @@ fn run(args: Args) -> Result<u8> {
 
     let stores = Arc::new(InstrumentedObjectStoreRegistry::new());
     let runtime = Runtime::new()?;
-    let ctx = runtime.block_on(session::new(&args, sql_on_stdin, &stores))?;
-    let mut print = PrintOptions {
+    let watch = if terminal {
+        Watch::of_terminal()
+    } else {
+        Watch::default()
+    };
+    let ctx = session::new(&args, sql_on_stdin, &stores, &watch);
+    let ctx = runtime.block_on(ctx)?;
+    let print = PrintOptions {
         format: args.format,
         quiet: args.quiet,
         maxrows: args.maxrows,
@@ -138,36 +157,23 @@ fn run(args: Args) -> Result<u8> {
         instrumented_registry: stores,
     };
 
-    // Weak, so that the session can be dropped. Looked up late, because SET may replace the disk manager.
-    let state = ctx.state_weak_ref();
-    let disk = move || {
-        Some(Arc::clone(
-            &state.upgrade()?.read().runtime_env().disk_manager,
-        ))
-    };
-    let stopped = signals::listen(terminal, disk)?;
-
-    let done = runtime.block_on(async {
-        let statements = async {
-            if terminal {
-                let done = exec::exec_from_repl(&ctx, &mut print).await;
-                return done
-                    .map(|()| true)
-                    .map_err(|e| DataFusionError::External(Box::new(e)));
+    let stopped = signals::listen(terminal, signals::disk_of(&ctx))?;
+    let mut shell = Shell::new(ctx, print, args.null, watch);
+    let done = if terminal {
+        prompt::run(&mut shell, &runtime, stopped)
+    } else {
+        runtime.block_on(async {
+            let statements = Runner::new(&mut shell, args.keep_going).run_all(&scripts);
+            tokio::select! {
+                biased;
+                Ok(code) = stopped => Ok(code),
+                done = statements => done.map(|succeeded| if succeeded { 0 } else { errors::FAILURE }),
             }
-            Runner::new(&ctx, print, args.keep_going)
-                .run_all(&scripts)
-                .await
-        };
-        tokio::select! {
-            biased;
-            Ok(code) = stopped => Ok(code),
-            done = statements => done.map(|succeeded| if succeeded { 0 } else { errors::FAILURE }),
-        }
-    });
+        })
+    };
 
-    let disk = Arc::clone(&ctx.runtime_env().disk_manager);
-    drop(ctx);
+    let disk = Arc::clone(&shell.ctx.runtime_env().disk_manager);
+    drop(shell);
     signals::wind_down(runtime, &disk, !matches!(done, Ok(0)));
     done
 }

@@ -1,21 +1,16 @@
-//! Runs scripts: SQL from -c, -f or a pipe, with the backslash commands of DataFusion's shell.
+//! Runs scripts: SQL from -c, -f or a pipe, with backslash commands.
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Write};
 use std::path::{Path, PathBuf};
 
-use datafusion::common::{DataFusionError, Result, exec_datafusion_err, plan_datafusion_err};
-use datafusion::prelude::SessionContext;
-use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
-use datafusion_cli::command::{Command, OutputFormat};
-use datafusion_cli::exec;
-use datafusion_cli::print_format::PrintFormat;
-use datafusion_cli::print_options::{MaxRows, PrintOptions};
+use datafusion::common::{DataFusionError, Result};
 use tokio::sync::mpsc;
 
-use crate::errors;
-use crate::statements::{Splitter, prepared};
+use crate::shell::Shell;
+use crate::statements::Splitter;
+use crate::{commands, errors};
 
 /// A source of SQL.
 pub enum Script {
@@ -91,27 +86,19 @@ impl fmt::Display for Script {
 
 /// Runs scripts one after another in one session.
 pub struct Runner<'a> {
-    ctx: &'a SessionContext,
-    print: PrintOptions,
-    /// The most rows that a table shows.
-    maxrows: MaxRows,
+    shell: &'a mut Shell,
     /// Whether the next statement runs after an error.
     keep_going: bool,
     failed: bool,
 }
 
 impl<'a> Runner<'a> {
-    pub fn new(ctx: &'a SessionContext, print: PrintOptions, keep_going: bool) -> Self {
-        let maxrows = print.maxrows;
-        let mut runner = Self {
-            ctx,
-            print,
-            maxrows,
+    pub fn new(shell: &'a mut Shell, keep_going: bool) -> Self {
+        Self {
+            shell,
             keep_going,
             failed: false,
-        };
-        runner.limit_rows();
-        runner
+        }
     }
 
     /// Runs scripts; returns whether all statements succeeded.
@@ -120,7 +107,7 @@ impl<'a> Runner<'a> {
     /// The first error; with `keep_going`, only that of a closed standard output.
     pub async fn run_all(mut self, scripts: &[Script]) -> Result<bool> {
         for script in scripts {
-            let echo = matches!(script, Script::File(_)) && !self.print.quiet;
+            let echo = matches!(script, Script::File(_)) && !self.shell.print.quiet;
             let result = self.run(script, echo).await;
             self.settle(result)?;
         }
@@ -133,7 +120,7 @@ impl<'a> Runner<'a> {
         let mut splitter = Splitter::default();
         while let Some(line) = lines.recv().await {
             let line = line.map_err(|e| script.unreadable(e))?;
-            let dialect = self.dialect()?;
+            let dialect = self.shell.dialect()?;
             if line.starts_with('\\')
                 && let Some(number) = splitter.between_statements(&*dialect)
             {
@@ -147,30 +134,21 @@ impl<'a> Runner<'a> {
                 continue;
             }
             for (number, statement) in splitter.push(&line, &*dialect) {
-                self.statement(script, number, statement, echo).await?;
+                self.statement(script, number, &statement, echo).await?;
             }
         }
-        let last = splitter.finish(&*self.dialect()?);
+        let last = splitter.finish(&*self.shell.dialect()?);
         match last.map_err(|(line, e)| script.locate(line, e))? {
-            Some((line, statement)) => self.statement(script, line, statement, echo).await,
+            Some((line, statement)) => self.statement(script, line, &statement, echo).await,
             None => Ok(()),
         }
     }
 
-    async fn statement(
-        &mut self,
-        script: &Script,
-        line: u64,
-        sql: String,
-        echo: bool,
-    ) -> Result<()> {
+    async fn statement(&mut self, script: &Script, line: u64, sql: &str, echo: bool) -> Result<()> {
         if echo {
             writeln!(io::stdout(), "\n{sql}")?;
         }
-        let result = match prepared(sql, &*self.dialect()?) {
-            Ok(sql) => exec::exec_from_commands(self.ctx, vec![sql], &self.print).await,
-            Err(error) => Err(error),
-        };
+        let result = self.shell.run(sql).await;
         self.settle(result.map_err(|e| script.locate(line, e)))
     }
 
@@ -178,39 +156,15 @@ impl<'a> Runner<'a> {
         if echo {
             writeln!(io::stdout(), "\n{command}")?;
         }
-        let unknown = |()| {
-            exec_datafusion_err!(
-                "'{command}' is not a valid command, you can use '\\?' to see all commands"
-            )
-        };
-        match command[1..].parse().map_err(unknown)? {
-            Command::Include(Some(file)) => {
-                Box::pin(self.run(&Script::File(file.into()), echo)).await
-            }
-            Command::OutputFormat(None) => {
-                writeln!(io::stdout(), "Output format is {:?}.", self.print.format)?;
-                Ok(())
-            }
-            Command::OutputFormat(Some(format)) => {
-                let format: OutputFormat = format.parse().map_err(unknown)?;
-                format.execute(&mut self.print)?;
-                self.limit_rows();
-                Ok(())
-            }
-            command => command.execute(self.ctx, &mut self.print).await,
+        match command.strip_prefix("\\i ") {
+            Some(file) => Box::pin(self.run(&Script::File(file.into()), echo)).await,
+            None => commands::run(self.shell, command).await,
         }
-    }
-
-    /// Limits rows in tables only, which print a note. DataFusion's shell would drop rows of other formats silently.
-    fn limit_rows(&mut self) {
-        self.print.maxrows = match self.print.format {
-            PrintFormat::Table | PrintFormat::Automatic => self.maxrows,
-            _ => MaxRows::Unlimited,
-        };
     }
 
     /// Reports an error if the runner keeps going, and returns it otherwise.
     fn settle(&mut self, result: Result<()>) -> Result<()> {
+        self.shell.watch.finish();
         match result {
             Err(error) if self.keep_going && !errors::is_closed_stdout(&error) => {
                 errors::report(&error);
@@ -219,11 +173,5 @@ impl<'a> Runner<'a> {
             }
             result => result,
         }
-    }
-
-    fn dialect(&self) -> Result<Box<dyn Dialect>> {
-        let name = self.ctx.state().config_options().sql_parser.dialect;
-        dialect_from_str(name)
-            .ok_or_else(|| plan_datafusion_err!("there is no SQL dialect '{name}'"))
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use datafusion::common::Result;
 use datafusion::config::ConfigOptions;
+use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::logical_expr::ExplainFormat;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -14,9 +15,11 @@ use datafusion_cli::object_storage::instrumented::InstrumentedObjectStoreRegistr
 use datafusion_rmq::ByteSize;
 
 use crate::Args;
+use crate::progress::{Watch, WatchedPlanner};
 
 /// Creates a session like that of DataFusion's own shell (files as tables, object stores, NULL printed), with
-/// `datafusion-rmq` registered. With `sql_on_stdin`, statements cannot read standard input as a table.
+/// `datafusion-rmq` registered. `watch` sees
+/// each plan. With `sql_on_stdin`, statements cannot read standard input as a table.
 ///
 /// # Errors
 /// For invalid options in the environment or in `args`.
@@ -24,6 +27,7 @@ pub async fn new(
     args: &Args,
     sql_on_stdin: bool,
     stores: &Arc<InstrumentedObjectStoreRegistry>,
+    watch: &Watch,
 ) -> Result<SessionContext> {
     let mut options = ConfigOptions::from_env()?;
     if let Some(rows) = args.batch_size {
@@ -34,6 +38,9 @@ pub async fn new(
     }
     if std::env::var_os("DATAFUSION_FORMAT_NULL").is_none() {
         options.format.null = "NULL".to_string();
+    }
+    if let Some(null) = &args.null {
+        options.format.null.clone_from(null);
     }
     let mut config = SessionConfig::from(options).with_information_schema(true);
     if sql_on_stdin {
@@ -54,5 +61,15 @@ pub async fn new(
     ctx.register_udtf("parquet_metadata", Arc::new(ParquetMetadataFunc {}));
     // Last: it keeps the catalog list that is registered now.
     datafusion_rmq::register(&ctx);
+    let state = ctx.state();
+    let planner = WatchedPlanner {
+        planner: Arc::clone(state.query_planner()),
+        watch: watch.clone(),
+    };
+    let session_id = state.session_id().to_string();
+    *ctx.state_ref().write() = SessionStateBuilder::new_from_existing(state)
+        .with_session_id(session_id)
+        .with_query_planner(Arc::new(planner))
+        .build();
     Ok(ctx)
 }

@@ -7,7 +7,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use datafusion::execution::DiskManager;
-use tokio::runtime::Runtime;
+use datafusion::prelude::SessionContext;
+use tokio::runtime::{Builder, Runtime};
 
 /// The time after which spill files are removed although work still runs. Some work, such as sorting a batch, continues
 /// for a while after its query is dropped.
@@ -26,8 +27,38 @@ pub fn wind_down(runtime: Runtime, disk: &DiskManager, interrupted: bool) {
     remove_spill_files(disk);
 }
 
+/// Returns a function that returns the disk manager of a session. It is looked up late, because SET may replace it. It
+/// does not keep the session.
+pub fn disk_of(ctx: &SessionContext) -> impl Fn() -> Option<Arc<DiskManager>> + Send + 'static {
+    let state = ctx.state_weak_ref();
+    move || {
+        Some(Arc::clone(
+            &state.upgrade()?.read().runtime_env().disk_manager,
+        ))
+    }
+}
+
+/// Calls a function at each SIGINT, which then has no other effect.
+///
+/// # Errors
+/// If a thread cannot be created.
+pub fn on_interrupt(call: impl Fn() + Send + 'static) -> std::io::Result<()> {
+    // A separate runtime: a query may block all threads of the other.
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    std::thread::Builder::new()
+        .name("interrupts".to_string())
+        .spawn(move || {
+            runtime.block_on(async {
+                while tokio::signal::ctrl_c().await.is_ok() {
+                    call();
+                }
+            });
+        })?;
+    Ok(())
+}
+
 /// Removes the directories of spill files, so that work that still runs can't create files in them.
-fn remove_spill_files(disk: &DiskManager) {
+pub fn remove_spill_files(disk: &DiskManager) {
     for directory in disk.temp_dir_paths() {
         // Removal fails if a file is created in it meanwhile.
         for _ in 0..100 {
@@ -49,7 +80,6 @@ mod unix {
     use std::process::exit;
     use std::task::Poll;
 
-    use tokio::runtime::Builder;
     use tokio::signal::unix::{Signal, SignalKind, signal};
     use tokio::sync::oneshot;
     use tokio::time::timeout;
@@ -59,7 +89,7 @@ mod unix {
     /// Returns a channel that receives the exit status when a signal ends the shell. A second signal ends the process
     /// at once. `disk` returns the disk manager of the session.
     ///
-    /// At a terminal only SIGHUP is handled: Ctrl-C cancels a query there, which DataFusion's shell does, and SIGTERM
+    /// At a terminal only SIGHUP is handled: Ctrl-C cancels a statement there, as the prompt sees to, and SIGTERM
     /// keeps its default action, because the terminal is only reset for a process killed by a signal.
     ///
     /// # Errors

@@ -1,7 +1,6 @@
-//! Splits SQL into statements, and prepares them for the SQL planner that DataFusion's shell uses.
+//! Splits SQL into statements.
 
 use datafusion::common::{DataFusionError, Result};
-use datafusion::sql::parser::DFParser;
 use datafusion::sql::sqlparser::dialect::Dialect;
 use datafusion::sql::sqlparser::tokenizer::{Token, Tokenizer, TokenizerError};
 
@@ -40,6 +39,13 @@ impl Splitter {
         let (statements, error) = self.scan(dialect);
         debug_assert!(statements.is_empty(), "`push` returns what is complete");
         (error.is_none() && self.begin.is_none()).then_some(self.scanned_lines + 1)
+    }
+
+    /// Whether this text ends with a complete statement.
+    pub fn is_complete(text: &str, dialect: &dyn Dialect) -> bool {
+        let mut splitter = Self::default();
+        let statements = splitter.push(text, dialect);
+        !statements.is_empty() && splitter.between_statements(dialect).is_some()
     }
 
     /// Skips a line that is not SQL.
@@ -107,27 +113,4 @@ impl Splitter {
         self.text.drain(..start);
         (statements, error)
     }
-}
-
-/// A statement with its ASOF joins in parentheses. Any other is returned unchanged, also if it is no SQL.
-///
-/// # Errors
-/// For a scalar range function with an OVER clause, which DataFusion would ignore.
-pub fn prepared(sql: String, dialect: &dyn Dialect) -> Result<String> {
-    let lower = sql.to_ascii_lowercase();
-    if !lower.contains("asof") && !lower.contains("over") {
-        return Ok(sql);
-    }
-    let Ok(mut statements) = DFParser::parse_sql_with_dialect(&sql, dialect) else {
-        return Ok(sql);
-    };
-    let mut is_new = false;
-    for statement in &mut statements {
-        is_new |= datafusion_rmq::prepare_statement(statement)?;
-    }
-    if !is_new {
-        return Ok(sql);
-    }
-    let statements: Vec<String> = statements.iter().map(ToString::to_string).collect();
-    Ok(statements.join("; "))
 }

@@ -241,6 +241,79 @@ fn formats() {
 }
 
 #[test]
+fn csv_has_lists_and_a_null_of_its_own() {
+    let sql = "SELECT [1, NULL] AS l, named_struct('a', 1) AS s, CAST(NULL AS INT[]) AS e, NULL AS n, '' AS t, 1.5 AS f";
+    let csv = |more: &[&str]| args(&[&["-q", "--format", "csv", "-c", sql], more].concat()).ok();
+    assert_eq!(csv(&[]), "l,s,e,n,t,f\n\"[1, NULL]\",{a: 1},,,,1.5\n");
+    assert_eq!(
+        csv(&["--null", "-"]),
+        "l,s,e,n,t,f\n\"[1, -]\",{a: 1},-,-,,1.5\n"
+    );
+    let set = "\\pset null \\N\n\\pset format tsv\nSELECT NULL AS n, '' AS t;\n";
+    let shown = piped(&["-q"], set).ok();
+    assert_eq!(shown, "Output format is Tsv.\nn\tt\n\\N\t\n");
+    let table = args(&["-q", "--null", "(none)", "-c", "SELECT NULL AS n"]);
+    assert!(table.ok().contains("| (none) |"));
+}
+
+#[test]
+fn functions_are_described() {
+    let csv = |input: &str| piped(&["-q", "--format", "csv"], input).ok();
+    let all = csv("SHOW FUNCTIONS;\n");
+    for ours in [
+        "range_min,SCALAR,",
+        "range_min,TABLE,",
+        "range_max,TABLE,",
+        "range_argmax,SCALAR,",
+        "range_last_at_least,SCALAR,",
+        "frame_min,WINDOW,",
+        "frame_first_at_most,WINDOW,",
+        "arg_min,AGGREGATE,",
+        "max_by,AGGREGATE,",
+        "range_join,TABLE,",
+        "rmq_indexes,TABLE,",
+        "rmq_devices,TABLE,",
+        "abs,SCALAR,",
+        "generate_series,TABLE",
+    ] {
+        let lines: Vec<&str> = all.lines().filter(|line| line.starts_with(ours)).collect();
+        assert_eq!(lines.len(), 1, "{ours}: {lines:?}");
+        assert!(
+            lines[0].len() > ours.len() + 20 || ours.starts_with("gen"),
+            "{lines:?}"
+        );
+    }
+    let some = csv("SHOW FUNCTIONS LIKE 'frame_m%';\n");
+    let names: Vec<&str> = some
+        .lines()
+        .filter_map(|line| line.split(',').next())
+        .collect();
+    assert_eq!(names, ["name", "frame_max", "frame_min"]);
+    assert!(csv("\\df at_most\n").contains("frame_last_at_most,WINDOW,"));
+    let help = csv("\\h range_min\n");
+    for part in [
+        "scalar function",
+        "table function",
+        "range_min('table.column', l, r)",
+        "Example:",
+    ] {
+        assert!(help.contains(part), "{help}");
+    }
+    assert!(csv("\\h MAX_BY\n").contains("where y is greatest"));
+    piped(&["-q"], "\\h range_mim\n")
+        .fails(1, &["no function or statement 'range_mim'", "range_min"]);
+    piped(&["-q"], "SELECT frame_min(1, 0, 0);\n").fails(1, &["add OVER (PARTITION BY"]);
+}
+
+#[test]
+fn a_missing_file_is_said_to_be_missing() {
+    let select = args(&["-q", "-c", "SELECT * FROM 'data/nosuch.parquet'"]);
+    select.fails(1, &["no such file: 'data/nosuch.parquet'"]);
+    let table = args(&["-q", "-c", "SELECT * FROM nosuch"]);
+    table.fails(1, &["table 'datafusion.public.nosuch' not found"]);
+}
+
+#[test]
 fn tables_leave_rows_out_and_other_formats_do_not() {
     let sql = "SELECT value FROM generate_series(1, 50)";
     let lines = |more: &[&str]| {
@@ -549,7 +622,7 @@ fn backslash_commands_work_on_a_pipe() {
             .ok()
             .contains("datafusion,public,t,a,Int64,NO\n")
     );
-    assert!(csv("\\?\n").ok().contains("\\q,quit datafusion-cli\n"));
+    assert!(csv("\\?\n").ok().contains("\\q,quit\n"));
     assert!(csv("\\h\n").ok().contains("SELECT"));
     assert!(csv("\\h SELECT\n").ok().contains("SELECT"));
     assert_eq!(
@@ -560,6 +633,16 @@ fn backslash_commands_work_on_a_pipe() {
         csv("\\quiet false\nSELECT 1 AS a;\n")
             .ok()
             .contains("Quiet mode set to false\na\n1\n1 row(s) fetched. \n")
+    );
+
+    assert_eq!(
+        csv("CREATE TABLE t AS SELECT 1 AS a;\n\\dt\n").ok(),
+        "table_schema,table_name,table_type\npublic,t,BASE TABLE\n"
+    );
+    assert!(
+        csv("\\timing on\nSELECT 1 AS a;\n\\timing\nSELECT 2 AS b;\n")
+            .ok()
+            .ends_with(" seconds.\n\nTiming is off.\nb\n2\n")
     );
 
     // Only where a statement begins.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::column::Column;
 use crate::crossings::{Crossings, ListLimits, RangeEnd, RowList, check_inputs, check_length};
 use crate::error::EngineError;
-use crate::key::Key;
+use crate::key::{Encoding, Key};
 use crate::outputs::{Answers, Outputs};
 use crate::range_join::{RangeJoinIndex, RangeJoinInput};
+use crate::smallest::list_smallest;
 
 /// The index of a column for range-minimum queries. Shared between threads; each answers its own batches.
 pub trait RangeIndex<K: Key>: Send + Sync + Debug {
@@ -19,6 +20,9 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    /// Returns how the values become keys: those of [`Answers::values`] are bits that it encodes.
+    fn encoding(&self) -> Encoding<K>;
 
     /// Returns whether [`Answers::positions`] can be requested.
     fn has_positions(&self) -> bool;
@@ -116,6 +120,30 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
             }
         }
         Ok(())
+    }
+
+    /// Lists the rows with the smallest keys of each range, the smallest first, the leftmost first among equals: at
+    /// most `counts[i]` rows of range `i`, fewer where it has fewer that are not NULL. Replaces the contents of `out`.
+    ///
+    /// Bounds are those of [`RangeIndex::answer`]. In an index of maxima these are the rows with the greatest values.
+    /// `k` rows take at most `2k - 1` range minima, however long the range is.
+    ///
+    /// # Errors
+    /// As [`RangeIndex::answer`]; the index needs positions.
+    fn list_smallest(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        counts: &[usize],
+        out: &mut RowList,
+    ) -> Result<(), EngineError> {
+        let answer = |left: &[i64], right: &[i64]| {
+            let mut outputs = self.outputs(left.len(), true, true);
+            self.answer(left, right, outputs.answers())?;
+            Ok(outputs)
+        };
+        let column = (self.len(), self.encoding());
+        list_smallest(column, &answer, left, right, counts, out)
     }
 
     /// Counts the rows of each range whose key is at most a threshold, the rows that [`RangeIndex::list_at_most`] would

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 
 use crate::cpu::rmq::index::index_slice;
-use crate::crossings::{Crossings, RangeEnd};
+use crate::crossings::{Crossings, RangeEnd, RowList};
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
 use crate::key::{Encoding, Extreme, Key};
@@ -287,6 +287,42 @@ impl<'a, T: Value> Index<'a, T> {
             mark_missing(&valid, out);
         }
         Ok(())
+    }
+
+    /// Returns the positions of the `k` smallest values of each range `left[i]..=right[i]`, the smallest first, the
+    /// leftmost first among equals; in an index of maxima, of the greatest. Fewer where a range has fewer values.
+    ///
+    /// Bounds are clipped to the slice. Each range takes at most `2k - 1` range minima, however long it is.
+    ///
+    /// ```
+    /// use rmq_engine::Index;
+    ///
+    /// let temperatures = [21.5_f64, 19.0, 23.5, 18.0, 22.0, 18.0];
+    /// let highs = Index::max(&temperatures)?;
+    /// assert_eq!(highs.best(&[0, 3], &[5, 4], 3)?, [vec![2, 4, 0], vec![4, 3]]);
+    /// # Ok::<(), rmq_engine::EngineError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`EngineError::Lengths`] if the slices differ in length, [`EngineError::NoPositions`] if the index was built
+    /// without positions.
+    pub fn best(
+        &self,
+        left: &[i64],
+        right: &[i64],
+        k: usize,
+    ) -> Result<Vec<Vec<i64>>, EngineError> {
+        let mut listed = RowList::default();
+        let counts = vec![k; left.len()];
+        let inner = &self.inner;
+        inner.list_smallest(left, right, &counts, &mut listed)?;
+        let mut start = 0;
+        let ranges = listed.ends.iter().map(|end| {
+            let positions = listed.positions[start..*end].to_vec();
+            start = *end;
+            positions
+        });
+        Ok(ranges.collect())
     }
 }
 

@@ -22,6 +22,7 @@ mod key;
 mod key_search;
 mod outputs;
 mod range_join;
+mod smallest;
 
 pub use candidates::CandidateRanges;
 pub use column::{Column, SharedSlice, Validity};

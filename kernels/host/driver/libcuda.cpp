@@ -4,7 +4,7 @@
 //   LD_LIBRARY_PATH=/tmp/driver RMQ_TEST_CUDA=1 RMQ_TEST_SMALL=1 RMQ_TEST_ROWS=100000 cargo test -p rmq-engine --test it cuda
 //
 // Everything runs when it is enqueued, so missing waits are not found. An access past the end of device memory faults.
-// EMULATED_DEVICES is the number of devices (2).
+// EMULATED_DEVICES is the number of devices (2). With RMQ_BASELINES it has the kernels of the paper's comparison, too.
 #include "../../rows.cuh"
 #include <sys/mman.h>
 #include <map>
@@ -34,6 +34,12 @@ namespace join_kernels {
 namespace float_kernels {
 #include "../../float_sums.cu"
 }
+
+#ifdef RMQ_BASELINES
+#include "baselines.h"
+#else
+#define ADD_BASELINES
+#endif
 
 namespace {
 
@@ -89,6 +95,7 @@ const std::map<std::string, Kernel>& kernels() {
       ADD(join_kernels, join_matched) ADD(join_kernels, join_counts) ADD(join_kernels, join_sums_u64) ADD(join_kernels, join_sums_u128) ADD(join_kernels, join_first_ordered)
       ADD(float_kernels, float_gather) ADD(float_kernels, float_sum_values) ADD(float_kernels, float_sum_blocks)
       ADD(float_kernels, float_take_outliers) ADD(float_kernels, float_sums)
+      ADD_BASELINES
   };
   return all;
 }

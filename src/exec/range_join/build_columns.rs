@@ -33,6 +33,9 @@ pub(crate) struct BuildColumns {
     pub(crate) returns_rows: bool,
     /// Whether these are returned in the order of the range key.
     pub(crate) returns_in_order: bool,
+    /// The bytes by which they are returned in order instead, as an index among the values, and whether the order is
+    /// descending.
+    pub(crate) row_order: Option<(usize, bool)>,
     /// Whether it is marked which rows have matched.
     pub(crate) marks_rows: bool,
     /// How the range key compares with each bound.
@@ -65,7 +68,11 @@ impl BuildColumns {
             (aggregate.function, arguments)
         });
         let aggregates = aggregates.collect();
-        let row_columns = row_columns.iter().map(&mut value_index).collect();
+        let row_columns: Vec<usize> = row_columns.iter().map(&mut value_index).collect();
+        let row_order = row_join.filter(|join| join.is_ordered()).and_then(|join| {
+            let descending = join.limit()?.descending;
+            Some((*row_columns.last()?, descending))
+        });
         let equality_keys = spec.on.iter().map(|(_, build)| build);
         let expressions = equality_keys.chain([&spec.key]).cloned().chain(values);
         Self {
@@ -76,6 +83,7 @@ impl BuildColumns {
             row_columns,
             returns_rows: row_join.is_some(),
             returns_in_order: row_join.is_some_and(|join| join.limit().is_some()),
+            row_order,
             marks_rows: row_join.is_some_and(RowJoin::marks_build_rows),
             comparisons: spec
                 .bounds

@@ -357,6 +357,27 @@ impl EmbeddedProjection for RangeJoinExec {
     }
 }
 
+/// The parts of a label, `type=Left` and so on, which are separated by commas outside brackets and strings.
+fn parts(label: &str) -> Vec<&str> {
+    let (mut depth, mut is_quoted, mut begin) = (0_i32, false, 0);
+    let mut parts = vec![];
+    for (index, c) in label.char_indices() {
+        match c {
+            '\'' => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            '[' | '(' => depth += 1,
+            ']' | ')' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(label[begin..index].trim());
+                begin = index + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(label[begin..].trim());
+    parts
+}
+
 impl DisplayAs for RangeJoinExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         let Self { label, engine, .. } = self;
@@ -373,7 +394,9 @@ impl DisplayAs for RangeJoinExec {
                 write!(f, ", engine={engine}")
             }
             DisplayFormatType::TreeRender => {
-                writeln!(f, "{label}")?;
+                for part in parts(label) {
+                    writeln!(f, "{part}")?;
+                }
                 if is_partitioned {
                     writeln!(f, "mode=Partitioned")?;
                 }

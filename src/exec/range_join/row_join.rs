@@ -47,6 +47,8 @@ pub(crate) struct RowJoin {
     /// Which pairs of a probe row are returned, in which order; `None` for all, in any order. Only where pairs are
     /// returned by probe row.
     limit: Option<RowLimit>,
+    /// The bytes by which these pairs are ordered, over the build side; `None` if that is the range key.
+    order: Option<PhysicalExprRef>,
 }
 
 impl RowJoin {
@@ -86,13 +88,19 @@ impl RowJoin {
             build_columns,
             schema,
             limit: None,
+            order: None,
         })
     }
 
-    /// The same join, which returns these pairs of each probe row.
-    pub(crate) fn with_limit(self, limit: RowLimit) -> Self {
+    /// The same join, which returns these pairs of each probe row, in the order of these bytes of the build side, or of
+    /// the range key.
+    pub(crate) fn with_limit(self, limit: RowLimit, order: Option<PhysicalExprRef>) -> Self {
         let limit = Some(limit);
-        Self { limit, ..self }
+        Self {
+            limit,
+            order,
+            ..self
+        }
     }
 
     /// The same join with these columns of the output only.
@@ -108,7 +116,7 @@ impl RowJoin {
         let number = |column: usize| self.build_columns[column];
         let residual = self.residual.as_ref().map(|f| renumbered(f, number));
         let threshold = self.threshold.as_ref().map(|t| t.renumbered(number));
-        let limit = self.limit;
+        let (limit, order) = (self.limit, self.order.clone());
         let projected = Self::try_new(
             self.join_type,
             residual.as_ref(),
@@ -116,7 +124,16 @@ impl RowJoin {
             &columns.map(raw).collect::<Vec<_>>(),
             schema,
         )?;
-        Ok(Self { limit, ..projected })
+        Ok(Self {
+            limit,
+            order,
+            ..projected
+        })
+    }
+
+    /// Whether they are returned in another order than that of the range key.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.order.is_some()
     }
 
     /// Which pairs of a probe row are returned, in which order; `None` for all, in any order.
@@ -177,13 +194,14 @@ impl RowJoin {
         matches!(self.join_type, JoinType::Left | JoinType::Full)
     }
 
-    /// The columns of the build side that single rows are taken of, over its schema.
+    /// The columns of the build side that single rows are taken of, over its schema, and then the bytes by which they
+    /// are ordered, if that is not by the range key.
     pub(crate) fn row_columns(&self, build: &Schema) -> Vec<PhysicalExprRef> {
         let columns = self.build_columns.iter();
         let columns = columns.map(|index| {
             Arc::new(Column::new(build.field(*index).name(), *index)) as PhysicalExprRef
         });
-        columns.collect()
+        columns.chain(self.order.clone()).collect()
     }
 
     /// Whether the pairs of these probe rows and build positions meet the further condition. NULL is false. `build` has

@@ -22,7 +22,7 @@ pub struct PhysicalCall {
     pub left: Arc<dyn PhysicalExpr>,
     /// The last position, inclusive, over the input.
     pub right: Arc<dyn PhysicalExpr>,
-    /// The threshold of a function that has one, over the input.
+    /// The threshold of a function that has one, or the number of positions of one that lists them, over the input.
     pub threshold: Option<Arc<dyn PhysicalExpr>>,
     /// The name of the appended column.
     pub output: String,
@@ -37,7 +37,7 @@ impl PhysicalCall {
     pub(crate) fn crossing(&self) -> Option<RangeEnd> {
         match self.function.result {
             RangeResult::Crossing(end) => Some(end),
-            RangeResult::Value | RangeResult::Position => None,
+            RangeResult::Value | RangeResult::Position | RangeResult::Positions => None,
         }
     }
 

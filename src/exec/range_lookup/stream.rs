@@ -8,6 +8,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::common::{DataFusionError, Result, exec_err, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryPool;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
@@ -18,6 +19,7 @@ use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::range_lookup::call::Search;
 use crate::exec::range_lookup::index_builder::PreparedIndex;
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
+use crate::index::best_positions::CountedRanges;
 use crate::index::threshold::ThresholdTest;
 
 /// The state of one partition.
@@ -76,13 +78,16 @@ impl AnswerBatches for LookupStream {
         let calls = self.searches.iter().map(|s| s.outputs.len()).sum();
         let mut answers: Vec<Option<ArrayRef>> = vec![None; calls];
         for (search, prepared) in self.searches.iter().zip(&self.prepared) {
-            let ranges = batches.iter().map(|batch| {
-                let rows = batch.num_rows();
-                let left = search.call.left.evaluate(batch)?.into_array(rows)?;
-                let right = search.call.right.evaluate(batch)?.into_array(rows)?;
-                Ranges::try_new(&left, &right)
-            });
-            let ranges = ranges.collect::<Result<Vec<_>>>()?;
+            let evaluate = |expr: &Arc<dyn PhysicalExpr>| {
+                let arrays = batches.iter().map(|batch| {
+                    let value = expr.evaluate(batch)?;
+                    value.into_array(batch.num_rows())
+                });
+                arrays.collect::<Result<Vec<ArrayRef>>>()
+            };
+            let (left, right) = (evaluate(&search.call.left)?, evaluate(&search.call.right)?);
+            let last = search.call.threshold.as_ref().map(evaluate).transpose()?;
+            let bounds = left.iter().zip(&right);
             let returns = |position| {
                 search
                     .outputs
@@ -90,19 +95,26 @@ impl AnswerBatches for LookupStream {
                     .any(|output| output.position == position)
             };
             let query_timer = self.metrics.query_time.timer();
-            let answer = match (search.call.crossing(), &search.call.threshold) {
-                (Some(end), Some(threshold)) => {
-                    let thresholds = batches.iter().map(|batch| {
-                        let threshold = threshold.evaluate(batch)?;
-                        threshold.into_array(batch.num_rows())
+            let ready = &prepared.ready;
+            let answer = match (search.call.crossing(), &last) {
+                (None, Some(counts)) => {
+                    let name = search.call.function.range_name();
+                    let counted = bounds.zip(counts).map(|((left, right), counts)| {
+                        CountedRanges::try_new(name, left, right, counts)
                     });
-                    let thresholds = thresholds.collect::<Result<Vec<_>>>()?;
-                    let test = ThresholdTest::of_function(search.call.function.extreme);
-                    prepared.ready.crossings(&ranges, &thresholds, end, test)?
+                    ready.best_positions(&counted.collect::<Result<Vec<_>>>()?)?
                 }
-                _ => prepared
-                    .ready
-                    .answer(&ranges, returns(false), returns(true))?,
+                (crossing, last) => {
+                    let ranges = bounds.map(|(left, right)| Ranges::try_new(left, right));
+                    let ranges = ranges.collect::<Result<Vec<_>>>()?;
+                    match (crossing, last) {
+                        (Some(end), Some(thresholds)) => {
+                            let test = ThresholdTest::of_function(search.call.function.extreme);
+                            ready.crossings(&ranges, thresholds, end, test)?
+                        }
+                        _ => ready.answer(&ranges, returns(false), returns(true))?,
+                    }
+                }
             };
             query_timer.done();
             self.metrics.record_answer(prepared, &answer);

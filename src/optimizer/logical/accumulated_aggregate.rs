@@ -9,6 +9,7 @@ use datafusion::logical_expr::expr::{AggregateFunction, NullTreatment};
 use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, when};
 
 use crate::common::dictionaries::has_few_keys;
+use crate::common::sql_text::sql_text;
 use crate::expr::decimal_average::decimal_digits;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
 use crate::logical_plan::range_join::AggregateKind;
@@ -72,7 +73,10 @@ impl AggregateDecomposition<'_> {
         let data_type = expr.get_type(self.build)?;
         self.check_joins(&data_type)?;
         if has_few_keys(&data_type) {
-            return reject(format!("{expr} is a {data_type}, which has few keys"));
+            return reject(format!(
+                "{} is a {data_type}, which has few keys",
+                sql_text(&expr)
+            ));
         }
         let types = arguments
             .iter()
@@ -92,7 +96,10 @@ impl AggregateDecomposition<'_> {
         let function = accumulator.physical(&types)?;
         let mut first = function.create_accumulator()?;
         if function.field().data_type() != &data_type {
-            return reject(format!("{expr} has another type when it is executed"));
+            return reject(format!(
+                "{} has another type when it is executed",
+                sql_text(&expr)
+            ));
         }
         let AggregateInput::Join(unmatched) = self.input else {
             let column = self.add_call(accumulator, arguments, data_type);
@@ -100,7 +107,7 @@ impl AggregateDecomposition<'_> {
         };
         let state_type = accumulator.state_type(&types)?;
         let DataType::Struct(fields) = &state_type else {
-            return reject(format!("{expr} has no state"));
+            return reject(format!("{} has no state", sql_text(&expr)));
         };
         let state = first.state()?;
         if !state
@@ -108,7 +115,10 @@ impl AggregateDecomposition<'_> {
             .map(ScalarValue::data_type)
             .eq(fields.iter().map(|field| field.data_type().clone()))
         {
-            return reject(format!("{expr} has another state than it says"));
+            return reject(format!(
+                "{} has another state than it says",
+                sql_text(&expr)
+            ));
         }
         let merge = MergeStatesUdaf::try_new(&accumulator, types, unmatched)?;
         let column = self.add_call(accumulator, arguments, state_type);
@@ -136,7 +146,10 @@ impl AggregateDecomposition<'_> {
         let data_type = argument.get_type(self.build)?;
         self.check_joins(&data_type)?;
         if has_few_keys(&data_type) {
-            return reject(format!("{argument} is a {data_type}, which has few keys"));
+            return reject(format!(
+                "{} is a {data_type}, which has few keys",
+                sql_text(argument)
+            ));
         }
         self.checked(argument.clone())
     }

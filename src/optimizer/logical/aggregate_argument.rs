@@ -7,6 +7,7 @@ use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{Expr, when};
 
 use crate::common::dictionaries::has_few_keys;
+use crate::common::sql_text::sql_text;
 use crate::expr::late_error::value_or_null;
 use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::logical::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
@@ -43,13 +44,17 @@ impl AggregateDecomposition<'_> {
     /// without a match. Returns it so that it does not fail for rows that match nothing.
     pub(crate) fn checked(&self, expr: Expr) -> Match<Expr> {
         if !is_of(&expr, self.build) {
-            return reject(format!("{expr} is not of the columns of one side"));
+            return reject(format!(
+                "{} is not of the columns of one side: write median(p.v) - q.a, say, instead of median(p.v - q.a)",
+                sql_text(&expr)
+            ));
         }
         if self.input == AggregateInput::Join(Unmatched::Keep)
             && !is_null_without_match(&expr, self.build)?
         {
             return reject(format!(
-                "{expr} has a value where a left join matches nothing"
+                "{} has a value where a left join matches nothing",
+                sql_text(&expr)
             ));
         }
         self.late(expr)

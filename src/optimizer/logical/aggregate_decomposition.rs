@@ -28,6 +28,7 @@ use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, SortExpr, lit,
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::common::ordered_type::{is_ordered, value_type};
+use crate::common::sql_text::sql_text;
 use crate::expr::late_error::{RaiseUdf, error_or_null, is_error};
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
@@ -173,7 +174,10 @@ impl<'a> AggregateDecomposition<'a> {
         let argument = self.filtered(argument, call)?;
         let data_type = argument.get_type(self.build)?;
         let Some(extreme) = extreme.filter(|_| is_ordered(&data_type)) else {
-            return reject(format!("{argument} is a {data_type}, which has no order"));
+            return reject(format!(
+                "{} is a {data_type}, which has no order",
+                sql_text(&argument)
+            ));
         };
         let data_type = value_type(&data_type);
         let udaf = if data_type.is_floating() {
@@ -233,7 +237,8 @@ impl<'a> AggregateDecomposition<'a> {
         let data_type = argument.get_type(self.build)?;
         if !Sums::supports(&data_type) {
             return reject(format!(
-                "a range join has no sum of {argument}, a {data_type}"
+                "a range join has no sum of {}, a {data_type}",
+                sql_text(&argument)
             ));
         }
         // DataFusion's sum of decimals has more digits than its argument, and so has its sum of these sums: both wrap
@@ -277,7 +282,10 @@ impl<'a> AggregateDecomposition<'a> {
             (found, self.add(function, vec![by], by_type))
         } else {
             if !is_ordered(&by_type) {
-                return reject(format!("{by} is a {by_type}, which has no order"));
+                return reject(format!(
+                    "{} is a {by_type}, which has no order",
+                    sql_text(&by)
+                ));
             }
             let extreme = if ascending {
                 Extreme::Min
@@ -387,7 +395,10 @@ impl<'a> AggregateDecomposition<'a> {
         let by = self.checked(by.clone())?;
         let by_type = by.get_type(self.build)?;
         if !is_ordered(&by_type) {
-            return reject(format!("{by} is a {by_type}, which has no order"));
+            return reject(format!(
+                "{} is a {by_type}, which has no order",
+                sql_text(&by)
+            ));
         }
         let function = AggregateKind::AtExtreme {
             extreme: if order.asc {

@@ -21,6 +21,7 @@ use datafusion::logical_expr::{
 use datafusion::scalar::ScalarValue;
 
 use crate::common::ordered_type::{is_ordered, value_type};
+use crate::common::sql_text::sql_text;
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::expr::range_calls::{calls_range_function, is_volatile};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
@@ -31,7 +32,7 @@ use crate::optimizer::condition::{
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::plans::filtered;
-use crate::optimizer::rejection::{Match, reject};
+use crate::optimizer::rejection::{Match, mixes_sides, reject};
 use crate::sorted::groups::Groups;
 use rmq_engine::Comparison;
 
@@ -129,7 +130,8 @@ impl Condition {
                     {
                         if range.open == Open::Key {
                             return reject(format!(
-                                "{conjunct} is about NULLs of the side that is searched"
+                                "{} is about NULLs of the side that is searched",
+                                sql_text(&conjunct)
                             ));
                         }
                         if range.open == Open::Bound {
@@ -139,22 +141,23 @@ impl Condition {
                         continue;
                     }
                     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct.clone() else {
-                        return reject(format!("{conjunct} is no comparison of the two sides"));
+                        return reject(no_comparison(&conjunct));
                     };
+                    if matches!(op, Operator::And | Operator::Or) {
+                        return reject(no_comparison(&conjunct));
+                    }
                     let is_bound = |operand: &Expr| side(operand) == Side::Probe;
                     let operands = (*left, op, *right);
                     let found = key_and_bound(operands, is_bound);
                     let found = found.filter(|(key, ..)| side(key) == Side::Build);
                     let Some((key, op, bound)) = found else {
-                        return reject(format!("{conjunct} mixes the sides"));
+                        return reject(mixes_sides(&sql_text(&conjunct)));
                     };
                     match (op, op.and_then(comparison)) {
                         (Some(Operator::Eq), _) => pairs.push((bound, key)),
                         (_, Some(comparison)) => ranges.push((key, comparison, bound)),
                         _ => {
-                            return reject(
-                                "the sides are compared by other than =, <, <=, > and >=",
-                            );
+                            return reject(no_comparison(&conjunct));
                         }
                     }
                 }
@@ -165,7 +168,8 @@ impl Condition {
             let open = open_keys.iter().filter(|other| *other == key).count();
             if closed == open && key.nullable(build)? {
                 return reject(format!(
-                    "{key} may be NULL in a range whose ends are all open"
+                    "{} may be NULL in a range whose ends are all open",
+                    sql_text(key)
                 ));
             }
         }
@@ -174,10 +178,18 @@ impl Condition {
             check_repeats(theirs)?;
             let (a, b) = (ours.get_type(probe)?, theirs.get_type(build)?);
             if side(ours) != Side::Probe || side(theirs) != Side::Build {
-                return reject(format!("{ours} = {theirs} does not compare the two sides"));
+                return reject(format!(
+                    "{} = {} does not compare the two sides",
+                    sql_text(ours),
+                    sql_text(theirs)
+                ));
             }
             if a != b || !Groups::supports(&a) {
-                return reject(format!("{ours} = {theirs} compares a {a} and a {b}"));
+                return reject(format!(
+                    "{} = {} compares a {a} and a {b}",
+                    sql_text(ours),
+                    sql_text(theirs)
+                ));
             }
         }
         // With a row in force before the range, the bound itself matters, not only which keys it includes.
@@ -201,7 +213,10 @@ impl Condition {
         let (key, mut bounds) = match default_key {
             Some(key) if ranges.is_empty() => {
                 if let Some(filter) = probe_filter.first() {
-                    return reject(format!("{filter} is about the outer query only"));
+                    return reject(format!(
+                        "{} is about the outer query only",
+                        sql_text(filter)
+                    ));
                 }
                 (key.clone(), vec![])
             }
@@ -209,13 +224,15 @@ impl Condition {
         };
         let key_type = key.get_type(build)?;
         if !is_ordered(&key_type) {
-            return reject(format!("the range key {key} is a {key_type}"));
+            return reject(format!("the range key {} is a {key_type}", sql_text(&key)));
         }
         for (_, bound) in &bounds {
             let bound_type = bound.get_type(probe)?;
             if value_type(&bound_type) != value_type(&key_type) {
                 return reject(format!(
-                    "the range key {key} is a {key_type} and its bound {bound} a {bound_type}"
+                    "the range key {} is a {key_type} and its bound {} a {bound_type}",
+                    sql_text(&key),
+                    sql_text(bound)
                 ));
             }
         }
@@ -249,20 +266,22 @@ impl Condition {
             .filter(|_| !self.on.is_empty())
         {
             return reject(format!(
-                "{filter} may end in an error for rows that match nothing"
+                "{} may end in an error for rows that match nothing, which arithmetic of floats can't",
+                sql_text(filter)
             ));
         }
         let evaluates_all = self.on.is_empty() && !self.filters_probe;
         if !evaluates_all && !is_infallible(&self.key, build)? {
             return reject(format!(
-                "{} may end in an error for rows that match nothing",
+                "{} may end in an error for rows that match nothing, which arithmetic of floats can't",
                 self.key
             ));
         }
         for filter in &self.build_filter {
             if !is_infallible(filter, build)? {
                 return reject(format!(
-                    "{filter} may end in an error for rows that match nothing"
+                    "{} may end in an error for rows that match nothing, which arithmetic of floats can't",
+                    sql_text(filter)
                 ));
             }
         }
@@ -376,7 +395,7 @@ pub(crate) fn is_of(expr: &Expr, schema: &DFSchema) -> bool {
 /// Rejects expressions that are volatile, asynchronous, contain a subquery, or call a range function.
 pub(crate) fn check_repeats(expr: &Expr) -> Match<()> {
     if calls_range_function(expr)? {
-        return reject(format!("{expr} calls a range function"));
+        return reject(format!("{} calls a range function", sql_text(expr)));
     }
     check_joins(expr)
 }
@@ -384,7 +403,7 @@ pub(crate) fn check_repeats(expr: &Expr) -> Match<()> {
 /// As [`check_repeats`], but range functions are allowed: a later rule takes them out of the condition of a join.
 pub(crate) fn check_joins(expr: &Expr) -> Match<()> {
     if is_volatile(expr) {
-        return reject(format!("{expr} is another each time"));
+        return reject(format!("{} is another each time", sql_text(expr)));
     }
     let special = expr.exists(|e| {
         Ok(matches!(
@@ -397,13 +416,13 @@ pub(crate) fn check_joins(expr: &Expr) -> Match<()> {
         ))
     })?;
     if special {
-        return reject(format!("{expr} has a subquery"));
+        return reject(format!("{} has a subquery", sql_text(expr)));
     }
     let is_async = expr.exists(|e| {
         Ok(matches!(e, Expr::ScalarFunction(call) if call.func.as_async().is_some()))
     })?;
     if is_async {
-        return reject(format!("{expr} calls an asynchronous function"));
+        return reject(format!("{} calls an asynchronous function", sql_text(expr)));
     }
     Ok(())
 }
@@ -487,10 +506,19 @@ impl Operand for Expr {
     }
 }
 
+fn no_comparison(conjunct: &Expr) -> String {
+    format!(
+        "{} is no comparison of the two sides by =, <, <=, > or >=",
+        sql_text(conjunct)
+    )
+}
+
 /// Why a condition with two range keys is rejected.
 fn two_keys(one: &Expr, other: &Expr) -> String {
     format!(
-        "there are two range keys, {one} and {other}, for which only count(*) is possible, and min and max of one of them"
+        "there are two range keys, {} and {}, for which only count(*) is possible, and min and max of one of them",
+        sql_text(one),
+        sql_text(other)
     )
 }
 
@@ -534,7 +562,8 @@ fn one_key(
             Some((_, other)) if widens(&key_type, other) => {}
             Some((_, other)) if !widens(other, &key_type) => {
                 return reject(format!(
-                    "{base} is compared as a {other} and as a {key_type}"
+                    "{} is compared as a {other} and as a {key_type}",
+                    sql_text(base)
                 ));
             }
             _ => widest = Some((key.clone(), key_type)),

@@ -14,6 +14,7 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, cast};
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::common::sql_text::{cut, sql_text};
 use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
@@ -64,10 +65,17 @@ impl CorrelatedAggregate {
         let mut values = columns_of(subquery.schema());
         let aggregate = match below_projections(subquery, &mut values)? {
             LogicalPlan::Aggregate(aggregate) => aggregate,
-            other => return reject(format!("it ends in {}", other.display())),
+            other => {
+                return reject(format!(
+                    "it has neither an aggregate nor ORDER BY with LIMIT, but ends in {}",
+                    cut(&other.display().to_string(), 100)
+                ));
+            }
         };
         if !aggregate.group_expr.is_empty() {
-            return reject("it has GROUP BY");
+            return reject(
+                "it has GROUP BY: write a join, grouped by the rows of the outer query, too",
+            );
         }
         let calls = aggregate.aggr_expr.clone();
         let Filtered {
@@ -79,7 +87,7 @@ impl CorrelatedAggregate {
         for expr in exprs {
             match from_outer(expr)?.unalias() {
                 Expr::AggregateFunction(call) => calls.push(call),
-                expr => return reject(format!("{expr} is no aggregate")),
+                expr => return reject(format!("{} is no aggregate", sql_text(&expr))),
             }
         }
         let conditions = conditions.into_iter().map(from_outer);
@@ -125,7 +133,7 @@ impl CorrelatedAggregate {
         let names = aggregate.schema.columns();
         for value in &mut values {
             if is_volatile(value) {
-                return reject(format!("{value} is another each time"));
+                return reject(format!("{} is another each time", sql_text(value)));
             }
             *value = from_outer(replaced(std::mem::take(value), &names, &row_values)?)?;
         }
@@ -245,7 +253,7 @@ impl Filtered {
         // The range join would evaluate it once for all rows of the outer query.
         let mut all = exprs.iter().chain(&inner);
         if let Some(volatile) = all.find(|e| is_volatile(e)) {
-            return reject(format!("{volatile} is another each time"));
+            return reject(format!("{} is another each time", sql_text(volatile)));
         }
         let mut build = plan.clone();
         if let Some(predicate) = conjunction(inner) {

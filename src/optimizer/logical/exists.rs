@@ -45,7 +45,7 @@ use crate::optimizer::logical::condition_parts::{
 };
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::mark_join::MarkJoins;
-use crate::optimizer::rejection::{Match, reject};
+use crate::optimizer::rejection::{Match, Shape, note, reject};
 
 plain_sql_rule!(
     /// Rewrites EXISTS and IN over a range to comparisons of counts, where DataFusion has no join for them. Does
@@ -226,7 +226,12 @@ impl Subqueries<'_> {
                 Ok(found) => Ok(Transformed::yes(found)),
                 Err(reason) => {
                     self.marks.truncate(joins);
-                    log::debug!("{expr} stays as it is: {reason}");
+                    let (shape, subquery) = match &expr {
+                        Expr::InSubquery(membership) => (Shape::In, &membership.subquery),
+                        Expr::Exists(exists) => (Shape::Exists, &exists.subquery),
+                        _ => return Ok(Transformed::no(expr)),
+                    };
+                    note(self.config, shape, &subquery.subquery, &reason);
                     Ok(Transformed::no(expr))
                 }
             }

@@ -32,6 +32,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::common::ordered_type::value_type;
+use crate::common::sql_text::sql_text;
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::range_join::{RangeJoin, Unmatched};
@@ -150,7 +151,7 @@ impl GroupedJoin<'_> {
     fn calls(&self) -> Match<Vec<AggregateFunction>> {
         let calls = self.calls.iter().map(|call| match call.clone().unalias() {
             Expr::AggregateFunction(call) => Ok(call),
-            other => reject(format!("{other} is no aggregate")),
+            other => reject(format!("{} is no aggregate", sql_text(&other))),
         });
         calls.collect()
     }
@@ -168,7 +169,7 @@ impl GroupedJoin<'_> {
             }
             check_repeats(&group)?;
             if !group.column_refs().is_empty() && !is_of(&group, probe_schema) {
-                return reject(format!("it is grouped by {group}"));
+                return reject(format!("it is grouped by {}", sql_text(&group)));
             }
             Ok(group)
         });

@@ -29,11 +29,11 @@ use crate::expr::late_error::{RaiseUdf, error_or_null};
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
-use crate::optimizer::logical::common::plans::{columns_of, filtered, projected};
+use crate::optimizer::logical::common::plans::{columns_of, filtered, projected, renamed};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
-use crate::optimizer::rejection::{Match, or_log, reject};
+use crate::optimizer::rejection::{Match, Shape, note, reject};
 
 plain_sql_rule!(
     /// Rewrites a lateral join with an aggregate over a range, or with ORDER BY and LIMIT, to a range join or to
@@ -51,8 +51,13 @@ fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<Lo
     let LogicalPlan::Join(join) = plan else {
         return Ok(None);
     };
-    let found = lateral(&join.right).map(|subquery| try_match(join, subquery, config));
-    Ok(found.and_then(|found| or_log(found, plan.display())))
+    let Some(subquery) = lateral(&join.right) else {
+        return Ok(None);
+    };
+    let found = try_match(join, subquery, config);
+    Ok(found
+        .inspect_err(|reason| note(config, Shape::Lateral, &subquery.subquery, reason))
+        .ok())
 }
 
 /// The subquery, if this side of a join is a subquery that refers to the other side.
@@ -71,18 +76,10 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
         (JoinType::Inner, _) | (JoinType::Left, None) if join.on.is_empty() => {}
         _ => return reject("it has a condition of its own"),
     }
-    let lateral = Lateral::try_match(join, subquery, config)?;
+    let lateral = Lateral::try_match(&join.left, &subquery.subquery, join.join_type, config)?;
     let left = columns_of(join.left.schema()).into_iter();
-    let named = left.chain(lateral.values).zip(join.schema.iter());
-    let named = named.map(|(value, (qualifier, field))| match value {
-        Expr::Column(column)
-            if column.relation.as_ref() == qualifier && &column.name == field.name() =>
-        {
-            Expr::Column(column)
-        }
-        value => value.alias_qualified(qualifier.cloned(), field.name()),
-    });
-    let plan = projected(lateral.joined, named.collect())?;
+    let columns = left.chain(lateral.values).collect();
+    let plan = projected(lateral.joined, renamed(columns, &join.schema))?;
     Ok(match condition {
         Some(condition) => filtered(plan, condition.clone())?,
         None => plan,
@@ -90,49 +87,62 @@ fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> 
 }
 
 /// A lateral join as a range join.
-struct Lateral {
-    joined: LogicalPlan,
-    /// The columns of the right side as expressions over its columns.
-    values: Vec<Expr>,
+pub(crate) struct Lateral {
+    pub(crate) joined: LogicalPlan,
+    /// The columns of the subquery as expressions over those of the join.
+    pub(crate) values: Vec<Expr>,
 }
 
 impl Lateral {
-    fn try_match(join: &Join, subquery: &Subquery, config: &dyn OptimizerConfig) -> Match<Self> {
-        let plan = &subquery.subquery;
-        match match_subquery(plan, join.left.schema(), &[], config) {
-            Ok(found) => Self::of_aggregates(found, join, config),
-            Err(_) if NearestRow::of(plan).is_some() => Self::of_rows(join, plan, config),
+    /// An INNER or LEFT join of `probe` with a subquery that is evaluated for each of its rows.
+    pub(crate) fn try_match(
+        probe: &LogicalPlan,
+        subquery: &LogicalPlan,
+        join_type: JoinType,
+        config: &dyn OptimizerConfig,
+    ) -> Match<Self> {
+        match match_subquery(subquery, probe.schema(), &[], config) {
+            Ok(found) => Self::of_aggregates(found, probe, join_type, config),
+            Err(_) if NearestRow::of(subquery).is_some() => {
+                Self::of_rows(probe, subquery, join_type, config)
+            }
             Err(reason) => Err(reason),
         }
     }
 
     fn of_aggregates(
         mut found: CorrelatedAggregate,
-        join: &Join,
+        probe: &LogicalPlan,
+        join_type: JoinType,
         config: &dyn OptimizerConfig,
     ) -> Match<Self> {
         let values = std::mem::take(&mut found.values);
         let mut crosses = None;
-        if found.needs_match && join.join_type == JoinType::Inner {
+        if found.needs_match && join_type == JoinType::Inner {
             found.spec.unmatched = Unmatched::Drop;
-            crosses = add_crossing(&mut found.spec.aggregates, join.left.schema(), config);
+            crosses = add_crossing(&mut found.spec.aggregates, probe.schema(), config);
         }
-        let mut joined = found.above(join.left.as_ref().clone())?;
+        let mut joined = found.above(probe.clone())?;
         if let Some(crosses) = crosses {
             joined = filtered(joined, crosses)?;
         }
         Ok(Self { joined, values })
     }
 
-    fn of_rows(join: &Join, plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Match<Self> {
-        let unmatched = match join.join_type {
+    fn of_rows(
+        probe: &LogicalPlan,
+        subquery: &LogicalPlan,
+        join_type: JoinType,
+        config: &dyn OptimizerConfig,
+    ) -> Match<Self> {
+        let unmatched = match join_type {
             JoinType::Left => Unmatched::Keep,
             _ => Unmatched::Drop,
         };
-        let probe = join.left.schema();
-        let mut found = CorrelatedRows::try_match(plan, unmatched, probe, &[], config)?;
+        let mut found =
+            CorrelatedRows::try_match(subquery, unmatched, probe.schema(), &[], config)?;
         let values = std::mem::take(&mut found.values);
-        let joined = found.above(join.left.as_ref().clone())?;
+        let joined = found.above(probe.clone())?;
         Ok(Self { joined, values })
     }
 }

@@ -1,8 +1,9 @@
 //! The rules for logical plans: calls of range functions become a `RangeLookup` (`range_call`), plain SQL becomes a
 //! `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
-//! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count, or to mark joins (`mark_join`).
-//! `unused_aggregates` drops what nothing reads. A plan that does not match gets a `Rejection`, which is logged, and
-//! stays as it is. Joins that return rows become range joins by a physical rule.
+//! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count, or to mark joins (`mark_join`), and
+//! `first_rows` makes nearest rows of `row_number()` and DISTINCT ON. `unused_aggregates` drops what nothing reads,
+//! `long_lists` takes lists of constants out of plans. A plan that does not match gets a `Rejection`, which is logged,
+//! and stays as it is. Joins that return rows become range joins by a physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -22,8 +23,10 @@ pub(crate) mod common;
 pub(crate) mod condition_parts;
 pub(crate) mod correlated_aggregate;
 pub(crate) mod exists;
+pub(crate) mod first_rows;
 pub(crate) mod grouped_join;
 pub(crate) mod lateral;
+pub(crate) mod long_lists;
 pub(crate) mod mark_join;
 pub(crate) mod merge_states;
 pub(crate) mod nearest_row;

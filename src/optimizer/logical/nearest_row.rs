@@ -22,6 +22,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::common::sql_text::sql_text;
 use crate::logical_plan::range_join::{RangeJoin, Unmatched};
 use crate::optimizer::casts::{widens, without_lossless_casts};
 use crate::optimizer::logical::aggregate_decomposition::{AggregateDecomposition, AggregateInput};
@@ -122,10 +123,10 @@ impl<'a> NearestRow<'a> {
             };
             check_repeats(expr)?;
             let Some(value) = constant(expr)? else {
-                return reject(format!("its {clause} {expr} is no number"));
+                return reject(format!("its {clause} {} is no number", sql_text(expr)));
             };
             let ScalarValue::Int64(rows) = value.cast_to(&DataType::Int64)? else {
-                return reject(format!("its {clause} {expr} is no number"));
+                return reject(format!("its {clause} {} is no number", sql_text(expr)));
             };
             let negative = |_| Rejection::new(format!("its {clause} {expr} is negative"));
             rows.map(usize::try_from).transpose().map_err(negative)
@@ -143,7 +144,7 @@ impl<'a> NearestRow<'a> {
         let below = below_projections(&self.limit.input, &mut exprs)?;
         let LogicalPlan::Sort(Sort { expr, input, fetch }) = below else {
             return reject(
-                "it has LIMIT without ORDER BY, which leaves open which rows it returns",
+                "it has LIMIT without ORDER BY, which leaves open which rows it returns: add ORDER BY",
             );
         };
         let (skip, rows) = self.rows()?;

@@ -12,9 +12,12 @@
 //!           p
 //! ```
 //!
-//! The range key is what ORDER BY sorts by. Its comparisons with the outer query are bounds, and equal columns are
-//! equality keys; what else compares the two sides is a further condition, evaluated on rows in their order until there
-//! are as many as LIMIT allows. Without a bound, all rows with the equality keys are in the range.
+//! The range key is what ORDER BY sorts by, if that is compared with the outer query. Otherwise it is another
+//! expression that is, and the rows of its range are ordered by themselves: `ORDER BY p.v DESC` of `p.ts <= q.ts`. So
+//! it is, too, if that has two ends and what ORDER BY sorts by only one. Comparisons of the range key are
+//! bounds, and equal columns are equality keys; what else compares the two sides is a further condition, evaluated on
+//! rows in their order until there are as many as LIMIT allows. Without a bound, all rows with the equality keys are in
+//! the range.
 
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::expr::BinaryExpr;
@@ -24,9 +27,10 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::common::sql_text::sql_text;
 use crate::logical_plan::nearest_rows::{NearestCondition, NearestRows, RowLimit};
 use crate::logical_plan::range_join::Unmatched;
-use crate::optimizer::condition::{Compared, convert_bound, operator};
+use crate::optimizer::condition::{Open, Range, Sides, convert_bound, operator};
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::names::unused_name;
@@ -36,9 +40,10 @@ use crate::optimizer::logical::condition_parts::{
 };
 use crate::optimizer::logical::correlated_aggregate::of_types;
 use crate::optimizer::logical::nearest_row::{NearestQuery, NearestRow, orders_as};
-use crate::optimizer::logical::order_by::order_by_all;
+use crate::optimizer::logical::order_by::{check_order, order_by_all};
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
+use rmq_engine::Comparison;
 
 /// A correlated subquery as a join of nearest rows, without its probe side.
 pub(crate) struct CorrelatedRows {
@@ -71,15 +76,30 @@ impl CorrelatedRows {
         } = nearest
             .query(probe, config)?
             .with_names_of_its_own(probe, config)?;
-        let (mut condition, residual) = match_condition(&conditions, &order.expr, probe, &build)?;
+        let Matched {
+            mut condition,
+            residual,
+            is_in_order,
+        } = match_condition(&conditions, &order.expr, probe, &build)?;
         condition.guard(branches, probe)?;
         if let Some(residual) = residual.as_ref().filter(|_| !branches.is_empty()) {
             let both = probe.join(build.schema())?;
             if !is_infallible(residual, &both)? {
-                return reject(format!("{residual} may end in an error in another branch"));
+                return reject(format!(
+                    "{} may end in an error in another branch",
+                    sql_text(residual)
+                ));
             }
         }
-        order_by_all(&mut condition, &order, &then_by, &build)?;
+        let order_by = if is_in_order {
+            order_by_all(&mut condition, &order, &then_by, &build)?;
+            vec![]
+        } else {
+            let mut order_by = vec![order.clone()];
+            order_by.extend(then_by);
+            check_order(&order_by, build.schema())?;
+            order_by
+        };
         build = condition.filter_build(build)?;
 
         // An expression has a value only where there is a row: a constant of the build side tells, which is NULL
@@ -100,6 +120,7 @@ impl CorrelatedRows {
         }
         let condition = NearestCondition {
             spec: condition.into_spec(unmatched, None, vec![], probe.metadata()),
+            order_by,
             residual,
             limit: RowLimit {
                 descending: !order.asc,
@@ -133,17 +154,26 @@ impl CorrelatedRows {
     }
 }
 
+/// The conditions of a subquery.
+struct Matched {
+    condition: Condition,
+    residual: Option<Expr>,
+    /// Whether the order of the range key is what rows are ordered by first.
+    is_in_order: bool,
+}
+
 /// Sorts conditions into those by keys and a further one on pairs of rows.
 fn match_condition(
     conditions: &[Expr],
     order: &Expr,
     probe: &DFSchema,
     build: &LogicalPlan,
-) -> Match<(Condition, Option<Expr>)> {
+) -> Match<Matched> {
     let build = build.schema();
     let conjuncts = conditions.iter().cloned();
     let conjuncts = conjuncts.flat_map(split_conjunction_owned);
-    let (mut keys, mut bounds, mut of_probe, mut residual) = (vec![], vec![], vec![], vec![]);
+    let (mut keys, mut of_probe, mut others) = (vec![], vec![], vec![]);
+    let mut ranges: Vec<KeyRange> = vec![];
     for conjunct in conjuncts.flat_map(split_between) {
         check_repeats(&conjunct)?;
         for column in conjunct.column_refs() {
@@ -151,7 +181,6 @@ fn match_condition(
                 return reject(format!("{column} is a column of not one of the sides"));
             }
         }
-        let range = compared_with(&conjunct, |bound| is_of(bound, probe));
         if is_of(&conjunct, probe) {
             of_probe.push(conjunct);
         } else if is_of(&conjunct, build)
@@ -159,41 +188,113 @@ fn match_condition(
             || are_equality_keys(&conjunct, probe, build)?
         {
             keys.push(conjunct);
-        } else if range
-            .as_ref()
-            .is_some_and(|(value, ..)| without_casts(value) == without_casts(order))
-        {
-            bounds.push(conjunct);
+        } else if let Some((key, comparison)) = range_of(&conjunct, probe, build)? {
+            KeyRange::add(&mut ranges, key, comparison, conjunct);
         } else {
-            residual.push(exact(conjunct, range, probe, build)?);
+            others.push(conjunct);
         }
     }
-    let sorted = |rest: Vec<Expr>| {
+    let condition_on = |rest: Vec<Expr>| {
         let constants = Constants::Filter;
         Condition::try_match_with_key(vec![], rest, constants, Some(order), probe, build)
     };
-    if !bounds.is_empty() {
+    let residual = |range: Option<usize>| -> Result<Option<Expr>> {
+        let others = others
+            .iter()
+            .chain(&of_probe)
+            .filter(|e| range.is_none() || !is_of(e, probe));
+        let ranges = ranges.iter().enumerate().filter(|(i, _)| Some(*i) != range);
+        let ranges = ranges.flat_map(|(_, range)| &range.conjuncts);
+        let parts = ranges
+            .chain(others)
+            .cloned()
+            .map(|conjunct| exact(conjunct, probe, build));
+        Ok(conjunction(parts.collect::<Result<Vec<_>>>()?))
+    };
+    // First what ORDER BY sorts by, then the others as they come; but those with two ends before all others.
+    let is_of_order = |range: &KeyRange| without_casts(&range.key) == without_casts(order);
+    let mut by_rank: Vec<usize> = (0..ranges.len()).collect();
+    by_rank.sort_by_key(|i| (!ranges[*i].is_closed(), !is_of_order(&ranges[*i])));
+    for i in by_rank {
         // A condition on the probe side alone is a part of a bound.
-        let all = keys.iter().chain(&bounds).chain(&of_probe);
-        let bounded = sorted(all.cloned().collect());
-        if let Ok(condition) = bounded
-            && orders_as(&condition.key, order, build)?
-        {
-            return Ok((condition, conjunction(residual)));
+        let all = keys.iter().chain(&ranges[i].conjuncts).chain(&of_probe);
+        let Ok(condition) = condition_on(all.cloned().collect()) else {
+            continue;
+        };
+        let is_in_order = orders_as(&condition.key, order, build)?;
+        if is_in_order || !is_of_order(&ranges[i]) {
+            return Ok(Matched {
+                condition,
+                residual: residual(Some(i))?,
+                is_in_order,
+            });
         }
     }
-    residual.extend(bounds);
-    residual.extend(of_probe);
-    Ok((sorted(keys)?, conjunction(residual)))
+    Ok(Matched {
+        condition: condition_on(keys.clone())?,
+        residual: residual(None)?,
+        is_in_order: true,
+    })
+}
+
+/// The comparisons of one key.
+struct KeyRange {
+    key: Expr,
+    has_lower: bool,
+    has_upper: bool,
+    conjuncts: Vec<Expr>,
+}
+
+impl KeyRange {
+    fn is_closed(&self) -> bool {
+        self.has_lower && self.has_upper
+    }
+
+    /// Adds a comparison to those of the same key.
+    fn add(ranges: &mut Vec<Self>, key: Expr, comparison: Comparison, conjunct: Expr) {
+        let known = ranges
+            .iter()
+            .position(|range| without_casts(&range.key) == without_casts(&key));
+        let index = known.unwrap_or_else(|| {
+            ranges.push(Self {
+                key,
+                has_lower: false,
+                has_upper: false,
+                conjuncts: vec![],
+            });
+            ranges.len() - 1
+        });
+        let range = &mut ranges[index];
+        range.has_lower |= comparison.is_lower();
+        range.has_upper |= !comparison.is_lower();
+        range.conjuncts.push(conjunct);
+    }
+}
+
+/// The key that a conjunct compares with the other side, and how.
+fn range_of(
+    conjunct: &Expr,
+    probe: &DFSchema,
+    build: &DFSchema,
+) -> Result<Option<(Expr, Comparison)>> {
+    let compared = compared_with(conjunct, |bound| is_of(bound, probe));
+    if let Some((key, comparison, _)) = compared.filter(|(key, ..)| is_of(key, build)) {
+        return Ok(Some((key, comparison)));
+    }
+    let sides = Sides {
+        is_bound: &|e| is_of(e, probe),
+        is_key: &|e| is_of(e, build),
+        bounds: probe,
+        keys: build,
+    };
+    let range = sides.range(conjunct)?;
+    let range = range.filter(|range| range.open != Open::Key);
+    Ok(range.map(|Range { compared, .. }| (compared.0, compared.1)))
 }
 
 /// A condition on both sides without casts that may fail, if it is a comparison.
-fn exact(
-    conjunct: Expr,
-    range: Option<Compared<Expr>>,
-    probe: &DFSchema,
-    build: &DFSchema,
-) -> Result<Expr> {
+fn exact(conjunct: Expr, probe: &DFSchema, build: &DFSchema) -> Result<Expr> {
+    let range = compared_with(&conjunct, |bound| is_of(bound, probe));
     let Some(mut range) = range.filter(|(value, ..)| is_of(value, build)) else {
         return Ok(conjunct);
     };

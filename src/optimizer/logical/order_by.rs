@@ -1,11 +1,12 @@
 //! Range keys of several expressions, by which rows are sorted where one expression does not say in which order they
 //! come.
 
-use datafusion::common::ScalarValue;
+use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, ScalarUDF, SortExpr, lit};
 
-use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf};
+use crate::common::sql_text::sql_text;
+use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf, order_key};
 use crate::optimizer::casts::without_lossless_casts;
 use crate::optimizer::logical::condition_parts::Condition;
 use crate::optimizer::rejection::{Match, reject};
@@ -26,22 +27,17 @@ pub(crate) fn order_by_all(
     if then_by.is_empty() && excludes_nulls {
         return Ok(false);
     }
-    let mut values = vec![condition.key.clone()];
-    values.extend(then_by.iter().map(|order| order.expr.clone()));
-    for value in &values {
-        let data_type = value.get_type(schema)?;
-        if !OrderKeyUdf::supports(&data_type) {
-            return reject(format!("{value} is a {data_type}"));
-        }
-    }
-    // If the first one is descending, all is read from the end on.
-    let orders = std::iter::once(first).chain(then_by);
-    let orders = orders.map(|order| {
-        let descending = order.asc != first.asc;
-        (descending, order.nulls_first == first.asc)
-    });
-    let udf = ScalarUDF::from(OrderKeyUdf::new(orders.collect()));
-    let key = std::mem::replace(&mut condition.key, udf.call(values));
+    let first = SortExpr {
+        expr: condition.key.clone(),
+        ..first.clone()
+    };
+    let mut orders = vec![first];
+    orders.extend_from_slice(then_by);
+    check_order(&orders, schema)?;
+    let Some(ordered) = order_key(&orders) else {
+        return Ok(false);
+    };
+    let key = std::mem::replace(&mut condition.key, ordered);
     if !condition.bounds.is_empty() {
         condition.add_build_filter(key.is_not_null());
     }
@@ -52,6 +48,17 @@ pub(crate) fn order_by_all(
         *bound = udf.call(vec![std::mem::take(bound)]);
     }
     Ok(true)
+}
+
+/// Rejects expressions by whose bytes rows can't be ordered.
+pub(crate) fn check_order(order_by: &[SortExpr], schema: &DFSchema) -> Match<()> {
+    for SortExpr { expr, .. } in order_by {
+        let data_type = expr.get_type(schema)?;
+        if !OrderKeyUdf::supports(&data_type) {
+            return reject(format!("{} is a {data_type}", sql_text(expr)));
+        }
+    }
+    Ok(())
 }
 
 /// Sorts rows whose range key is a zero by its sign, if the key is a float: MIN and MAX tell zeros apart, which are

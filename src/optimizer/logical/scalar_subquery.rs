@@ -39,7 +39,7 @@ use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::nearest_row::{NearestRow, match_subquery};
 use crate::optimizer::logical::nearest_rows::CorrelatedRows;
-use crate::optimizer::rejection::{Match, Rejection, or_log, reject};
+use crate::optimizer::rejection::{Match, Rejection, Shape, note, or_log, reject};
 
 plain_sql_rule!(
     /// Rewrites a correlated subquery over a range to a column of a range join, or of a join of nearest rows. Does
@@ -297,8 +297,8 @@ impl Joins<'_> {
                     Err(reason)
                 };
                 rows.unwrap_or_else(|reason| {
-                    log::debug!("the subquery {expr} stays as it is: {reason}");
-                    expr
+                    note(self.config, Shape::Scalar, &subquery.subquery, &reason);
+                    expr.clone()
                 })
             }
         }

@@ -33,6 +33,7 @@ use datafusion::logical_expr::utils::split_conjunction_owned;
 use datafusion::logical_expr::{Expr, ExprSchemable};
 
 use crate::common::ordered_type::{is_ordered, value_type};
+use crate::common::sql_text::sql_text;
 use crate::optimizer::casts::without_lossless_casts;
 use crate::optimizer::condition::{Compared, convert_bound};
 use crate::optimizer::logical::common::conditional::Branch;
@@ -139,7 +140,8 @@ impl Threshold {
             return Ok(());
         }
         reject(format!(
-            "{value} may end in an error for rows that match nothing"
+            "{} may end in an error for rows that match nothing",
+            sql_text(value)
         ))
     }
 

@@ -4,10 +4,12 @@
 //!   a join's filter.
 //! - `row_order`: build sides whose row order matters keep it.
 //! - `partition_joins`: both sides of a range join are partitioned by the equality keys.
+//! - `quadratic_joins`: EXPLAIN says why a join that compares every pair of rows is no range join.
 //! - `unique_groups`: aggregates over range joins need no hash table where each row turns out to be a group.
 
 pub(crate) mod join_filter;
 pub(crate) mod partition_joins;
+pub(crate) mod quadratic_joins;
 pub(crate) mod row_joins;
 pub(crate) mod row_order;
 pub(crate) mod unique_groups;

@@ -35,6 +35,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties, displayable};
 
 use crate::common::options::{RangeJoinChoice, RmqOptions};
+use crate::common::sql_text::numbered_text;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::row_join::RowJoin;
@@ -45,7 +46,7 @@ use crate::logical_plan::range_join::{
 };
 use crate::optimizer::cost::decision::why_row_join_stays;
 use crate::optimizer::cost::equal_rows::Sides;
-use crate::optimizer::physical::join_filter::RangeCondition;
+use crate::optimizer::physical::join_filter::{RangeCondition, why_no_range};
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 
@@ -89,6 +90,12 @@ impl PhysicalOptimizerRule for JoinToRangeJoin {
         });
         replaced.data()
     }
+}
+
+/// Why a join is no range join; `None` if it is no join with a filter.
+pub(crate) fn why_stays(plan: &Arc<dyn ExecutionPlan>, choice: RangeJoinChoice) -> Option<String> {
+    let join = Join::of(plan).ok()??;
+    Some(join.try_match(choice).err()?.to_string())
 }
 
 /// A join with a filter, of any operator.
@@ -168,7 +175,9 @@ impl<'a> Join<'a> {
             return reject("it has a limit of its own");
         }
         if is_volatile(self.filter.expression()) {
-            return reject("its filter is another each time");
+            return reject(
+                "its filter is another each time: compute random numbers in a subquery below it",
+            );
         }
         if self.filter.expression().exists(|e| Ok(looks_up_index(e)))? {
             return reject("its filter calls a range function");
@@ -248,7 +257,7 @@ impl<'a> Oriented<'a> {
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let Some(condition) = RangeCondition::find(&filter, &probe_schema, &build_schema)? else {
-            return reject("there is no range between the two sides");
+            return reject(why_no_range(&filter));
         };
         if let Some(reason) = condition.residual_rejection() {
             return reject(reason);
@@ -409,7 +418,9 @@ impl<'a> Oriented<'a> {
         let mut parts = vec![format!("type={}", self.join_type)];
         if !self.on.is_empty() {
             let on = self.on.iter();
-            let on = on.map(|(probe, build)| format!("({probe}, {build})"));
+            let on = on.map(|(probe, build)| {
+                format!("({}, {})", numbered_text(probe), numbered_text(build))
+            });
             parts.push(format!("on=[{}]", on.collect::<Vec<_>>().join(", ")));
         }
         let RangeCondition {
@@ -418,18 +429,23 @@ impl<'a> Oriented<'a> {
             residual,
             threshold,
         } = &self.condition;
-        parts.push(format!("range={key} in {}", KeyInterval(bounds)));
+        let bounds = bounds.iter().map(|(c, bound)| (*c, numbered_text(bound)));
+        let (key, bounds) = (numbered_text(key), bounds.collect::<Vec<_>>());
+        parts.push(format!("range={key} in {}", KeyInterval(&bounds)));
         let filter = match threshold {
             Some(threshold) => threshold.rest.as_ref(),
             None => residual.as_ref(),
         };
         if let Some(threshold) = threshold {
-            let (value, limit) = (&threshold.value, &threshold.limit);
+            let (value, limit) = (
+                numbered_text(&threshold.value),
+                numbered_text(&threshold.limit),
+            );
             let op = operator(threshold.comparison);
             parts.push(format!("threshold={value} {op} {limit}"));
         }
         if let Some(filter) = filter {
-            parts.push(format!("filter={}", filter.expression()));
+            parts.push(format!("filter={}", numbered_text(filter.expression())));
         }
         let returned = match self.join_type {
             JoinType::LeftSemi | JoinType::LeftAnti | JoinType::LeftMark => "probe rows",

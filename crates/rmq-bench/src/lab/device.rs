@@ -1,7 +1,10 @@
 //! A device to measure on, and the columns, queries and answers in its memory.
 
 use std::sync::Arc;
+use std::time::Instant;
 
+use cudarc::driver::sys::{self, CUdevice_attribute};
+use rmq_bench::clock::Timing;
 use rmq_engine::cuda::devices;
 use rmq_engine::cuda::driver::device::Device;
 use rmq_engine::cuda::driver::stream::Stream;
@@ -144,8 +147,7 @@ impl Lab {
         })
     }
 
-    /// Returns the seconds that the device takes for what `work` enqueues: the median of `rounds`, after one that is
-    /// not counted.
+    /// Measures what `work` enqueues by the device's clock: `rounds`, after one that is not counted.
     ///
     /// # Errors
     /// Those of the driver.
@@ -153,7 +155,7 @@ impl Lab {
         &self,
         rounds: u32,
         mut work: impl FnMut() -> Result<(), EngineError>,
-    ) -> Result<f64, EngineError> {
+    ) -> Result<Timing, EngineError> {
         work()?;
         self.stream.wait()?;
         let mut times = Vec::new();
@@ -166,8 +168,43 @@ impl Lab {
             self.stream.wait()?;
             times.push(self.end.seconds_since(&self.begin)?);
         }
-        times.sort_by(f64::total_cmp);
-        Ok(times[times.len() / 2])
+        Ok(Timing::from_seconds(&times))
+    }
+
+    /// Measures what `work` enqueues as the paper's program does: by the wall clock, the mean of four times, of which
+    /// the first is cold.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn time_cold(
+        &self,
+        mut work: impl FnMut() -> Result<(), EngineError>,
+    ) -> Result<f64, EngineError> {
+        const TIMES: u32 = 4;
+        let start = Instant::now();
+        for _ in 0..TIMES {
+            work()?;
+            self.stream.wait()?;
+        }
+        Ok(start.elapsed().as_secs_f64() / f64::from(TIMES))
+    }
+
+    /// Returns the greatest clock rate of the device's multiprocessors, in MHz.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    pub fn clock_mhz(&self) -> Result<u32, EngineError> {
+        let (mut handle, mut khz) = (0, 0);
+        let attribute = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE;
+        // SAFETY: the pointers are valid for the calls, and the device exists.
+        (self.device()).call("tell its clock rate", || unsafe {
+            sys::cuDeviceGet(&raw mut handle, self.device().ordinal() as i32)
+        })?;
+        // SAFETY: as above.
+        (self.device()).call("tell its clock rate", || unsafe {
+            sys::cuDeviceGetAttribute(&raw mut khz, attribute, handle)
+        })?;
+        Ok(khz as u32 / 1000)
     }
 
     /// Copies bytes into a column, from its byte `offset` on.

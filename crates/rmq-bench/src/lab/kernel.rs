@@ -1,5 +1,6 @@
 //! A kernel with its index, and the measurement of its queries.
 
+use rmq_bench::clock::Timing;
 use rmq_engine::EngineError;
 use rmq_engine::cuda::driver::module::Function;
 use rmq_engine::cuda::driver::stream::argument;
@@ -24,13 +25,12 @@ pub struct KernelUnderTest {
     pub build_bytes: u64,
     /// What the kernel writes: values or positions.
     pub output: KernelOutput,
-    /// Bytes of a value.
-    pub key_bytes: usize,
     /// Whether its positions take 64 bits.
     pub wide_positions: bool,
     /// Threads per query.
     pub threads: u64,
-    /// Whether values must be the greatest key before the launch, as threads combine their minima there.
+    /// Whether values must be the greatest key before the launch, as threads combine their minima there. Filling them
+    /// is not timed, as published; a second launch finds the answers of the first, which change nothing.
     pub combines_in_answers: bool,
 }
 
@@ -53,9 +53,17 @@ impl KernelUnderTest {
     }
 }
 
+/// Queries whose bounds are on the device, with memory for their answers.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceQueries<'a> {
+    pub bounds: &'a DeviceBounds,
+    pub answers: &'a DeviceAnswers,
+    /// How many of them are answered.
+    pub count: u32,
+}
+
 impl Lab {
-    /// Answers the first `count` queries and returns the seconds that it takes: the median of `rounds`, after one that
-    /// is not counted.
+    /// Answers queries and measures how long it takes: `rounds`, after one that is not counted.
     ///
     /// # Errors
     /// Those of the driver.
@@ -65,13 +73,59 @@ impl Lab {
     pub fn answer(
         &self,
         kernel: &KernelUnderTest,
-        bounds: &DeviceBounds,
-        answers: &DeviceAnswers,
-        count: u32,
+        queries: DeviceQueries<'_>,
         rounds: u32,
+    ) -> Result<Timing, EngineError> {
+        self.overwrite(kernel, queries)?;
+        self.time(rounds, || self.launch(kernel, queries))
+    }
+
+    /// Answers queries and measures how long it takes as the paper's program does.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Panics
+    /// As [`Lab::answer`].
+    pub fn answer_cold(
+        &self,
+        kernel: &KernelUnderTest,
+        queries: DeviceQueries<'_>,
     ) -> Result<f64, EngineError> {
+        self.overwrite(kernel, queries)?;
+        self.stream.wait()?;
+        self.time_cold(|| self.launch(kernel, queries))
+    }
+
+    /// Overwrites the answers of the kernel before, so that answers that are not written are noticed.
+    fn overwrite(
+        &self,
+        kernel: &KernelUnderTest,
+        queries: DeviceQueries<'_>,
+    ) -> Result<(), EngineError> {
+        let (values, positions) = (&queries.answers.values, &queries.answers.positions);
+        let byte = if kernel.combines_in_answers {
+            0xFF
+        } else {
+            0xA5
+        };
+        // SAFETY: the memory is that long.
+        unsafe {
+            (self.stream).memset(values.address(), byte, values.bytes())?;
+            (self.stream).memset(positions.address(), 0xA5, positions.bytes())
+        }
+    }
+
+    fn launch(
+        &self,
+        kernel: &KernelUnderTest,
+        queries: DeviceQueries<'_>,
+    ) -> Result<(), EngineError> {
+        let DeviceQueries {
+            bounds, answers, ..
+        } = queries;
         let width = if kernel.wide_positions { 8 } else { 4 };
-        let count = count.min(bounds.count);
+        let count = queries.count.min(bounds.count);
         assert!(bounds.left.bytes() >= count as usize * width);
         assert!(answers.values.bytes() >= count as usize * 8);
         let (left, right) = (bounds.left.address(), bounds.right.address());
@@ -80,36 +134,24 @@ impl Lab {
             KernelOutput::Position => (0, answers.positions.address()),
             KernelOutput::Both => (answers.values.address(), answers.positions.address()),
         };
-        // Overwrites the answers of the kernel before, so that answers that are not written are noticed.
-        for memory in [&answers.values, &answers.positions] {
-            // SAFETY: the memory is that long.
-            unsafe { self.stream.memset(memory.address(), 0xA5, memory.bytes())? };
-        }
         let no_validity = 0_u64;
         let index = match &kernel.index {
             KernelIndex::Engine(index) => argument(&**index),
             KernelIndex::Paper(index) => argument(&**index),
             KernelIndex::Lca(index) => argument(&**index),
         };
-        self.time(rounds, || {
-            let arguments = [
-                index,
-                argument(&count),
-                argument(&left),
-                argument(&right),
-                argument(&values),
-                argument(&positions),
-                argument(&no_validity),
-            ];
-            // SAFETY: the arguments are those of all kernels that answer queries; the lengths of bounds and answers
-            // were checked.
-            unsafe {
-                if kernel.combines_in_answers {
-                    (self.stream).memset(values, 0xFF, count as usize * kernel.key_bytes)?;
-                }
-                let threads = kernel.threads * u64::from(count);
-                self.stream.launch(kernel.function, threads, arguments)
-            }
-        })
+        let arguments = [
+            index,
+            argument(&count),
+            argument(&left),
+            argument(&right),
+            argument(&values),
+            argument(&positions),
+            argument(&no_validity),
+        ];
+        let threads = kernel.threads * u64::from(count);
+        // SAFETY: the arguments are those of all kernels that answer queries; the lengths of bounds and answers were
+        // checked.
+        unsafe { self.stream.launch(kernel.function, threads, arguments) }
     }
 }

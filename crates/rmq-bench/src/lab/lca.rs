@@ -72,7 +72,7 @@ impl Lab {
         };
         let (other, ascendants) = (only_build.address(), only_build.address() + array);
         let rows = column.rows;
-        let build_seconds = self.time(rounds, || {
+        let build = self.time(rounds, || {
             self.fill(&levels, fill)?;
             // SAFETY: arrays are that long; arguments are those of `lca_tree` and `lca_paths`. On the stream, each
             // kernel follows those whose results it reads.
@@ -96,10 +96,9 @@ impl Lab {
             function,
             index: KernelIndex::Lca(Box::new(index)),
             memory,
-            build_seconds,
+            build_seconds: build.median,
             build_bytes: build_bytes as u64,
             output,
-            key_bytes: column.key_bytes,
             wide_positions: false,
             threads: 1,
             combines_in_answers: false,

@@ -1,10 +1,13 @@
 //! Columns and queries generated on the device, answers compared there, and the limits of its memory:
 //! `kernels/baselines/limit.cu`.
 
+use rmq_bench::clock::Timing;
 use rmq_engine::EngineError;
 use rmq_engine::cuda::driver::module::{Function, Module};
 use rmq_engine::cuda::driver::stream::argument;
 use rmq_engine::cuda::rmq::index::KernelOutput;
+
+use rmq_engine::cuda::memory::device_memory::DeviceMemory;
 
 use super::device::{DeviceAnswers, DeviceBounds, DeviceColumn, Lab};
 
@@ -93,24 +96,14 @@ impl Lab {
     /// Those of the driver.
     pub fn sort(&self, bounds: &DeviceBounds, column: &DeviceColumn) -> Result<(), EngineError> {
         let words_each = if column.wide_positions { 2 } else { 1 };
-        let words = bounds.count as usize * words_each;
         let (left, right) = (
-            self.words(&bounds.left, words)?,
-            self.words(&bounds.right, words)?,
+            self.numbers(&bounds.left, column, bounds.count)?,
+            self.numbers(&bounds.right, column, bounds.count)?,
         );
-        let numbers = |words: &[u32]| -> Vec<u64> {
-            let numbers = words.chunks(words_each);
-            let number = |words: &[u32]| match *words {
-                [low, high] => u64::from(high) << 32 | u64::from(low),
-                [low] => low.into(),
-                _ => unreachable!("a number has one or two words"),
-            };
-            numbers.map(number).collect()
-        };
-        let mut ranges: Vec<_> = numbers(&left).into_iter().zip(numbers(&right)).collect();
+        let mut ranges: Vec<_> = left.into_iter().zip(right).collect();
         ranges.sort_unstable();
         let bytes = |numbers: &mut dyn Iterator<Item = u64>| -> Vec<u8> {
-            let mut bytes = Vec::with_capacity(words * 4);
+            let mut bytes = Vec::with_capacity(ranges.len() * words_each * 4);
             for number in numbers {
                 bytes.extend_from_slice(&number.to_le_bytes()[..words_each * 4]);
             }
@@ -122,8 +115,74 @@ impl Lab {
         self.upload(&bounds.right, 0, &right)
     }
 
-    /// Returns the seconds for reading, for each of `count` ranges, the two lines of 128 bytes that hold its ends. The
-    /// median of `rounds`.
+    /// Answers the first `count` ranges by a scan of all threads, one range after the other.
+    ///
+    /// # Errors
+    /// Those of the driver.
+    ///
+    /// # Panics
+    /// If there are fewer bounds, or less memory for answers.
+    pub fn scan_by_all_threads(
+        &self,
+        column: &DeviceColumn,
+        bounds: &DeviceBounds,
+        answers: &DeviceAnswers,
+        (output, count): (KernelOutput, u32),
+    ) -> Result<(), EngineError> {
+        assert!(count <= bounds.count && count as usize * 8 <= answers.values.bytes());
+        let key = if column.key_bytes == 4 { "u32" } else { "u64" };
+        let least = self.limit(&format!("limit_least_{key}"))?;
+        let leftmost = self.limit(&format!("limit_leftmost_{key}"))?;
+        let (left, right) = (
+            self.numbers(&bounds.left, column, count)?,
+            self.numbers(&bounds.right, column, count)?,
+        );
+        let values = column.memory.address();
+        // SAFETY: the memory is that long.
+        unsafe {
+            for memory in [&answers.values, &answers.positions] {
+                self.stream
+                    .memset(memory.address(), 0xFF, count as usize * 8)?;
+            }
+        }
+        for (i, (first, last)) in left.into_iter().zip(right).enumerate() {
+            let end = last + 1;
+            let value = answers.values.address() + (i * column.key_bytes) as u64;
+            let position = answers.positions.address() + i as u64 * 8;
+            let threads = (end - first).min(1 << 20);
+            // SAFETY: ranges are within the column; arguments are those of the two kernels, of which the second follows
+            // the first on the stream.
+            unsafe {
+                let (column, from, to) = (argument(&values), argument(&first), argument(&end));
+                let value = argument(&value);
+                (self.stream).launch(least, threads, [column, from, to, value])?;
+                if output != KernelOutput::Value {
+                    let arguments = [column, from, to, value, argument(&position)];
+                    self.stream.launch(leftmost, threads, arguments)?;
+                }
+            }
+        }
+        self.stream.wait()
+    }
+
+    /// Copies the first `count` of a column's bounds to the host.
+    fn numbers(
+        &self,
+        memory: &DeviceMemory,
+        column: &DeviceColumn,
+        count: u32,
+    ) -> Result<Vec<u64>, EngineError> {
+        let words_each = if column.wide_positions { 2 } else { 1 };
+        let words = self.words(memory, count as usize * words_each)?;
+        let number = |words: &[u32]| match *words {
+            [low, high] => u64::from(high) << 32 | u64::from(low),
+            [low] => low.into(),
+            _ => unreachable!("a number has one or two words"),
+        };
+        Ok(words.chunks(words_each).map(number).collect())
+    }
+
+    /// Measures how long it takes to read, for each of `count` ranges, the two lines of 128 bytes that hold its ends.
     ///
     /// # Errors
     /// Those of the driver.
@@ -137,7 +196,7 @@ impl Lab {
         answers: &DeviceAnswers,
         count: u32,
         rounds: u32,
-    ) -> Result<f64, EngineError> {
+    ) -> Result<Timing, EngineError> {
         assert!(column.key_bytes == 4 && count <= bounds.count);
         assert!(count as usize * 4 <= answers.values.bytes());
         let kernel = self.limit(if column.wide_positions {
@@ -175,12 +234,12 @@ impl Lab {
         let packs = u64::from(BYTES / 16);
         // SAFETY: the memory is that long.
         unsafe { self.stream.memset(source, 0, BYTES as usize)? };
-        let seconds = self.time(5, || {
+        let time = self.time(5, || {
             let arguments = [argument(&source), argument(&destination), argument(&packs)];
             // SAFETY: both are that long; arguments are those of `limit_copy`.
             unsafe { self.stream.launch(kernel, packs, arguments) }
         })?;
-        Ok(2.0 * f64::from(BYTES) / seconds)
+        Ok(2.0 * f64::from(BYTES) / time.median)
     }
 
     /// Returns the bytes per second from pinned memory to the device and back, each direction alone.
@@ -199,7 +258,7 @@ impl Lab {
         let down = self.time(5, || unsafe {
             (self.stream).copy_to_host(block.start(), memory.address(), bytes)
         })?;
-        Ok([up, down].map(|seconds| f64::from(BYTES) / seconds))
+        Ok([up, down].map(|time| f64::from(BYTES) / time.median))
     }
 
     /// Counts the differing answers among the first `count` of values or positions.

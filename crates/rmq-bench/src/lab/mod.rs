@@ -4,8 +4,6 @@
 //! Columns here hold non-negative floats, whose bits have the order of the floats, so bits are keys. The same column
 //! serves the paper's kernels, which expect keys, and the engine's, which encode values as they read.
 
-pub mod access;
-pub mod costs;
 pub mod device;
 pub mod event;
 pub mod kernel;
@@ -15,5 +13,6 @@ pub mod limit;
 pub mod ours;
 pub mod paper;
 pub mod paper_index;
+pub mod reads;
 #[cfg(test)]
 mod tests;

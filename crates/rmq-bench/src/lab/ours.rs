@@ -57,7 +57,7 @@ impl Lab {
             }
         }
         let (first, tiles) = (0_u64, column.rows.div_ceil(layout.chunk() * layout.chunk()));
-        let build_seconds = self.time(rounds, || {
+        let build = self.time(rounds, || {
             let arguments = [argument(&index), argument(&first), argument(&tiles)];
             // SAFETY: the column is in place, padded to whole chunks; arguments are those of `build_bottom`. On the
             // stream, the levels that it writes precede those above.
@@ -70,10 +70,9 @@ impl Lab {
             function,
             index: KernelIndex::Engine(Box::new(index)),
             memory,
-            build_seconds,
+            build_seconds: build.median,
             build_bytes: 0,
             output,
-            key_bytes: column.key_bytes,
             wide_positions,
             threads: 1,
             combines_in_answers: false,

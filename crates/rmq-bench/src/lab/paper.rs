@@ -37,10 +37,9 @@ pub enum Cooperation {
     Queue,
     /// All threads of a group load its query.
     MultiLoad,
-    /// The queue and the minima are in shared memory; for values only.
+    /// The groups take turns, and all threads of a group load the query of each turn; for values only.
     NoShuffle,
-    /// All threads of a group load its query and combine their minima in global memory, without warp intrinsics; for
-    /// values only.
+    /// The same, and they combine their minima in global memory, without warp intrinsics; for values only.
     AtomicMin,
 }
 
@@ -112,7 +111,7 @@ impl PaperKernel {
         match self {
             Self::Coalesced {
                 group,
-                cooperation: Cooperation::MultiLoad | Cooperation::AtomicMin,
+                cooperation: Cooperation::MultiLoad,
                 ..
             } => group.into(),
             Self::Coalesced { .. } | Self::Vector { .. } | Self::FullScan => 1,
@@ -167,7 +166,7 @@ impl Lab {
             0.0
         } else {
             let build = self.levels_kernel(column, if positions { width } else { "value" })?;
-            self.time(rounds, || self.fill(&levels, build))?
+            self.time(rounds, || self.fill(&levels, build))?.median
         };
         Ok(KernelUnderTest {
             function,
@@ -176,7 +175,6 @@ impl Lab {
             build_seconds,
             build_bytes: 0,
             output,
-            key_bytes: column.key_bytes,
             wide_positions: column.wide_positions,
             threads: kernel.threads(),
             combines_in_answers: kernel.combines_in_answers(),

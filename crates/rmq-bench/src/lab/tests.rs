@@ -7,9 +7,8 @@ use rmq_engine::EngineError;
 use rmq_engine::cuda::memory::device_memory::DeviceMemory;
 use rmq_engine::cuda::rmq::index::KernelOutput;
 
-use super::access::AccessPattern;
 use super::device::{DeviceBounds, DeviceColumn, Lab};
-use super::kernel::KernelUnderTest;
+use super::kernel::{DeviceQueries, KernelUnderTest};
 use super::limit::Ranges;
 use super::paper::{BEST_COALESCED, BEST_VECTOR, Cooperation, PaperKernel};
 
@@ -190,8 +189,12 @@ fn check<K: LabKey>(
     what: &str,
 ) {
     let answers = lab.answers(bounds.count).expect("it fits");
-    lab.answer(kernel, bounds, &answers, bounds.count, 1)
-        .expect("the device works");
+    let queries = DeviceQueries {
+        bounds,
+        answers: &answers,
+        count: bounds.count,
+    };
+    lab.answer(kernel, queries, 1).expect("the device works");
     let (memory, width) = match kernel.output {
         KernelOutput::Position => (&answers.positions, 8),
         _ => (&answers.values, size_of::<K>()),
@@ -353,8 +356,12 @@ fn a_large_tree_has_our_answers() {
         ] {
             let answers = lab.answers(count).expect("it fits");
             let kernel = kernel.expect("it fits");
-            lab.answer(&kernel, &bounds, &answers, count, 1)
-                .expect("the device works");
+            let queries = DeviceQueries {
+                bounds: &bounds,
+                answers: &answers,
+                count,
+            };
+            lab.answer(&kernel, queries, 1).expect("the device works");
             both.push(answers);
         }
         let wrong = lab.differ(&both[0], &both[1], output, 4, count);
@@ -363,32 +370,43 @@ fn a_large_tree_has_our_answers() {
 }
 
 #[test]
-fn counted_searches_have_the_answers_of_the_device() {
-    let Some(lab) = open() else { return };
-    let count = 1 << 12;
-    let sizes = [70_000, (17 << 20) + 5];
-    for n in if is_small() { &sizes[..1] } else { &sizes } {
-        let n = *n;
-        let column = lab.column(n, 4).expect("it fits");
-        lab.fill_uniform(&column).expect("the device works");
-        let ours = lab
-            .ours(&column, KernelOutput::Value, None, 1)
-            .expect("it fits");
-        let bounds = lab.bounds(Ranges::Mixed, &column, count).expect("it fits");
-        let answers = lab.answers(count).expect("it fits");
-        lab.answer(&ours, &bounds, &answers, count, 1)
-            .expect("the device works");
-        let words = |memory, count| lab.words(memory, count).expect("the device works");
-        let index = lab.host_index(&column, &ours).expect("the device works");
-        let values = words(&column.memory, n as usize);
-        let (left, right) = (words(&bounds.left, 1 << 12), words(&bounds.right, 1 << 12));
-        let mut pattern = AccessPattern::new(&index);
-        for (i, found) in words(&answers.values, 1 << 12).into_iter().enumerate() {
-            let (l, r) = (left[i].into(), right[i].into());
-            let counted = index.search(l, r, Some(&values), &mut pattern);
-            assert_eq!(counted, found, "n {n}, {l}..={r}");
+fn a_scan_by_all_threads_matches_a_scan_on_the_host() {
+    fn test<K: LabKey>(lab: &Lab) {
+        let mut random = Random(20_261_125);
+        let n = 5000;
+        for pattern in PATTERNS {
+            let keys = keys::<K>(pattern, n, &mut random);
+            let ranges: Vec<_> = ranges(n, &mut random).into_iter().take(60).collect();
+            for wide_positions in [false, true] {
+                let column = upload_column(lab, &keys, wide_positions);
+                let bounds = upload_bounds(lab, &ranges, wide_positions);
+                let answers = lab.answers(bounds.count).expect("it fits");
+                let what = (KernelOutput::Position, bounds.count);
+                lab.scan_by_all_threads(&column, &bounds, &answers, what)
+                    .expect("the device works");
+                let mut values = vec![0; ranges.len() * size_of::<K>()];
+                let mut positions = vec![0; ranges.len() * 8];
+                lab.download(&answers.values, 0, &mut values)
+                    .expect("the device works");
+                lab.download(&answers.positions, 0, &mut positions)
+                    .expect("the device works");
+                let found = values.chunks(size_of::<K>()).zip(positions.chunks(8));
+                for (range, (value, position)) in ranges.iter().zip(found) {
+                    let value = Answer::Value(K::from_bytes(value));
+                    assert_eq!(value, scan(&keys, *range, KernelOutput::Value), "{range:?}");
+                    let position = Answer::Position(u64::from_bytes(position) as usize);
+                    assert_eq!(
+                        position,
+                        scan(&keys, *range, KernelOutput::Position),
+                        "{range:?}"
+                    );
+                }
+            }
         }
     }
+    let Some(lab) = open() else { return };
+    test::<u32>(&lab);
+    test::<u64>(&lab);
 }
 
 #[test]
@@ -406,18 +424,6 @@ fn sorted_bounds_ascend() {
     expected.sort_unstable();
     lab.sort(&bounds, &column).expect("the device works");
     assert_eq!(pairs(), expected);
-}
-
-#[test]
-fn what_reads_cost_is_measured() {
-    if is_small() {
-        return;
-    }
-    let Some(lab) = open() else { return };
-    let costs = lab.unit_costs(1).expect("the device works");
-    for cost in [costs.entry, costs.half, costs.line] {
-        assert!(cost.l2 > 0.0 && cost.dram > 0.0, "{costs:?}");
-    }
 }
 
 #[test]
@@ -439,7 +445,7 @@ fn the_heat_map_matches_a_scan() {
             test_sizes::<u32>(&lab, Tested::Paper(kernel), &[KernelOutput::Value]);
         }
     }
-    for chunk in [8, 16, 32] {
+    for chunk in [4, 8, 16, 32] {
         let kernel = PaperKernel::Vector {
             chunk,
             heat_map: true,

@@ -20,10 +20,10 @@ pub struct SearchArguments {
     pub top: u32,
     pub block_shift: u32,
     pub side: u32,
-    pub above: f32,
+    pub step: f32,
+    pub minimum_step: f32,
     pub end: f32,
     pub level: [u32; MAX_LEVELS],
-    pub padding: u32,
 }
 
 // SAFETY: six numbers of 8 bytes, then sixteen of 4.
@@ -51,9 +51,9 @@ pub struct TrianglesArguments {
     pub first: u32,
     pub count: u32,
     pub block_shift: u32,
+    pub first_cell: u32,
     pub side: u32,
-    pub above: f32,
-    pub padding: u32,
+    pub step: f32,
 }
 
 // SAFETY: two numbers of 8 bytes, then six of 4.
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn arguments_match_the_push_constants_of_the_shaders() {
         assert_eq!(std::mem::offset_of!(SearchArguments, scene), 40);
-        assert_eq!(std::mem::offset_of!(SearchArguments, level), 76);
+        assert_eq!(std::mem::offset_of!(SearchArguments, level), 80);
         assert_eq!(size_of::<SearchArguments>(), 112);
         assert_eq!(size_of::<MinimaArguments>(), 24);
         assert_eq!(size_of::<TrianglesArguments>(), 40);

@@ -1,8 +1,9 @@
 //! Where the triangles are.
 //!
 //! An entry's triangle is in the plane x = p, and a ray along x from the plane x = 0 hits the triangles of the entries
-//! of its range: the first one that it hits is that of the least. Across the rays, coordinates are halves of whole
-//! numbers, so they and their differences are exact.
+//! of its range: the first one that it hits is that of the least. Across the rays, blocks have side 1, as published,
+//! and coordinates are multiples of half the distance of two entries, a power of two, so they and their differences
+//! are exact.
 //!
 //! Devices compute the distance p of a hit with an error of some units in the last place, so planes that are as close
 //! as neighbouring floats are not told apart. As published, p is the value: answers are then off by about the error.
@@ -20,8 +21,11 @@ const BIAS: u32 = 127;
 /// Bits of a fraction.
 const FRACTION: u32 = 23;
 
-/// The greatest coordinate across the rays: halves of whole numbers are exact up to there.
+/// The most steps that a coordinate across the rays is long: halves of them are exact up to there.
 const LONGEST: u64 = 1 << 23;
+
+/// The distance of minima in their cell, 2^-23 of a block, as published.
+pub const MINIMUM_STEP: f32 = 1.0 / LONGEST as f32;
 
 /// The planes of all entries.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,13 +89,13 @@ pub fn value_planes(values: &[u32]) -> Planes {
     }
 }
 
-/// The blocks of a column on a grid of cells, and the cell of their minima before them.
+/// The blocks of a column on a grid of cells, after that of their minima.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
     /// A block has 2^shift values.
     pub shift: u32,
     pub blocks: u32,
-    /// Blocks side by side.
+    /// Cells side by side.
     pub side: u32,
 }
 
@@ -103,9 +107,9 @@ impl Grid {
     pub fn new(rows: u64, shift: u32) -> Result<Self, VulkanError> {
         let shift = shift.min(rows.next_power_of_two().ilog2()).max(1);
         let blocks = rows.div_ceil(1 << shift);
-        let root = blocks.isqrt();
-        let side = root + u64::from(root * root < blocks);
-        if (2 * (side + 1)) << shift > LONGEST || 4 * blocks.next_power_of_two() > LONGEST {
+        let root = (blocks + 1).isqrt();
+        let side = root + u64::from(root * root < blocks + 1);
+        if (2 * side) << shift > LONGEST || blocks > LONGEST {
             return Err(VulkanError::Unsupported(format!(
                 "{blocks} blocks of 2^{shift} values have coordinates that are not exact as floats"
             )));
@@ -116,32 +120,11 @@ impl Grid {
             side: side as u32,
         })
     }
-
-    /// Returns the one cell of the minima.
-    pub fn minima(self) -> Cell {
-        Cell::new(self.blocks)
-    }
 }
 
-/// A single cell, before those of a grid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cell {
-    /// It has room for 2^shift entries.
-    pub shift: u32,
-    /// How far it is below 0.
-    pub above: u32,
-}
-
-impl Cell {
-    /// Returns the cell of this many entries.
-    pub fn new(entries: u32) -> Self {
-        let shift = entries.next_power_of_two().ilog2().max(1);
-        // A triangle reaches two times the entries up.
-        Self {
-            shift,
-            above: (2 << shift) + 2,
-        }
-    }
+/// Returns 2^-shift.
+pub fn fraction(shift: u32) -> f32 {
+    f32::from_bits((BIAS - shift) << FRACTION)
 }
 
 #[cfg(test)]
@@ -190,7 +173,7 @@ mod tests {
         assert_eq!((grid.blocks, grid.side), (2048, 46));
         assert!(Grid::new(1 << 26, 17).is_ok() && Grid::new(1 << 26, 12).is_ok());
         let grid = Grid::new(1000, 15).expect("it is exact");
-        assert_eq!((grid.shift, grid.blocks, grid.side), (10, 1, 1));
+        assert_eq!((grid.shift, grid.blocks, grid.side), (10, 1, 2));
         assert!(Grid::new(1 << 30, 20).is_err());
         assert!(Grid::new(1 << 26, 2).is_err());
     }

@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use rmq_engine::cpu::CpuEngine;
 
+use rmq_bench::clock::Timing;
 use rmq_bench::data::{self, Data};
 use rmq_bench::table::{Table, power_of_two, three_digits};
 use rmq_bench::workload::Workload;
 
-use crate::args::{Args, ResultKind, Width};
+use crate::args::{Args, RayPlanes, ResultKind, Width};
 use crate::batches::{self, BatchOptions, CPU_BATCH_SIZE, CollectedAnswers};
 use crate::index;
 use crate::record::{Case, Record, Section, Setting};
 use crate::run::Run;
 
-use super::device::{Times, Vulkan};
+use super::device::Vulkan;
 use super::error::VulkanError;
 use super::layout::{Planes, rank_planes, value_planes};
 use super::search::{BuildCosts, GROUP, LEVEL_SHIFT, RayColumn, RayQueries, RaySearch, Shaders};
@@ -26,12 +27,9 @@ const LONGEST: u32 = 26;
 /// The most queries, as a power of two.
 const MOST_QUERIES: u32 = 22;
 
-/// Entries of the level that has rays, at most: as many as a block of RTXRMQ has by default.
-const ENTRIES_WITH_RAYS: u32 = 1 << 15;
-
 /// The most seconds that all queries may take at once. Without ray-tracing cores, time grows with the triangles that a
 /// ray passes: with the values of a block, and with the number of blocks.
-const LONGEST_TRACE: f64 = 4.0;
+const LONGEST_TRACE: f64 = 2.0;
 
 /// How far answers of the published layout may be off; devices compute the distance of a hit with such an error.
 const TOLERANCE: f32 = 1.0 / (1 << 20) as f32;
@@ -39,47 +37,51 @@ const TOLERANCE: f32 = 1.0 / (1 << 20) as f32;
 /// A system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum System {
-    /// RTXRMQ with planes by ranks, in blocks of 2^`shift` values.
-    Rtxrmq { shift: u32, is_first: bool },
-    /// RTXRMQ with planes by values, as published.
-    RtxrmqByValue { shift: u32 },
+    /// RTXRMQ in blocks of 2^`shift` values.
+    Rtxrmq { planes: RayPlanes, shift: u32 },
     /// CL as a ray-tracing pipeline that traces no rays.
     Levels,
-    /// CL with a ray for the highest level.
-    LevelsWithRays,
+    /// CL with a ray for the highest level, of at most 2^`entries` entries.
+    LevelsWithRays { entries: u32 },
 }
 
 impl System {
     /// The systems for a column of 2^n values.
     fn all(args: &Args, n: u32, data: Data) -> Vec<Self> {
-        let first = args.ray_block[0];
+        // Planes at values are for values from 0 to 1.
+        let planes = args.ray_planes.iter();
+        let planes = planes.filter(|planes| **planes == RayPlanes::Ranks || data == Data::Uniform);
         // Larger blocks than the column are like the column.
-        let others = args.ray_block[1..].iter().filter(|shift| **shift < n);
-        let shifts = std::iter::once(&first).chain(others).enumerate();
-        let mut systems: Vec<_> = shifts
-            .map(|(i, shift)| Self::Rtxrmq {
+        let shifts = |planes: &RayPlanes| {
+            let shifts = args.ray_block.iter().filter(|shift| **shift <= n);
+            let system = |shift: &u32| Self::Rtxrmq {
+                planes: *planes,
                 shift: *shift,
-                is_first: i == 0,
-            })
-            .collect();
-        // The layout as published is for values from 0 to 1.
-        if data == Data::Uniform {
-            systems.push(Self::RtxrmqByValue { shift: first });
-        }
-        systems.extend([Self::Levels, Self::LevelsWithRays]);
+            };
+            shifts.map(system).collect::<Vec<_>>()
+        };
+        let mut systems: Vec<_> = planes.flat_map(shifts).collect();
+        systems.push(Self::Levels);
+        let entries = args
+            .ray_level
+            .iter()
+            .map(|entries| Self::LevelsWithRays { entries: *entries });
+        systems.extend(entries);
         systems
     }
 
     fn name(self) -> String {
         let name = match self {
             Self::Rtxrmq {
-                shift,
-                is_first: false,
-            } => return format!("Vulkan, RTXRMQ, 2^{shift} a block"),
-            Self::Rtxrmq { .. } => "Vulkan, RTXRMQ",
-            Self::RtxrmqByValue { .. } => "Vulkan, RTXRMQ with planes at values",
+                planes: RayPlanes::Values,
+                ..
+            } => "Vulkan, RTXRMQ",
+            Self::Rtxrmq {
+                planes: RayPlanes::Ranks,
+                ..
+            } => "Vulkan, RTXRMQ with planes at ranks",
             Self::Levels => "Vulkan, CL as a pipeline without rays",
-            Self::LevelsWithRays => "Vulkan, CL with rays on the highest level",
+            Self::LevelsWithRays { .. } => "Vulkan, CL with rays on the highest level",
         };
         name.to_owned()
     }
@@ -88,8 +90,22 @@ impl System {
     fn cutoff(self, args: &Args) -> u32 {
         match self {
             Self::Levels => (args.cutoff[0].min(1 << 20) as u32).max(1 << LEVEL_SHIFT),
-            Self::LevelsWithRays => ENTRIES_WITH_RAYS,
-            Self::Rtxrmq { .. } | Self::RtxrmqByValue { .. } => 0,
+            Self::LevelsWithRays { entries } => 1 << entries,
+            Self::Rtxrmq { .. } => 0,
+        }
+    }
+
+    fn setting(self, args: &Args) -> Setting {
+        match self {
+            Self::Rtxrmq { shift, .. } => Setting {
+                chunk: 1 << shift,
+                ..Setting::default()
+            },
+            Self::Levels | Self::LevelsWithRays { .. } => Setting {
+                group: GROUP,
+                chunk: 1 << LEVEL_SHIFT,
+                cutoff: self.cutoff(args).into(),
+            },
         }
     }
 }
@@ -129,8 +145,8 @@ pub fn measure(run: &mut Run) {
         }
     };
     run.machine.push(format!("Vulkan: {}", vulkan.describe()));
-    if run.gpu.is_empty() {
-        run.gpu.clone_from(&vulkan.name);
+    if run.origin.gpu.is_empty() {
+        run.origin.gpu.clone_from(&vulkan.name);
     }
     let sizes = run.host_sizes(Width::U32);
     let sizes: Vec<_> = sizes.into_iter().filter(|n| *n <= LONGEST).collect();
@@ -179,6 +195,7 @@ pub fn measure(run: &mut Run) {
                 run.progress.say(&what);
                 run.machine.push(what);
             }
+            run.save_so_far();
         }
     }
     let tables = [tables.costs, tables.precision, tables.left_out].into_iter();
@@ -199,7 +216,13 @@ fn on_column(
     let asked = ask(run, vulkan, n, &values)?;
     let ranks = rank_planes(&values)?;
     for system in System::all(&run.args, n, data) {
-        let by_value = matches!(system, System::RtxrmqByValue { .. });
+        let by_value = matches!(
+            system,
+            System::Rtxrmq {
+                planes: RayPlanes::Values,
+                ..
+            }
+        );
         run.progress.now(&format!("{}, n = 2^{n}", system.name()));
         let published;
         let planes = if by_value {
@@ -230,7 +253,7 @@ fn on_column(
                 tables.left_out.row(name, [seconds]);
                 continue;
             }
-            let times = search.answer(vulkan, &one.queries, run.args.rounds)?;
+            let (time, wall) = search.answer(vulkan, &one.queries, run.args.rounds)?;
             let answers = one.queries.answers(vulkan)?;
             let wrong = if by_value {
                 let name = format!("{}, {} ranges", power_of_two(n), one.workload.name());
@@ -239,13 +262,13 @@ fn on_column(
                 let pairs = answers.iter().zip(&one.expected);
                 pairs.filter(|(a, b)| a != b).count() as u64
             };
-            first.get_or_insert((times, answers.len()));
-            let found = (times.device, answers.len() as u64, wrong);
+            first.get_or_insert((time.median, wall, answers.len()));
+            let found = (time, answers.len() as u64, wrong);
             run.found(record(&run.args, case, system, &search, found));
         }
-        if let Some((times, count)) = first {
+        if let Some(measured) = first {
             let name = format!("{}, {}, {}", system.name(), data.name(), power_of_two(n));
-            let cells = cells(times, count, &search.build);
+            let cells = cells(measured, &search.build);
             tables.costs.row(name, cells);
         }
         run.progress.done();
@@ -293,11 +316,9 @@ fn prepare<'v>(
 ) -> Result<RaySearch<'v>, VulkanError> {
     let cutoff = system.cutoff(args);
     match system {
-        System::Rtxrmq { shift, .. } | System::RtxrmqByValue { shift } => {
-            column.rtxrmq(planes, shift)
-        }
+        System::Rtxrmq { shift, .. } => column.rtxrmq(planes, shift),
         System::Levels => column.levels_alone(cutoff),
-        System::LevelsWithRays => column.levels_with_rays(planes, cutoff),
+        System::LevelsWithRays { .. } => column.levels_with_rays(planes, cutoff),
     }
 }
 
@@ -326,27 +347,17 @@ fn record(
     case: Case,
     system: System,
     search: &RaySearch<'_>,
-    (seconds, queries, wrong): (f64, u64, u64),
+    (time, queries, wrong): (Timing, u64, u64),
 ) -> Record {
-    let setting = match system {
-        System::Rtxrmq { shift, .. } | System::RtxrmqByValue { shift } => Setting {
-            chunk: 1 << shift.min(case.n),
-            ..Setting::default()
-        },
-        System::Levels | System::LevelsWithRays => Setting {
-            group: GROUP,
-            chunk: 1 << LEVEL_SHIFT,
-            cutoff: system.cutoff(args).into(),
-        },
-    };
     Record {
         section: Section::Rays,
         case,
         contender: system.name(),
-        setting,
+        setting: system.setting(args),
         queries,
         threads: 0,
-        seconds,
+        time,
+        cold_seconds: None,
         build_seconds: Some(search.build.times.device),
         index_bytes: Some(search.build.index_bytes),
         build_bytes: search.build.build_bytes,
@@ -355,13 +366,13 @@ fn record(
 }
 
 /// The line of a system in the table of costs.
-fn cells(times: Times, queries: usize, build: &BuildCosts) -> Vec<String> {
+fn cells((device, wall, queries): (f64, f64, usize), build: &BuildCosts) -> Vec<String> {
     let ns = |seconds: f64| three_digits(seconds * 1e9 / queries as f64);
     let ms = |seconds: f64| three_digits(seconds * 1e3);
     let mb = |bytes: u64| three_digits(bytes as f64 / 1e6);
     vec![
-        ns(times.device),
-        ns(times.wall),
+        ns(device),
+        ns(wall),
         ms(build.times.device),
         ms(build.times.wall),
         build.triangles.to_string(),

@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use ash::vk;
+use rmq_bench::clock::{Timing, median};
 
 use super::acceleration::{PART_UNIT, Scene, SceneBuilder};
 use super::arguments::{MAX_LEVELS, MinimaArguments, SearchArguments, TrianglesArguments};
 use super::device::{Times, Vulkan};
 use super::error::VulkanError;
-use super::layout::{Cell, Grid, Planes};
+use super::layout::{Grid, MINIMUM_STEP, Planes, fraction};
 use super::memory::{Buffer, Purpose};
 use super::pipeline::{LEVELS, LEVELS_RAYS, MINIMA, Pipeline, RTXRMQ, RayPipeline, TRIANGLES};
 
@@ -162,12 +163,12 @@ impl<'v> RayColumn<'v> {
             entries: rows,
             number: 0,
             block_shift: grid.shift,
+            first_cell: 1,
             side: grid.side,
-            above: 0.0,
+            step: fraction(grid.shift),
         };
         self.add_triangles(&mut scene, &blocks)?;
-        let cell = grid.minima();
-        let minimum_triangles = Placed::in_cell(&minimum_planes, grid.blocks, minima_from, cell);
+        let minimum_triangles = Placed::minima(&minimum_planes, grid.blocks, minima_from);
         self.add_triangles(&mut scene, &minimum_triangles)?;
         drop(minimum_planes);
         let compaction = (scene.built_bytes, scene.compacted_bytes);
@@ -185,7 +186,8 @@ impl<'v> RayColumn<'v> {
                 minima_from: minima_from as u32,
                 block_shift: grid.shift,
                 side: grid.side,
-                above: cell.above as f32,
+                step: fraction(grid.shift),
+                minimum_step: MINIMUM_STEP,
                 end: planes.end,
                 ..SearchArguments::default()
             },
@@ -224,8 +226,7 @@ impl<'v> RayColumn<'v> {
         let (planes_of_levels, more) = self.levels(&plane_of, cutoff)?;
         times.add(more);
         let mut scene = SceneBuilder::new(vulkan, self.part(levels.entries.into()))?;
-        let cell = Cell::new(levels.entries);
-        let mut placed = Placed::in_cell(&plane_of, levels.entries, 0, cell);
+        let mut placed = Placed::minima(&plane_of, levels.entries, 0);
         if levels.top > 0 {
             placed.planes = &planes_of_levels.buffer;
         }
@@ -239,7 +240,7 @@ impl<'v> RayColumn<'v> {
         build.build_bytes += plane_of.bytes;
         let mut arguments = self.level_arguments(&levels);
         arguments.scene = scene.address;
-        arguments.above = cell.above as f32;
+        arguments.minimum_step = MINIMUM_STEP;
         arguments.end = planes.end;
         Ok(RaySearch {
             pipeline: &self.shaders.levels_with_rays,
@@ -376,9 +377,9 @@ impl<'v> RayColumn<'v> {
                     first: first as u32,
                     count,
                     block_shift: placed.block_shift,
+                    first_cell: placed.first_cell,
                     side: placed.side,
-                    above: placed.above,
-                    padding: 0,
+                    step: placed.step,
                 };
                 self.vulkan
                     .dispatch(commands, &self.shaders.triangles, &arguments, count);
@@ -395,19 +396,24 @@ struct Placed<'a> {
     /// The number of the first triangle.
     number: u64,
     block_shift: u32,
+    /// Of the first block.
+    first_cell: u32,
     side: u32,
-    above: f32,
+    /// From an entry to the next.
+    step: f32,
 }
 
 impl<'a> Placed<'a> {
-    fn in_cell(planes: &'a Buffer<'a>, entries: u32, number: u64, cell: Cell) -> Self {
+    /// Minima, in the first cell.
+    fn minima(planes: &'a Buffer<'a>, entries: u32, number: u64) -> Self {
         Self {
             planes,
             entries: entries.into(),
             number,
-            block_shift: cell.shift,
+            block_shift: 31,
+            first_cell: 0,
             side: 1,
-            above: cell.above as f32,
+            step: MINIMUM_STEP,
         }
     }
 }
@@ -446,24 +452,25 @@ impl<'v> Measured<'v> {
 }
 
 impl RaySearch<'_> {
-    /// Answers all queries and returns the time that it takes: the median of `rounds` by the device's clock, after one
-    /// that is not counted. Where the first takes long, it is the only one.
+    /// Answers all queries and returns the time that it takes: that of `rounds` by the device's clock, after one that
+    /// is not counted, and the median by the wall clock. Where the first takes long, it is the only one.
     pub fn answer(
         &self,
         vulkan: &Vulkan,
         queries: &RayQueries<'_>,
         rounds: u32,
-    ) -> Result<Times, VulkanError> {
+    ) -> Result<(Timing, f64), VulkanError> {
         // Overwrites the answers of the system before, so that answers that are not written are noticed.
         fill(vulkan, queries, 0xA5A5_A5A5)?;
         let first = self.trace(vulkan, queries, queries.count)?;
         if first.device > LONG_TRACE {
-            return Ok(first);
+            return Ok((Timing::from_seconds(&[first.device]), first.wall));
         }
         let times = (0..rounds.max(1)).map(|_| self.trace(vulkan, queries, queries.count));
-        let mut times = times.collect::<Result<Vec<_>, _>>()?;
-        times.sort_by(|a, b| a.device.total_cmp(&b.device));
-        Ok(times[times.len() / 2])
+        let times = times.collect::<Result<Vec<_>, _>>()?;
+        let (device, wall): (Vec<_>, Vec<_>) =
+            times.iter().map(|time| (time.device, time.wall)).unzip();
+        Ok((Timing::from_seconds(&device), median(wall)))
     }
 
     /// Estimates the seconds that all queries take from the first of them.

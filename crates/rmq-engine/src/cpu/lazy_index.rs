@@ -15,6 +15,7 @@ use crate::cpu::rmq::cpu_key::CpuKey;
 use crate::crossings::{Crossings, ListLimits, RangeEnd, RowList, check_inputs, check_length};
 use crate::engine::{BuildOptions, RangeIndex};
 use crate::error::EngineError;
+use crate::key::Encoding;
 use crate::outputs::Answers;
 
 /// Ranges are scanned while all together have at most this part of the column's rows (one in `SCANNED_SHARE`). If an
@@ -49,6 +50,7 @@ pub(crate) struct LazyIndex<K> {
     chunks: Mutex<Option<Arc<ChunkedColumn<K>>>>,
     index: OnceLock<Result<Arc<dyn RangeIndex<K>>, EngineError>>,
     len: usize,
+    encoding: Encoding<K>,
     /// Number of chunks at first.
     chunk_count: usize,
     options: BuildOptions,
@@ -58,9 +60,11 @@ pub(crate) struct LazyIndex<K> {
 
 impl<K: CpuKey> LazyIndex<K> {
     pub(crate) fn new(chunks: Vec<Column<K>>, options: BuildOptions) -> Self {
+        let encoding = chunks.first().map(Column::encoding);
         let chunks = ChunkedColumn::new(chunks);
         Self {
             len: chunks.len(),
+            encoding: encoding.unwrap_or_else(Encoding::unsigned),
             chunk_count: chunks.count(),
             chunks: Mutex::new(Some(Arc::new(chunks))),
             index: OnceLock::new(),
@@ -121,6 +125,10 @@ impl<K: CpuKey> LazyBuild for LazyIndex<K> {
 impl<K: CpuKey> RangeIndex<K> for LazyIndex<K> {
     fn len(&self) -> usize {
         self.len
+    }
+
+    fn encoding(&self) -> Encoding<K> {
+        self.encoding
     }
 
     fn has_positions(&self) -> bool {
@@ -234,7 +242,6 @@ fn total_rows(left: &[i64], right: &[i64]) -> usize {
 mod tests {
     use super::*;
     use crate::column::Validity;
-    use crate::key::Encoding;
 
     /// The result of a query: the bits of the value, and its position.
     type Found<K> = Option<(K, i64)>;

@@ -274,6 +274,10 @@ impl rmq_engine::RangeIndex<u64> for OnlyCrossings {
         self.0.len()
     }
 
+    fn encoding(&self) -> rmq_engine::Encoding<u64> {
+        self.0.encoding()
+    }
+
     fn has_positions(&self) -> bool {
         self.0.has_positions()
     }

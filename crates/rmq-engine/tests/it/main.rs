@@ -12,3 +12,4 @@ mod float_case;
 mod join_case;
 mod key_search;
 mod oracle;
+mod smallest;

@@ -13,6 +13,8 @@ pub(crate) mod device_columns;
 pub(crate) mod device_join;
 pub(crate) mod input_order;
 pub(crate) mod matched_rows;
+pub(crate) mod on_demand;
+pub(crate) mod row_order;
 pub(crate) mod side;
 pub(crate) mod sort_and_index;
 pub(crate) mod sorted_values;

@@ -9,6 +9,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build_side::aggregate::AggregateEvaluator;
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::build_side::value_index::ValueIndex;
 use crate::range_agg::values::Values;
@@ -25,6 +26,8 @@ pub(crate) struct BuildSide {
     pub(crate) row_columns: Vec<Arc<Values>>,
     /// The index on the values that a join of rows compares with thresholds.
     pub(crate) threshold_index: Arc<ThresholdIndex>,
+    /// The order in which rows are returned, if it is not that of the range key.
+    pub(crate) row_order: Option<Arc<RowOrder>>,
     /// Which rows have matched, if the join returns build rows by that.
     pub(crate) matched: Option<MatchedRows>,
     /// Registers the memory of all but the indexes, which register their own.

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::common::Result;
+use datafusion::common::{Result, internal_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 
 use crate::common::workers::Workers;
@@ -19,6 +19,7 @@ use crate::exec::range_join::build_side::column::{
 use crate::exec::range_join::build_side::convert_keys::{convert_keys, split_off};
 use crate::exec::range_join::build_side::input_order::restore_order;
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
+use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::threshold_index::ThresholdIndex;
 use crate::exec::range_join::metrics::BuildMetrics;
@@ -163,6 +164,7 @@ impl SortAndIndex {
             total_rows,
         } = sorted;
         let prepared = self.prepare_columns(columns, &permutation, &permutation_memory)?;
+        let row_order = self.row_order(&prepared, rows.len(), &permutation, &permutation_memory)?;
         let kept_bytes = permutation.shared_order_bytes();
         drop(permutation);
         permutation_memory.try_resize(kept_bytes)?;
@@ -198,10 +200,33 @@ impl SortAndIndex {
             total_rows,
             aggregates,
             row_columns,
+            row_order: row_order.map(Arc::new),
             threshold_index: Arc::new(ThresholdIndex::new(self.threads)),
             matched,
             _memory: memory,
         })
+    }
+
+    /// The order in which rows are returned, if it is not that of the range key.
+    fn row_order(
+        &self,
+        prepared: &[PreparedColumn],
+        len: usize,
+        permutation: &RowPermutation,
+        permutation_memory: &MemoryReservation,
+    ) -> Result<Option<RowOrder>> {
+        let Some((column, descending)) = self.columns.row_order else {
+            return Ok(None);
+        };
+        let Some(keys) = prepared.get(column).and_then(|column| column.rows.clone()) else {
+            return internal_err!("the column that rows are ordered by has not been prepared");
+        };
+        permutation_memory.try_grow(permutation.order_bytes())?;
+        let check = || self.waiting.check();
+        let rows = permutation.order(self.workers(&check))?.cloned();
+        let memory = permutation_memory.new_empty();
+        let order = RowOrder::new((keys, rows), len, descending, self.threads, memory);
+        Ok(Some(order))
     }
 
     fn prepare_columns(

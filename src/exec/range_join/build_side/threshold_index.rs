@@ -5,8 +5,7 @@
 //! filtered row by row. So a join whose ranges have few rows spends nothing on it, nor does one for which memory is
 //! short.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Field, Schema};
@@ -18,6 +17,7 @@ use datafusion::physical_expr::utils::collect_columns;
 use crate::common::array_bytes::arrays_bytes;
 use crate::common::ranges::Ranges;
 use crate::exec::range_join::build_side::crossing::threshold_test;
+use crate::exec::range_join::build_side::on_demand::OnDemand;
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::exec::range_join::spill::retaining_pool::CONSUMER_NAME;
 use crate::index::column_index::ColumnIndex;
@@ -40,12 +40,7 @@ const FILTERED_TIMES: usize = 16;
 pub(crate) struct ThresholdIndex {
     /// The most threads that build it.
     threads: usize,
-    /// Rows of all ranges, or searches for nearest rows, that were long enough.
-    counted_rows: AtomicUsize,
-    /// `None` if it can't be built.
-    built: OnceLock<Option<BuiltIndex>>,
-    /// Held while the index is built.
-    building: Mutex<()>,
+    index: OnDemand<BuiltIndex>,
 }
 
 #[derive(Debug)]
@@ -59,9 +54,7 @@ impl ThresholdIndex {
     pub(crate) fn new(threads: usize) -> Self {
         Self {
             threads,
-            counted_rows: AtomicUsize::new(0),
-            built: OnceLock::new(),
-            building: Mutex::new(()),
+            index: OnDemand::default(),
         }
     }
 
@@ -90,28 +83,22 @@ impl ThresholdIndex {
         rows: usize,
         build_rows: usize,
     ) -> bool {
-        match self.built.get() {
-            Some(built) => built.is_some(),
-            None => {
-                let before = self.counted_rows.fetch_add(rows, Ordering::Relaxed);
-                let filtered_rows = if threshold.is_ranked {
-                    build_rows.saturating_mul(FILTERED_TIMES)
-                } else {
-                    build_rows / FILTERED_SHARE
-                };
-                before.saturating_add(rows) > filtered_rows
-            }
-        }
+        let filtered_rows = if threshold.is_ranked {
+            build_rows.saturating_mul(FILTERED_TIMES)
+        } else {
+            build_rows / FILTERED_SHARE
+        };
+        self.index.is_justified(rows, filtered_rows)
     }
 
     /// Whether [`Self::build`] has been called.
     pub(crate) fn is_decided(&self) -> bool {
-        self.built.get().is_some()
+        self.index.is_decided()
     }
 
     /// The index, if it is built.
     pub(crate) fn index(&self) -> Option<&ColumnIndex> {
-        Some(&self.built.get()?.as_ref()?.index)
+        Some(&self.index.get()?.index)
     }
 
     /// Builds the index over the first `rows` sorted rows, unless that has been tried. `columns` are those that the
@@ -125,22 +112,9 @@ impl ThresholdIndex {
         pool: &Arc<dyn MemoryPool>,
         check: &dyn Fn() -> Result<()>,
     ) {
-        let _building = self.building.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.is_decided() {
-            return;
-        }
-        let built = self.try_build(threshold, columns, rows, pool, check);
-        if built.is_err() && check().is_err() {
-            return;
-        }
-        self.built.get_or_init(|| {
-            built.unwrap_or_else(|error| {
-                log::debug!(
-                    "a range join filters rows, as it has no index on {}: {error}",
-                    threshold.value
-                );
-                None
-            })
+        let what = format!("index on {}", threshold.value);
+        self.index.build(&what, check, || {
+            self.try_build(threshold, columns, rows, pool, check)
         });
     }
 

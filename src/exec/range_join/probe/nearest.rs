@@ -12,6 +12,8 @@
 //! the condition is evaluated on slices of them, too.
 //!
 //! So an unselective threshold costs nothing, and a selective one O(log N) for each row that qualifies.
+//!
+//! Where rows come in another order than that of the range key, candidates are taken in that order (`RowOrder`).
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -22,6 +24,7 @@ use datafusion::physical_plan::joins::utils::JoinFilter;
 
 use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, row_numbers, row_range};
+use crate::exec::range_join::build_side::row_order::RowOrder;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 use crate::exec::range_join::row_join::RowJoin;
@@ -82,8 +85,11 @@ enum ThresholdSearch {
 /// The search for the matches of one probe row.
 struct RowSearch {
     row: u32,
-    /// The positions that have not been looked at.
+    /// The positions that have not been looked at; all of them where rows come in another order, until all have been
+    /// looked at.
     rest: Range<u32>,
+    /// The positions that come next, where rows come in another order, as far as they are known.
+    next: VecDeque<u32>,
     /// The most candidates of the next slice.
     candidates: usize,
     /// How many candidates have been evaluated.
@@ -109,15 +115,21 @@ struct Slice {
 }
 
 impl NearestMatches {
-    /// The search in these ranges, one for each row of a probe batch.
-    pub(crate) fn new(ranges: Ranges, limit: RowLimit, slice_rows: usize) -> Self {
+    /// The search in these ranges, one for each row of a probe batch, for candidates that meet a condition, or for all.
+    pub(crate) fn new(
+        ranges: Ranges,
+        limit: RowLimit,
+        has_condition: bool,
+        slice_rows: usize,
+    ) -> Self {
         let most = limit.skip.saturating_add(limit.fetch.unwrap_or(usize::MAX));
+        let least = if has_condition { FIRST_CANDIDATES } else { 1 };
         Self {
             limit,
             ranges,
             begun: 0,
             window: VecDeque::new(),
-            first_candidates: most.max(FIRST_CANDIDATES).min(slice_rows),
+            first_candidates: most.max(least).min(slice_rows),
             slice_rows,
             long_candidates: 0,
             index: ThresholdSearch::NotJustified,
@@ -151,7 +163,10 @@ impl NearestMatches {
         batch: &RecordBatch,
         build: &BuildSide,
     ) -> Result<usize> {
-        let slice = self.take_slice()?;
+        let slice = match &build.row_order {
+            Some(order) => self.take_ordered(order)?,
+            None => self.take_slice()?,
+        };
         self.evaluate(slice, join.residual(), batch, build)?;
         let ThresholdSearch::By(index) = &self.index else {
             return Ok(0);
@@ -201,6 +216,63 @@ impl NearestMatches {
                 slice.add_row(index, search.row);
             }
             index += 1;
+        }
+        Ok(slice)
+    }
+
+    /// Takes candidates in another order than that of positions.
+    fn take_ordered(&mut self, order: &RowOrder) -> Result<Slice> {
+        let (mut index, mut room) = (0, self.slice_rows);
+        // The searches, each with the number of its candidates.
+        let mut taken = vec![];
+        loop {
+            if index == self.window.len() {
+                let is_full = index >= self.slice_rows || room < self.first_candidates;
+                if is_full || self.begun == self.ranges.len() {
+                    break;
+                }
+                self.begin_row()?;
+            }
+            let search = &self.window[index];
+            let left = if search.rest.is_empty() {
+                0
+            } else {
+                search.rest.len() - search.read
+            };
+            let candidates = search.candidates.min(room).min(left);
+            taken.push((index, candidates));
+            room -= candidates;
+            index += 1;
+        }
+        let is_short =
+            |(index, candidates): &&(usize, usize)| self.window[*index].next.len() < *candidates;
+        let short: Vec<_> = taken.iter().filter(is_short).copied().collect();
+        let searched = short.iter().map(|(index, candidates)| {
+            let search = &self.window[*index];
+            // Twice as many as before, as rows are listed from the first one on.
+            let count = search.read + search.read.max(*candidates);
+            (search.rest.clone(), count)
+        });
+        let listed = order.first_rows(&searched.collect::<Vec<_>>())?;
+        let mut start = 0;
+        for ((index, _), end) in short.into_iter().zip(listed.ends) {
+            let search = &mut self.window[index];
+            let read = start + search.read;
+            search.next = listed.positions[read..end].iter().copied().collect();
+            start = end;
+        }
+        let mut slice = Slice::default();
+        for (index, candidates) in taken {
+            let search = &mut self.window[index];
+            slice.positions.extend(search.next.drain(..candidates));
+            search.read += candidates;
+            if candidates == search.candidates {
+                search.candidates *= 2;
+            }
+            if search.read >= search.rest.len() {
+                search.rest = 0..0;
+            }
+            slice.add_row(index, search.row);
         }
         Ok(slice)
     }
@@ -274,6 +346,7 @@ impl RowSearch {
         Self {
             row,
             rest: if wanted == 0 { 0..0 } else { range },
+            next: VecDeque::new(),
             candidates,
             read: 0,
             is_indexed: false,

@@ -7,7 +7,7 @@
 //! 3. A further condition is evaluated on each slice, or an index lists the rows that meet its threshold, and only the
 //!    rest of it is evaluated. What is left is returned, with the probe rows that have matched nothing where these are
 //!    kept. Where only the nearest pairs of a row are returned, without a condition its range is clipped first, with
-//!    one see `nearest`.
+//!    one, or in another order than that of the range key, see `nearest`.
 //! 4. Where build rows must be returned by whether they have matched, pairs mark these. The partition that ends last
 //!    returns them.
 
@@ -20,6 +20,7 @@ use datafusion::physical_plan::joins::utils::JoinFilter;
 use futures::TryStreamExt;
 use futures::stream::BoxStream;
 
+use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::{NO_ROW, PairBuffer};
@@ -114,11 +115,22 @@ impl RowStream {
             self.current = Some(Candidates::new(batch, ranges, qualifying));
             return Ok(());
         };
+        if let Some(order) = &self.build.row_order
+            && order.should_build(&ranges)
+        {
+            let order = Arc::clone(order);
+            let build = move |waiting: Waiting| {
+                order.build(&|| waiting.check());
+                Ok(())
+            };
+            blocking(build).await?;
+        }
         let size = self.partition.batch_size;
         let mut candidates = Candidates::new(batch, clip(&ranges, limit), None);
         candidates.descending = limit.descending;
-        let residual = self.join.residual();
-        candidates.nearest = residual.map(|_| NearestMatches::new(ranges, limit, size));
+        let has_condition = self.join.residual().is_some();
+        let nearest = || NearestMatches::new(ranges, limit, has_condition, size);
+        candidates.nearest = (has_condition || self.join.is_ordered()).then(nearest);
         self.current = Some(candidates);
         Ok(())
     }
@@ -140,21 +152,6 @@ impl RowStream {
     /// The next rows of a probe batch, at most one batch.
     fn rows_of(&mut self, candidates: &mut Candidates) -> Result<Vec<RecordBatch>> {
         let join = Arc::clone(&self.join);
-        let Some(residual) = join.residual() else {
-            if join.returns_build_rows() {
-                let matched = matched_rows(&self.build)?;
-                let mut room = MARKED_AT_ONCE;
-                while room > 0 && !candidates.is_done() {
-                    let (_, positions, _) = candidates.next_positions(room)?;
-                    room = room.saturating_sub(positions.len().max(1));
-                    matched.mark_range(positions.start as usize..positions.end as usize);
-                }
-                return Ok(vec![]);
-            }
-            let limit = self.partition.batch_size;
-            candidates.take_all(limit, join.keeps_probe_rows(), &mut self.pairs)?;
-            return self.return_pairs(&candidates.batch);
-        };
         if let Some(nearest) = &mut candidates.nearest {
             if self.pairs.len() < self.partition.batch_size {
                 let indexed = nearest.step(&join, &candidates.batch, &self.build)?;
@@ -173,6 +170,21 @@ impl RowStream {
             }
             return self.return_pairs(&candidates.batch);
         }
+        let Some(residual) = join.residual() else {
+            if join.returns_build_rows() {
+                let matched = matched_rows(&self.build)?;
+                let mut room = MARKED_AT_ONCE;
+                while room > 0 && !candidates.is_done() {
+                    let (_, positions, _) = candidates.next_positions(room)?;
+                    room = room.saturating_sub(positions.len().max(1));
+                    matched.mark_range(positions.start as usize..positions.end as usize);
+                }
+                return Ok(vec![]);
+            }
+            let limit = self.partition.batch_size;
+            candidates.take_all(limit, join.keeps_probe_rows(), &mut self.pairs)?;
+            return self.return_pairs(&candidates.batch);
+        };
         if self.pairs.len() < self.partition.batch_size {
             self.take_pairs(candidates, residual)?;
             if self.pairs.len() < self.partition.batch_size && !candidates.is_done() {

@@ -44,6 +44,20 @@ pub(crate) fn columns_of(schema: &DFSchema) -> Vec<Expr> {
     schema.columns().into_iter().map(Expr::Column).collect()
 }
 
+/// Expressions with the names of the columns of `schema`.
+pub(crate) fn renamed(exprs: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
+    let named = exprs.into_iter().zip(schema.iter());
+    let named = named.map(|(expr, (qualifier, field))| match expr {
+        Expr::Column(column)
+            if column.relation.as_ref() == qualifier && &column.name == field.name() =>
+        {
+            Expr::Column(column)
+        }
+        expr => expr.alias_qualified(qualifier.cloned(), field.name()),
+    });
+    named.collect()
+}
+
 /// Rewrites the expressions of a node, whose columns keep their names.
 pub(crate) fn map_expressions(
     plan: LogicalPlan,

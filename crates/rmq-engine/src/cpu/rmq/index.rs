@@ -156,6 +156,14 @@ impl<K: CpuKey> RangeIndex<K> for CpuIndex<'_, K> {
         self.len
     }
 
+    #[expect(
+        clippy::misnamed_getters,
+        reason = "the encoding of the original column, which may be inverted here"
+    )]
+    fn encoding(&self) -> Encoding<K> {
+        self.decoding
+    }
+
     fn has_positions(&self) -> bool {
         self.levels.has_positions()
     }

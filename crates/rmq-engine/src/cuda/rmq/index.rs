@@ -256,6 +256,10 @@ impl<K: CudaKey> RangeIndex<K> for CudaIndex<K> {
         self.rows
     }
 
+    fn encoding(&self) -> Encoding<K> {
+        self.encoding
+    }
+
     fn has_positions(&self) -> bool {
         self.has_positions
     }

@@ -100,7 +100,8 @@ impl Pairs<'_> {
         waiting: &Waiting,
     ) -> Result<bool> {
         let limit = self.join.limit();
-        if let Some(limit) = limit.filter(|_| self.join.residual().is_some()) {
+        let is_searched = self.join.residual().is_some() || self.join.is_ordered();
+        if let Some(limit) = limit.filter(|_| is_searched) {
             return self.add_nearest(ready, batch, &ranges, limit, (next, matched), waiting);
         }
         let ranges = match limit {
@@ -158,11 +159,17 @@ impl Pairs<'_> {
             .unwrap_or(self.slice_rows)
             .clamp(1, self.slice_rows);
         let step = self.slice_rows.div_ceil(wanted);
+        if let Some(order) = &self.part.side.row_order
+            && order.should_build(ranges)
+        {
+            order.build(&|| waiting.check());
+        }
         while *next < batch.num_rows() && !ready.is_full() {
             let slice_rows = step.min(batch.num_rows() - *next);
             let slice = batch.slice(*next, slice_rows);
             let of_slice = ranges.iter().skip(*next).take(slice_rows).collect();
-            let mut nearest = NearestMatches::new(of_slice, limit, self.slice_rows);
+            let has_condition = self.join.residual().is_some();
+            let mut nearest = NearestMatches::new(of_slice, limit, has_condition, self.slice_rows);
             let (mut rows, mut positions) = (vec![], vec![]);
             while !nearest.is_done() {
                 waiting.check()?;

@@ -1,0 +1,379 @@
+"""The text that is written from results: tables, figures with a sentence of reading, the paper's claims, lines of the README."""
+
+from plots import STEPS, SYSTEMS, read_lines
+from results import *
+from text import listed, ratio, short, span, table, wrapped
+
+
+def by_device(devices, sentence):
+    """What a sentence says of each device; of those for which it says nothing, nothing."""
+    parts = [(device.name, sentence(device)) for device in devices]
+    parts = [f"{name}: {part}" for name, part in parts if part]
+    return "; ".join(parts) + "." if parts else ""
+
+
+# --- readings of figures ---
+
+def read_1(device):
+    faster = ratios(device.others("mixed"), device.search("mixed").get(OURS, {}))
+    return f"ours is {span(faster.values())} times as fast as the next best" if faster else ""
+
+
+def read_4(device):
+    lines = read_lines(device)
+    parts = []
+    for place in ("L2 cache", "memory"):
+        words, same = (lines.get(f"{kind} {place}", {}) for kind in ("neighbouring words", "the same word"))
+        if {0, 5, 8} <= words.keys() and 5 in same:
+            parts.append(f"from {place}, groups of 32 get {words[5]:.0f} GB/s ({words[5] / words[0]:.0f} times as much as single threads), groups of 256 "
+                         f"{words[8]:.0f}, and groups of 32 that read the same word {same[5]:.0f}")
+    return "; ".join(parts)
+
+
+def read_12(device):
+    best = {name: [min(cells, key=cells.get) for cells in device.heat(name).values()] for name in ("CL", "VL")}
+    slower = {n: cells[16, 32] / min(cells.values()) for n, cells in device.heat("CL").items() if (16, 32) in cells}
+    if not slower or not best["VL"]:
+        return ""
+
+    def either(name, part):
+        return listed([str(number) for number in sorted({pair[part] for pair in best[name]})])
+
+    return (f"CL is fastest with {either('CL', 0)} threads and {either('CL', 1)} entries, and takes {span(slower.values())} times as long with the paper's 16 "
+            f"and 32; VL is fastest with {either('VL', 1)} entries")
+
+
+def read_13(device):
+    found = device.steps("mixed", STEPS)
+    slower = [(STEPS[step][0].removeprefix("CL "), ratios(found.get(step, {}), found.get(QUEUE, {}))) for step in STEPS if step not in (QUEUE, MULTI_LOAD)]
+    parts = [f"{name} {span(times.values())}" for name, times in slower if times]
+    return "times as long as CL, mixed ranges: " + ", ".join(parts) if parts else ""
+
+
+def read_14(device):
+    found = device.steps("mixed", (QUEUE, MULTI_LOAD))
+    slower = ratios(found.get(MULTI_LOAD, {}), found.get(QUEUE, {}))
+    return f"multi-load takes {span(slower.values())} times as long" if slower else ""
+
+
+def read_15(device):
+    found = device.search("mixed", total_of_column, (OURS, CL, VL, LCA, RTXRMQ))
+    return "times the column: " + ", ".join(f"{SYSTEMS[name][0]} {span(points.values())}" for name, points in found.items()) if found else ""
+
+
+def read_16(device):
+    found = [(workload, ratios(device.others(workload), device.search(workload).get(OURS, {}))) for workload in ("large", "medium", "small")]
+    parts = [f"{span(times.values())} on {workload} ranges" for workload, times in found if times]
+    return "times as long as ours, the next best (CL, VL or LCA) takes " + ", ".join(parts) if parts else ""
+
+
+def read_17(device):
+    found = device.search("mixed", build_ms)
+    parts = []
+    for name in (OURS, CL, VL, LCA, RTXRMQ, HRMQ, CPU):
+        if points := found.get(name):
+            n = 26 if 26 in points else max(points)
+            parts.append(f"{SYSTEMS[name][0]} {short(points[n])} ms" + ("" if n == 26 else f" (2^{n})"))
+    return "2^26 values: " + ", ".join(parts) if parts else ""
+
+
+def read_18(devices):
+    first, parts = devices[0], []
+    for device in devices[1:]:
+        here, there = (one.search("mixed", names=(OURS, CL, VL)) for one in (device, first))
+        ours = ratios(here[OURS], there[OURS])
+        paper = ratios(*(least([times[CL], times[VL]]) for times in (here, there)))
+        parts.append(f"The {device.name} takes {span(ours.values())} times the time of the {first.name} with ours, {span(paper.values())} times with the better "
+                     "of CL and VL")
+    return ". ".join(parts) + "."
+
+
+READINGS = {"1": read_1, "4": read_4, "12": read_12, "13": read_13, "14": read_14, "15": read_15, "16": read_16, "17": read_17}
+
+
+# --- tables ---
+
+def tables(device, published):
+    """The tables of a device, as lines of Markdown."""
+    sizes = sorted({log2_n(row) for row in device.rows if row["section"] in ("search", "rays")})
+    header = ["", *(f"2^{n}" for n in sizes)]
+
+    def cells(points, form=short):
+        return [form(points[n]) if n in points else "-" for n in sizes]
+
+    mixed = device.search("mixed")
+    ours = mixed.get(OURS, {})
+    rows = [[SYSTEMS[name][0], *cells(points)] for name, points in mixed.items()]
+    for contender, name in (("CL", "GPU-RMQ (CL), the best of figure 12"), ("VL", "GPU-RMQ (VL), the best of figure 12")):
+        rows.append([name, *cells(device.tuned(contender))])
+    better = least([mixed[name] for name in (CL, VL) if name in mixed])
+    rows += [["ours: times faster than CL and VL, the paper's parameters", *cells(ratios(better, ours), ratio)],
+             ["ours: times faster than the next best of all", *cells(ratios(device.others("mixed"), ours), ratio)]]
+    for name in (OURS, CL, VL, LCA):
+        timed = device.points(("search",), "mixed", lambda row: number(row, "cold_ns"), (name,))
+        rows.append([f"{SYSTEMS[name][0]}, timed as in the paper", *cells(timed.get(name, {}))])
+    if device.name == "H200":
+        for name in ("CL", "VL", "LCA", "LCA the whole trip"):
+            rows.append([f"{name}, the authors' program", *cells(published.times(name, "H200"))])
+    text = ["ns a query, mixed ranges:", "", *table(header, rows)]
+    rows = []
+    for workload in ("large", "medium", "small"):
+        found = device.search(workload)
+        rows += [[f"{SYSTEMS[name][0]}, {workload}", *cells(found[name])] for name in (OURS, CL, VL, LCA, RTXRMQ, FULL_SCAN) if name in found]
+        rows.append([f"ours: times faster than the next best, {workload}", *cells(ratios(device.others(workload), found.get(OURS, {})), ratio)])
+    if rows := table(header, rows):
+        text += ["", "By length of the ranges:", "", *rows]
+    steps = device.steps("mixed", STEPS)
+    if rows := table(header, [[STEPS[name][0], *cells(points)] for name, points in steps.items()]):
+        text += ["", "The steps from CL to RTXRMQ, ns a query, mixed ranges:", "", *rows]
+    build, percent = device.search("mixed", build_ms), device.search("mixed", index_percent)
+    rows = [[f"build, {SYSTEMS[name][0]}", *cells(build[name])] for name in SYSTEMS if name in build]
+    rows += [[f"index, {SYSTEMS[name][0]}", *cells(percent[name])] for name in SYSTEMS if name in percent]
+    if rows := table(header, rows):
+        text += ["", "Build, ms, and index in percent of the column:", "", *rows]
+    ascending = device.of_data("uniform", "value", "f32", "ascending")
+    rows = [[f"value, f32, ranges by their left bounds: {SYSTEMS[name][0]}", *cells(points)] for name, points in ascending.items()]
+    for data, result, key in (("uniform", "position", "f32"), ("uniform", "value", "f64"), ("uniform", "position", "f64"), ("increasing", "value", "f32"),
+                              ("increasing", "position", "f32")):
+        for workload in ("mixed", "small", "medium", "large"):
+            found = device.of_data(data, result, key, workload)
+            what = f"{result}, {data + ' ' if data != 'uniform' else ''}{key}, {workload}"
+            rows += [[f"{what}: {SYSTEMS[name][0]}", *cells(points)] for name, points in found.items()]
+    if rows := table(header, rows):
+        text += ["", "Ranges in order, positions, 8-byte values, and increasing values, in which every search goes down to the column:", "", *rows]
+    return text + rays(device, published)
+
+
+def rays(device, published):
+    """Ray tracing by size of blocks, and beside the authors' figures."""
+    text = []
+    sizes = sorted({n for _, n in device.rays(RTXRMQ, "mixed")})
+    header = ["", *(f"2^{n}" for n in sizes)]
+    for contender, what in ((RTXRMQ, "RTXRMQ, 2^{} a block"), (WITH_RAYS, "CL with rays, at most 2^{} entries")):
+        rows = []
+        for workload in ("mixed", "large", "medium", "small"):
+            found = device.rays(contender, workload)
+            for part in sorted({part for part, _ in found}):
+                cells = [short(found[part, n]) if (part, n) in found else "-" for n in sizes]
+                rows.append([what.format(part.bit_length() - 1) + f", {workload}", *cells])
+        if rows := table(header, rows):
+            text += ["", "RTXRMQ by size of a block, ns a query:" if contender == RTXRMQ else "CL by rays, by entries of the level that they search:", "", *rows]
+    rows = []
+    for workload in ("large", "medium", "small"):
+        best = {}
+        for (_, n), time in device.rays(RTXRMQ, workload).items():
+            best[n] = min(best.get(n, math.inf), time)
+        theirs = published.times("RTXRMQ", "A100", workload)
+        if both := ratios(best, theirs):
+            rows.append([f"{workload}: here, best block", *(short(best[n]) if n in best else "-" for n in sizes)])
+            rows.append([f"{workload}: the authors' on an A100, best block", *(short(theirs[n]) if n in theirs else "-" for n in sizes)])
+            rows.append([f"{workload}: times as long", *(ratio(both[n]) if n in both else "-" for n in sizes)])
+    if rows := table(header, rows):
+        text += ["", "RTXRMQ beside its authors' measurements, ns a query:", "", *rows]
+    return text
+
+
+# Kernels as Nsight Compute names them.
+PROFILED = (("answer_", "ours"), ("paper_coalesced_", "GPU-RMQ (CL)"), ("paper_vector_", "GPU-RMQ (VL)"), ("lca_answer_", "LCA (inlabel)"))
+
+
+def profiled(rows):
+    """What Nsight Compute counted, as lines of Markdown."""
+    header = ["a query", "ns", "bytes read", "written", "requests to L2", "L2 hits, %", "L1 hits, %", "warp instructions", "memory, % of peak", "SMs, % of peak"]
+    text = []
+    for case in dict.fromkeys((row["workload"], row["log2_n"]) for row in rows):
+        lines = []
+        for row in rows:
+            if (row["workload"], row["log2_n"]) == case:
+                name = next((name for start, name in PROFILED if row["kernel"].startswith(start)), row["kernel"])
+                counts = [short(float(row[column])) for column in ("ns", "read", "written", "requests")]
+                lines.append([name, *counts, row["l2"], row["l1"], short(float(row["instructions"])), row["memory"], row["sm"]])
+        text += ["", f"Counted by Nsight Compute, {case[0]} ranges, 2^{case[1]} values:", "", *table(header, lines)]
+    return text
+
+
+def origin(device):
+    """Where the results of a device are from."""
+    parts, clocks = [], {}
+    for gpu, driver, clock, cpu, commit, date in device.origins:
+        run = (gpu.split(";")[0], driver, cpu.replace(";", ","), commit, date)
+        clocks[run] = max(clocks.get(run, 0), int(clock or 0))
+    for (name, driver, cpu, commit, date), clock in sorted(clocks.items()):
+        if commit.startswith("before"):
+            parts.append(f"{name}, driver {driver}, host {cpu}, {date}, {commit}: of such rows no spread and no clock was kept")
+        else:
+            parts.append(f"{name}, driver {driver or 'unknown'}, multiprocessors at most at {clock} MHz; host {cpu}; commit {commit or 'unknown'}, {date}")
+    spread = device.spread(("search", "queuing", "heat"))
+    text = ". ".join(parts) + "."
+    if spread:
+        text += f" The slowest round of a cell takes {ratio(spread[1])} times as long as the fastest in the median, at most {ratio(spread[0])} times."
+    return text
+
+
+# --- claims ---
+
+def claim_lca(device, published):
+    paper, lca = device.search("mixed", names=(CL, VL)), device.search("mixed", names=(LCA,)).get(LCA, {})
+    faster = ratios(lca, least(paper.values()))
+    if not faster:
+        return ""
+    slower = [n for n, times in faster.items() if times < 1]
+    text = f"on mixed ranges, the better of CL and VL is {span(faster.values())} times as fast as LCA (inlabel)"
+    if slower:
+        text += f", so slower with {listed([f'2^{n}' for n in slower])} values"
+    for workload in ("large", "small"):
+        found = device.search(workload, names=(CL, VL, LCA))
+        times = ratios(found.get(LCA, {}), least([found[name] for name in (CL, VL) if name in found]))
+        if times:
+            text += f"; on {workload} ranges {span(times.values())} times"
+    return text
+
+
+def claim_build(device, _):
+    found = device.search("mixed", build_ms)
+    text = []
+    for name in (LCA, HRMQ):
+        slower = ratios(found.get(name, {}), found.get(CL, {}))
+        if slower:
+            text.append(f"{span(slower.values())} times as fast as that of {SYSTEMS[name][0]}")
+    return "CL's index is built " + ", ".join(text) if text else ""
+
+
+def claim_shape(device, _):
+    cells = {n: found for n, found in device.heat("CL").items() if n > 24 and (16, 32) in found}
+    if not cells:
+        return ""
+    best = {n: min(found, key=found.get) for n, found in cells.items()}
+    slower = {n: found[16, 32] / min(found.values()) for n, found in cells.items()}
+    shapes = ", ".join(f"{group} and {chunk} (2^{n})" for n, (group, chunk) in best.items())
+    return f"best are {shapes}; 16 and 32 take {span(slower.values())} times as long"
+
+
+def claim_vl(device, _):
+    found = device.search("mixed", names=(CL, VL))
+    untuned = ratios(found.get(CL, {}), found.get(VL, {}))
+    tuned = ratios(device.tuned("VL"), device.tuned("CL"))
+    if not untuned or not tuned:
+        return ""
+    first = [n for n in tuned if all(tuned[m] > 1 for m in tuned if m >= n)]
+    text = f"with the paper's parameters VL takes 1/{span(untuned.values())} of the time of CL at every length" if min(untuned.values()) > 1 else (
+        f"with the paper's parameters CL takes {span(untuned.values())} times as long as VL")
+    return text + (f"; the best CL beats the best VL from 2^{first[0]} values on" if first else "; the best VL beats the best CL at every length")
+
+
+def claim_hrmq(device, _):
+    found = device.search("mixed", names=(CL, VL, HRMQ))
+    faster = ratios(found.get(HRMQ, {}), least([found[name] for name in (CL, VL) if name in found]))
+    return f"{span(faster.values())} times" if faster else ""
+
+
+def claim_rays(device, _):
+    found = device.steps("mixed", (QUEUE, RTXRMQ))
+    slower = ratios(found.get(RTXRMQ, {}), found.get(QUEUE, {}))
+    return f"without RT cores, RTXRMQ in its best blocks takes {span(slower.values())} times as long as CL on mixed ranges" if slower else ""
+
+
+def claim_queue(device, _):
+    found = device.steps("mixed", (QUEUE, MULTI_LOAD, NO_SHUFFLES, NO_INTRINSICS))
+    parts = []
+    for name, what in ((MULTI_LOAD, "without the queue"), (NO_SHUFFLES, "with queries that each thread loads instead of shuffles"), (NO_INTRINSICS, "without warp intrinsics")):
+        slower = ratios(found.get(name, {}), found.get(QUEUE, {}))
+        if slower:
+            parts.append(f"{what} {span(slower.values())} times as long")
+    return "CL takes " + ", ".join(parts) if parts else ""
+
+
+CLAIMS = [
+    ("GPU-RMQ has up to 8 times the throughput of LCA, above all on longer arrays.", claim_lca),
+    ("The index is built two orders of magnitude faster.", claim_build),
+    ("Beyond 2^24 values, CL is best with groups of 16 threads and chunks of 32.", claim_shape),
+    ("CL is the choice for long columns, VL for short ones.", claim_vl),
+    ("Warp-local queuing and warp intrinsics speed CL up.", claim_queue),
+    ("Up to 4800 times the throughput of HRMQ on the CPU.", claim_hrmq),
+    ("Up to 17 times the throughput of RTXRMQ.", claim_rays),
+]
+
+
+def authors(device, published):
+    """Our CL, VL and LCA beside the authors' programs on the same kind of card."""
+    if device.name != "H200":
+        return ""
+    mine = device.search("mixed", names=(CL, VL, LCA))
+    parts = []
+    for name, contender in (("CL", CL), ("VL", VL), ("LCA", LCA)):
+        both = ratios(mine.get(contender, {}), published.times(name, "H200"))
+        if both:
+            parts.append(f"our {name} takes {span(both.values())} times as long as theirs")
+    theirs = least([device.others("mixed"), published.times("VL", "H200"), published.times("CL", "H200")])
+    ours = ratios(theirs, device.search("mixed").get(OURS, {}))
+    return ", ".join(parts) + f". Counting theirs, too, ours is {span(ours.values())} times as fast as the next best" if parts else ""
+
+
+# --- the page ---
+
+def missing(devices):
+    """What no device has results for."""
+    wanted = (
+        ("ray tracing", any(device.rays(RTXRMQ, "mixed") for device in devices)),
+        ("CL without shuffles and without warp intrinsics, as they are now", any(device.steps("mixed", (NO_INTRINSICS,)) for device in devices)),
+        ("random reads of groups of threads", any(device.reads for device in devices)),
+        ("CL, VL and LCA timed as in the paper", any(row["cold_ns"] for device in devices for row in device.rows)),
+    )
+    names = [name for name, there in wanted if not there]
+    return wrapped(f"Not in these results: {'; '.join(names)}.") + [""] if names else []
+
+
+def authors_rays(devices, published):
+    """The authors' own figures of RTXRMQ, where no device has any to be shown beside."""
+    if any(device.rays(RTXRMQ, "mixed") for device in devices):
+        return []
+    found = {workload: published.times("RTXRMQ", "A100", workload) for workload in ("large", "medium", "small")}
+    sizes = sorted({n for times in found.values() for n in times})
+    rows = [[workload, *(short(times[n]) for n in sizes)] for workload, times in found.items()]
+    return ["RTXRMQ by its authors on an A100, which has no RT cores either, ns a query, the best block of each:", "",
+            *table(["", *(f"2^{n}" for n in sizes)], rows), ""]
+
+
+def body(devices, figures, published, folder):
+    """The generated part of the page, as lines."""
+    lines = []
+    for device in devices:
+        lines += [f"### {device.name}", "", *wrapped(origin(device)), "", *tables(device, published), *profiled(device.profile), ""]
+        wrong = sum(int(row["wrong"]) for row in device.all)
+        lines += ["All answers were right." if wrong == 0 else f"**{wrong} answers were wrong.**", ""]
+    lines += missing(devices) + authors_rays(devices, published)
+    lines += ["### Figures", "", "Numbers are the paper's.", ""]
+    for number, what, shown in figures:
+        reading = read_18(devices) if number == "18" else by_device(devices, READINGS[number])
+        lines += [*wrapped(f"**{number}**: {what}. {reading}".rstrip()), ""]
+        for figure in shown:
+            lines += [*wrapped(f"![Figure {figure['name']}]({folder}/figure-{figure['name']}.svg)"), ""]
+    lines += ["### The paper's claims here", ""]
+    lines += wrapped("The paper's abstract names an RTX 4090; these are data-center cards, and CL, VL, LCA and HRMQ were written anew for this comparison.")
+    lines.append("")
+    for claim, sentence in CLAIMS:
+        found = by_device(devices, lambda device: sentence(device, published)) or "Not measured here."
+        lines += wrapped(f"- *{claim}* {found}", "  ")
+    beside = by_device(devices, lambda device: authors(device, published))
+    if beside:
+        lines += ["", *wrapped(f"Beside the authors' programs on another card of the kind, mixed ranges: {beside}")]
+    return [*lines, ""]
+
+
+def readme_lines(devices):
+    """Lines of the README by their beginnings."""
+    device = next((one for one in devices if one.name == "H200"), devices[0])
+    machine = "B" if device.name == "H200" else "D"
+    lines = {}
+
+    def line(start, found, tuned):
+        times = {name: short(points[28]) for name, points in found.items() if 28 in points}
+        if {OURS, VL} <= times.keys():
+            others = ", ".join(f"{label}: {times[name]} ns" for name, label in ((CL, "CL"), (VL, "VL"), (LCA, "LCA")) if name in times)
+            lines[start] = f"{start} | {times[OURS]} ns | GPU-RMQ paper's systems, re-implemented: {others}{tuned} | GPU kernel, time per range | {machine} |"
+
+    tuned = device.tuned("CL")
+    best = f", CL with its best parameters: {short(tuned[28])} ns" if 28 in tuned else ""
+    line("| 2^26 ranges of mixed lengths over 2^28 random f32 values", device.search("mixed", names=(OURS, CL, VL, LCA)), best)
+    line("| the same over sorted values, the worst case", device.of_data("increasing", "value", "f32", "mixed"), "")
+    return lines

@@ -1,0 +1,389 @@
+//! What Tab completes at the prompt: commands, keywords, tables, columns, functions and files.
+
+use datafusion::common::Result;
+use datafusion::prelude::SessionContext;
+use rustyline::Context;
+use rustyline::completion::{Completer, FilenameCompleter, Pair};
+use rustyline::error::ReadlineError;
+
+use crate::commands::COMMANDS;
+use crate::functions::functions;
+
+const KEYWORDS: [&str; 75] = [
+    "ALL",
+    "ANALYZE",
+    "AND",
+    "AS",
+    "ASC",
+    "ASOF",
+    "BETWEEN",
+    "BY",
+    "CASE",
+    "CAST",
+    "COPY",
+    "CREATE",
+    "CROSS",
+    "CURRENT",
+    "DELETE",
+    "DESC",
+    "DESCRIBE",
+    "DISTINCT",
+    "DROP",
+    "ELSE",
+    "END",
+    "EXCEPT",
+    "EXISTS",
+    "EXPLAIN",
+    "EXTERNAL",
+    "FILTER",
+    "FIRST",
+    "FOLLOWING",
+    "FROM",
+    "FULL",
+    "FUNCTIONS",
+    "GROUP",
+    "HAVING",
+    "IN",
+    "INNER",
+    "INSERT",
+    "INTERSECT",
+    "INTERVAL",
+    "INTO",
+    "IS",
+    "JOIN",
+    "LAST",
+    "LATERAL",
+    "LEFT",
+    "LIKE",
+    "LIMIT",
+    "LOCATION",
+    "MATCH_CONDITION",
+    "NOT",
+    "NULL",
+    "NULLS",
+    "OFFSET",
+    "ON",
+    "OR",
+    "ORDER",
+    "OVER",
+    "PARTITION",
+    "PRECEDING",
+    "RIGHT",
+    "ROWS",
+    "SELECT",
+    "SET",
+    "SHOW",
+    "STORED",
+    "TABLE",
+    "TABLES",
+    "THEN",
+    "TRUE",
+    "UNBOUNDED",
+    "UNION",
+    "UPDATE",
+    "USING",
+    "VALUES",
+    "WHEN",
+    "WHERE",
+];
+
+/// Words after which a table is expected.
+const BEFORE_TABLES: [&str; 6] = ["from", "join", "into", "table", "describe", "update"];
+
+/// The names that a session knows.
+#[derive(Debug, Default)]
+pub struct Names {
+    tables: Vec<Table>,
+    functions: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Table {
+    name: String,
+    columns: Vec<String>,
+}
+
+impl Names {
+    /// Reads the names of tables, their columns, and functions.
+    ///
+    /// # Errors
+    /// If a catalog cannot be read.
+    pub async fn of(ctx: &SessionContext) -> Result<Self> {
+        let options = ctx.copied_config();
+        let default = &options.options().catalog.default_schema;
+        let mut tables = vec![];
+        let catalog = ctx.catalog(&options.options().catalog.default_catalog);
+        for schema_name in catalog.iter().flat_map(|catalog| catalog.schema_names()) {
+            let schema = catalog
+                .as_ref()
+                .and_then(|catalog| catalog.schema(&schema_name));
+            let Some(schema) = schema.filter(|_| schema_name != "information_schema") else {
+                continue;
+            };
+            for table_name in schema.table_names() {
+                let columns = match schema.table(&table_name).await? {
+                    Some(table) => table
+                        .schema()
+                        .fields()
+                        .iter()
+                        .map(|f| quoted(f.name()))
+                        .collect(),
+                    None => continue,
+                };
+                let name = if schema_name == *default {
+                    quoted(&table_name)
+                } else {
+                    format!("{}.{}", quoted(&schema_name), quoted(&table_name))
+                };
+                tables.push(Table { name, columns });
+            }
+        }
+        tables.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self {
+            tables,
+            functions: functions(ctx),
+        })
+    }
+
+    /// What the last word of a text can be, and where that word begins.
+    fn candidates(&self, text: &str) -> (usize, Vec<String>) {
+        if let Some(command) = text.strip_prefix('\\') {
+            return self.command_candidates(text, command);
+        }
+        let start = word_start(text);
+        let word = &text[start..];
+        if let Some((qualifier, prefix)) = word.rsplit_once('.') {
+            let columns = self.columns_of(qualifier, text);
+            let found = columns
+                .filter(|column| begins_with(column, prefix))
+                .cloned();
+            return (start + qualifier.len() + 1, unique(found.collect()));
+        }
+        let before = text[..start].trim_end();
+        let last = &before[word_start(before)..];
+        if BEFORE_TABLES
+            .iter()
+            .any(|keyword| last.eq_ignore_ascii_case(keyword))
+        {
+            let tables = self.tables.iter().map(|table| table.name.clone());
+            let tables = tables.filter(|name| begins_with(name, word)).collect();
+            return (start, tables);
+        }
+        let named: Vec<&Table> = self
+            .tables
+            .iter()
+            .filter(|table| names(text, &table.name))
+            .collect();
+        let tables: Vec<&Table> = if named.is_empty() {
+            self.tables.iter().collect()
+        } else {
+            named
+        };
+        let columns = tables.iter().flat_map(|table| &table.columns).cloned();
+        let mut found: Vec<String> = columns.filter(|name| begins_with(name, word)).collect();
+        if !word.is_empty() {
+            let names = self.tables.iter().map(|table| table.name.clone());
+            let calls = self.functions.iter().map(|name| format!("{name}("));
+            let is_upper = !word.chars().any(char::is_lowercase);
+            let keywords = KEYWORDS.iter().map(|keyword| {
+                if is_upper {
+                    (*keyword).to_string()
+                } else {
+                    keyword.to_lowercase()
+                }
+            });
+            let more = names.chain(calls).chain(keywords);
+            found.extend(more.filter(|name| begins_with(name, word)));
+        }
+        (start, unique(found))
+    }
+
+    fn command_candidates(&self, text: &str, command: &str) -> (usize, Vec<String>) {
+        let Some((name, _)) = command.split_once(' ') else {
+            let names = COMMANDS
+                .iter()
+                .filter_map(|(usage, _)| usage.split(' ').next());
+            let names = names
+                .filter(|name| name.starts_with(text))
+                .map(str::to_string);
+            return (0, unique(names.collect()));
+        };
+        let start = text.rfind(' ').map_or(0, |space| space + 1);
+        let words: Vec<String> = match name {
+            "d" => self.tables.iter().map(|table| table.name.clone()).collect(),
+            "h" | "df" => self.functions.clone(),
+            "timing" => ["on", "off"].map(str::to_string).to_vec(),
+            "pset" => [
+                "format",
+                "null",
+                "csv",
+                "tsv",
+                "table",
+                "json",
+                "nd-json",
+                "automatic",
+            ]
+            .map(str::to_string)
+            .to_vec(),
+            _ => vec![],
+        };
+        let word = &text[start..];
+        (
+            start,
+            words
+                .into_iter()
+                .filter(|name| begins_with(name, word))
+                .collect(),
+        )
+    }
+
+    /// The columns of a table, or of the table with this alias in the text.
+    fn columns_of(&self, qualifier: &str, text: &str) -> impl Iterator<Item = &String> {
+        let words: Vec<&str> = text
+            .split(|c: char| !is_of_word(c))
+            .filter(|word| !word.is_empty() && !word.eq_ignore_ascii_case("as"))
+            .collect();
+        let is_named = move |table: &&Table| {
+            let alias = words.windows(2).any(|pair| {
+                pair[0].eq_ignore_ascii_case(&table.name) && pair[1].eq_ignore_ascii_case(qualifier)
+            });
+            table.name.eq_ignore_ascii_case(qualifier) || alias
+        };
+        let tables: Vec<&Table> = self.tables.iter().filter(is_named).collect();
+        tables.into_iter().flat_map(|table| &table.columns)
+    }
+}
+
+/// A name as SQL writes it.
+fn quoted(name: &str) -> String {
+    let is_plain = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && name
+            .chars()
+            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    if is_plain {
+        name.to_string()
+    } else {
+        format!("\"{}\"", name.replace('"', "\"\""))
+    }
+}
+
+fn is_of_word(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '_' | '.' | '"')
+}
+
+/// Where the last word of a text begins.
+fn word_start(text: &str) -> usize {
+    let end = text.char_indices().rev().find(|(_, c)| !is_of_word(*c));
+    end.map_or(0, |(index, c)| index + c.len_utf8())
+}
+
+fn begins_with(name: &str, prefix: &str) -> bool {
+    let name = name.trim_start_matches('"').to_lowercase();
+    name.starts_with(&prefix.trim_start_matches('"').to_lowercase())
+}
+
+/// Whether a text has this name as a word.
+fn names(text: &str, name: &str) -> bool {
+    text.split(|c: char| !is_of_word(c))
+        .any(|word| word.eq_ignore_ascii_case(name))
+}
+
+/// The names in their order, each once.
+fn unique(names: Vec<String>) -> Vec<String> {
+    let mut seen = std::collections::HashSet::new();
+    names
+        .into_iter()
+        .filter(|name| seen.insert(name.clone()))
+        .collect()
+}
+
+/// Whether the text ends within a string, such as the name of a file.
+fn is_in_string(text: &str) -> bool {
+    text.matches('\'').count() % 2 == 1
+}
+
+impl Completer for Names {
+    type Candidate = Pair;
+
+    fn complete(
+        &self,
+        line: &str,
+        pos: usize,
+        ctx: &Context<'_>,
+    ) -> Result<(usize, Vec<Pair>), ReadlineError> {
+        let text = &line[..pos];
+        if is_in_string(text) || text.starts_with("\\i ") {
+            return FilenameCompleter::new().complete(line, pos, ctx);
+        }
+        let (start, found) = self.candidates(text);
+        let pair = |name: String| Pair {
+            display: name.clone(),
+            replacement: name,
+        };
+        Ok((start, found.into_iter().map(pair).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names() -> Names {
+        let table = |name: &str, columns: &[&str]| Table {
+            name: name.to_string(),
+            columns: columns.iter().map(ToString::to_string).collect(),
+        };
+        Names {
+            tables: vec![
+                table("prices", &["sym", "ts", "close"]),
+                table("trades", &["id", "sym", "\"Size\""]),
+            ],
+            functions: ["range_max", "range_min", "sum"]
+                .map(str::to_string)
+                .to_vec(),
+        }
+    }
+
+    #[track_caller]
+    fn completes(text: &str, expected: &[&str]) {
+        assert_eq!(names().candidates(text).1, expected, "{text}");
+    }
+
+    #[test]
+    fn the_last_word_is_completed() {
+        completes("SELECT * FROM ", &["prices", "trades"]);
+        completes("SELECT * FROM tr", &["trades"]);
+        completes("sel", &["select"]);
+        completes("SEL", &["SELECT"]);
+        completes("SELECT range_mi", &["range_min("]);
+        completes("SELECT t.", &[]);
+        completes(
+            "SELECT * FROM trades AS t WHERE t.",
+            &["id", "sym", "\"Size\""],
+        );
+        completes("SELECT * FROM trades t JOIN prices p ON p.s", &["sym"]);
+        completes("SELECT prices.c", &["close"]);
+        completes("SELECT * FROM trades WHERE si", &["\"Size\""]);
+        // Only columns of tables that are named.
+        completes("SELECT * FROM trades WHERE cl", &[]);
+        completes("SELECT cl", &["close"]);
+    }
+
+    #[test]
+    fn commands_and_their_arguments_are_completed() {
+        completes("\\d", &["\\d", "\\dt", "\\df"]);
+        completes("\\d p", &["prices"]);
+        completes("\\h range_m", &["range_max", "range_min"]);
+        completes("\\timing o", &["on", "off"]);
+        assert_eq!(
+            names().candidates("\\pset format c").0,
+            "\\pset format ".len()
+        );
+    }
+
+    #[test]
+    fn files_are_completed_within_strings() {
+        assert!(is_in_string("SELECT * FROM 'data/q"));
+        assert!(!is_in_string("SELECT 'a', "));
+    }
+}

@@ -1,0 +1,196 @@
+//! What a running statement has done so far, and joins that will take long.
+
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use datafusion::catalog::Session;
+use datafusion::common::Result;
+use datafusion::execution::context::QueryPlanner;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion_rmq::physical_plan::QuadraticJoin;
+
+/// A join of more pairs than this is announced at the prompt.
+const MANY_PAIRS: u128 = 1_000_000_000;
+
+/// The statement that runs at the prompt: its plan, and whether a line on the terminal shows its progress.
+#[derive(Debug, Clone, Default)]
+pub struct Watch(Arc<Mutex<Watched>>);
+
+#[derive(Debug, Default)]
+struct Watched {
+    /// Whether there is a terminal that shows anything.
+    is_on: bool,
+    plan: Option<Arc<dyn ExecutionPlan>>,
+    is_shown: bool,
+}
+
+impl Watch {
+    /// A watch that shows what it sees, if standard output and standard error are terminals.
+    pub fn of_terminal() -> Self {
+        let is_on = io::stdout().is_terminal() && io::stderr().is_terminal();
+        Self(Arc::new(Mutex::new(Watched {
+            is_on,
+            ..Watched::default()
+        })))
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows how far the statement is, after this time.
+    pub fn show(&self, elapsed: Duration) {
+        let mut watched = self.watched();
+        let Some(plan) = watched.plan.as_ref().filter(|_| watched.is_on) else {
+            return;
+        };
+        let line = format!("{}, {:.0} s", Progress::of(plan), elapsed.as_secs_f64());
+        let _ = write!(io::stderr(), "\r\x1b[K{line}\r");
+        watched.is_shown = true;
+    }
+
+    /// Clears the line, and shows no other for this statement: its result is printed now, or it has ended.
+    pub fn finish(&self) {
+        let mut watched = self.watched();
+        watched.plan = None;
+        if std::mem::take(&mut watched.is_shown) {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+
+    /// Notes the plan that is about to run, and announces joins of many pairs.
+    fn start(&self, plan: &Arc<dyn ExecutionPlan>, session: &dyn Session) {
+        let mut watched = self.watched();
+        if !watched.is_on {
+            return;
+        }
+        for join in QuadraticJoin::all_in(plan, session.config_options()) {
+            if let Some(pairs) = join.pairs.filter(|pairs| *pairs > MANY_PAIRS) {
+                let reason = join.reason;
+                let pairs = Count(u64::try_from(pairs).unwrap_or(u64::MAX));
+                let _ = writeln!(
+                    io::stderr(),
+                    "A join compares {pairs} pairs of rows: {reason}."
+                );
+            }
+        }
+        watched.plan = Some(Arc::clone(plan));
+    }
+}
+
+/// A query planner that lets a [`Watch`] see each plan.
+#[derive(Debug)]
+pub struct WatchedPlanner {
+    pub planner: Arc<dyn QueryPlanner + Send + Sync>,
+    pub watch: Watch,
+}
+
+#[async_trait]
+impl QueryPlanner for WatchedPlanner {
+    async fn create_physical_plan(
+        &self,
+        plan: &LogicalPlan,
+        session: &dyn Session,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = self.planner.create_physical_plan(plan, session).await?;
+        self.watch.start(&plan, session);
+        Ok(plan)
+    }
+}
+
+/// Rows that the operators of a plan have seen so far.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Progress {
+    read: u64,
+    built: u64,
+    probed: u64,
+    joined: u64,
+}
+
+impl Progress {
+    fn of(plan: &Arc<dyn ExecutionPlan>) -> Self {
+        let mut progress = Self::default();
+        progress.add(plan);
+        progress
+    }
+
+    fn add(&mut self, plan: &Arc<dyn ExecutionPlan>) {
+        let children = plan.children();
+        if let Some(metrics) = plan.metrics() {
+            let rows = metrics.output_rows().unwrap_or(0) as u64;
+            let sum = |name: &str| {
+                metrics
+                    .sum_by_name(name)
+                    .map_or(0, |sum| sum.as_usize() as u64)
+            };
+            if children.is_empty() {
+                self.read += rows;
+            }
+            if children.len() == 2 {
+                self.built += sum("build_rows") + sum("build_input_rows");
+                self.probed += sum("probe_rows") + sum("input_rows");
+                self.joined += rows;
+            }
+        }
+        for child in children {
+            self.add(child);
+        }
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [
+            (self.read, "rows read"),
+            (self.built, "built"),
+            (self.probed, "probed"),
+            (self.joined, "joined"),
+        ];
+        let parts = parts.into_iter().filter(|(rows, _)| *rows > 0);
+        let parts = parts.map(|(rows, what)| format!("{} {what}", Count(rows)));
+        let parts = parts.collect::<Vec<_>>();
+        f.write_str(if parts.is_empty() { "running" } else { "" })?;
+        f.write_str(&parts.join(", "))
+    }
+}
+
+/// A number of rows with three digits.
+struct Count(u64);
+
+impl fmt::Display for Count {
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [
+            (1e12, " trillion"),
+            (1e9, " billion"),
+            (1e6, "M"),
+            (1e3, "k"),
+        ];
+        match units.into_iter().find(|(unit, _)| self.0 as f64 >= *unit) {
+            Some((unit, name)) => write!(f, "{:.1}{name}", self.0 as f64 / unit),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_few_digits() {
+        let shown = [0, 999, 1000, 12_345, 5_000_000, 20_000_000_000].map(|n| Count(n).to_string());
+        assert_eq!(shown, ["0", "999", "1.0k", "12.3k", "5.0M", "20.0 billion"]);
+        let progress = Progress {
+            read: 1000,
+            joined: 7,
+            ..Progress::default()
+        };
+        assert_eq!(progress.to_string(), "1.0k rows read, 7 joined");
+        assert_eq!(Progress::default().to_string(), "running");
+    }
+}

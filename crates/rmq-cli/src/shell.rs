@@ -1,0 +1,193 @@
+//! Runs statements and prints their results, in scripts and at the prompt.
+
+use datafusion::common::instant::Instant;
+use datafusion::common::{
+    DataFusionError, Result, exec_datafusion_err, plan_datafusion_err, plan_err,
+};
+use datafusion::execution::memory_pool::MemoryConsumer;
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::execution_plan::EmissionType;
+use datafusion::physical_plan::spill::get_record_batch_memory_size;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{ExecutionPlanProperties, execute_stream};
+use datafusion::prelude::SessionContext;
+use datafusion::sql::parser::{DFParser, Statement};
+use datafusion::sql::sqlparser::ast;
+use datafusion::sql::sqlparser::dialect::{Dialect, dialect_from_str};
+use datafusion_cli::exec;
+use datafusion_cli::print_format::PrintFormat;
+use datafusion_cli::print_options::{MaxRows, PrintOptions};
+use futures::StreamExt;
+
+use crate::functions::functions_as_sql;
+use crate::progress::Watch;
+use crate::text_columns::TextColumns;
+
+/// A session, and how its results are printed.
+pub struct Shell {
+    pub ctx: SessionContext,
+    pub print: PrintOptions,
+    /// The most rows that a table shows.
+    maxrows: MaxRows,
+    /// What NULL is in CSV and TSV, instead of an empty field.
+    pub null: Option<String>,
+    pub watch: Watch,
+}
+
+impl Shell {
+    pub fn new(
+        ctx: SessionContext,
+        print: PrintOptions,
+        null: Option<String>,
+        watch: Watch,
+    ) -> Self {
+        let maxrows = print.maxrows;
+        let mut shell = Self {
+            ctx,
+            print,
+            maxrows,
+            null,
+            watch,
+        };
+        shell.limit_rows();
+        shell
+    }
+
+    /// The SQL dialect of the session.
+    ///
+    /// # Errors
+    /// If there is none of its name.
+    pub fn dialect(&self) -> Result<Box<dyn Dialect>> {
+        let name = self.ctx.state().config_options().sql_parser.dialect;
+        dialect_from_str(name)
+            .ok_or_else(|| plan_datafusion_err!("there is no SQL dialect '{name}'"))
+    }
+
+    /// Changes the format of results.
+    pub fn set_format(&mut self, format: PrintFormat) {
+        self.print.format = format;
+        self.limit_rows();
+    }
+
+    /// Limits rows in tables only, which print a note: rows of other formats would be dropped silently.
+    fn limit_rows(&mut self) {
+        self.print.maxrows = match self.print.format {
+            PrintFormat::Table | PrintFormat::Automatic => self.maxrows,
+            _ => MaxRows::Unlimited,
+        };
+    }
+
+    /// Runs the statements of this text and prints their results.
+    ///
+    /// # Errors
+    /// That of the first statement that fails.
+    pub async fn run(&self, sql: &str) -> Result<()> {
+        let dialect = self.dialect()?;
+        for mut statement in DFParser::parse_sql_with_dialect(sql, &*dialect)? {
+            let is_new = datafusion_rmq::prepare_statement(&mut statement)?;
+            let done = match &statement {
+                // DataFusion's shell registers object stores for these.
+                Statement::CreateExternalTable(_) | Statement::CopyTo(_) => {
+                    let text = if is_new {
+                        statement.to_string()
+                    } else {
+                        sql.to_string()
+                    };
+                    exec::exec_from_commands(&self.ctx, vec![text], &self.print).await
+                }
+                Statement::Statement(sql)
+                    if let ast::Statement::ShowFunctions { filter } = &**sql =>
+                {
+                    let condition = match filter {
+                        Some(filter) => format!("name {filter}"),
+                        None => "true".to_string(),
+                    };
+                    Box::pin(self.run(&functions_as_sql("*", &condition))).await
+                }
+                _ => self.execute(statement).await,
+            };
+            done.map_err(no_such_file)?;
+        }
+        Ok(())
+    }
+
+    async fn execute(&self, statement: Statement) -> Result<()> {
+        let begin = Instant::now();
+        let is_show = matches!(
+            &statement,
+            Statement::Statement(sql) if matches!(**sql, ast::Statement::ShowVariable { .. })
+        );
+        let plan = self.ctx.state().statement_to_plan(statement).await?;
+        let mut print = self.print.clone();
+        let shows_all = matches!(
+            plan,
+            LogicalPlan::Explain(_) | LogicalPlan::DescribeTable(_) | LogicalPlan::Analyze(_)
+        );
+        if shows_all || is_show {
+            print.maxrows = MaxRows::Unlimited;
+        }
+        let frame = self.ctx.execute_logical_plan(plan).await?;
+        let plan = frame.create_physical_plan().await?;
+        let task = self.ctx.task_ctx();
+        let format = &task.session_config().options().format;
+        let text = TextColumns::new(&print, self.null.clone(), format);
+        let schema = text.schema(&plan.schema());
+
+        if plan.boundedness().is_unbounded() {
+            if plan.pipeline_behavior() == EmissionType::Final {
+                return plan_err!(
+                    "the query has no result before its source ends, which it never does"
+                );
+            }
+            let batches = execute_stream(plan, task.clone())?;
+            let batches = batches.map(move |batch| text.convert(&batch?));
+            let batches = Box::pin(RecordBatchStreamAdapter::new(schema, batches));
+            self.watch.finish();
+            return print.print_stream(batches, begin, format).await;
+        }
+        let memory = MemoryConsumer::new("rmq").register(task.memory_pool());
+        let most = match print.maxrows {
+            MaxRows::Unlimited => usize::MAX,
+            MaxRows::Limited(rows) => rows,
+        };
+        let mut batches = execute_stream(plan, task.clone())?;
+        let (mut kept, mut rows) = (vec![], 0_usize);
+        while let Some(batch) = batches.next().await {
+            let batch = batch?;
+            if rows <= most {
+                memory.try_grow(get_record_batch_memory_size(&batch))?;
+                kept.push(text.convert(&batch)?);
+            }
+            rows += batch.num_rows();
+        }
+        if print.format == PrintFormat::Automatic {
+            print.format = PrintFormat::Table;
+        }
+        self.watch.finish();
+        print.print_batches(schema, &kept, begin, rows, format)
+    }
+}
+
+/// Says that a file is missing, instead of that there is no table of its name.
+fn no_such_file(error: DataFusionError) -> DataFusionError {
+    let text = error.find_root().strip_backtrace();
+    let name = text
+        .split_once("table 'datafusion.public.")
+        .and_then(|(_, rest)| rest.strip_suffix("' not found"));
+    match name {
+        Some(name) if is_path(name) && !std::path::Path::new(name).exists() => {
+            let directory = std::env::current_dir().unwrap_or_default();
+            exec_datafusion_err!("no such file: '{name}' (in {})", directory.display())
+        }
+        _ => error,
+    }
+}
+
+/// Whether the name of a table looks like that of a file.
+fn is_path(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let endings = [
+        ".csv", ".parquet", ".json", ".avro", ".arrow", ".gz", ".zst", ".tsv",
+    ];
+    name.contains('/') || endings.iter().any(|ending| name.ends_with(ending))
+}

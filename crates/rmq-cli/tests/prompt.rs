@@ -1,0 +1,171 @@
+//! The prompt of `rmq`, at a terminal that `script` of util-linux makes.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::tempdir;
+
+/// The longest time that a test waits for an event.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Terminal {
+    child: Child,
+    keys: ChildStdin,
+    /// All that was shown.
+    shown: Arc<Mutex<String>>,
+    /// The length of what a test has waited for.
+    seen: usize,
+}
+
+impl Terminal {
+    /// Starts a shell whose history is in this folder. `None` where there is no `script`.
+    fn start(state: &Path) -> Option<Self> {
+        let started = Command::new("script")
+            .args(["-qefc", env!("CARGO_BIN_EXE_rmq"), "/dev/null"])
+            .current_dir(state)
+            .env("XDG_STATE_HOME", state)
+            .env("TERM", "xterm")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let Ok(mut child) = started else {
+            println!("skipped: there is no program 'script'");
+            return None;
+        };
+        let keys = child.stdin.take().unwrap();
+        let mut output = child.stdout.take().unwrap();
+        let shown = Arc::new(Mutex::new(String::new()));
+        let all = Arc::clone(&shown);
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(read @ 1..) = output.read(&mut bytes) {
+                let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
+                all.lock().unwrap().push_str(&text);
+            }
+        });
+        let seen = 0;
+        let mut terminal = Self {
+            child,
+            keys,
+            shown,
+            seen,
+        };
+        terminal.sees("> ");
+        Some(terminal)
+    }
+
+    fn types(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+        self.keys.flush().unwrap();
+    }
+
+    /// Waits until this text is shown after what was seen before.
+    #[track_caller]
+    fn sees(&mut self, text: &str) {
+        let begin = Instant::now();
+        loop {
+            {
+                let shown = self.shown.lock().unwrap();
+                if let Some(at) = shown[self.seen..].find(text) {
+                    self.seen += at + text.len();
+                    return;
+                }
+                assert!(
+                    begin.elapsed() < LIMIT,
+                    "no '{text}' in {:?}",
+                    &shown[self.seen..]
+                );
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits for the end; returns the exit status.
+    #[track_caller]
+    fn ends(mut self) -> Option<i32> {
+        let begin = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(begin.elapsed() < LIMIT, "{:?}", self.shown.lock().unwrap());
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn words_are_completed_and_the_history_is_kept() {
+    let state = tempdir().unwrap();
+    let Some(mut terminal) = Terminal::start(state.path()) else {
+        return;
+    };
+    terminal.types("CREATE TABLE prices AS SELECT 1 AS walk_key, 'a' AS sym;\r");
+    terminal.sees("Elapsed");
+    terminal.sees("> ");
+    terminal.types("SELECT walk\t, range_argmi\t'prices.walk_key', 0, 0) FROM pri\t;\r");
+    terminal.sees("| walk_key | ");
+    terminal.sees("| 1        | 0 ");
+    terminal.sees("> ");
+    // Several lines.
+    terminal.types("SELECT 'a;\r b' AS\r text;\r");
+    terminal.sees("| text ");
+    terminal.sees("> ");
+    // An error does not end the shell.
+    terminal.types("SELECT nope;\r");
+    terminal.sees("Error: ");
+    terminal.sees("> ");
+    terminal.types("SELECT * FROM (SELECT 2 AS a) t ASOF JOIN (SELECT 1 AS b) u MATCH_CONDITION (t.a >= u.b);\r");
+    terminal.sees("| 2 | 1 |");
+    terminal.sees("> ");
+    let history = fs::read_to_string(state.path().join("rmq/history")).unwrap();
+    assert!(history.contains("SELECT nope;"), "{history}");
+    terminal.types("help\r");
+    terminal.sees("\\timing");
+    terminal.sees("> ");
+    terminal.types("quit\r");
+    assert_eq!(terminal.ends(), Some(0));
+
+    let mut terminal = Terminal::start(state.path()).unwrap();
+    // The last line but two: help, quit.
+    terminal.types("\x1b[A\x1b[A\x1b[A\r");
+    terminal.sees("| 2 | 1 |");
+    terminal.sees("> ");
+    terminal.types("\x04");
+    assert_eq!(terminal.ends(), Some(0));
+}
+
+#[test]
+fn long_statements_are_announced_shown_and_cancelled() {
+    let state = tempdir().unwrap();
+    let Some(mut terminal) = Terminal::start(state.path()) else {
+        return;
+    };
+    terminal.types("CREATE TABLE p AS SELECT value AS k FROM range(0, 200000);\r");
+    terminal.sees("Elapsed");
+    terminal.sees("> ");
+    // A query that stops.
+    terminal.types("SELECT count(*) FROM range(0, 100000000000);\r");
+    terminal.sees(" s\r");
+    terminal.types("\x03");
+    terminal.sees("Cancelled.");
+    terminal.sees("> ");
+    terminal.types("SELECT 1 + 1 AS two;\r");
+    terminal.sees("| 2 ");
+    terminal.sees("> ");
+    // One that does not.
+    terminal.types("SELECT count(*) FROM p x JOIN p y ON x.k + y.k < 0;\r");
+    terminal.sees("compares 40.0 billion pairs of rows: k + k < 0 mixes the sides");
+    terminal.sees(" s\r");
+    terminal.types("\x03");
+    terminal.sees("Ctrl-C again ends rmq.");
+    terminal.types("\x03");
+    assert_eq!(terminal.ends(), Some(130));
+}

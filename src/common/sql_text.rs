@@ -1,0 +1,202 @@
+//! Expressions and literals as SQL writes them, for messages and EXPLAIN.
+
+use std::sync::Arc;
+
+use arrow::array::types::{IntervalDayTime, IntervalMonthDayNano};
+use arrow::util::display::array_value_to_string;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::{Column, ScalarValue};
+use datafusion::logical_expr::Expr;
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::{Literal, UnKnownColumn};
+use datafusion::physical_expr_common::physical_expr::fmt_sql;
+
+/// The most characters of a literal that are shown.
+const MAX_LITERAL: usize = 60;
+
+/// An expression with its literals, and columns of an outer query, as SQL writes them.
+pub(crate) fn sql_text(expr: &Expr) -> String {
+    // The name of a column is shown as it is.
+    let named = |name: String| Transformed::yes(Expr::Column(Column::new_unqualified(name)));
+    let shown = expr.clone().transform_up(|e| {
+        Ok(match e {
+            Expr::Literal(value, _) => named(literal_text(&value)),
+            Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),
+            e => Transformed::no(e),
+        })
+    });
+    match shown {
+        Ok(shown) => shown.data.to_string(),
+        Err(_) => expr.to_string(),
+    }
+}
+
+/// As [`sql_text`], of a physical expression.
+pub(crate) fn physical_text(expr: &PhysicalExprRef) -> String {
+    fmt_sql(with_literals(expr).as_ref()).to_string()
+}
+
+/// A physical expression with the numbers of its columns, and literals as SQL writes them.
+pub(crate) fn numbered_text(expr: &PhysicalExprRef) -> String {
+    with_literals(expr).to_string()
+}
+
+/// The expression with a column in place of each literal. The name of a column is shown as it is.
+fn with_literals(expr: &PhysicalExprRef) -> PhysicalExprRef {
+    let shown = Arc::clone(expr).transform_up(|e| {
+        Ok(match e.downcast_ref::<Literal>() {
+            Some(literal) => {
+                let named = UnKnownColumn::new(&literal_text(literal.value()));
+                Transformed::yes(Arc::new(named) as PhysicalExprRef)
+            }
+            None => Transformed::no(e),
+        })
+    });
+    shown.map_or_else(|_| Arc::clone(expr), |shown| shown.data)
+}
+
+/// A literal as SQL writes it, cut if it is long.
+pub(crate) fn literal_text(value: &ScalarValue) -> String {
+    if value.is_null() {
+        return "NULL".to_string();
+    }
+    let quoted = |text: &str| format!("'{}'", cut(&text.replace('\'', "''"), MAX_LITERAL));
+    let shown = || match value
+        .to_array()
+        .map(|array| array_value_to_string(&array, 0))
+    {
+        Ok(Ok(text)) => text,
+        _ => value.to_string(),
+    };
+    match value {
+        ScalarValue::IntervalMonthDayNano(Some(interval)) => {
+            let IntervalMonthDayNano {
+                months,
+                days,
+                nanoseconds,
+            } = *interval;
+            interval_text(months, days, nanoseconds)
+        }
+        ScalarValue::IntervalDayTime(Some(IntervalDayTime { days, milliseconds })) => {
+            interval_text(0, *days, i64::from(*milliseconds) * 1_000_000)
+        }
+        ScalarValue::IntervalYearMonth(Some(months)) => interval_text(*months, 0, 0),
+        ScalarValue::Dictionary(_, value) => literal_text(value),
+        ScalarValue::Date32(_) | ScalarValue::Date64(_) => format!("DATE {}", quoted(&shown())),
+        ScalarValue::TimestampSecond(..)
+        | ScalarValue::TimestampMillisecond(..)
+        | ScalarValue::TimestampMicrosecond(..)
+        | ScalarValue::TimestampNanosecond(..) => format!("TIMESTAMP {}", quoted(&shown())),
+        _ => match value.try_as_str() {
+            Some(Some(text)) => quoted(text),
+            _ if value.data_type().is_nested() => cut(&nested_text(value), MAX_LITERAL),
+            _ => cut(&shown(), MAX_LITERAL),
+        },
+    }
+}
+
+/// The first value of a list and its length, because all of them may be megabytes; of another nested value its type.
+fn nested_text(value: &ScalarValue) -> String {
+    let lengths = match value {
+        ScalarValue::List(list) => Some((list.value(0), list.value_length(0))),
+        _ => None,
+    };
+    match lengths {
+        Some((values, count)) if count > 1 => match ScalarValue::try_from_array(&values, 0) {
+            Ok(first) => format!("[{}, … {count} values]", literal_text(&first)),
+            Err(_) => format!("[{count} values]"),
+        },
+        Some((values, 1)) => match ScalarValue::try_from_array(&values, 0) {
+            Ok(only) => format!("[{}]", literal_text(&only)),
+            Err(_) => "[1 value]".to_string(),
+        },
+        Some(_) => "[]".to_string(),
+        None => format!("a {}", value.data_type()),
+    }
+}
+
+fn interval_text(months: i32, days: i32, nanoseconds: i64) -> String {
+    const SECOND: i64 = 1_000_000_000;
+    let seconds = nanoseconds / SECOND;
+    let mut parts = vec![];
+    let mut add = |number: i64, unit: &str| {
+        if number != 0 {
+            let s = if number.abs() == 1 { "" } else { "s" };
+            parts.push(format!("{number} {unit}{s}"));
+        }
+    };
+    add(i64::from(months / 12), "year");
+    add(i64::from(months % 12), "month");
+    add(i64::from(days), "day");
+    add(seconds / 3600, "hour");
+    add(seconds / 60 % 60, "minute");
+    let (seconds, fraction) = (seconds % 60, nanoseconds % SECOND);
+    if fraction == 0 {
+        add(seconds, "second");
+    } else {
+        let sign = if nanoseconds < 0 { "-" } else { "" };
+        let digits = format!("{:09}", fraction.abs());
+        let (seconds, digits) = (seconds.abs(), digits.trim_end_matches('0'));
+        parts.push(format!("{sign}{seconds}.{digits} seconds"));
+    }
+    if parts.is_empty() {
+        parts.push("0 seconds".to_string());
+    }
+    format!("INTERVAL '{}'", parts.join(" "))
+}
+
+/// The text if it is short, else its beginning.
+pub(crate) fn cut(text: &str, length: usize) -> String {
+    match text.char_indices().nth(length) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use datafusion::arrow::datatypes::Int64Type;
+    use datafusion::common::utils::SingleRowListArrayBuilder;
+    use datafusion::prelude::{col, lit};
+
+    #[test]
+    fn literals_are_shown_as_in_sql() {
+        let interval = |months, days, nanoseconds| {
+            let interval = IntervalMonthDayNano::new(months, days, nanoseconds);
+            literal_text(&ScalarValue::IntervalMonthDayNano(Some(interval)))
+        };
+        assert_eq!(interval(0, 0, 3_600_000_000_000), "INTERVAL '1 hour'");
+        assert_eq!(
+            interval(14, 2, -90_500_000_000),
+            "INTERVAL '1 year 2 months 2 days -1 minute -30.5 seconds'"
+        );
+        assert_eq!(interval(0, 0, 0), "INTERVAL '0 seconds'");
+        let day_time = IntervalDayTime::new(-1, 1500);
+        let value = ScalarValue::IntervalDayTime(Some(day_time));
+        assert_eq!(literal_text(&value), "INTERVAL '-1 day 1.5 seconds'");
+        assert_eq!(literal_text(&ScalarValue::from("it's")), "'it''s'");
+        assert_eq!(literal_text(&ScalarValue::Float64(Some(0.5))), "0.5");
+        assert_eq!(literal_text(&ScalarValue::Int8(None)), "NULL");
+        assert_eq!(
+            literal_text(&ScalarValue::Date32(Some(1))),
+            "DATE '1970-01-02'"
+        );
+        let timestamp = ScalarValue::TimestampSecond(Some(1), None);
+        assert_eq!(literal_text(&timestamp), "TIMESTAMP '1970-01-01T00:00:01'");
+        let values = arrow::array::PrimitiveArray::<Int64Type>::from_iter_values(0..100_000);
+        let list = SingleRowListArrayBuilder::new(Arc::new(values)).build_list_scalar();
+        assert_eq!(literal_text(&list), "[0, … 100000 values]");
+        let long = ScalarValue::from("é".repeat(1000).as_str());
+        assert_eq!(literal_text(&long).chars().count(), MAX_LITERAL + 3);
+    }
+
+    #[test]
+    fn expressions_are_shown_as_in_sql() {
+        let hour = IntervalMonthDayNano::new(0, 0, 3_600_000_000_000);
+        let expr =
+            col("p.ts").gt_eq(col("q.ts") - lit(ScalarValue::IntervalMonthDayNano(Some(hour))));
+        assert_eq!(sql_text(&expr), "p.ts >= q.ts - INTERVAL '1 hour'");
+        assert_eq!(sql_text(&(col("v") + lit(1)).gt(lit("x"))), "v + 1 > 'x'");
+    }
+}

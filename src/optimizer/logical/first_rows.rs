@@ -1,0 +1,294 @@
+//! The first rows of each group of a join, by `row_number()` or DISTINCT ON, as nearest rows.
+//!
+//! ```text
+//!   SELECT a.id, p.v FROM a JOIN p ON p.ts <= a.ts QUALIFY row_number() OVER (PARTITION BY a.id ORDER BY p.ts DESC) <= 3
+//!
+//!   before                                                    after
+//!   Filter: row_number() … <= 3                               Filter: row_number() … <= 3
+//!     WindowAggr: PARTITION BY a.id ORDER BY p.ts DESC          WindowAggr: PARTITION BY a.id ORDER BY p.ts DESC
+//!       Inner Join: p.ts <= a.ts                                  NearestRows: range=p.ts in (-inf, a.ts], order=desc, limit=3
+//!         a                                                         a
+//!         p                                                         p
+//! ```
+//!
+//! Only fewer rows are joined: the first n rows of a group are among the first n of each row of `a` in it. So the
+//! groups need not be single rows. They are by columns of one side, ordered by those of the other; an expression of
+//! ORDER BY that is of the first side has one value for each of its rows.
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion::common::{JoinType, NullEquality, Result, ScalarValue};
+use datafusion::functions_window::row_number::RowNumber;
+use datafusion::logical_expr::expr::{BinaryExpr, WindowFunction};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{
+    Distinct, DistinctOn, Expr, Filter, Join, Limit, LogicalPlan, Operator, Sort, SortExpr, Window,
+    WindowFunctionDefinition, lit,
+};
+use datafusion::optimizer::OptimizerConfig;
+
+use crate::logical_plan::nearest_rows::NearestRows;
+use crate::optimizer::condition::key_and_bound;
+use crate::optimizer::logical::common::constant::constant;
+use crate::optimizer::logical::common::outer_columns::{has_outer_columns, to_outer};
+use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
+use crate::optimizer::logical::common::plans::{
+    below_projection, below_projections, columns_of, filtered, projected, renamed,
+};
+use crate::optimizer::logical::condition_parts::{check_repeats, is_of, split_between};
+use crate::optimizer::logical::lateral::Lateral;
+use crate::optimizer::rejection::{Match, or_log, reject};
+
+plain_sql_rule!(
+    /// Joins only the first rows of each group where a query asks for them by `row_number()`, also with QUALIFY, or by
+    /// DISTINCT ON. Does nothing if `rmq.rewrite` is false. It must run before DataFusion moves conditions.
+    FirstRowsToNearestRows,
+    "rmq_first_rows_to_nearest_rows",
+    replace
+);
+
+fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<LogicalPlan>> {
+    let found = match plan {
+        LogicalPlan::Filter(filter) => {
+            let Some(rows) = first_row_numbers(filter)? else {
+                return Ok(None);
+            };
+            numbered(&filter.input, rows, config)
+        }
+        LogicalPlan::Distinct(Distinct::On(distinct)) => distinct_on(distinct, config),
+        _ => return Ok(None),
+    };
+    let Some(input) = or_log(found, plan.display()) else {
+        return Ok(None);
+    };
+    let replaced = plan.with_new_exprs(plan.expressions(), vec![input])?;
+    Ok(Some(replaced))
+}
+
+/// The greatest row number that a filter lets pass, if it is above the window function.
+fn first_row_numbers(filter: &Filter) -> Result<Option<usize>> {
+    let mut numbers = vec![];
+    for conjunct in split_conjunction(&filter.predicate) {
+        for compared in split_between(conjunct.clone()) {
+            numbers.extend(greatest(&compared)?);
+        }
+    }
+    let mut keys: Vec<Expr> = numbers.iter().map(|(key, _)| key.clone()).collect();
+    let LogicalPlan::Window(window) = below_projections(&filter.input, &mut keys)? else {
+        return Ok(None);
+    };
+    let is_number = |key: &Expr| match without_casts(key) {
+        Expr::Column(column) => window
+            .schema
+            .maybe_index_of_column(column)
+            .is_some_and(|i| {
+                let expr = i.checked_sub(window.input.schema().fields().len());
+                expr.and_then(|i| window.window_expr.get(i))
+                    .is_some_and(|expr| row_number(expr).is_some())
+            }),
+        _ => false,
+    };
+    let rows = keys.iter().zip(numbers);
+    let rows = rows.filter_map(|(key, (_, rows))| is_number(key).then_some(rows));
+    Ok(rows.min())
+}
+
+/// An expression and the greatest number that it may have where a condition holds.
+fn greatest(condition: &Expr) -> Result<Option<(Expr, usize)>> {
+    let Expr::BinaryExpr(BinaryExpr { left, op, right }) = condition else {
+        return Ok(None);
+    };
+    let is_constant = |e: &Expr| e.column_refs().is_empty() && check_repeats(e).is_ok();
+    let operands = (left.as_ref(), *op, right.as_ref());
+    let Some((key, Some(op), bound)) = key_and_bound(operands, |e| is_constant(e)) else {
+        return Ok(None);
+    };
+    let Some(ScalarValue::Int64(Some(bound))) = constant(bound)?
+        .filter(|bound| bound.data_type().is_integer())
+        .and_then(|bound| bound.cast_to(&DataType::Int64).ok())
+    else {
+        return Ok(None);
+    };
+    let greatest = match op {
+        Operator::Eq | Operator::LtEq => bound,
+        Operator::Lt => bound.saturating_sub(1),
+        _ => return Ok(None),
+    };
+    // Without a row that passes, there is nothing to find.
+    let rows = usize::try_from(greatest).ok().filter(|rows| *rows > 0);
+    Ok(rows.map(|rows| (key.clone(), rows)))
+}
+
+/// The expression below casts and aliases.
+fn without_casts(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Cast(cast) => without_casts(&cast.expr),
+        Expr::Alias(alias) => without_casts(&alias.expr),
+        other => other,
+    }
+}
+
+/// The call of `row_number()`, if it is one.
+fn row_number(expr: &Expr) -> Option<&WindowFunction> {
+    let Expr::WindowFunction(call) = without_casts(expr) else {
+        return None;
+    };
+    let WindowFunctionDefinition::WindowUDF(function) = &call.fun else {
+        return None;
+    };
+    let is_plain = call.params.filter.is_none() && !call.params.distinct;
+    (is_plain && function.inner().downcast_ref::<RowNumber>().is_some()).then_some(call)
+}
+
+/// The plan of `row_number()` over the first rows of each group only.
+fn numbered(plan: &LogicalPlan, rows: usize, config: &dyn OptimizerConfig) -> Match<LogicalPlan> {
+    let window = match plan {
+        LogicalPlan::Window(window) => window,
+        LogicalPlan::Projection(_) | LogicalPlan::SubqueryAlias(_) => {
+            let inputs = plan.inputs().into_iter();
+            let inputs = inputs.map(|input| numbered(input, rows, config));
+            let inputs = inputs.collect::<Match<Vec<_>>>()?;
+            return Ok(plan.with_new_exprs(plan.expressions(), inputs)?);
+        }
+        other => return reject(format!("its window function is below {}", other.display())),
+    };
+    let [expr] = window.window_expr.as_slice() else {
+        return reject("another window function needs all rows of a group");
+    };
+    let Some(call) = row_number(expr) else {
+        return reject(format!("{expr} is not row_number()"));
+    };
+    let groups = Groups {
+        by: call.params.partition_by.clone(),
+        order: call.params.order_by.clone(),
+        conditions: vec![],
+        rows,
+    };
+    let input = groups.first_rows(&window.input, config)?;
+    let window = Window::try_new(window.window_expr.clone(), Arc::new(input))?;
+    Ok(LogicalPlan::Window(window))
+}
+
+/// The first rows of each group of DISTINCT ON.
+fn distinct_on(distinct: &DistinctOn, config: &dyn OptimizerConfig) -> Match<LogicalPlan> {
+    let groups = Groups {
+        by: distinct.on_expr.clone(),
+        order: distinct.sort_expr.clone().unwrap_or_default(),
+        conditions: vec![],
+        rows: 1,
+    };
+    groups.first_rows(&distinct.input, config)
+}
+
+/// Groups of the rows that meet some conditions, and how many of each are asked for, in which order.
+struct Groups {
+    by: Vec<Expr>,
+    order: Vec<SortExpr>,
+    conditions: Vec<Expr>,
+    rows: usize,
+}
+
+impl Groups {
+    /// A plan with the columns of `plan` that has the first rows of each group, and may have more.
+    fn first_rows(
+        mut self,
+        plan: &LogicalPlan,
+        config: &dyn OptimizerConfig,
+    ) -> Match<LogicalPlan> {
+        let exprs = self.by.iter_mut().chain(&mut self.conditions);
+        let exprs = exprs.chain(self.order.iter_mut().map(|order| &mut order.expr));
+        if let Some(input) = below_projection(plan, exprs)? {
+            let input = self.first_rows(input, config)?;
+            return Ok(plan.with_new_exprs(plan.expressions(), vec![input])?);
+        }
+        match plan {
+            LogicalPlan::Filter(filter) => {
+                let conditions = split_conjunction_owned(filter.predicate.clone());
+                self.conditions.extend(conditions);
+                self.first_rows(&filter.input, config)
+            }
+            LogicalPlan::Join(join) => self.of_join(join, config),
+            other => reject(format!("its groups are of {}", other.display())),
+        }
+    }
+
+    fn of_join(&self, join: &Join, config: &dyn OptimizerConfig) -> Match<LogicalPlan> {
+        let is_of_side = |side: &LogicalPlan| {
+            !self.by.is_empty() && self.by.iter().all(|e| is_of(e, side.schema()))
+        };
+        let (probe, build) = match join.join_type {
+            JoinType::Inner | JoinType::Left if is_of_side(&join.left) => (&join.left, &join.right),
+            JoinType::Inner | JoinType::Right if is_of_side(&join.right) => {
+                (&join.right, &join.left)
+            }
+            _ => return reject("its groups are not by columns of the side whose rows are kept"),
+        };
+        let kept = match join.join_type {
+            JoinType::Inner => JoinType::Inner,
+            _ if self.conditions.is_empty() => JoinType::Left,
+            _ => return reject("it has a condition on the rows of an outer join"),
+        };
+        if join.null_equality == NullEquality::NullEqualsNull && !join.on.is_empty() {
+            return reject("NULLs are equal in it");
+        }
+        if has_outer_columns(build)? {
+            return reject("it refers to an outer query");
+        }
+        let on = join.on.iter().map(|(l, r)| l.clone().eq(r.clone()));
+        let on = on.chain(
+            join.filter
+                .iter()
+                .cloned()
+                .flat_map(split_conjunction_owned),
+        );
+        let all: Vec<Expr> = on.chain(self.conditions.iter().cloned()).collect();
+        for expr in all.iter().chain(&self.by) {
+            check_repeats(expr)?;
+        }
+        let conditions = all.into_iter().map(|e| to_outer(e, probe.schema()));
+        let Some(condition) = conjunction(conditions.collect::<Result<Vec<_>>>()?) else {
+            return reject("it compares nothing");
+        };
+        // A column of the probe side has one value for each of its rows.
+        let orders = self.order.iter();
+        let orders = orders.filter(|order| !is_of(&order.expr, probe.schema()));
+        let orders: Vec<SortExpr> = orders.cloned().collect();
+        if orders.is_empty() {
+            return reject("it is ordered by nothing of the side that is searched");
+        }
+        let sort = LogicalPlan::Sort(Sort {
+            expr: orders,
+            input: Arc::new(filtered(build.as_ref().clone(), condition)?),
+            fetch: None,
+        });
+        let first = LogicalPlan::Limit(Limit {
+            skip: None,
+            fetch: Some(Box::new(lit(i64::try_from(self.rows).unwrap_or(i64::MAX)))),
+            input: Arc::new(sort),
+        });
+        let Lateral { joined, values } = Lateral::try_match(probe, &first, kept, config)?;
+        if !is_searched(&joined) {
+            return reject("its range is not about what it is ordered by");
+        }
+        let mut columns = columns_of(probe.schema());
+        if Arc::ptr_eq(probe, &join.left) {
+            columns.extend(values);
+        } else {
+            columns.splice(0..0, values);
+        }
+        Ok(projected(joined, renamed(columns, &join.schema))?)
+    }
+}
+
+/// Whether the rows are found by a search, and not by a look at each row in its order.
+fn is_searched(joined: &LogicalPlan) -> bool {
+    let LogicalPlan::Extension(extension) = joined else {
+        return true;
+    };
+    let Some(nearest) = extension.node.as_any().downcast_ref::<NearestRows>() else {
+        return true;
+    };
+    let condition = nearest.condition();
+    condition.residual.is_none() || !condition.spec.bounds.is_empty()
+}

@@ -1,0 +1,115 @@
+//! Joins that compare every pair of rows, and why they are no range joins.
+
+use std::sync::Arc;
+
+use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::joins::{CrossJoinExec, NestedLoopJoinExec};
+
+use crate::common::options::{RangeJoinChoice, RmqOptions};
+use crate::exec::common::note::NoteExec;
+use crate::exec::common::statistics::expected_rows;
+use crate::exec::range_join::probe::deferred_build::MAX_NESTED_LOOP_ROWS;
+use crate::optimizer::physical::row_joins::why_stays;
+
+/// A join that compares every pair of rows, which the rules for range joins left as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QuadraticJoin {
+    /// The pairs that it compares, if statistics tell.
+    pub pairs: Option<u128>,
+    /// Why it is no range join, and what to write instead, where there is something.
+    pub reason: String,
+}
+
+impl QuadraticJoin {
+    /// The join at the root of this plan, if it is one. Those with few rows on one side, or too few pairs, are none.
+    fn of(plan: &Arc<dyn ExecutionPlan>, options: &RmqOptions) -> Option<Self> {
+        let (left, right, is_crossed) =
+            if let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() {
+                (join.left(), join.right(), join.filter().is_none())
+            } else {
+                let join = plan.downcast_ref::<CrossJoinExec>()?;
+                (join.left(), join.right(), true)
+            };
+        let rows = [left, right].map(expected_rows);
+        if rows
+            .iter()
+            .flatten()
+            .any(|rows| *rows <= MAX_NESTED_LOOP_ROWS)
+        {
+            return None;
+        }
+        let [left, right] = rows;
+        let pairs = left.zip(right).map(|(l, r)| l as u128 * r as u128);
+        let reason = if is_crossed {
+            // Every pair is in the result, which may be what is wanted.
+            pairs.filter(|pairs| *pairs >= MANY_PAIRS)?;
+            "it has no condition".to_string()
+        } else if !options.rewrite {
+            "rmq.rewrite is false".to_string()
+        } else if options.range_joins == RangeJoinChoice::Never {
+            "rmq.range_joins is 'never'".to_string()
+        } else {
+            why_stays(plan, options.range_joins)?
+        };
+        Some(Self { pairs, reason })
+    }
+
+    /// The joins of a physical plan that compare every pair of rows, from the root on.
+    #[must_use]
+    pub fn all_in(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Vec<Self> {
+        let options = RmqOptions::of(config);
+        let mut found = vec![];
+        let visited = plan.apply(|plan| {
+            found.extend(Self::of(plan, &options));
+            Ok(TreeNodeRecursion::Continue)
+        });
+        if let Err(error) = visited {
+            log::debug!("a plan is not visited: {error}");
+        }
+        found
+    }
+}
+
+/// A cross join of so many pairs is worth a note.
+const MANY_PAIRS: u128 = 1_000_000_000;
+
+/// Puts a note above each join that compares every pair of rows: why it is no range join. Plans of EXPLAIN and EXPLAIN
+/// ANALYZE have it as their last rule.
+#[derive(Debug, Default)]
+pub(crate) struct NoteQuadraticJoins;
+
+impl PhysicalOptimizerRule for NoteQuadraticJoins {
+    fn name(&self) -> &'static str {
+        "rmq_note_quadratic_joins"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let options = RmqOptions::of(config);
+        if !options.rewrite || options.range_joins == RangeJoinChoice::Never {
+            return Ok(plan);
+        }
+        let noted = plan.transform_up(|plan| {
+            Ok(match QuadraticJoin::of(&plan, &options) {
+                Some(join) => {
+                    let note = format!("compares every pair of rows: {}", join.reason);
+                    Transformed::yes(Arc::new(NoteExec::new(plan, note)) as _)
+                }
+                None => Transformed::no(plan),
+            })
+        });
+        noted.data()
+    }
+}
