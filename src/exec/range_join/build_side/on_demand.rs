@@ -62,12 +62,12 @@ impl<T> OnDemand<T> {
         if self.is_decided() {
             return;
         }
-        let built = build();
-        if built.is_err() && check().is_err() {
+        let outcome = build();
+        if outcome.is_err() && check().is_err() {
             return;
         }
         self.built.get_or_init(|| {
-            built.unwrap_or_else(|error| {
+            outcome.unwrap_or_else(|error| {
                 log::debug!("a range join reads rows, as it has no {what}: {error}");
                 None
             })

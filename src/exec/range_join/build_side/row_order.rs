@@ -214,9 +214,12 @@ fn first(
     compare: impl Fn(&u32, &u32) -> Ordering,
     descending: bool,
 ) {
-    let compare = |a: &u32, b: &u32| match descending {
-        true => compare(b, a),
-        false => compare(a, b),
+    let compare = |a: &u32, b: &u32| {
+        if descending {
+            compare(b, a)
+        } else {
+            compare(a, b)
+        }
     };
     if count == 0 {
         positions.clear();
@@ -232,7 +235,9 @@ fn unique(mut ranks: Vec<u32>, rows: Option<&[u32]>) -> Result<Vec<u32>> {
     let distinct = ranks.iter().max().map_or(0, |most| *most as usize + 1);
     // The next number of each rank, at first that of its first row.
     let mut next = vec![0_u32; distinct + 1];
-    ranks.iter().for_each(|rank| next[*rank as usize + 1] += 1);
+    for rank in &ranks {
+        next[*rank as usize + 1] += 1;
+    }
     for rank in 1..next.len() {
         next[rank] += next[rank - 1];
     }
