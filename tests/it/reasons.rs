@@ -316,6 +316,32 @@ async fn a_join_of_all_pairs_has_a_note_in_explain() {
     assert!(!shown.contains("NoteExec"), "{shown}");
 }
 
+#[tokio::test]
+async fn a_join_of_very_many_pairs_with_equal_keys_has_a_note_in_explain() {
+    let ctx = session();
+    for sql in [
+        "CREATE TABLE many AS SELECT value % 2 AS sym, value AS ts FROM range(0, 60000)",
+        "CREATE TABLE keyed AS SELECT value AS sym, value AS ts FROM range(0, 60000)",
+    ] {
+        run(&ctx, sql).await.expect(sql);
+    }
+    let of = |table: &str| {
+        format!(
+            "SELECT count(*) FROM {table} a JOIN {table} b ON a.sym = b.sym AND a.ts + b.ts <= 4"
+        )
+    };
+    let note =
+        "NoteExec: compares every pair of rows with equal keys: ts + ts <= 4 mixes the sides";
+    for prefer_hash_join in ["true", "false"] {
+        let name = "datafusion.optimizer.prefer_hash_join";
+        set(&ctx, name, prefer_hash_join);
+        let shown = planned(&ctx, &of("many")).await;
+        assert_eq!(shown.matches(note).count(), 1, "{shown}");
+        let shown = planned(&ctx, &of("keyed")).await;
+        assert!(!shown.contains("NoteExec"), "{shown}");
+    }
+}
+
 /// A session without the rules of DataFusion beside which ours stand gets a warning for each place.
 fn rules_without_a_place() {
     LINES.set(Some(vec![]));

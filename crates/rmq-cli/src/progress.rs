@@ -71,10 +71,15 @@ impl Watch {
         for join in QuadraticJoin::all_in(plan, session.config_options()) {
             if let Some(pairs) = join.pairs.filter(|pairs| *pairs > MANY_PAIRS) {
                 let reason = join.reason;
+                let keys = if join.has_keys {
+                    " with equal keys"
+                } else {
+                    ""
+                };
                 let pairs = Count(u64::try_from(pairs).unwrap_or(u64::MAX));
                 let _ = writeln!(
                     io::stderr(),
-                    "A join compares {pairs} pairs of rows: {reason}."
+                    "A join compares {pairs} pairs of rows{keys}: {reason}."
                 );
             }
         }

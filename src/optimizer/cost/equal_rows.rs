@@ -20,7 +20,7 @@ use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
 
 use crate::common::dictionaries::has_few_keys;
-use crate::exec::common::statistics::statistics;
+use crate::exec::common::statistics::{expected_rows, statistics};
 
 /// How many rows of an in-memory table are looked at.
 const SAMPLED_ROWS: usize = 4096;
@@ -53,6 +53,23 @@ pub(crate) fn equal_rows(sides: &Sides, build_rows: usize) -> Result<Option<f64>
     ];
     let distinct = distinct.into_iter().flatten().reduce(f64::max);
     Ok(distinct.map(|distinct| build_rows / distinct.max(1.0)))
+}
+
+/// About how many pairs of rows have equal keys: all pairs without keys.
+pub(crate) fn equal_pairs(sides: &Sides) -> Result<Option<u128>> {
+    let rows = expected_rows(sides.probe).zip(expected_rows(sides.build));
+    let Some((probe_rows, build_rows)) = rows else {
+        return Ok(None);
+    };
+    if sides.on.is_empty() {
+        return Ok(Some(probe_rows as u128 * build_rows as u128));
+    }
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an estimate, which is positive"
+    )]
+    Ok(equal_rows(sides, build_rows)?.map(|equal| (probe_rows as f64 * equal) as u128))
 }
 
 /// The number of distinct keys that the statistics of a plan admit, if they bound that of any key.

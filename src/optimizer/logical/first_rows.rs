@@ -71,7 +71,7 @@ fn first_row_numbers(filter: &Filter) -> Result<Option<usize>> {
     let mut numbers = vec![];
     for conjunct in split_conjunction(&filter.predicate) {
         for compared in split_between(conjunct.clone()) {
-            numbers.extend(greatest(&compared)?);
+            numbers.extend(greatest(&compared));
         }
     }
     let mut keys: Vec<Expr> = numbers.iter().map(|(key, _)| key.clone()).collect();
@@ -95,29 +95,31 @@ fn first_row_numbers(filter: &Filter) -> Result<Option<usize>> {
 }
 
 /// An expression and the greatest number that it may have where a condition holds.
-fn greatest(condition: &Expr) -> Result<Option<(Expr, usize)>> {
+fn greatest(condition: &Expr) -> Option<(Expr, usize)> {
     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = condition else {
-        return Ok(None);
+        return None;
     };
     let is_constant = |e: &Expr| e.column_refs().is_empty() && check_repeats(e).is_ok();
     let operands = (left.as_ref(), *op, right.as_ref());
     let Some((key, Some(op), bound)) = key_and_bound(operands, |e| is_constant(e)) else {
-        return Ok(None);
+        return None;
     };
-    let Some(ScalarValue::Int64(Some(bound))) = constant(bound)?
+    // A placeholder has no value yet, and what fails may never be evaluated.
+    let bound = constant(bound).ok().flatten();
+    let Some(ScalarValue::Int64(Some(bound))) = bound
         .filter(|bound| bound.data_type().is_integer())
         .and_then(|bound| bound.cast_to(&DataType::Int64).ok())
     else {
-        return Ok(None);
+        return None;
     };
     let greatest = match op {
         Operator::Eq | Operator::LtEq => bound,
         Operator::Lt => bound.saturating_sub(1),
-        _ => return Ok(None),
+        _ => return None,
     };
     // Without a row that passes, there is nothing to find.
     let rows = usize::try_from(greatest).ok().filter(|rows| *rows > 0);
-    Ok(rows.map(|rows| (key.clone(), rows)))
+    rows.map(|rows| (key.clone(), rows))
 }
 
 /// The expression below casts and aliases.

@@ -1,4 +1,4 @@
-//! Joins that compare every pair of rows, and why they are no range joins.
+//! Joins that compare every pair of rows, or of rows with equal keys, and why they are no range joins.
 
 use std::sync::Arc;
 
@@ -7,20 +7,25 @@ use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::physical_plan::joins::{CrossJoinExec, NestedLoopJoinExec};
+use datafusion::physical_plan::joins::{
+    CrossJoinExec, HashJoinExec, NestedLoopJoinExec, SortMergeJoinExec,
+};
 
 use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::exec::common::note::NoteExec;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::probe::deferred_build::MAX_NESTED_LOOP_ROWS;
-use crate::optimizer::physical::row_joins::why_stays;
+use crate::optimizer::physical::row_joins::{compared_pairs, why_stays};
 
-/// A join that compares every pair of rows, which the rules for range joins left as it was.
+/// A join that compares every pair of rows, or very many pairs of rows with equal keys, which the rules for range joins
+/// left as it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct QuadraticJoin {
     /// The pairs that it compares, if statistics tell.
     pub pairs: Option<u128>,
+    /// Whether it compares those with equal keys only.
+    pub has_keys: bool,
     /// Why it is no range join, and what to write instead, where there is something.
     pub reason: String,
 }
@@ -28,6 +33,14 @@ pub struct QuadraticJoin {
 impl QuadraticJoin {
     /// The join at the root of this plan, if it is one. Those with few rows on one side, or too few pairs, are none.
     fn of(plan: &Arc<dyn ExecutionPlan>, options: &RmqOptions) -> Option<Self> {
+        if plan.is::<HashJoinExec>() || plan.is::<SortMergeJoinExec>() {
+            let pairs = compared_pairs(plan).filter(|pairs| *pairs >= MANY_PAIRS)?;
+            return Some(Self {
+                pairs: Some(pairs),
+                has_keys: true,
+                reason: why_not_ours(plan, options)?,
+            });
+        }
         let (left, right, is_crossed) =
             if let Some(join) = plan.downcast_ref::<NestedLoopJoinExec>() {
                 (join.left(), join.right(), join.filter().is_none())
@@ -49,14 +62,14 @@ impl QuadraticJoin {
             // Every pair is in the result, which may be what is wanted.
             pairs.filter(|pairs| *pairs >= MANY_PAIRS)?;
             "it has no condition".to_string()
-        } else if !options.rewrite {
-            "rmq.rewrite is false".to_string()
-        } else if options.range_joins == RangeJoinChoice::Never {
-            "rmq.range_joins is 'never'".to_string()
         } else {
-            why_stays(plan, options.range_joins)?
+            why_not_ours(plan, options)?
         };
-        Some(Self { pairs, reason })
+        Some(Self {
+            pairs,
+            has_keys: false,
+            reason,
+        })
     }
 
     /// The joins of a physical plan that compare every pair of rows, from the root on.
@@ -75,7 +88,18 @@ impl QuadraticJoin {
     }
 }
 
-/// A cross join of so many pairs is worth a note.
+/// Why a join with a filter is no range join; `None` if it has none.
+fn why_not_ours(plan: &Arc<dyn ExecutionPlan>, options: &RmqOptions) -> Option<String> {
+    if !options.rewrite {
+        Some("rmq.rewrite is false".to_string())
+    } else if options.range_joins == RangeJoinChoice::Never {
+        Some("rmq.range_joins is 'never'".to_string())
+    } else {
+        why_stays(plan, options.range_joins)
+    }
+}
+
+/// A cross join, or a join with equality keys, of this many pairs is worth a note.
 const MANY_PAIRS: u128 = 1_000_000_000;
 
 /// Puts a note above each join that compares every pair of rows: why it is no range join. Plans of EXPLAIN and EXPLAIN
@@ -104,7 +128,12 @@ impl PhysicalOptimizerRule for NoteQuadraticJoins {
         let noted = plan.transform_up(|plan| {
             Ok(match QuadraticJoin::of(&plan, &options) {
                 Some(join) => {
-                    let note = format!("compares every pair of rows: {}", join.reason);
+                    let keys = if join.has_keys {
+                        " with equal keys"
+                    } else {
+                        ""
+                    };
+                    let note = format!("compares every pair of rows{keys}: {}", join.reason);
                     Transformed::yes(Arc::new(NoteExec::new(plan, note)) as _)
                 }
                 None => Transformed::no(plan),

@@ -45,7 +45,7 @@ use crate::logical_plan::range_join::{
     AggregateKind, KeyInterval, RangeAggregate, RangeJoinSpec, Unmatched, operator,
 };
 use crate::optimizer::cost::decision::why_row_join_stays;
-use crate::optimizer::cost::equal_rows::Sides;
+use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
 use crate::optimizer::physical::join_filter::{RangeCondition, why_no_range};
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
@@ -96,6 +96,17 @@ impl PhysicalOptimizerRule for JoinToRangeJoin {
 pub(crate) fn why_stays(plan: &Arc<dyn ExecutionPlan>, choice: RangeJoinChoice) -> Option<String> {
     let join = Join::of(plan).ok()??;
     Some(join.try_match(choice).err()?.to_string())
+}
+
+/// About how many pairs a join compares by its filter, those of rows with equal keys, if something tells.
+pub(crate) fn compared_pairs(plan: &Arc<dyn ExecutionPlan>) -> Option<u128> {
+    let join = Join::of(plan).ok()??;
+    let sides = Sides {
+        on: join.on,
+        probe: join.left,
+        build: join.right,
+    };
+    equal_pairs(&sides).ok()?
 }
 
 /// A join with a filter, of any operator.
