@@ -135,7 +135,12 @@ impl CorrelatedAggregate {
             if is_volatile(value) {
                 return reject(format!("{} is another each time", sql_text(value)));
             }
-            *value = from_outer(replaced(std::mem::take(value), &names, &row_values)?)?;
+            *value = from_outer(replaced(
+                std::mem::take(value),
+                &names,
+                &row_values,
+                &joined,
+            )?)?;
         }
         let values = of_types(values, subquery.schema(), &joined)?;
         Ok(Self {
@@ -285,10 +290,11 @@ pub(crate) fn rename<'e>(
     let old = plan.schema().columns();
     let new = names.iter().map(Column::new_unqualified).map(Expr::Column);
     let new: Vec<Expr> = new.collect();
-    for expr in exprs {
-        *expr = replaced(std::mem::take(expr), &old, &new)?;
-    }
     let renamed = columns_of(plan.schema()).into_iter().zip(names);
     let renamed = renamed.map(|(column, name)| column.alias(name)).collect();
-    projected(plan, renamed)
+    let plan = projected(plan, renamed)?;
+    for expr in exprs {
+        *expr = replaced(std::mem::take(expr), &old, &new, plan.schema())?;
+    }
+    Ok(plan)
 }

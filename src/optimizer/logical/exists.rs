@@ -545,7 +545,7 @@ impl<'a> Rows<'a> {
             return Ok(self);
         }
         let names = aggregate.schema.columns();
-        let below = |expr: Expr| replaced(expr, &names, groups);
+        let below = |expr: Expr| replaced(expr, &names, groups, aggregate.input.schema());
         let value = self.value.take().map(below).transpose()?;
         let having = having.into_iter().map(below);
         let having: Vec<Expr> = having.collect::<Result<_>>()?;

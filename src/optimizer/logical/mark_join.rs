@@ -115,7 +115,7 @@ impl<'a> MarkJoins<'a> {
         let named: Vec<Expr> = named.map(|column| right.add(column)).collect();
         let conditions = conditions.into_iter().map(|condition| {
             let condition = right.compute_calls(condition, build.schema())?;
-            from_outer(replaced(condition, &columns, &named)?)
+            from_outer(replaced(condition, &columns, &named, build.schema())?)
         });
         let conditions: Vec<Expr> = conditions.collect::<Result<_>>()?;
         let is_ours =

@@ -126,6 +126,8 @@ pub struct Session {
     devices: Option<bool>,
     memory: Option<usize>,
     is_plain: bool,
+    /// Whether DataFusion moves conditions towards the tables.
+    moves_filters: bool,
 }
 
 impl Session {
@@ -149,6 +151,7 @@ impl Session {
             devices,
             memory,
             is_plain: false,
+            moves_filters: true,
         }
     }
 
@@ -174,6 +177,14 @@ impl Session {
         session
     }
 
+    /// The same session without the rule of DataFusion that moves conditions, where outer joins get it wrong.
+    pub fn without_moved_filters(&self) -> Self {
+        Self {
+            moves_filters: false,
+            ..self.clone()
+        }
+    }
+
     /// A session with the extension, unless it is plain.
     pub fn open(&self) -> SessionContext {
         let config = SessionConfig::new().with_target_partitions(4);
@@ -196,6 +207,9 @@ impl Session {
         }
         for (name, value) in &self.options {
             set(&ctx, name, value);
+        }
+        if !self.moves_filters {
+            assert!(ctx.remove_optimizer_rule("push_down_filter"));
         }
         ctx
     }

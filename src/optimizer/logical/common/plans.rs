@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, Result};
+use datafusion::common::{Column, DFSchema, DFSchemaRef, Result};
+use datafusion::logical_expr::expr::{Exists, InSubquery};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{
-    Expr, Extension, Filter, LogicalPlan, Projection, UserDefinedLogicalNode,
+    Expr, Extension, Filter, LogicalPlan, Projection, Subquery, UserDefinedLogicalNode,
 };
 
 use crate::optimizer::logical::common::names::{restore_columns, save_name};
+use crate::optimizer::logical::common::outer_columns::to_outer;
 
 /// Puts a filter above a plan.
 pub(crate) fn filtered(plan: LogicalPlan, condition: Expr) -> Result<LogicalPlan> {
@@ -80,20 +82,80 @@ pub(crate) fn with_input(
     restore_columns(node, schema)
 }
 
-/// An expression with the columns `old` replaced by `new`, and references to the outer query as they are.
-pub(crate) fn replaced(expr: Expr, old: &[Column], new: &[Expr]) -> Result<Expr> {
+/// An expression with the columns `old` replaced by `new`, over the columns of `input`, and references to the outer
+/// query as they are. So are the references to `old` in subqueries, which become references to columns of `input`.
+pub(crate) fn replaced(expr: Expr, old: &[Column], new: &[Expr], input: &DFSchema) -> Result<Expr> {
+    let find = |column: &Column| new.get(old.iter().position(|name| name == column)?);
     // Replaced expressions are not visited, because they may contain a column with the name of another.
     let replaced = expr.transform_down(|e| {
-        let index = match &e {
-            Expr::Column(column) => old.iter().position(|name| name == column),
+        let found = match &e {
+            Expr::Column(column) => find(column),
             _ => None,
         };
-        Ok(match index.and_then(|index| new.get(index)) {
-            Some(new) => Transformed::new(new.clone(), true, TreeNodeRecursion::Jump),
-            None => Transformed::no(e),
-        })
+        if let Some(new) = found {
+            return Ok(Transformed::new(new.clone(), true, TreeNodeRecursion::Jump));
+        }
+        map_subquery(e, |plan| replace_outer(plan, &[], &find, input))
     });
     Ok(replaced?.data)
+}
+
+/// Rewrites the plan of an expression that is a subquery.
+fn map_subquery(
+    mut expr: Expr,
+    rewrite: impl FnOnce(LogicalPlan) -> Result<Transformed<LogicalPlan>>,
+) -> Result<Transformed<Expr>> {
+    let (Expr::ScalarSubquery(subquery)
+    | Expr::Exists(Exists { subquery, .. })
+    | Expr::InSubquery(InSubquery { subquery, .. })) = &mut expr
+    else {
+        return Ok(Transformed::no(expr));
+    };
+    let plan = rewrite(subquery.subquery.as_ref().clone())?;
+    if plan.transformed {
+        let outer_ref_columns = plan.data.all_out_ref_exprs();
+        *subquery = Subquery {
+            subquery: Arc::new(plan.data),
+            outer_ref_columns,
+            spans: subquery.spans.clone(),
+        };
+    }
+    Ok(Transformed::new(
+        expr,
+        plan.transformed,
+        TreeNodeRecursion::Continue,
+    ))
+}
+
+/// The plan of a subquery with its references to the columns of the outer query that `find` knows replaced. Columns of
+/// `within`, the inputs of nodes between both, are others.
+fn replace_outer<'e>(
+    plan: LogicalPlan,
+    within: &[DFSchemaRef],
+    find: &impl Fn(&Column) -> Option<&'e Expr>,
+    input: &DFSchema,
+) -> Result<Transformed<LogicalPlan>> {
+    plan.transform_up(|node| {
+        let inputs = node.inputs().into_iter().map(LogicalPlan::schema).cloned();
+        let within_node: Vec<DFSchemaRef> = within.iter().cloned().chain(inputs).collect();
+        map_expressions(node, |expr| {
+            expr.transform_down(|e| {
+                if let Expr::OuterReferenceColumn(field, column) = &e
+                    && !within.iter().any(|schema| schema.has_column(column))
+                    && let Some(new) = find(column)
+                {
+                    let new = match new {
+                        Expr::Column(new) => {
+                            Expr::OuterReferenceColumn(Arc::clone(field), new.clone())
+                        }
+                        new => to_outer(new.clone(), input)?,
+                    };
+                    return Ok(Transformed::new(new, true, TreeNodeRecursion::Jump));
+                }
+                map_subquery(e, |plan| replace_outer(plan, &within_node, find, input))
+            })
+        })
+    })
 }
 
 /// The input of a projection or an alias. Expressions over the columns of `plan` become expressions over those of the
@@ -112,7 +174,7 @@ pub(crate) fn below_projection<'a, 'e>(
     };
     let old = plan.schema().columns();
     for expr in exprs {
-        *expr = replaced(std::mem::take(expr), &old, &new)?;
+        *expr = replaced(std::mem::take(expr), &old, &new, input.schema())?;
     }
     Ok(Some(input))
 }
