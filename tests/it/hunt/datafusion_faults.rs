@@ -84,6 +84,13 @@ const FAULTS: &[Fault] = &[
         right: &["0"],
         wrong: &["non-nullable but contains null"],
     },
+    // A sort-merge join takes a condition that is NULL for one that is met.
+    Fault {
+        options: &[("datafusion.optimizer.prefer_hash_join", "false")],
+        sql: "SELECT count(*) FROM t AS a FULL JOIN t AS b ON a.v = b.v AND a.id = CAST(NULL AS BIGINT)",
+        right: &["4"],
+        wrong: &["2"],
+    },
     // A projection goes below a filter that has a projection of its own, and reads columns of the other table.
     Fault {
         options: &[],
