@@ -85,6 +85,7 @@ pub use common::options::{
 };
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
+pub use planner::match_conditions::with_match_conditions;
 pub use planner::query_planning::plan;
 pub use planner::statement::{prepare_statement, sql};
 pub use rmq_engine::Comparison;
