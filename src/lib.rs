@@ -85,6 +85,7 @@ pub use common::options::{
 };
 pub use common::range_function::{RangeFunction, RangeResult};
 pub use expr::index_lookup::{IndexLookupUdf, IndexSlot};
+pub use planner::match_conditions::with_match_conditions;
 pub use planner::query_planning::plan;
 pub use planner::statement::{prepare_statement, sql};
 pub use rmq_engine::Comparison;
@@ -98,7 +99,9 @@ pub use session::{SessionStateBuilderExt, register, register_keeping_query_plann
 /// join](physical_plan::RangeJoinExec::is_row_join): a session that serializes physical plans sets `rmq.range_joins` to
 /// `never`, and serializes [`NearestRows`](logical_plan::nearest_rows::NearestRows) as a logical node. Of a
 /// [`JoinChoice`](logical_plan::join_choice::JoinChoice) it serializes either plan. It can carry a
-/// [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or [`ReplayExec`](physical_plan::ReplayExec) as its child. A
+/// [`UniqueGroupsExec`](physical_plan::UniqueGroupsExec) or [`ReplayExec`](physical_plan::ReplayExec) as its child, and
+/// a [`WindowFrameExec`](physical_plan::WindowFrameExec) as the [operator of
+/// DataFusion](physical_plan::WindowFrameExec::window) that it takes the place of. A
 /// [`RangeLookupExec`](physical_plan::RangeLookupExec) and a [`PrepareIndexesExec`](physical_plan::PrepareIndexesExec)
 /// share tables and indexes with the other operators of their query; serialize their logical nodes instead and plan
 /// them where they run.
@@ -110,6 +113,7 @@ pub mod physical_plan {
     pub use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
     pub use crate::exec::unique_groups::exec::UniqueGroupsExec;
     pub use crate::exec::unique_groups::replay::ReplayExec;
+    pub use crate::exec::window_frame::exec::WindowFrameExec;
     pub use crate::optimizer::physical::quadratic_joins::QuadraticJoin;
     pub use crate::planner::range_join_planner::plan_range_join;
 }

@@ -28,7 +28,7 @@ use crate::optimizer::{
     DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
     JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, LateralToRangeJoin, LongListsToTables,
     NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, ShowRowOrder, SubqueryToRangeJoin,
-    UseUniqueGroups,
+    UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -240,7 +240,10 @@ fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
             Position::After(repartition.name()),
             vec![Arc::new(ShowRowOrder)],
         ),
-        (Position::End, vec![Arc::new(UseUniqueGroups)]),
+        (
+            Position::End,
+            vec![Arc::new(WindowsToFrames), Arc::new(UseUniqueGroups)],
+        ),
     ];
     insert(&mut optimizer.rules, ours, |rule| rule.name());
     optimizer

@@ -72,8 +72,8 @@ const HELP: [(&str, &str); 9] = [
     ),
     (
         "rmq.rewrite",
-        "Whether plain SQL, such as a join over a range with GROUP BY, becomes a range join where it is recognised. When false, \
-         DataFusion plans it",
+        "Whether plain SQL, such as a join over a range with GROUP BY, becomes a range join where it is recognised, and window \
+         frames are answered as ranges. When false, DataFusion plans them",
     ),
     (
         "rmq.keep_indexes",

@@ -9,7 +9,7 @@
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`] and [`ShowRowOrder`],
 //!    the physical rules around `EnsureRequirements`.
-//! 6. [`UseUniqueGroups`], the last physical rule.
+//! 6. [`WindowsToFrames`] and [`UseUniqueGroups`], the last physical rules.
 
 // `logical` has the rules for logical plans, `physical` those for physical plans. What both use is beside them:
 // `condition` recognises a comparison with a bound, `cost` decides whether sorting pays, `casts` tells which casts keep
@@ -24,6 +24,7 @@ pub(crate) mod physical;
 pub(crate) mod rejection;
 
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
+pub use crate::optimizer::physical::window_frames::WindowsToFrames;
 pub use logical::arg_extreme::ArgExtremesToFirstValues;
 pub use logical::exists::ExistsToCounts;
 pub use logical::first_rows::FirstRowsToNearestRows;

@@ -21,7 +21,7 @@ use datafusion::logical_expr::expr_rewriter::normalize_col_with_schemas_and_ambi
 use datafusion::logical_expr::planner::{
     PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning,
 };
-use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
     Expr, ExprSchemable, Filter, Limit, LogicalPlan, LogicalPlanBuilder, Projection, Sort,
     SortExpr, Subquery, lit,
@@ -36,6 +36,7 @@ use crate::common::ordered_type::is_ordered;
 use crate::optimizer::condition::{comparison, key_and_bound};
 use crate::optimizer::logical::common::outer_columns::to_outer;
 use crate::optimizer::logical::condition_parts::{check_repeats, is_of};
+use crate::planner::match_conditions::Kept;
 use crate::planner::over_clause::check_calls;
 
 /// Puts each ASOF JOIN in parentheses. Returns whether there are any.
@@ -182,6 +183,7 @@ impl AsofJoin {
         if !RmqOptions::rewrites(options) {
             return plan_err!("ASOF JOIN needs rmq.rewrite = true");
         }
+        let kept = Kept::of_condition(&match_condition);
         let both = self.left.schema().join(self.right.schema())?;
         let text = match_condition.to_string();
         let mut over_both = |condition| {
@@ -195,14 +197,15 @@ impl AsofJoin {
                 Err(reason) => plan_err!("a condition of an ASOF JOIN is not supported: {reason}"),
             }
         };
-        let match_condition = over_both(match_condition)?;
-        let order = self.nearest_first(&match_condition, &text)?;
-        let mut conditions = vec![match_condition];
-
+        let mut conditions = vec![];
+        if kept.is_none() {
+            conditions.push(over_both(match_condition)?);
+        }
         let mut columns = self.right.schema().columns();
         match constraint {
             JoinConstraint::Using(names) => {
-                for name in names {
+                let last = names.len().saturating_sub(1);
+                for (i, name) in names.into_iter().enumerate() {
                     let [part] = name.0.as_slice() else {
                         return plan_err!("ASOF JOIN … USING ({name}) must name a column alone");
                     };
@@ -217,19 +220,56 @@ impl AsofJoin {
                     let (left, right) = (left?, right?);
                     // The output has the column once, that of the left side.
                     columns.retain(|column| *column != right);
-                    conditions.push(Expr::Column(left).eq(Expr::Column(right)));
+                    let (left, right) = (Expr::Column(left), Expr::Column(right));
+                    if kept.is_some() && i == last {
+                        // As DuckDB has it.
+                        conditions.insert(0, left.gt_eq(right));
+                    } else {
+                        conditions.push(left.eq(right));
+                    }
                 }
             }
             JoinConstraint::On(condition) => {
-                conditions.push(over_both(condition)?);
+                let condition = over_both(condition)?;
+                if kept.is_some() {
+                    let all = split_conjunction_owned(condition);
+                    let (compared, others): (Vec<_>, Vec<_>) =
+                        all.into_iter().partition(|e| self.orders(e));
+                    if compared.len() != 1 {
+                        return plan_err!(
+                            "ON of an ASOF JOIN without MATCH_CONDITION must have one comparison of the left side with the right side by >=, \
+                             >, <= or <, such as q.ts >= p.ts, but it has {}",
+                            compared.len()
+                        );
+                    }
+                    conditions = compared;
+                    conditions.extend(others);
+                } else {
+                    conditions.push(condition);
+                }
             }
             JoinConstraint::None => {}
             JoinConstraint::Natural => return plan_err!("an ASOF JOIN cannot be NATURAL"),
         }
+        let Some(first) = conditions.first() else {
+            return internal_err!("an ASOF JOIN has a comparison");
+        };
+        let order = self.nearest_first(first, &text)?;
         let right = self.nearest(conditions, order, columns)?;
+        let join_type = match kept {
+            Some(Kept::Matched) => JoinType::Inner,
+            Some(Kept::All) | None => JoinType::Left,
+        };
         LogicalPlanBuilder::from(self.left)
-            .join_on(right, JoinType::Left, [lit(true)])?
+            .join_on(right, join_type, [lit(true)])?
             .build()
+    }
+
+    /// Whether a condition compares both sides, so that one row of the right side is the nearest.
+    fn orders(&self, condition: &Expr) -> bool {
+        let sides = [self.left.schema(), self.right.schema()];
+        let has_both = !sides.into_iter().any(|side| is_of(condition, side));
+        has_both && self.nearest_first(condition, "").is_ok()
     }
 
     /// The order of the right side in which the nearest row comes first.

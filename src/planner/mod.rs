@@ -6,6 +6,7 @@
 pub(crate) mod asof_join;
 pub(crate) mod dml_checks;
 pub(crate) mod join_choices;
+pub(crate) mod match_conditions;
 pub(crate) mod nearest_rows_planner;
 pub(crate) mod over_clause;
 pub(crate) mod query_planner;

@@ -6,12 +6,14 @@ use datafusion::dataframe::DataFrame;
 use datafusion::prelude::SessionContext;
 use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{Visit, VisitMut};
+use datafusion::sql::sqlparser::dialect::dialect_from_str;
 
 use crate::planner::asof_join::nest_in;
+use crate::planner::match_conditions::with_match_conditions;
 use crate::planner::over_clause::check_calls;
 
 /// Plans one SQL statement, as [`SessionContext::sql`] does, and runs it if it is no query. It knows ASOF JOIN without
-/// parentheses, and checks what [`prepare_statement`] checks.
+/// parentheses, also as [`with_match_conditions`] reads it, and checks what [`prepare_statement`] checks.
 ///
 /// ```
 /// # use datafusion::prelude::*;
@@ -36,7 +38,14 @@ use crate::planner::over_clause::check_calls;
 pub async fn sql(ctx: &SessionContext, sql: &str) -> Result<DataFrame> {
     let state = ctx.state();
     let dialect = state.config_options().sql_parser.dialect;
-    let mut statement = state.sql_to_statement(sql, &dialect)?;
+    let mut statement = match state.sql_to_statement(sql, &dialect) {
+        Ok(statement) => statement,
+        Err(error) => {
+            let known = dialect_from_str(dialect);
+            let text = known.and_then(|known| with_match_conditions(sql, &*known));
+            state.sql_to_statement(&text.ok_or(error)?, &dialect)?
+        }
+    };
     prepare_statement(&mut statement)?;
     let plan = state.statement_to_plan(statement).await?;
     ctx.execute_logical_plan(plan).await

@@ -39,3 +39,4 @@ mod top_rows;
 mod unique_groups;
 mod unique_source;
 mod units;
+mod window_frames;

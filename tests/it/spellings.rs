@@ -219,13 +219,82 @@ fn first_rows(random: &mut Random) -> String {
     }
 }
 
+/// Rows that a comparison of both sides holds for, counted in several spellings.
+fn conditional_count(random: &mut Random) -> String {
+    let comparison = [
+        "p.v < q.v",
+        "q.i1 <= p.i1",
+        "p.f1 > q.f1",
+        "p.v >= q.i0 AND p.i1 > 1",
+    ];
+    let condition = comparison[random.below(4)];
+    match random.below(5) {
+        0 => format!("count(*) FILTER (WHERE {condition})"),
+        1 => format!("count(CASE WHEN {condition} THEN 7 END)"),
+        2 => format!("sum(CASE WHEN {condition} THEN 1 END)"),
+        _ => format!("sum(CASE WHEN {condition} THEN 1 ELSE 0 END)"),
+    }
+}
+
+/// A query whose aggregates depend on a comparison beside the range, and one that DataFusion can plan without range
+/// joins.
+fn beside_range(random: &mut Random) -> (String, String) {
+    let join = ["JOIN", "LEFT JOIN"][random.below(2)];
+    if random.below(2) == 0 {
+        // The first and last keys at which a value crosses a threshold.
+        let (key, least) = [("p.i0", "q.i0"), ("p.f0", "q.f1"), ("p.t0", "q.m0")][random.below(3)];
+        let threshold = ["p.v <= q.v", "q.i1 < p.i1", "p.f1 >= q.f0"][random.below(3)];
+        let equality = ["p.g = q.g AND ", ""][random.below(2)];
+        let extremes = [
+            format!("min({key})"),
+            format!("max({key}), min({key}), max(q.v)"),
+        ];
+        let extremes = &extremes[random.below(2)];
+        let group = ["q.id", "q.g"][random.below(2)];
+        let sql = format!(
+            "SELECT {group}, {extremes} FROM q {join} p ON {equality}{key} >= {least} AND {threshold} GROUP BY {group}"
+        );
+        return (sql.clone(), sql);
+    }
+    let on = condition(random);
+    let (one, other) = (conditional_count(random), conditional_count(random));
+    let grouped = |calls: &str, join: &str, group: &str| {
+        format!("SELECT {group}, {calls} FROM q {join} p ON {on} GROUP BY {group}")
+    };
+    match random.below(3) {
+        0 => {
+            let sum = format!("SELECT q.id, (SELECT {one} FROM p WHERE {on}) AS n FROM q");
+            // An unmatched row of a left join is a row, which a subquery does not have.
+            let matched = grouped(&format!("{one} AS n"), "JOIN", "q.id");
+            let none = if one.starts_with("count") {
+                "0"
+            } else {
+                "NULL"
+            };
+            let all = format!(
+                "SELECT q.id, coalesce(x.n, {none}) FROM q LEFT JOIN ({matched}) x ON x.id = q.id"
+            );
+            (sum, all)
+        }
+        1 => {
+            let sql = grouped(&format!("{one} AS a, {other} AS b, count(*)"), join, "q.id");
+            (sql.clone(), sql)
+        }
+        _ => {
+            let sql = grouped(&format!("{one}, min(p.v), sum(p.i0)"), join, "q.g");
+            (sql.clone(), sql)
+        }
+    }
+}
+
 /// A query, and one that DataFusion can plan without range joins.
 fn query(random: &mut Random) -> (String, String) {
     let on = condition(random);
     let join = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"][random.below(4)];
     let same = |sql: String| (sql.clone(), sql);
     let counted = format!("SELECT q.id, count(p.id) AS n FROM q LEFT JOIN p ON {on} GROUP BY q.id");
-    match random.below(14) {
+    match random.below(17) {
+        14.. => beside_range(random),
         0 | 1 => same(format!("SELECT q.id, p.id FROM q {join} p ON {on}")),
         2 => same(format!(
             "SELECT q.id FROM q WHERE EXISTS (SELECT 1 FROM p WHERE {on})"
@@ -266,12 +335,14 @@ fn query(random: &mut Random) -> (String, String) {
 
 /// Two tables, in a session with range joins and in one without.
 fn sessions(random: &mut Random) -> (SessionContext, SessionContext) {
-    let sizes = [0, 1, 60, 250];
+    let batch_size = [2, 50, 8192][random.below(3)];
+    // DataFusion's sort takes the square of the number of batches.
+    let sizes = [0, 1, 60, if batch_size == 2 { 60 } else { 250 }];
     let (p, q) = (sizes[random.below(4)], sizes[random.below(4)]);
     let (p, q) = (columns(random, p), columns(random, q));
     let config = SessionConfig::new()
         .with_target_partitions([1, 4][random.below(2)])
-        .with_batch_size([2, 50, 8192][random.below(3)]);
+        .with_batch_size(batch_size);
     let rows = p[0].1.len();
     let splits = [vec![], vec![rows / 3, rows / 4]];
     let splits = &splits[random.below(2)];

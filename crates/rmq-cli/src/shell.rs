@@ -83,7 +83,15 @@ impl Shell {
     /// That of the first statement that fails.
     pub async fn run(&self, sql: &str) -> Result<()> {
         let dialect = self.dialect()?;
-        for mut statement in DFParser::parse_sql_with_dialect(sql, &*dialect)? {
+        let parse = |sql: &str| DFParser::parse_sql_with_dialect(sql, &*dialect);
+        let statements = match parse(sql) {
+            Ok(statements) => statements,
+            Err(error) => {
+                let text = datafusion_rmq::with_match_conditions(sql, &*dialect);
+                parse(&text.ok_or(error)?)?
+            }
+        };
+        for mut statement in statements {
             let is_new = datafusion_rmq::prepare_statement(&mut statement)?;
             let done = match &statement {
                 // DataFusion's shell registers object stores for these.

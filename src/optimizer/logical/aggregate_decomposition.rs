@@ -6,6 +6,8 @@
 //!   min(p.v)         m = min(p.v)            m                       min(m)                     its result
 //!   count(*)         n = count(*)            n                       sum(n)                     its result, 0 if NULL
 //!   sum(p.v)         s = sum(p.v)            s                       sum(s)                     its result
+//!   count(*) FILTER  n = count(* where       n                       sum(n)                     its result, 0 if NULL
+//!     (p.v < q.x)      p.v < q.x)
 //!   avg(p.v)         s, n = count(p.v)       s / n                   sum(s), sum(n)             their quotient
 //!   first_value(p.v  f = first(p.v),         f                       first_value(f ORDER BY g)  its result
 //!     ORDER BY p.k)    g = first(p.k)
@@ -17,7 +19,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::common::{Column, DFSchema, Result};
+use datafusion::common::{Column, DFSchema, Result, ScalarValue};
 use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::count::Count;
 use datafusion::functions_aggregate::first_last::{FirstValue, LastValue};
@@ -33,6 +35,7 @@ use crate::expr::late_error::{RaiseUdf, error_or_null, is_error};
 use crate::expr::total_order::TotalOrderUdaf;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::optimizer::casts::{widens, without_lossless_casts};
+use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::names::unused_name;
 use crate::optimizer::logical::condition_parts::{Condition, check_repeats, is_of};
 use crate::optimizer::logical::threshold::Threshold;
@@ -49,6 +52,8 @@ pub(crate) struct AggregateDecomposition<'a> {
     pub(crate) key: &'a Expr,
     pub(crate) input: AggregateInput,
     pub(crate) aggregates: Vec<RangeAggregate<Expr>>,
+    /// The thresholds that these compare values with, over the probe side, without duplicates.
+    pub(crate) thresholds: Vec<Expr>,
 }
 
 /// The rows that are aggregated.
@@ -82,6 +87,60 @@ pub(crate) fn is_row_count(call: &AggregateFunction) -> bool {
         && params.null_treatment != Some(NullTreatment::IgnoreNulls)
 }
 
+/// An aggregate that counts the rows for which a condition holds.
+struct ConditionalCount<'a> {
+    condition: &'a Expr,
+    /// What a sum adds for other rows; `None` for a count.
+    sum: Option<Otherwise>,
+}
+
+enum Otherwise {
+    Zero,
+    Null,
+}
+
+impl<'a> ConditionalCount<'a> {
+    fn of(call: &'a AggregateFunction) -> Option<Self> {
+        let params = &call.params;
+        let inner = call.func.inner();
+        let [argument] = params.args.as_slice() else {
+            return None;
+        };
+        match (argument, params.filter.as_deref()) {
+            (Expr::Literal(value, _), Some(condition)) if inner.is::<Count>() => {
+                let sum = None;
+                (!value.is_null()).then_some(Self { condition, sum })
+            }
+            (Expr::Case(case), None) if case.expr.is_none() => {
+                let [(condition, then)] = case.when_then_expr.as_slice() else {
+                    return None;
+                };
+                let otherwise = match case.else_expr.as_deref() {
+                    None => Otherwise::Null,
+                    Some(Expr::Literal(value, _)) if value.is_null() => Otherwise::Null,
+                    Some(Expr::Literal(ScalarValue::Int64(Some(0)), _)) => Otherwise::Zero,
+                    Some(_) => return None,
+                };
+                let sum = match (then.as_ref(), otherwise) {
+                    (Expr::Literal(value, _), Otherwise::Null)
+                        if inner.is::<Count>() && !value.is_null() =>
+                    {
+                        None
+                    }
+                    (Expr::Literal(ScalarValue::Int64(Some(1)), _), otherwise)
+                        if inner.is::<Sum>() =>
+                    {
+                        Some(otherwise)
+                    }
+                    _ => return None,
+                };
+                Some(Self { condition, sum })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// A decomposed aggregate, in terms of the range join's columns.
 pub(crate) struct DecomposedAggregate {
     /// The value for one row of the probe side.
@@ -107,6 +166,7 @@ impl<'a> AggregateDecomposition<'a> {
             key: &condition.key,
             input,
             aggregates: vec![],
+            thresholds: vec![],
         }
     }
 
@@ -151,6 +211,9 @@ impl<'a> AggregateDecomposition<'a> {
         let ordered = inner.is::<FirstValue>() || inner.is::<LastValue>();
         if !params.order_by.is_empty() && !ordered {
             return reject(format!("{} has ORDER BY", call.func.name()));
+        }
+        if let Some(counted) = self.conditional_count(call)? {
+            return Ok(counted);
         }
         match params.args.as_slice() {
             [argument] if extreme.is_some() => self.extreme(call, extreme, argument),
@@ -200,15 +263,78 @@ impl<'a> AggregateDecomposition<'a> {
         self.counted(count.clone(), count)
     }
 
+    /// Decomposes the number of rows that a comparison of both sides holds for: `count(*) FILTER (WHERE p.v < q.x)`,
+    /// `sum(CASE WHEN p.v < q.x THEN 1 ELSE 0 END)`. `None` for other calls.
+    fn conditional_count(
+        &mut self,
+        call: &AggregateFunction,
+    ) -> Match<Option<DecomposedAggregate>> {
+        let Some(counted) = ConditionalCount::of(call) else {
+            return Ok(None);
+        };
+        let found = Threshold::of_condition(counted.condition, self.probe, self.build)?;
+        let Some(threshold) = found else {
+            return Ok(None);
+        };
+        // The limit is evaluated also for rows without a match.
+        if !is_infallible(&threshold.limit, self.probe)? {
+            return Ok(None);
+        }
+        let count = self.add_count_crossing(&threshold)?;
+        let value = match counted.sum {
+            None => return self.counted(count.clone(), count).map(Some),
+            // A sum is NULL where it has no row, and without ELSE also where the condition holds for none.
+            Some(Otherwise::Null) => when(count.clone().gt(lit(0_i64)), count).end()?,
+            Some(Otherwise::Zero) if self.input == AggregateInput::Subquery => {
+                when(self.count_rows().gt(lit(0_i64)), count).end()?
+            }
+            Some(Otherwise::Zero) => count,
+        };
+        let sum = aggregate(sum_udaf(), value.clone());
+        Ok(Some(self.decomposed(value, sum)))
+    }
+
     /// Decomposes `count(*)` over the rows that cross a threshold.
     pub(crate) fn count_crossing(&mut self, threshold: &Threshold) -> Match<DecomposedAggregate> {
+        let count = self.add_count_crossing(threshold)?;
+        self.counted_rows(count)
+    }
+
+    fn add_count_crossing(&mut self, threshold: &Threshold) -> Match<Expr> {
         let function = AggregateKind::CountCrossing {
             comparison: threshold.comparison,
-            threshold: 0,
+            threshold: self.threshold_index(threshold),
         };
         let value = self.late(threshold.value.clone())?;
-        let count = self.add(function, vec![value], DataType::Int64);
-        self.counted_rows(count)
+        Ok(self.add(function, vec![value], DataType::Int64))
+    }
+
+    /// The index of a threshold among those of the range join.
+    fn threshold_index(&mut self, threshold: &Threshold) -> usize {
+        let limit = &threshold.limit;
+        let known = self.thresholds.iter().position(|known| known == limit);
+        known.unwrap_or_else(|| {
+            self.thresholds.push(limit.clone());
+            self.thresholds.len() - 1
+        })
+    }
+
+    /// Decomposes a minimum or maximum of the range key over the rows that cross a threshold.
+    pub(crate) fn extreme_at_crossing(
+        &mut self,
+        threshold: &Threshold,
+        call: &AggregateFunction,
+    ) -> Match<DecomposedAggregate> {
+        let found = self.at_crossing(threshold, call)?;
+        let is_float = |e: &Expr| Ok(e.get_type(self.build)?.is_floating());
+        let floats = call.params.args.iter().map(is_float);
+        let udaf = match extreme_of(call) {
+            Some(extreme) if floats.collect::<Result<Vec<_>>>()?.contains(&true) => {
+                Arc::new(AggregateUDF::from(TotalOrderUdaf::new(extreme)))
+            }
+            _ => Arc::clone(&call.func),
+        };
+        Ok(self.decomposed(found.clone(), aggregate(udaf, found)))
     }
 
     /// Decomposes `count(*)`: `count` is the number of matching rows.
@@ -333,7 +459,7 @@ impl<'a> AggregateDecomposition<'a> {
         let function = AggregateKind::AtCrossing {
             end,
             comparison: threshold.comparison,
-            threshold: 0,
+            threshold: self.threshold_index(threshold),
         };
         let data_type = value.get_type(self.build)?;
         let searched = self.late(threshold.value.clone())?;

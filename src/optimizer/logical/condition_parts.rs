@@ -318,7 +318,7 @@ impl Condition {
     pub(crate) fn into_spec(
         self,
         unmatched: Unmatched,
-        threshold: Option<Expr>,
+        thresholds: Vec<Expr>,
         aggregates: Vec<RangeAggregate<Expr>>,
         metadata: &HashMap<String, String>,
     ) -> RangeJoinSpec<Expr> {
@@ -328,7 +328,7 @@ impl Condition {
             key: self.key,
             bounds: self.bounds,
             prevailing: false,
-            thresholds: threshold.into_iter().collect(),
+            thresholds,
             aggregates,
             metadata: metadata.clone().into_iter().collect(),
         }

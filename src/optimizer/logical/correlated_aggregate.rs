@@ -27,7 +27,7 @@ use crate::optimizer::logical::common::outer_columns::{from_outer, has_outer_col
 use crate::optimizer::logical::common::plans::{
     below_projection, below_projections, columns_of, extension, filtered, projected, replaced,
 };
-use crate::optimizer::logical::condition_parts::Constants;
+use crate::optimizer::logical::condition_parts::{Constants, guard};
 use crate::optimizer::logical::order_by::order_zeros;
 use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
 use crate::optimizer::rejection::{Match, reject};
@@ -102,9 +102,6 @@ impl CorrelatedAggregate {
         let (mut condition, counted) =
             match_condition(&[], conditions, meaning, probe, build.schema())?;
         threshold = threshold.or(counted);
-        if let Some(threshold) = &mut threshold {
-            threshold.guard(branches, probe)?;
-        }
         condition.guard(branches, probe)?;
         if finds_extremes {
             order_zeros(&mut condition, &build)?;
@@ -122,10 +119,12 @@ impl CorrelatedAggregate {
                 None => decomposition.decompose(call)?.row_value,
             });
         }
-        let aggregates = decomposition.aggregates;
+        let (aggregates, mut thresholds) = (decomposition.aggregates, decomposition.thresholds);
+        for limit in &mut thresholds {
+            guard(limit, branches, probe)?;
+        }
         let build = condition.filter_build(build)?;
-        let limit = threshold.map(|t| t.limit);
-        let spec = condition.into_spec(Unmatched::Keep, limit, aggregates, probe.metadata());
+        let spec = condition.into_spec(Unmatched::Keep, thresholds, aggregates, probe.metadata());
 
         // The projections above the aggregate, as expressions over the range join's columns.
         let joined = RangeJoin::schema_of(probe, &spec)?;

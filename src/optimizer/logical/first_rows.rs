@@ -62,8 +62,16 @@ fn replace(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option<Lo
     let Some(input) = or_log(found, plan.display()) else {
         return Ok(None);
     };
-    let replaced = plan.with_new_exprs(plan.expressions(), vec![input])?;
-    Ok(Some(replaced))
+    Ok(Some(match plan {
+        // `with_new_exprs` panics at an ORDER BY.
+        LogicalPlan::Distinct(Distinct::On(distinct)) => {
+            LogicalPlan::Distinct(Distinct::On(DistinctOn {
+                input: Arc::new(input),
+                ..distinct.clone()
+            }))
+        }
+        _ => plan.with_new_exprs(plan.expressions(), vec![input])?,
+    }))
 }
 
 /// The greatest row number that a filter lets pass, if it is above the window function.

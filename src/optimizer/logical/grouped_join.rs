@@ -18,7 +18,8 @@
 //!
 //! GROUP BY stays DataFusion's, as groups need not be unique: the aggregate above takes the minimum of the minima, the
 //! sum of the counts. MIN and MAX of floats are merged by `expr::total_order`; AVG of decimals ends in
-//! `expr::decimal_average`. A filter drops the rows whose COUNT of crossings is 0; the range join drops only those
+//! `expr::decimal_average`. With a threshold, COUNT(*) counts crossings, and MIN and MAX of the range key are those of
+//! the first and last one (see `threshold`). A filter drops the rows without any; the range join drops only those
 //! without candidates.
 
 use std::sync::Arc;
@@ -44,7 +45,8 @@ use crate::optimizer::logical::common::outer_columns::has_outer_columns;
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{below_projections, extension, filtered, projected};
 use crate::optimizer::logical::condition_parts::{Constants, check_repeats, is_of};
-use crate::optimizer::logical::threshold::match_condition;
+use crate::optimizer::logical::order_by::order_zeros;
+use crate::optimizer::logical::threshold::{Threshold, key_of_extremes, match_condition};
 use crate::optimizer::rejection::{Match, or_log, reject};
 
 plain_sql_rule!(
@@ -190,14 +192,27 @@ impl GroupedJoin<'_> {
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let calls = self.calls()?;
-        let rest = join.filter.iter().cloned().collect();
+        let mut rest: Vec<Expr> = join.filter.iter().cloned().collect();
+        let of_build = calls
+            .iter()
+            .filter(|call| !is_extreme_of(call, probe_schema));
+        let of_build: Vec<AggregateFunction> = of_build.cloned().collect();
+        // The first, or last, key at which a value crosses a threshold.
+        let crossed = match key_of_extremes(&of_build, build_schema)? {
+            Some(key) => Threshold::take_from(&mut rest, key, probe_schema, build_schema)?,
+            None => None,
+        };
+        let finds_extremes = crossed.is_some();
         let meaning = (Constants::Filter, counts_rows(&calls, probe_schema));
-        let (mut condition, threshold) =
+        let (mut condition, counted) =
             match_condition(on, rest, meaning, probe_schema, build_schema)?;
-
+        let threshold = crossed.or(counted);
         condition.check_infallible(build_schema)?;
         if let Some(threshold) = &threshold {
             threshold.check_infallible(build_schema)?;
+        }
+        if finds_extremes {
+            order_zeros(&mut condition, build)?;
         }
         if is_sort_wasteful(probe, build) {
             return reject("it has few rows on one side and many on the other");
@@ -208,12 +223,17 @@ impl GroupedJoin<'_> {
         let mut decomposition =
             AggregateDecomposition::new((probe_schema, build_schema), &condition, input, config);
         let (mut merges, mut values) = (vec![], vec![]);
-        let mut count = None;
+        let mut is_kept = None;
         for call in &calls {
             let found = match &threshold {
+                Some(threshold) if finds_extremes && !is_extreme_of(call, probe_schema) => {
+                    let found = decomposition.extreme_at_crossing(threshold, call)?;
+                    is_kept = Some(found.row_value.clone().is_not_null());
+                    found
+                }
                 Some(threshold) if is_row_count(call) => {
                     let found = decomposition.count_crossing(threshold)?;
-                    count = Some(found.row_value.clone());
+                    is_kept = Some(found.row_value.clone().gt(lit(0_i64)));
                     found
                 }
                 _ => decomposition.decompose(call)?,
@@ -228,17 +248,16 @@ impl GroupedJoin<'_> {
             // ranges.
             return reject(format!("all of its aggregates read every row: {calls}"));
         }
-        let aggregates = decomposition.aggregates;
+        let (aggregates, thresholds) = (decomposition.aggregates, decomposition.thresholds);
         let build = condition.filter_build(build.as_ref().clone())?;
         let metadata = aggregate.input.schema().metadata();
         let has_equality_keys = !condition.on.is_empty();
-        let limit = threshold.map(|t| t.limit);
-        let spec = condition.into_spec(unmatched, limit, aggregates, metadata);
+        let spec = condition.into_spec(unmatched, thresholds, aggregates, metadata);
         let mut joined = extension(RangeJoin::try_new(probe.as_ref().clone(), build, spec)?);
-        if let Some(count) = count.filter(|_| unmatched == Unmatched::Drop) {
+        if let Some(is_kept) = is_kept.filter(|_| unmatched == Unmatched::Drop) {
             // The range join drops the rows without candidates, not those of whose candidates none crosses the
             // threshold.
-            joined = filtered(joined, count.gt(lit(0_i64)))?;
+            joined = filtered(joined, is_kept)?;
         }
         // The grouping columns come first in both schemas.
         let old = &aggregate.schema;

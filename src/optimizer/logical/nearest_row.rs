@@ -237,10 +237,9 @@ impl<'a> NearestRow<'a> {
         for value in columns {
             values.push(row.value(value)?);
         }
-        let aggregates = decomposition.aggregates;
+        let (aggregates, thresholds) = (decomposition.aggregates, decomposition.thresholds);
         let build = condition.filter_build(build)?;
-        let limit = threshold.map(|t| t.limit);
-        let spec = condition.into_spec(Unmatched::Keep, limit, aggregates, probe.metadata());
+        let spec = condition.into_spec(Unmatched::Keep, thresholds, aggregates, probe.metadata());
         let joined = RangeJoin::schema_of(probe, &spec)?;
         let values = of_types(values, self.schema, &joined)?;
         Ok(CorrelatedAggregate {

@@ -119,7 +119,7 @@ impl CorrelatedRows {
             build = with_columns(build, [lit(true).alias(name)])?;
         }
         let condition = NearestCondition {
-            spec: condition.into_spec(unmatched, None, vec![], probe.metadata()),
+            spec: condition.into_spec(unmatched, vec![], vec![], probe.metadata()),
             order_by,
             residual,
             limit: RowLimit {

@@ -18,10 +18,10 @@
 //! that its bounds are evaluated only for the rows that need its result.
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, Result, ScalarValue};
+use datafusion::common::{Column, DFSchema, JoinType, Result, ScalarValue};
 use datafusion::logical_expr::expr::BinaryExpr;
-use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Case, Expr, LogicalPlan, lit, when};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{Case, Expr, LogicalPlan, Operator, lit, when};
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::expr::nullable::NullableUdf;
@@ -98,9 +98,97 @@ fn with_joins(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option
             }
         }
     }
-    let mut steps = joins.found.into_iter();
-    let input = steps.try_fold(input, |input, step| step.above(input))?;
+    let input = match (&node, <[Step; 1]>::try_from(joins.found)) {
+        (LogicalPlan::Filter(filter), Ok([Step::Join(join)])) => {
+            above_side(input, *join, &filter.predicate)?
+        }
+        (_, Ok([step])) => step.above(input)?,
+        (_, Err(steps)) => {
+            let mut steps = steps.into_iter();
+            steps.try_fold(input, |input, step| step.above(input))?
+        }
+    };
     with_input(&node, input, plan.schema()).map(Some)
+}
+
+/// Puts a range join above the side of an inner join that it is about, if the other side is compared with its result
+/// for equality, and above `input` otherwise:
+///
+/// ```text
+///   SELECT … FROM q JOIN p ON p.sym = q.sym WHERE p.k = (SELECT max(r.k) FROM p r WHERE r.sym = q.sym AND r.k <= q.t)
+///
+///   Filter: p.k = __rmq_1                                           Filter: p.k = __rmq_1
+///     RangeJoin: range=r.k in (-inf, q.t], aggs=[max(r.k)]            Inner Join: p.sym = q.sym
+///       Inner Join: p.sym = q.sym                                       RangeJoin: …
+///         q                                                               q
+///         p                                                               r
+///       r                                                               p
+/// ```
+///
+/// DataFusion then joins by that equality, too, where all pairs of rows with equal keys would be made before.
+fn above_side(
+    input: LogicalPlan,
+    mut join: CorrelatedAggregate,
+    predicate: &Expr,
+) -> Result<LogicalPlan> {
+    let rows = match &input {
+        LogicalPlan::Filter(filter) => filter.input.as_ref(),
+        other => other,
+    };
+    let LogicalPlan::Join(both) = rows else {
+        return join.above(input);
+    };
+    let sides = [(&both.left, &both.right), (&both.right, &both.left)];
+    let mut at = sides.iter();
+    let at = at.position(|(side, other)| is_compared(&join, predicate, side, other));
+    let Some(at) = at else {
+        return join.above(input);
+    };
+    if both.join_type != JoinType::Inner {
+        return join.above(input);
+    }
+    let side = sides[at].0.as_ref().clone();
+    join.spec.metadata = side.schema().metadata().clone().into_iter().collect();
+    let mut inputs = vec![join.above(side)?, sides[at].1.as_ref().clone()];
+    if at == 1 {
+        inputs.reverse();
+    }
+    let joined = rows.with_new_exprs(rows.expressions(), inputs)?;
+    match &input {
+        LogicalPlan::Filter(filter) => filtered(joined, filter.predicate.clone()),
+        _ => Ok(joined),
+    }
+}
+
+/// Whether a range join needs the columns of `side` alone, and a condition compares its result with `other` by `=`.
+fn is_compared(
+    join: &CorrelatedAggregate,
+    predicate: &Expr,
+    side: &LogicalPlan,
+    other: &LogicalPlan,
+) -> bool {
+    let spec = &join.spec;
+    let on = spec.on.iter().map(|(probe, _)| probe);
+    let bounds = spec.bounds.iter().map(|(_, bound)| bound);
+    let mut needed = on.chain(bounds).chain(&spec.thresholds);
+    if !needed.all(|e| is_of(e, side.schema())) {
+        return false;
+    }
+    let [of_side, of_other] = [side, other].map(LogicalPlan::schema);
+    let is_result = |e: &Expr| {
+        let columns = e.column_refs();
+        let mut own = columns.iter().filter(|column| !of_side.has_column(column));
+        // What neither side has is a column of the range join.
+        own.clone().next().is_some() && own.all(|column| !of_other.has_column(column))
+    };
+    let is_other = |e: &Expr| !e.column_refs().is_empty() && is_of(e, of_other);
+    split_conjunction(predicate).into_iter().any(|conjunct| {
+        matches!(
+            conjunct,
+            Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right })
+                if (is_result(left) && is_other(right)) || (is_result(right) && is_other(left))
+        )
+    })
 }
 
 /// Whether an expression is a correlated scalar subquery.

@@ -29,8 +29,8 @@
 use datafusion::common::{DFSchema, Result};
 use datafusion::functions_aggregate::min_max::{Max, Min};
 use datafusion::logical_expr::expr::AggregateFunction;
-use datafusion::logical_expr::utils::split_conjunction_owned;
-use datafusion::logical_expr::{Expr, ExprSchemable};
+use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
+use datafusion::logical_expr::{Expr, ExprSchemable, when};
 
 use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
@@ -92,16 +92,52 @@ impl Threshold {
         let Some([threshold]) = one else {
             return Ok(None);
         };
-        let (value, limit) = (&threshold.value, &threshold.limit);
-        if check_repeats(value).is_err() || check_repeats(limit).is_err() {
-            return Ok(None);
-        }
-        let (value_kind, limit_kind) = (value.get_type(build)?, limit.get_type(probe)?);
-        if !is_ordered(&value_kind) || value_type(&value_kind) != value_type(&limit_kind) {
+        if !threshold.is_possible(probe, build)? {
             return Ok(None);
         }
         *conditions = rest;
         Ok(Some(threshold))
+    }
+
+    /// The threshold that a condition is: a comparison of both sides, alone or with conditions on the build side, for
+    /// whose other rows the value is NULL. `None` for other conditions.
+    pub(crate) fn of_condition(
+        condition: &Expr,
+        probe: &DFSchema,
+        build: &DFSchema,
+    ) -> Result<Option<Self>> {
+        let (mut threshold, mut of_build) = (None, vec![]);
+        let conjuncts = split_conjunction_owned(condition.clone()).into_iter();
+        for conjunct in conjuncts.flat_map(split_between) {
+            match comparisons(&conjunct, probe, build)? {
+                Some((_, (value, comparison, limit))) if threshold.is_none() => {
+                    threshold = Some(Self {
+                        value,
+                        comparison,
+                        limit,
+                    });
+                }
+                None if is_of(&conjunct, build) => of_build.push(conjunct),
+                _ => return Ok(None),
+            }
+        }
+        let Some(mut threshold) = threshold else {
+            return Ok(None);
+        };
+        if let Some(filter) = conjunction(of_build) {
+            threshold.value = when(filter, threshold.value).end()?;
+        }
+        Ok(threshold.is_possible(probe, build)?.then_some(threshold))
+    }
+
+    /// Whether an index can compare the value with the limit.
+    fn is_possible(&self, probe: &DFSchema, build: &DFSchema) -> Result<bool> {
+        let (value, limit) = (&self.value, &self.limit);
+        if check_repeats(value).is_err() || check_repeats(limit).is_err() {
+            return Ok(false);
+        }
+        let (value_kind, limit_kind) = (value.get_type(build)?, limit.get_type(probe)?);
+        Ok(is_ordered(&value_kind) && value_type(&value_kind) == value_type(&limit_kind))
     }
 
     /// Takes the threshold out of `conditions`, if two expressions of the build side are compared, one of them once.

@@ -6,6 +6,7 @@
 //! - `partition_joins`: both sides of a range join are partitioned by the equality keys.
 //! - `quadratic_joins`: EXPLAIN says why a join that compares every pair of rows is no range join.
 //! - `unique_groups`: aggregates over range joins need no hash table where each row turns out to be a group.
+//! - `window_frames`: window functions over frames that slide are answered as ranges.
 
 pub(crate) mod join_filter;
 pub(crate) mod partition_joins;
@@ -13,3 +14,4 @@ pub(crate) mod quadratic_joins;
 pub(crate) mod row_joins;
 pub(crate) mod row_order;
 pub(crate) mod unique_groups;
+pub(crate) mod window_frames;

@@ -1,0 +1,241 @@
+//! The frames of rows: from which row of its group to which each one goes.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use arrow::array::{Array, ArrayRef, DynComparator, make_comparator, new_empty_array};
+use arrow::compute::SortOptions;
+use arrow::compute::kernels::numeric::{add, sub};
+use arrow::datatypes::DataType;
+use datafusion::common::{Result, ScalarValue, internal_err};
+use datafusion::logical_expr::{WindowFrame, WindowFrameBound, WindowFrameUnits};
+
+/// The frames of rows of sorted groups.
+pub(crate) struct FrameBounds {
+    start: Edge,
+    end: Edge,
+}
+
+/// One end of each row's frame.
+enum Edge {
+    /// That of the row's group.
+    Group,
+    /// At this distance from the row.
+    Rows(i64),
+    /// By the keys of ORDER BY.
+    Keys(Limits),
+}
+
+/// Where frames of RANGE end.
+struct Limits {
+    /// Compares the keys of a row with the limit of a row, in the order of each expression.
+    compare: Vec<DynComparator>,
+    /// The rows whose limit is beyond all values of the key's type, if there are any.
+    beyond: Option<Vec<bool>>,
+    is_preceding: bool,
+}
+
+impl FrameBounds {
+    /// Whether frames can be found of rows whose keys have these types. The rest is DataFusion's: GROUPS, and distances
+    /// of decimals, whose type they change.
+    pub(crate) fn supports(frame: &WindowFrame, keys: &[DataType]) -> bool {
+        let bounds = [&frame.start_bound, &frame.end_bound];
+        let mut distances = bounds.into_iter().filter_map(|bound| match bound {
+            WindowFrameBound::Preceding(offset) | WindowFrameBound::Following(offset) => {
+                Some(offset).filter(|offset| !offset.is_null())
+            }
+            WindowFrameBound::CurrentRow => None,
+        });
+        let can_compare = |key: &DataType| {
+            let none = new_empty_array(key);
+            make_comparator(&none, &none, SortOptions::default()).is_ok()
+        };
+        match frame.units {
+            WindowFrameUnits::Rows => true,
+            WindowFrameUnits::Range if !keys.iter().all(can_compare) => false,
+            WindowFrameUnits::Range => distances.all(|offset| match keys {
+                [key] => [true, false].into_iter().all(|forward| {
+                    let moved = move_keys(&new_empty_array(key), offset, forward);
+                    moved.is_ok_and(|(moved, _)| moved.data_type() == key)
+                }),
+                _ => false,
+            }),
+            WindowFrameUnits::Groups => false,
+        }
+    }
+
+    /// The frames of rows with these keys, which come in the order of `options`.
+    ///
+    /// # Errors
+    /// An internal error for GROUPS, and what Arrow can't compare.
+    pub(crate) fn try_new(
+        frame: &WindowFrame,
+        keys: &[ArrayRef],
+        options: &[SortOptions],
+    ) -> Result<Self> {
+        let edge = |bound: &WindowFrameBound| -> Result<Edge> {
+            let (offset, is_preceding) = match bound {
+                WindowFrameBound::CurrentRow => (None, false),
+                WindowFrameBound::Preceding(offset) => (Some(offset), true),
+                WindowFrameBound::Following(offset) => (Some(offset), false),
+            };
+            if offset.is_some_and(ScalarValue::is_null) {
+                return Ok(Edge::Group);
+            }
+            match frame.units {
+                WindowFrameUnits::Rows => {
+                    let distance = match offset {
+                        None => 0,
+                        // No group has more rows.
+                        Some(ScalarValue::UInt64(Some(rows))) => {
+                            i64::try_from(*rows).unwrap_or(i64::MAX).min(i64::MAX / 4)
+                        }
+                        Some(other) => return internal_err!("a frame of {other} rows"),
+                    };
+                    Ok(Edge::Rows(if is_preceding { -distance } else { distance }))
+                }
+                WindowFrameUnits::Range => Ok(Edge::Keys(Limits::try_new(
+                    keys,
+                    options,
+                    offset,
+                    is_preceding,
+                )?)),
+                WindowFrameUnits::Groups => internal_err!("frames of GROUPS are DataFusion's"),
+            }
+        };
+        Ok(Self {
+            start: edge(&frame.start_bound)?,
+            end: edge(&frame.end_bound)?,
+        })
+    }
+
+    /// Finds the frames of the rows from `rows.start` on, one after the other, up to `rows.end` or the first one that
+    /// is not final: rows that follow `group` would change it. `last` is the frame of the row before, or empty at the
+    /// start of the group; of a group whose first rows are left out, the positions of the others count from 0.
+    pub(crate) fn find(
+        &self,
+        group: &Range<usize>,
+        rows: Range<usize>,
+        is_whole: bool,
+        last: &mut Range<usize>,
+        frames: &mut Vec<Range<usize>>,
+    ) {
+        for row in rows {
+            let (start, _) = self.start.find(row, group, last.start, Ordering::is_lt, 0);
+            let (end, is_final) = self.end.find(row, group, last.end, Ordering::is_le, 1);
+            if !is_final && !is_whole {
+                return;
+            }
+            *last = start..end;
+            frames.push(start..end.max(start));
+        }
+    }
+}
+
+impl Edge {
+    /// The end of the frame of `row`, an offset from which rows are in it or no longer in it, and whether no later row
+    /// of the group would change it. The search of a key begins at `from` and passes rows whose comparison `passes`.
+    fn find(
+        &self,
+        row: usize,
+        group: &Range<usize>,
+        from: usize,
+        passes: fn(Ordering) -> bool,
+        after: i64,
+    ) -> (usize, bool) {
+        match self {
+            Self::Group if after == 0 => (group.start, true),
+            Self::Group => (group.end, false),
+            Self::Rows(distance) => {
+                let position = i64::try_from(row).unwrap_or(i64::MAX / 2) + distance + after;
+                let position = usize::try_from(position).unwrap_or(0);
+                (
+                    position.clamp(group.start, group.end),
+                    position <= group.end,
+                )
+            }
+            Self::Keys(limits) => {
+                let end = limits.find(row, from, group.end, passes);
+                (end, end < group.end)
+            }
+        }
+    }
+}
+
+impl Limits {
+    fn try_new(
+        keys: &[ArrayRef],
+        options: &[SortOptions],
+        offset: Option<&ScalarValue>,
+        is_preceding: bool,
+    ) -> Result<Self> {
+        let (limits, beyond) = match (offset, keys, options) {
+            (None, ..) => (keys.to_vec(), None),
+            (Some(offset), [key], [order]) => {
+                let (limits, beyond) = move_keys(key, offset, is_preceding == order.descending)?;
+                (vec![limits], beyond)
+            }
+            _ => return internal_err!("a distance needs one expression in ORDER BY"),
+        };
+        let compare = keys.iter().zip(&limits).zip(options);
+        let compare =
+            compare.map(|((keys, limits), options)| make_comparator(keys, limits, *options));
+        Ok(Self {
+            compare: compare.collect::<Result<_, _>>()?,
+            beyond,
+            is_preceding,
+        })
+    }
+
+    /// The first of the rows `from..to` whose keys don't pass the limit of `row`.
+    fn find(&self, row: usize, from: usize, to: usize, passes: fn(Ordering) -> bool) -> usize {
+        if self.beyond.as_ref().is_some_and(|beyond| beyond[row]) {
+            return if self.is_preceding { from } else { to };
+        }
+        let mut end = from;
+        while end < to {
+            let orders = self.compare.iter().map(|compare| compare(end, row));
+            let order = orders.fold(Ordering::Equal, Ordering::then);
+            if !passes(order) {
+                break;
+            }
+            end += 1;
+        }
+        end
+    }
+}
+
+/// The keys with `offset` added or subtracted, and for which rows the result is beyond the type. NULL stays NULL, and
+/// an unsigned number does not fall below 0.
+fn move_keys(
+    keys: &ArrayRef,
+    offset: &ScalarValue,
+    forward: bool,
+) -> Result<(ArrayRef, Option<Vec<bool>>)> {
+    let by = offset.to_scalar()?;
+    let moved = if forward {
+        add(keys, &by)
+    } else {
+        sub(keys, &by)
+    };
+    if let Ok(moved) = moved {
+        return Ok((moved, None));
+    }
+    // Some key is near the end of its type.
+    let (mut limits, mut beyond) = (vec![], vec![]);
+    for row in 0..keys.len() {
+        let key = ScalarValue::try_from_array(keys, row)?;
+        let moved = if key.is_null() {
+            Ok(key.clone())
+        } else if forward {
+            key.add_checked(offset)
+        } else if key.is_unsigned() && key < *offset {
+            key.sub(&key)
+        } else {
+            key.sub_checked(offset)
+        };
+        beyond.push(moved.is_err());
+        limits.push(moved.unwrap_or(key));
+    }
+    Ok((ScalarValue::iter_to_array(limits)?, Some(beyond)))
+}

@@ -1,0 +1,255 @@
+//! One window function over frames that slide.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, new_empty_array};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type, Int64Type, Schema};
+use datafusion::common::{Result, ScalarValue, exec_err, internal_datafusion_err};
+use datafusion::functions_aggregate::average::Avg;
+use datafusion::functions_aggregate::count::Count;
+use datafusion::functions_aggregate::min_max::{Max, Min};
+use datafusion::functions_aggregate::sum::Sum;
+use datafusion::functions_window::nth_value::NthValue;
+use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
+use datafusion::physical_expr::window::{
+    SlidingAggregateWindowExpr, StandardWindowExpr, StandardWindowFunctionExpr, WindowExpr,
+};
+use datafusion::physical_plan::windows::WindowUDFExpr;
+
+use crate::common::ordered_type::{key_layout, value_type};
+use crate::common::ranges::Ranges;
+use crate::common::workers::Workers;
+use crate::index::column_index::ColumnIndex;
+use crate::index::sort_keys::Chunks;
+use crate::range_agg::counts::Counts;
+use crate::range_agg::prefix_sums::Sums;
+use crate::sorted::permutation::RowPermutation;
+use rmq_engine::Extreme;
+
+/// A window function, and what answers it.
+#[derive(Debug, Clone)]
+pub(crate) struct FrameCall {
+    pub(crate) expr: Arc<dyn WindowExpr>,
+    answer: Answer,
+    data_type: DataType,
+}
+
+#[derive(Debug, Clone)]
+enum Answer {
+    Extreme(Extreme),
+    Count,
+    Sum,
+    Average,
+    /// An aggregate whose accumulator can't let a row go.
+    Accumulated(Arc<AggregateFunctionExpr>),
+    /// A value at a place in the frame.
+    Nth(Arc<dyn StandardWindowFunctionExpr>),
+}
+
+impl FrameCall {
+    /// The call of `expr`, whose frames slide, over rows of `schema`; `None` if it is DataFusion's.
+    ///
+    /// # Errors
+    /// Those of the types of its expressions.
+    pub(crate) fn try_match(expr: &Arc<dyn WindowExpr>, schema: &Schema) -> Result<Option<Self>> {
+        let any = expr.as_any();
+        let aggregate = if let Some(sliding) = any.downcast_ref::<SlidingAggregateWindowExpr>() {
+            sliding.get_aggregate_expr()
+        } else if let Some(standard) = any.downcast_ref::<StandardWindowExpr>() {
+            let function = standard.get_standard_func_expr();
+            let udf = function.as_any().downcast_ref::<WindowUDFExpr>();
+            if !udf.is_some_and(|udf| udf.fun().inner().is::<NthValue>()) {
+                return Ok(None);
+            }
+            let answer = Answer::Nth(Arc::clone(function));
+            return Self::try_new(expr, answer).map(Some);
+        } else {
+            return Ok(None);
+        };
+        // DataFusion 55 has no other way to tell whether there is a FILTER.
+        if !format!("{expr:?}").ends_with("filter: None }") {
+            return Ok(None);
+        }
+        let arguments = aggregate.expressions();
+        let types = arguments.iter().map(|e| e.data_type(schema));
+        let types: Vec<DataType> = types.collect::<Result<_>>()?;
+        let field = aggregate.field();
+        let result = field.data_type();
+        let inner = aggregate.fun().inner();
+        let is_plain = !aggregate.is_distinct() && !aggregate.ignore_nulls();
+        let answer = match types.as_slice() {
+            [value] if inner.is::<Min>() && is_extreme_of(value, result) => {
+                Answer::Extreme(Extreme::Min)
+            }
+            [value] if inner.is::<Max>() && is_extreme_of(value, result) => {
+                Answer::Extreme(Extreme::Max)
+            }
+            [_] if inner.is::<Count>() && is_plain => Answer::Count,
+            [_] if inner.is::<Sum>() && is_plain && Sums::supports(result) => Answer::Sum,
+            [DataType::Float64]
+                if inner.is::<Avg>() && is_plain && *result == DataType::Float64 =>
+            {
+                Answer::Average
+            }
+            // An error in DataFusion.
+            _ if aggregate.create_sliding_accumulator().is_err() => {
+                Answer::Accumulated(Arc::new(aggregate.clone()))
+            }
+            _ => return Ok(None),
+        };
+        Self::try_new(expr, answer).map(Some)
+    }
+
+    fn try_new(expr: &Arc<dyn WindowExpr>, answer: Answer) -> Result<Self> {
+        Ok(Self {
+            data_type: expr.field()?.data_type().clone(),
+            expr: Arc::clone(expr),
+            answer,
+        })
+    }
+
+    /// What answers the call, for EXPLAIN.
+    pub(crate) fn method(&self) -> &'static str {
+        match self.answer {
+            Answer::Extreme(_) => "index",
+            Answer::Count | Answer::Sum | Answer::Average => "prefix sums",
+            Answer::Accumulated(_) => "rows of each frame",
+            Answer::Nth(_) => "positions",
+        }
+    }
+
+    /// The value of each frame. `arguments` are those of the function, `keys` the values of ORDER BY, of all rows.
+    ///
+    /// # Errors
+    /// Those of the index and of the function.
+    pub(crate) fn evaluate(
+        &self,
+        arguments: &[ArrayRef],
+        keys: &[ArrayRef],
+        frames: &[Range<usize>],
+    ) -> Result<ArrayRef> {
+        if frames.is_empty() {
+            return Ok(new_empty_array(&self.data_type));
+        }
+        let ranges = || -> Ranges { frames.iter().map(inclusive).collect() };
+        let found = match &self.answer {
+            Answer::Extreme(extreme) => extremes(value(arguments)?, *extreme, &ranges())?,
+            Answer::Count => Arc::new(counts(value(arguments)?)?.answer(&ranges())),
+            Answer::Sum => sums(&cast(value(arguments)?, &self.data_type)?, &ranges())?.0,
+            Answer::Average => {
+                let (sums, counts) = sums(value(arguments)?, &ranges())?;
+                let counts = counts.as_primitive::<Int64Type>().iter();
+                let sums = sums.as_primitive::<Float64Type>().iter();
+                let averages = sums
+                    .zip(counts)
+                    .map(|(sum, count)| Some(sum? / float(count?)));
+                Arc::new(averages.collect::<Float64Array>())
+            }
+            Answer::Accumulated(function) => {
+                let results = each_frame(frames, |frame| {
+                    if frame.is_empty() {
+                        return function.default_value(&self.data_type);
+                    }
+                    let mut accumulator = function.create_accumulator()?;
+                    let rows = arguments.iter().map(|a| a.slice(frame.start, frame.len()));
+                    accumulator.update_batch(&rows.collect::<Vec<_>>())?;
+                    accumulator.evaluate()
+                });
+                ScalarValue::iter_to_array(results?)?
+            }
+            Answer::Nth(function) => {
+                let mut evaluator = function.create_evaluator()?;
+                let columns = [arguments, keys].concat();
+                let results = each_frame(frames, |frame| evaluator.evaluate(&columns, frame));
+                ScalarValue::iter_to_array(results?)?
+            }
+        };
+        if found.data_type() != &self.data_type {
+            return exec_err!(
+                "{} returned a {} instead of a {}",
+                self.expr.name(),
+                found.data_type(),
+                self.data_type
+            );
+        }
+        Ok(found)
+    }
+}
+
+/// Whether an index of values of this type returns values of the type of the result.
+fn is_extreme_of(value: &DataType, result: &DataType) -> bool {
+    key_layout(value).is_some() && value_type(value) == *result
+}
+
+fn value(arguments: &[ArrayRef]) -> Result<&ArrayRef> {
+    let first = arguments.first();
+    first.ok_or_else(|| internal_datafusion_err!("a window function has no argument"))
+}
+
+/// The inclusive range of a frame's positions.
+#[expect(
+    clippy::cast_possible_wrap,
+    reason = "positions within arrays fit in an i64"
+)]
+fn inclusive(frame: &Range<usize>) -> (i64, i64) {
+    (frame.start as i64, frame.end as i64 - 1)
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "DataFusion divides by the same float"
+)]
+fn float(count: i64) -> f64 {
+    count as f64
+}
+
+/// The result of each frame; consecutive equal ones are computed once.
+fn each_frame(
+    frames: &[Range<usize>],
+    mut compute: impl FnMut(&Range<usize>) -> Result<ScalarValue>,
+) -> Result<Vec<ScalarValue>> {
+    let mut results: Vec<ScalarValue> = Vec::with_capacity(frames.len());
+    for (i, frame) in frames.iter().enumerate() {
+        let result = match results.last() {
+            Some(last) if frames[i - 1] == *frame => last.clone(),
+            _ => compute(frame)?,
+        };
+        results.push(result);
+    }
+    Ok(results)
+}
+
+fn extremes(values: &ArrayRef, extreme: Extreme, ranges: &Ranges) -> Result<ArrayRef> {
+    // DataFusion's tasks use all cores already.
+    let chunks = Chunks {
+        arrays: vec![Arc::clone(values)],
+        owned_elsewhere: true,
+    };
+    let index = ColumnIndex::on_cpu(&chunks, values.data_type(), extreme, 1)?;
+    let answer = index.answer(std::slice::from_ref(ranges), true, false, false)?;
+    let values = answer.values;
+    values.ok_or_else(|| internal_datafusion_err!("an index returned no values"))
+}
+
+fn counts(values: &ArrayRef) -> Result<Counts> {
+    let order = RowPermutation::identity(values.len());
+    Counts::try_new(
+        std::slice::from_ref(values),
+        &order,
+        Workers::new(1, &|| Ok(())),
+    )
+}
+
+/// The sums of ranges, NULL where a range has no value, and the numbers of values.
+fn sums(values: &ArrayRef, ranges: &Ranges) -> Result<(ArrayRef, ArrayRef)> {
+    let counts = Arc::new(counts(values)?);
+    let sums = Sums::try_new(
+        std::slice::from_ref(values),
+        values.data_type(),
+        Arc::clone(&counts),
+        Workers::new(1, &|| Ok(())),
+    )?;
+    Ok((sums.answer(ranges), Arc::new(counts.answer(ranges))))
+}

@@ -1,0 +1,304 @@
+//! Window functions over frames that slide, compared with DataFusion's own operators: ROWS and RANGE, peers, NULL keys,
+//! descending orders, keys at the ends of their types, several functions of one OVER.
+//!
+//! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one table; `RMQ_CASES` makes it longer.
+
+use std::sync::Arc;
+
+use datafusion::arrow::array::{
+    ArrayRef, AsArray, Date32Array, Float64Array, Int64Array, RecordBatch, StringArray,
+    TimestampMillisecondArray, UInt64Array,
+};
+use datafusion::arrow::datatypes::Int64Type;
+use datafusion::common::Result;
+use datafusion::physical_plan::{collect, displayable};
+use datafusion::prelude::{SessionConfig, SessionContext};
+
+use crate::range_join::lines;
+use crate::support::register;
+use rmq_testing::{Random, cases_with_queries, is_usual};
+
+/// The number of queries of the random test, unless `RMQ_CASES` overrides it.
+const CASES: usize = 400;
+
+/// Seeds of cases that once failed.
+const FAILED: [u64; 0] = [];
+
+/// Queries over the same table.
+const QUERIES: usize = 10;
+
+/// Groups, values, and keys of several types with few or many peers, NULLs or none.
+fn columns(random: &mut Random, rows: usize) -> Vec<(&'static str, ArrayRef)> {
+    let spread = [2, 20, 500][random.below(3)];
+    let groups = [1, 3, 40][random.below(3)];
+    let mut values = || -> Vec<Option<i64>> {
+        let nulls = [0, 3, 12][random.below(3)];
+        let value = |_| {
+            let value = random.below(spread) as i64 - 1;
+            (nulls == 0 || random.below(nulls) > 0).then_some(value)
+        };
+        (0..rows).map(value).collect()
+    };
+    let numbers = |values: Vec<Option<i64>>| values.into_iter();
+    let extremes = numbers(values()).map(|v| match v {
+        Some(0) => Some(i64::MIN + 1),
+        Some(1) => Some(i64::MAX - 1),
+        other => other,
+    });
+    let floats = numbers(values()).map(|v| match v {
+        Some(-1) => Some(-0.5),
+        other => other.map(|v| v as f64 / 2.0),
+    });
+    vec![
+        (
+            "id",
+            Arc::new(Int64Array::from_iter_values(0..rows as i64)) as ArrayRef,
+        ),
+        (
+            "g",
+            Arc::new(Int64Array::from_iter_values(
+                (0..rows as i64).map(|i| (i * 7) % groups),
+            )),
+        ),
+        ("h", Arc::new(Int64Array::from(values()))),
+        ("v", Arc::new(Int64Array::from(values()))),
+        ("f", Arc::new(floats.collect::<Float64Array>())),
+        (
+            "s",
+            Arc::new(
+                numbers(values())
+                    .map(|v| v.map(|v| format!("s{v}")))
+                    .collect::<StringArray>(),
+            ),
+        ),
+        ("i", Arc::new(Int64Array::from(values()))),
+        ("x", Arc::new(extremes.collect::<Int64Array>())),
+        (
+            "u",
+            Arc::new(
+                numbers(values())
+                    .map(|v| v.map(|v| v.unsigned_abs()))
+                    .collect::<UInt64Array>(),
+            ),
+        ),
+        (
+            "k",
+            Arc::new(
+                numbers(values())
+                    .map(|v| v.map(|v| v as f64 / 4.0))
+                    .collect::<Float64Array>(),
+            ),
+        ),
+        (
+            "t",
+            Arc::new(
+                numbers(values())
+                    .map(|v| v.map(|v| v * 500))
+                    .collect::<TimestampMillisecondArray>(),
+            ),
+        ),
+        (
+            "d",
+            Arc::new(
+                numbers(values())
+                    .map(|v| v.map(|v| v as i32))
+                    .collect::<Date32Array>(),
+            ),
+        ),
+    ]
+}
+
+/// A frame that slides, with an ORDER BY that leaves no ties where these matter.
+fn window(random: &mut Random) -> String {
+    let partition = ["", "PARTITION BY g", "PARTITION BY g, h", "PARTITION BY h"][random.below(4)];
+    let order = ["", "DESC", "NULLS FIRST", "DESC NULLS LAST"][random.below(4)];
+    let key = ["i", "x", "u", "k", "t", "d"][random.below(6)];
+    let least = match key {
+        "t" => "to_timestamp_millis(-1000)",
+        "d" => "DATE '1969-12-01'",
+        _ => "-7",
+    };
+    let is_rows = random.below(2) == 0;
+    let length = |length: i64| match key {
+        _ if is_rows => length.to_string(),
+        "t" => format!("INTERVAL '{} milliseconds'", length * 350),
+        "d" => format!("INTERVAL '{length} days'"),
+        "k" => format!("{length}.5"),
+        _ => length.to_string(),
+    };
+    let lengths = [0, 1, 3, 30, 1000];
+    let (first, second) = (lengths[random.below(5)], lengths[random.below(5)]);
+    let (one, other) = (length(first), length(second));
+    let (short, long) = (length(first.min(second)), length(first.max(second)));
+    let frame = match random.below(9) {
+        0 | 1 => format!("BETWEEN {one} PRECEDING AND CURRENT ROW"),
+        2 => format!("BETWEEN {one} PRECEDING AND {other} FOLLOWING"),
+        3 => "BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING".to_string(),
+        4 => format!("BETWEEN {one} FOLLOWING AND UNBOUNDED FOLLOWING"),
+        5 => format!("BETWEEN CURRENT ROW AND {one} FOLLOWING"),
+        6 if is_rows => format!("BETWEEN {long} PRECEDING AND {short} PRECEDING"),
+        // DataFusion takes a frame before the row for final while peers of its end may follow: of NULLs, and of zeros
+        // that are the least number.
+        6 if !["u", "x"].contains(&key) => {
+            return format!(
+                "({partition} ORDER BY coalesce({key}, {least}) {order} RANGE BETWEEN {long} PRECEDING AND {short} PRECEDING)"
+            );
+        }
+        7 => format!("BETWEEN {short} FOLLOWING AND {long} FOLLOWING"),
+        _ => "BETWEEN CURRENT ROW AND CURRENT ROW".to_string(),
+    };
+    if is_rows {
+        format!("({partition} ORDER BY {key} {order}, id ROWS {frame})")
+    } else {
+        format!("({partition} ORDER BY {key} {order} RANGE {frame})")
+    }
+}
+
+/// A function, and the same in words that DataFusion has for all frames.
+fn call(random: &mut Random) -> (String, String) {
+    let value = ["v", "f", "s", "t", "d", "u", "i + 1"][random.below(7)];
+    let same = |call: String| {
+        let call = format!("{call} OVER w");
+        (call.clone(), call)
+    };
+    match random.below(10) {
+        9 => {
+            // DataFusion's, beside others.
+            let calls = ["rank()", "min(v) FILTER (WHERE v > 1)", "stddev(f)"];
+            same(calls[random.below(3)].to_string())
+        }
+        0..=2 => same(format!("min({value})")),
+        3 => same(format!("max({value})")),
+        4 => same(["count(*)", "count(v)", "count(s)"][random.below(3)].to_string()),
+        5 => same(
+            ["sum(v)", "sum(u)", "sum(f)", "sum(v::DECIMAL(12, 2))"][random.below(4)].to_string(),
+        ),
+        6 => same(["avg(f)", "avg(v)"][random.below(2)].to_string()),
+        7 => {
+            let number = ["first_value", "last_value"][random.below(2)];
+            // Of peers any may come first.
+            same(format!("{number}(g)"))
+        }
+        _ => (
+            "bool_or(v > 2) OVER w".to_string(),
+            "max((v > 2)::INT) OVER w = 1".to_string(),
+        ),
+    }
+}
+
+fn query(random: &mut Random) -> (String, String) {
+    let calls: Vec<_> = (0..1 + random.below(3)).map(|_| call(random)).collect();
+    let window = window(random);
+    let sql = |calls: Vec<&String>| {
+        let calls: Vec<_> = calls
+            .iter()
+            .enumerate()
+            .map(|(i, c)| format!("{c} AS c{i}"))
+            .collect();
+        format!(
+            "SELECT id, {} FROM t WINDOW w AS {window}",
+            calls.join(", ")
+        )
+    };
+    let (ours, theirs) = (calls.iter().map(|c| &c.0), calls.iter().map(|c| &c.1));
+    (sql(ours.collect()), sql(theirs.collect()))
+}
+
+/// A table in a session with the rule, and in one without.
+fn sessions(random: &mut Random) -> (SessionContext, SessionContext) {
+    let rows = [0, 1, 60, 400][random.below(4)];
+    let table = columns(random, rows);
+    let batches = [vec![], vec![rows / 3, rows / 4], vec![rows / 2]];
+    let batches = &batches[random.below(3)];
+    let config = SessionConfig::new()
+        .with_target_partitions([1, 4][random.below(2)])
+        .with_batch_size([7, 50, 8192][random.below(3)]);
+    let session = || {
+        let ctx = SessionContext::new_with_config(config.clone());
+        register(&ctx, "t", &table, batches);
+        ctx
+    };
+    let (with, without) = (session(), session());
+    datafusion_rmq::register(&with);
+    (with, without)
+}
+
+async fn executed(ctx: &SessionContext, sql: &str) -> Result<(Vec<String>, bool)> {
+    let plan = ctx.sql(sql).await?.create_physical_plan().await?;
+    let text = displayable(plan.as_ref()).indent(false).to_string();
+    let batches = collect(plan, ctx.task_ctx()).await?;
+    Ok((lines(&batches), text.contains("WindowFrameExec")))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frames_are_those_of_datafusion() {
+    let seeds = cases_with_queries("window frames", &FAILED, CASES, QUERIES);
+    let (mut asked, mut replaced, mut failed) = (0, 0, 0);
+    for seed in seeds {
+        let random = &mut Random::of_case(seed);
+        let (with, without) = sessions(random);
+        for _ in 0..QUERIES {
+            let (sql, other) = query(random);
+            asked += 1;
+            let found = executed(&with, &sql).await;
+            match (found, executed(&without, &other).await) {
+                (Ok((found, is_replaced)), Ok((expected, _))) => {
+                    assert_eq!(found, expected, "seed {seed}: {sql}");
+                    replaced += usize::from(is_replaced);
+                }
+                (_, Err(_)) => failed += 1,
+                (Err(error), _) => panic!("seed {seed}: {sql}: {error}"),
+            }
+        }
+    }
+    println!("window frames: {replaced} of {asked} are ranges, {failed} are errors of DataFusion");
+    assert!(
+        !is_usual() || (replaced * 10 > asked * 9 && failed * 50 < asked),
+        "{replaced} and {failed} of {asked}"
+    );
+}
+
+#[tokio::test]
+async fn rows_come_in_the_order_of_the_window() {
+    let config = SessionConfig::new().with_batch_size(100);
+    let ctx = SessionContext::new_with_config(config);
+    datafusion_rmq::register(&ctx);
+    let table = "CREATE TABLE t AS SELECT value AS id, value * 7919 % 1009 AS k, value % 3 AS g FROM generate_series(1, 2000)";
+    ctx.sql(table).await.unwrap().collect().await.unwrap();
+    let sql = "SELECT g, k, sum(k) OVER (PARTITION BY g ORDER BY k RANGE BETWEEN 100 PRECEDING AND 5 FOLLOWING) FROM t ORDER BY g, k";
+    let plan = ctx
+        .sql(sql)
+        .await
+        .unwrap()
+        .create_physical_plan()
+        .await
+        .unwrap();
+    let text = displayable(plan.as_ref()).indent(false).to_string();
+    assert!(text.contains("WindowFrameExec"), "{text}");
+    assert_eq!(text.matches("SortExec").count(), 1, "{text}");
+    let batches = collect(plan, ctx.task_ctx()).await.unwrap();
+    let column = |batch: &RecordBatch, i: usize| {
+        batch
+            .column(i)
+            .as_primitive::<Int64Type>()
+            .values()
+            .to_vec()
+    };
+    let rows = |i| {
+        batches
+            .iter()
+            .flat_map(|batch| column(batch, i))
+            .collect::<Vec<_>>()
+    };
+    let (groups, keys, sums) = (rows(0), rows(1), rows(2));
+    let found: Vec<_> = groups.iter().zip(&keys).zip(&sums).collect();
+    assert_eq!(found.len(), 2000);
+    assert!(found.is_sorted_by_key(|((g, k), _)| (*g, *k)));
+    for ((group, key), sum) in found {
+        let rows = groups
+            .iter()
+            .zip(&keys)
+            .filter(|(g, k)| *g == group && (*key - 100..=*key + 5).contains(k));
+        assert_eq!(rows.map(|(_, k)| k).sum::<i64>(), *sum, "{group}, {key}");
+    }
+}
