@@ -1,10 +1,23 @@
 """The native part of the package. Its users are the package's other modules."""
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
+
+__all__ = [
+    "DatabaseError",
+    "Error",
+    "Frame",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "Query",
+    "RangeIndex",
+    "Session",
+    "__version__",
+]
 
 __version__: str
 
@@ -23,11 +36,13 @@ class OperationalError(DatabaseError):
 class NotSupportedError(DatabaseError):
     """A statement asks for something that is not implemented."""
 
+@final
 class Frame:
-    def __init__(self, name: str, data: object) -> None: ...
+    def __new__(cls, name: str, data: object) -> Self: ...
     @property
     def columns(self) -> list[str]: ...
 
+@final
 class Query:
     @property
     def sql(self) -> str: ...
@@ -44,8 +59,9 @@ class Query:
     def cells(self, rows: int) -> tuple[list[list[str]], bool]: ...
     def explain(self, analyze: bool, verbose: bool, format: str) -> str: ...
 
+@final
 class Session:
-    def __init__(self, options: dict[str, str]) -> None: ...
+    def __new__(cls, options: dict[str, str], progress: Callable[[], Any] | None) -> Self: ...
     @staticmethod
     def option_names() -> list[str]: ...
     def register(self, name: str, frame: Frame) -> None: ...
@@ -57,11 +73,12 @@ class Session:
     def missing_tables(self, sql: str) -> list[str]: ...
     def sql(self, sql: str, params: dict[str, Any] | Sequence[Any] | None, frames: list[tuple[str, Frame]]) -> Query: ...
 
+@final
 class RangeIndex:
     dtype: str
     arrow_type: str
     index_bytes: int
-    def __init__(self, values: object, device: str, threads: int) -> None: ...
+    def __new__(cls, values: object, device: str, threads: int) -> Self: ...
     def __len__(self) -> int: ...
     def values(
         self, largest: bool, left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]

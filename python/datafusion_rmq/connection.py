@@ -8,17 +8,19 @@ from types import FrameType
 from typing import Any
 
 from datafusion_rmq._native import Frame, Session
+from datafusion_rmq.progress import bar_maker
 from datafusion_rmq.result import Result
 
 __all__ = ["Connection", "connect"]
 
 
-def connect(*, frames: bool = True, **options: Any) -> "Connection":
+def connect(*, frames: bool = True, progress: bool = False, **options: Any) -> "Connection":
     """Opens a session with tables and options of its own.
 
     Options are those of DataFusion and of this extension, by their last word or by their full name:
     `target_partitions=8`, `memory_limit="8G"`, `engine="cpu"`, `**{"datafusion.execution.batch_size": 1024}`. With
-    `frames=False`, statements do not see variables of the caller.
+    `frames=False`, statements do not see variables of the caller. With `progress=True`, queries of more than half a
+    second show a bar of the rows that were read, by tqdm or else rich.
 
     >>> con = connect(target_partitions=2, engine="cpu")
     >>> con.sql("SELECT 1 + 1 AS two").fetchall()
@@ -27,7 +29,7 @@ def connect(*, frames: bool = True, **options: Any) -> "Connection":
     Traceback (most recent call last):
     ValueError: there is no option target_partition; perhaps datafusion.execution.target_partitions
     """
-    return Connection(frames=frames, **options)
+    return Connection(frames=frames, progress=progress, **options)
 
 
 class Connection:
@@ -36,11 +38,11 @@ class Connection:
     It is closed by `close()`, or at the end of a `with` block; results that are not read yet stay readable.
     """
 
-    def __init__(self, *, frames: bool = True, **options: Any) -> None:
+    def __init__(self, *, frames: bool = True, progress: bool = False, **options: Any) -> None:
         self._frames = frames
         known = Session.option_names()
         named = {_full_name(name, known): _option_text(value) for name, value in options.items() if value is not None}
-        self._open: Session | None = Session(named)
+        self._open: Session | None = Session(named, bar_maker() if progress else None)
 
     @property
     def _session(self) -> Session:
@@ -89,6 +91,7 @@ class Connection:
     def register(self, name: str, data: object) -> "Connection":
         """Makes a table of anything with `__arrow_c_stream__` or `__arrow_c_array__`, and replaces one of this name.
 
+        The name is used as it is. SQL folds names to lower case where they are not quoted.
         The data is read once, without a copy where the library can export it so. The rows are one partition in the
         order in which they come, so positions count as in the frame. Changes of the frame afterwards are not seen
         where the library copies for the export, and must not be made where it does not.
@@ -177,7 +180,7 @@ def _paths(path: Any) -> list[str]:
     return [os.fspath(one) for one in paths]
 
 
-def _variable(name: str, caller: FrameType) -> object | None:
+def _variable(name: str, caller: FrameType) -> Any:
     """The table among the caller's variables that SQL calls `name`, in which unquoted names are in lower case."""
     for scope in (caller.f_locals, caller.f_globals):
         spelled = [name] if name in scope else [other for other in scope if other.lower() == name]

@@ -161,8 +161,7 @@ def overlap_join(
         raise ValueError(f"how={how!r}: 'inner', 'left', 'semi' or 'anti' is possible")
     sides = _Sides(left, right, connection)
     pairs = _by(by)
-    first, second = on
-    (left_start, left_end), (right_start, right_end) = (on, on) if isinstance(first, str) else (first, second)
+    (left_start, left_end), (right_start, right_end) = _intervals(on)
     less = "<=" if closed else "<"
     conditions = [f"{sides.left.column(a)} = {sides.right.column(b)}" for a, b in pairs]
     conditions.append(f"{sides.left.column(left_start)} {less} {sides.right.column(right_end)}")
@@ -242,6 +241,16 @@ def _pair(argument: str, names: Any) -> tuple[str, str]:
     if isinstance(names, tuple) and len(names) == 2 and all(isinstance(name, str) for name in names):
         return names
     raise TypeError(f"{argument}={names!r}: a column is needed, or a pair of columns where their names differ")
+
+
+def _intervals(on: Any) -> tuple[tuple[str, str], tuple[str, str]]:
+    """The columns of an interval on either side."""
+    if isinstance(on, tuple) and len(on) == 2:
+        if all(isinstance(name, str) for name in on):
+            return on, on
+        if all(isinstance(side, tuple) for side in on):
+            return _pair("on", on[0]), _pair("on", on[1])
+    raise TypeError(f"on={on!r}: a pair of columns is needed, or a pair of such pairs where their names differ")
 
 
 def _by(by: By) -> list[tuple[str, str]]:

@@ -45,17 +45,19 @@ class RangeIndex:
         if threads is not None and threads < 1:
             raise ValueError(f"threads={threads}: at least 1 is needed")
         np = _numpy()
-        buffer, self._dtype = values, None
+        buffer: Any = values
+        dtype: Any = None
         if isinstance(values, np.ndarray) or not _exports_arrow(values):
-            buffer, self._dtype = _buffer(np, values)
+            buffer, dtype = _buffer(np, values)
         empty = isinstance(buffer, np.ndarray) and len(buffer) == 0
         if empty:
             # An empty buffer has no address. Of this one, every range is made empty.
             buffer = np.zeros(1, buffer.dtype)
         self._index = _native.RangeIndex(buffer, device, threads or os.cpu_count() or 1)
         self._length = 0 if empty else len(self._index)
-        if self._dtype is None:
-            self._dtype = _dtype_of(np, self._index.arrow_type, self._index.dtype)
+        if dtype is None:
+            dtype = _dtype_of(np, self._index.arrow_type, self._index.dtype)
+        self._dtype: Any = dtype
 
     def __len__(self) -> int:
         return self._length
@@ -63,7 +65,7 @@ class RangeIndex:
     @property
     def dtype(self) -> "np.dtype[Any]":
         """The NumPy type of the values."""
-        return self._dtype
+        return self._dtype  # type: ignore[no-any-return] # NumPy is imported when needed.
 
     @property
     def index_bytes(self) -> int:
@@ -254,7 +256,7 @@ def _threshold(np: Any, x: Any, at_least: bool, dtype: Any, indexed: Any) -> Any
 
 
 def _fits(value: Any, bounds: Any) -> bool:
-    return abs(value) != float("inf") and bounds.min <= int(value) <= bounds.max
+    return abs(value) != float("inf") and bool(bounds.min <= int(value) <= bounds.max)
 
 
 def _float_threshold(np: Any, x: Any, at_least: bool, indexed: Any) -> Any:
@@ -273,7 +275,7 @@ def _float_threshold(np: Any, x: Any, at_least: bool, indexed: Any) -> Any:
 
 
 def _fits_double(np: Any, x: Any) -> bool:
-    return x.size == 0 or (int(x.max()) <= 1 << 53 and int(x.min()) >= -(1 << 53))
+    return bool(x.size == 0 or (int(x.max()) <= 1 << 53 and int(x.min()) >= -(1 << 53)))
 
 
 def _time_threshold(np: Any, x: Any, at_least: bool, dtype: Any) -> Any:

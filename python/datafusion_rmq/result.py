@@ -86,7 +86,8 @@ class Result:
 
     def to_polars(self) -> "polars.DataFrame":
         """The rows as a polars DataFrame, without a copy."""
-        return _library("polars", "to_polars()").DataFrame(self)
+        frame: "polars.DataFrame" = _library("polars", "to_polars()").DataFrame(self)
+        return frame
 
     def to_arrow(self) -> "pyarrow.Table":
         """The rows as a pyarrow Table, without a copy."""

@@ -1,5 +1,5 @@
 //! The native part of the Python package `datafusion_rmq`: a DataFusion session with range queries, and range indexes
-//! over NumPy and Arrow buffers. Data comes and goes by the Arrow C data interface, without a copy.
+//! over `NumPy` and Arrow buffers. Data comes and goes by the Arrow C data interface, without a copy.
 //!
 //! The package's Python files are its public API. They call the classes below and nothing else does, so argument checks
 //! that need no Rust are made there.
@@ -13,6 +13,7 @@
 mod errors;
 mod frame;
 mod params;
+mod progress;
 mod python_values;
 mod query;
 mod range_index;

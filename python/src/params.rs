@@ -131,22 +131,22 @@ fn nanoseconds(value: &Bound<'_, PyAny>) -> PyResult<ScalarValue> {
         let whole = value.call_method1("as_unit", ("ns",))?;
         Some(whole.getattr("value")?.extract::<i64>()?)
     };
-    Ok(match times {
-        false => ScalarValue::DurationNanosecond(whole),
-        true => {
-            let aware = !value.getattr(intern!(py, "tzinfo"))?.is_none();
-            ScalarValue::TimestampNanosecond(whole, aware.then(|| "UTC".into()))
-        }
-    })
+    if !times {
+        return Ok(ScalarValue::DurationNanosecond(whole));
+    }
+    let aware = !value.getattr(intern!(py, "tzinfo"))?.is_none();
+    let zone = aware.then(|| "UTC".into());
+    Ok(ScalarValue::TimestampNanosecond(whole, zone))
 }
 
 fn timestamp(time: &Bound<'_, PyDateTime>) -> PyResult<ScalarValue> {
     let py = time.py();
     let datetime = py.import("datetime")?;
     let aware = time.get_tzinfo().is_some();
-    let zone = match aware {
-        true => datetime.getattr("timezone")?.getattr("utc")?,
-        false => py.None().into_bound(py),
+    let zone = if aware {
+        datetime.getattr("timezone")?.getattr("utc")?
+    } else {
+        py.None().into_bound(py)
     };
     let epoch = (1970, 1, 1, 0, 0, 0, 0, zone);
     let epoch = datetime.getattr("datetime")?.call1(epoch)?;

@@ -42,52 +42,7 @@ pub fn python_columns<'py>(
 fn list<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
     use DataType as T;
 
-    /// Converts each value that is not NULL.
-    fn each<'py, V: IntoPyObject<'py>>(
-        py: Python<'py>,
-        values: impl Iterator<Item = Option<V>>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        PyList::new(py, values.collect::<Vec<_>>())
-    }
-
-    /// Converts each value that is not NULL by the number of its row, and fails for those that have no date or time.
-    fn temporal<'py, V: IntoPyObject<'py>>(
-        py: Python<'py>,
-        array: &ArrayRef,
-        value: impl Fn(usize) -> Option<V>,
-    ) -> PyResult<Bound<'py, PyList>> {
-        let rows = (0..array.len()).map(|i| {
-            if array.is_null(i) {
-                return Ok(None);
-            }
-            let beyond =
-                || OperationalError::new_err("a value is beyond the times that Python has");
-            value(i).map(Some).ok_or_else(beyond)
-        });
-        PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)
-    }
-
-    // Of each family the widest type is converted.
-    let wide = match array.data_type() {
-        T::Int8 | T::Int16 | T::Int32 => T::Int64,
-        T::UInt8 | T::UInt16 | T::UInt32 => T::UInt64,
-        T::Float16 | T::Float32 => T::Float64,
-        T::Utf8 | T::Utf8View => T::LargeUtf8,
-        T::Binary | T::BinaryView | T::FixedSizeBinary(_) => T::LargeBinary,
-        T::Date64 => T::Date32,
-        T::Time32(_) | T::Time64(TimeUnit::Nanosecond) => T::Time64(TimeUnit::Microsecond),
-        T::Timestamp(unit, zone) if *unit != TimeUnit::Microsecond => {
-            T::Timestamp(TimeUnit::Microsecond, zone.clone())
-        }
-        T::Duration(unit) if *unit != TimeUnit::Microsecond => T::Duration(TimeUnit::Microsecond),
-        T::Dictionary(_, values) => values.as_ref().clone(),
-        T::RunEndEncoded(_, values) => values.data_type().clone(),
-        T::List(item) | T::FixedSizeList(item, _) | T::ListView(item) => {
-            T::LargeList(Arc::clone(item))
-        }
-        T::LargeListView(item) => T::LargeList(Arc::clone(item)),
-        other => other.clone(),
-    };
+    let wide = widest(array.data_type());
     if wide != *array.data_type() {
         let checked = CastOptions {
             safe: false,
@@ -159,6 +114,55 @@ fn list<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> 
     }
 }
 
+/// The widest type of a family, such as integers: only that is converted.
+fn widest(values: &DataType) -> DataType {
+    use DataType as T;
+    match values {
+        T::Int8 | T::Int16 | T::Int32 => T::Int64,
+        T::UInt8 | T::UInt16 | T::UInt32 => T::UInt64,
+        T::Float16 | T::Float32 => T::Float64,
+        T::Utf8 | T::Utf8View => T::LargeUtf8,
+        T::Binary | T::BinaryView | T::FixedSizeBinary(_) => T::LargeBinary,
+        T::Date64 => T::Date32,
+        T::Time32(_) | T::Time64(TimeUnit::Nanosecond) => T::Time64(TimeUnit::Microsecond),
+        T::Timestamp(unit, zone) if *unit != TimeUnit::Microsecond => {
+            T::Timestamp(TimeUnit::Microsecond, zone.clone())
+        }
+        T::Duration(unit) if *unit != TimeUnit::Microsecond => T::Duration(TimeUnit::Microsecond),
+        T::Dictionary(_, entries) => entries.as_ref().clone(),
+        T::RunEndEncoded(_, run) => run.data_type().clone(),
+        T::List(item) | T::FixedSizeList(item, _) | T::ListView(item) => {
+            T::LargeList(Arc::clone(item))
+        }
+        T::LargeListView(item) => T::LargeList(Arc::clone(item)),
+        other => other.clone(),
+    }
+}
+
+/// Converts each value that is not NULL.
+fn each<'py, V: IntoPyObject<'py>>(
+    py: Python<'py>,
+    values: impl Iterator<Item = Option<V>>,
+) -> PyResult<Bound<'py, PyList>> {
+    PyList::new(py, values.collect::<Vec<_>>())
+}
+
+/// Converts each value that is not NULL by the number of its row, and fails for those that have no date or time.
+fn temporal<'py, V: IntoPyObject<'py>>(
+    py: Python<'py>,
+    array: &ArrayRef,
+    value: impl Fn(usize) -> Option<V>,
+) -> PyResult<Bound<'py, PyList>> {
+    let rows = (0..array.len()).map(|i| {
+        if array.is_null(i) {
+            return Ok(None);
+        }
+        let beyond = || OperationalError::new_err("a value is beyond the times that Python has");
+        value(i).map(Some).ok_or_else(beyond)
+    });
+    PyList::new(py, rows.collect::<PyResult<Vec<_>>>()?)
+}
+
 /// The values as texts, with None for NULL.
 fn texts<'py>(py: Python<'py>, array: &ArrayRef) -> PyResult<Bound<'py, PyList>> {
     let options = FormatOptions::default();
@@ -194,9 +198,12 @@ fn map<'py>(
     items: &Bound<'py, PyList>,
     convert: impl Fn(&Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyList>> {
-    let converted = items.iter().map(|item| match item.is_none() {
-        true => Ok(item),
-        false => convert(&item),
+    let converted = items.iter().map(|item| {
+        if item.is_none() {
+            Ok(item)
+        } else {
+            convert(&item)
+        }
     });
     PyList::new(items.py(), converted.collect::<PyResult<Vec<_>>>()?)
 }

@@ -1,5 +1,6 @@
 //! A planned statement and its result.
 
+use std::fmt::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
@@ -23,8 +24,9 @@ use pyo3_arrow::PyRecordBatchReader;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::errors::from_datafusion;
+use crate::progress::{Bar, RunningPlan};
 use crate::python_values::python_columns;
-use crate::runtime::run;
+use crate::runtime::{run, run_watched};
 use crate::shared::{Frames, Shared};
 
 /// A query. It runs when its rows are first asked for, and keeps them.
@@ -71,12 +73,19 @@ impl Query {
 
     fn collect(&self, py: Python<'_>, frame: DataFrame) -> PyResult<Vec<RecordBatch>> {
         let (shared, frames) = (Arc::clone(&self.shared), Arc::clone(&self.frames));
-        run(py, async move {
+        let running = RunningPlan::default();
+        let known = Arc::clone(&running);
+        let rows = async move {
             let context = Arc::new(frame.task_ctx());
             let planned = frame.create_physical_plan();
             let plan = shared.with_frames(&frames, planned).await?;
-            collect(plan, context).await
-        })
+            collect(Arc::clone(known.get_or_init(|| plan)), context).await
+        };
+        let mut bar = Bar::new(self.shared.progress.as_ref());
+        let rows = run_watched(py, rows, || bar.look(py, &running));
+        // An error of the query comes first.
+        let closed = bar.close();
+        rows.and_then(|rows| closed.map(|()| rows))
     }
 }
 
@@ -207,7 +216,8 @@ impl Query {
             let plans = as_string_array(batch.column(1)).map_err(from_datafusion)?;
             for (kind, plan) in kinds.iter().zip(plans) {
                 let (kind, plan) = (kind.unwrap_or_default(), plan.unwrap_or_default());
-                text += &format!("{kind}:\n{}\n", plan.trim_end());
+                // A String takes any text.
+                let _ = writeln!(text, "{kind}:\n{}", plan.trim_end());
             }
         }
         Ok(text)

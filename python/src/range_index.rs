@@ -51,6 +51,9 @@ enum Bits {
     U64(Indexes<u64>),
 }
 
+/// Which ranges have no value; None if all have one.
+type Missing<'py> = Option<Bound<'py, PyArray1<bool>>>;
+
 /// Calls a method of either kind of indexes.
 macro_rules! either {
     ($bits:expr, $indexes:ident => $call:expr) => {
@@ -69,11 +72,12 @@ impl RangeIndex {
     fn new(py: Python<'_>, values: AnyArray, device: &str, threads: usize) -> PyResult<Self> {
         let chunked = values.into_chunked_array()?;
         let (chunks, field) = chunked.into_inner();
-        let engine: Arc<dyn Engine> = match device {
-            "cpu" => Arc::new(CpuEngine::default()),
+        let (engine, threads): (Arc<dyn Engine>, _) = match device {
+            "cpu" => (Arc::new(CpuEngine::default()), threads),
             "cuda" => {
                 let opened = py.detach(|| CudaEngine::open(&CudaOptions::default()));
-                Arc::new(opened.map_err(from_engine)?)
+                // A device takes whole batches.
+                (Arc::new(opened.map_err(from_engine)?), 1)
             }
             _ => {
                 let text = format!("device='{device}': 'cpu' or 'cuda' is possible");
@@ -171,7 +175,7 @@ impl RangeIndex {
         largest: bool,
         left: PyReadonlyArray1<'py, i64>,
         right: PyReadonlyArray1<'py, i64>,
-    ) -> PyResult<(Bound<'py, PyAny>, Option<Bound<'py, PyArray1<bool>>>)> {
+    ) -> PyResult<(Bound<'py, PyAny>, Missing<'py>)> {
         let (left, right) = (left.as_slice()?, right.as_slice()?);
         either!(&self.bits, indexes => {
             let found = indexes.answer(py, extreme(largest), left, right, true)?;
@@ -282,8 +286,8 @@ fn valid<T: ArrowPrimitiveType>(array: &ArrayRef) -> Option<BooleanBuffer> {
     // Only NaN is not equal to itself.
     #[expect(clippy::eq_op, reason = "NaN")]
     let is_number = |i: usize| values[i] == values[i];
-    let numbers = (!values.iter().all(|v| *v == *v))
-        .then(|| NullBuffer::new(BooleanBuffer::collect_bool(values.len(), is_number)));
+    let numbers = || NullBuffer::new(BooleanBuffer::collect_bool(values.len(), is_number));
+    let numbers = T::DATA_TYPE.is_floating().then(numbers);
     let valid = NullBuffer::union(array.nulls(), numbers.as_ref())?;
     (valid.null_count() > 0).then(|| valid.into_inner())
 }
@@ -297,7 +301,7 @@ impl AsRef<[u8]> for Bytes {
     }
 }
 
-/// A key that is also a number of Arrow and NumPy.
+/// A key that is also a number of Arrow and `NumPy`.
 trait Bit: Key + Element + arrow::datatypes::ArrowNativeType {
     fn build(
         engine: &dyn Engine,
@@ -462,10 +466,12 @@ impl<K: Bit> Indexes<K> {
                         let part = step.take(per_thread);
                         let (from, answer) = (start, &answer);
                         start += part.rows;
-                        others.push(scope.spawn(move || answer(from, part)));
+                        let thread = thread::Builder::new();
+                        let thread = thread.spawn_scoped(scope, move || answer(from, part));
+                        others.push(thread.map_err(|why| EngineError::Thread(why.to_string()))?);
                     }
                     let mine = answer(start, step);
-                    let others = others.into_iter().map(|other| other.join());
+                    let others = others.into_iter().map(thread::ScopedJoinHandle::join);
                     // A thread's panic goes on here, where PyO3 makes it an exception.
                     let others = others.map(|joined| {
                         joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -491,19 +497,22 @@ struct Part<'a, K> {
 impl<'a, K> Part<'a, K> {
     /// Splits off the first rows, a multiple of 64 unless these are all.
     fn take(&mut self, rows: usize) -> Part<'a, K> {
-        fn split<'a, T>(slice: &mut &'a mut [T], at: usize) -> &'a mut [T] {
-            let at = at.min(slice.len());
-            let (first, rest) = std::mem::take(slice).split_at_mut(at);
-            *slice = rest;
-            first
-        }
         let rows = rows.min(self.rows);
         self.rows -= rows;
         Part {
             rows,
-            values: split(&mut self.values, rows),
-            positions: split(&mut self.positions, rows),
-            valid: split(&mut self.valid, rows.div_ceil(64)),
+            values: self
+                .values
+                .split_off_mut(..rows.min(self.values.len()))
+                .unwrap_or_default(),
+            positions: self
+                .positions
+                .split_off_mut(..rows.min(self.positions.len()))
+                .unwrap_or_default(),
+            valid: self
+                .valid
+                .split_off_mut(..rows.div_ceil(64))
+                .unwrap_or_default(),
         }
     }
 }
@@ -522,7 +531,7 @@ fn mark_missing(valid: &[u64], positions: &mut [i64]) {
 }
 
 /// Which of `rows` ranges have no answer; `None` if all have one.
-fn missing<'py>(py: Python<'py>, valid: &[u64], rows: usize) -> Option<Bound<'py, PyArray1<bool>>> {
+fn missing<'py>(py: Python<'py>, valid: &[u64], rows: usize) -> Missing<'py> {
     let answered: usize = valid.iter().map(|word| word.count_ones() as usize).sum();
     if answered == rows {
         return None;

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::errors::{OperationalError, from_datafusion};
 
 /// How long a signal may wait until its handler runs.
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
+const INTERVAL: Duration = Duration::from_millis(50);
 
 /// DataFusion's planner is recursive, and debug builds have large frames.
 const STACK_BYTES: usize = 16 << 20;
@@ -45,18 +45,29 @@ pub fn run<T: Send + 'static>(
     py: Python<'_>,
     future: impl Future<Output = Result<T>> + Send + 'static,
 ) -> PyResult<T> {
+    run_watched(py, future, || Ok(()))
+}
+
+/// Runs a future as [`run`] does, and calls `look` twenty times a second. An error of it stops the future.
+pub fn run_watched<T: Send + 'static>(
+    py: Python<'_>,
+    future: impl Future<Output = Result<T>> + Send + 'static,
+    mut look: impl FnMut() -> PyResult<()>,
+) -> PyResult<T> {
     let runtime = runtime(py)?;
     let mut task = runtime.spawn(future);
     loop {
-        let waited =
-            py.detach(|| runtime.block_on(async { timeout(SIGNAL_INTERVAL, &mut task).await }));
+        let waited = py.detach(|| runtime.block_on(async { timeout(INTERVAL, &mut task).await }));
         match waited {
             Ok(Ok(result)) => return result.map_err(from_datafusion),
             Ok(Err(failed)) => {
                 let text = format!("a query ended unexpectedly: {failed}");
                 return Err(OperationalError::new_err(text));
             }
-            Err(_) => py.check_signals().inspect_err(|_| task.abort())?,
+            Err(_) => {
+                let go_on = py.check_signals().and_then(|()| look());
+                go_on.inspect_err(|_| task.abort())?;
+            }
         }
     }
 }

@@ -38,9 +38,13 @@ pub struct Session {
 
 #[pymethods]
 impl Session {
-    /// Opens a session with the options of these full names.
+    /// Opens a session with the options of these full names. `progress` makes a progress bar for a query.
     #[new]
-    fn new(py: Python<'_>, options: HashMap<String, String>) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        options: HashMap<String, String>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
         let (runtime, plain): (Vec<_>, Vec<_>) = options
             .into_iter()
             .partition(|(name, _)| name.starts_with(RUNTIME_OPTIONS));
@@ -57,6 +61,7 @@ impl Session {
             shared: Arc::new(Shared {
                 ctx,
                 names: RwLock::default(),
+                progress,
             }),
         };
         for (name, value) in runtime {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::catalog::TableProvider;
 use datafusion::common::{Result, TableReference};
 use datafusion::prelude::SessionContext;
+use pyo3::prelude::*;
 use tokio::sync::RwLock;
 
 /// Tables that one statement sees, by name.
@@ -16,6 +17,8 @@ pub struct Shared {
     /// Held while names are resolved, exclusively by a statement with frames: these are registered for that time, and
     /// no other statement sees them.
     pub names: RwLock<()>,
+    /// Makes a progress bar.
+    pub progress: Option<Py<PyAny>>,
 }
 
 impl Shared {

@@ -170,6 +170,11 @@ def test_other_wrong_arguments():
         rmq.overlap_join(TRADES, QUOTES, on=("ts", "ts"), how="outer")
     with pytest.raises(ValueError, match="suffix=''"):
         rmq.asof_join(TRADES, QUOTES, on="ts", suffix="")
+    for on in ("ts", ("ts",), (("ts", "ts"), "ts"), ((1, 2), (3, 4))):
+        with pytest.raises(TypeError, match="on=.*: a .*pair"):
+            rmq.overlap_join(TRADES, QUOTES, on=on)
+    named = rmq.overlap_join(TRADES, QUOTES.rename({"ts": "at"}), on=(("ts", "ts"), ("at", "at")), closed=True)
+    assert [(row[0], row[4]) for row in named.fetchall()] == [(3, 30)]
     with pytest.raises(TypeError, match="left: .*int is no table"):
         rmq.asof_join(5, QUOTES, on="ts")
 

@@ -187,10 +187,20 @@ def test_wrong_arguments():
 
 
 def test_cuda_answers_or_says_why_not():
+    values = np.random.default_rng(9).random(5000).astype(np.float32)
+    values[::7] = np.nan
+    left = np.arange(-10, 4000)
+    right = left + left % 777
+    plain = RangeIndex(values)
     try:
-        assert RangeIndex(np.array([5, 3, 8]), device="cuda").argmin(0, 2) == 1
+        index = RangeIndex(values, device="cuda")
     except Error as error:
+        assert "RMQ_TEST_CUDA" not in os.environ, error
         assert "cuda" in str(error).lower()
+        return
+    assert (index.argmin(left, right) == plain.argmin(left, right)).all()
+    assert (index.max(left, right) == plain.max(left, right))[plain.argmax(left, right) >= 0].all()
+    assert (index.last_at_most(left, right, 0.05) == plain.last_at_most(left, right, 0.05)).all()
 
 
 def test_large_batches_on_several_threads():

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import os
 import re
 import sys
 
@@ -13,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 import datafusion_rmq as rmq
+from datafusion_rmq import progress
 
 GLOBAL = pl.DataFrame({"v": [1, 2, 3]})
 
@@ -177,12 +179,13 @@ def test_options():
         rmq.connect(memory_limit="1 elephant")
 
 
-def test_a_gpu_that_is_not_there_is_an_error():
+def test_cuda_answers_or_says_why_not():
     table = pl.DataFrame({"v": range(100)})
     con = rmq.connect(engine="cuda")
     try:
-        assert con.sql("SELECT range_min('table.v', 0, 9) AS m").fetchall() == [(0,)]
+        assert con.sql("SELECT range_max('table.v', 3, 9) AS m").fetchall() == [(9,)]
     except rmq.Error as error:
+        assert "RMQ_TEST_CUDA" not in os.environ, error
         assert "cuda" in str(error).lower()
     assert len(table) == 100
 
@@ -257,3 +260,41 @@ def test_missing_libraries_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(ImportError, match="to_polars.. needs polars: pip install polars"):
         rmq.connect().sql("SELECT 1 AS one").to_polars()
+
+
+@pytest.mark.parametrize("library", ["tqdm", "rich"])
+def test_progress(library, monkeypatch, capsys):
+    if library == "rich":
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+        # It shows bars only on terminals.
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    kind = {"tqdm": progress._Tqdm, "rich": progress._Rich}[library]
+    show, seen = kind.update, []
+
+    class Enough(Exception):
+        pass
+
+    def update(bar, read, total):
+        show(bar, read, total)
+        seen.append(read)
+        if len(seen) == 5:
+            raise Enough
+
+    monkeypatch.setattr(kind, "update", update)
+    con = rmq.connect(progress=True)
+    # Hours of work. An error of the bar stops it.
+    with pytest.raises(Enough):
+        con.sql("SELECT count(*) FROM generate_series(1, 1000000000000) AS t(x) WHERE x % 7 = 3").fetchall()
+    assert seen == sorted(seen) and seen[-1] > 0
+    shown = capsys.readouterr()
+    assert "rows" in shown.out + shown.err
+    # Short queries have none.
+    con.sql("SELECT 1").fetchall()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_progress_without_a_library(monkeypatch):
+    for name in ("tqdm", "tqdm.auto", "rich", "rich.progress"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ImportError, match="progress=True needs tqdm or rich"):
+        rmq.connect(progress=True)
