@@ -54,7 +54,7 @@ class Connection:
         """Plans a statement. A query runs when its rows are first asked for; any other statement runs at once.
 
         `params` are the values of `$name` (a dict) or of `$1`, `$2`, … (a sequence). A table that is not registered is
-        looked up among the caller's local and global variables, for this statement only: anything that exports an Arrow
+        looked up among the caller's local and global variables, for this statement only and to be read: anything that exports an Arrow
         table, such as a pandas or polars DataFrame. It is read anew by each statement; `register` reads it once and
         keeps its indexes.
 

@@ -273,9 +273,12 @@ impl Iterator for Running {
         let next = async move { stream.lock().await.next().await.transpose() };
         // The reader of the stream may hold the interpreter's lock, which buffers of Python objects need when they are
         // dropped. `run` releases it.
-        let next = Python::attach(|py| run(py, next));
-        next.map_err(|error| ArrowError::ExternalError(Box::new(error)))
-            .transpose()
+        let Some(next) = Python::try_attach(|py| run(py, next)) else {
+            let text = "the Python interpreter is shutting down".to_string();
+            return Some(Err(ArrowError::CDataInterface(text)));
+        };
+        let next = next.map_err(|error| ArrowError::ExternalError(Box::new(error)));
+        next.transpose()
     }
 }
 

@@ -13,7 +13,7 @@ use datafusion::datasource::file_format::options::{
 use datafusion::datasource::listing::{
     ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
 };
-use datafusion::logical_expr::LogicalPlan;
+use datafusion::logical_expr::{DdlStatement, LogicalPlan};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use datafusion_rmq::{RmqOptions, prepare_statement};
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -192,22 +192,41 @@ impl Session {
         let shared = Arc::clone(&self.shared);
         let text = sql.to_string();
         let query = run(py, async move {
+            let state = shared.ctx.state();
             let planned = async {
-                let state = shared.ctx.state();
                 let dialect = state.config_options().sql_parser.dialect;
                 let mut statement = state.sql_to_statement(&text, &dialect)?;
                 prepare_statement(&mut statement)?;
-                let mut plan = state.statement_to_plan(statement).await?;
-                if let Some(params) = params {
-                    plan = plan.with_param_values(params)?;
+                let plan = state.statement_to_plan(statement).await?;
+                match params {
+                    Some(params) => plan.with_param_values(params),
+                    None => Ok(plan),
                 }
-                let frame = shared.ctx.execute_logical_plan(plan).await?;
+            };
+            let plan = shared.with_frames(&frames, planned).await?;
+            // A table can be made of a frame of the same name.
+            let created = created(&plan);
+            let others = frames
+                .iter()
+                .filter(|(name, _)| Some(name.as_str()) != created);
+            let others: Frames = others.cloned().collect();
+            let run = async {
+                let frame = shared.ctx.execute_logical_plan(plan.clone()).await?;
                 run_at_once(frame).await
             };
-            let frame = shared.with_frames(&frames, planned).await?;
+            let frame = shared.with_frames(&others, run).await?;
             Ok(Query::new(text.clone(), frame, frames, Arc::clone(&shared)))
         })?;
         Ok(query)
+    }
+}
+
+/// The table or view that a statement creates.
+fn created(plan: &LogicalPlan) -> Option<&str> {
+    match plan {
+        LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => Some(create.name.table()),
+        LogicalPlan::Ddl(DdlStatement::CreateView(create)) => Some(create.name.table()),
+        _ => None,
     }
 }
 

@@ -7,12 +7,13 @@ use datafusion::common::{Result, TableReference};
 use datafusion::execution::SessionState;
 use datafusion::sql::parser::{CopyToSource, Statement};
 use datafusion::sql::sqlparser::ast::{
-    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, ObjectName, TableFactor, Value, Visit,
-    Visitor,
+    Expr, FunctionArg, FunctionArgExpr, FunctionArguments, ObjectName, Query,
+    Statement as SqlStatement, TableFactor, Value, Visit, Visitor,
 };
 use datafusion_rmq::RangeFunction;
 
-/// Returns the tables that are named without a schema. Names of WITH are not among them.
+/// Returns the tables that a statement reads and names without a schema. Names of WITH are not among them, nor the
+/// table that is created or changed.
 pub fn unqualified(state: &SessionState, sql: &str) -> Result<BTreeSet<String>> {
     let mut found = Names {
         state,
@@ -31,26 +32,44 @@ struct Names<'a> {
 
 impl Names<'_> {
     fn add_statement(&mut self, statement: &Statement) -> Result<()> {
-        for table in self.state.resolve_table_references(statement)? {
-            self.add_table(&table);
-        }
-        // The visitor does not break.
-        let _ = match statement {
-            Statement::Statement(statement) => statement.visit(self),
-            Statement::Explain(explain) => return self.add_statement(&explain.statement),
+        match statement {
+            Statement::Explain(explain) => self.add_statement(&explain.statement),
             Statement::CopyTo(copy) => match &copy.source {
-                CopyToSource::Query(query) => query.visit(self),
-                CopyToSource::Relation(_) => ControlFlow::Continue(()),
+                CopyToSource::Query(query) => self.add_query(query),
+                CopyToSource::Relation(_) => self.add_tables(statement),
             },
-            Statement::CreateExternalTable(_) | Statement::Reset(_) => ControlFlow::Continue(()),
-        };
-        Ok(())
+            Statement::Statement(sql) => match sql.as_ref() {
+                SqlStatement::Query(query) => self.add_query(query),
+                SqlStatement::CreateTable(create) => match &create.query {
+                    Some(query) => self.add_query(query),
+                    None => Ok(()),
+                },
+                SqlStatement::CreateView(create) => self.add_query(&create.query),
+                SqlStatement::Insert(insert) => match &insert.source {
+                    Some(query) => self.add_query(query),
+                    None => Ok(()),
+                },
+                SqlStatement::ExplainTable { .. } => self.add_tables(statement),
+                _ => Ok(()),
+            },
+            Statement::CreateExternalTable(_) | Statement::Reset(_) => Ok(()),
+        }
     }
 
-    fn add_table(&mut self, table: &TableReference) {
-        if let TableReference::Bare { table } = table {
-            self.names.insert(table.to_string());
+    fn add_query(&mut self, query: &Query) -> Result<()> {
+        // The visitor does not break.
+        let _ = query.visit(self);
+        let query = SqlStatement::Query(Box::new(query.clone()));
+        self.add_tables(&Statement::Statement(Box::new(query)))
+    }
+
+    fn add_tables(&mut self, statement: &Statement) -> Result<()> {
+        for table in self.state.resolve_table_references(statement)? {
+            if let TableReference::Bare { table } = table {
+                self.names.insert(table.to_string());
+            }
         }
+        Ok(())
     }
 
     /// Adds the table of `'table.column'`.

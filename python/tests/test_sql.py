@@ -165,6 +165,38 @@ def test_a_frame_is_read_when_the_statement_is_planned():
     assert con.sql("SELECT v FROM frame").fetchall() == [(2,)]
 
 
+def test_variables_are_read_and_not_changed():
+    frame = pl.DataFrame({"v": [1, 2, 3]})
+    con = rmq.connect()
+    for sql in (
+        "INSERT INTO frame VALUES (4)",
+        "DROP TABLE frame",
+        "DELETE FROM frame WHERE v = 1",
+        "UPDATE frame SET v = 1 WHERE v = 2",
+    ):
+        with pytest.raises(rmq.Error, match="frame"):
+            con.sql(sql)
+    assert con.sql("DESCRIBE frame").fetchall()[0][0] == "v" and con.tables() == []
+    # A table or view of the same name can be made of it.
+    con.sql("CREATE TABLE frame AS SELECT v FROM frame")
+    frame = pl.DataFrame({"v": [9]})
+    assert con.sql("SELECT sum(v) FROM frame").fetchall() == [(6,)]
+    other = pl.DataFrame({"v": [5, 7]})
+    con.sql("CREATE TABLE made AS SELECT range_max('other.v', 0, v) AS highest FROM other WHERE v < 6")
+    con.sql("CREATE VIEW other AS SELECT * FROM other")
+    assert len(other) + len(frame) == 3
+    del other, frame
+    assert con.sql("SELECT sum(v) FROM other").fetchall() == [(12,)]
+    assert con.sql("SELECT highest FROM made").fetchall() == [(7,)]
+    # A variable that is called like a table to be created does not matter.
+    created = pl.DataFrame({"v": [1]})
+    con.sql("CREATE TABLE created AS SELECT 5 AS five")
+    assert len(created) == 1 and con.sql("SELECT * FROM created").fetchall() == [(5,)]
+    more = pl.DataFrame({"v": [6]})
+    con.sql("INSERT INTO created SELECT v FROM more")
+    assert len(more) == 1 and con.sql("SELECT sum(five) FROM created").fetchall() == [(11,)]
+
+
 def test_options():
     con = rmq.connect(target_partitions=3, engine="cpu", memory_limit="1G", **{"datafusion.execution.batch_size": 100})
     settings = dict(con.sql("SELECT name, value FROM information_schema.df_settings").fetchall())
