@@ -16,6 +16,7 @@ mod params;
 mod progress;
 mod python_values;
 mod query;
+mod range_batches;
 mod range_index;
 mod runtime;
 mod session;

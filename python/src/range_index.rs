@@ -1,7 +1,6 @@
 //! Range minima and maxima of one array, by the engine alone.
 
 use std::sync::{Arc, OnceLock};
-use std::thread;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
@@ -22,12 +21,7 @@ use rmq_engine::{
 };
 
 use crate::errors::from_engine;
-
-/// Ranges that are answered before signals are looked at.
-const STEP: usize = 1 << 22;
-
-/// Ranges that are worth a thread.
-const RANGES_PER_THREAD: usize = 1 << 15;
+use crate::range_batches::{Found, Missing, answer_in_parts, mark_missing, missing, threads_for};
 
 /// Values that are worth a thread that builds.
 const VALUES_PER_THREAD: usize = 1 << 20;
@@ -50,9 +44,6 @@ enum Bits {
     U32(Indexes<u32>),
     U64(Indexes<u64>),
 }
-
-/// Which ranges have no value; None if all have one.
-type Missing<'py> = Option<Bound<'py, PyArray1<bool>>>;
 
 /// Calls a method of either kind of indexes.
 macro_rules! either {
@@ -338,13 +329,6 @@ struct Indexes<K: Key> {
     max: OnceLock<Arc<dyn EngineIndex<K>>>,
 }
 
-/// The answers of a batch: values or positions, and a bitmap of the ranges that have one.
-struct Found<K> {
-    values: Vec<K>,
-    positions: Vec<i64>,
-    valid: Vec<u64>,
-}
-
 impl<K: Bit> Indexes<K> {
     fn built(&self) -> impl Iterator<Item = &dyn EngineIndex<K>> {
         let both = [self.min.get(), self.max.get()];
@@ -384,17 +368,24 @@ impl<K: Bit> Indexes<K> {
         } else {
             (0, left.len())
         };
-        self.in_parts(py, left, right, (values, positions), |at, part| {
-            index.answer(
-                &left[at..at + part.rows],
-                &right[at..at + part.rows],
-                Answers {
-                    values: by_value.then_some(part.values),
-                    positions: (!by_value).then_some(part.positions),
-                    valid: part.valid,
-                },
-            )
-        })
+        answer_in_parts(
+            py,
+            self.threads,
+            left,
+            right,
+            (values, positions),
+            |at, part| {
+                index.answer(
+                    &left[at..at + part.rows],
+                    &right[at..at + part.rows],
+                    Answers {
+                        values: by_value.then_some(part.values),
+                        positions: (!by_value).then_some(part.positions),
+                        valid: part.valid,
+                    },
+                )
+            },
+        )
     }
 
     fn crossings(
@@ -408,134 +399,29 @@ impl<K: Bit> Indexes<K> {
     ) -> PyResult<Found<K>> {
         let index = self.index(py, extreme)?;
         let encoding = index.encoding();
-        self.in_parts(py, left, right, (0, left.len()), |at, part| {
-            let rows = at..at + part.rows;
-            let keys: Vec<K> = thresholds[rows.clone()]
-                .iter()
-                .map(|bits| encoding.encode(*bits))
-                .collect();
-            index.crossings(
-                &left[rows.clone()],
-                &right[rows],
-                &keys,
-                end,
-                Crossings {
-                    positions: part.positions,
-                    valid: part.valid,
-                },
-            )
-        })
+        answer_in_parts(
+            py,
+            self.threads,
+            left,
+            right,
+            (0, left.len()),
+            |at, part| {
+                let rows = at..at + part.rows;
+                let keys: Vec<K> = thresholds[rows.clone()]
+                    .iter()
+                    .map(|bits| encoding.encode(*bits))
+                    .collect();
+                index.crossings(
+                    &left[rows.clone()],
+                    &right[rows],
+                    &keys,
+                    end,
+                    Crossings {
+                        positions: part.positions,
+                        valid: part.valid,
+                    },
+                )
+            },
+        )
     }
-
-    /// Answers parts of a batch on several threads, and looks for signals between steps. `lengths` are those of the
-    /// values and of the positions, one of which is 0.
-    fn in_parts(
-        &self,
-        py: Python<'_>,
-        left: &[i64],
-        right: &[i64],
-        lengths: (usize, usize),
-        answer: impl Fn(usize, Part<'_, K>) -> Result<(), EngineError> + Sync,
-    ) -> PyResult<Found<K>> {
-        if left.len() != right.len() {
-            let text = format!("{} left bounds and {} right ones", left.len(), right.len());
-            return Err(PyValueError::new_err(text));
-        }
-        let mut found = Found {
-            values: vec![K::ZERO; lengths.0],
-            positions: vec![0; lengths.1],
-            valid: vec![0; left.len().div_ceil(64)],
-        };
-        let mut rest = Part {
-            rows: left.len(),
-            values: &mut found.values,
-            positions: &mut found.positions,
-            valid: &mut found.valid,
-        };
-        let mut at = 0;
-        while rest.rows > 0 {
-            py.check_signals()?;
-            let mut step = rest.take(STEP);
-            let rows = step.rows;
-            let threads = threads_for(rows, RANGES_PER_THREAD, self.threads);
-            let per_thread = rows.div_ceil(threads).next_multiple_of(64);
-            py.detach(|| {
-                thread::scope(|scope| {
-                    let (mut start, mut others) = (at, vec![]);
-                    while step.rows > per_thread {
-                        let part = step.take(per_thread);
-                        let (from, answer) = (start, &answer);
-                        start += part.rows;
-                        let thread = thread::Builder::new();
-                        let thread = thread.spawn_scoped(scope, move || answer(from, part));
-                        others.push(thread.map_err(|why| EngineError::Thread(why.to_string()))?);
-                    }
-                    let mine = answer(start, step);
-                    let others = others.into_iter().map(thread::ScopedJoinHandle::join);
-                    // A thread's panic goes on here, where PyO3 makes it an exception.
-                    let others = others.map(|joined| {
-                        joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                    });
-                    others.chain([mine]).collect::<Result<(), EngineError>>()
-                })
-            })
-            .map_err(from_engine)?;
-            at += rows;
-        }
-        Ok(found)
-    }
-}
-
-/// The outputs of consecutive ranges.
-struct Part<'a, K> {
-    rows: usize,
-    values: &'a mut [K],
-    positions: &'a mut [i64],
-    valid: &'a mut [u64],
-}
-
-impl<'a, K> Part<'a, K> {
-    /// Splits off the first rows, a multiple of 64 unless these are all.
-    fn take(&mut self, rows: usize) -> Part<'a, K> {
-        let rows = rows.min(self.rows);
-        self.rows -= rows;
-        Part {
-            rows,
-            values: self
-                .values
-                .split_off_mut(..rows.min(self.values.len()))
-                .unwrap_or_default(),
-            positions: self
-                .positions
-                .split_off_mut(..rows.min(self.positions.len()))
-                .unwrap_or_default(),
-            valid: self
-                .valid
-                .split_off_mut(..rows.div_ceil(64))
-                .unwrap_or_default(),
-        }
-    }
-}
-
-fn threads_for(rows: usize, per_thread: usize, most: usize) -> usize {
-    (rows / per_thread).clamp(1, most.max(1))
-}
-
-/// Replaces positions without an answer by -1.
-fn mark_missing(valid: &[u64], positions: &mut [i64]) {
-    for (i, position) in positions.iter_mut().enumerate() {
-        if valid[i / 64] >> (i % 64) & 1 == 0 {
-            *position = -1;
-        }
-    }
-}
-
-/// Which of `rows` ranges have no answer; `None` if all have one.
-fn missing<'py>(py: Python<'py>, valid: &[u64], rows: usize) -> Missing<'py> {
-    let answered: usize = valid.iter().map(|word| word.count_ones() as usize).sum();
-    if answered == rows {
-        return None;
-    }
-    let missing = (0..rows).map(|i| valid[i / 64] >> (i % 64) & 1 == 0);
-    Some(PyArray1::from_vec(py, missing.collect()))
 }
