@@ -26,6 +26,11 @@ bench name="range_join" *args:
 bundle *file:
     scripts/bundle {{ file }}
 
+# Build and install a dev wheel of the Python package, and test it
+python *args:
+    scripts/wheel --dev
+    scripts/test-python {{ args }}
+
 # Build the API documentation and check the examples of README.md and docs/
 docs:
     RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --lib

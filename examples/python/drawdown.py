@@ -1,0 +1,63 @@
+# %% [markdown]
+# # Drawdown of an index, and when it recovered
+#
+# How far below the high of the last 250 days did the index close, and on which day did it first reach that high again?
+# The first is a rolling maximum, which pandas has. The second needs a search for each day, which it has not.
+
+# %%
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+import datafusion_rmq as rmq
+from common import rows, save, timed
+
+DAYS = rows(5_000_000)
+WINDOW = 250
+draw = np.random.default_rng(1)
+close = 1000 * np.exp(np.cumsum(draw.normal(0, 0.011, DAYS)))
+
+# %%
+day = np.arange(DAYS)
+
+
+def ours():
+    index = rmq.RangeIndex(close)
+    high = index.max(day - WINDOW + 1, day)
+    return high, index.first_at_least(day, DAYS, high)
+
+
+high, recovered = timed("RangeIndex: trailing high and day of recovery", ours)
+rolling = timed("pandas: rolling(250).max(), the trailing high alone", lambda: pd.Series(close).rolling(WINDOW, min_periods=1).max())
+assert (high == rolling).all()
+
+# %%
+# What NumPy does instead of the search: a loop over the days, here over some of them.
+some = draw.integers(0, DAYS, 1000)
+
+
+def loop():
+    found = []
+    for at in some:
+        above = close[at:] >= high[at]
+        found.append(at + above.argmax() if above.any() else -1)
+    return np.array(found)
+
+
+assert (timed("NumPy: day of recovery, for 1,000 of the days", loop) == recovered[some]).all()
+
+# %%
+shown = slice(0, 1000)
+figure, (top, bottom) = plt.subplots(2, 1, sharex=True, height_ratios=[2, 1])
+top.plot(day[shown], close[shown], lw=1, label="close")
+top.plot(day[shown], high[shown], lw=1, label=f"high of {WINDOW} days")
+top.legend(frameon=False)
+below = close[shown] / high[shown] - 1
+bottom.fill_between(day[shown], 100 * below, color="tab:red", alpha=0.4)
+bottom.set(xlabel="day", ylabel="drawdown, %")
+worst = below.argmin()
+back = recovered[worst]
+if 0 <= back < 1000:
+    top.axvspan(worst, back, color="tab:red", alpha=0.1)
+    top.text(worst, high[worst], f" {back - worst} days to recover", va="bottom")
+save("drawdown")

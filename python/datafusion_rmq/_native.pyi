@@ -1,0 +1,96 @@
+"""The native part of the package. Its users are the package's other modules."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self, final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "DatabaseError",
+    "Error",
+    "Frame",
+    "NotSupportedError",
+    "OperationalError",
+    "ProgrammingError",
+    "Query",
+    "RangeIndex",
+    "Session",
+    "__version__",
+]
+
+__version__: str
+
+class Error(Exception):
+    """The base of all exceptions of this package."""
+
+class DatabaseError(Error):
+    """The base of all errors of statements."""
+
+class ProgrammingError(DatabaseError):
+    """A statement is wrong: its syntax, a name, a type, a parameter."""
+
+class OperationalError(DatabaseError):
+    """A statement failed while it ran: memory, files, devices, values."""
+
+class NotSupportedError(DatabaseError):
+    """A statement asks for something that is not implemented."""
+
+@final
+class Frame:
+    def __new__(cls, name: str, data: object) -> Self: ...
+    @property
+    def columns(self) -> list[str]: ...
+
+@final
+class Query:
+    @property
+    def sql(self) -> str: ...
+    @property
+    def columns(self) -> list[str]: ...
+    @property
+    def types(self) -> list[str]: ...
+    def __len__(self) -> int: ...
+    def __arrow_c_schema__(self) -> object: ...
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object: ...
+    def stream(self, requested_schema: object = None) -> object: ...
+    def python_columns(self) -> list[list[Any]]: ...
+    def text(self, rows: int) -> tuple[str, bool]: ...
+    def cells(self, rows: int) -> tuple[list[list[str]], bool]: ...
+    def explain(self, analyze: bool, verbose: bool, format: str) -> str: ...
+
+@final
+class Session:
+    def __new__(cls, options: dict[str, str], progress: Callable[[], Any] | None) -> Self: ...
+    @staticmethod
+    def option_names() -> list[str]: ...
+    def register(self, name: str, frame: Frame) -> None: ...
+    def deregister(self, name: str) -> None: ...
+    def read_parquet(self, name: str, paths: list[str]) -> None: ...
+    def read_csv(self, name: str, paths: list[str], header: bool, delimiter: int, infer_rows: int) -> None: ...
+    def columns(self, name: str) -> list[str]: ...
+    def tables(self) -> list[str]: ...
+    def missing_tables(self, sql: str) -> list[str]: ...
+    def sql(self, sql: str, params: dict[str, Any] | Sequence[Any] | None, frames: list[tuple[str, Frame]]) -> Query: ...
+
+@final
+class RangeIndex:
+    dtype: str
+    arrow_type: str
+    index_bytes: int
+    def __new__(cls, values: object, device: str, threads: int) -> Self: ...
+    def __len__(self) -> int: ...
+    def values(
+        self, largest: bool, left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None]: ...
+    def positions(
+        self, largest: bool, left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]: ...
+    def crossings(
+        self,
+        at_least: bool,
+        last: bool,
+        left: npt.NDArray[np.int64],
+        right: npt.NDArray[np.int64],
+        thresholds: npt.NDArray[Any],
+    ) -> npt.NDArray[np.int64]: ...

@@ -1,0 +1,196 @@
+"""Sessions: tables, options and statements."""
+
+import difflib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+from datafusion_rmq._native import Frame, Session
+from datafusion_rmq.progress import bar_maker
+from datafusion_rmq.result import Result
+
+__all__ = ["Connection", "connect"]
+
+
+def connect(*, frames: bool = True, progress: bool = False, **options: Any) -> "Connection":
+    """Opens a session with tables and options of its own.
+
+    Options are those of DataFusion and of this extension, by their last word or by their full name:
+    `target_partitions=8`, `memory_limit="8G"`, `engine="cpu"`, `**{"datafusion.execution.batch_size": 1024}`. With
+    `frames=False`, statements do not see variables of the caller. With `progress=True`, queries of more than half a
+    second show a bar of the rows that were read, by tqdm or else rich.
+
+    >>> con = connect(target_partitions=2, engine="cpu")
+    >>> con.sql("SELECT 1 + 1 AS two").fetchall()
+    [(2,)]
+    >>> connect(target_partition=2)
+    Traceback (most recent call last):
+    ValueError: there is no option target_partition; perhaps datafusion.execution.target_partitions
+    """
+    return Connection(frames=frames, progress=progress, **options)
+
+
+class Connection:
+    """A session: its tables, options and kept indexes. `connect` opens one. Threads can share it.
+
+    It is closed by `close()`, or at the end of a `with` block; results that are not read yet stay readable.
+    """
+
+    def __init__(self, *, frames: bool = True, progress: bool = False, **options: Any) -> None:
+        self._frames = frames
+        known = Session.option_names()
+        named = {_full_name(name, known): _option_text(value) for name, value in options.items() if value is not None}
+        self._open: Session | None = Session(named, bar_maker() if progress else None)
+
+    @property
+    def _session(self) -> Session:
+        if self._open is None:
+            raise ValueError("this connection is closed")
+        return self._open
+
+    def sql(self, text: str, params: Mapping[str, Any] | Sequence[Any] | None = None) -> Result:
+        """Plans a statement. A query runs when its rows are first asked for; any other statement runs at once.
+
+        `params` are the values of `$name` (a dict) or of `$1`, `$2`, … (a sequence). A table that is not registered is
+        looked up among the caller's local and global variables, for this statement only and to be read: anything that exports an Arrow
+        table, such as a pandas or polars DataFrame. It is read anew by each statement; `register` reads it once and
+        keeps its indexes.
+
+        >>> import polars as pl
+        >>> prices = pl.DataFrame({"close": [10.2, 9.8, None, 10.6]})
+        >>> con = connect()
+        >>> con.sql("SELECT close FROM prices WHERE close > $least", {"least": 10}).fetchall()
+        [(10.2,), (10.6,)]
+        >>> con.sql("SELECT range_min('prices.close', $1, $2) AS lowest", [0, 3]).fetchall()
+        [(9.8,)]
+        """
+        return self._sql(text, params, sys._getframe(1))
+
+    def _sql(
+        self, text: str, params: Mapping[str, Any] | Sequence[Any] | None, caller: FrameType | None
+    ) -> Result:
+        """Plans a statement whose tables may be variables of `caller`."""
+        if isinstance(params, (str, bytes)):
+            raise TypeError(f"params={params!r}: a dict or a sequence of values is needed")
+        found = []
+        if self._frames and caller is not None:
+            for name in self._session.missing_tables(text):
+                data = _variable(name, caller)
+                if data is not None:
+                    found.append((name, Frame(name, data)))
+        return self._query(text, params, found)
+
+    def _query(
+        self, text: str, params: Mapping[str, Any] | Sequence[Any] | None, frames: list[tuple[str, Frame]]
+    ) -> Result:
+        params = dict(params) if isinstance(params, Mapping) else params
+        return Result(self._session.sql(text, params, frames))
+
+    def register(self, name: str, data: object) -> "Connection":
+        """Makes a table of anything with `__arrow_c_stream__` or `__arrow_c_array__`, and replaces one of this name.
+
+        The name is used as it is. SQL folds names to lower case where they are not quoted.
+        The data is read once, without a copy where the library can export it so. The rows are one partition in the
+        order in which they come, so positions count as in the frame. Changes of the frame afterwards are not seen
+        where the library copies for the export, and must not be made where it does not.
+
+        >>> import pyarrow as pa
+        >>> con = connect().register("prices", pa.table({"close": [5, 3, 8]}))
+        >>> con.sql("SELECT range_argmin('prices.close', 0, 2) AS at").fetchall()
+        [(1,)]
+        """
+        self._session.register(_table_name(name), data if isinstance(data, Frame) else Frame(name, data))
+        return self
+
+    def deregister(self, name: str) -> "Connection":
+        """Removes a table, and with it the kept indexes of its columns. A KeyError says that there is none."""
+        self._session.deregister(_table_name(name))
+        return self
+
+    def read_parquet(self, name: str, path: "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]") -> "Connection":
+        """Makes a table of local Parquet files: a path, a folder, a pattern such as `"q/*.parquet"`, or a list of them.
+
+        The files are read by each query, as far as it needs them.
+        """
+        self._session.read_parquet(_table_name(name), _paths(path))
+        return self
+
+    def read_csv(
+        self,
+        name: str,
+        path: "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]",
+        *,
+        header: bool = True,
+        delimiter: str = ",",
+        infer_rows: int = 1000,
+    ) -> "Connection":
+        """Makes a table of local CSV files, whose types are guessed from the first `infer_rows` rows."""
+        if len(delimiter.encode()) != 1:
+            raise ValueError(f"delimiter={delimiter!r}: one ASCII character is needed")
+        self._session.read_csv(_table_name(name), _paths(path), header, ord(delimiter), infer_rows)
+        return self
+
+    def tables(self) -> list[str]:
+        """The names of the registered tables and views, sorted."""
+        return self._session.tables()
+
+    def close(self) -> None:
+        """Drops the session's tables and indexes. Statements are errors from then on; closing twice is none."""
+        self._open = None
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<datafusion_rmq.Connection tables={self.tables()}>" if self._open else "<datafusion_rmq.Connection closed>"
+
+
+def _full_name(name: str, known: list[str]) -> str:
+    if name in known:
+        return name
+    matching = [full for full in known if full.rsplit(".", 1)[-1] == name]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        raise ValueError(f"several options are called {name}; write one of {', '.join(matching)}")
+    lasts = {full.rsplit(".", 1)[-1]: full for full in known}
+    near = [lasts.get(last, last) for last in difflib.get_close_matches(name, [*lasts, *known], n=1)]
+    raise ValueError(f"there is no option {name}" + (f"; perhaps {near[0]}" if near else ""))
+
+
+def _option_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _table_name(name: str) -> str:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name={name!r}: the name of a table is a string that is not empty")
+    return name
+
+
+def _paths(path: Any) -> list[str]:
+    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    if not paths:
+        raise ValueError("path=[]: at least one path is needed")
+    return [os.fspath(one) for one in paths]
+
+
+def _variable(name: str, caller: FrameType) -> Any:
+    """The table among the caller's variables that SQL calls `name`, in which unquoted names are in lower case."""
+    for scope in (caller.f_locals, caller.f_globals):
+        spelled = [name] if name in scope else [other for other in scope if other.lower() == name]
+        tables = [other for other in spelled if _is_table(scope[other])]
+        if len(tables) > 1:
+            raise ValueError(f"table {name}: variables {', '.join(tables)} differ only in case; quote one, as in FROM \"{tables[0]}\"")
+        if tables:
+            return scope[tables[0]]
+    return None
+
+
+def _is_table(value: object) -> bool:
+    return hasattr(type(value), "__arrow_c_stream__") or hasattr(type(value), "__arrow_c_array__")

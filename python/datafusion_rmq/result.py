@@ -1,0 +1,160 @@
+"""Results of statements."""
+
+import html
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from datafusion_rmq._native import Query
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+__all__ = ["Result"]
+
+# Rows that a terminal and a notebook show.
+SHOWN = 20
+
+
+class Result:
+    """The result of a statement, and an Arrow C stream: polars, pyarrow, pandas and DuckDB read it without a copy.
+
+    A query runs when its rows are first asked for, and keeps them. `stream()` does not keep them.
+
+    >>> import datafusion_rmq as rmq
+    >>> result = rmq.connect().sql("SELECT * FROM (VALUES (1, 'a'), (2, NULL)) AS t(id, name)")
+    >>> result.columns
+    ['id', 'name']
+    >>> len(result)
+    2
+    >>> result
+    +----+------+
+    | id | name |
+    +----+------+
+    | 1  | a    |
+    | 2  | NULL |
+    +----+------+
+    >>> import polars as pl
+    >>> pl.DataFrame(result).shape
+    (2, 2)
+    """
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns. This does not run the query."""
+        return self._query.columns
+
+    @property
+    def types(self) -> list[str]:
+        """The Arrow types of the columns. This does not run the query."""
+        return self._query.types
+
+    @property
+    def query(self) -> str:
+        """The text of the statement."""
+        return self._query.sql
+
+    def __len__(self) -> int:
+        return len(self._query)
+
+    def __bool__(self) -> bool:
+        # A result without rows is one nevertheless, and a truth value should not run a query.
+        return True
+
+    def __arrow_c_schema__(self) -> object:
+        return self._query.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._query.__arrow_c_stream__(requested_schema)
+
+    def stream(self) -> "Stream":
+        """The rows as an Arrow C stream that is computed while it is read, in bounded memory.
+
+        Each reader runs the query anew.
+
+        >>> import pyarrow as pa
+        >>> import datafusion_rmq as rmq
+        >>> numbers = rmq.connect().sql("SELECT value FROM generate_series(1, 100000)").stream()
+        >>> sum(batch.num_rows for batch in pa.RecordBatchReader.from_stream(numbers))
+        100000
+        """
+        return Stream(self._query)
+
+    def to_polars(self) -> "polars.DataFrame":
+        """The rows as a polars DataFrame, without a copy."""
+        frame: "polars.DataFrame" = _library("polars", "to_polars()").DataFrame(self)
+        return frame
+
+    def to_arrow(self) -> "pyarrow.Table":
+        """The rows as a pyarrow Table, without a copy."""
+        return _library("pyarrow", "to_arrow()").table(self)
+
+    def to_pandas(self, **kwargs: Any) -> "pandas.DataFrame":
+        """The rows as a pandas DataFrame; arguments are those of `pyarrow.Table.to_pandas`."""
+        _library("pandas", "to_pandas()")
+        return _library("pyarrow", "to_pandas()").table(self).to_pandas(**kwargs)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """The rows as tuples of Python values. Times have microseconds, as Python's; finer ones are cut off."""
+        columns = self._query.python_columns()
+        return list(zip(*columns)) if columns else [()] * len(self)
+
+    def show(self, rows: int = SHOWN) -> None:
+        """Prints the first rows as a table."""
+        print(self._text(rows))
+
+    def explain(self, *, analyze: bool = False, verbose: bool = False, format: str = "indent") -> str:
+        """The statement and its plan: a range join shows as `RangeJoinExec` or says why it is none.
+
+        With `analyze` the query runs, and the plan has its measurements. `format` is `"indent"` or `"tree"`.
+
+        >>> import datafusion_rmq as rmq
+        >>> con = rmq.connect()
+        >>> print(con.sql("SELECT 1 AS one").explain())
+        SELECT 1 AS one
+        ...
+        """
+        return f"{self.query}\n\n{self._query.explain(analyze, verbose, format)}"
+
+    def _text(self, rows: int) -> str:
+        text, more = self._query.text(rows)
+        return f"{text}\n({rows} of {len(self)} rows)" if more else text
+
+    def __repr__(self) -> str:
+        return self._text(SHOWN)
+
+    def _repr_html_(self) -> str:
+        cells, more = self._query.cells(SHOWN)
+        head = "".join(
+            f"<th>{html.escape(name)}<br><small>{html.escape(kind)}</small></th>"
+            for name, kind in zip(self.columns, self.types)
+        )
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in cells
+        )
+        note = f"<p>{SHOWN} of {len(self)} rows</p>" if more else ""
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
+
+
+class Stream:
+    """An Arrow C stream that runs its query while it is read."""
+
+    def __init__(self, query: Query) -> None:
+        self._query = query
+
+    def __arrow_c_schema__(self) -> object:
+        return self._query.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._query.stream(requested_schema)
+
+
+def _library(name: str, method: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ImportError(f"{method} needs {name}: pip install {name}") from error

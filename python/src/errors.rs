@@ -1,0 +1,56 @@
+//! Exceptions: the hierarchy of the DB-API (PEP 249), as far as the native part raises it.
+
+use datafusion::error::DataFusionError;
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use rmq_engine::EngineError;
+
+create_exception!(
+    datafusion_rmq,
+    Error,
+    PyException,
+    "The base of all exceptions of this package."
+);
+create_exception!(
+    datafusion_rmq,
+    DatabaseError,
+    Error,
+    "The base of all errors of statements."
+);
+create_exception!(
+    datafusion_rmq,
+    ProgrammingError,
+    DatabaseError,
+    "A statement is wrong: its syntax, a name, a type, a parameter."
+);
+create_exception!(
+    datafusion_rmq,
+    OperationalError,
+    DatabaseError,
+    "A statement failed while it ran: memory, files, devices, values."
+);
+create_exception!(
+    datafusion_rmq,
+    NotSupportedError,
+    DatabaseError,
+    "A statement asks for something that is not implemented."
+);
+
+/// Makes an exception of an error of DataFusion.
+pub fn from_datafusion(error: DataFusionError) -> PyErr {
+    let text = error.strip_backtrace();
+    match error.find_root() {
+        DataFusionError::SQL(..)
+        | DataFusionError::Plan(_)
+        | DataFusionError::SchemaError(..)
+        | DataFusionError::Configuration(_) => ProgrammingError::new_err(text),
+        DataFusionError::NotImplemented(_) => NotSupportedError::new_err(text),
+        _ => OperationalError::new_err(text),
+    }
+}
+
+/// Makes an exception of an error of the engine.
+pub fn from_engine(error: EngineError) -> PyErr {
+    OperationalError::new_err(error.to_string())
+}

@@ -1,0 +1,88 @@
+//! Tables of other libraries: read once, by the Arrow C data interface.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use datafusion::catalog::TableProvider;
+use datafusion::datasource::MemTable;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3_arrow::input::AnyRecordBatch;
+
+use crate::errors::{OperationalError, from_datafusion};
+
+/// A table that was read from an object with `__arrow_c_stream__` or `__arrow_c_array__`. It keeps the object's
+/// buffers, not the object.
+///
+/// All rows are one partition in the order in which they came: positions need a stable order, and a stream can be read
+/// only once.
+#[pyclass(frozen, module = "datafusion_rmq._native")]
+pub struct Frame {
+    pub table: Arc<dyn TableProvider>,
+}
+
+#[pymethods]
+impl Frame {
+    /// Reads `data`, which errors call `name`.
+    #[new]
+    fn new(py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let (schema, batches) = read(py, name, data)?;
+        let table = MemTable::try_new(schema, vec![batches]).map_err(from_datafusion)?;
+        Ok(Self {
+            table: Arc::new(table),
+        })
+    }
+
+    /// The names of the columns.
+    #[getter]
+    fn columns(&self) -> Vec<String> {
+        let schema = self.table.schema();
+        schema.fields().iter().map(|f| f.name().clone()).collect()
+    }
+}
+
+fn read(
+    py: Python<'_>,
+    name: &str,
+    data: &Bound<'_, PyAny>,
+) -> PyResult<(SchemaRef, Vec<RecordBatch>)> {
+    let exports = data.hasattr(intern!(py, "__arrow_c_stream__"))?
+        || data.hasattr(intern!(py, "__arrow_c_array__"))?;
+    let kind = data.get_type().fully_qualified_name()?;
+    if !exports {
+        return Err(PyTypeError::new_err(format!(
+            "{name}: {kind} is no table: it has neither __arrow_c_stream__ nor __arrow_c_array__. Pass a pandas or \
+             polars DataFrame, a pyarrow Table or RecordBatch, a DuckDB relation, or another Arrow table; call \
+             collect() on a LazyFrame"
+        )));
+    }
+    let reader = data
+        .extract::<AnyRecordBatch>()
+        .and_then(AnyRecordBatch::into_reader);
+    let reader = reader.map_err(|error| {
+        // An error that the exporter raised stays as it is.
+        if !error.is_instance_of::<PyValueError>(py) && !error.is_instance_of::<PyTypeError>(py) {
+            return error;
+        }
+        let reason = error.value(py);
+        let text = format!("{name}: {kind} cannot be read as an Arrow table: {reason}");
+        let wrapped = PyTypeError::new_err(text);
+        wrapped.set_cause(py, Some(error));
+        wrapped
+    })?;
+    let schema = reader.schema();
+    if schema.fields().is_empty() {
+        return Err(PyValueError::new_err(format!(
+            "{name}: the table has no columns"
+        )));
+    }
+    // An exporter may run Python code, or wait for another thread that does.
+    let batches = py.detach(|| reader.collect::<Result<Vec<_>, ArrowError>>());
+    let batches = batches.map_err(|error| {
+        OperationalError::new_err(format!("{name}: {kind} failed while it was read: {error}"))
+    })?;
+    Ok((schema, batches))
+}

@@ -1,0 +1,44 @@
+//! The native part of the Python package `datafusion_rmq`: a DataFusion session with range queries, and range indexes
+//! over `NumPy` and Arrow buffers. Data comes and goes by the Arrow C data interface, without a copy.
+//!
+//! The package's Python files are its public API. They call the classes below and nothing else does, so argument checks
+//! that need no Rust are made there.
+
+#![warn(clippy::pedantic)]
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "PyO3 passes arguments by value"
+)]
+
+mod errors;
+mod frame;
+mod params;
+mod progress;
+mod python_values;
+mod query;
+mod range_batches;
+mod range_index;
+mod runtime;
+mod session;
+mod shared;
+mod table_names;
+
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::errors::{
+        DatabaseError, Error, NotSupportedError, OperationalError, ProgrammingError,
+    };
+    #[pymodule_export]
+    use crate::frame::Frame;
+    #[pymodule_export]
+    use crate::query::Query;
+    #[pymodule_export]
+    use crate::range_index::RangeIndex;
+    #[pymodule_export]
+    use crate::session::Session;
+
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "a module's version has this name")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+}

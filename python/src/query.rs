@@ -1,0 +1,289 @@
+//! A planned statement and its result.
+
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{RecordBatch, RecordBatchIterator, RecordBatchReader};
+use arrow::datatypes::{Schema, SchemaRef};
+use arrow::error::ArrowError;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use arrow::util::pretty::pretty_format_batches_with_options;
+use datafusion::common::Result;
+use datafusion::common::cast::as_string_array;
+use datafusion::common::format::ExplainFormat;
+use datafusion::dataframe::DataFrame;
+use datafusion::error::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::logical_expr::ExplainOption;
+use datafusion::physical_plan::{collect, execute_stream};
+use futures::StreamExt;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyTuple};
+use pyo3_arrow::PyRecordBatchReader;
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::errors::from_datafusion;
+use crate::progress::{Bar, RunningPlan};
+use crate::python_values::python_columns;
+use crate::runtime::{run, run_watched};
+use crate::shared::{Frames, Shared};
+
+/// A query. It runs when its rows are first asked for, and keeps them.
+#[pyclass(frozen, module = "datafusion_rmq._native")]
+pub struct Query {
+    #[pyo3(get)]
+    sql: String,
+    frame: DataFrame,
+    frames: Arc<Frames>,
+    shared: Arc<Shared>,
+    rows: Mutex<Option<Arc<[RecordBatch]>>>,
+}
+
+impl Query {
+    pub fn new(sql: String, frame: DataFrame, frames: Frames, shared: Arc<Shared>) -> Self {
+        Self {
+            sql,
+            frame,
+            frames: Arc::new(frames),
+            shared,
+            rows: Mutex::default(),
+        }
+    }
+
+    fn schema(&self) -> SchemaRef {
+        let schema: &Schema = self.frame.schema().as_arrow();
+        Arc::new(schema.clone())
+    }
+
+    /// Runs the query, once.
+    fn rows(&self, py: Python<'_>) -> PyResult<Arc<[RecordBatch]>> {
+        // The lock is not held while the query runs, so two threads that begin at a time run it twice.
+        let known = self.lock().clone();
+        if let Some(rows) = known {
+            return Ok(rows);
+        }
+        let rows: Arc<[RecordBatch]> = self.collect(py, self.frame.clone())?.into();
+        Ok(Arc::clone(self.lock().get_or_insert(rows)))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<[RecordBatch]>>> {
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn collect(&self, py: Python<'_>, frame: DataFrame) -> PyResult<Vec<RecordBatch>> {
+        let (shared, frames) = (Arc::clone(&self.shared), Arc::clone(&self.frames));
+        let running = RunningPlan::default();
+        let known = Arc::clone(&running);
+        let rows = async move {
+            let context = Arc::new(frame.task_ctx());
+            let planned = frame.create_physical_plan();
+            let plan = shared.with_frames(&frames, planned).await?;
+            collect(Arc::clone(known.get_or_init(|| plan)), context).await
+        };
+        let mut bar = Bar::new(self.shared.progress.as_ref());
+        let rows = run_watched(py, rows, || bar.look(py, &running));
+        // An error of the query comes first.
+        let closed = bar.close();
+        rows.and_then(|rows| closed.map(|()| rows))
+    }
+}
+
+#[pymethods]
+impl Query {
+    /// The names of the columns.
+    #[getter]
+    fn columns(&self) -> Vec<String> {
+        let schema = self.schema();
+        schema.fields().iter().map(|f| f.name().clone()).collect()
+    }
+
+    /// The Arrow types of the columns.
+    #[getter]
+    fn types(&self) -> Vec<String> {
+        let schema = self.schema();
+        let types = schema.fields().iter().map(|f| f.data_type().to_string());
+        types.collect()
+    }
+
+    /// The number of rows.
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.rows(py)?.iter().map(RecordBatch::num_rows).sum())
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        let reader = RecordBatchIterator::new(vec![], self.schema());
+        let reader = PyRecordBatchReader::new(Box::new(reader)).into_pyobject(py)?;
+        Ok(reader.call_method0("__arrow_c_schema__")?.cast_into()?)
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let rows = self.rows(py)?.to_vec();
+        let reader = RecordBatchIterator::new(rows.into_iter().map(Ok), self.schema());
+        capsule(py, Box::new(reader), requested_schema)
+    }
+
+    /// The result as a stream that is computed while it is read, and is not kept.
+    #[pyo3(signature = (requested_schema=None))]
+    fn stream<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyCapsule>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        let (shared, frames) = (Arc::clone(&self.shared), Arc::clone(&self.frames));
+        let frame = self.frame.clone();
+        let stream = run(py, async move {
+            let context = Arc::new(frame.task_ctx());
+            let planned = frame.create_physical_plan();
+            let plan = shared.with_frames(&frames, planned).await?;
+            execute_stream(plan, context)
+        })?;
+        let reader = Running {
+            schema: self.schema(),
+            stream: Arc::new(AsyncMutex::new(stream)),
+        };
+        capsule(py, Box::new(reader), requested_schema)
+    }
+
+    /// The rows as Python values, column by column.
+    fn python_columns<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        python_columns(py, &self.schema(), &self.rows(py)?)
+    }
+
+    /// The first rows as a table of text, and whether there are more.
+    fn text(&self, py: Python<'_>, rows: usize) -> PyResult<(String, bool)> {
+        let all = self.rows(py)?;
+        let (first, more) = first_rows(&all, rows);
+        let table = pretty_format_batches_with_options(&first, &format_options());
+        let mut text = table.map_err(from_arrow)?.to_string();
+        if first.is_empty() {
+            let empty = RecordBatch::new_empty(self.schema());
+            let table = pretty_format_batches_with_options(&[empty], &format_options());
+            text = table.map_err(from_arrow)?.to_string();
+        }
+        Ok((text, more))
+    }
+
+    /// The first rows as texts, and whether there are more.
+    fn cells(&self, py: Python<'_>, rows: usize) -> PyResult<(Vec<Vec<String>>, bool)> {
+        let all = self.rows(py)?;
+        let (first, more) = first_rows(&all, rows);
+        let mut cells = vec![];
+        for batch in &first {
+            let options = format_options();
+            let columns = batch.columns().iter();
+            let columns = columns
+                .map(|column| ArrayFormatter::try_new(column, &options))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(from_arrow)?;
+            for row in 0..batch.num_rows() {
+                cells.push(columns.iter().map(|c| c.value(row).to_string()).collect());
+            }
+        }
+        Ok((cells, more))
+    }
+
+    /// The plan as text. With `analyze`, the query runs, and the plan has its measurements.
+    fn explain(
+        &self,
+        py: Python<'_>,
+        analyze: bool,
+        verbose: bool,
+        format: &str,
+    ) -> PyResult<String> {
+        let format = match (format, analyze) {
+            ("indent", _) => ExplainFormat::Indent,
+            ("tree", false) => ExplainFormat::Tree,
+            _ => {
+                return Err(PyValueError::new_err(format!(
+                    "format='{format}': 'indent' is possible, and 'tree' without analyze"
+                )));
+            }
+        };
+        let options = ExplainOption::default()
+            .with_verbose(verbose)
+            .with_analyze(analyze)
+            .with_format(format);
+        let frame = self.frame.clone().explain_with_options(options);
+        let mut text = String::new();
+        for batch in self.collect(py, frame.map_err(from_datafusion)?)? {
+            let kinds = as_string_array(batch.column(0)).map_err(from_datafusion)?;
+            let plans = as_string_array(batch.column(1)).map_err(from_datafusion)?;
+            for (kind, plan) in kinds.iter().zip(plans) {
+                let (kind, plan) = (kind.unwrap_or_default(), plan.unwrap_or_default());
+                // A String takes any text.
+                let _ = writeln!(text, "{kind}:\n{}", plan.trim_end());
+            }
+        }
+        Ok(text)
+    }
+}
+
+fn from_arrow(error: ArrowError) -> PyErr {
+    from_datafusion(DataFusionError::from(error))
+}
+
+fn format_options() -> FormatOptions<'static> {
+    FormatOptions::default().with_null("NULL")
+}
+
+fn first_rows(batches: &[RecordBatch], rows: usize) -> (Vec<RecordBatch>, bool) {
+    let (mut first, mut left) = (vec![], rows);
+    for batch in batches {
+        let taken = left.min(batch.num_rows());
+        if taken > 0 {
+            first.push(batch.slice(0, taken));
+        }
+        if taken < batch.num_rows() {
+            return (first, true);
+        }
+        left -= taken;
+    }
+    (first, false)
+}
+
+fn capsule<'py>(
+    py: Python<'py>,
+    reader: Box<dyn RecordBatchReader + Send>,
+    requested_schema: Option<Bound<'py, PyCapsule>>,
+) -> PyResult<Bound<'py, PyCapsule>> {
+    let reader = PyRecordBatchReader::new(reader).into_pyobject(py)?;
+    let args = PyTuple::new(py, [requested_schema])?;
+    Ok(reader
+        .call_method1("__arrow_c_stream__", args)?
+        .cast_into()?)
+}
+
+/// A running query, as a reader.
+struct Running {
+    schema: SchemaRef,
+    stream: Arc<AsyncMutex<SendableRecordBatchStream>>,
+}
+
+impl Iterator for Running {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let stream = Arc::clone(&self.stream);
+        let next = async move { stream.lock().await.next().await.transpose() };
+        // The reader of the stream may hold the interpreter's lock, which buffers of Python objects need when they are
+        // dropped. `run` releases it.
+        let Some(next) = Python::try_attach(|py| run(py, next)) else {
+            let text = "the Python interpreter is shutting down".to_string();
+            return Some(Err(ArrowError::CDataInterface(text)));
+        };
+        let next = next.map_err(|error| ArrowError::ExternalError(Box::new(error)));
+        next.transpose()
+    }
+}
+
+impl RecordBatchReader for Running {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+}

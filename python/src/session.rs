@@ -1,0 +1,293 @@
+//! A DataFusion session with range queries, whose statements see tables of the caller beside its own.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use datafusion::catalog::TableProvider;
+use datafusion::common::{Result, TableReference};
+use datafusion::dataframe::DataFrame;
+use datafusion::datasource::file_format::options::{
+    CsvReadOptions, ParquetReadOptions, ReadOptions,
+};
+use datafusion::datasource::listing::{
+    ListingOptions, ListingTable, ListingTableConfig, ListingTableUrl,
+};
+use datafusion::logical_expr::{DdlStatement, LogicalPlan};
+use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion_rmq::{RmqOptions, prepare_statement};
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use tokio::sync::RwLock;
+
+use crate::errors::from_datafusion;
+use crate::frame::Frame;
+use crate::params;
+use crate::query::Query;
+use crate::runtime::run;
+use crate::shared::{Frames, Shared};
+use crate::table_names;
+
+const RUNTIME_OPTIONS: &str = "datafusion.runtime.";
+
+/// A session.
+#[pyclass(frozen, module = "datafusion_rmq._native")]
+pub struct Session {
+    shared: Arc<Shared>,
+}
+
+#[pymethods]
+impl Session {
+    /// Opens a session with the options of these full names. `progress` makes a progress bar for a query.
+    #[new]
+    fn new(
+        py: Python<'_>,
+        options: HashMap<String, String>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let (runtime, plain): (Vec<_>, Vec<_>) = options
+            .into_iter()
+            .partition(|(name, _)| name.starts_with(RUNTIME_OPTIONS));
+        let mut config = SessionConfig::new()
+            .with_information_schema(true)
+            .with_option_extension(RmqOptions::default());
+        for (name, value) in plain {
+            let set = config.options_mut().set(&name, &value);
+            set.map_err(from_datafusion)?;
+        }
+        let ctx = SessionContext::new_with_config(config);
+        datafusion_rmq::register(&ctx);
+        let session = Self {
+            shared: Arc::new(Shared {
+                ctx,
+                names: RwLock::default(),
+                progress,
+            }),
+        };
+        for (name, value) in runtime {
+            let set = format!("SET {name} = '{}'", value.replace('\'', "''"));
+            session.sql(py, &set, None, vec![])?;
+        }
+        Ok(session)
+    }
+
+    /// The full names of all options.
+    #[staticmethod]
+    fn option_names() -> Vec<String> {
+        let config = SessionConfig::new().with_option_extension(RmqOptions::default());
+        let entries = config.options().entries();
+        let mut names: Vec<String> = entries.into_iter().map(|entry| entry.key).collect();
+        let runtime = ["max_temp_directory_size", "memory_limit", "temp_directory"];
+        names.extend(runtime.map(|name| format!("{RUNTIME_OPTIONS}{name}")));
+        names
+    }
+
+    /// Registers a table. It replaces one of the same name.
+    fn register(&self, py: Python<'_>, name: String, frame: &Frame) -> PyResult<()> {
+        self.replace(py, name, Arc::clone(&frame.table))
+    }
+
+    /// Removes a table.
+    fn deregister(&self, py: Python<'_>, name: String) -> PyResult<()> {
+        let shared = Arc::clone(&self.shared);
+        let table = TableReference::bare(name.as_str());
+        let removed = run(py, async move {
+            let _exclusive = shared.names.write().await;
+            let removed = shared.ctx.deregister_table(table)?;
+            let found = removed.is_some();
+            drop(removed);
+            drop_unused_indexes(&shared.ctx).await?;
+            Ok(found)
+        })?;
+        if !removed {
+            let text = format!("no table is registered as '{name}'");
+            return Err(PyKeyError::new_err(text));
+        }
+        Ok(())
+    }
+
+    /// Registers Parquet files as a table.
+    fn read_parquet(&self, py: Python<'_>, name: String, paths: Vec<String>) -> PyResult<()> {
+        let state = self.shared.ctx.state();
+        let options = ParquetReadOptions::default();
+        let listing = options.to_listing_options(state.config(), state.default_table_options());
+        self.read_files(py, name, paths, listing)
+    }
+
+    /// Registers CSV files as a table.
+    #[pyo3(signature = (name, paths, header, delimiter, infer_rows))]
+    fn read_csv(
+        &self,
+        py: Python<'_>,
+        name: String,
+        paths: Vec<String>,
+        header: bool,
+        delimiter: u8,
+        infer_rows: usize,
+    ) -> PyResult<()> {
+        let state = self.shared.ctx.state();
+        let options = CsvReadOptions::default()
+            .has_header(header)
+            .delimiter(delimiter)
+            .schema_infer_max_records(infer_rows);
+        let listing = options.to_listing_options(state.config(), state.default_table_options());
+        self.read_files(py, name, paths, listing)
+    }
+
+    /// The columns of a registered table.
+    fn columns(&self, py: Python<'_>, name: String) -> PyResult<Vec<String>> {
+        let shared = Arc::clone(&self.shared);
+        let table = run(py, async move {
+            let _shared = shared.names.read().await;
+            shared.ctx.table_provider(TableReference::bare(name)).await
+        })?;
+        let schema = table.schema();
+        Ok(schema.fields().iter().map(|f| f.name().clone()).collect())
+    }
+
+    /// The names of the registered tables, sorted.
+    fn tables(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let shared = Arc::clone(&self.shared);
+        run(py, async move {
+            let _shared = shared.names.read().await;
+            let state = shared.ctx.state();
+            let schema = state.schema_for_ref(TableReference::bare("t"))?;
+            let mut names = schema.table_names();
+            names.sort_unstable();
+            Ok(names)
+        })
+    }
+
+    /// The tables that a statement names and that are not registered.
+    fn missing_tables(&self, py: Python<'_>, sql: String) -> PyResult<Vec<String>> {
+        let shared = Arc::clone(&self.shared);
+        run(py, async move {
+            let _shared = shared.names.read().await;
+            let mut missing = vec![];
+            for name in table_names::unqualified(&shared.ctx.state(), &sql)? {
+                if !shared
+                    .ctx
+                    .table_exist(TableReference::bare(name.as_str()))?
+                {
+                    missing.push(name);
+                }
+            }
+            Ok(missing)
+        })
+    }
+
+    /// Plans a statement, and runs it if it is no query.
+    fn sql(
+        &self,
+        py: Python<'_>,
+        sql: &str,
+        params: Option<&Bound<'_, PyAny>>,
+        frames: Vec<(String, PyRef<'_, Frame>)>,
+    ) -> PyResult<Query> {
+        let params = params.map(params::values).transpose()?;
+        let frames: Frames = frames
+            .into_iter()
+            .map(|(name, frame)| (name, Arc::clone(&frame.table)))
+            .collect();
+        let shared = Arc::clone(&self.shared);
+        let text = sql.to_string();
+        let query = run(py, async move {
+            let state = shared.ctx.state();
+            let planned = async {
+                let dialect = state.config_options().sql_parser.dialect;
+                let mut statement = state.sql_to_statement(&text, &dialect)?;
+                prepare_statement(&mut statement)?;
+                let plan = state.statement_to_plan(statement).await?;
+                match params {
+                    Some(params) => plan.with_param_values(params),
+                    None => Ok(plan),
+                }
+            };
+            let plan = shared.with_frames(&frames, planned).await?;
+            // A table can be made of a frame of the same name.
+            let created = created(&plan);
+            let others = frames
+                .iter()
+                .filter(|(name, _)| Some(name.as_str()) != created);
+            let others: Frames = others.cloned().collect();
+            let run = async {
+                let frame = shared.ctx.execute_logical_plan(plan.clone()).await?;
+                run_at_once(frame).await
+            };
+            let frame = shared.with_frames(&others, run).await?;
+            Ok(Query::new(text.clone(), frame, frames, Arc::clone(&shared)))
+        })?;
+        Ok(query)
+    }
+}
+
+/// The table or view that a statement creates.
+fn created(plan: &LogicalPlan) -> Option<&str> {
+    match plan {
+        LogicalPlan::Ddl(DdlStatement::CreateMemoryTable(create)) => Some(create.name.table()),
+        LogicalPlan::Ddl(DdlStatement::CreateView(create)) => Some(create.name.table()),
+        _ => None,
+    }
+}
+
+/// Runs a statement that changes data, so that it runs once and when it is given. The result has its counts.
+async fn run_at_once(frame: DataFrame) -> Result<DataFrame> {
+    match frame.logical_plan() {
+        LogicalPlan::Dml(_) | LogicalPlan::Copy(_) => frame.cache().await,
+        _ => Ok(frame),
+    }
+}
+
+/// Frees the indexes of tables that are gone, and the columns that these keep: listing indexes drops them.
+async fn drop_unused_indexes(ctx: &SessionContext) -> Result<()> {
+    ctx.sql("SELECT count(*) FROM rmq_indexes()")
+        .await?
+        .collect()
+        .await?;
+    Ok(())
+}
+
+impl Session {
+    fn replace(&self, py: Python<'_>, name: String, table: Arc<dyn TableProvider>) -> PyResult<()> {
+        let shared = Arc::clone(&self.shared);
+        run(py, async move {
+            let _exclusive = shared.names.write().await;
+            let name = TableReference::bare(name);
+            shared.ctx.deregister_table(name.clone())?;
+            shared.ctx.register_table(name, table)?;
+            drop_unused_indexes(&shared.ctx).await
+        })
+    }
+
+    fn read_files(
+        &self,
+        py: Python<'_>,
+        name: String,
+        paths: Vec<String>,
+        options: ListingOptions,
+    ) -> PyResult<()> {
+        let shared = Arc::clone(&self.shared);
+        // Files are named by the caller, so their extension does not matter; in a folder it does.
+        let options = if paths.iter().any(|path| Path::new(path).is_dir()) {
+            options
+        } else {
+            options.with_file_extension("")
+        };
+        let shown = paths.join(", ");
+        let table = run(py, async move {
+            let urls = paths.iter().map(ListingTableUrl::parse);
+            let urls = urls.collect::<Result<Vec<_>>>()?;
+            let config = ListingTableConfig::new_with_multi_paths(urls);
+            let config = config.with_listing_options(options);
+            let state = shared.ctx.state();
+            Ok(Arc::new(ListingTable::try_new(
+                config.infer_schema(&state).await?,
+            )?))
+        })?;
+        if table.schema().fields().is_empty() {
+            let text = format!("{name}: no file, or none with a column, matches {shown}");
+            return Err(PyValueError::new_err(text));
+        }
+        self.replace(py, name, table)
+    }
+}

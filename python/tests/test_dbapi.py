@@ -1,0 +1,78 @@
+"""The DB-API 2.0."""
+
+import datetime
+
+import pandas as pd
+import polars as pl
+import pytest
+
+from datafusion_rmq import dbapi
+
+
+def test_cursor():
+    with dbapi.connect(target_partitions=1) as connection:
+        cursor = connection.cursor()
+        assert cursor.description is None and cursor.rowcount == -1
+        with pytest.raises(dbapi.ProgrammingError, match="no statement"):
+            cursor.fetchone()
+        cursor.execute("SELECT value AS n, CAST(value AS VARCHAR) AS s FROM generate_series(1, 5)")
+        assert [column[:2] for column in cursor.description] == [("n", "Int64"), ("s", "Utf8View")]
+        assert all(len(column) == 7 for column in cursor.description)
+        assert cursor.description[0][1] == dbapi.NUMBER and cursor.description[1][1] == dbapi.STRING
+        assert cursor.description[0][1] != dbapi.STRING and cursor.rowcount == 5
+        assert cursor.fetchone() == (1, "1")
+        assert cursor.fetchmany() == [(2, "2")]
+        assert cursor.fetchmany(2) == [(3, "3"), (4, "4")]
+        assert cursor.fetchall() == [(5, "5")]
+        assert cursor.fetchone() is None and cursor.fetchall() == []
+        assert list(cursor.execute("SELECT $1 AS a, $1 + $2 AS b", [1, 2])) == [(1, 3)]
+        assert cursor.execute("SELECT $x AS a", {"x": datetime.date(2026, 3, 2)}).fetch_arrow_table().num_rows == 1
+
+
+def test_statements_without_rows():
+    connection = dbapi.connect()
+    cursor = connection.cursor()
+    cursor.execute("CREATE TABLE t AS SELECT 1 AS v")
+    assert cursor.description is None and cursor.fetchall() == []
+    cursor.executemany("INSERT INTO t VALUES ($1)", [[2], [3]])
+    assert cursor.execute("SELECT v FROM t ORDER BY v").fetchall() == [(1,), (2,), (3,)]
+    connection.commit()
+    with pytest.raises(dbapi.NotSupportedError):
+        connection.rollback()
+
+
+def test_pandas_reads():
+    connection = dbapi.connect()
+    connection.session.register("t", pl.DataFrame({"v": [1, 2], "s": ["a", None]}))
+    with pytest.warns(UserWarning, match="SQLAlchemy"):
+        frame = pd.read_sql("SELECT * FROM t ORDER BY v", connection)
+    assert frame["v"].tolist() == [1, 2] and frame["s"][0] == "a"
+
+
+def test_variables_are_not_seen():
+    hidden = pl.DataFrame({"v": [1]})
+    assert len(hidden) == 1
+    with pytest.raises(dbapi.ProgrammingError, match="hidden"):
+        dbapi.connect().cursor().execute("SELECT * FROM hidden")
+
+
+def test_closed():
+    connection = dbapi.connect()
+    cursor = connection.cursor()
+    cursor.close()
+    with pytest.raises(dbapi.InterfaceError, match="cursor is closed"):
+        cursor.execute("SELECT 1")
+    other = connection.cursor()
+    connection.close()
+    connection.close()
+    for use in (connection.cursor, connection.commit, lambda: other.execute("SELECT 1")):
+        with pytest.raises(dbapi.InterfaceError, match="connection is closed"):
+            use()
+
+
+def test_module():
+    assert dbapi.apilevel == "2.0" and dbapi.threadsafety == 2
+    for error in ("DatabaseError", "ProgrammingError", "OperationalError", "NotSupportedError", "InterfaceError", "DataError"):
+        assert issubclass(getattr(dbapi, error), dbapi.Error)
+    assert dbapi.DateFromTicks(0).year in (1969, 1970)
+    assert isinstance(dbapi.TimestampFromTicks(0), dbapi.Timestamp) and isinstance(dbapi.TimeFromTicks(0), dbapi.Time)

@@ -1,0 +1,239 @@
+"""RangeIndex, compared with plain loops over NumPy."""
+
+import datetime
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from datafusion_rmq import Error, RangeIndex
+
+DTYPES = ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "M8[ns]", "M8[s]", "M8[D]", "m8[us]", ">i4", ">f8"]
+
+
+def naive(values, left, right, choose):
+    """The position of each range's extreme, -1 if it has none."""
+    # Python's numbers are compared faster than NumPy's.
+    values = (values.view(np.int64) if values.dtype.kind in "mM" else values).tolist()
+    found = []
+    for l, r in zip(left.tolist(), right.tolist()):
+        l, r = max(l, 0), min(r, len(values) - 1)
+        at = [i for i in range(l, r + 1) if values[i] == values[i]]
+        found.append(choose(at, key=lambda i: values[i]) if at else -1)
+    return np.array(found, np.int64)
+
+
+def leftmost_max(at, key):
+    return max(at, key=lambda i: (key(i), -i))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_extremes_of_each_type(dtype):
+    seed = time.time_ns() if "RMQ_TEST_SEED" not in os.environ else int(os.environ["RMQ_TEST_SEED"])
+    print(f"range index: RMQ_TEST_SEED={seed}")
+    draw = np.random.default_rng(seed)
+    values = draw.integers(0, 100, 3000).astype(np.dtype(dtype).newbyteorder("=") if dtype[0] == ">" else dtype).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        values[draw.integers(0, 3000, 300)] = np.nan
+        values[draw.integers(0, 3000, 30)] = -np.nan
+        values[:2] = [-0.0, np.inf]
+    index = RangeIndex(values)
+    left, right = draw.integers(-50, 3050, 500), draw.integers(-50, 3050, 500)
+    left[:100] = right[:100] - draw.integers(0, 5, 100)
+    plain = values.astype(np.dtype(dtype).newbyteorder("="))
+    for method, position, choose in ((index.min, index.argmin, min), (index.max, index.argmax, leftmost_max)):
+        expected = naive(plain, left, right, choose)
+        # Equal values of -0.0 and 0.0 are ordered.
+        assert (plain[position(left, right)] == plain[expected])[expected >= 0].all()
+        assert ((position(left, right) == -1) == (expected == -1)).all()
+        found = method(left, right, default=plain[0])
+        assert found.dtype == plain.dtype
+        assert (found == np.where(expected >= 0, plain[expected], plain[0])).all()
+    assert len(index) == 3000 and index.index_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "lowest"),
+    [
+        (pa.array([5, None, 3, 8]), 3),
+        (pa.array([None, None, 7, 5, None, 3, 8])[3:], 3),
+        (pa.chunked_array([[5, None], [], [3, 8]]), 3),
+        (pl.Series([5, None, 3, 8]), 3),
+        (pd.Series([5.0, None, 3.0, 8.0]), 3.0),
+        ([5, 9, 3, 8], 3),
+        (memoryview(np.array([5, 9, 3, 8])), 3),
+        (np.array([5, 0, 9, 0, 3, 0, 8, 0])[::2], 3),
+        (pa.array([datetime.date(2026, 1, 5), None, datetime.date(2026, 1, 3), datetime.date(2026, 1, 8)]), np.datetime64("2026-01-03")),
+        (pl.Series([datetime.timedelta(5), None, datetime.timedelta(3), datetime.timedelta(8)]), np.timedelta64(3, "D")),
+        (pa.array([datetime.time(5), None, datetime.time(3), datetime.time(8)]), np.timedelta64(3, "h")),
+    ],
+    ids=lambda value: type(value).__module__ + "." + type(value).__name__,
+)
+def test_arrays_of_each_library(values, lowest):
+    index = RangeIndex(values)
+    assert index.min(0, 3) == lowest and index.argmin(0, 99) == 2
+    assert index.argmax(0, 2) in (0, 1) and len(index) == 4
+
+
+def test_not_copied():
+    values = np.arange(1000.0)
+    references = sys.getrefcount(values)
+    index = RangeIndex(values)
+    assert index.min(5, 10) == 5.0
+    # The index keeps the array's memory.
+    assert sys.getrefcount(values) > references
+    del index
+    assert sys.getrefcount(values) == references
+
+
+def test_scalars_shapes_and_empty_arrays():
+    index = RangeIndex(np.array([5, 3, 8]))
+    assert index.min(0, 2) == 3 and np.ndim(index.min(0, 2)) == 0
+    assert index.min([[0], [1]], [1, 2]).tolist() == [[3, 3], [3, 3]]
+    assert index.min([], []).shape == (0,) and index.argmin(np.array([], int), []).dtype == np.int64
+    assert index.min(np.uint64(0), np.uint64(2**64 - 1)) == 3
+    for empty in (np.array([], float), pa.array([], pa.float64()), pl.Series([], dtype=pl.Float64)):
+        nothing = RangeIndex(empty)
+        assert len(nothing) == 0 and nothing.argmin(0, 5) == -1 and np.isnan(nothing.min(0, 5))
+        assert nothing.first_at_least(0, 5, 0.0) == -1
+    assert np.isnat(RangeIndex(np.array(["2026-01-01"], "M8[s]")).min(1, 0))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i4", "i8", "u8", "f4", "f8"])
+def test_crossings(dtype):
+    seed = time.time_ns() if "RMQ_TEST_SEED" not in os.environ else int(os.environ["RMQ_TEST_SEED"])
+    print(f"crossings: RMQ_TEST_SEED={seed}")
+    draw = np.random.default_rng(seed)
+    values = draw.integers(0, 50, 2000).astype(dtype)
+    if dtype[0] == "f":
+        values += np.asarray(draw.integers(0, 2, 2000) * 0.1).astype(dtype)
+        values[::37] = np.nan
+        values[:3] = [0.0, -0.0, 0.0]
+    index = RangeIndex(values)
+    left = draw.integers(-5, 2005, 300)
+    right = left + draw.integers(-2, 60, 300)
+    for x in (draw.integers(0, 50, 300), draw.integers(0, 500, 300) / 10, np.float32(0.1), 7, 0.0, -0.0):
+        xs = np.broadcast_to(x, 300)
+        for at_least in (False, True):
+            for last in (False, True):
+                method = getattr(index, f"{'last' if last else 'first'}_at_{'least' if at_least else 'most'}")
+                expected = []
+                for l, r, one in zip(left.tolist(), right.tolist(), xs.tolist()):
+                    span = range(max(l, 0), min(r, 1999) + 1)
+                    at = [i for i in span if (values[i].item() >= one if at_least else values[i].item() <= one)]
+                    expected.append(-1 if not at else at[-1] if last else at[0])
+                assert method(left, right, x).tolist() == expected
+
+
+def test_thresholds_are_exact():
+    big = RangeIndex(np.array([2**53 + 2], np.int64).astype(float))
+    assert big.first_at_most(0, 0, 2**53 + 1) == -1 and big.first_at_least(0, 0, 2**53 + 1) == 0
+    assert RangeIndex(np.array([0.1], np.float32)).first_at_most(0, 0, 0.1) == -1
+    assert RangeIndex(np.array([3])).first_at_most(0, 0, 2.5) == -1
+    assert RangeIndex(np.array([3])).first_at_least(0, 0, 2.5) == 0
+    for values, x in ((np.array([1], np.int8), 2**40), (np.array([1]), float("inf")), (np.array([1], np.uint64), -1)):
+        with pytest.raises(ValueError, match="x=.* is beyond the bounds"):
+            RangeIndex(values).first_at_most(0, 0, x)
+    with pytest.raises(ValueError, match="x has NaN"):
+        RangeIndex(np.array([1.0])).first_at_most(0, 0, float("nan"))
+    days = RangeIndex(np.array(["2026-01-02", "2026-01-05"], "M8[D]"))
+    assert days.first_at_least(0, 1, np.datetime64("2026-01-02T12:00")) == 1
+    assert days.last_at_most(0, 1, datetime.datetime(2026, 1, 2, 12)) == 0
+    assert days.first_at_least(0, 1, datetime.date(2026, 1, 2)) == 0
+    with pytest.raises(TypeError, match="x has the NumPy type"):
+        days.first_at_least(0, 1, 5)
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "message"),
+    [
+        (np.array([True]), TypeError, "NumPy type bool"),
+        (np.array(["a"]), TypeError, "NumPy type <U1"),
+        (np.array([1j]), TypeError, "complex128"),
+        (np.zeros((2, 2)), ValueError, "2 dimensions"),
+        (np.array(["NaT"], "M8[s]"), ValueError, "NaT"),
+        (np.array([1], object), TypeError, "object"),
+        (pa.array(["a"]), TypeError, "Utf8"),
+        (pa.array([[1]]), TypeError, "List"),
+        (pl.DataFrame({"a": [1]}), TypeError, "Struct"),
+        (5, ValueError, "0 dimensions"),
+    ],
+    ids=repr,
+)
+def test_what_cannot_be_indexed(values, error, message):
+    with pytest.raises(error, match=message):
+        RangeIndex(values)
+
+
+def test_wrong_arguments():
+    index = RangeIndex(np.array([5, 3, 8]))
+    with pytest.raises(TypeError, match="left has the NumPy type float64"):
+        index.min(0.5, 1)
+    with pytest.raises(ValueError, match="broadcast"):
+        index.min([0, 1], [1, 2, 3])
+    with pytest.raises(ValueError, match="the range 2 to 1 has no value; pass default="):
+        index.min([0, 2], [1, 1])
+    with pytest.raises(ValueError, match="device='tpu'"):
+        RangeIndex([1], device="tpu")
+    with pytest.raises(ValueError, match="threads=0"):
+        RangeIndex([1], threads=0)
+
+
+def test_cuda_answers_or_says_why_not():
+    values = np.random.default_rng(9).random(5000).astype(np.float32)
+    values[::7] = np.nan
+    left = np.arange(-10, 4000)
+    right = left + left % 777
+    plain = RangeIndex(values)
+    try:
+        index = RangeIndex(values, device="cuda")
+    except Error as error:
+        assert "RMQ_TEST_CUDA" not in os.environ, error
+        assert "cuda" in str(error).lower()
+        return
+    assert (index.argmin(left, right) == plain.argmin(left, right)).all()
+    assert (index.max(left, right) == plain.max(left, right))[plain.argmax(left, right) >= 0].all()
+    assert (index.last_at_most(left, right, 0.05) == plain.last_at_most(left, right, 0.05)).all()
+
+
+def test_large_batches_on_several_threads():
+    draw = np.random.default_rng(7)
+    values = draw.random(1 << 20)
+    left = draw.integers(0, len(values), 300_001)
+    right = left + draw.integers(0, 1000, len(left))
+    many, one = RangeIndex(values, threads=7), RangeIndex(values, threads=1)
+    assert (many.argmin(left, right) == one.argmin(left, right)).all()
+    assert (many.max(left, right) == one.max(left, right)).all()
+    for at in range(0, len(left), 30_011):
+        assert many.min(left[at], right[at]) == values[left[at] : right[at] + 1].min()
+
+
+def test_threads_share_an_index():
+    values = np.random.default_rng(8).random(100_000)
+    index = RangeIndex(values)
+    left = np.arange(0, 90_000)
+    expected = RangeIndex(values, threads=1).min(left, left + 100)
+    found = [None] * 20
+
+    def ask(i):
+        found[i] = (index.min(left, left + 100) == expected).all()
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found)
+
+
+def test_numpy_is_not_needed_to_import():
+    code = "import sys; sys.modules['numpy'] = None; import datafusion_rmq as r; print(r.connect().sql('SELECT 1').fetchall())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[(1,)]\n"
