@@ -458,10 +458,22 @@ impl Bench<'_> {
             self.set_reference(result, &bounds)?;
             for (contender, pair, kernel) in heat_map() {
                 let setting = setting(pair, self.cutoff());
+                let kernel = match self.paper(kernel, result, setting.cutoff) {
+                    // Small chunks of a large column.
+                    Err(error @ EngineError::Unsupported(_)) => {
+                        let (chunk, n) = (pair.1, self.n);
+                        self.run.progress.skip(1);
+                        self.run.progress.say(&format!(
+                            "not measured: {contender} with chunks of {chunk}, n = 2^{n}: {error}"
+                        ));
+                        continue;
+                    }
+                    kernel => kernel?,
+                };
                 let entry = Entry {
                     contender: contender.to_owned(),
                     setting,
-                    kernel: self.paper(kernel, result, setting.cutoff)?,
+                    kernel,
                     longest_scanned: None,
                 };
                 self.compare(Section::Heat, case, &bounds, &entry)?;
