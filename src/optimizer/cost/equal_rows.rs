@@ -16,8 +16,11 @@ use datafusion::datasource::source::DataSourceExec;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{CastExpr, Column};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::sorts::sort::SortExec;
 
 use crate::common::dictionaries::has_few_keys;
 use crate::exec::common::statistics::{expected_rows, statistics};
@@ -112,6 +115,14 @@ fn column_of(expr: &PhysicalExprRef) -> Option<usize> {
     }
 }
 
+/// Whether an operator returns the rows of its input, in another order or in other partitions.
+fn moves_rows(plan: &Arc<dyn ExecutionPlan>) -> bool {
+    let moves = plan.is::<CoalescePartitionsExec>()
+        || plan.is::<RepartitionExec>()
+        || plan.is::<SortExec>();
+    moves && plan.fetch().is_none()
+}
+
 /// The probability that two rows of an in-memory table have equal keys, from a sample. `None` if the plan is not one,
 /// its keys are no columns, or it has fewer than two rows.
 fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Option<f64>> {
@@ -138,6 +149,10 @@ fn sample(plan: &Arc<dyn ExecutionPlan>, keys: &[&PhysicalExprRef]) -> Result<Op
             };
             columns = below;
             plan = projection.input();
+        } else if let [input] = plan.children().as_slice()
+            && moves_rows(plan)
+        {
+            plan = input;
         } else {
             let source = plan.downcast_ref::<DataSourceExec>();
             break source.and_then(|s| s.data_source().downcast_ref::<MemorySourceConfig>());
