@@ -1,7 +1,8 @@
 //! The version of a table's data, which tells whether the table has changed since an index was built. A stale answer is
 //! the worst possible failure, so anything in doubt counts as changed.
 //!
-//! In memory: the same Arrow arrays, compared by address and referenced weakly. In files: the same provider object, and
+//! In memory: the same Arrow arrays, compared by address and referenced weakly. What is kept may have some of them, so
+//! batches that are scanned are told to exist by their schema. In files: the same provider object, and
 //! for every file the same path, size, time, etag and version. Local files (those that the store returns as an open
 //! file) must also have the same device, inode and change time. These are requested from the store before and after
 //! reading, and only count if the file last changed more than two seconds before reading began: within one tick of a
@@ -12,7 +13,8 @@ use std::fs::Metadata;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::datatypes::Schema;
 use datafusion::catalog::TableProvider;
 use datafusion::object_store::ObjectMeta;
 
@@ -26,6 +28,11 @@ pub(crate) enum Version {
     /// Arrays in memory, which are immutable: the same arrays are the same values. The references are weak, so that the
     /// memory is freed with the table; while they exist, no other array can have the same address.
     Arrays(Arc<[Weak<dyn Array>]>),
+    /// Columns of batches in memory, as above; the schema of the first batch exists as long as the batches.
+    Batches {
+        columns: Arc<[Weak<dyn Array>]>,
+        schema: Weak<Schema>,
+    },
     /// Files, as listed by this table provider.
     Files {
         provider: Weak<dyn TableProvider>,
@@ -107,14 +114,37 @@ impl Version {
         Self::Arrays(chunks.into_iter().map(Arc::downgrade).collect())
     }
 
+    /// The version of these columns of batches; `None` without a batch.
+    pub(crate) fn from_batches<'a>(
+        batches: impl IntoIterator<Item = (&'a RecordBatch, &'a [usize])>,
+    ) -> Option<Self> {
+        let (mut columns, mut schema) = (vec![], None);
+        for (batch, read) in batches {
+            schema.get_or_insert_with(|| Arc::downgrade(batch.schema_ref()));
+            columns.extend(read.iter().map(|column| Arc::downgrade(batch.column(*column))));
+        }
+        Some(Self::Batches {
+            columns: columns.into(),
+            schema: schema?,
+        })
+    }
+
+    /// Whether this may be a later version of a table that had another version: its data begins with the same array.
+    pub(crate) fn may_succeed(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Batches { columns: a, .. }, Self::Batches { columns: b, .. }) => {
+                same_arrays(&a[..a.len().min(1)], &b[..b.len().min(1)])
+            }
+            _ => self.matches(other),
+        }
+    }
+
     /// Whether both are the same version of the same data.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Arrays(a), Self::Arrays(b)) => {
-                a.len() == b.len()
-                    && a.iter()
-                        .zip(b.iter())
-                        .all(|(a, b)| std::ptr::addr_eq(a.as_ptr(), b.as_ptr()))
+            (Self::Arrays(a), Self::Arrays(b))
+            | (Self::Batches { columns: a, .. }, Self::Batches { columns: b, .. }) => {
+                same_arrays(a, b)
             }
             (
                 Self::Files {
@@ -133,8 +163,19 @@ impl Version {
     /// Whether a table may still have this version: false once its data is dropped.
     pub(crate) fn is_alive(&self) -> bool {
         match self {
-            Self::Arrays(arrays) => arrays.iter().all(|a| a.strong_count() > 0),
+            Self::Arrays(arrays) => exist(arrays),
+            Self::Batches { columns, schema } => schema.strong_count() > 0 && exist(columns),
             Self::Files { provider, .. } => provider.strong_count() > 0,
         }
     }
+}
+
+/// Whether these are the same arrays. While there is a reference, no other array can have the same address.
+fn same_arrays(a: &[Weak<dyn Array>], b: &[Weak<dyn Array>]) -> bool {
+    let mut pairs = a.iter().zip(b);
+    a.len() == b.len() && pairs.all(|(a, b)| std::ptr::addr_eq(a.as_ptr(), b.as_ptr()))
+}
+
+fn exist(arrays: &[Weak<dyn Array>]) -> bool {
+    arrays.iter().all(|array| array.strong_count() > 0)
 }

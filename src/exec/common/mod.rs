@@ -1,5 +1,5 @@
 //! What operators share: the state of a run, blocking work, batches for devices, the choice of the engine, metrics,
-//! plan properties, statistics, notes in EXPLAIN, and the filters that inputs may evaluate.
+//! plan properties and keys, statistics, notes in EXPLAIN, and the filters that inputs may evaluate.
 
 pub(crate) mod added_columns;
 pub(crate) mod blocking;
@@ -9,4 +9,5 @@ pub(crate) mod filter_pushdown;
 pub(crate) mod metrics;
 pub(crate) mod note;
 pub(crate) mod once_per_run;
+pub(crate) mod plan_key;
 pub(crate) mod statistics;

@@ -7,6 +7,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
+use crate::common::sql_text::physical_text;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
@@ -14,7 +15,7 @@ use rmq_engine::Comparison;
 
 /// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates and
 /// the columns that single rows are taken of ("values").
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent properties of a join"
@@ -149,6 +150,18 @@ impl BuildColumns {
         let arrays = self.expressions.iter();
         let arrays = arrays.map(|e| e.evaluate(batch)?.into_array(rows));
         arrays.collect()
+    }
+
+    /// What the columns are, over the input.
+    pub(crate) fn expressions(&self) -> &[PhysicalExprRef] {
+        &self.expressions
+    }
+
+    /// The equality keys and the range key as EXPLAIN shows them.
+    pub(crate) fn key_label(&self) -> String {
+        let keys = self.expressions.iter().take(self.num_equality_keys + 1);
+        let keys = keys.map(physical_text);
+        keys.collect::<Vec<_>>().join(", ")
     }
 
     /// The equality keys among all columns.

@@ -588,6 +588,7 @@ impl ExecutionPlan for RangeJoinExec {
             engine: self.engine.clone(),
             context: Arc::clone(&context),
             is_probe_bounded: is_bounded,
+            threshold: self.row_join.as_ref().and_then(|join| join.threshold().cloned()),
         };
         let build = match self.mode {
             JoinMode::Shared => ProbeBuild::Shared {
