@@ -357,29 +357,24 @@ async fn ask_alone(failure: &Failure) -> Outcome {
 /// Queries with the extension's functions are answered without its rules instead.
 /// The extension answers for NOT IN, whose NULLs `DataFusion` 55 gets wrong.
 async fn is_shared(failure: &Failure, message: &str, plan: &str) -> bool {
-    match ask_without(failure).await {
-        Outcome::Wrong(other, _)
-            if message.contains(OTHER_ROWS) && other == message && !plan.contains("null_aware") =>
-        {
-            true
+    let has_other_rows = message.contains(OTHER_ROWS);
+    let is_same = match ask_without(failure).await {
+        Outcome::Wrong(other, _) if has_other_rows => {
+            other == message && !plan.contains("null_aware")
         }
-        Outcome::Wrong(other, _)
-            if !message.contains(OTHER_ROWS)
-                && gist(&other) == gist(message)
-                && !message.contains("null_aware") =>
-        {
-            true
-        }
-        _ if message.contains(OTHER_ROWS) && filters_outer_join(&failure.query) => {
-            let session = failure.session.without_moved_filters();
-            let failure = Failure {
-                session,
-                ..failure.clone()
-            };
-            matches!(ask_alone(&failure).await, Outcome::Right(_))
+        Outcome::Wrong(other, _) => {
+            gist(&other) == gist(message) && !message.contains("null_aware")
         }
         _ => false,
+    };
+    if is_same || !has_other_rows || !filters_outer_join(&failure.query) {
+        return is_same;
     }
+    let unmoved = Failure {
+        session: failure.session.without_moved_filters(),
+        ..failure.clone()
+    };
+    matches!(ask_alone(&unmoved).await, Outcome::Right(_))
 }
 
 /// What is between the numbers of rows in the message of a wrong answer.

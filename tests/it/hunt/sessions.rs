@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use datafusion::execution::SessionStateBuilder;
 use datafusion::execution::memory_pool::GreedyMemoryPool;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::prelude::{SessionConfig, SessionContext};
@@ -177,7 +178,7 @@ impl Session {
         session
     }
 
-    /// The same session without the rule of DataFusion that moves conditions, where outer joins get it wrong.
+    /// The same session without the rules of DataFusion that move conditions, where outer joins get it wrong.
     pub fn without_moved_filters(&self) -> Self {
         Self {
             moves_filters: false,
@@ -208,10 +209,17 @@ impl Session {
         for (name, value) in &self.options {
             set(&ctx, name, value);
         }
-        if !self.moves_filters {
-            assert!(ctx.remove_optimizer_rule("push_down_filter"));
+        if self.moves_filters {
+            return ctx;
         }
-        ctx
+        assert!(ctx.remove_optimizer_rule("push_down_filter"));
+        let state = ctx.state();
+        let rules = state.physical_optimizers().iter();
+        let rules = rules.filter(|rule| !rule.name().starts_with("FilterPushdown"));
+        let rules: Vec<_> = rules.cloned().collect();
+        assert!(rules.len() < state.physical_optimizers().len());
+        let state = SessionStateBuilder::new_from_existing(state);
+        SessionContext::new_with_state(state.with_physical_optimizer_rules(rules).build())
     }
 
     /// Simpler sessions, one step away.
