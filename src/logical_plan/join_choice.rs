@@ -18,8 +18,10 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
+use datafusion::common::{DFSchema, DFSchemaRef, Result};
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, UserDefinedLogicalNodeCore};
+
+use crate::common::one_input::one_input;
 
 /// Two plans of the same rows: an aggregate over a range join, and over a join as it was written. The one follows from
 /// the other, so nodes are compared by the first alone.
@@ -87,8 +89,7 @@ impl UserDefinedLogicalNodeCore for JoinChoice {
     }
 
     fn with_exprs_and_inputs(&self, _: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let [range_join] = <[LogicalPlan; 1]>::try_from(inputs)
-            .or_else(|inputs| internal_err!("JoinChoice has one input, not {}", inputs.len()))?;
+        let range_join = one_input("JoinChoice", inputs)?;
         let mut as_written = self.as_written.clone();
         // Rules push conditions without columns, such as `random() < 0.5`, to the inputs of all nodes.
         if let LogicalPlan::Filter(filter) = &range_join

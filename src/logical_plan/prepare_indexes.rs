@@ -19,11 +19,12 @@ use std::sync::Arc;
 
 use arrow::datatypes::Field;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
+use datafusion::common::{DFSchema, DFSchemaRef, Result};
 use datafusion::logical_expr::{
     Expr, Extension, LogicalPlan, ScalarUDF, UserDefinedLogicalNodeCore,
 };
 
+use crate::common::one_input::one_input;
 use crate::common::range_function::RangeFunction;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot, RunId};
 use crate::logical_plan::range_lookup::Source;
@@ -124,9 +125,7 @@ impl UserDefinedLogicalNodeCore for PrepareIndexes {
     }
 
     fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let [input] = <[LogicalPlan; 1]>::try_from(inputs).or_else(|inputs| {
-            internal_err!("PrepareIndexes has one input, not {}", inputs.len())
-        })?;
+        let input = one_input("PrepareIndexes", inputs)?;
         Self::try_new(input, self.lookups.clone(), self.run.clone())
     }
 

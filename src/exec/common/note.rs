@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, Statistics, internal_err};
+use datafusion::common::{Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::{
@@ -12,6 +12,8 @@ use datafusion::physical_plan::execution_plan::{
 };
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+
+use crate::common::one_input::one_input;
 
 /// Returns the rows of its input. Only plans of EXPLAIN and EXPLAIN ANALYZE have it.
 #[derive(Debug)]
@@ -78,8 +80,7 @@ impl ExecutionPlan for NoteExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [input] = <[_; 1]>::try_from(children)
-            .or_else(|c: Vec<_>| internal_err!("NoteExec has one input, not {}", c.len()))?;
+        let input = one_input("NoteExec", children)?;
         Ok(Arc::new(Self::new(input, self.note.clone())))
     }
 
@@ -108,9 +109,6 @@ impl ExecutionPlan for NoteExec {
         input_stats: &[Arc<Statistics>],
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        match input_stats {
-            [input] => Ok(Arc::clone(input)),
-            _ => internal_err!("NoteExec has one input, not {}", input_stats.len()),
-        }
+        one_input("NoteExec", input_stats.to_vec())
     }
 }

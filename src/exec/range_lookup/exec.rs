@@ -8,7 +8,7 @@ use arrow::datatypes::Field;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{ColumnStatistics, Result, Statistics, internal_err};
+use datafusion::common::{ColumnStatistics, Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::{
@@ -19,6 +19,7 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
+use crate::common::one_input::one_input;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::filter_pushdown::filters_of_columns;
@@ -149,8 +150,7 @@ impl ExecutionPlan for RangeLookupExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [input] = <[_; 1]>::try_from(children)
-            .or_else(|c: Vec<_>| internal_err!("RangeLookupExec has one input, not {}", c.len()))?;
+        let input = one_input("RangeLookupExec", children)?;
         let calls = self.calls.clone();
         match options.children_properties {
             ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {
@@ -198,9 +198,7 @@ impl ExecutionPlan for RangeLookupExec {
         input_stats: &[Arc<Statistics>],
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        let [input] = input_stats else {
-            return internal_err!("RangeLookupExec has one input, not {}", input_stats.len());
-        };
+        let input = one_input("RangeLookupExec", input_stats.to_vec())?;
         let mut column_statistics = input.column_statistics.clone();
         column_statistics.extend(self.calls.iter().map(|_| ColumnStatistics::new_unknown()));
         Ok(Arc::new(Statistics {

@@ -14,7 +14,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::Field;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{ColumnStatistics, DataFusionError, Result, Statistics, internal_err};
+use datafusion::common::{ColumnStatistics, DataFusionError, Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, ReplaceChildrenOptions};
@@ -24,6 +24,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
+use crate::common::one_input::one_input;
 use crate::common::range_function::RangeFunction;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
@@ -146,9 +147,7 @@ impl ExecutionPlan for PrepareIndexesExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [input] = <[_; 1]>::try_from(children).or_else(|c: Vec<_>| {
-            internal_err!("PrepareIndexesExec has one input, not {}", c.len())
-        })?;
+        let input = one_input("PrepareIndexesExec", children)?;
         let lookups = self.lookups.clone();
         Ok(Arc::new(Self::try_new(input, lookups, &self.run)?))
     }
@@ -214,19 +213,12 @@ impl ExecutionPlan for PrepareIndexesExec {
         input_stats: &[Arc<Statistics>],
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        match input_stats {
-            [input] => {
-                let mut statistics = Statistics::clone(input);
-                statistics.total_byte_size = Precision::Absent;
-                let run = ColumnStatistics::new_unknown();
-                statistics.column_statistics.push(run);
-                Ok(Arc::new(statistics))
-            }
-            _ => internal_err!(
-                "PrepareIndexesExec has one input, not {}",
-                input_stats.len()
-            ),
-        }
+        let input = one_input("PrepareIndexesExec", input_stats.to_vec())?;
+        let mut statistics = Arc::unwrap_or_clone(input);
+        statistics.total_byte_size = Precision::Absent;
+        let run = ColumnStatistics::new_unknown();
+        statistics.column_statistics.push(run);
+        Ok(Arc::new(statistics))
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

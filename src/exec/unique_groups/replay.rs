@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::RecordBatch;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, Statistics, internal_datafusion_err, internal_err};
+use datafusion::common::{Result, Statistics, internal_datafusion_err};
 use datafusion::execution::memory_pool::MemoryReservation;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
@@ -20,6 +20,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, stream};
 
+use crate::common::one_input::one_input;
 use crate::exec::range_join::data_size::DataSize;
 
 use crate::exec::common::metrics::OperatorMetrics;
@@ -160,8 +161,7 @@ impl ExecutionPlan for ReplayExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [input] = <[_; 1]>::try_from(children)
-            .or_else(|c: Vec<_>| internal_err!("ReplayExec has one input, not {}", c.len()))?;
+        let input = one_input("ReplayExec", children)?;
         Ok(Arc::new(Self::new(input)))
     }
 
@@ -200,10 +200,7 @@ impl ExecutionPlan for ReplayExec {
         input_stats: &[Arc<Statistics>],
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        match input_stats {
-            [input] => Ok(Arc::clone(input)),
-            _ => internal_err!("ReplayExec has one input, not {}", input_stats.len()),
-        }
+        one_input("ReplayExec", input_stats.to_vec())
     }
 
     fn metrics(&self) -> Option<MetricsSet> {
