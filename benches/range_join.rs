@@ -35,11 +35,18 @@ fn session() -> SessionContext {
     let ctx =
         SessionContext::new_with_config(SessionConfig::new().with_target_partitions(threads()));
     datafusion_rmq::register(&ctx);
+    keep_indexes(&ctx, false);
     if let Ok(engine) = std::env::var("RMQ_BENCH_ENGINE") {
         let set = format!("SET rmq.engine = '{engine}'");
         runtime().block_on(ctx.sql(&set)).expect("an engine");
     }
     ctx
+}
+
+/// Whether the index of `range_min`, and the sorted rows of range joins, are kept from run to run.
+fn keep_indexes(ctx: &SessionContext, keep: bool) {
+    let set = format!("SET rmq.keep_indexes = {keep}");
+    runtime().block_on(ctx.sql(&set)).expect("an option");
 }
 
 fn table(ctx: &SessionContext, name: &str, columns: Vec<(&str, ArrayRef)>) {
@@ -126,11 +133,13 @@ fn positions(n: usize, ranges: usize) {
     let ctx = position_tables(n, ranges);
     export(&ctx, &case, "vals");
     export(&ctx, &case, "q");
+    keep_indexes(&ctx, true);
     measure(
         &ctx,
         "range_min('vals.v', l, r)",
         "SELECT sum(m) FROM (SELECT id, range_min('vals.v', l, r) AS m FROM q)",
     );
+    keep_indexes(&ctx, false);
     measure(&ctx, "subquery", POSITIONS_SUBQUERY);
     measure(&ctx, "LEFT JOIN … GROUP BY q.id", POSITIONS_JOIN);
 }

@@ -27,8 +27,8 @@ use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
     DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
     JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, LateralToRangeJoin, LongListsToTables,
-    NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, ShowRowOrder, SubqueryToRangeJoin,
-    UseUniqueGroups, WindowsToFrames,
+    NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, RenewJoinSchemas, ShowRowOrder,
+    SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -198,6 +198,10 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
             // Again after IN and EXISTS have become columns of joins, for the branches of a CASE with such conditions.
             After("decorrelate_predicate_subquery"),
             vec![Arc::new(SubqueryToRangeJoin)],
+        ),
+        (
+            After("decorrelate_lateral_join"),
+            vec![Arc::new(RenewJoinSchemas)],
         ),
         (
             Before("single_distinct_aggregation_to_group_by"),

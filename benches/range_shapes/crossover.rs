@@ -174,6 +174,7 @@ impl Crossover {
             let config = SessionConfig::new().with_target_partitions(threads);
             let ctx = SessionContext::new_with_config(config);
             datafusion_rmq::register(&ctx);
+            ctx.sql("SET rmq.keep_indexes = false").await?;
             ctx.sql(&format!("SET {setting}")).await?.collect().await?;
             for (name, batches) in &tables {
                 self.register(&ctx, name, batches, folder.path(), threads)

@@ -149,6 +149,8 @@ async fn measure(options: Options) -> Result<()> {
     let config = SessionConfig::new().with_target_partitions(options.threads);
     let ctx = SessionContext::new_with_config(config);
     datafusion_rmq::register(&ctx);
+    // Each run builds.
+    ctx.sql("SET rmq.keep_indexes = false").await?;
     for setting in &options.set {
         ctx.sql(&format!("SET {setting}")).await?.collect().await?;
     }

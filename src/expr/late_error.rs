@@ -73,7 +73,7 @@ pub(crate) fn value_or_null(expr: &Expr, schema: &DFSchema) -> Result<Expr> {
         expr: inner.data,
         types,
         data_type: expr.get_type(schema)?,
-        signature: Signature::any(columns.len(), Volatility::Immutable),
+        signature: Signature::any(columns.len(), volatility(expr)?),
     };
     // What is wrong with the expression itself shows without rows.
     let no_rows = udf.batch(&[], 0)?;
@@ -83,6 +83,19 @@ pub(crate) fn value_or_null(expr: &Expr, schema: &DFSchema) -> Result<Expr> {
         }
         _ => Ok(ScalarUDF::from(udf).call(columns.into_iter().map(Expr::Column).collect())),
     }
+}
+
+/// Whether the expression has the same value for the same arguments in all queries, or within one.
+fn volatility(expr: &Expr) -> Result<Volatility> {
+    let is_stable = expr.exists(|e| {
+        Ok(matches!(e, Expr::ScalarFunction(call)
+            if call.func.signature().volatility != Volatility::Immutable))
+    })?;
+    Ok(if is_stable {
+        Volatility::Stable
+    } else {
+        Volatility::Immutable
+    })
 }
 
 /// The error, a text, of the expression of which `expr` is the [`value_or_null`]; `None` if it is not.

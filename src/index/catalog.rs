@@ -1,14 +1,16 @@
-//! The session's cache of indexes, which queries share: looked up by column and version, bounded in memory, evicted in
-//! least-recently-used order.
+//! What a session keeps between queries: indexes of columns, and the sorted rows of range joins. Looked up by key and
+//! version, bounded in memory, evicted in least-recently-used order.
 
-use std::collections::HashMap;
+use std::any::Any;
+use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::DataType;
 use datafusion::common::{Result, resources_datafusion_err, resources_err};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryPool, MemoryReservation};
+use datafusion::prelude::SessionConfig;
 
 use crate::common::column_ref::ColumnRef;
 use crate::common::options::{ByteSize, RmqOptions};
@@ -16,6 +18,24 @@ use crate::index::column_index::ColumnIndex;
 use crate::index::devices::{DeviceEngine, DeviceSource, Devices, Machine, Target};
 use crate::index::version::Version;
 use rmq_engine::{EngineError, Extreme};
+
+/// The rows of a range join's build side, sorted and indexed, with what tells them from others.
+pub(crate) trait KeptRows: Any + Debug + Send + Sync {
+    /// Whether both are the same rows for the same use, if their tables have the same version.
+    fn has_same_key(&self, other: &dyn KeptRows) -> bool;
+
+    /// The keys by which they are sorted, as EXPLAIN shows them.
+    fn label(&self) -> &str;
+
+    /// The type of the last one, the range key.
+    fn key_type(&self) -> &DataType;
+
+    /// Their number.
+    fn rows(&self) -> usize;
+
+    /// Bytes of host memory now: indexes are built when queries justify it.
+    fn bytes(&self) -> usize;
+}
 
 /// The key of a cached index: the column, the direction and the engine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -109,9 +129,41 @@ impl Drop for IndexMemory {
     }
 }
 
+/// What is kept.
+#[derive(Debug, Clone)]
+enum Item {
+    Index(IndexKey, Arc<ReservedIndex>),
+    Rows(Arc<dyn KeptRows>),
+}
+
+impl Item {
+    /// Bytes of host memory.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Index(_, reserved) => reserved.bytes(),
+            Self::Rows(rows) => rows.bytes(),
+        }
+    }
+
+    /// Bytes of each device.
+    fn device_bytes(&self) -> usize {
+        match self {
+            Self::Index(_, reserved) => reserved.device_bytes(),
+            Self::Rows(_) => 0,
+        }
+    }
+
+    fn index(&self) -> Option<(&IndexKey, &Arc<ReservedIndex>)> {
+        match self {
+            Self::Index(key, reserved) => Some((key, reserved)),
+            Self::Rows(_) => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
-    reserved: Arc<ReservedIndex>,
+    item: Item,
     version: Version,
     cached_at: Instant,
     hits: u64,
@@ -120,30 +172,68 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct Entries {
-    by_key: HashMap<IndexKey, Entry>,
+    all: Vec<Entry>,
     /// The number of uses so far, to find the least recently used entry.
     clock: u64,
 }
 
 impl Entries {
-    /// Removes the least recently used of the indexes that `matches` selects. Its memory is released when its last user
+    fn index(&self, key: &IndexKey) -> Option<(&Entry, &Arc<ReservedIndex>)> {
+        self.all.iter().find_map(|entry| {
+            let (known, reserved) = entry.item.index()?;
+            (known == key).then_some((entry, reserved))
+        })
+    }
+
+    /// Removes the entries that `matches` selects.
+    fn remove(&mut self, matches: impl Fn(&Entry) -> bool) -> Vec<Entry> {
+        self.all.extract_if(.., |entry| matches(entry)).collect()
+    }
+
+    /// Removes the least recently used of the items that `matches` selects. Its memory is released when its last user
     /// drops it.
-    fn evict(&mut self, matches: impl Fn(&ReservedIndex) -> bool) -> Option<Arc<ReservedIndex>> {
-        let oldest = self
-            .by_key
-            .iter()
-            .filter(|(_, e)| matches(&e.reserved))
-            .min_by_key(|(_, e)| e.last_used)
-            .map(|(k, _)| k.clone());
-        Some(self.by_key.remove(&oldest?)?.reserved)
+    fn evict(&mut self, matches: impl Fn(&Item) -> bool) -> Option<Entry> {
+        let entries = self.all.iter().enumerate();
+        let oldest = entries
+            .filter(|(_, entry)| matches(&entry.item))
+            .min_by_key(|(_, entry)| entry.last_used);
+        let (oldest, _) = oldest?;
+        Some(self.all.swap_remove(oldest))
+    }
+
+    /// Adds an item, which has been used now.
+    fn add(&mut self, item: Item, version: Version) {
+        self.clock += 1;
+        self.all.push(Entry {
+            item,
+            version,
+            cached_at: Instant::now(),
+            hits: 0,
+            last_used: self.clock,
+        });
+    }
+
+    /// Counts a hit of the first entry that `matches` selects.
+    fn hit(&mut self, matches: impl Fn(&Entry) -> bool) -> Option<&Item> {
+        self.clock += 1;
+        let entry = self.all.iter_mut().find(|entry| matches(entry))?;
+        entry.hits += 1;
+        entry.last_used = self.clock;
+        Some(&entry.item)
+    }
+
+    /// Bytes of host memory of the rows that are kept.
+    fn bytes_of_rows(&self) -> usize {
+        let rows = self.all.iter().filter(|entry| entry.item.index().is_none());
+        rows.map(|entry| entry.item.bytes()).sum()
     }
 }
 
-/// The indexes that a session caches, and the devices that some of them are stored on.
+/// What a session keeps, and the devices that some of it is stored on.
 #[derive(Debug)]
 pub struct IndexCatalog {
     entries: Mutex<Entries>,
-    /// Bytes of all indexes, including those that are evicted but still in use by a query.
+    /// Bytes of all indexes of columns, including those that are evicted but still in use by a query.
     total: Arc<AtomicUsize>,
     /// Bytes of each device, likewise: every index on devices is stored on all devices in use.
     device_total: Arc<AtomicUsize>,
@@ -156,16 +246,16 @@ impl Default for IndexCatalog {
     }
 }
 
-/// A description of a cached index: a row of `rmq_indexes()`.
+/// A description of what is kept: a row of `rmq_indexes()`.
 #[derive(Debug, Clone)]
 pub struct CachedIndexInfo {
-    /// The table, with its catalog and schema.
-    pub table: String,
-    /// The column.
+    /// The table, with its catalog and schema; `None` for the rows of a range join.
+    pub table: Option<String>,
+    /// The column, or the keys by which rows are sorted.
     pub column: String,
-    /// Whether the index finds minima or maxima.
-    pub extreme: Extreme,
-    /// The type of the values.
+    /// Whether the index of a column finds minima or maxima.
+    pub extreme: Option<Extreme>,
+    /// The type of the values, or of the range key.
     pub data_type: DataType,
     /// Number of rows, NULLs included.
     pub rows: usize,
@@ -208,21 +298,14 @@ impl IndexCatalog {
     ) -> Result<Arc<dyn DeviceEngine>, EngineError> {
         let opened = self.devices.open(&options.cuda());
         let target = opened.as_ref().ok().cloned().map(Target::Devices);
-        let mut removed = vec![];
-        {
-            let mut entries = self.lock();
-            let keep =
-                |key: &IndexKey| key.target == Target::Cpu || target.as_ref() == Some(&key.target);
-            let keys: Vec<_> = entries
-                .by_key
-                .keys()
-                .filter(|k| !keep(k))
-                .cloned()
-                .collect();
-            for key in keys {
-                removed.extend(entries.by_key.remove(&key));
-            }
-        }
+        let removed = self.lock().remove(|entry| {
+            let on_other_devices =
+                |key: &IndexKey| key.target != Target::Cpu && target.as_ref() != Some(&key.target);
+            entry
+                .item
+                .index()
+                .is_some_and(|(key, _)| on_other_devices(key))
+        });
         // Freeing device memory takes time: the lock is released first.
         drop(removed);
         opened
@@ -232,22 +315,28 @@ impl IndexCatalog {
     pub(crate) fn has(&self, key: &IndexKey) -> bool {
         let entries = self.lock();
         entries
-            .by_key
-            .get(key)
-            .is_some_and(|entry| entry.version.is_alive())
+            .index(key)
+            .is_some_and(|(entry, _)| entry.version.is_alive())
     }
 
     /// The number of rows of an index, if it is cached for this version.
     pub(crate) fn rows(&self, key: &IndexKey, version: &Version) -> Option<usize> {
         let entries = self.lock();
-        let entry = entries.by_key.get(key)?;
+        let (entry, reserved) = entries.index(key)?;
         let is_current = entry.version.is_alive() && entry.version.matches(version);
-        is_current.then(|| entry.reserved.index.rows())
+        is_current.then(|| reserved.index.rows())
     }
 
     /// Locks the entries. A poisoned lock is safe to use: no panic leaves an entry incomplete.
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drops what belongs to tables that no longer exist.
+    fn drop_dead(&self) {
+        // The lock is released before memory is freed.
+        let dead = self.lock().remove(|entry| !entry.version.is_alive());
+        drop(dead);
     }
 
     /// Returns the index of a column if it is cached for this version, and counts the hit.
@@ -257,38 +346,72 @@ impl IndexCatalog {
         version: &Version,
         value_type: &DataType,
     ) -> Option<Arc<ReservedIndex>> {
+        self.drop_dead();
         let mut entries = self.lock();
-        entries.by_key.retain(|_, e| e.version.is_alive());
-        entries.clock += 1;
-        let clock = entries.clock;
-        let entry = entries.by_key.get_mut(key)?;
-        if !entry.version.matches(version) || entry.reserved.index.value_type() != value_type {
-            return None;
-        }
-        entry.hits += 1;
-        entry.last_used = clock;
-        Some(Arc::clone(&entry.reserved))
+        let found = entries.hit(|entry| {
+            entry.item.index().is_some_and(|(known, reserved)| {
+                known == key
+                    && entry.version.matches(version)
+                    && reserved.index.value_type() == value_type
+            })
+        });
+        Some(Arc::clone(found?.index()?.1))
     }
 
     /// Caches an index for later queries. Replaces an index of an older version.
     pub(crate) fn keep(&self, key: IndexKey, version: Version, reserved: &Arc<ReservedIndex>) {
         let mut entries = self.lock();
-        entries.clock += 1;
-        let last_used = entries.clock;
-        let reserved = Arc::clone(reserved);
-        let entry = Entry {
-            reserved,
-            version,
-            cached_at: Instant::now(),
-            hits: 0,
-            last_used,
-        };
-        entries.by_key.insert(key, entry);
+        let older = entries.remove(|entry| entry.item.index().is_some_and(|(k, _)| *k == key));
+        entries.add(Item::Index(key, Arc::clone(reserved)), version);
+        drop(entries);
+        drop(older);
+    }
+
+    /// Returns the rows that `matches` selects, if they are kept for this version, and counts the hit.
+    pub(crate) fn find_rows(
+        &self,
+        version: &Version,
+        matches: impl Fn(&dyn KeptRows) -> bool,
+    ) -> Option<Arc<dyn KeptRows>> {
+        self.drop_dead();
+        let mut entries = self.lock();
+        let found = entries.hit(|entry| match &entry.item {
+            Item::Rows(rows) => matches(rows.as_ref()) && entry.version.matches(version),
+            Item::Index(..) => false,
+        });
+        match found? {
+            Item::Rows(rows) => Some(Arc::clone(rows)),
+            Item::Index(..) => None,
+        }
+    }
+
+    /// Keeps rows for later queries, within `limit` bytes of all that is kept. Replaces those of an older version of
+    /// the table.
+    pub(crate) fn keep_rows(&self, rows: Arc<dyn KeptRows>, version: Version, limit: ByteSize) {
+        let bytes = rows.bytes();
+        let mut entries = self.lock();
+        let older = entries.remove(|entry| match &entry.item {
+            Item::Rows(known) => {
+                known.has_same_key(rows.as_ref()) && version.may_succeed(&entry.version)
+            }
+            Item::Index(..) => false,
+        });
+        if bytes <= limit.0 {
+            entries.add(Item::Rows(rows), version);
+        }
+        drop(entries);
+        drop(older);
+        self.shrink_to(limit);
+    }
+
+    /// Bytes of host memory of all that is kept, and of indexes that are evicted but still in use.
+    fn bytes(&self) -> usize {
+        self.total.load(Ordering::Relaxed) + self.lock().bytes_of_rows()
     }
 
     /// Evicts least recently used indexes until all indexes take at most `limit` bytes of host memory.
     pub(crate) fn shrink_to(&self, limit: ByteSize) {
-        while self.total.load(Ordering::Relaxed) > limit.0 && self.evict(|i| i.bytes() > 0) {}
+        while self.bytes() > limit.0 && self.evict(|item| item.bytes() > 0) {}
     }
 
     /// Evicts least recently used indexes until all indexes take at most `limit` bytes of each device.
@@ -298,10 +421,10 @@ impl IndexCatalog {
 
     /// Evicts the least recently used index that is on devices; false if there is none.
     pub(crate) fn evict_from_device(&self) -> bool {
-        self.evict(|index| index.device_bytes() > 0)
+        self.evict(|item| item.device_bytes() > 0)
     }
 
-    fn evict(&self, matches: impl Fn(&ReservedIndex) -> bool) -> bool {
+    fn evict(&self, matches: impl Fn(&Item) -> bool) -> bool {
         // The lock is released before the index is dropped.
         let evicted = self.lock().evict(matches);
         evicted.is_some()
@@ -367,8 +490,8 @@ impl IndexCatalog {
             );
         }
         let reservation = MemoryConsumer::new(format!("rmq index of {column}")).register(pool);
-        while self.total.load(Ordering::Relaxed).saturating_add(bytes) > limit.0 {
-            if !self.evict(|i| i.bytes() > 0) {
+        while self.bytes().saturating_add(bytes) > limit.0 {
+            if !self.evict(|item| item.bytes() > 0) {
                 return resources_err!(
                     "the index of {column} needs {bytes} bytes, but indexes that running queries use leave less than that of \
                      rmq.index_memory_limit = '{limit}'; raise it"
@@ -379,7 +502,7 @@ impl IndexCatalog {
             match reservation.try_grow(bytes) {
                 Ok(()) => break,
                 Err(error) => {
-                    if !self.evict(|i| i.bytes() > 0) {
+                    if !self.evict(|item| item.bytes() > 0) {
                         return Err(resources_datafusion_err!(
                             "the index of {column} needs {bytes} bytes, which the session's memory pool does not have: {error}"
                         ));
@@ -394,26 +517,41 @@ impl IndexCatalog {
         })
     }
 
-    /// Lists the cached indexes, ordered by table, column, direction and engine.
+    /// Lists what is kept, ordered by table, column, direction and engine.
     pub fn list(&self) -> Vec<CachedIndexInfo> {
-        let mut entries = self.lock();
-        entries.by_key.retain(|_, e| e.version.is_alive());
-        let mut list: Vec<_> = entries
-            .by_key
-            .iter()
-            .map(|(key, entry)| CachedIndexInfo {
-                table: key.column.table_reference().to_string(),
-                column: key.column.column.clone(),
-                extreme: key.extreme,
-                data_type: entry.reserved.index.value_type().clone(),
-                rows: entry.reserved.index.rows(),
-                bytes: entry.reserved.bytes(),
-                device_bytes: entry.reserved.device_bytes(),
-                engine: key.target.label(),
-                hits: entry.hits,
-                age: entry.cached_at.elapsed(),
-            })
-            .collect();
+        self.drop_dead();
+        let entries = self.lock();
+        let describe = |entry: &Entry| {
+            let (bytes, device_bytes) = (entry.item.bytes(), entry.item.device_bytes());
+            let (hits, age) = (entry.hits, entry.cached_at.elapsed());
+            match &entry.item {
+                Item::Index(key, reserved) => CachedIndexInfo {
+                    table: Some(key.column.table_reference().to_string()),
+                    column: key.column.column.clone(),
+                    extreme: Some(key.extreme),
+                    data_type: reserved.index.value_type().clone(),
+                    rows: reserved.index.rows(),
+                    bytes,
+                    device_bytes,
+                    engine: key.target.label(),
+                    hits,
+                    age,
+                },
+                Item::Rows(rows) => CachedIndexInfo {
+                    table: None,
+                    column: rows.label().to_string(),
+                    extreme: None,
+                    data_type: rows.key_type().clone(),
+                    rows: rows.rows(),
+                    bytes,
+                    device_bytes,
+                    engine: Target::Cpu.label(),
+                    hits,
+                    age,
+                },
+            }
+        };
+        let mut list: Vec<_> = entries.all.iter().map(describe).collect();
         list.sort_by_cached_key(|i| {
             (
                 i.table.clone(),
@@ -423,5 +561,22 @@ impl IndexCatalog {
             )
         });
         list
+    }
+}
+
+/// The catalog of a session, as an extension of its configuration, where running queries find it. Configurations are
+/// copied into task contexts and by callers, so it does not keep what is in the catalog: the session's functions do.
+#[derive(Debug)]
+pub(crate) struct SessionCatalog(Weak<IndexCatalog>);
+
+impl SessionCatalog {
+    /// Of this catalog.
+    pub(crate) fn new(catalog: &Arc<IndexCatalog>) -> Self {
+        Self(Arc::downgrade(catalog))
+    }
+
+    /// The catalog of the session that has this configuration, if it has one and still exists.
+    pub(crate) fn of(config: &SessionConfig) -> Option<Arc<IndexCatalog>> {
+        config.get_extension::<Self>()?.0.upgrade()
     }
 }

@@ -12,9 +12,10 @@ use std::fs::Metadata;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use arrow::array::{Array, ArrayRef};
+use arrow::array::{Array, ArrayRef, RecordBatch};
 use datafusion::catalog::TableProvider;
 use datafusion::object_store::ObjectMeta;
+use datafusion::object_store::path::Path;
 
 /// The coarsest resolution of a file's times: two writes within one tick can have the same time. If a file was read
 /// less than a tick after a change, a later change may be invisible.
@@ -26,6 +27,11 @@ pub(crate) enum Version {
     /// Arrays in memory, which are immutable: the same arrays are the same values. The references are weak, so that the
     /// memory is freed with the table; while they exist, no other array can have the same address.
     Arrays(Arc<[Weak<dyn Array>]>),
+    /// What a plan scans: columns of batches in memory, as above, and files.
+    Scans {
+        columns: Arc<[Weak<dyn Array>]>,
+        files: Vec<FileVersion>,
+    },
     /// Files, as listed by this table provider.
     Files {
         provider: Weak<dyn TableProvider>,
@@ -88,6 +94,11 @@ impl FileVersion {
         }
     }
 
+    /// Its store and path.
+    fn path(&self) -> (&str, &Path) {
+        (&self.store, &self.meta.location)
+    }
+
     /// Whether a change after `time` would change the file's times.
     pub(crate) fn is_settled_at(&self, time: SystemTime) -> bool {
         // A time in the future comes from another clock, so it proves nothing.
@@ -107,15 +118,72 @@ impl Version {
         Self::Arrays(chunks.into_iter().map(Arc::downgrade).collect())
     }
 
+    /// The version of these columns of batches, and of these files. `None` without any.
+    pub(crate) fn from_scans<'a>(
+        batches: impl IntoIterator<Item = (&'a RecordBatch, &'a [usize])>,
+        files: Vec<FileVersion>,
+    ) -> Option<Self> {
+        let columns = batches.into_iter().flat_map(|(batch, read)| {
+            let read = read.iter();
+            read.map(|column| Arc::downgrade(batch.column(*column)))
+        });
+        let columns: Arc<[_]> = columns.collect();
+        let is_empty = columns.is_empty() && files.is_empty();
+        (!is_empty).then_some(Self::Scans { columns, files })
+    }
+
+    /// Whether files are part of it, which may change while they are read.
+    pub(crate) fn has_files(&self) -> bool {
+        match self {
+            Self::Arrays(_) => false,
+            Self::Scans { files, .. } | Self::Files { files, .. } => !files.is_empty(),
+        }
+    }
+
+    /// Whether a change of its files after `time` would change the files' times.
+    pub(crate) fn is_settled_at(&self, time: SystemTime) -> bool {
+        match self {
+            Self::Arrays(_) => true,
+            Self::Scans { files, .. } | Self::Files { files, .. } => {
+                files.iter().all(|file| file.is_settled_at(time))
+            }
+        }
+    }
+
+    /// Whether this may be a later version of what had another version: it begins with the same array, or the same file.
+    pub(crate) fn may_succeed(&self, other: &Self) -> bool {
+        let (
+            Self::Scans {
+                columns: a,
+                files: a_files,
+            },
+            Self::Scans {
+                columns: b,
+                files: b_files,
+            },
+        ) = (self, other)
+        else {
+            return false;
+        };
+        let (a_file, b_file) = (a_files.first(), b_files.first());
+        same_arrays(&a[..a.len().min(1)], &b[..b.len().min(1)])
+            && a_file.map(FileVersion::path) == b_file.map(FileVersion::path)
+    }
+
     /// Whether both are the same version of the same data.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Arrays(a), Self::Arrays(b)) => {
-                a.len() == b.len()
-                    && a.iter()
-                        .zip(b.iter())
-                        .all(|(a, b)| std::ptr::addr_eq(a.as_ptr(), b.as_ptr()))
-            }
+            (Self::Arrays(a), Self::Arrays(b)) => same_arrays(a, b),
+            (
+                Self::Scans {
+                    columns: a,
+                    files: a_files,
+                },
+                Self::Scans {
+                    columns: b,
+                    files: b_files,
+                },
+            ) => same_arrays(a, b) && a_files == b_files,
             (
                 Self::Files {
                     provider: a,
@@ -133,8 +201,19 @@ impl Version {
     /// Whether a table may still have this version: false once its data is dropped.
     pub(crate) fn is_alive(&self) -> bool {
         match self {
-            Self::Arrays(arrays) => arrays.iter().all(|a| a.strong_count() > 0),
+            Self::Arrays(arrays) => exist(arrays),
+            Self::Scans { columns, .. } => exist(columns),
             Self::Files { provider, .. } => provider.strong_count() > 0,
         }
     }
+}
+
+/// Whether these are the same arrays. While there is a reference, no other array can have the same address.
+fn same_arrays(a: &[Weak<dyn Array>], b: &[Weak<dyn Array>]) -> bool {
+    let mut pairs = a.iter().zip(b);
+    a.len() == b.len() && pairs.all(|(a, b)| std::ptr::addr_eq(a.as_ptr(), b.as_ptr()))
+}
+
+fn exist(arrays: &[Weak<dyn Array>]) -> bool {
+    arrays.iter().all(|array| array.strong_count() > 0)
 }

@@ -1,13 +1,13 @@
 //! What planning needs of a session.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use datafusion::catalog::Session;
 use datafusion::common::{Result, plan_datafusion_err};
 use datafusion::prelude::SessionConfig;
 
 use crate::common::column_ref::Names;
-use crate::index::catalog::IndexCatalog;
+use crate::index::catalog::{IndexCatalog, SessionCatalog};
 use crate::optimizer::rejection::RejectionLog;
 
 /// A session's catalogs and indexes.
@@ -17,12 +17,10 @@ pub(crate) struct Registration {
     pub(crate) indexes: Arc<IndexCatalog>,
 }
 
-/// The registration as an extension of the session's configuration, where any query planner finds it. Configurations
-/// are copied into task contexts and by callers, so it does not keep the indexes: the session's functions do.
+/// The names of the registration as an extension of the session's configuration, where any query planner finds it.
 #[derive(Debug)]
 struct Extension {
     names: Names,
-    indexes: Weak<IndexCatalog>,
 }
 
 impl Registration {
@@ -31,10 +29,10 @@ impl Registration {
     pub(crate) fn add_to(&self, config: SessionConfig) -> SessionConfig {
         let extension = Extension {
             names: self.names.clone(),
-            indexes: Arc::downgrade(&self.indexes),
         };
         config
             .with_extension(Arc::new(extension))
+            .with_extension(Arc::new(SessionCatalog::new(&self.indexes)))
             .with_option_extension(RejectionLog::default())
     }
 
@@ -43,7 +41,7 @@ impl Registration {
         let extension = session.config().get_extension::<Extension>()?;
         Some(Self {
             names: extension.names.clone(),
-            indexes: extension.indexes.upgrade()?,
+            indexes: SessionCatalog::of(session.config())?,
         })
     }
 

@@ -1,5 +1,5 @@
-//! The table function `rmq_indexes()`: the indexes that the session has cached, one row each, as of the planning of the
-//! query.
+//! The table function `rmq_indexes()`: the indexes and the sorted rows that the session keeps, one row each, as of the
+//! planning of the query.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ impl TableFunctionImpl for IndexesFunction {
             );
         }
         let held = self.catalog.list();
-        let strings = |f: &dyn Fn(&CachedIndexInfo) -> String| -> ArrayRef {
-            Arc::new(StringArray::from_iter_values(held.iter().map(f)))
+        let strings = |f: &dyn Fn(&CachedIndexInfo) -> Option<String>| -> ArrayRef {
+            Arc::new(held.iter().map(f).collect::<StringArray>())
         };
         let numbers = |f: &dyn Fn(&CachedIndexInfo) -> u64| -> ArrayRef {
             Arc::new(UInt64Array::from_iter_values(held.iter().map(f)))
@@ -45,13 +45,13 @@ impl TableFunctionImpl for IndexesFunction {
         ));
         let columns = [
             ("table", strings(&|h| h.table.clone())),
-            ("column", strings(&|h| h.column.clone())),
-            ("extreme", strings(&|h| h.extreme.name().to_string())),
-            ("type", strings(&|h| h.data_type.to_string())),
+            ("column", strings(&|h| Some(h.column.clone()))),
+            ("extreme", strings(&|h| Some(h.extreme?.name().to_string()))),
+            ("type", strings(&|h| Some(h.data_type.to_string()))),
             ("rows", numbers(&|h| h.rows as u64)),
             ("bytes", numbers(&|h| h.bytes as u64)),
             ("device_bytes", numbers(&|h| h.device_bytes as u64)),
-            ("engine", strings(&|h| h.engine.clone())),
+            ("engine", strings(&|h| Some(h.engine.clone()))),
             ("hits", numbers(&|h| h.hits)),
             ("age", age),
         ];

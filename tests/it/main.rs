@@ -10,6 +10,7 @@ mod fake;
 mod fake_range_join;
 mod hunt;
 mod join_choice;
+mod kept;
 mod lazy_index;
 mod memberships;
 mod nearest;

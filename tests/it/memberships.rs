@@ -8,7 +8,7 @@ use crate::row_joins::{Tables, condition};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries, unless `RMQ_CASES` overrides it.
-const CASES: usize = 96;
+const CASES: usize = 60;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];

@@ -17,7 +17,7 @@ use crate::support::{bigint, engine, run};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries, unless `RMQ_CASES` overrides it.
-const CASES: usize = 40;
+const CASES: usize = 24;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];

@@ -30,7 +30,7 @@ use rmq_testing::{Random, cases, is_usual};
 const RANGES: usize = 2500;
 
 /// The default number of cases per run; `RMQ_CASES` overrides it.
-const CASES: usize = 210;
+const CASES: usize = 420;
 
 /// Seeds of cases that failed in the past.
 const FAILED: [u64; 0] = [];

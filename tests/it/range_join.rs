@@ -26,7 +26,7 @@ use crate::support::{
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of each test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 480;
+const CASES: usize = 240;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 2] = [10493136852592842791, 17573689900168694558];

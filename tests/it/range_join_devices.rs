@@ -112,7 +112,7 @@ async fn explain(ctx: &SessionContext, sql: &str) -> String {
 }
 
 fn session(fake: &Arc<Fake>, engine: &str) -> SessionContext {
-    let ctx = fake.session(&[("rmq.engine", engine)]);
+    let ctx = fake.session(&[("rmq.engine", engine), ("rmq.keep_indexes", "false")]);
     tables(&ctx);
     ctx
 }

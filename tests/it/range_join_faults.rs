@@ -93,7 +93,7 @@ async fn rows(ctx: &SessionContext, sql: &str) -> RecordBatch {
 }
 
 fn session(fake: &Arc<Fake>, engine: &str) -> SessionContext {
-    let ctx = fake.session(&[("rmq.engine", engine)]);
+    let ctx = fake.session(&[("rmq.engine", engine), ("rmq.keep_indexes", "false")]);
     tables(&ctx, 600, 300);
     ctx
 }

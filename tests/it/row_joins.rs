@@ -22,7 +22,7 @@ use crate::support::{builds_at_once, draw_join_mode, register, run, session_of_p
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 240;
+const CASES: usize = 120;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];

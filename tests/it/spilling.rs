@@ -30,7 +30,7 @@ use crate::support::{builds_at_once, error, run, session_of_pool, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 150;
+const CASES: usize = 72;
 
 /// Seeds of cases that once failed.
 // A column released more memory than was registered for it.
@@ -375,6 +375,7 @@ const LOWEST: &str =
 async fn a_limit_that_is_set_later_applies_and_explain_analyze_shows_spilling() {
     let ctx = SessionContext::new();
     datafusion_rmq::register(&ctx);
+    set(&ctx, "rmq.keep_indexes", "false");
     share(&tables().await, &ctx).await;
     let (expected, files) = spilled(&ctx, LOWEST).await.expect(LOWEST);
     assert_eq!(files, 0);

@@ -31,7 +31,7 @@ use crate::support::{run, session_of_pool, set};
 use rmq_testing::{Random, cases, is_usual};
 
 /// The default number of random tables; `RMQ_CASES` sets another.
-const CASES: usize = 60;
+const CASES: usize = 40;
 
 /// Seeds of cases that failed in the past.
 const FAILED: [u64; 0] = [];

@@ -90,7 +90,7 @@ fn column(random: &mut Random, data_type: &DataType, rows: usize) -> ArrayRef {
 #[tokio::test]
 async fn keys_and_bounds_of_different_units_agree_with_datafusion() {
     let (mut asked, mut rewritten) = (0, 0);
-    for seed in cases("units", &[], 20) {
+    for seed in cases("units", &[], 12) {
         let random = &mut Random::of_case(seed);
         for (key, bound) in pairs() {
             let ctx = session();
@@ -311,7 +311,7 @@ impl Drawn {
 #[tokio::test]
 async fn thresholds_of_different_units_agree_with_a_naive_loop() {
     let mut by_index = 0;
-    for seed in cases("units of thresholds", &[], 240) {
+    for seed in cases("units of thresholds", &[], 120) {
         let random = &mut Random::of_case(seed);
         let kinds = [Kind::Times, Kind::Zoned, Kind::Numbers, Kind::Floats];
         let (keys, values) = (kinds[random.below(4)], kinds[random.below(4)]);

@@ -19,7 +19,7 @@ use crate::support::register;
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 200;
+const CASES: usize = 100;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];

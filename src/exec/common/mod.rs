@@ -1,12 +1,14 @@
 //! What operators share: the state of a run, blocking work, batches for devices, the choice of the engine, metrics,
-//! plan properties, statistics, notes in EXPLAIN, and the filters that inputs may evaluate.
+//! plan properties and keys, versions of files, statistics, notes in EXPLAIN, and the filters that inputs may evaluate.
 
 pub(crate) mod added_columns;
 pub(crate) mod blocking;
 pub(crate) mod device_batcher;
 pub(crate) mod engine_choice;
+pub(crate) mod file_versions;
 pub(crate) mod filter_pushdown;
 pub(crate) mod metrics;
 pub(crate) mod note;
 pub(crate) mod once_per_run;
+pub(crate) mod plan_key;
 pub(crate) mod statistics;

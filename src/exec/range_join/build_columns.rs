@@ -7,6 +7,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::common::Result;
 use datafusion::physical_expr::PhysicalExprRef;
 
+use crate::common::sql_text::physical_text;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeJoinSpec};
@@ -14,7 +15,7 @@ use rmq_engine::Comparison;
 
 /// The columns of the build side, each once: the equality keys, the range key, then the arguments of the aggregates and
 /// the columns that single rows are taken of ("values").
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent properties of a join"
@@ -126,6 +127,16 @@ impl BuildColumns {
         }
     }
 
+    /// The same columns without what does not change the build side that the CPU builds in memory: how bounds compare
+    /// with the range key, and whether the sides may be divided.
+    pub(crate) fn without_bounds(self) -> Self {
+        Self {
+            comparisons: vec![],
+            may_divide: false,
+            ..self
+        }
+    }
+
     /// The same columns without the equality keys, which the batches must lack too.
     pub(crate) fn without_equality_keys(self) -> Self {
         Self {
@@ -143,12 +154,27 @@ impl BuildColumns {
         Ok(Arc::new(Schema::new(fields.collect::<Result<Vec<_>>>()?)))
     }
 
-    /// Evaluates the columns over a batch of the input.
+    /// Evaluates the columns over a batch of the input. The arrays share the batch's buffers and are not its own: while
+    /// those exist, so does the table that has the batch (`Version`).
     pub(crate) fn evaluate(&self, batch: &RecordBatch) -> Result<Vec<ArrayRef>> {
         let rows = batch.num_rows();
-        let arrays = self.expressions.iter();
-        let arrays = arrays.map(|e| e.evaluate(batch)?.into_array(rows));
+        let arrays = self.expressions.iter().map(|e| {
+            let array = e.evaluate(batch)?.into_array(rows)?;
+            Ok(array.slice(0, rows))
+        });
         arrays.collect()
+    }
+
+    /// What the columns are, over the input.
+    pub(crate) fn expressions(&self) -> &[PhysicalExprRef] {
+        &self.expressions
+    }
+
+    /// The equality keys and the range key as EXPLAIN shows them.
+    pub(crate) fn key_label(&self) -> String {
+        let keys = self.expressions.iter().take(self.num_equality_keys + 1);
+        let keys = keys.map(physical_text);
+        keys.collect::<Vec<_>>().join(", ")
     }
 
     /// The equality keys among all columns.

@@ -34,7 +34,8 @@
 //!    (`build_side::accumulator`).
 //!
 //! The total is O((N + Q) log N + output), however many pairs match. Steps 1 to 3 run once per execution and are shared
-//! by all partitions of the probe side; the output keeps the order and the partitions of the probe side.
+//! by all partitions of the probe side, or not at all where an earlier query has kept what they make
+//! (`build_side::kept`); the output keeps the order and the partitions of the probe side.
 //!
 //! # Variants
 //!
@@ -588,6 +589,10 @@ impl ExecutionPlan for RangeJoinExec {
             engine: self.engine.clone(),
             context: Arc::clone(&context),
             is_probe_bounded: is_bounded,
+            threshold: self
+                .row_join
+                .as_ref()
+                .and_then(|join| join.threshold().cloned()),
         };
         let build = match self.mode {
             JoinMode::Shared => ProbeBuild::Shared {

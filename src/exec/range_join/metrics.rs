@@ -67,6 +67,11 @@ impl BuildMetrics {
             .add(device_bytes);
     }
 
+    /// Records that the build side of an earlier query is used. The metric is shown only then.
+    pub(crate) fn record_kept(&self) {
+        summary(&self.set).counter("index_kept", 0).add(1);
+    }
+
     /// Records that the CPU builds an index that was planned for devices.
     pub(crate) fn record_cpu_fallback(&self) {
         summary(&self.set).counter("cuda_fallbacks", 0).add(1);

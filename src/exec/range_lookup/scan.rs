@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::{DataFusionError, Result, exec_err, internal_err, resources_err};
+use datafusion::common::{Result, exec_err, internal_err, resources_err};
 use datafusion::datasource::MemTable;
 use datafusion::datasource::listing::ListingTable;
 use datafusion::datasource::memory::MemorySourceConfig;
@@ -19,17 +19,14 @@ use datafusion::execution::cache::cache_manager::CacheManagerConfig;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SessionState, SessionStateBuilder, TaskContext};
-use datafusion::object_store::{GetOptions, GetResultPayload, ObjectMeta, ObjectStore};
 use datafusion::physical_plan::ExecutionPlan;
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 
 use crate::common::column_ref::ColumnRef;
 use crate::common::options::ByteSize;
+use crate::exec::common::file_versions::file_versions;
 use crate::index::sort_keys::Chunks;
-use crate::index::version::{FileVersion, LocalFile, Version};
-
-/// How many files' metadata is requested concurrently.
-const CONCURRENT_REQUESTS: usize = 32;
+use crate::index::version::{FileVersion, Version};
 
 /// How the required columns of a relation are read.
 #[derive(Debug)]
@@ -250,57 +247,9 @@ pub(crate) async fn read_version(
     let Some(files) = source.data_source().downcast_ref::<FileScanConfig>() else {
         return Ok(None);
     };
-    let url = &files.object_store_url;
-    let store = context.runtime_env().object_store(url)?;
     let requested = SystemTime::now();
-    let mut heads = vec![];
-    for group in &files.file_groups {
-        for file in group.iter() {
-            heads.push(head(
-                Arc::clone(&store),
-                file.object_meta.clone(),
-                table.to_string(),
-            ));
-        }
-    }
-    let files = futures::stream::iter(heads)
-        .buffered(CONCURRENT_REQUESTS)
-        .map_ok(|(meta, local)| FileVersion::new(url.as_str(), meta, local))
-        .try_collect()
-        .await?;
+    let files = file_versions(&format!("of table '{table}'"), files, context).await?;
     Ok(Some(ScanVersion::from_files(provider, files, requested)))
-}
-
-/// Requests the current metadata of a file that a scan was planned with, and that of the local file system if the store
-/// is local.
-async fn head(
-    store: Arc<dyn ObjectStore>,
-    known: ObjectMeta,
-    table: String,
-) -> Result<(ObjectMeta, Option<LocalFile>)> {
-    let file = known.location;
-    let gone = |error: DataFusionError| {
-        error.context(format!(
-            "the file {file} of table '{table}' can't be read any more"
-        ))
-    };
-    let options = GetOptions::new().with_head(true);
-    let found = store.get_opts(&file, options).await;
-    let found = found.map_err(|error| gone(error.into()))?;
-    let local = match &found.payload {
-        GetResultPayload::File(open, _) => {
-            let metadata = open.metadata().map_err(|error| gone(error.into()))?;
-            Some(LocalFile::new(&metadata))
-        }
-        GetResultPayload::Stream(_) => None,
-    };
-    let now = found.meta;
-    if (now.size, now.last_modified) != (known.size, known.last_modified) {
-        return exec_err!(
-            "the file {file} of table '{table}' changed while a query over it was running or being planned; run the query again"
-        );
-    }
-    Ok((now, local))
 }
 
 /// Columns in memory, each as a sequence of arrays.
@@ -389,6 +338,7 @@ mod tests {
     use std::time::Duration;
 
     use arrow::datatypes::Schema;
+    use datafusion::object_store::ObjectMeta;
     use datafusion::object_store::path::Path;
 
     use super::*;

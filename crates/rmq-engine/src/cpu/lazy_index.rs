@@ -37,7 +37,7 @@ pub trait LazyBuild: Send + Sync + fmt::Debug {
     /// Builds the index unless it is built, and returns whether this call built it. Other callers wait meanwhile.
     ///
     /// # Errors
-    /// As [`Engine::build_u32`](crate::Engine::build_u32); the same error at each further call.
+    /// As [`Engine::build_u32`](crate::Engine::build_u32). The next call tries again.
     fn build(&self) -> Result<bool, EngineError>;
 
     /// Returns whether the index is built.
@@ -48,7 +48,9 @@ pub trait LazyBuild: Send + Sync + fmt::Debug {
 pub(crate) struct LazyIndex<K> {
     /// `None` once they are indexed.
     chunks: Mutex<Option<Arc<ChunkedColumn<K>>>>,
-    index: OnceLock<Result<Arc<dyn RangeIndex<K>>, EngineError>>,
+    index: OnceLock<Arc<dyn RangeIndex<K>>>,
+    /// Held while it is built.
+    building: Mutex<()>,
     len: usize,
     encoding: Encoding<K>,
     /// Number of chunks at first.
@@ -68,6 +70,7 @@ impl<K: CpuKey> LazyIndex<K> {
             chunk_count: chunks.count(),
             chunks: Mutex::new(Some(Arc::new(chunks))),
             index: OnceLock::new(),
+            building: Mutex::default(),
             options,
             counted_rows: AtomicUsize::new(0),
         }
@@ -80,24 +83,24 @@ impl<K: CpuKey> LazyIndex<K> {
 
     /// Returns the index, built if necessary, and whether this call built it.
     fn index(&self) -> Result<(&dyn RangeIndex<K>, bool), EngineError> {
-        let mut is_new = false;
-        let index = self.index.get_or_init(|| {
-            is_new = true;
-            let chunks = self.chunks().clone();
-            let chunks = chunks.expect("chunks are kept until they are indexed");
-            let column = chunks.concatenate(self.options.threads.max(1))?;
-            let index = CpuEngine::new().build(&column, &self.options)?;
-            *self.chunks() = None;
-            Ok(index)
-        });
-        match index {
-            Ok(index) => Ok((&**index, is_new)),
-            Err(error) => Err(error.clone()),
+        if let Some(index) = self.built() {
+            return Ok((index, false));
         }
+        let _building = self.building.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(index) = self.built() {
+            return Ok((index, false));
+        }
+        let chunks = self.chunks().clone();
+        let chunks = chunks.expect("chunks are kept until they are indexed");
+        let column = chunks.concatenate(self.options.threads.max(1))?;
+        let index = CpuEngine::new().build(&column, &self.options)?;
+        let index = self.index.get_or_init(|| index);
+        *self.chunks() = None;
+        Ok((&**index, true))
     }
 
     fn built(&self) -> Option<&dyn RangeIndex<K>> {
-        self.index.get()?.as_ref().ok().map(|index| &**index)
+        self.index.get().map(|index| &**index)
     }
 }
 

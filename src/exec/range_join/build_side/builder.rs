@@ -14,6 +14,7 @@ use crate::common::options::RmqOptions;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::collect::{CollectedRows, collect};
 use crate::exec::range_join::build_side::device_join::DeviceJoin;
+use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::build_side::sort_and_index::sort_and_index;
 use crate::exec::range_join::devices::JoinDevices;
@@ -38,6 +39,8 @@ pub(crate) struct BuildSideBuilder {
     runtime: Arc<RuntimeEnv>,
     /// Whether the probe side ends.
     is_probe_bounded: bool,
+    /// Keeps the build side for later queries, if it may be kept.
+    keeper: Option<BuildSideKeeper>,
 }
 
 impl BuildSideBuilder {
@@ -80,7 +83,13 @@ impl BuildSideBuilder {
             engine,
             runtime: context.runtime_env(),
             is_probe_bounded,
+            keeper: None,
         })
+    }
+
+    /// The same builder, whose build side is kept for later queries.
+    pub(crate) fn with_keeper(self, keeper: Option<BuildSideKeeper>) -> Self {
+        Self { keeper, ..self }
     }
 
     /// Collects the partitions of the input: the rows, or the runs of all rows if memory does not suffice for them.
@@ -142,6 +151,16 @@ impl BuildSideBuilder {
     pub(crate) async fn sort_and_index(&self, rows: CollectedRows) -> Result<BuildSide> {
         let threads = self.options.threads();
         sort_and_index(&self.columns, rows, &self.metrics, threads).await
+    }
+
+    /// Ends the build: releases memory that was granted for more, and keeps the build side for later queries.
+    pub(crate) async fn finish(&self, side: BuildSide) -> Arc<BuildSide> {
+        self.memory.stop_retaining();
+        let side = Arc::new(side);
+        if let Some(keeper) = &self.keeper {
+            keeper.keep(&side, &self.memory).await;
+        }
+        side
     }
 
     /// A copy of rows, registered once more, to be spilled if building runs out of memory; `None` if rows can't be.

@@ -1,6 +1,6 @@
 //! Turns the input of the build side into a [`side::BuildSide`]: collects its partitions, sorts them by equality keys
 //! and range key, and indexes the value columns. Rows that memory can't hold are spilled. Knows the aggregates that are
-//! wanted, but nothing of the probe side.
+//! wanted, but nothing of the probe side. The session keeps some of them.
 
 pub(crate) mod accumulator;
 pub(crate) mod aggregate;
@@ -12,6 +12,7 @@ pub(crate) mod crossing;
 pub(crate) mod device_columns;
 pub(crate) mod device_join;
 pub(crate) mod input_order;
+pub(crate) mod kept;
 pub(crate) mod matched_rows;
 pub(crate) mod on_demand;
 pub(crate) mod row_order;

@@ -46,7 +46,7 @@ pub(crate) struct ThresholdIndex {
 #[derive(Debug)]
 struct BuiltIndex {
     index: ColumnIndex,
-    _memory: MemoryReservation,
+    memory: MemoryReservation,
 }
 
 impl ThresholdIndex {
@@ -101,6 +101,11 @@ impl ThresholdIndex {
         Some(&self.index.get()?.index)
     }
 
+    /// Bytes that are registered for the index, if it is built.
+    pub(crate) fn bytes(&self) -> usize {
+        self.index.get().map_or(0, |built| built.memory.size())
+    }
+
     /// Builds the index over the first `rows` sorted rows, unless that has been tried. `columns` are those that the
     /// threshold's value refers to by number. Blocks; a cancelled partition ends between steps and leaves the index to
     /// others.
@@ -151,10 +156,7 @@ impl ThresholdIndex {
         let extreme = threshold_test(threshold.comparison).extreme;
         let index = ColumnIndex::on_cpu(&chunks, &data_type, extreme, self.threads)?;
         memory.try_resize(owned_bytes + index.memory_bytes())?;
-        Ok(Some(BuiltIndex {
-            index,
-            _memory: memory,
-        }))
+        Ok(Some(BuiltIndex { index, memory }))
     }
 }
 

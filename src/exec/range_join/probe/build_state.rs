@@ -111,8 +111,7 @@ impl BuildState {
                 Err(error) if is_out_of_memory(&error) => copy.ok_or(error)?,
                 side => {
                     drop(copy);
-                    builder.memory.stop_retaining();
-                    return Ok(Self::Sorted(Arc::new(side?)));
+                    return Ok(Self::Sorted(builder.finish(side?).await));
                 }
             },
             // A nested loop may use part of the memory.

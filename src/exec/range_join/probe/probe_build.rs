@@ -7,12 +7,15 @@ use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 use futures::{FutureExt, StreamExt};
 
+use crate::common::options::RmqOptions;
 use crate::exec::common::once_per_run::SharedWork;
 use crate::exec::range_join::build_columns::BuildColumns;
 use crate::exec::range_join::build_side::builder::BuildSideBuilder;
+use crate::exec::range_join::build_side::kept::BuildSideKeeper;
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::metrics::BuildMetrics;
 use crate::exec::range_join::probe::build_state::{BuildState, ProbeShape};
+use crate::exec::range_join::row_threshold::RowThreshold;
 
 /// The input of a build side, and what building it needs.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub(crate) struct BuildInput {
     pub(crate) context: Arc<TaskContext>,
     /// Whether the probe side ends.
     pub(crate) is_probe_bounded: bool,
+    /// The threshold of a join that returns rows.
+    pub(crate) threshold: Option<RowThreshold>,
 }
 
 /// The build side of one partition of the probe side, before it is read.
@@ -48,6 +53,27 @@ impl BuildInput {
         self.plan.execute(partition, Arc::clone(&self.context))
     }
 
+    /// Finds the build side of all partitions of the input, or reads and builds it.
+    async fn find_or_prepare(self, probe_partitions: usize) -> Result<BuildState> {
+        let threshold = self.threshold.as_ref();
+        let keeper =
+            BuildSideKeeper::try_new(&self.plan, &self.columns, threshold, &self.context).await?;
+        if let Some(side) = keeper.as_ref().and_then(BuildSideKeeper::find) {
+            let options = RmqOptions::of(self.context.session_config().options());
+            let devices = self
+                .engine
+                .select_devices(side.total_rows, &options)
+                .await?;
+            if devices.is_none() {
+                self.metrics.record_kept();
+                return Ok(BuildState::Sorted(side));
+            }
+        }
+        let inputs = 0..self.plan.output_partitioning().partition_count();
+        let inputs = inputs.map(|i| self.execute(i)).collect::<Result<_>>()?;
+        self.prepare(inputs, probe_partitions, 1, keeper).await
+    }
+
     /// Reads and builds these partitions of the input for this many partitions of the probe side, one of `builds` build
     /// sides.
     async fn prepare(
@@ -55,6 +81,7 @@ impl BuildInput {
         inputs: Vec<SendableRecordBatchStream>,
         probe_partitions: usize,
         builds: usize,
+        keeper: Option<BuildSideKeeper>,
     ) -> Result<BuildState> {
         let Self {
             plan,
@@ -63,6 +90,7 @@ impl BuildInput {
             engine,
             context,
             is_probe_bounded: is_bounded,
+            threshold: _,
         } = self;
         let shape = ProbeShape {
             partitions: probe_partitions,
@@ -72,7 +100,7 @@ impl BuildInput {
         let builder = BuildSideBuilder::try_new(
             columns, &schema, metrics, &context, engine, is_bounded, builds,
         )?;
-        BuildState::collect(builder, inputs, shape).await
+        BuildState::collect(builder.with_keeper(keeper), inputs, shape).await
     }
 }
 
@@ -94,21 +122,15 @@ impl ProbeBuild {
                 input,
                 run,
                 probe_partitions,
-            } => {
-                let prepare = || async move {
-                    let inputs = 0..input.plan.output_partitioning().partition_count();
-                    let inputs = inputs.map(|i| input.execute(i)).collect::<Result<_>>()?;
-                    input.prepare(inputs, probe_partitions, 1).await
-                };
-                run.get(prepare).await
-            }
+            } => run.get(|| input.find_or_prepare(probe_partitions)).await,
             Self::Partition {
                 input,
                 partition,
                 partitions,
             } => {
                 let inputs = vec![input.execute(partition)?];
-                input.prepare(inputs, 1, partitions).await.map(Arc::new)
+                let built = input.prepare(inputs, 1, partitions, None).await;
+                built.map(Arc::new)
             }
         }
     }

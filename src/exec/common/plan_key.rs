@@ -1,0 +1,237 @@
+//! Tells whether two plans over tables in memory and Parquet files return the same rows in the same order: if what they
+//! compute and the versions of what they scan are the same.
+//!
+//! Only operators and expressions that are known to repeat their results are compared. Any other, such as a join, a
+//! volatile function or a filter that changes while the query runs, makes a plan incomparable.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::common::config::TableParquetOptions;
+use datafusion::common::{Result, ScalarValue};
+use datafusion::datasource::listing::{FileRange, PartitionedFile};
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileSource, ParquetSource};
+use datafusion::datasource::source::DataSourceExec;
+use datafusion::execution::TaskContext;
+use datafusion::logical_expr::Volatility;
+use datafusion::object_store::path::Path;
+use datafusion::physical_expr::expressions::{
+    BinaryExpr, CaseExpr, CastExpr, Column, InListExpr, IsNotNullExpr, IsNullExpr, LikeExpr,
+    Literal, NegativeExpr, NotExpr, TryCastExpr,
+};
+use datafusion::physical_expr::projection::ProjectionExprs;
+use datafusion::physical_expr::{Partitioning, PhysicalExpr, PhysicalExprRef, ScalarFunctionExpr};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coop::CooperativeExec;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::repartition::RepartitionExec;
+use datafusion::physical_plan::union::UnionExec;
+
+use crate::exec::common::file_versions::file_versions;
+use crate::index::version::Version;
+
+/// Plans that read more files, or parts of files, can't be compared: the version of each is requested for every query.
+const MAX_FILES: usize = 256;
+
+/// What a plan computes of what it scans.
+#[derive(Debug, PartialEq)]
+pub(crate) struct PlanKey(Vec<Operator>);
+
+/// An operator, without its inputs, which follow it.
+#[derive(Debug, PartialEq)]
+enum Operator {
+    Memory {
+        columns: Vec<usize>,
+        /// The number of batches of each partition: a union has those of several tables.
+        batches: Vec<usize>,
+    },
+    Parquet(Box<ParquetScan>),
+    Filter {
+        predicate: PhysicalExprRef,
+        columns: Option<Vec<usize>>,
+    },
+    Projection(Vec<PhysicalExprRef>),
+    RoundRobin(usize),
+    Union(usize),
+}
+
+/// Which rows and columns of its files a scan returns, and in which order.
+#[derive(Debug, PartialEq)]
+struct ParquetScan {
+    /// The types to which those of the files are cast.
+    table_schema: SchemaRef,
+    groups: Vec<Vec<FilePart>>,
+    projection: Option<ProjectionExprs>,
+    predicate: Option<PhysicalExprRef>,
+    options: TableParquetOptions,
+}
+
+/// A file or a part of it, with the values of its partition columns.
+#[derive(Debug, PartialEq)]
+struct FilePart {
+    path: Path,
+    range: Option<FileRange>,
+    values: Vec<ScalarValue>,
+}
+
+impl FilePart {
+    /// `None` for a file of which the table's provider may read only some rows.
+    fn new(file: &PartitionedFile) -> Option<Self> {
+        file.extensions.is_empty().then(|| Self {
+            path: file.object_meta.location.clone(),
+            range: file.range.clone(),
+            values: file.partition_values.clone(),
+        })
+    }
+}
+
+/// What a plan scans: tables in memory, each with the columns that are read, and files.
+#[derive(Debug, Default)]
+pub(crate) struct Scans<'a> {
+    memory: Vec<(&'a MemorySourceConfig, Vec<usize>)>,
+    files: Vec<&'a FileScanConfig>,
+}
+
+impl PlanKey {
+    /// The key of a plan, and what it scans. `None` if the plan can't be compared.
+    pub(crate) fn of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Self, Scans<'_>)> {
+        let (mut operators, mut scans) = (vec![], Scans::default());
+        add(plan, &mut operators, &mut scans)?;
+        Some((Self(operators), scans))
+    }
+}
+
+impl<'a> Scans<'a> {
+    /// What a plan scans; nothing if it can't be compared.
+    pub(crate) fn of(plan: &'a Arc<dyn ExecutionPlan>) -> Self {
+        PlanKey::of(plan)
+            .map(|(_, scans)| scans)
+            .unwrap_or_default()
+    }
+
+    /// The version of what is scanned; `None` if it has no row that would tell it from others.
+    ///
+    /// # Errors
+    /// An execution error if a file is gone or has changed since the scan was planned.
+    pub(crate) async fn version(&self, context: &TaskContext) -> Result<Option<Version>> {
+        let mut files = vec![];
+        for scan in &self.files {
+            files.extend(file_versions("of a range join", scan, context).await?);
+        }
+        let batches = self.memory.iter().flat_map(|(memory, columns)| {
+            let batches = memory.partitions().iter().flatten();
+            batches.map(|batch| (batch, columns.as_slice()))
+        });
+        Ok(Version::from_scans(batches, files))
+    }
+}
+
+/// Adds a plan and its inputs.
+fn add<'a>(
+    plan: &'a Arc<dyn ExecutionPlan>,
+    operators: &mut Vec<Operator>,
+    scans: &mut Scans<'a>,
+) -> Option<()> {
+    if plan.fetch().is_some() {
+        // Which rows these are depends on the partitions.
+        return None;
+    }
+    if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
+        operators.push(add_scan(scan, scans)?);
+        return Some(());
+    }
+    if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+        operators.push(Operator::Filter {
+            predicate: repeatable(filter.predicate())?,
+            columns: filter.projection().as_ref().map(|columns| columns.to_vec()),
+        });
+    } else if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+        let exprs = projection.expr().iter();
+        let exprs = exprs.map(|projected| repeatable(&projected.expr));
+        operators.push(Operator::Projection(exprs.collect::<Option<_>>()?));
+    } else if let Some(repartition) = plan.downcast_ref::<RepartitionExec>() {
+        let Partitioning::RoundRobinBatch(partitions) = repartition.partitioning() else {
+            return None;
+        };
+        operators.push(Operator::RoundRobin(*partitions));
+    } else if plan.is::<UnionExec>() {
+        operators.push(Operator::Union(plan.children().len()));
+    } else if !plan.is::<CooperativeExec>() {
+        return None;
+    }
+    let mut children = plan.children().into_iter();
+    children.try_for_each(|child| add(child, operators, scans))
+}
+
+fn add_scan<'a>(scan: &'a DataSourceExec, scans: &mut Scans<'a>) -> Option<Operator> {
+    if let Some(memory) = scan.data_source().downcast_ref::<MemorySourceConfig>() {
+        let all = || (0..memory.original_schema().fields().len()).collect();
+        let columns: Vec<usize> = memory.projection().clone().unwrap_or_else(all);
+        if columns.is_empty() {
+            // Nothing would tell two tables from one another.
+            return None;
+        }
+        scans.memory.push((memory, columns.clone()));
+        return Some(Operator::Memory {
+            columns,
+            batches: memory.partitions().iter().map(Vec::len).collect(),
+        });
+    }
+    let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
+    let num_files: usize = files.file_groups.iter().map(FileGroup::len).sum();
+    if files.expr_adapter_factory.is_some() || num_files > MAX_FILES {
+        return None;
+    }
+    let source: &ParquetSource = files.file_source().downcast_ref()?;
+    let mut projected = source.projection().into_iter().flat_map(AsRef::as_ref);
+    if !projected.all(|projected| is_repeatable(projected.expr.as_ref())) {
+        return None;
+    }
+    let groups = files.file_groups.iter();
+    let groups = groups.map(|group| group.iter().map(FilePart::new).collect());
+    let scan = ParquetScan {
+        table_schema: Arc::clone(source.table_schema().table_schema()),
+        groups: groups.collect::<Option<_>>()?,
+        projection: source.projection().cloned(),
+        predicate: match source.filter() {
+            Some(predicate) => Some(repeatable(&predicate)?),
+            None => None,
+        },
+        options: source.table_parquet_options().clone(),
+    };
+    scans.files.push(files);
+    Some(Operator::Parquet(Box::new(scan)))
+}
+
+/// The expression, if it has the same value for the same row each time.
+fn repeatable(expr: &PhysicalExprRef) -> Option<PhysicalExprRef> {
+    is_repeatable(expr.as_ref()).then(|| Arc::clone(expr))
+}
+
+/// Whether an expression has the same value for the same row each time.
+pub(crate) fn is_repeatable(expr: &dyn PhysicalExpr) -> bool {
+    let is_known = match expr.downcast_ref::<ScalarFunctionExpr>() {
+        Some(call) => call.fun().signature().volatility == Volatility::Immutable,
+        None => {
+            expr.is::<BinaryExpr>()
+                || expr.is::<CaseExpr>()
+                || expr.is::<CastExpr>()
+                || expr.is::<Column>()
+                || expr.is::<InListExpr>()
+                || expr.is::<IsNotNullExpr>()
+                || expr.is::<IsNullExpr>()
+                || expr.is::<LikeExpr>()
+                || expr.is::<Literal>()
+                || expr.is::<NegativeExpr>()
+                || expr.is::<NotExpr>()
+                || expr.is::<TryCastExpr>()
+        }
+    };
+    is_known
+        && expr
+            .children()
+            .iter()
+            .all(|child| is_repeatable(child.as_ref()))
+}
