@@ -1,5 +1,5 @@
-//! Types that several subsystems share: options, the bounds of ranges, names of columns, the input of operators, and helpers
-//! for Arrow arrays.
+//! Types that several subsystems share: options, the bounds of ranges, names of columns, the input of operators, and
+//! helpers for Arrow arrays.
 //!
 //! The lowest folder: it imports no other folder of the crate.
 

@@ -21,8 +21,8 @@ use rmq_engine::{EngineError, Extreme};
 
 /// The rows of a range join's build side, sorted and indexed, with what tells them from others.
 pub(crate) trait KeptRows: Any + Debug + Send + Sync {
-    /// Whether both are the same rows for the same use, if their tables have the same version.
-    fn has_same_key(&self, other: &dyn KeptRows) -> bool;
+    /// Whether both are the same rows for the same use, but for the version of their tables.
+    fn is_of_same_use(&self, other: &dyn KeptRows) -> bool;
 
     /// The keys by which they are sorted, as EXPLAIN shows them.
     fn label(&self) -> &str;
@@ -392,7 +392,7 @@ impl IndexCatalog {
         let mut entries = self.lock();
         let older = entries.remove(|entry| match &entry.item {
             Item::Rows(known) => {
-                known.has_same_key(rows.as_ref()) && version.may_succeed(&entry.version)
+                known.is_of_same_use(rows.as_ref()) && version.may_succeed(&entry.version)
             }
             Item::Index(..) => false,
         });

@@ -114,7 +114,7 @@ async fn a_second_query_finds_the_build_side() {
     assert_eq!(count_of_kept(&plain).await, Some(0));
 }
 
-/// Another window over the same rows, or another probe side, finds them; a condition or a value that they lack does not.
+/// Another window over the same rows, or another probe side, finds them; another condition or value does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_queries_find_what_they_need_and_nothing_else() {
     let ctx = tables().await;
@@ -464,6 +464,14 @@ async fn memory_of_a_replaced_table_is_released() {
             answer(&ctx, sql).await;
         }
         sizes.push(pool.reserved());
+    }
+    for i in 0..3 {
+        let sql = format!("INSERT INTO p {}", rows(6000 + i, 1));
+        run(&ctx, &sql).await.expect("a row");
+        for sql in [QUERIES[0], QUERIES[4]] {
+            answer(&ctx, sql).await;
+        }
+        assert_eq!(count_of_kept(&ctx).await, Some(2));
     }
     assert!(
         sizes[0] > 5000 * 8 && sizes[3] < sizes[0] * 3 / 2,

@@ -21,7 +21,7 @@ use crate::support::{draw_join_mode, error, plan, register, run, session_of_pool
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 450;
+const CASES: usize = 900;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];

@@ -18,7 +18,7 @@ use crate::support::{draw_join_mode, register, set};
 use rmq_testing::{Random, cases_with_queries, is_usual};
 
 /// The number of queries of the random test, unless `RMQ_CASES` overrides it.
-const CASES: usize = 150;
+const CASES: usize = 300;
 
 /// Seeds of cases that once failed.
 const FAILED: [u64; 0] = [];

@@ -14,8 +14,8 @@ use crate::index::version::{FileVersion, LocalFile};
 /// How many files' metadata is requested concurrently.
 const CONCURRENT_REQUESTS: usize = 32;
 
-/// The current version of each file that a scan reads, in the order of its groups. `whose` tells in errors which scan it
-/// is: "of table 't'".
+/// The current version of each file that a scan reads, in the order of its groups. `whose` tells in errors which scan
+/// it is: "of table 't'".
 ///
 /// # Errors
 /// An execution error if a file is gone or has changed since the scan was planned: read with its planned size it would

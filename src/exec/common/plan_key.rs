@@ -37,16 +37,24 @@ const MAX_FILES: usize = 256;
 
 /// What a plan computes of what it scans.
 #[derive(Debug, PartialEq)]
-pub(crate) struct PlanKey(Vec<Operator>);
+pub(crate) struct PlanKey {
+    operators: Vec<Operator>,
+    /// How the data of each scan are divided, which changes with a table.
+    layouts: Vec<Layout>,
+}
+
+/// How the data of a scan are divided among its partitions.
+#[derive(Debug, PartialEq)]
+enum Layout {
+    /// The number of batches of each partition: a union has those of several tables.
+    Batches(Vec<usize>),
+    Files(Vec<Vec<FilePart>>),
+}
 
 /// An operator, without its inputs, which follow it.
 #[derive(Debug, PartialEq)]
 enum Operator {
-    Memory {
-        columns: Vec<usize>,
-        /// The number of batches of each partition: a union has those of several tables.
-        batches: Vec<usize>,
-    },
+    Memory(Vec<usize>),
     Parquet(Box<ParquetScan>),
     Filter {
         predicate: PhysicalExprRef,
@@ -57,12 +65,11 @@ enum Operator {
     Union(usize),
 }
 
-/// Which rows and columns of its files a scan returns, and in which order.
+/// Which rows and columns of its files a scan returns.
 #[derive(Debug, PartialEq)]
 struct ParquetScan {
     /// The types to which those of the files are cast.
     table_schema: SchemaRef,
-    groups: Vec<Vec<FilePart>>,
     projection: Option<ProjectionExprs>,
     predicate: Option<PhysicalExprRef>,
     options: TableParquetOptions,
@@ -97,9 +104,93 @@ pub(crate) struct Scans<'a> {
 impl PlanKey {
     /// The key of a plan, and what it scans. `None` if the plan can't be compared.
     pub(crate) fn of(plan: &Arc<dyn ExecutionPlan>) -> Option<(Self, Scans<'_>)> {
-        let (mut operators, mut scans) = (vec![], Scans::default());
-        add(plan, &mut operators, &mut scans)?;
-        Some((Self(operators), scans))
+        let mut key = Self {
+            operators: vec![],
+            layouts: vec![],
+        };
+        let mut scans = Scans::default();
+        key.add(plan, &mut scans)?;
+        Some((key, scans))
+    }
+
+    /// Whether both plans compute the same, if their tables are the same.
+    pub(crate) fn is_of_same_plan(&self, other: &Self) -> bool {
+        self.operators == other.operators
+    }
+
+    /// Adds a plan and its inputs.
+    fn add<'a>(&mut self, plan: &'a Arc<dyn ExecutionPlan>, scans: &mut Scans<'a>) -> Option<()> {
+        if plan.fetch().is_some() {
+            // Which rows these are depends on the partitions.
+            return None;
+        }
+        if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
+            return self.add_scan(scan, scans);
+        }
+        if let Some(filter) = plan.downcast_ref::<FilterExec>() {
+            self.operators.push(Operator::Filter {
+                predicate: repeatable(filter.predicate())?,
+                columns: filter.projection().as_ref().map(|columns| columns.to_vec()),
+            });
+        } else if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
+            let exprs = projection.expr().iter();
+            let exprs = exprs.map(|projected| repeatable(&projected.expr));
+            let exprs = exprs.collect::<Option<_>>()?;
+            self.operators.push(Operator::Projection(exprs));
+        } else if let Some(repartition) = plan.downcast_ref::<RepartitionExec>() {
+            let Partitioning::RoundRobinBatch(partitions) = repartition.partitioning() else {
+                return None;
+            };
+            self.operators.push(Operator::RoundRobin(*partitions));
+        } else if plan.is::<UnionExec>() {
+            self.operators.push(Operator::Union(plan.children().len()));
+        } else if !plan.is::<CooperativeExec>() {
+            return None;
+        }
+        let mut children = plan.children().into_iter();
+        children.try_for_each(|child| self.add(child, scans))
+    }
+
+    fn add_scan<'a>(&mut self, scan: &'a DataSourceExec, scans: &mut Scans<'a>) -> Option<()> {
+        if let Some(memory) = scan.data_source().downcast_ref::<MemorySourceConfig>() {
+            let all = || (0..memory.original_schema().fields().len()).collect();
+            let columns: Vec<usize> = memory.projection().clone().unwrap_or_else(all);
+            if columns.is_empty() {
+                // Nothing would tell two tables from one another.
+                return None;
+            }
+            let batches = memory.partitions().iter().map(Vec::len).collect();
+            self.layouts.push(Layout::Batches(batches));
+            self.operators.push(Operator::Memory(columns.clone()));
+            scans.memory.push((memory, columns));
+            return Some(());
+        }
+        let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
+        let num_files: usize = files.file_groups.iter().map(FileGroup::len).sum();
+        if files.expr_adapter_factory.is_some() || num_files > MAX_FILES {
+            return None;
+        }
+        let source: &ParquetSource = files.file_source().downcast_ref()?;
+        let mut projected = source.projection().into_iter().flat_map(AsRef::as_ref);
+        if !projected.all(|projected| is_repeatable(projected.expr.as_ref())) {
+            return None;
+        }
+        let groups = files.file_groups.iter();
+        let groups = groups.map(|group| group.iter().map(FilePart::new).collect());
+        self.layouts
+            .push(Layout::Files(groups.collect::<Option<_>>()?));
+        let scan = ParquetScan {
+            table_schema: Arc::clone(source.table_schema().table_schema()),
+            projection: source.projection().cloned(),
+            predicate: match source.filter() {
+                Some(predicate) => Some(repeatable(&predicate)?),
+                None => None,
+            },
+            options: source.table_parquet_options().clone(),
+        };
+        self.operators.push(Operator::Parquet(Box::new(scan)));
+        scans.files.push(files);
+        Some(())
     }
 }
 
@@ -126,83 +217,6 @@ impl<'a> Scans<'a> {
         });
         Ok(Version::from_scans(batches, files))
     }
-}
-
-/// Adds a plan and its inputs.
-fn add<'a>(
-    plan: &'a Arc<dyn ExecutionPlan>,
-    operators: &mut Vec<Operator>,
-    scans: &mut Scans<'a>,
-) -> Option<()> {
-    if plan.fetch().is_some() {
-        // Which rows these are depends on the partitions.
-        return None;
-    }
-    if let Some(scan) = plan.downcast_ref::<DataSourceExec>() {
-        operators.push(add_scan(scan, scans)?);
-        return Some(());
-    }
-    if let Some(filter) = plan.downcast_ref::<FilterExec>() {
-        operators.push(Operator::Filter {
-            predicate: repeatable(filter.predicate())?,
-            columns: filter.projection().as_ref().map(|columns| columns.to_vec()),
-        });
-    } else if let Some(projection) = plan.downcast_ref::<ProjectionExec>() {
-        let exprs = projection.expr().iter();
-        let exprs = exprs.map(|projected| repeatable(&projected.expr));
-        operators.push(Operator::Projection(exprs.collect::<Option<_>>()?));
-    } else if let Some(repartition) = plan.downcast_ref::<RepartitionExec>() {
-        let Partitioning::RoundRobinBatch(partitions) = repartition.partitioning() else {
-            return None;
-        };
-        operators.push(Operator::RoundRobin(*partitions));
-    } else if plan.is::<UnionExec>() {
-        operators.push(Operator::Union(plan.children().len()));
-    } else if !plan.is::<CooperativeExec>() {
-        return None;
-    }
-    let mut children = plan.children().into_iter();
-    children.try_for_each(|child| add(child, operators, scans))
-}
-
-fn add_scan<'a>(scan: &'a DataSourceExec, scans: &mut Scans<'a>) -> Option<Operator> {
-    if let Some(memory) = scan.data_source().downcast_ref::<MemorySourceConfig>() {
-        let all = || (0..memory.original_schema().fields().len()).collect();
-        let columns: Vec<usize> = memory.projection().clone().unwrap_or_else(all);
-        if columns.is_empty() {
-            // Nothing would tell two tables from one another.
-            return None;
-        }
-        scans.memory.push((memory, columns.clone()));
-        return Some(Operator::Memory {
-            columns,
-            batches: memory.partitions().iter().map(Vec::len).collect(),
-        });
-    }
-    let files = scan.data_source().downcast_ref::<FileScanConfig>()?;
-    let num_files: usize = files.file_groups.iter().map(FileGroup::len).sum();
-    if files.expr_adapter_factory.is_some() || num_files > MAX_FILES {
-        return None;
-    }
-    let source: &ParquetSource = files.file_source().downcast_ref()?;
-    let mut projected = source.projection().into_iter().flat_map(AsRef::as_ref);
-    if !projected.all(|projected| is_repeatable(projected.expr.as_ref())) {
-        return None;
-    }
-    let groups = files.file_groups.iter();
-    let groups = groups.map(|group| group.iter().map(FilePart::new).collect());
-    let scan = ParquetScan {
-        table_schema: Arc::clone(source.table_schema().table_schema()),
-        groups: groups.collect::<Option<_>>()?,
-        projection: source.projection().cloned(),
-        predicate: match source.filter() {
-            Some(predicate) => Some(repeatable(&predicate)?),
-            None => None,
-        },
-        options: source.table_parquet_options().clone(),
-    };
-    scans.files.push(files);
-    Some(Operator::Parquet(Box::new(scan)))
 }
 
 /// The expression, if it has the same value for the same row each time.

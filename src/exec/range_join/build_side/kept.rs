@@ -1,8 +1,8 @@
 //! Build sides that the session keeps for later queries: those over tables in memory and Parquet files, sorted and
 //! indexed on the CPU.
 //!
-//! A later join finds one if what is scanned has the same version, and it reads the same columns of the same rows by the
-//! same keys. Indexes that only some queries justify are built in it when they do, and then are there for all.
+//! A later join finds one if what is scanned has the same version, and it reads the same columns of the same rows by
+//! the same keys. Indexes that only some queries justify are built in it when they do, and then are there for all.
 //!
 //! Not kept are build sides in which rows are marked, parts of a divided one, and any where the memory pool has a
 //! limit: other operators could not get that memory back.
@@ -123,7 +123,8 @@ impl BuildSideKeeper {
         Some(Arc::clone(&KeptBuildSide::of(kept.as_ref())?.side))
     }
 
-    /// Keeps a build side, whose memory is granted by this pool, unless a file has changed or may have while it was read.
+    /// Keeps a build side, whose memory is granted by this pool, unless a file has changed or may have while it was
+    /// read.
     pub(crate) async fn keep(&self, side: &Arc<BuildSide>, memory: &Arc<RetainingPool>) {
         if self.version.has_files() {
             if !self.version.is_settled_at(self.requested) {
@@ -160,8 +161,12 @@ impl KeptBuildSide {
 }
 
 impl KeptRows for KeptBuildSide {
-    fn has_same_key(&self, other: &dyn KeptRows) -> bool {
-        Self::of(other).is_some_and(|other| self.key == other.key)
+    fn is_of_same_use(&self, other: &dyn KeptRows) -> bool {
+        Self::of(other).is_some_and(|other| {
+            let (key, other) = (&self.key, &other.key);
+            key.plan.is_of_same_plan(&other.plan)
+                && (&key.columns, &key.threshold) == (&other.columns, &other.threshold)
+        })
     }
 
     fn label(&self) -> &str {
