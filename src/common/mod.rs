@@ -1,4 +1,4 @@
-//! Types that several subsystems share: options, the bounds of ranges, names of columns, the input of operators, and
+//! Types that several subsystems share: options, the bounds of ranges, names of columns, the inputs of operators, and
 //! helpers for Arrow arrays.
 //!
 //! The lowest folder: it imports no other folder of the crate.
@@ -7,7 +7,7 @@ pub(crate) mod array_bytes;
 pub(crate) mod column_ref;
 pub(crate) mod dictionaries;
 pub(crate) mod errors;
-pub(crate) mod one_input;
+pub(crate) mod inputs;
 pub(crate) mod options;
 pub(crate) mod ordered_type;
 pub(crate) mod range_function;

@@ -21,7 +21,7 @@ use rmq_engine::{EngineError, Extreme};
 
 /// The rows of a range join's build side, sorted and indexed, with what tells them from others.
 pub(crate) trait KeptRows: Any + Debug + Send + Sync {
-    /// Whether both are the same rows for the same use, but for the version of their tables.
+    /// Whether both are the same rows for the same use, except for the version of their tables.
     fn is_of_same_use(&self, other: &dyn KeptRows) -> bool;
 
     /// The keys by which they are sorted, as EXPLAIN shows them.

@@ -27,16 +27,42 @@ pub(crate) enum Version {
     /// Arrays in memory, which are immutable: the same arrays are the same values. The references are weak, so that the
     /// memory is freed with the table; while they exist, no other array can have the same address.
     Arrays(Arc<[Weak<dyn Array>]>),
-    /// What a plan scans: columns of batches in memory, as above, and files.
-    Scans {
-        columns: Arc<[Weak<dyn Array>]>,
-        files: Vec<FileVersion>,
-    },
+    /// What a plan scans.
+    Scans(ScannedData),
     /// Files, as listed by this table provider.
     Files {
         provider: Weak<dyn TableProvider>,
         files: Vec<FileVersion>,
     },
+}
+
+/// Columns of batches in memory, as arrays that are referenced weakly, and files.
+#[derive(Debug, Clone)]
+pub(crate) struct ScannedData {
+    columns: Arc<[Weak<dyn Array>]>,
+    files: Vec<FileVersion>,
+}
+
+impl ScannedData {
+    fn matches(&self, other: &Self) -> bool {
+        same_arrays(&self.columns, &other.columns) && self.files == other.files
+    }
+
+    /// Whether both begin with the same array or file.
+    fn begins_as(&self, other: &Self) -> bool {
+        let (array, other_array) = (self.columns.first(), other.columns.first());
+        let (file, other_file) = (self.files.first(), other.files.first());
+        array.map(address) == other_array.map(address)
+            && file.map(FileVersion::path) == other_file.map(FileVersion::path)
+    }
+
+    /// Whether the first and the last array exist. There may be many of many tables, which all queries would look at.
+    fn is_alive(&self) -> bool {
+        let mut ends = [self.columns.first(), self.columns.last()]
+            .into_iter()
+            .flatten();
+        ends.all(|array| array.strong_count() > 0)
+    }
 }
 
 /// The metadata of one file.
@@ -129,14 +155,14 @@ impl Version {
         });
         let columns: Arc<[_]> = columns.collect();
         let is_empty = columns.is_empty() && files.is_empty();
-        (!is_empty).then_some(Self::Scans { columns, files })
+        (!is_empty).then_some(Self::Scans(ScannedData { columns, files }))
     }
 
     /// Whether files are part of it, which may change while they are read.
     pub(crate) fn has_files(&self) -> bool {
         match self {
             Self::Arrays(_) => false,
-            Self::Scans { files, .. } | Self::Files { files, .. } => !files.is_empty(),
+            Self::Scans(ScannedData { files, .. }) | Self::Files { files, .. } => !files.is_empty(),
         }
     }
 
@@ -144,7 +170,7 @@ impl Version {
     pub(crate) fn is_settled_at(&self, time: SystemTime) -> bool {
         match self {
             Self::Arrays(_) => true,
-            Self::Scans { files, .. } | Self::Files { files, .. } => {
+            Self::Scans(ScannedData { files, .. }) | Self::Files { files, .. } => {
                 files.iter().all(|file| file.is_settled_at(time))
             }
         }
@@ -152,38 +178,14 @@ impl Version {
 
     /// Whether this may be a later version of what had another version: it begins with the same array or file.
     pub(crate) fn may_succeed(&self, other: &Self) -> bool {
-        let (
-            Self::Scans {
-                columns: a,
-                files: a_files,
-            },
-            Self::Scans {
-                columns: b,
-                files: b_files,
-            },
-        ) = (self, other)
-        else {
-            return false;
-        };
-        let (a_file, b_file) = (a_files.first(), b_files.first());
-        same_arrays(&a[..a.len().min(1)], &b[..b.len().min(1)])
-            && a_file.map(FileVersion::path) == b_file.map(FileVersion::path)
+        matches!((self, other), (Self::Scans(now), Self::Scans(before)) if now.begins_as(before))
     }
 
     /// Whether both are the same version of the same data.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Arrays(a), Self::Arrays(b)) => same_arrays(a, b),
-            (
-                Self::Scans {
-                    columns: a,
-                    files: a_files,
-                },
-                Self::Scans {
-                    columns: b,
-                    files: b_files,
-                },
-            ) => same_arrays(a, b) && a_files == b_files,
+            (Self::Scans(a), Self::Scans(b)) => a.matches(b),
             (
                 Self::Files {
                     provider: a,
@@ -202,18 +204,18 @@ impl Version {
     pub(crate) fn is_alive(&self) -> bool {
         match self {
             Self::Arrays(arrays) => arrays.iter().all(|a| a.strong_count() > 0),
-            // There may be many of many tables, which all queries would look at: the first and the last tell enough.
-            Self::Scans { columns, .. } => {
-                let mut ends = [columns.first(), columns.last()].into_iter().flatten();
-                ends.all(|array| array.strong_count() > 0)
-            }
+            Self::Scans(scanned) => scanned.is_alive(),
             Self::Files { provider, .. } => provider.strong_count() > 0,
         }
     }
 }
 
-/// Whether these are the same arrays. While there is a reference, no other array can have the same address.
+/// Whether these are the same arrays.
 fn same_arrays(a: &[Weak<dyn Array>], b: &[Weak<dyn Array>]) -> bool {
-    let mut pairs = a.iter().zip(b);
-    a.len() == b.len() && pairs.all(|(a, b)| std::ptr::addr_eq(a.as_ptr(), b.as_ptr()))
+    a.iter().map(address).eq(b.iter().map(address))
+}
+
+/// The address of an array. While there is a reference, no other array can have it.
+fn address(array: &Weak<dyn Array>) -> *const () {
+    array.as_ptr().cast()
 }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use datafusion::common::{DFSchema, DFSchemaRef, Result};
 use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Projection, UserDefinedLogicalNodeCore};
 
-use crate::common::one_input::one_input;
+use crate::common::inputs::inputs_of;
 
 /// Two plans of the same rows: an aggregate over a range join, and over a join as it was written. The one follows from
 /// the other, so nodes are compared by the first alone.
@@ -89,7 +89,7 @@ impl UserDefinedLogicalNodeCore for JoinChoice {
     }
 
     fn with_exprs_and_inputs(&self, _: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let range_join = one_input("JoinChoice", inputs)?;
+        let [range_join] = inputs_of("JoinChoice", inputs)?;
         let mut as_written = self.as_written.clone();
         // Rules push conditions without columns, such as `random() < 0.5`, to the inputs of all nodes.
         if let LogicalPlan::Filter(filter) = &range_join

@@ -19,6 +19,7 @@ use datafusion::common::{DFSchema, DFSchemaRef, Result, internal_err};
 use datafusion::logical_expr::expr_vec_fmt;
 use datafusion::logical_expr::{Expr, LogicalPlan, SortExpr, UserDefinedLogicalNodeCore};
 
+use crate::common::inputs::inputs_of;
 use crate::common::sql_text::sql_text;
 use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoinSpec, Unmatched};
@@ -217,8 +218,7 @@ impl UserDefinedLogicalNodeCore for NearestRows {
     }
 
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let [probe, build] = <[LogicalPlan; 2]>::try_from(inputs)
-            .or_else(|inputs| internal_err!("NearestRows has two inputs, not {}", inputs.len()))?;
+        let [probe, build] = inputs_of("NearestRows", inputs)?;
         let (probe, pushed) = Self::unfiltered(&self.probe, probe);
         let (build, _) = Self::unfiltered(&self.build, build);
         // Rules alias an expression that they change to its old name. Names have no meaning here.

@@ -24,7 +24,7 @@ use datafusion::logical_expr::{
     Expr, Extension, LogicalPlan, ScalarUDF, UserDefinedLogicalNodeCore,
 };
 
-use crate::common::one_input::one_input;
+use crate::common::inputs::inputs_of;
 use crate::common::range_function::RangeFunction;
 use crate::expr::index_lookup::{IndexLookupUdf, IndexSlot, RunId};
 use crate::logical_plan::range_lookup::Source;
@@ -125,7 +125,7 @@ impl UserDefinedLogicalNodeCore for PrepareIndexes {
     }
 
     fn with_exprs_and_inputs(&self, _exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let input = one_input("PrepareIndexes", inputs)?;
+        let [input] = inputs_of("PrepareIndexes", inputs)?;
         Self::try_new(input, self.lookups.clone(), self.run.clone())
     }
 

@@ -20,6 +20,7 @@ use arrow::datatypes::{DataType, Field};
 use datafusion::common::{DFSchema, DFSchemaRef, Result, TableReference, internal_err};
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
+use crate::common::inputs::inputs_of;
 use crate::common::sql_text::sql_text;
 use crate::logical_plan::accumulator_call::AccumulatorCall;
 use rmq_engine::Comparison;
@@ -499,8 +500,7 @@ impl UserDefinedLogicalNodeCore for RangeJoin {
     }
 
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let [probe, build] = <[LogicalPlan; 2]>::try_from(inputs)
-            .or_else(|inputs| internal_err!("RangeJoin has two inputs, not {}", inputs.len()))?;
+        let [probe, build] = inputs_of("RangeJoin", inputs)?;
         let build = self.unfiltered(build);
         // Rules alias an expression that they change to its old name. Names have no meaning here.
         let exprs = exprs.into_iter().map(Expr::unalias).collect();

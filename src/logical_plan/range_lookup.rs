@@ -27,7 +27,7 @@ use datafusion::datasource::source_as_provider;
 use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::common::column_ref::ColumnRef;
-use crate::common::one_input::one_input;
+use crate::common::inputs::inputs_of;
 use crate::common::range_function::RangeFunction;
 use crate::common::sql_text::sql_text;
 
@@ -244,7 +244,7 @@ impl UserDefinedLogicalNodeCore for RangeLookup {
     }
 
     fn with_exprs_and_inputs(&self, exprs: Vec<Expr>, inputs: Vec<LogicalPlan>) -> Result<Self> {
-        let input = one_input("RangeLookup", inputs)?;
+        let [input] = inputs_of("RangeLookup", inputs)?;
         let mut calls = self.calls.clone();
         let old = calls.iter_mut().flat_map(|c| {
             [&mut c.left, &mut c.right]

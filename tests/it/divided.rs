@@ -20,7 +20,7 @@ use crate::support::{run, session_of_pool, set};
 /// Rows of the build side.
 const BUILD_ROWS: usize = 24_000;
 
-/// Rows of the probe side. Each time that so many as fit into memory have been read, all runs are built again.
+/// Rows of the probe side. Each time that memory is full of them, all runs are built again.
 const PROBE_ROWS: usize = 6000;
 
 /// The equality keys.

@@ -216,8 +216,8 @@ fn sessions(random: &mut Random) -> (SessionContext, SessionContext) {
     let splits = [vec![], vec![rows / 3, rows / 4]];
     let splits = &splits[random.below(2)];
     let not_null = random.below(2) == 0;
-    let session = || {
-        let ctx = SessionContext::new_with_config(config.clone());
+    let session = |config| {
+        let ctx = SessionContext::new_with_config(config);
         for (name, columns, splits) in [("p", &p, splits), ("q", &q, &vec![])] {
             register(&ctx, name, columns, splits);
             if not_null {
@@ -226,7 +226,9 @@ fn sessions(random: &mut Random) -> (SessionContext, SessionContext) {
         }
         ctx
     };
-    let (with, without) = (session(), session());
+    // DataFusion joins all pairs, which takes a minute in batches of two.
+    let in_large_batches = config.clone().with_batch_size(8192);
+    let (with, without) = (session(config), session(in_large_batches));
     datafusion_rmq::register(&with);
     draw_join_mode(&with, random);
     (with, without)

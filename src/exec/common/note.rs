@@ -13,7 +13,7 @@ use datafusion::physical_plan::execution_plan::{
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
-use crate::common::one_input::one_input;
+use crate::common::inputs::inputs_of;
 
 /// Returns the rows of its input. Only plans of EXPLAIN and EXPLAIN ANALYZE have it.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl ExecutionPlan for NoteExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let input = one_input("NoteExec", children)?;
+        let [input] = inputs_of("NoteExec", children)?;
         Ok(Arc::new(Self::new(input, self.note.clone())))
     }
 
@@ -109,6 +109,7 @@ impl ExecutionPlan for NoteExec {
         input_stats: &[Arc<Statistics>],
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        one_input("NoteExec", input_stats.to_vec())
+        let [input] = inputs_of("NoteExec", input_stats.to_vec())?;
+        Ok(input)
     }
 }

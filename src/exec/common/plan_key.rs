@@ -84,7 +84,7 @@ struct FilePart {
 }
 
 impl FilePart {
-    /// `None` for a file of which the table's provider may read only some rows.
+    /// `None` for a file if the table's provider may read only some of its rows.
     fn new(file: &PartitionedFile) -> Option<Self> {
         file.extensions.is_empty().then(|| Self {
             path: file.object_meta.location.clone(),

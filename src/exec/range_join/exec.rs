@@ -93,6 +93,7 @@ use datafusion::physical_plan::{
     InputDistributionRequirements, PlanProperties,
 };
 
+use crate::common::inputs::inputs_of;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::common::once_per_run::OncePerRun;
@@ -541,8 +542,7 @@ impl ExecutionPlan for RangeJoinExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let [probe, build] = <[_; 2]>::try_from(children)
-            .or_else(|c: Vec<_>| internal_err!("RangeJoinExec has two inputs, not {}", c.len()))?;
+        let [probe, build] = inputs_of("RangeJoinExec", children)?;
         let row_join = self.row_join.clone();
         match options.children_properties {
             ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {

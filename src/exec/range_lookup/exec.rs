@@ -19,7 +19,7 @@ use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
-use crate::common::one_input::one_input;
+use crate::common::inputs::inputs_of;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::filter_pushdown::filters_of_columns;
@@ -150,7 +150,7 @@ impl ExecutionPlan for RangeLookupExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let input = one_input("RangeLookupExec", children)?;
+        let [input] = inputs_of("RangeLookupExec", children)?;
         let calls = self.calls.clone();
         match options.children_properties {
             ChildrenPropertiesMode::Keep => Ok(Arc::new(Self {
@@ -198,7 +198,7 @@ impl ExecutionPlan for RangeLookupExec {
         input_stats: &[Arc<Statistics>],
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        let input = one_input("RangeLookupExec", input_stats.to_vec())?;
+        let [input] = inputs_of("RangeLookupExec", input_stats.to_vec())?;
         let mut column_statistics = input.column_statistics.clone();
         column_statistics.extend(self.calls.iter().map(|_| ColumnStatistics::new_unknown()));
         Ok(Arc::new(Statistics {

@@ -24,7 +24,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, TryStreamExt};
 
-use crate::common::one_input::one_input;
+use crate::common::inputs::inputs_of;
 use crate::common::range_function::RangeFunction;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
@@ -147,7 +147,7 @@ impl ExecutionPlan for PrepareIndexesExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let input = one_input("PrepareIndexesExec", children)?;
+        let [input] = inputs_of("PrepareIndexesExec", children)?;
         let lookups = self.lookups.clone();
         Ok(Arc::new(Self::try_new(input, lookups, &self.run)?))
     }
@@ -213,7 +213,7 @@ impl ExecutionPlan for PrepareIndexesExec {
         input_stats: &[Arc<Statistics>],
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        let input = one_input("PrepareIndexesExec", input_stats.to_vec())?;
+        let [input] = inputs_of("PrepareIndexesExec", input_stats.to_vec())?;
         let mut statistics = Arc::unwrap_or_clone(input);
         statistics.total_byte_size = Precision::Absent;
         let run = ColumnStatistics::new_unknown();

@@ -26,7 +26,7 @@ use futures::stream::{BoxStream, select_all};
 use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::common::dictionaries::has_few_keys;
-use crate::common::one_input::one_input;
+use crate::common::inputs::inputs_of;
 use crate::exec::common::metrics::{OperatorMetrics, summary};
 use crate::exec::common::once_per_run::{OncePerRun, PerContext};
 use crate::exec::unique_groups::pattern::SingletonGroups;
@@ -162,7 +162,7 @@ impl ExecutionPlan for UniqueGroupsExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let aggregate = one_input("UniqueGroupsExec", children)?;
+        let [aggregate] = inputs_of("UniqueGroupsExec", children)?;
         Ok(match Self::over(&aggregate)? {
             Some(unique) => Arc::new(unique),
             // A rule replaced the aggregate by another plan with the same output.

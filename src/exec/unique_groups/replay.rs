@@ -20,7 +20,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{StreamExt, stream};
 
-use crate::common::one_input::one_input;
+use crate::common::inputs::inputs_of;
 use crate::exec::range_join::data_size::DataSize;
 
 use crate::exec::common::metrics::OperatorMetrics;
@@ -161,7 +161,7 @@ impl ExecutionPlan for ReplayExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let input = one_input("ReplayExec", children)?;
+        let [input] = inputs_of("ReplayExec", children)?;
         Ok(Arc::new(Self::new(input)))
     }
 
@@ -200,7 +200,8 @@ impl ExecutionPlan for ReplayExec {
         input_stats: &[Arc<Statistics>],
         _args: &StatisticsArgs,
     ) -> Result<Arc<Statistics>> {
-        one_input("ReplayExec", input_stats.to_vec())
+        let [input] = inputs_of("ReplayExec", input_stats.to_vec())?;
+        Ok(input)
     }
 
     fn metrics(&self) -> Option<MetricsSet> {

@@ -23,9 +23,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Result, internal_err};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::datasource::physical_plan::FileScanConfig;
 use datafusion::datasource::source::DataSourceExec;
@@ -40,6 +40,7 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
 
+use crate::common::inputs::inputs_of;
 use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::mode::JoinMode;
 
@@ -236,10 +237,8 @@ impl ExecutionPlan for OrderedRowsExec {
         children: Vec<Arc<dyn ExecutionPlan>>,
         _options: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        match children.len() {
-            0 => Ok(self),
-            n => internal_err!("OrderedRowsExec has no inputs, not {n}"),
-        }
+        let [] = inputs_of("OrderedRowsExec", children)?;
+        Ok(self)
     }
 
     fn with_new_children(

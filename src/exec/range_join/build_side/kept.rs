@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use arrow::datatypes::DataType;
-use datafusion::common::Result;
 use datafusion::execution::TaskContext;
 use datafusion::execution::memory_pool::MemoryLimit;
 use datafusion::physical_expr::PhysicalExprRef;
@@ -49,60 +48,47 @@ struct BuildSideKey {
     columns: BuildColumns,
     /// The value that is compared with thresholds, for which there is one index.
     threshold: Option<(PhysicalExprRef, Comparison)>,
-    /// The keys as EXPLAIN shows them.
-    label: String,
-    key_type: DataType,
 }
 
 #[derive(Debug)]
 struct KeptBuildSide {
     key: Arc<BuildSideKey>,
+    /// The keys as EXPLAIN shows them.
+    label: String,
+    /// The type of the range key.
+    key_type: DataType,
     side: Arc<BuildSide>,
     memory: Arc<RetainingPool>,
 }
 
 impl BuildSideKeeper {
     /// Of the build side of these columns of a plan. `None` if it is not to be kept.
-    ///
-    /// # Errors
-    /// DataFusion's, if the range key has no type.
-    pub(crate) async fn try_new(
+    pub(crate) async fn of(
         plan: &Arc<dyn ExecutionPlan>,
         columns: &BuildColumns,
         threshold: Option<&RowThreshold>,
         context: &Arc<TaskContext>,
-    ) -> Result<Option<Self>> {
+    ) -> Option<Self> {
         let options = RmqOptions::of(context.session_config().options());
         let is_limited = !matches!(context.memory_pool().memory_limit(), MemoryLimit::Infinite);
         if !options.keep_indexes || is_limited || columns.marks_rows {
-            return Ok(None);
+            return None;
         }
         let of_threshold = threshold.map(|threshold| &threshold.value);
         let mut expressions = columns.expressions().iter().chain(of_threshold);
         if !expressions.all(|expr| is_repeatable(expr.as_ref())) {
-            return Ok(None);
+            return None;
         }
-        let Some(catalog) = SessionCatalog::of(context.session_config()) else {
-            return Ok(None);
-        };
-        let Some((plan_key, scans)) = PlanKey::of(plan) else {
-            return Ok(None);
-        };
+        let catalog = SessionCatalog::of(context.session_config())?;
+        let (plan_key, scans) = PlanKey::of(plan)?;
         let requested = SystemTime::now();
-        let Some(version) = version(&scans, context).await else {
-            return Ok(None);
-        };
-        let schema = plan.schema();
+        let version = version(&scans, context).await?;
         let key = BuildSideKey {
             plan: plan_key,
             columns: columns.clone().without_bounds(),
             threshold: threshold.map(|t| (Arc::clone(&t.value), t.comparison)),
-            label: columns.key_label(),
-            key_type: columns
-                .range_key(columns.expressions())
-                .data_type(&schema)?,
         };
-        Ok(Some(Self {
+        Some(Self {
             catalog,
             limit: options.index_memory_limit,
             key: Arc::new(key),
@@ -110,7 +96,7 @@ impl BuildSideKeeper {
             context: Arc::clone(context),
             version,
             requested,
-        }))
+        })
     }
 
     /// The build side, if it is kept.
@@ -135,8 +121,15 @@ impl BuildSideKeeper {
                 return;
             }
         }
+        let columns = &self.key.columns;
+        let range_key = columns.range_key(columns.expressions());
+        let Ok(key_type) = range_key.data_type(&self.plan.schema()) else {
+            return;
+        };
         let kept = KeptBuildSide {
             key: Arc::clone(&self.key),
+            label: columns.key_label(),
+            key_type,
             side: Arc::clone(side),
             memory: Arc::clone(memory),
         };
@@ -170,11 +163,11 @@ impl KeptRows for KeptBuildSide {
     }
 
     fn label(&self) -> &str {
-        &self.key.label
+        &self.label
     }
 
     fn key_type(&self) -> &DataType {
-        &self.key.key_type
+        &self.key_type
     }
 
     fn rows(&self) -> usize {

@@ -1,6 +1,6 @@
 //! Turns the input of the build side into a [`side::BuildSide`]: collects its partitions, sorts them by equality keys
-//! and range key, and indexes the value columns. Rows that memory can't hold are spilled. Knows the aggregates that are
-//! wanted, but nothing of the probe side. The session keeps some of them.
+//! and range key, and indexes the value columns. Rows that memory can't hold are spilled. Knows the aggregates that
+//! the query needs, but nothing of the probe side. The session keeps some of them.
 
 pub(crate) mod accumulator;
 pub(crate) mod aggregate;

@@ -56,8 +56,7 @@ impl BuildInput {
     /// Finds the build side of all partitions of the input, or reads and builds it.
     async fn find_or_prepare(self, probe_partitions: usize) -> Result<BuildState> {
         let threshold = self.threshold.as_ref();
-        let keeper =
-            BuildSideKeeper::try_new(&self.plan, &self.columns, threshold, &self.context).await?;
+        let keeper = BuildSideKeeper::of(&self.plan, &self.columns, threshold, &self.context).await;
         if let Some(side) = keeper.as_ref().and_then(BuildSideKeeper::find) {
             let options = RmqOptions::of(self.context.session_config().options());
             let devices = self
