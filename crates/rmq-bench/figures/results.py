@@ -81,7 +81,7 @@ class Device:
         return {name: dict(sorted(points.items())) for name, points in lines.items() if points}
 
     def search(self, workload, y=ns, names=(OURS, CL, VL, LCA, RTXRMQ, FULL_SCAN, HRMQ, CPU, TWO_READS)):
-        return self.points(("search", "limit", "rays"), workload, y, names)
+        return self.points(("search", "limit", "rays", "succinct"), workload, y, names)
 
     def steps(self, workload, names):
         return self.points(("queuing", "rays"), workload, ns, names)
@@ -146,7 +146,8 @@ def read(path):
 
 
 def open_devices(paths):
-    """Reads all results. Runs on the same device, of different sections, are put together.
+    """Reads all results. Runs on the same device, of different sections, are put together. A file is of one machine: rows
+    that were measured on its CPU alone, which name no GPU, belong to the others.
 
     What `profile` counted is in files with the beginning of a device's name.
     """
@@ -154,8 +155,8 @@ def open_devices(paths):
     for path in paths:
         rows = read(path)
         if rows and "section" in rows[0]:
-            for row in rows:
-                by_device[short_device(row["gpu"])].append(row)
+            gpu = max(row["gpu"] for row in rows)
+            by_device[short_device(gpu)] += rows
         elif rows and "kernel" in rows[0]:
             profiles[path.name.split("-")[0]] = rows
         else:

@@ -86,7 +86,7 @@ pub struct Args {
 
     /// Values of a block of RTXRMQ, as powers of two, for `--measure rays`: 15 is its authors' default. Which is best
     /// depends on the lengths of column and ranges
-    #[arg(long, value_delimiter = ',', default_value = "6,9,11,13,15,17", value_parser = clap::value_parser!(u32).range(1..=23))]
+    #[arg(long, value_delimiter = ',', default_value = "6,9,11,13,15,17,20", value_parser = clap::value_parser!(u32).range(1..=23))]
     pub ray_block: Vec<u32>,
 
     /// Where the planes of RTXRMQ's triangles are
