@@ -276,8 +276,8 @@ def claim_rays(device, published):
         here = device.search(workload, names=(RTXRMQ,)).get(RTXRMQ, {})
         slower = ratios(here, published.times("RTXRMQ", "A100", workload))
         if slower:
-            parts.append(f"{span(slower.values())} times on {workload} ranges")
-    return "neither shown nor refuted: without RT cores, our RTXRMQ takes as long as its authors' on an A100 " + ", ".join(parts) if parts else ""
+            parts.append(f"{span(slower.values())} times ({workload} ranges)")
+    return f"neither shown nor refuted: without RT cores, our RTXRMQ takes {', '.join(parts)} as long as its authors' on an A100" if parts else ""
 
 
 def claim_queue(device, _):
