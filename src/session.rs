@@ -18,6 +18,7 @@ use datafusion::prelude::SessionContext;
 use crate::common::column_ref::Names;
 use crate::common::options::RmqOptions;
 use crate::common::range_function::RangeFunction;
+use crate::expr::abs::AbsUdf;
 use crate::expr::arg_extreme::ArgExtremeUdf;
 use crate::expr::frame_udf::FrameUdf;
 use crate::expr::range_udf::RangeUdf;
@@ -45,8 +46,8 @@ use rmq_engine::Extreme;
 /// at all.
 pub trait SessionStateBuilderExt {
     /// Adds the functions `range_min`, `frame_min` and the others of their families, the aggregates `arg_min` and
-    /// `arg_max`, the table functions `range_join()`, `rmq_indexes()` and `rmq_devices()`, the options `rmq.*`, the
-    /// optimizer rules and the query planner.
+    /// `arg_max`, an `abs` that takes durations, too, the table functions `range_join()`, `rmq_indexes()` and
+    /// `rmq_devices()`, the options `rmq.*`, the optimizer rules and the query planner.
     ///
     /// It replaces the session's query planner. A session with extension nodes of its own uses
     /// [`Self::with_rmq_and_planners`], one with a query planner of its own [`Self::with_rmq_keeping_query_planner`].
@@ -109,6 +110,7 @@ fn register_in(
     let ranges = RangeFunction::ALL.map(|f| RangeUdf::new(f, names.clone()));
     let scalars = builder.scalar_functions().get_or_insert_default();
     scalars.extend(ranges.map(|udf| Arc::new(ScalarUDF::from(udf))));
+    scalars.push(Arc::new(ScalarUDF::from(AbsUdf::new())));
     let windows = builder.window_functions().get_or_insert_default();
     let frames = RangeFunction::ALL.map(FrameUdf::new);
     windows.extend(frames.map(|udf| Arc::new(WindowUDF::from(udf))));

@@ -1,6 +1,7 @@
 //! SQL functions: the scalar form of range functions, the window form, the form in join conditions, and functions that
 //! rewritten queries use.
 
+pub(crate) mod abs;
 pub(crate) mod arg_extreme;
 pub(crate) mod decimal_average;
 pub(crate) mod frame_udf;

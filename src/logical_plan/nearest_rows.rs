@@ -44,12 +44,39 @@ pub struct NearestRows {
 pub struct NearestCondition {
     /// The keys and bounds, without aggregates.
     pub spec: RangeJoinSpec<Expr>,
-    /// The order of the matching rows, over the build side; empty for that of the range key.
+    /// The distance from a point by which the matching rows are ordered first, if that is what they are ordered by.
+    pub distance: Option<Distance>,
+    /// The order of the matching rows, of those at the same distance if there is one, over the build side; empty for
+    /// that of the range key.
     pub order_by: Vec<SortExpr>,
     /// A further condition on pairs of rows. NULL is false.
     pub residual: Option<Expr>,
     /// Which of the rows that meet all conditions are returned.
     pub limit: RowLimit,
+}
+
+/// A distance of the range key from a point, which grows from the point on in both directions.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Hash)]
+pub struct Distance {
+    /// The point, over the probe side, of the range key's type.
+    pub point: Expr,
+    /// The distance, over both sides.
+    pub by: Expr,
+    /// What the distance of no row is below that is as far from the point as a row of the build side, or farther; over
+    /// both sides, of the type of the distance.
+    pub least: Expr,
+    /// Whether the distance grows from the point up to a row of the build side, over both sides: the difference of
+    /// integers wraps around, and that of infinities is no number. NULL only for a key that is NULL; such rows come
+    /// last.
+    pub grows: Expr,
+}
+
+impl Distance {
+    /// Its expressions.
+    #[must_use]
+    pub fn expressions(&self) -> [&Expr; 4] {
+        [&self.point, &self.by, &self.least, &self.grows]
+    }
 }
 
 /// Which of the matching rows of a probe row are returned, counted from an end of its range, or of their order.
@@ -178,10 +205,18 @@ impl Display for Parts<'_> {
             fetch,
         } = self.condition.limit;
         let order_by = &self.condition.order_by;
-        if order_by.is_empty() {
-            write!(f, ", order={}", if descending { "desc" } else { "asc" })?;
-        } else {
-            write!(f, ", order=[{}]", expr_vec_fmt!(order_by))?;
+        match &self.condition.distance {
+            Some(distance) if order_by.is_empty() => {
+                write!(f, ", order={}", sql_text(&distance.by))?;
+            }
+            Some(distance) => {
+                let (by, order_by) = (sql_text(&distance.by), expr_vec_fmt!(order_by));
+                write!(f, ", order=[{by}, {order_by}]")?;
+            }
+            None if order_by.is_empty() => {
+                write!(f, ", order={}", if descending { "desc" } else { "asc" })?;
+            }
+            None => write!(f, ", order=[{}]", expr_vec_fmt!(order_by))?,
         }
         if skip > 0 {
             write!(f, ", offset={skip}")?;
@@ -209,7 +244,9 @@ impl UserDefinedLogicalNodeCore for NearestRows {
     fn expressions(&self) -> Vec<Expr> {
         let condition = &self.condition;
         let order_by = condition.order_by.iter().map(|order| &order.expr);
+        let distance = condition.distance.iter().flat_map(Distance::expressions);
         let exprs = condition.spec.expressions().chain(order_by);
+        let exprs = exprs.chain(distance);
         exprs.chain(&condition.residual).cloned().collect()
     }
 
@@ -226,6 +263,20 @@ impl UserDefinedLogicalNodeCore for NearestRows {
         let mut condition = self.condition.clone();
         if condition.residual.is_some() {
             condition.residual = exprs.pop();
+        }
+        if let Some(distance) = &mut condition.distance {
+            let Distance {
+                point,
+                by,
+                least,
+                grows,
+            } = distance;
+            for part in [grows, least, by, point] {
+                let Some(expr) = exprs.pop() else {
+                    return internal_err!("NearestRows lacks an expression of its distance");
+                };
+                *part = expr;
+            }
         }
         let of_spec = exprs.len().saturating_sub(condition.order_by.len());
         let order_by = exprs.split_off(of_spec);

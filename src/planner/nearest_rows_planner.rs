@@ -4,19 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use datafusion::catalog::Session;
-use datafusion::common::{Column, DFSchema, JoinSide, JoinType, Result, plan_datafusion_err};
+use datafusion::common::{
+    Column, DFSchema, DataFusionError, JoinSide, JoinType, Result, plan_datafusion_err,
+};
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
-use datafusion::logical_expr::{Expr, LogicalPlan, UserDefinedLogicalNodeCore};
+use datafusion::logical_expr::{Expr, LogicalPlan, SortExpr, UserDefinedLogicalNodeCore};
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 use datafusion::physical_planner::PhysicalPlanner;
 
 use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::pair_distance::PairDistance;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_threshold::RowThreshold;
-use crate::expr::order_key::order_key;
+use crate::expr::order_key::{Zeros, order_key, order_key_from};
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::physical::join_filter::best_threshold;
@@ -48,7 +51,7 @@ pub(crate) fn plan_nearest_rows(
     let filters = conjuncts.iter().map(|conjunct| filter_of(conjunct));
     let filters: Vec<JoinFilter> = filters.collect::<Result<_>>()?;
     // The index finds rows in the order of the range key.
-    let threshold = if condition.order_by.is_empty() {
+    let threshold = if condition.order_by.is_empty() && condition.distance.is_none() {
         best_threshold(&filters, &probe.schema(), &build.schema())?
     } else {
         None
@@ -81,9 +84,26 @@ pub(crate) fn plan_nearest_rows(
         &columns,
         schema,
     )?;
-    let order = order_key(&condition.order_by);
+    let distance = condition.distance.as_ref().map(|distance| {
+        let bytes = |by: &Expr| {
+            let by = SortExpr::new(by.clone(), true, false);
+            filter_of(&order_key(&[by], Zeros::Ordered).unwrap_or_default())
+        };
+        let least = (distance.least != distance.by).then(|| bytes(&distance.least));
+        Ok::<_, DataFusionError>(PairDistance {
+            point: physical(&distance.point, node.probe().schema())?,
+            by: bytes(&distance.by)?,
+            least: least.transpose()?,
+            grows: filter_of(&distance.grows)?,
+        })
+    });
+    let distance = distance.transpose()?;
+    let order = match distance {
+        Some(_) => order_key_from(true, &condition.order_by, Zeros::Ordered),
+        None => order_key(&condition.order_by, Zeros::Ordered),
+    };
     let order = order.map(|key| physical(&key, node.build().schema()));
-    let row_join = row_join.with_limit(condition.limit, order.transpose()?);
+    let row_join = row_join.with_limit(condition.limit, distance.as_ref(), order.transpose()?);
     let label = format!("{label}, returns=rows");
     let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label)?;
     let joined: Arc<dyn ExecutionPlan> = Arc::new(joined);

@@ -328,6 +328,9 @@ async fn what_can_not_be_merged_is_divided() -> Result<()> {
         "SELECT q.id, x.id, x.n FROM q LEFT JOIN LATERAL (SELECT p.id, p.n FROM p WHERE p.g = q.g AND p.k <= q.b \
          AND p.s <> 'text 5' ORDER BY p.n DESC, p.k LIMIT 3) x ON true"
             .into(),
+        "SELECT q.id, x.id FROM q CROSS JOIN LATERAL (SELECT p.id FROM p WHERE p.g = q.g \
+         ORDER BY abs(p.k - q.a), p.id DESC LIMIT 3) x"
+            .into(),
     ];
     for (symbols, has_time_order) in [
         (Symbols::Uniform, false),

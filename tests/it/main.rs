@@ -3,6 +3,7 @@
 mod cuda_sql;
 mod devices;
 mod dictionaries;
+mod distances;
 mod divided;
 mod explain;
 

@@ -14,9 +14,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, BooleanBufferBuilder, new_null_array};
+use arrow::array::{Array, AsArray, BooleanBufferBuilder, new_empty_array, new_null_array};
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::compute::take;
+use arrow::compute::{concat, take};
 use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use datafusion::common::{JoinSide, JoinType, Result, internal_err};
 use datafusion::physical_expr::PhysicalExprRef;
@@ -25,6 +25,7 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::fit;
 use crate::common::row_number::row_numbers;
+use crate::exec::range_join::pair_distance::PairDistance;
 use crate::exec::range_join::row_threshold::{RowThreshold, renumbered};
 use crate::logical_plan::nearest_rows::RowLimit;
 use crate::range_agg::values::Values;
@@ -47,7 +48,11 @@ pub(crate) struct RowJoin {
     /// Which pairs of a probe row are returned, in which order; `None` for all, in any order. Only where pairs are
     /// returned by probe row.
     limit: Option<RowLimit>,
-    /// The bytes by which these pairs are ordered, over the build side; `None` if that is the range key.
+    /// The distance by which these pairs are ordered, if it is that. Its columns of the right side are indexes into
+    /// `build_columns`.
+    distance: Option<PairDistance>,
+    /// The bytes by which these pairs are ordered, or those at the same distance are, over the build side; `None` if
+    /// that is the range key.
     order: Option<PhysicalExprRef>,
 }
 
@@ -61,18 +66,28 @@ impl RowJoin {
         columns: &[ColumnIndex],
         schema: SchemaRef,
     ) -> Result<Self> {
-        let of_residual = residual.map_or(&[][..], JoinFilter::column_indices);
+        Self::numbered(join_type, residual, threshold, None, columns, schema)
+    }
+
+    fn numbered(
+        join_type: JoinType,
+        residual: Option<&JoinFilter>,
+        threshold: Option<&RowThreshold>,
+        distance: Option<&PairDistance>,
+        columns: &[ColumnIndex],
+        schema: SchemaRef,
+    ) -> Result<Self> {
+        let of_distance = distance.into_iter().flat_map(PairDistance::filters);
+        let filters = residual.into_iter().chain(of_distance);
+        let of_filters = filters.flat_map(JoinFilter::column_indices);
         let mut build_columns = vec![];
-        for column in of_residual.iter().chain(columns) {
+        for column in of_filters.chain(columns) {
             if column.side == JoinSide::Right && !build_columns.contains(&column.index) {
                 build_columns.push(column.index);
             }
         }
-        let number = |index: usize| {
-            let known = build_columns.iter().position(|known| *known == index);
-            // All columns are known; a threshold has those of the residual.
-            known.unwrap_or(usize::MAX)
-        };
+        // A threshold has columns of the residual.
+        let number = |index: usize| number_among(&build_columns, index);
         let columns = columns.iter().map(|column| ColumnIndex {
             index: match column.side {
                 JoinSide::Right => number(column.index),
@@ -80,6 +95,7 @@ impl RowJoin {
             },
             side: column.side,
         });
+        let distance = distance.map(|distance| distance.renumbered(number));
         Ok(Self {
             join_type,
             residual: residual.map(|filter| renumbered(filter, number)),
@@ -88,16 +104,24 @@ impl RowJoin {
             build_columns,
             schema,
             limit: None,
+            distance,
             order: None,
         })
     }
 
-    /// The same join, which returns these pairs of each probe row, in the order of these bytes of the build side, or of
-    /// the range key.
-    pub(crate) fn with_limit(self, limit: RowLimit, order: Option<PhysicalExprRef>) -> Self {
-        let limit = Some(limit);
+    /// The same join, which returns these pairs of each probe row, in the order of a distance, of these bytes of the
+    /// build side, or of the range key. It returns the columns of the distance.
+    pub(crate) fn with_limit(
+        self,
+        limit: RowLimit,
+        distance: Option<&PairDistance>,
+        order: Option<PhysicalExprRef>,
+    ) -> Self {
+        let number = |index: usize| number_among(&self.build_columns, index);
+        let distance = distance.map(|distance| distance.renumbered(number));
         Self {
-            limit,
+            limit: Some(limit),
+            distance,
             order,
             ..self
         }
@@ -117,10 +141,12 @@ impl RowJoin {
         let residual = self.residual.as_ref().map(|f| renumbered(f, number));
         let threshold = self.threshold.as_ref().map(|t| t.renumbered(number));
         let (limit, order) = (self.limit, self.order.clone());
-        let projected = Self::try_new(
+        let distance = self.distance.as_ref().map(|d| d.renumbered(number));
+        let projected = Self::numbered(
             self.join_type,
             residual.as_ref(),
             threshold.transpose()?.as_ref(),
+            distance.as_ref(),
             &columns.map(raw).collect::<Vec<_>>(),
             schema,
         )?;
@@ -131,9 +157,19 @@ impl RowJoin {
         })
     }
 
-    /// Whether they are returned in another order than that of the range key.
+    /// Whether they are returned in another order than that of the range key, the same for all probe rows.
     pub(crate) fn is_ordered(&self) -> bool {
-        self.order.is_some()
+        self.order.is_some() && self.distance.is_none()
+    }
+
+    /// The distance by which they are ordered, if it is that.
+    pub(crate) fn distance(&self) -> Option<&PairDistance> {
+        self.distance.as_ref()
+    }
+
+    /// Whether those at the same distance have an order.
+    pub(crate) fn orders_ties(&self) -> bool {
+        self.order.is_some() && self.distance.is_some()
     }
 
     /// Which pairs of a probe row are returned, in which order; `None` for all, in any order.
@@ -210,8 +246,47 @@ impl RowJoin {
         filter: &JoinFilter,
         probe: &RecordBatch,
         build: &[Arc<Values>],
-        (rows, positions): (&UInt32Array, &UInt32Array),
+        pairs: (&UInt32Array, &UInt32Array),
     ) -> Result<BooleanArray> {
+        let mut met = BooleanBufferBuilder::new(pairs.0.len());
+        for part in Self::parts_of(filter, probe, build, pairs)? {
+            let part = part.as_boolean();
+            match part.nulls() {
+                Some(valid) => met.append_buffer(&(part.values() & valid.inner())),
+                None => met.append_buffer(part.values()),
+            }
+        }
+        Ok(BooleanArray::new(met.finish(), None))
+    }
+
+    /// The values of an expression over these pairs of probe rows and build positions. `build` has the columns of
+    /// [`Self::row_columns`].
+    pub(crate) fn evaluate(
+        expr: &JoinFilter,
+        probe: &RecordBatch,
+        build: &[Arc<Values>],
+        pairs: (&UInt32Array, &UInt32Array),
+    ) -> Result<ArrayRef> {
+        let parts = Self::parts_of(expr, probe, build, pairs)?;
+        match parts.as_slice() {
+            [part] => Ok(Arc::clone(part)),
+            [] => Ok(new_empty_array(
+                &expr.expression().data_type(expr.schema())?,
+            )),
+            parts => {
+                let parts: Vec<&dyn Array> = parts.iter().map(AsRef::as_ref).collect();
+                Ok(concat(&parts)?)
+            }
+        }
+    }
+
+    /// The values of an expression over pairs, in several arrays if dictionaries have too few keys for all values.
+    fn parts_of(
+        filter: &JoinFilter,
+        probe: &RecordBatch,
+        build: &[Arc<Values>],
+        (rows, positions): (&UInt32Array, &UInt32Array),
+    ) -> Result<Vec<ArrayRef>> {
         let columns = filter
             .column_indices()
             .iter()
@@ -223,21 +298,13 @@ impl RowJoin {
         let columns = columns.collect::<Result<Vec<_>>>()?;
         let schema = filter.schema();
         let types: Vec<&DataType> = schema.fields().iter().map(|f| f.data_type()).collect();
-        let mut met = BooleanBufferBuilder::new(rows.len());
-        for (rows, columns) in fit(&columns, &types, rows.len())? {
+        let parts = fit(&columns, &types, rows.len())?.into_iter();
+        let parts = parts.map(|(rows, columns)| {
             let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
             let pairs = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?;
-            let part = filter
-                .expression()
-                .evaluate(&pairs)?
-                .into_array(rows.len())?;
-            let part = part.as_boolean();
-            match part.nulls() {
-                Some(valid) => met.append_buffer(&(part.values() & valid.inner())),
-                None => met.append_buffer(part.values()),
-            }
-        }
-        Ok(BooleanArray::new(met.finish(), None))
+            filter.expression().evaluate(&pairs)?.into_array(rows.len())
+        });
+        parts.collect()
     }
 
     /// The output rows of those of these build positions that are returned by whether they have matched, after the last
@@ -296,4 +363,10 @@ impl RowJoin {
         });
         parts.collect()
     }
+}
+
+/// The number of a column among these, which have it.
+fn number_among(columns: &[usize], index: usize) -> usize {
+    let number = columns.iter().position(|column| *column == index);
+    number.unwrap_or(usize::MAX)
 }

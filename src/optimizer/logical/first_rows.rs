@@ -263,7 +263,11 @@ impl Groups {
         // A column of the probe side has one value for each of its rows.
         let orders = self.order.iter();
         let orders = orders.filter(|order| !is_of(&order.expr, probe.schema()));
-        let orders: Vec<SortExpr> = orders.cloned().collect();
+        let orders = orders.map(|order| {
+            let by = to_outer(order.expr.clone(), probe.schema())?;
+            Ok(SortExpr::new(by, order.asc, order.nulls_first))
+        });
+        let orders: Vec<SortExpr> = orders.collect::<Result<_>>()?;
         if orders.is_empty() {
             return reject("it is ordered by nothing of the side that is searched");
         }

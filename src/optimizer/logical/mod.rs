@@ -22,6 +22,7 @@ pub(crate) mod average;
 pub(crate) mod common;
 pub(crate) mod condition_parts;
 pub(crate) mod correlated_aggregate;
+pub(crate) mod distance;
 pub(crate) mod exists;
 pub(crate) mod first_rows;
 pub(crate) mod grouped_join;

@@ -35,6 +35,7 @@ use crate::optimizer::logical::condition_parts::{Condition, Constants, check_rep
 use crate::optimizer::logical::correlated_aggregate::{
     CorrelatedAggregate, Filtered, of_types, rename,
 };
+use crate::optimizer::logical::distance::KeyDistance;
 use crate::optimizer::logical::order_by::order_by_all;
 use crate::optimizer::logical::threshold::Threshold;
 use crate::optimizer::rejection::{Match, Rejection, reject};
@@ -70,6 +71,8 @@ pub(crate) struct NearestQuery {
     pub(crate) order: SortExpr,
     /// The other expressions of ORDER BY.
     pub(crate) then_by: Vec<SortExpr>,
+    /// The distance that is the first expression of ORDER BY, if it is one. `order` is then of its key.
+    pub(crate) distance: Option<KeyDistance>,
     /// The subquery's columns.
     pub(crate) columns: Vec<Expr>,
 }
@@ -96,8 +99,11 @@ impl NearestQuery {
         });
         let orders = std::iter::once(&mut self.order).chain(&mut self.then_by);
         let orders = orders.map(|order| &mut order.expr);
+        let distance = self.distance.iter_mut();
+        let distance = distance.flat_map(|distance| [&mut distance.key, &mut distance.by]);
         let exprs = self.conditions.iter_mut().chain(&mut self.columns);
-        self.build = rename(self.build, names.collect(), exprs.chain(orders))?;
+        let exprs = exprs.chain(orders).chain(distance);
+        self.build = rename(self.build, names.collect(), exprs)?;
         Ok(self)
     }
 }
@@ -167,13 +173,21 @@ impl<'a> NearestRow<'a> {
         };
         let mut columns = without_outer(exprs)?;
         let keys = columns.split_off(self.columns.len());
-        let mut orders = vec![];
+        let mut orders: Vec<SortExpr> = vec![];
+        let mut distance = None;
         for (order, by) in expr.iter().zip(keys) {
             check_repeats(&by)?;
-            if !is_of(&by, build.schema()) {
-                return reject(format!("{} is not of the rows that it orders", order.expr));
+            let mut by = SortExpr::new(by, order.asc, order.nulls_first);
+            if !is_of(&by.expr, build.schema()) {
+                let first = orders.is_empty().then_some(&by);
+                let found = first.map(|by| KeyDistance::of(by, probe, build.schema()));
+                distance = found.transpose()?.flatten();
+                let Some(distance) = &distance else {
+                    return reject(format!("{} is not of the rows that it orders", order.expr));
+                };
+                by.expr = distance.key.clone();
             }
-            orders.push(SortExpr::new(by, order.asc, order.nulls_first));
+            orders.push(by);
         }
         let mut orders = orders.into_iter();
         let Some(order) = orders.next() else {
@@ -184,6 +198,7 @@ impl<'a> NearestRow<'a> {
             conditions: without_outer(conditions)?,
             order,
             then_by: orders.collect(),
+            distance,
             columns,
         })
     }
@@ -200,8 +215,12 @@ impl<'a> NearestRow<'a> {
             mut conditions,
             mut order,
             then_by,
+            distance,
             columns,
         } = self.query(probe, config)?;
+        if distance.is_some() {
+            return reject("it is ordered by a distance");
+        }
         let key = without_lossless_casts(&order.expr, build.schema())?;
         let mut threshold = Threshold::take_from(&mut conditions, key, probe, build.schema())?;
         if let Some(threshold) = &mut threshold {

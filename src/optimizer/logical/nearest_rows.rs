@@ -17,18 +17,20 @@
 //! it is, too, if that has two ends and what ORDER BY sorts by only one. Comparisons of the range key are
 //! bounds, and equal columns are equality keys; what else compares the two sides is a further condition, evaluated on
 //! rows in their order until there are as many as LIMIT allows. Without a bound, all rows with the equality keys are in
-//! the range.
+//! the range. Where ORDER BY is a distance of the range key from a point (see `distance`), rows are taken on both sides
+//! of that.
 
 use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::expr::BinaryExpr;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
-    Expr, ExprSchemable, LogicalPlan, Operator, binary_expr, lit, when,
+    Expr, ExprSchemable, LogicalPlan, Operator, ScalarUDF, SortExpr, binary_expr, lit, when,
 };
 use datafusion::optimizer::OptimizerConfig;
 
 use crate::common::sql_text::sql_text;
-use crate::logical_plan::nearest_rows::{NearestCondition, NearestRows, RowLimit};
+use crate::expr::order_key::OrderBoundUdf;
+use crate::logical_plan::nearest_rows::{Distance, NearestCondition, NearestRows, RowLimit};
 use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::condition::{Open, Range, Sides, convert_bound, operator};
 use crate::optimizer::logical::common::conditional::Branch;
@@ -39,6 +41,7 @@ use crate::optimizer::logical::condition_parts::{
     Condition, Constants, check_repeats, compared_with, is_of, split_between,
 };
 use crate::optimizer::logical::correlated_aggregate::of_types;
+use crate::optimizer::logical::distance::KeyDistance;
 use crate::optimizer::logical::nearest_row::{NearestQuery, NearestRow, orders_as};
 use crate::optimizer::logical::order_by::{check_order, order_by_all};
 use crate::optimizer::rejection::{Match, reject};
@@ -72,6 +75,7 @@ impl CorrelatedRows {
             conditions,
             order,
             then_by,
+            distance,
             columns,
         } = nearest
             .query(probe, config)?
@@ -83,15 +87,25 @@ impl CorrelatedRows {
         } = match_condition(&conditions, &order.expr, probe, &build)?;
         condition.guard(branches, probe)?;
         if let Some(residual) = residual.as_ref().filter(|_| !branches.is_empty()) {
-            let both = probe.join(build.schema())?;
-            if !is_infallible(residual, &both)? {
+            check_branches(residual, &probe.join(build.schema())?)?;
+        }
+        let mut by_distance = None;
+        let order_by = if let Some(distance) = distance {
+            if !is_in_order {
                 return reject(format!(
-                    "{} may end in an error in another branch",
-                    sql_text(residual)
+                    "{} is a distance of another expression than that which has a range",
+                    sql_text(&distance.by)
                 ));
             }
-        }
-        let order_by = if is_in_order {
+            check_order(&then_by, build.schema())?;
+            let distance = distance_from(&distance, &mut condition, &then_by, probe, &build)?;
+            if !branches.is_empty() {
+                check_branches(&distance.by, &probe.join(build.schema())?)?;
+                check_branches(&distance.point, probe)?;
+            }
+            by_distance = Some(distance);
+            then_by
+        } else if is_in_order {
             order_by_all(&mut condition, &order, &then_by, &build)?;
             vec![]
         } else {
@@ -120,6 +134,7 @@ impl CorrelatedRows {
         }
         let condition = NearestCondition {
             spec: condition.into_spec(unmatched, vec![], vec![], probe.metadata()),
+            distance: by_distance,
             order_by,
             residual,
             limit: RowLimit {
@@ -152,6 +167,49 @@ impl CorrelatedRows {
         let join = NearestRows::try_new(probe, self.build, self.condition)?;
         Ok(extension(join))
     }
+}
+
+/// The distance that rows are ordered by, from the point in terms of the range key.
+fn distance_from(
+    distance: &KeyDistance,
+    condition: &mut Condition,
+    then_by: &[SortExpr],
+    probe: &DFSchema,
+    build: &LogicalPlan,
+) -> Match<Distance> {
+    let schema = build.schema();
+    let (key_type, point_type) = (
+        condition.key.get_type(schema)?,
+        distance.point.get_type(probe)?,
+    );
+    if key_type != point_type {
+        return reject(format!(
+            "the range key {} is a {key_type} and its distance from a {point_type}",
+            sql_text(&condition.key)
+        ));
+    }
+    let nulls_last = SortExpr::new(condition.key.clone(), true, false);
+    let mut point = distance.point.clone();
+    if order_by_all(condition, &nulls_last, &[], build)? {
+        point = ScalarUDF::from(OrderBoundUdf::new(Some(1))).call(vec![point]);
+    }
+    Ok(Distance {
+        point,
+        by: distance.by.clone(),
+        least: distance.least(),
+        grows: distance.grows(then_by.is_empty(), schema)?,
+    })
+}
+
+/// Rejects what may fail, where it would be evaluated for rows that take another branch.
+fn check_branches(expr: &Expr, schema: &DFSchema) -> Match<()> {
+    if is_infallible(expr, schema)? {
+        return Ok(());
+    }
+    reject(format!(
+        "{} may end in an error in another branch",
+        sql_text(expr)
+    ))
 }
 
 /// The conditions of a subquery.

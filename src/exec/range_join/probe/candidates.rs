@@ -9,7 +9,7 @@ use crate::common::ranges::Ranges;
 use crate::common::row_number::{row_number, row_range, rows_between};
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::probe::candidate_pairs::{CandidateSlice, NO_ROW, PairBuffer};
-use crate::exec::range_join::probe::nearest::NearestMatches;
+use crate::exec::range_join::probe::nearest_search::NearestSearch;
 use crate::exec::range_join::probe::qualifying::QualifyingRows;
 
 /// The pairs of a probe batch that match by equality keys and range, as far as they have not been taken. They are in
@@ -27,8 +27,8 @@ pub(crate) struct Candidates {
     pub(crate) has_match: bool,
     /// Whether positions are taken from the end of each range on.
     pub(crate) descending: bool,
-    /// The search for pairs that meet the further condition, if only the nearest are returned.
-    pub(crate) nearest: Option<NearestMatches>,
+    /// The search for pairs, if only the nearest are returned and these are not the ends of ranges.
+    pub(crate) nearest: Option<NearestSearch>,
 }
 
 impl Candidates {

@@ -360,6 +360,26 @@ impl ProbePartition {
         Ok(windows.into())
     }
 
+    /// For each row of a batch the positions of the build side with its equality keys up to the point from which its
+    /// matches are ordered by their distance; `None` if they are not.
+    pub(crate) fn find_up_to_point(
+        &self,
+        batch: &RecordBatch,
+        build: &BuildSide,
+        last_found: &mut SearchHints,
+    ) -> Result<Option<Ranges>> {
+        let Some(distance) = self.row_join.as_ref().and_then(|join| join.distance()) else {
+            return Ok(None);
+        };
+        let _timer = self.metrics.time_search();
+        let mut up_to_point = self.candidates(batch, build)?;
+        let points = evaluate_bound(&distance.point, batch, || up_to_point.can_match())?;
+        let bound_id = (self.spec.bounds.len(), Comparison::AtMost);
+        let rows = build.rows();
+        rows.narrow(&mut up_to_point, bound_id, &points, last_found)?;
+        Ok(Some(up_to_point.into()))
+    }
+
     /// The positions of the build side that match each row of a batch without prevailing rows, and the prevailing rows
     /// in this build side.
     pub(crate) fn find_windows(

@@ -7,7 +7,7 @@
 //! 3. A further condition is evaluated on each slice, or an index lists the rows that meet its threshold, and only the
 //!    rest of it is evaluated. What is left is returned, with the probe rows that have matched nothing where these are
 //!    kept. Where only the nearest pairs of a row are returned, without a condition its range is clipped first, with
-//!    one, or in another order than that of the range key, see `nearest`.
+//!    one, or in another order than that of the range key, see `nearest`, and `closest` for both sides of a point.
 //! 4. Where build rows must be returned by whether they have matched, pairs mark these. The partition that ends last
 //!    returns them.
 
@@ -25,7 +25,8 @@ use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::candidate_pairs::{NO_ROW, PairBuffer};
 use crate::exec::range_join::probe::candidates::Candidates;
-use crate::exec::range_join::probe::nearest::{NearestMatches, clip};
+use crate::exec::range_join::probe::nearest::clip;
+use crate::exec::range_join::probe::nearest_search::NearestSearch;
 use crate::exec::range_join::probe::output_batches::{RowSource, stream_rows};
 use crate::exec::range_join::probe::partition::ProbePartition;
 use crate::exec::range_join::row_join::RowJoin;
@@ -125,19 +126,22 @@ impl RowStream {
             };
             blocking(build).await?;
         }
+        let up_to_point =
+            self.partition
+                .find_up_to_point(&batch, &self.build, &mut self.last_found)?;
         let size = self.partition.batch_size;
+        let (all, sides) = ((&ranges, up_to_point), (&batch, &*self.build));
+        let nearest = NearestSearch::of(&self.join, all, sides, size)?;
         let mut candidates = Candidates::new(batch, clip(&ranges, limit), None);
         candidates.descending = limit.descending;
-        let has_condition = self.join.residual().is_some();
-        let nearest = || NearestMatches::new(ranges, limit, has_condition, size);
-        candidates.nearest = (has_condition || self.join.is_ordered()).then(nearest);
+        candidates.nearest = nearest;
         self.current = Some(candidates);
         Ok(())
     }
 
     /// Lets long searches for nearest rows go on by the index on the join's threshold, once they justify it.
     async fn use_index(&mut self, candidates: &mut Candidates) -> Result<()> {
-        let Some(nearest) = &mut candidates.nearest else {
+        let Some(NearestSearch::FromEnd(nearest)) = &mut candidates.nearest else {
             return Ok(());
         };
         let read = nearest.take_long_candidates();

@@ -1,6 +1,8 @@
 //! The output stream of one partition: reads the probe side, waits for the build side, and joins batch by batch.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use arrow::array::RecordBatch;
 use datafusion::common::{DataFusionError, Result, internal_err};
@@ -86,6 +88,9 @@ async fn start(
         // dropped.
         return Ok(stream::empty().boxed());
     }
+    if partition.partitions > 1 {
+        run_again_later().await;
+    }
     let input = stream::iter(read.into_iter().map(Ok)).chain(input).boxed();
     Ok(match (&*build, partition.returned_rows()) {
         (BuildState::Sorted(side), Some(join)) => {
@@ -98,6 +103,21 @@ async fn start(
         (BuildState::Spilled(side), _) => join_spilled(partition, Arc::clone(side), input),
         (state, _) => return internal_err!("a range join can't be answered by {state:?}"),
     })
+}
+
+/// Goes to the end of the thread's queue, from which other threads take tasks. Tokio keeps the task that was woken last,
+/// one that waited for the same build side, for the thread that has woken it, and none takes it from there; so it would
+/// begin only once this one waits.
+async fn run_again_later() {
+    let mut is_again = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut is_again, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Whether rows without a match are returned.

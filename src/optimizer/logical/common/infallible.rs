@@ -19,6 +19,7 @@ use datafusion::logical_expr::expr::{Between, BinaryExpr, InList, Like, ScalarFu
 use datafusion::logical_expr::{Case, Cast, Expr, ExprSchemable, Operator, ScalarUDF, TryCast};
 use datafusion::scalar::ScalarValue;
 
+use crate::expr::abs::AbsUdf;
 use crate::expr::decimal_average::decimal_digits;
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::casts::{is_number, keeps_values};
@@ -142,7 +143,9 @@ fn is_infallible_call(call: &ScalarFunction, schema: &DFSchema) -> Result<bool> 
     });
     Ok(match types.as_slice() {
         // The absolute value of the least signed integer is too large.
-        [number] if is(&math::abs()) => !number.is_signed_integer(),
+        [number] if call.func.inner().is::<AbsUdf>() || is(&math::abs()) => {
+            !number.is_signed_integer() && !matches!(number, DataType::Duration(_))
+        }
         [number] if number.is_floating() => [
             math::ln(),
             math::log2(),

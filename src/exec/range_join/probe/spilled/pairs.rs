@@ -13,7 +13,8 @@ use crate::exec::common::blocking::Waiting;
 use crate::exec::range_join::build_side::matched_rows::MatchedRows;
 use crate::exec::range_join::data_size::DataSize;
 use crate::exec::range_join::probe::candidates::Candidates;
-use crate::exec::range_join::probe::nearest::{NearestMatches, clip};
+use crate::exec::range_join::probe::nearest::clip;
+use crate::exec::range_join::probe::nearest_search::NearestSearch;
 use crate::exec::range_join::probe::spilled::run_cache::RunPart;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::logical_plan::nearest_rows::RowLimit;
@@ -86,6 +87,8 @@ pub(crate) struct Pairs<'a> {
     pub(crate) join: &'a RowJoin,
     pub(crate) part: &'a RunPart,
     pub(crate) slice_rows: usize,
+    /// For each row of the batch the rows of the part up to its point, if rows are ordered by a distance.
+    pub(crate) up_to_point: Option<Ranges>,
 }
 
 impl Pairs<'_> {
@@ -100,7 +103,9 @@ impl Pairs<'_> {
         waiting: &Waiting,
     ) -> Result<bool> {
         let limit = self.join.limit();
-        let is_searched = self.join.residual().is_some() || self.join.is_ordered();
+        let is_searched = self.join.residual().is_some()
+            || self.join.is_ordered()
+            || self.join.distance().is_some();
         if let Some(limit) = limit.filter(|_| is_searched) {
             return self.add_nearest(ready, batch, &ranges, limit, (next, matched), waiting);
         }
@@ -167,9 +172,16 @@ impl Pairs<'_> {
         while *next < batch.num_rows() && !ready.is_full() {
             let slice_rows = step.min(batch.num_rows() - *next);
             let slice = batch.slice(*next, slice_rows);
-            let of_slice = ranges.iter().skip(*next).take(slice_rows).collect();
-            let has_condition = self.join.residual().is_some();
-            let mut nearest = NearestMatches::new(of_slice, limit, has_condition, self.slice_rows);
+            let of_slice = |ranges: &Ranges| -> Ranges {
+                ranges.iter().skip(*next).take(slice_rows).collect()
+            };
+            let up_to_point = self.up_to_point.as_ref().map(of_slice);
+            let (ranges, sides) = (of_slice(ranges), (&slice, &*self.part.side));
+            let all = (&ranges, up_to_point);
+            let Some(mut nearest) = NearestSearch::of(self.join, all, sides, self.slice_rows)?
+            else {
+                return internal_err!("a range join has no order to search its rows in");
+            };
             let (mut rows, mut positions) = (vec![], vec![]);
             while !nearest.is_done() {
                 waiting.check()?;

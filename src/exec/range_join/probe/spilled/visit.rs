@@ -327,11 +327,15 @@ impl RunVisit {
                 }
                 Found::Pairs(join, matched) => {
                     let ranges = partition.find_ranges(batch, &part.side, &mut last_found)?;
+                    let mut last_point = SearchHints::default();
+                    let up_to_point =
+                        partition.find_up_to_point(batch, &part.side, &mut last_point)?;
                     let _timer = partition.metrics.time_query();
                     let pairs = Pairs {
                         join,
                         part,
                         slice_rows: partition.batch_size,
+                        up_to_point,
                     };
                     let next = (&mut work.row, matched.as_mut_slice());
                     if !pairs.add_to(&mut ready, batch, ranges, next, waiting)? {

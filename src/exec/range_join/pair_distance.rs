@@ -1,0 +1,38 @@
+//! The distance from a point of the probe row by which a join orders its pairs.
+
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_plan::joins::utils::JoinFilter;
+
+use crate::exec::range_join::row_threshold::renumbered;
+
+/// The order of pairs by a distance.
+#[derive(Debug, Clone)]
+pub(crate) struct PairDistance {
+    /// The point, over the probe side. Rows of the build side up to it come before it.
+    pub(crate) point: PhysicalExprRef,
+    /// The distance of a pair, as bytes that compare as it does and are as many for each.
+    pub(crate) by: JoinFilter,
+    /// As bytes of this kind, what the distance of no row is below that is as far from the point as the build row of a
+    /// pair, or farther; `None` if that is its own distance.
+    pub(crate) least: Option<JoinFilter>,
+    /// Whether the distance grows from the point to the build row of a pair. NULL is the distance of those that come
+    /// last.
+    pub(crate) grows: JoinFilter,
+}
+
+impl PairDistance {
+    /// Its expressions over pairs.
+    pub(crate) fn filters(&self) -> impl Iterator<Item = &JoinFilter> {
+        [&self.by, &self.grows].into_iter().chain(&self.least)
+    }
+
+    /// The same distance with other numbers of the columns of the build side.
+    pub(crate) fn renumbered(&self, number: impl Fn(usize) -> usize) -> Self {
+        Self {
+            point: PhysicalExprRef::clone(&self.point),
+            by: renumbered(&self.by, &number),
+            least: self.least.as_ref().map(|least| renumbered(least, &number)),
+            grows: renumbered(&self.grows, &number),
+        }
+    }
+}

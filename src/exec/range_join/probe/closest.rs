@@ -1,0 +1,408 @@
+//! Finds, for each probe row, the build rows that are closest to a point, on both sides of it, and meet a further
+//! condition if there is one.
+//!
+//! A range is divided where the point is. Candidates are taken from there on in both directions, each time twice as
+//! many as before, until no row that is left can be closer than those found: about twice as many as are returned. Of
+//! rows at the same distance that no further order tells apart, those before the point come first, the last one first.
+//!
+//! Where the distance does not grow all the way to both ends of a range (`Distance::grows`), all its rows are
+//! candidates.
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BooleanArray, RecordBatch, UInt32Array};
+use arrow::compute::filter;
+use datafusion::common::{Result, internal_err};
+use datafusion::physical_plan::joins::utils::JoinFilter;
+
+use crate::common::ranges::Ranges;
+use crate::common::row_number::{row_number, row_range};
+use crate::exec::range_join::build_side::side::BuildSide;
+use crate::exec::range_join::pair_distance::PairDistance;
+use crate::exec::range_join::row_join::RowJoin;
+use crate::logical_plan::nearest_rows::RowLimit;
+
+/// The search for the closest matches of the rows of a probe batch.
+pub(crate) struct ClosestMatches {
+    limit: RowLimit,
+    /// The ranges of the probe rows.
+    ranges: Ranges,
+    /// For each probe row the rows up to its point, in its range and before it; empty if there are none.
+    up_to_point: Ranges,
+    /// Whether the distance grows to both ends of a range.
+    grows: Vec<bool>,
+    /// The number of rows that have been begun.
+    begun: usize,
+    /// Rows that have been begun and not been returned.
+    window: VecDeque<RowSearch>,
+    /// The most candidates that are evaluated at once.
+    slice_rows: usize,
+}
+
+/// The search for the matches of one probe row.
+struct RowSearch {
+    row: u32,
+    /// The position from which on rows are after the point.
+    point: u32,
+    /// The positions on each side that have not been looked at.
+    before: Range<u32>,
+    after: Range<u32>,
+    /// What no distance is below of a row that has not been looked at, on each side.
+    reached: [Option<Vec<u8>>; 2],
+    grows: bool,
+    /// The most candidates that are taken next on each side.
+    candidates: usize,
+    found: Vec<Found>,
+    is_done: bool,
+}
+
+/// A match, by its rank: the bytes of its distance, those of the further order, its side, and how far from the point it
+/// is among the rows there.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Found {
+    distance: Vec<u8>,
+    order: Vec<u8>,
+    is_after: bool,
+    steps: u32,
+    position: u32,
+}
+
+impl ClosestMatches {
+    /// The search in these ranges, one for each row of a probe batch, of which `up_to_point` has the rows up to its
+    /// point; these may begin before the range and end after it.
+    pub(crate) fn try_new(
+        (ranges, up_to_point): (Ranges, Ranges),
+        limit: RowLimit,
+        distance: &PairDistance,
+        (batch, build): (&RecordBatch, &BuildSide),
+        slice_rows: usize,
+    ) -> Result<Self> {
+        let grows = grows_to_both_ends(&ranges, &distance.grows, batch, build)?;
+        Ok(Self {
+            limit,
+            ranges,
+            up_to_point,
+            grows,
+            begun: 0,
+            window: VecDeque::new(),
+            slice_rows,
+        })
+    }
+
+    /// Whether all matches have been returned.
+    pub(crate) fn is_done(&self) -> bool {
+        self.window.is_empty() && self.begun == self.ranges.len()
+    }
+
+    /// How many matches of a row have to be known.
+    fn needed(&self) -> usize {
+        let fetch = self.limit.fetch.unwrap_or(usize::MAX);
+        match fetch {
+            0 => 0,
+            _ => self.limit.skip.saturating_add(fetch),
+        }
+    }
+
+    /// Evaluates the distance, and the further condition, on one slice of candidates.
+    /// Returns 0, as no row uses an index.
+    pub(crate) fn step(
+        &mut self,
+        join: &RowJoin,
+        batch: &RecordBatch,
+        build: &BuildSide,
+    ) -> Result<usize> {
+        let (mut rows, mut positions) = (vec![], vec![]);
+        // Where the candidates of each search end, on either side of the point.
+        let mut ends: Vec<(usize, [usize; 2])> = vec![];
+        let mut index = 0;
+        loop {
+            let room = self.slice_rows.saturating_sub(positions.len());
+            if index == self.window.len() {
+                let is_full = index >= self.slice_rows || room == 0;
+                if is_full || self.begun == self.ranges.len() {
+                    break;
+                }
+                self.begin_row()?;
+            }
+            let search = &mut self.window[index];
+            if !search.is_done {
+                let before = search.take_before(room, &mut positions);
+                let middle = positions.len();
+                search.take_after(room - before, &mut positions);
+                rows.resize(positions.len(), search.row);
+                ends.push((index, [middle, positions.len()]));
+            }
+            index += 1;
+        }
+        let pairs = (UInt32Array::from(rows), UInt32Array::from(positions));
+        let found = MetPairs::of(pairs, join, batch, build)?;
+        let needed = self.needed();
+        let mut met = 0;
+        for (index, sides) in ends {
+            let search = &mut self.window[index];
+            for (side, end) in sides.into_iter().enumerate() {
+                let from = met;
+                while met < found.pairs.len() && found.pairs[met] < end {
+                    search.add(&found, met, side == 1);
+                    met += 1;
+                }
+                if met > from {
+                    let least = found.least.as_ref().unwrap_or(&found.distances);
+                    search.reached[side] = Some(least.value(met - 1).to_vec());
+                }
+            }
+            search.finish(needed, join.orders_ties());
+        }
+        Ok(0)
+    }
+
+    fn begin_row(&mut self) -> Result<()> {
+        let index = self.begun;
+        let (left, right) = (self.ranges.left()[index], self.ranges.right()[index]);
+        let (first, last) = (
+            self.up_to_point.left()[index],
+            self.up_to_point.right()[index],
+        );
+        let is_empty = left > right || self.needed() == 0;
+        let range = if is_empty {
+            0..0
+        } else {
+            row_range(left..right + 1)?
+        };
+        // Without a row up to the point, all are after it.
+        let point = if is_empty || first > last {
+            range.start
+        } else {
+            row_range(0..(last + 1).clamp(left, right + 1))?.end
+        };
+        self.begun += 1;
+        self.window.push_back(RowSearch {
+            row: row_number(index)?,
+            point,
+            before: range.start..point,
+            after: point..range.end,
+            reached: [None, None],
+            grows: self.grows[index],
+            candidates: self.needed().min(self.slice_rows),
+            found: vec![],
+            is_done: is_empty,
+        });
+        Ok(())
+    }
+
+    /// Returns the matches that are known, by row and in order: each with its position, and a row without a match once
+    /// with `None`.
+    pub(crate) fn take_found(&mut self, mut returned: impl FnMut(u32, Option<u32>)) {
+        let RowLimit { skip, fetch, .. } = self.limit;
+        while let Some(mut search) = self.window.pop_front_if(|search| search.is_done) {
+            search.found.sort_unstable();
+            let found = search.found.iter().skip(skip);
+            let mut found = found.take(fetch.unwrap_or(usize::MAX)).peekable();
+            if found.peek().is_none() {
+                returned(search.row, None);
+            }
+            found.for_each(|found| returned(search.row, Some(found.position)));
+        }
+    }
+}
+
+impl RowSearch {
+    /// Takes the next candidates before the point, at most `room`, and returns how many.
+    fn take_before(&mut self, room: usize, positions: &mut Vec<u32>) -> usize {
+        let taken = self.taken(&self.before, room);
+        let start = self.before.end - taken;
+        positions.extend((start..self.before.end).rev());
+        self.before.end = start;
+        taken as usize
+    }
+
+    /// Takes the next candidates after the point, at most `room`.
+    fn take_after(&mut self, room: usize, positions: &mut Vec<u32>) {
+        let taken = self.taken(&self.after, room);
+        let end = self.after.start + taken;
+        positions.extend(self.after.start..end);
+        self.after.start = end;
+    }
+
+    fn taken(&self, rest: &Range<u32>, room: usize) -> u32 {
+        let taken = self.candidates.min(room).min(rest.len());
+        // At most the length of the rest, which is a 32-bit number.
+        u32::try_from(taken).unwrap_or(u32::MAX)
+    }
+
+    fn add(&mut self, found: &MetPairs, index: usize, is_after: bool) {
+        let position = found.positions.value(index);
+        let steps = if is_after {
+            position - self.point
+        } else {
+            self.point - 1 - position
+        };
+        let order = found.orders.as_ref();
+        self.found.push(Found {
+            distance: found.distances.value(index).to_vec(),
+            order: order.map_or_else(Vec::new, |order| order.value(index).to_vec()),
+            is_after,
+            steps,
+            position,
+        });
+    }
+
+    /// Drops matches beyond those that are needed, and candidates that can't be among these.
+    fn finish(&mut self, needed: usize, is_ordered: bool) {
+        self.candidates = self.candidates.saturating_mul(2);
+        if self.found.len() >= needed {
+            let (_, farthest, _) = self.found.select_nth_unstable(needed - 1);
+            let is_beyond = |reached: &Option<Vec<u8>>, is_after: bool| {
+                reached.as_ref().is_some_and(|reached| {
+                    let is_same = *reached == farthest.distance;
+                    // Rows before the point come first.
+                    let comes_later = is_same && !is_ordered && (is_after || !farthest.is_after);
+                    *reached > farthest.distance || comes_later
+                })
+            };
+            let [before, after] = &self.reached;
+            if self.grows && is_beyond(before, false) {
+                self.before.end = self.before.start;
+            }
+            if self.grows && is_beyond(after, true) {
+                self.after.start = self.after.end;
+            }
+            self.found.truncate(needed);
+        }
+        self.is_done = self.before.is_empty() && self.after.is_empty();
+    }
+}
+
+/// The pairs of a slice that meet the further condition.
+struct MetPairs {
+    /// The indexes of the pairs among the candidates.
+    pairs: Vec<usize>,
+    positions: UInt32Array,
+    distances: BinaryArray,
+    /// What no farther row's distance is below, if it is not that of the pair.
+    least: Option<BinaryArray>,
+    /// The bytes of the further order.
+    orders: Option<BinaryArray>,
+}
+
+impl MetPairs {
+    fn of(
+        (mut rows, mut positions): (UInt32Array, UInt32Array),
+        join: &RowJoin,
+        batch: &RecordBatch,
+        build: &BuildSide,
+    ) -> Result<Self> {
+        let Some(distance) = join.distance() else {
+            return internal_err!("a range join orders rows by no distance");
+        };
+        let mut pairs: Vec<usize> = (0..rows.len()).collect();
+        if let Some(residual) = join.residual() {
+            let met =
+                RowJoin::meet_residual(residual, batch, &build.row_columns, (&rows, &positions))?;
+            pairs.retain(|pair| met.value(*pair));
+            let kept = |numbers: &UInt32Array| -> Result<UInt32Array> {
+                Ok(filter(numbers, &met)?.as_primitive().clone())
+            };
+            (rows, positions) = (kept(&rows)?, kept(&positions)?);
+        }
+        let columns = &build.row_columns;
+        let evaluate = |expr: &JoinFilter| {
+            let pairs = (&rows, &positions);
+            binary(&RowJoin::evaluate(expr, batch, columns, pairs)?)
+        };
+        let least = distance.least.as_ref().map(evaluate).transpose()?;
+        let orders = match (join.orders_ties(), columns.last()) {
+            (false, _) => None,
+            (true, Some(order)) => Some(binary(&order.take(&positions)?)?),
+            (true, None) => return internal_err!("a range join lacks the order of its rows"),
+        };
+        Ok(Self {
+            pairs,
+            distances: evaluate(&distance.by)?,
+            least,
+            orders,
+            positions,
+        })
+    }
+}
+
+fn binary(array: &ArrayRef) -> Result<BinaryArray> {
+    match array.as_binary_opt() {
+        Some(array) => Ok(array.clone()),
+        None => internal_err!("the order of rows is a {}", array.data_type()),
+    }
+}
+
+/// Whether the distance grows from the point of each row of a batch to both ends of its range, without the rows whose
+/// distance is NULL, which come last.
+fn grows_to_both_ends(
+    ranges: &Ranges,
+    grows: &JoinFilter,
+    batch: &RecordBatch,
+    build: &BuildSide,
+) -> Result<Vec<bool>> {
+    let at = |rows: &[u32], positions: Vec<u32>| -> Result<BooleanArray> {
+        let (rows, positions) = (UInt32Array::from(rows.to_vec()), positions.into());
+        let grows = RowJoin::evaluate(grows, batch, &build.row_columns, (&rows, &positions))?;
+        Ok(grows.as_boolean().clone())
+    };
+    let mut grows = vec![true; ranges.len()];
+    let (mut rows, mut searched) = (vec![], vec![]);
+    for (row, (left, right)) in ranges.iter().enumerate() {
+        if left <= right {
+            rows.push(row_number(row)?);
+            searched.push(row_range(left..right + 1)?);
+        }
+    }
+    let ends = [
+        at(&rows, searched.iter().map(|range| range.start).collect())?,
+        at(&rows, searched.iter().map(|range| range.end - 1).collect())?,
+    ];
+    for end in &ends {
+        for (row, end) in rows.iter().zip(end) {
+            grows[*row as usize] &= end != Some(false);
+        }
+    }
+    // Finds the last row whose distance is not NULL, once for all probe rows with the same range.
+    let mut ranges_with_nulls: HashMap<Range<u32>, Vec<u32>> = HashMap::new();
+    for (i, range) in searched.iter().enumerate() {
+        if ends[1].is_null(i) && !ends[0].is_null(i) {
+            ranges_with_nulls
+                .entry(range.clone())
+                .or_default()
+                .push(rows[i]);
+        }
+    }
+    let mut open: Vec<(Range<u32>, u32)> = ranges_with_nulls
+        .iter()
+        .map(|(range, rows)| (range.clone(), rows[0]))
+        .collect();
+    let of_range: Vec<&Vec<u32>> = ranges_with_nulls.values().collect();
+    // The first row of each has a distance, the last one has none.
+    while open.iter().any(|(range, _)| range.len() > 2) {
+        let middles = open.iter();
+        let middles: Vec<u32> = middles
+            .map(|(range, _)| range.start + (range.end - range.start) / 2)
+            .collect();
+        let first_rows: Vec<u32> = open.iter().map(|(_, row)| *row).collect();
+        let found = at(&first_rows, middles.clone())?;
+        for (i, middle) in middles.into_iter().enumerate() {
+            let range = &mut open[i].0;
+            if range.len() > 2 {
+                if found.is_null(i) {
+                    range.end = middle + 1;
+                } else {
+                    range.start = middle;
+                }
+            }
+        }
+    }
+    for ((range, _), rows) in open.iter().zip(of_range) {
+        let found = at(rows, vec![range.start; rows.len()])?;
+        for (row, found) in rows.iter().zip(&found) {
+            grows[*row as usize] &= found == Some(true);
+        }
+    }
+    Ok(grows)
+}

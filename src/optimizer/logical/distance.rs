@@ -1,0 +1,196 @@
+//! ORDER BY a distance: the rows nearest a point, on both sides of it.
+//!
+//! ```text
+//!   ORDER BY abs(p.ts - q.ts)                                               key p.ts, point q.ts
+//!   ORDER BY abs(extract(epoch FROM q.ts - p.ts))
+//!   ORDER BY CASE WHEN p.ts > q.ts THEN p.ts - q.ts ELSE q.ts - p.ts END
+//!   ORDER BY greatest(p.ts - q.ts, q.ts - p.ts)
+//! ```
+//!
+//! Among the rows in the order of the key, the distance grows from the point on in both directions: never where
+//! integers wrap around or the point is infinite, which `grows` tells for each row.
+
+use arrow::datatypes::DataType;
+use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::functions::{core, datetime};
+use datafusion::logical_expr::expr::{BinaryExpr, Case, ScalarFunction};
+use datafusion::logical_expr::{Expr, ExprSchemable, Operator, SortExpr, binary_expr, lit};
+
+use crate::expr::abs::AbsUdf;
+use crate::optimizer::logical::condition_parts::is_of;
+
+/// A distance of a key of the build side from a point of the probe side.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyDistance {
+    pub(crate) key: Expr,
+    pub(crate) point: Expr,
+    /// The whole expression.
+    pub(crate) by: Expr,
+    /// Whether it is rounded to seconds, and not always to the nearest ones.
+    is_rounded: bool,
+}
+
+impl KeyDistance {
+    /// The distance that rows are ordered by, if it is one, from the least on.
+    pub(crate) fn of(order: &SortExpr, probe: &DFSchema, build: &DFSchema) -> Result<Option<Self>> {
+        if !order.asc || order.nulls_first {
+            return Ok(None);
+        }
+        let Some(Difference {
+            of: (a, b),
+            is_rounded,
+            is_absolute,
+        }) = absolute_difference(&order.expr)
+        else {
+            return Ok(None);
+        };
+        let (key, point) = match (is_of(a, build), is_of(b, build)) {
+            (true, false) => (a, b),
+            (false, true) => (b, a),
+            _ => return Ok(None),
+        };
+        if !is_of(point, probe) {
+            return Ok(None);
+        }
+        let key_type = key.get_type(build)?;
+        let has_distance = match &key_type {
+            DataType::Timestamp(..) | DataType::Date32 => true,
+            // Otherwise the distance of two zeros is one of either sign.
+            number if number.is_floating() => is_absolute,
+            number => number.is_signed_integer(),
+        };
+        if !has_distance || key_type != point.get_type(probe)? {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            key: key.clone(),
+            point: point.clone(),
+            by: order.expr.clone(),
+            is_rounded,
+        }))
+    }
+
+    /// What no farther row's distance is below.
+    pub(crate) fn least(&self) -> Expr {
+        // Of two distances that are rounded the greater one may be up to two seconds less.
+        if self.is_rounded {
+            self.by.clone() - lit(2.0)
+        } else {
+            self.by.clone()
+        }
+    }
+
+    /// Whether the distance of a key grows from the point on; it may be NULL for a key that is. From a point that is NULL it does if all rows may be
+    /// returned in any order.
+    pub(crate) fn grows(&self, is_any_order: bool, build: &DFSchema) -> Result<Expr> {
+        let (key, point) = (&self.key, &self.point);
+        let minus = |a: &Expr, b: &Expr| binary_expr(a.clone(), Operator::Minus, b.clone());
+        let key_type = key.get_type(build)?;
+        let zero = || ScalarValue::new_zero(&key_type).map(lit);
+        let grows = if key_type.is_signed_integer() {
+            // A difference that wraps around has the wrong sign.
+            let is_below = minus(key, point).lt_eq(zero()?);
+            Some(is_below.eq(key.clone().lt_eq(point.clone())))
+        } else if key_type.is_floating() {
+            Some(minus(point, point).eq(zero()?))
+        } else {
+            None
+        };
+        Ok(match (grows, is_any_order) {
+            (None, true) => lit(true),
+            (None, false) => point.clone().is_not_null(),
+            (Some(grows), true) => point.clone().is_null().or(grows),
+            (Some(grows), false) => point.clone().is_not_null().and(grows),
+        })
+    }
+}
+
+/// A difference, or what grows with it.
+struct Difference<'a> {
+    of: (&'a Expr, &'a Expr),
+    /// Whether it is rounded to seconds, and not always to the nearest ones.
+    is_rounded: bool,
+    /// Whether it is never below zero, also where both operands are zeros.
+    is_absolute: bool,
+}
+
+/// The difference whose absolute value, or what grows with it, an expression is.
+fn absolute_difference(expr: &Expr) -> Option<Difference<'_>> {
+    match expr {
+        Expr::Alias(alias) => absolute_difference(&alias.expr),
+        Expr::Cast(cast) if *cast.field.data_type() == DataType::Float64 => {
+            absolute_difference(&cast.expr)
+        }
+        Expr::ScalarFunction(ScalarFunction { func, args }) => match args.as_slice() {
+            [of] if func.inner().is::<AbsUdf>() => Some(Difference {
+                is_absolute: true,
+                ..Difference::of(of)?
+            }),
+            [a, b] if *func == core::greatest() => Difference::of(a)?.or_opposite(b),
+            _ => None,
+        },
+        Expr::Case(Case {
+            expr: None,
+            when_then_expr,
+            else_expr: Some(otherwise),
+        }) => {
+            let [(when, then)] = when_then_expr.as_slice() else {
+                return None;
+            };
+            let Expr::BinaryExpr(BinaryExpr { left, op, right }) = when.as_ref() else {
+                return None;
+            };
+            let (greater, less) = match op {
+                Operator::Gt | Operator::GtEq => (left, right),
+                Operator::Lt | Operator::LtEq => (right, left),
+                _ => return None,
+            };
+            let then = Difference::of(then)?.or_opposite(otherwise)?;
+            (then.of == (greater.as_ref(), less.as_ref())).then_some(then)
+        }
+        _ => None,
+    }
+}
+
+impl<'a> Difference<'a> {
+    fn of(expr: &'a Expr) -> Option<Self> {
+        match expr {
+            Expr::Alias(alias) => Self::of(&alias.expr),
+            Expr::Cast(cast) if *cast.field.data_type() == DataType::Float64 => {
+                Self::of(&cast.expr)
+            }
+            Expr::ScalarFunction(ScalarFunction { func, args })
+                if *func == datetime::date_part() =>
+            {
+                let [Expr::Literal(part, _), of] = args.as_slice() else {
+                    return None;
+                };
+                let part = part.try_as_str().flatten()?;
+                // DataFusion leaves out the fractions of durations of more than 2.1 s.
+                let rounded = |difference: Self| Self {
+                    is_rounded: true,
+                    ..difference
+                };
+                let is_epoch = part.eq_ignore_ascii_case("epoch");
+                is_epoch.then(|| Self::of(of).map(rounded)).flatten()
+            }
+            Expr::BinaryExpr(BinaryExpr {
+                left,
+                op: Operator::Minus,
+                right,
+            }) => Some(Self {
+                of: (left, right),
+                is_rounded: false,
+                is_absolute: false,
+            }),
+            _ => None,
+        }
+    }
+
+    /// The same, if the other expression is it the other way round.
+    fn or_opposite(self, other: &'a Expr) -> Option<Self> {
+        let opposite = Self::of(other)?;
+        let is_opposite = self.of.0 == opposite.of.1 && self.of.1 == opposite.of.0;
+        (is_opposite && self.is_rounded == opposite.is_rounded).then_some(self)
+    }
+}
