@@ -21,6 +21,7 @@ use crate::common::range_function::RangeFunction;
 use crate::expr::abs::AbsUdf;
 use crate::expr::arg_extreme::ArgExtremeUdf;
 use crate::expr::frame_udf::FrameUdf;
+use crate::expr::interval_product::IntervalProductPlanner;
 use crate::expr::range_udf::RangeUdf;
 use crate::index::catalog::IndexCatalog;
 use crate::optimizer::rejection::ExplainedRule;
@@ -46,8 +47,9 @@ use rmq_engine::Extreme;
 /// at all.
 pub trait SessionStateBuilderExt {
     /// Adds the functions `range_min`, `frame_min` and the others of their families, the aggregates `arg_min` and
-    /// `arg_max`, an `abs` that takes durations, too, the table functions `range_join()`, `rmq_indexes()` and
-    /// `rmq_devices()`, the options `rmq.*`, the optimizer rules and the query planner.
+    /// `arg_max`, an `abs` that takes durations, too, products of intervals and integers, the table functions
+    /// `range_join()`, `rmq_indexes()` and `rmq_devices()`, the options `rmq.*`, the optimizer rules and the query
+    /// planner.
     ///
     /// It replaces the session's query planner. A session with extension nodes of its own uses
     /// [`Self::with_rmq_and_planners`], one with a query planner of its own [`Self::with_rmq_keeping_query_planner`].
@@ -142,6 +144,9 @@ fn register_in(
         let function = TableFunction::new(name.clone(), function);
         (name, Arc::new(function))
     }));
+
+    let exprs = builder.expr_planners().get_or_insert_default();
+    exprs.insert(0, Arc::new(IntervalProductPlanner));
 
     let relations = builder.relation_planners().get_or_insert_default();
     // Once more after an earlier call, which is harmless.

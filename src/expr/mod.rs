@@ -6,6 +6,7 @@ pub(crate) mod arg_extreme;
 pub(crate) mod decimal_average;
 pub(crate) mod frame_udf;
 pub(crate) mod index_lookup;
+pub(crate) mod interval_product;
 pub(crate) mod key_bound;
 pub(crate) mod late_error;
 pub(crate) mod nullable;

@@ -122,6 +122,16 @@ fn is_coarser_time(from: &DataType, to: &DataType) -> bool {
     is_time(from) && is_time(to) && !adds_zone(from, to) && time_factor(to, from).is_some()
 }
 
+/// Whether a cast returns the date of a timestamp, which cannot be too far away: 2^63 microseconds are fewer than 2^31
+/// days.
+fn is_date_within_range(from: &DataType, to: &DataType) -> bool {
+    let is_fine = matches!(
+        from,
+        DataType::Timestamp(TimeUnit::Microsecond | TimeUnit::Nanosecond, None)
+    );
+    is_fine && *to == DataType::Date32
+}
+
 /// The number of units of a type in a day.
 fn ticks_per_day(data_type: &DataType) -> Option<i128> {
     let per_second = match data_type {
@@ -160,6 +170,7 @@ pub(crate) fn keeps_values(from: &DataType, to: &DataType) -> bool {
         || printed
         || from == &DataType::Boolean && is_number(to)
         || is_coarser_time(from, to)
+        || is_date_within_range(from, to)
         || widens(from, to)
 }
 

@@ -302,3 +302,42 @@ async fn rows_come_in_the_order_of_the_window() {
         assert_eq!(rows.map(|(_, k)| k).sum::<i64>(), *sum, "{group}, {key}");
     }
 }
+
+/// First and last values that are not NULL, also of frames that only grow, which DataFusion reads for each row.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_that_are_not_null_are_those_of_datafusion() {
+    let frames = [
+        "",
+        "ROWS BETWEEN UNBOUNDED PRECEDING AND 3 PRECEDING",
+        "ROWS BETWEEN UNBOUNDED PRECEDING AND 2 FOLLOWING",
+        "ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING",
+        "ROWS BETWEEN 4 PRECEDING AND 1 PRECEDING",
+        "ROWS BETWEEN 1 FOLLOWING AND 5 FOLLOWING",
+        "RANGE BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING",
+    ];
+    for seed in cases_with_queries("values that are not NULL", &[], 60, 10) {
+        let random = &mut Random::of_case(seed);
+        let (with, without) = sessions(random);
+        for _ in 0..10 {
+            let frame = frames[random.below(frames.len())];
+            let partition = ["PARTITION BY g", ""][random.below(2)];
+            let (key, order) = (
+                ["t", "k", "i"][random.below(3)],
+                ["", "DESC"][random.below(2)],
+            );
+            let value = ["v", "f", "s", "t", "d", "u"][random.below(6)];
+            let name = ["first_value", "last_value"][random.below(2)];
+            let nulls = ["IGNORE NULLS", "IGNORE NULLS", "RESPECT NULLS"][random.below(3)];
+            let sql = format!(
+                "SELECT id, {name}({value}) {nulls} OVER ({partition} ORDER BY {key} {order}, id {frame}) AS c FROM t"
+            );
+            let (found, is_replaced) = executed(&with, &sql).await.expect(&sql);
+            let (expected, _) = executed(&without, &sql).await.expect(&sql);
+            assert_eq!(found, expected, "seed {seed}: {sql}");
+            // Of frames that only grow, DataFusion knows the first value, and the last one that may be NULL.
+            let is_ours =
+                nulls == "IGNORE NULLS" || !frame.contains("UNBOUNDED P") && !frame.is_empty();
+            assert_eq!(is_replaced, is_ours, "seed {seed}: {sql}");
+        }
+    }
+}

@@ -3,8 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float64Array, new_empty_array};
-use arrow::compute::cast;
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, UInt64Array, new_empty_array};
+use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Float64Type, Int64Type, Schema};
 use datafusion::common::{Result, ScalarValue, exec_err, internal_datafusion_err};
 use datafusion::functions_aggregate::average::Avg;
@@ -26,7 +26,7 @@ use crate::index::sort_keys::Chunks;
 use crate::range_agg::counts::Counts;
 use crate::range_agg::prefix_sums::Sums;
 use crate::sorted::permutation::RowPermutation;
-use rmq_engine::Extreme;
+use rmq_engine::{Extreme, RangeEnd};
 
 /// A window function, and what answers it.
 #[derive(Debug, Clone)]
@@ -44,7 +44,12 @@ enum Answer {
     Average,
     /// An aggregate whose accumulator can't let a row go.
     Accumulated(Arc<AggregateFunctionExpr>),
-    /// A value at a place in the frame.
+    /// The value at an end of the frame, the one nearest it that is not NULL if `skips_nulls`.
+    End {
+        end: RangeEnd,
+        skips_nulls: bool,
+    },
+    /// A value at another place in the frame.
     Nth(Arc<dyn StandardWindowFunctionExpr>),
 }
 
@@ -60,10 +65,22 @@ impl FrameCall {
         } else if let Some(standard) = any.downcast_ref::<StandardWindowExpr>() {
             let function = standard.get_standard_func_expr();
             let udf = function.as_any().downcast_ref::<WindowUDFExpr>();
-            if !udf.is_some_and(|udf| udf.fun().inner().is::<NthValue>()) {
+            let Some(udf) = udf.filter(|udf| udf.fun().inner().is::<NthValue>()) else {
                 return Ok(None);
-            }
-            let answer = Answer::Nth(Arc::clone(function));
+            };
+            let end = match udf.fun().name() {
+                "first_value" => Some(RangeEnd::First),
+                "last_value" => Some(RangeEnd::Last),
+                _ => None,
+            };
+            let answer = match end {
+                Some(end) => Answer::End {
+                    end,
+                    // DataFusion 55 has no other way to tell.
+                    skips_nulls: format!("{udf:?}").ends_with("ignore_nulls: true }"),
+                },
+                None => Answer::Nth(Arc::clone(function)),
+            };
             return Self::try_new(expr, answer).map(Some);
         } else {
             return Ok(None);
@@ -116,8 +133,19 @@ impl FrameCall {
             Answer::Extreme(_) => "index",
             Answer::Count | Answer::Sum | Answer::Average => "prefix sums",
             Answer::Accumulated(_) => "rows of each frame",
-            Answer::Nth(_) => "positions",
+            Answer::End { .. } | Answer::Nth(_) => "positions",
         }
+    }
+
+    /// Whether DataFusion reads all rows of each frame, also of one that only grows.
+    pub(crate) fn reads_growing_frames(&self) -> bool {
+        matches!(
+            self.answer,
+            Answer::End {
+                skips_nulls: true,
+                ..
+            }
+        )
     }
 
     /// The value of each frame. `arguments` are those of the function, `keys` the values of ORDER BY, of all rows.
@@ -158,6 +186,10 @@ impl FrameCall {
                     accumulator.evaluate()
                 });
                 ScalarValue::iter_to_array(results?)?
+            }
+            Answer::End { end, skips_nulls } => {
+                let values = value(arguments)?;
+                take(values, &ends(values, frames, *end, *skips_nulls), None)?
             }
             Answer::Nth(function) => {
                 let mut evaluator = function.create_evaluator()?;
@@ -219,6 +251,49 @@ fn each_frame(
         results.push(result);
     }
     Ok(results)
+}
+
+/// The position of the value at an end of each frame, or of the one nearest it that is not NULL; NULL without any.
+fn ends(
+    values: &ArrayRef,
+    frames: &[Range<usize>],
+    end: RangeEnd,
+    skips_nulls: bool,
+) -> UInt64Array {
+    let nulls = values.logical_nulls().filter(|_| skips_nulls);
+    // For each position the nearest valid one from there on, towards the other end.
+    let nearest = nulls.map(|nulls| {
+        let mut nearest: Vec<Option<usize>> = vec![None; nulls.len()];
+        let mut last = None;
+        let mut visit = |position: usize| {
+            last = if nulls.is_valid(position) {
+                Some(position)
+            } else {
+                last
+            };
+            nearest[position] = last;
+        };
+        match end {
+            RangeEnd::First => (0..nulls.len()).rev().for_each(&mut visit),
+            RangeEnd::Last => (0..nulls.len()).for_each(&mut visit),
+        }
+        nearest
+    });
+    let positions = frames.iter().map(|frame| {
+        if frame.is_empty() {
+            return None;
+        }
+        let position = match end {
+            RangeEnd::First => frame.start,
+            RangeEnd::Last => frame.end - 1,
+        };
+        let found = match &nearest {
+            Some(nearest) => nearest[position]?,
+            None => position,
+        };
+        frame.contains(&found).then_some(found as u64)
+    });
+    positions.collect()
 }
 
 fn extremes(values: &ArrayRef, extreme: Extreme, ranges: &Ranges) -> Result<ArrayRef> {

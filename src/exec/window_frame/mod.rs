@@ -15,7 +15,8 @@
 //! 2. `bounds` finds the frame of each row. Both ends only move forward within a group. A frame is final if a row
 //!    behind it is known, or the end of its group.
 //! 3. `call` answers the final frames of all groups at once: MIN and MAX by levels of chunk minima, SUM, COUNT and AVG
-//!    by prefix sums and block sums, first values and their like by position. An aggregate whose accumulator can't let
+//!    by prefix sums and block sums, first and last values by position, those that are not NULL by the nearest position
+//!    that has one, the nth by DataFusion's function. An aggregate whose accumulator can't let
 //!    a row go, which is an error in DataFusion, reads the rows of each frame.
 //! 4. Rows with final frames are returned, in the order and the batches of the input. Of their columns those are kept
 //!    that later frames can still reach.

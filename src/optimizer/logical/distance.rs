@@ -80,8 +80,8 @@ impl KeyDistance {
         }
     }
 
-    /// Whether the distance of a key grows from the point on; it may be NULL for a key that is. From a point that is NULL it does if all rows may be
-    /// returned in any order.
+    /// Whether the distance of a key grows from the point on; it may be NULL for a key that is. From a point that is
+    /// NULL it does if all rows may be returned in any order.
     pub(crate) fn grows(&self, is_any_order: bool, build: &DFSchema) -> Result<Expr> {
         let (key, point) = (&self.key, &self.point);
         let minus = |a: &Expr, b: &Expr| binary_expr(a.clone(), Operator::Minus, b.clone());

@@ -21,7 +21,8 @@ use crate::exec::window_frame::call::FrameCall;
 use crate::exec::window_frame::exec::WindowFrameExec;
 use crate::optimizer::rejection::{Match, or_log, reject};
 
-/// Answers window functions over frames that slide by indexes and prefix sums.
+/// Answers window functions over frames that slide by indexes and prefix sums, and the last value that is not NULL also
+/// over frames that grow.
 ///
 /// It must run after DataFusion's rules for windows, which know its own operators only. It does nothing if
 /// `rmq.rewrite` is false.
@@ -177,14 +178,15 @@ fn with_frames(plan: &Arc<dyn ExecutionPlan>) -> Match<Option<Arc<dyn ExecutionP
 }
 
 /// The call of a window function over frames that slide; `None` for those that are DataFusion's. A frame that only
-/// grows costs it no more than a pass over the rows.
+/// grows costs it no more than a pass over the rows, except for a first or last value that is not NULL.
 fn sliding_call(expr: &Arc<dyn WindowExpr>, schema: &Schema) -> Match<Option<FrameCall>> {
     let frame = expr.get_window_frame();
     let keys = expr.order_by().iter();
     let keys = keys.map(|key| key.expr.data_type(schema));
     let keys = keys.collect::<Result<Vec<_>>>()?;
-    if frame.is_ever_expanding() || !FrameBounds::supports(frame, &keys) {
+    if !FrameBounds::supports(frame, &keys) {
         return Ok(None);
     }
-    Ok(FrameCall::try_match(expr, schema)?)
+    let call = FrameCall::try_match(expr, schema)?;
+    Ok(call.filter(|call| !frame.is_ever_expanding() || call.reads_growing_frames()))
 }

@@ -105,9 +105,9 @@ async fn start(
     })
 }
 
-/// Goes to the end of the thread's queue, from which other threads take tasks. Tokio keeps the task that was woken last,
-/// one that waited for the same build side, for the thread that has woken it, and none takes it from there; so it would
-/// begin only once this one waits.
+/// Goes to the end of the thread's queue, from which other threads take tasks. Tokio keeps the task that was woken
+/// last, one that waited for the same build side, for the thread that has woken it, and none takes it from there; so it
+/// would begin only once this one waits.
 async fn run_again_later() {
     let mut is_again = false;
     poll_fn(|context| {
