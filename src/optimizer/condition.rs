@@ -284,14 +284,25 @@ pub(crate) fn operator(comparison: Comparison) -> Operator {
     }
 }
 
-/// Replaces casts that may fail, of the key or of the bound, by a conversion of the bound that cannot. Returns whether
-/// there were any.
+/// Replaces casts that may fail, of the key or of the bound, and a constant that is added to the key, by a conversion of
+/// the bound that cannot fail. Returns whether there were any.
 pub(crate) fn convert_bound<E: Operand>(
     (key, comparison, bound): &mut Compared<E>,
     bounds: &E::Schema,
     keys: &E::Schema,
 ) -> Result<bool> {
     let mut is_converted = false;
+    if let Some((factor, offset, moved)) = constant_offset(key, keys)?
+        && moved.data_type(keys)? == bound.data_type(bounds)?
+    {
+        let key_type = moved.data_type(keys)?;
+        let conversion = KeyBoundUdf::new(*comparison, (factor, factor), key_type);
+        let conversion = conversion.with_offset(offset);
+        *comparison = conversion.converted_comparison();
+        *bound = bound.clone().converted(conversion, None, bounds)?;
+        *key = moved;
+        is_converted = true;
+    }
     loop {
         let (of_key, of_bound) = (replaced(key, keys)?, replaced(bound, bounds)?);
         let key_type = match (&of_key, &of_bound) {
@@ -313,6 +324,29 @@ pub(crate) fn convert_bound<E: Operand>(
         *bound = bound.clone().converted(conversion, None, bounds)?;
         is_converted = true;
     }
+}
+
+/// The constant that a timestamp has been shifted by, and what has been: `(factor, offset, key)`, where `shifted < bound`
+/// means that the factor times `key - bound` is less than the offset. `None` for other keys, and for shifts that are no
+/// number of the key's units.
+fn constant_offset<E: Operand>(shifted: &E, schema: &E::Schema) -> Result<Option<(i128, i128, E)>> {
+    let Some((left, op, right)) = shifted.as_binary() else {
+        return Ok(None);
+    };
+    let (key, constant, sign) = match (op, left.as_constant(), right.as_constant()) {
+        (Operator::Minus, None, Some(constant)) => (left, constant, 1),
+        (Operator::Plus, None, Some(constant)) => (left, constant, -1),
+        (Operator::Plus, Some(constant), None) => (right, constant, -1),
+        _ => return Ok(None),
+    };
+    let key_type = key.data_type(schema)?;
+    if !matches!(key_type, DataType::Timestamp(..)) {
+        return Ok(None);
+    }
+    let length = length_in_ticks(constant, &key_type);
+    Ok(length
+        .filter(|(factor, offset)| offset % factor == 0)
+        .map(|(factor, offset)| (factor, sign * offset, key.clone())))
 }
 
 /// The cast that an operand is, if it multiplies by a factor and may fail.
