@@ -284,8 +284,8 @@ pub(crate) fn operator(comparison: Comparison) -> Operator {
     }
 }
 
-/// Replaces casts that may fail, of the key or of the bound, and a constant that is added to the key, by a conversion of
-/// the bound that cannot fail. Returns whether there were any.
+/// Replaces casts that may fail, of the key or of the bound, and a constant that is added to the key, by a conversion
+/// of the bound that cannot fail. Returns whether there were any.
 pub(crate) fn convert_bound<E: Operand>(
     (key, comparison, bound): &mut Compared<E>,
     bounds: &E::Schema,
@@ -326,8 +326,8 @@ pub(crate) fn convert_bound<E: Operand>(
     }
 }
 
-/// The constant that a timestamp has been shifted by, and what has been: `(factor, offset, key)`, where `shifted < bound`
-/// means that the factor times `key - bound` is less than the offset. `None` for other keys, and for shifts that are no
+/// The constant that a timestamp has been shifted by, and what has been: `(factor, offset, key)`, where `shifted <
+/// bound` means that the factor times `key - bound` is less than the offset. `None` for other keys, and for shifts that are no
 /// number of the key's units.
 fn constant_offset<E: Operand>(shifted: &E, schema: &E::Schema) -> Result<Option<(i128, i128, E)>> {
     let Some((left, op, right)) = shifted.as_binary() else {
