@@ -6,7 +6,7 @@ use arrow::array::types::{IntervalDayTime, IntervalMonthDayNano};
 use arrow::util::display::array_value_to_string;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, ScalarValue};
-use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{Literal, UnKnownColumn};
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
@@ -29,6 +29,28 @@ pub(crate) fn sql_text(expr: &Expr) -> String {
         Ok(shown) => shown.data.to_string(),
         Err(_) => expr.to_string(),
     }
+}
+
+/// The part of a query that a node is, as messages name it.
+pub(crate) fn clause(plan: &LogicalPlan) -> String {
+    let name = match plan {
+        LogicalPlan::Projection(_) => "a SELECT list",
+        LogicalPlan::Filter(_) => "a condition",
+        LogicalPlan::Window(_) => "a window function",
+        LogicalPlan::Aggregate(_) => "GROUP BY or an aggregate",
+        LogicalPlan::Sort(_) => "ORDER BY",
+        LogicalPlan::Join(_) => "a join",
+        LogicalPlan::Union(_) => "UNION",
+        LogicalPlan::Limit(_) => "LIMIT",
+        LogicalPlan::Distinct(_) => "DISTINCT",
+        LogicalPlan::Values(_) => "VALUES",
+        LogicalPlan::Unnest(_) => "unnest",
+        LogicalPlan::EmptyRelation(_) => "a SELECT without FROM",
+        LogicalPlan::SubqueryAlias(alias) => return format!("the rows of {}", alias.alias),
+        LogicalPlan::TableScan(scan) => return format!("the rows of {}", scan.table_name),
+        other => return cut(&other.display().to_string(), MAX_LITERAL),
+    };
+    name.to_string()
 }
 
 /// As [`sql_text`], of a physical expression.

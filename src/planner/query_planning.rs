@@ -160,7 +160,10 @@ fn failure(error: &str, plan: &LogicalPlan, rejected: &[RejectedSubquery]) -> Op
         return None;
     }
     let reasons = explain_failure(error, rejected)?;
-    Some(format!("{reasons}\nDataFusion says: {error}"))
+    // What follows is how DataFusion keeps the subquery in memory.
+    let (error, rest) = error.split_once(" {").unwrap_or((error, ""));
+    let rest = if rest.is_empty() { "" } else { " …" };
+    Some(format!("{reasons}\nDataFusion says: {error}{rest}"))
 }
 
 /// Whether a subquery in the plan refers to its outer query.

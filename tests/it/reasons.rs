@@ -218,7 +218,7 @@ async fn the_table_of_what_to_write_instead_is_right() {
         }
         checked += 1;
     }
-    assert_eq!(checked, 10);
+    assert_eq!(checked, 13);
 }
 
 #[tokio::test]
@@ -271,6 +271,48 @@ async fn an_error_has_the_reason_of_each_subquery_and_of_no_other_statement() {
     let error = planned(&ctx, &sqls[0]).await;
     assert!(error.contains("if rmq.rewrite is true"), "{error}");
     assert!(!error.contains("mixes"), "{error}");
+}
+
+#[tokio::test]
+async fn reasons_are_about_what_the_query_says() {
+    let ctx = tables().await;
+    let outer = "FROM trades t";
+    for (sql, reason) in [
+        (
+            format!("SELECT (SELECT min(p.close + t.id) FROM prices p WHERE p.ts <= t.ts) {outer}"),
+            "p.close + t.id is not of the columns of one side",
+        ),
+        (
+            format!(
+                "SELECT (SELECT max(p.close) FILTER (WHERE p.close % t.id = 0) FROM prices p WHERE p.ts <= t.ts) {outer}"
+            ),
+            "is not of the columns of one side",
+        ),
+        (
+            format!(
+                "SELECT t.id {outer} WHERE t.id IN (SELECT p.close FROM prices p WHERE p.ts <= t.ts LIMIT 3)"
+            ),
+            "LIMIT 3): its LIMIT is for each row of the outer query",
+        ),
+        (
+            format!(
+                "SELECT t.id {outer} WHERE t.id IN (SELECT max(p.close) FROM prices p WHERE p.ts <= t.ts)"
+            ),
+            "it aggregates for each row of the outer query",
+        ),
+        (
+            format!(
+                "SELECT (SELECT min(p.close) FROM prices p WHERE p.ts <= (SELECT max(x.ts) FROM trades x WHERE x.ts < t.ts)) {outer}"
+            ),
+            "x.ts < t.ts needs t.ts, which is of a query two levels up",
+        ),
+    ] {
+        let error = planned(&ctx, &sql).await;
+        assert!(error.contains(reason), "{sql}: {error}");
+        for other in ["Schema error", "mixes the sides", "{", "if rmq.rewrite"] {
+            assert!(!error.contains(other), "{sql}: {error}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::TreeNode;
-use datafusion::common::{DFSchema, Result};
+use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::expr::{Between, BinaryExpr};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
@@ -108,6 +108,7 @@ impl Condition {
         let conjuncts = rest.into_iter().flat_map(split_conjunction_owned);
         for conjunct in conjuncts.flat_map(split_between) {
             check_repeats(&conjunct)?;
+            check_level(&conjunct, probe, build)?;
             match side(&conjunct) {
                 Side::Probe => probe_filter.push(conjunct),
                 Side::Build if constants == Constants::Bound => {
@@ -274,7 +275,7 @@ impl Condition {
         if !evaluates_all && !is_infallible(&self.key, build)? {
             return reject(format!(
                 "{} may end in an error for rows that match nothing, which arithmetic of floats can't",
-                self.key
+                sql_text(&self.key)
             ));
         }
         for filter in &self.build_filter {
@@ -384,6 +385,20 @@ fn side(expr: &Expr, probe: &DFSchema, build: &DFSchema) -> Side {
         (true, true) => Side::Both,
         (false, false) => Side::Neither,
     }
+}
+
+/// Rejects a condition of a subquery within a subquery on columns of neither: they are of the query around both.
+fn check_level(conjunct: &Expr, probe: &DFSchema, build: &DFSchema) -> Match<()> {
+    let is_known = |column: &&Column| probe.has_column(column) || build.has_column(column);
+    let columns = conjunct.column_refs();
+    let Some(column) = columns.iter().find(|column| !is_known(column)) else {
+        return Ok(());
+    };
+    reject(format!(
+        "{} needs {column}, which is of a query two levels up: compute this subquery as a column there, and use the \
+         column, as in FROM (SELECT t.*, (SELECT max(x.ts) FROM x WHERE x.ts < t.ts) AS last FROM t) AS t",
+        sql_text(conjunct)
+    ))
 }
 
 /// Whether an expression has columns, all of this schema.

@@ -39,3 +39,4 @@ pub(crate) mod scalar_subquery;
 pub(crate) mod table_function;
 pub(crate) mod threshold;
 pub(crate) mod unused_aggregates;
+pub(crate) mod without_join;

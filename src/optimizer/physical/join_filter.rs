@@ -139,22 +139,35 @@ impl RangeCondition {
 
 /// Why a filter has no range.
 pub(crate) fn why_no_range(filter: &JoinFilter) -> String {
-    let conjuncts = split_conjunction(filter.expression()).into_iter();
-    let comparisons = conjuncts.filter(|conjunct| {
-        let binary = conjunct.downcast_ref::<BinaryExpr>();
-        binary.is_some_and(|binary| comparison(*binary.op()).is_some())
-    });
-    for conjunct in comparisons {
-        let text = physical_text(conjunct);
-        if compared_sides(conjunct, filter).is_some() {
-            return format!("{text} may fail, or has operands of types without a common order");
+    let is_of_both = |conjunct: &PhysicalExprRef| {
+        let mut sides = [JoinSide::Left, JoinSide::Right].into_iter();
+        sides.all(|side| has_side(conjunct, filter, side))
+    };
+    let mut alternatives = None;
+    for conjunct in split_conjunction(filter.expression()) {
+        let Some(binary) = conjunct.downcast_ref::<BinaryExpr>() else {
+            continue;
+        };
+        let text = || physical_text(conjunct);
+        let is_comparison = comparison(*binary.op()).is_some();
+        if is_comparison && compared_sides(conjunct, filter).is_some() {
+            return format!(
+                "{} may fail, or has operands of types without a common order",
+                text()
+            );
         }
-        if [JoinSide::Left, JoinSide::Right]
-            .into_iter()
-            .all(|side| has_side(conjunct, filter, side))
-        {
-            return mixes_sides(&text);
+        if is_comparison && is_of_both(conjunct) {
+            return mixes_sides(&text());
         }
+        if *binary.op() == Operator::Or && is_of_both(conjunct) {
+            alternatives = Some(text());
+        }
+    }
+    if let Some(text) = alternatives {
+        return format!(
+            "{text} is an OR, and a range join has one range: write UNION ALL of a join ON a and a join ON b AND (a) IS NOT \
+             TRUE for ON a OR b"
+        );
     }
     "there is no range between the two sides: none of its conditions compares them by <, <=, > or >=".to_string()
 }
