@@ -22,6 +22,7 @@ pub(crate) mod cost;
 pub(crate) mod logical;
 pub(crate) mod physical;
 pub(crate) mod rejection;
+pub(crate) mod written;
 
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
 pub use crate::optimizer::physical::window_frames::WindowsToFrames;

@@ -115,7 +115,7 @@ fn with_notes(plan: &LogicalPlan, session: &dyn Session) -> Option<SessionState>
     let state = session.as_any().downcast_ref::<SessionState>()?;
     let noting = SessionStateBuilder::new_from_existing(state.clone())
         .with_session_id(state.session_id().to_string())
-        .with_physical_optimizer_rule(Arc::new(NoteQuadraticJoins));
+        .with_physical_optimizer_rule(Arc::new(NoteQuadraticJoins::new(plan)));
     Some(noting.build())
 }
 

@@ -20,6 +20,7 @@ use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
 use crate::common::inputs::inputs_of;
+use crate::common::sql_text::tree_text;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::filter_pushdown::filters_of_columns;
@@ -88,7 +89,8 @@ impl DisplayAs for RangeLookupExec {
             }
             DisplayFormatType::TreeRender => {
                 for call in &self.calls {
-                    writeln!(f, "{}={} to {}", call.label(), call.left, call.right)?;
+                    let line = format!("{}={} to {}", call.label(), call.left, call.right);
+                    writeln!(f, "{}", tree_text(&line))?;
                 }
                 writeln!(f, "engine={}", self.engines())
             }

@@ -20,11 +20,11 @@ use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, IsNul
 use datafusion::physical_expr::utils::{collect_columns, conjunction_opt, split_conjunction};
 use datafusion::physical_expr::{PhysicalExpr as _, PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
+use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::has_few_keys;
 use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
-use crate::common::sql_text::physical_text;
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::casts::keeps_values;
@@ -32,6 +32,7 @@ use crate::optimizer::condition::{
     Compared, Open, Operand, OperandCast, Sides, comparison, convert_bound, key_and_bound, operator,
 };
 use crate::optimizer::rejection::mixes_sides;
+use crate::optimizer::written::written_physical;
 use rmq_engine::Comparison;
 
 /// A join's filter, split into the range of a key and what is left.
@@ -138,7 +139,11 @@ impl RangeCondition {
 }
 
 /// Why a filter has no range.
-pub(crate) fn why_no_range(filter: &JoinFilter) -> String {
+pub(crate) fn why_no_range(
+    filter: &JoinFilter,
+    left: &Arc<dyn ExecutionPlan>,
+    right: &Arc<dyn ExecutionPlan>,
+) -> String {
     let is_of_both = |conjunct: &PhysicalExprRef| {
         let mut sides = [JoinSide::Left, JoinSide::Right].into_iter();
         sides.all(|side| has_side(conjunct, filter, side))
@@ -148,7 +153,7 @@ pub(crate) fn why_no_range(filter: &JoinFilter) -> String {
         let Some(binary) = conjunct.downcast_ref::<BinaryExpr>() else {
             continue;
         };
-        let text = || physical_text(conjunct);
+        let text = || written_physical(conjunct, filter, left, right);
         let is_comparison = comparison(*binary.op()).is_some();
         if is_comparison && compared_sides(conjunct, filter).is_some() {
             return format!(

@@ -268,7 +268,7 @@ impl<'a> Oriented<'a> {
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let Some(condition) = RangeCondition::find(&filter, &probe_schema, &build_schema)? else {
-            return reject(why_no_range(&filter));
+            return reject(why_no_range(&filter, probe, build));
         };
         if let Some(reason) = condition.residual_rejection() {
             return reject(reason);
