@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Schema};
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, JoinSide, Result};
+use datafusion::common::{Column, DFSchema, JoinSide, Result, TableReference};
 use datafusion::logical_expr::utils::split_conjunction;
-use datafusion::logical_expr::{Cast, Expr, ExprSchemable, LogicalPlan};
+use datafusion::logical_expr::{Cast, Expr, ExprSchemable, Filter, LogicalPlan};
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr::expressions::{CastExpr, Column as PhysicalColumn};
 use datafusion::physical_plan::ExecutionPlan;
@@ -24,6 +24,23 @@ pub(crate) fn written(expr: &Expr, one: &DFSchema, other: &DFSchema) -> String {
         .join(other)
         .and_then(|both| without_coercions(expr.clone(), &both));
     sql_text(shown.as_ref().unwrap_or(expr))
+}
+
+/// A plan whose conditions have no casts that type coercion adds.
+pub(crate) fn without_coercions_in(plan: &LogicalPlan) -> Result<LogicalPlan> {
+    let shown = plan.clone().transform_up(|node| {
+        Ok(match node {
+            LogicalPlan::Filter(filter) => {
+                let predicate = without_coercions(filter.predicate, filter.input.schema())?;
+                Transformed::yes(LogicalPlan::Filter(Filter::try_new(
+                    predicate,
+                    filter.input,
+                )?))
+            }
+            other => Transformed::no(other),
+        })
+    });
+    Ok(shown?.data)
 }
 
 fn without_coercions(expr: Expr, schema: &DFSchema) -> Result<Expr> {
@@ -121,12 +138,27 @@ fn physical_without_coercions(expr: &PhysicalExprRef, schema: &Schema) -> Result
 
 /// The conditions of the joins of a query with the names of tables, by the text without them.
 #[derive(Debug, Default)]
-pub(crate) struct Conditions(HashMap<String, Option<String>>);
+pub(crate) struct Conditions {
+    named: HashMap<String, Option<String>>,
+    /// The tables that `DataFusion` has named anew, because they were those of a subquery.
+    tables: HashMap<TableReference, TableReference>,
+}
 
 impl Conditions {
     pub(crate) fn of(plan: &LogicalPlan) -> Self {
         let mut conditions = Self::default();
         let visited = plan.apply_with_subqueries(|node| {
+            if let LogicalPlan::SubqueryAlias(alias) = node
+                && ["__correlated_sq_", "__scalar_sq_"]
+                    .iter()
+                    .any(|made| alias.alias.table().starts_with(made))
+                && let Some(table) = only_table(&alias.input)
+            {
+                conditions.tables.insert(alias.alias.clone(), table);
+            }
+            Ok(TreeNodeRecursion::Continue)
+        });
+        let visited = visited.and(plan.apply_with_subqueries(|node| {
             if let LogicalPlan::Join(join) = node
                 && let Some(filter) = &join.filter
             {
@@ -135,7 +167,7 @@ impl Conditions {
                 }
             }
             Ok(TreeNodeRecursion::Continue)
-        });
+        }));
         if let Err(error) = visited {
             log::debug!("a plan is not visited: {error}");
         }
@@ -144,6 +176,18 @@ impl Conditions {
 
     fn add(&mut self, conjunct: &Expr, left: &DFSchema, right: &DFSchema) -> Result<()> {
         let shown = without_coercions(conjunct.clone(), &left.join(right)?)?;
+        let shown = shown.transform_up(|e| {
+            Ok(match e {
+                Expr::Column(column) => {
+                    let relation = column
+                        .relation
+                        .map(|r| self.tables.get(&r).cloned().unwrap_or(r));
+                    Transformed::yes(Expr::Column(Column { relation, ..column }))
+                }
+                other => Transformed::no(other),
+            })
+        });
+        let shown = shown?.data;
         let named = sql_text(&shown);
         let unnamed = shown.transform_up(|e| {
             Ok(match e {
@@ -153,7 +197,7 @@ impl Conditions {
                 other => Transformed::no(other),
             })
         });
-        let known = self.0.entry(sql_text(&unnamed?.data));
+        let known = self.named.entry(sql_text(&unnamed?.data));
         let known = known.or_insert_with(|| Some(named.clone()));
         // Conditions of several joins may differ by the names of tables only.
         known.take_if(|known| *known != named);
@@ -162,11 +206,23 @@ impl Conditions {
 
     /// A reason that begins with one of these conditions, with the names of its tables.
     pub(crate) fn named_in(&self, reason: String) -> String {
-        let begun = self.0.iter();
+        let begun = self.named.iter();
         let begun = begun.filter(|(unnamed, _)| reason.starts_with(unnamed.as_str()));
         match begun.max_by_key(|(unnamed, _)| unnamed.len()) {
             Some((unnamed, Some(named))) => format!("{named}{}", &reason[unnamed.len()..]),
             _ => reason,
         }
+    }
+}
+
+/// The table that a plan reads, if it is one.
+fn only_table(plan: &LogicalPlan) -> Option<TableReference> {
+    match plan {
+        LogicalPlan::SubqueryAlias(alias) => Some(alias.alias.clone()),
+        LogicalPlan::TableScan(scan) => Some(scan.table_name.clone()),
+        other => match other.inputs().as_slice() {
+            [input] => only_table(input),
+            _ => None,
+        },
     }
 }

@@ -335,7 +335,12 @@ async fn reasons_have_neither_casts_nor_columns_that_the_query_has_not() {
         ),
         (
             "SELECT (SELECT min(p.close) FROM prices p WHERE p.ts + t.ts <= 4.5) FROM trades t",
-            ": p.ts + t.ts <= 4.5 mixes the sides",
+            "FROM prices AS p WHERE p.ts + t.ts <= 4.5): p.ts + t.ts <= 4.5 mixes the sides",
+        ),
+        // DataFusion names the tables of subqueries anew.
+        (
+            "SELECT t.id FROM trades t WHERE EXISTS (SELECT 1 FROM prices p WHERE p.ts + t.ts < 4)",
+            "compares every pair of rows: p.ts + t.ts < 4 mixes the sides",
         ),
         (
             "SELECT (SELECT sum(p.close) FROM prices p WHERE p.ts <= t.ts AND p.close > t.id + 0.5) FROM trades t",

@@ -529,10 +529,14 @@ fn no_comparison(conjunct: &str) -> String {
 
 /// Why a condition with two range keys is rejected.
 fn two_keys(one: &Expr, other: &Expr, probe: &DFSchema, build: &DFSchema) -> String {
+    let [a, b] = [one, other].map(|key| written(key, probe, build));
+    if a == b
+        && let (Ok(one), Ok(other)) = (one.get_type(build), other.get_type(build))
+    {
+        return format!("{a} is compared as a {one} and as a {other}: cast its bounds to one type");
+    }
     format!(
-        "there are two range keys, {} and {}, for which only count(*) is possible, and min and max of one of them",
-        written(one, probe, build),
-        written(other, probe, build)
+        "there are two range keys, {a} and {b}, for which only count(*) is possible, and min and max of one of them"
     )
 }
 

@@ -15,7 +15,7 @@ pub(crate) fn note_without_join(expr: &Expr, config: &dyn OptimizerConfig) -> Re
         Expr::InSubquery(InSubquery {
             expr: x, subquery, ..
         }) => {
-            let value = subquery.subquery.head_output_expr()?;
+            let value = subquery.subquery.head_output_expr().ok().flatten();
             let equal = value.map(|value| x.as_ref().clone().eq(value));
             (Shape::In, subquery, equal)
         }
