@@ -11,7 +11,7 @@ use datafusion::common::Result;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion_rmq::physical_plan::QuadraticJoin;
+use datafusion_rmq::physical_plan::{QuadraticJoin, RangeLookupExec};
 
 /// A join of more pairs than this is announced at the prompt.
 const MANY_PAIRS: u128 = 1_000_000_000;
@@ -159,6 +159,9 @@ impl Progress {
             }
             if children.is_empty() {
                 self.read += rows;
+            }
+            if let Some(lookup) = plan.downcast_ref::<RangeLookupExec>() {
+                self.read += lookup.index_rows_read() as u64;
             }
             self.built += sum("index_rows");
             if children.len() == 2 {

@@ -26,6 +26,7 @@ use crate::exec::common::engine_choice::engines;
 use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::range_lookup::call::{PhysicalCall, Search};
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
+use crate::exec::range_lookup::relation::Relation;
 use crate::exec::range_lookup::stream::LookupStream;
 
 /// Appends the results of range calls to each input row, one column per call. Keeps the rows, their order and their
@@ -65,6 +66,21 @@ impl RangeLookupExec {
     #[must_use]
     pub fn calls(&self) -> &[PhysicalCall] {
         &self.calls
+    }
+
+    /// The rows that were read so far of the tables and subqueries whose indexes no earlier query has built. Operators
+    /// of one query may share these.
+    #[must_use]
+    pub fn index_rows_read(&self) -> usize {
+        let mut known: Vec<*const Relation> = vec![];
+        let relations = self.calls.iter().map(|call| &call.relation);
+        let relations = relations.filter(|relation| {
+            let relation = Arc::as_ptr(relation);
+            let is_new = !known.contains(&relation);
+            known.push(relation);
+            is_new
+        });
+        relations.map(|relation| relation.rows_read()).sum()
     }
 
     /// The engines of the indexes in `EXPLAIN`.

@@ -57,13 +57,18 @@ impl AggregateDecomposition<'_> {
         self.late(expr)
     }
 
-    /// Rejects an expression with columns that the build side does not have.
-    pub(crate) fn check_side(&self, expr: &Expr) -> Match<()> {
-        let mut columns = expr.column_refs().into_iter();
-        if columns.all(|column| self.build.has_column(column)) {
-            return Ok(());
+    /// Rejects an aggregate over columns that the build side does not have.
+    pub(crate) fn check_sides(&self, call: &AggregateFunction) -> Match<()> {
+        let params = &call.params;
+        let order = params.order_by.iter().map(|sort| &sort.expr);
+        let exprs = params.args.iter().chain(params.filter.as_deref());
+        for expr in exprs.chain(order) {
+            let mut columns = expr.column_refs().into_iter();
+            if !columns.all(|column| self.build.has_column(column)) {
+                return reject(of_both_sides(expr));
+            }
         }
-        reject(of_both_sides(expr))
+        Ok(())
     }
 
     /// Returns an expression over the build side so that it does not fail for rows that match nothing.
