@@ -20,7 +20,6 @@ use datafusion::physical_expr::expressions::{BinaryExpr, CastExpr, Column, IsNul
 use datafusion::physical_expr::utils::{collect_columns, conjunction_opt, split_conjunction};
 use datafusion::physical_expr::{PhysicalExpr as _, PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_expr_common::physical_expr::is_volatile;
-use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::has_few_keys;
@@ -31,8 +30,6 @@ use crate::optimizer::casts::keeps_values;
 use crate::optimizer::condition::{
     Compared, Open, Operand, OperandCast, Sides, comparison, convert_bound, key_and_bound, operator,
 };
-use crate::optimizer::rejection::mixes_sides;
-use crate::optimizer::written::written_physical;
 use rmq_engine::Comparison;
 
 /// A join's filter, split into the range of a key and what is left.
@@ -136,54 +133,6 @@ impl RangeCondition {
             format!("its condition needs {name}, a {data_type}")
         })
     }
-}
-
-/// Why a filter has no range.
-pub(crate) fn why_no_range(
-    filter: &JoinFilter,
-    left: &Arc<dyn ExecutionPlan>,
-    right: &Arc<dyn ExecutionPlan>,
-) -> String {
-    let is_of_both = |conjunct: &PhysicalExprRef| {
-        let mut sides = [JoinSide::Left, JoinSide::Right].into_iter();
-        sides.all(|side| has_side(conjunct, filter, side))
-    };
-    let mut alternatives = None;
-    for conjunct in split_conjunction(filter.expression()) {
-        let Some(binary) = conjunct.downcast_ref::<BinaryExpr>() else {
-            continue;
-        };
-        let text = || written_physical(conjunct, filter, left, right);
-        let is_comparison = comparison(*binary.op()).is_some();
-        if is_comparison && compared_sides(conjunct, filter).is_some() {
-            return format!(
-                "{} may fail, or has operands of types without a common order",
-                text()
-            );
-        }
-        if is_comparison && is_of_both(conjunct) {
-            return mixes_sides(&text());
-        }
-        if *binary.op() == Operator::Or && is_of_both(conjunct) {
-            alternatives = Some(text());
-        }
-    }
-    if let Some(text) = alternatives {
-        return format!(
-            "{text} is an OR, and a range join has one range: write UNION ALL of a join ON a and a join ON b AND (a) IS NOT \
-             TRUE for ON a OR b"
-        );
-    }
-    "there is no range between the two sides: none of its conditions compares them by <, <=, > or >=".to_string()
-}
-
-/// Whether an expression has a column of this side.
-fn has_side(expr: &PhysicalExprRef, filter: &JoinFilter, side: JoinSide) -> bool {
-    let columns = collect_columns(expr);
-    let sides = filter.column_indices();
-    columns
-        .iter()
-        .any(|column| sides.get(column.index()).is_some_and(|c| c.side == side))
 }
 
 /// Drops comparisons with an open end that could hold for NULLs that a range does not have: those of a key, or of a
@@ -368,7 +317,7 @@ fn other_words(
 
 /// What a conjunct compares, if it compares the two sides: the expression over the build side, and that over the probe
 /// side.
-fn compared_sides(
+pub(crate) fn compared_sides(
     conjunct: &PhysicalExprRef,
     filter: &JoinFilter,
 ) -> Option<Compared<PhysicalExprRef>> {

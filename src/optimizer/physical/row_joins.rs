@@ -46,7 +46,8 @@ use crate::logical_plan::range_join::{
 };
 use crate::optimizer::cost::decision::why_row_join_stays;
 use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
-use crate::optimizer::physical::join_filter::{RangeCondition, why_no_range};
+use crate::optimizer::physical::join_filter::RangeCondition;
+use crate::optimizer::physical::no_range::why_no_range;
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 
