@@ -1,14 +1,15 @@
 //! Expressions and literals as SQL writes them, for messages and EXPLAIN.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::types::{IntervalDayTime, IntervalMonthDayNano};
 use arrow::util::display::array_value_to_string;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, ScalarValue};
-use datafusion::logical_expr::Expr;
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_expr::PhysicalExprRef;
-use datafusion::physical_expr::expressions::{Literal, UnKnownColumn};
+use datafusion::physical_expr::expressions::{Column as PhysicalColumn, Literal, UnKnownColumn};
 use datafusion::physical_expr_common::physical_expr::fmt_sql;
 
 /// The most characters of a literal that are shown.
@@ -21,7 +22,10 @@ pub(crate) fn sql_text(expr: &Expr) -> String {
     let shown = expr.clone().transform_up(|e| {
         Ok(match e {
             Expr::Literal(value, _) => named(literal_text(&value)),
-            Expr::OuterReferenceColumn(_, column) => Transformed::yes(Expr::Column(column)),
+            Expr::OuterReferenceColumn(_, column) | Expr::Column(column) => {
+                let name = shown_name(&column.name).into_owned();
+                Transformed::yes(Expr::Column(Column { name, ..column }))
+            }
             e => Transformed::no(e),
         })
     });
@@ -29,6 +33,28 @@ pub(crate) fn sql_text(expr: &Expr) -> String {
         Ok(shown) => shown.data.to_string(),
         Err(_) => expr.to_string(),
     }
+}
+
+/// The part of a query that a node is, as messages name it.
+pub(crate) fn clause(plan: &LogicalPlan) -> String {
+    let name = match plan {
+        LogicalPlan::Projection(_) => "a SELECT list",
+        LogicalPlan::Filter(_) => "a condition",
+        LogicalPlan::Window(_) => "a window function",
+        LogicalPlan::Aggregate(_) => "GROUP BY or an aggregate",
+        LogicalPlan::Sort(_) => "ORDER BY",
+        LogicalPlan::Join(_) => "a join",
+        LogicalPlan::Union(_) => "UNION",
+        LogicalPlan::Limit(_) => "LIMIT",
+        LogicalPlan::Distinct(_) => "DISTINCT",
+        LogicalPlan::Values(_) => "VALUES",
+        LogicalPlan::Unnest(_) => "unnest",
+        LogicalPlan::EmptyRelation(_) => "a SELECT without FROM",
+        LogicalPlan::SubqueryAlias(alias) => return format!("the rows of {}", alias.alias),
+        LogicalPlan::TableScan(scan) => return format!("the rows of {}", scan.table_name),
+        other => return cut(&other.display().to_string(), MAX_LITERAL),
+    };
+    name.to_string()
 }
 
 /// As [`sql_text`], of a physical expression.
@@ -41,16 +67,31 @@ pub(crate) fn numbered_text(expr: &PhysicalExprRef) -> String {
     with_literals(expr).to_string()
 }
 
+/// The name of a column, which is that of a call where `DataFusion` has one evaluated before its rows are unnested.
+fn shown_name(name: &str) -> Cow<'_, str> {
+    match name.strip_prefix("__unnest_placeholder(") {
+        Some(call) => Cow::Owned(format!("unnest({}", call.replace(",depth=1)", ")"))),
+        None => Cow::Borrowed(name),
+    }
+}
+
 /// The expression with a column in place of each literal. The name of a column is shown as it is.
 fn with_literals(expr: &PhysicalExprRef) -> PhysicalExprRef {
     let shown = Arc::clone(expr).transform_up(|e| {
-        Ok(match e.downcast_ref::<Literal>() {
-            Some(literal) => {
-                let named = UnKnownColumn::new(&literal_text(literal.value()));
-                Transformed::yes(Arc::new(named) as PhysicalExprRef)
-            }
-            None => Transformed::no(e),
-        })
+        if let Some(literal) = e.downcast_ref::<Literal>() {
+            let named = UnKnownColumn::new(&literal_text(literal.value()));
+            return Ok(Transformed::yes(Arc::new(named) as PhysicalExprRef));
+        }
+        let column = e.downcast_ref::<PhysicalColumn>();
+        Ok(
+            match column.map(|column| (shown_name(column.name()), column)) {
+                Some((Cow::Owned(name), column)) => {
+                    let named = PhysicalColumn::new(&name, column.index());
+                    Transformed::yes(Arc::new(named) as PhysicalExprRef)
+                }
+                _ => Transformed::no(e),
+            },
+        )
     });
     shown.map_or_else(|_| Arc::clone(expr), |shown| shown.data)
 }
@@ -145,6 +186,13 @@ fn interval_text(months: i32, days: i32, nanoseconds: i64) -> String {
     format!("INTERVAL '{}'", parts.join(" "))
 }
 
+/// A text for the tree form of EXPLAIN: `DataFusion` counts characters there, breaks lines at that byte, and panics
+/// within a character of several bytes.
+pub(crate) fn tree_text(text: &str) -> String {
+    let text = text.replace('…', "...");
+    text.replace(|c: char| !c.is_ascii(), "?")
+}
+
 /// The text if it is short, else its beginning.
 pub(crate) fn cut(text: &str, length: usize) -> String {
     match text.char_indices().nth(length) {
@@ -192,11 +240,20 @@ mod tests {
     }
 
     #[test]
+    fn trees_have_single_bytes() {
+        assert_eq!(tree_text("v > 'Übung…'"), "v > '?bung...'");
+    }
+
+    #[test]
     fn expressions_are_shown_as_in_sql() {
         let hour = IntervalMonthDayNano::new(0, 0, 3_600_000_000_000);
         let expr =
             col("p.ts").gt_eq(col("q.ts") - lit(ScalarValue::IntervalMonthDayNano(Some(hour))));
         assert_eq!(sql_text(&expr), "p.ts >= q.ts - INTERVAL '1 hour'");
         assert_eq!(sql_text(&(col("v") + lit(1)).gt(lit("x"))), "v + 1 > 'x'");
+        let unnested = Expr::Column(Column::new_unqualified(
+            "__unnest_placeholder(range(a,b),depth=1)",
+        ));
+        assert_eq!(sql_text(&unnested.lt(lit(1))), "unnest(range(a,b)) < 1");
     }
 }

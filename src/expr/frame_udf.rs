@@ -2,6 +2,7 @@
 //! to row. Positions count the rows of the partition.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, FieldRef};
@@ -168,7 +169,8 @@ impl PartitionEvaluator for FrameEvaluator {
             RangeResult::Positions => {
                 let name = self.function.frame_name();
                 let counted = counted_ranges(name, (left, right), last)?;
-                index.best_positions(&[counted], false)?.positions
+                let never = AtomicBool::new(false);
+                index.best_positions(&[counted], &never, false)?.positions
             }
         };
         array.ok_or_else(|| {

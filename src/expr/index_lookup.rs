@@ -6,7 +6,7 @@
 //! the run to its rows, and the expression takes it as an argument.
 
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{ArrayRef, AsArray, DictionaryArray, Int8Array, UInt64Array, new_empty_array};
@@ -174,7 +174,8 @@ impl ScalarUDFImpl for IndexLookupUdf {
             }
             RangeResult::Positions => {
                 let counted = counted_ranges(name, (left, right), last)?;
-                ready.best_positions(&[counted])?.positions
+                let never = AtomicBool::new(false);
+                ready.best_positions(&[counted], &never)?.positions
             }
         };
         let array = array.ok_or_else(|| internal_datafusion_err!("{name} has no answer"))?;

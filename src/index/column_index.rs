@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use arrow::array::{Array, ArrayRef, Int64Array, make_array};
@@ -229,17 +230,18 @@ impl ColumnIndex {
     /// Lists the positions of the smallest, or the largest, values of each range, as [`CountedRanges::lists`].
     ///
     /// # Errors
-    /// As [`Self::answer`], and those of [`CountedRanges::lists`].
+    /// As [`Self::answer`], and those of [`CountedRanges::lists`]. An error soon after `stop` is set.
     pub(crate) fn best_positions(
         &self,
         ranges: &[CountedRanges],
+        stop: &AtomicBool,
         allow_cpu_fallback: bool,
     ) -> Result<Answer> {
         self.answer_by(allow_cpu_fallback, |index| {
             let mut all = RowList::default();
             for part in ranges {
                 let mut found = RowList::default();
-                index.list_smallest(&part.ranges, &part.counts, &mut found)?;
+                index.list_smallest(&part.ranges, &part.counts, stop, &mut found)?;
                 let before = all.positions.len();
                 all.positions.extend(found.positions);
                 all.ends.extend(found.ends.iter().map(|end| before + end));
@@ -303,7 +305,8 @@ impl ColumnIndex {
         counts: &[usize],
         out: &mut RowList,
     ) -> Result<()> {
-        self.index.list_smallest(ranges, counts, out)
+        let never = AtomicBool::new(false);
+        self.index.list_smallest(ranges, counts, &never, out)
     }
 
     /// Counts the rows of each range that pass. Calls `check` between some of the ranges.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arrow::array::{ArrayRef, Int64Array};
 use arrow::buffer::{BooleanBuffer, NullBuffer, ScalarBuffer};
@@ -213,15 +214,16 @@ impl KeyIndex {
     /// Lists the rows with the best values of each range, as many as `counts` says.
     ///
     /// # Errors
-    /// The engine's.
+    /// The engine's, also soon after `stop` is set.
     pub(crate) fn list_smallest(
         &self,
         ranges: &Ranges,
         counts: &[usize],
+        stop: &AtomicBool,
         out: &mut RowList,
     ) -> Result<()> {
         let (left, right) = (ranges.left(), ranges.right());
-        with_index!(&self.index, index => index.list_smallest(left, right, counts, out))
+        with_index!(&self.index, index => index.list_smallest(left, right, counts, stop, out))
             .map_err(engine_error)
     }
 

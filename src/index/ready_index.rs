@@ -1,6 +1,7 @@
 //! An index that a query can use.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use arrow::array::ArrayRef;
 use datafusion::common::Result;
@@ -54,8 +55,12 @@ impl ReadyIndex {
     ///
     /// # Errors
     /// The engine's, if no fallback is allowed or the fallback fails as well.
-    pub(crate) fn best_positions(&self, ranges: &[CountedRanges]) -> Result<Answer> {
+    pub(crate) fn best_positions(
+        &self,
+        ranges: &[CountedRanges],
+        stop: &AtomicBool,
+    ) -> Result<Answer> {
         let index = &self.reserved.index;
-        index.best_positions(ranges, self.allow_cpu_fallback)
+        index.best_positions(ranges, stop, self.allow_cpu_fallback)
     }
 }

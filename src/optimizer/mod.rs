@@ -13,8 +13,8 @@
 
 // `logical` has the rules for logical plans, `physical` those for physical plans. What both use is beside them:
 // `condition` recognises a comparison with a bound, `cost` decides whether sorting pays, `casts` tells which casts keep
-// values, and `rejection` is why a rule leaves a plan unchanged. A rule that finds nothing leaves the plan as it was;
-// only calls of range functions that are wrong are errors.
+// values, `rejection` is why a rule leaves a plan unchanged, and `written` shows conditions as the query writes them. A
+// rule that finds nothing leaves the plan as it was; only calls of range functions that are wrong are errors.
 
 pub(crate) mod casts;
 pub(crate) mod condition;
@@ -22,6 +22,7 @@ pub(crate) mod cost;
 pub(crate) mod logical;
 pub(crate) mod physical;
 pub(crate) mod rejection;
+pub(crate) mod written;
 
 pub use crate::optimizer::physical::unique_groups::UseUniqueGroups;
 pub use crate::optimizer::physical::window_frames::WindowsToFrames;

@@ -14,6 +14,7 @@ use datafusion::optimizer::{OptimizerConfig, OptimizerRule};
 use datafusion::sql::unparser::Unparser;
 
 use crate::common::sql_text::cut;
+use crate::optimizer::written::without_coercions_in;
 
 /// What a rule found in a plan, or why the plan does not match.
 pub(crate) type Match<T> = Result<T, Rejection>;
@@ -99,7 +100,8 @@ impl RejectedSubquery {
     /// The subquery as SQL, cut if it is long.
     fn sql(&self) -> String {
         let unparser = Unparser::default().with_pretty(true);
-        let sql = unparser.plan_to_sql(&self.subquery);
+        let shown = without_coercions_in(&self.subquery);
+        let sql = unparser.plan_to_sql(shown.as_ref().unwrap_or(&self.subquery));
         let sql = sql.map(|sql| sql.to_string());
         let sql = sql.unwrap_or_else(|_| format!("SELECT … FROM {}", tables(&self.subquery)));
         let before = match self.shape {

@@ -115,7 +115,7 @@ fn with_notes(plan: &LogicalPlan, session: &dyn Session) -> Option<SessionState>
     let state = session.as_any().downcast_ref::<SessionState>()?;
     let noting = SessionStateBuilder::new_from_existing(state.clone())
         .with_session_id(state.session_id().to_string())
-        .with_physical_optimizer_rule(Arc::new(NoteQuadraticJoins));
+        .with_physical_optimizer_rule(Arc::new(NoteQuadraticJoins::new(plan)));
     Some(noting.build())
 }
 
@@ -160,7 +160,10 @@ fn failure(error: &str, plan: &LogicalPlan, rejected: &[RejectedSubquery]) -> Op
         return None;
     }
     let reasons = explain_failure(error, rejected)?;
-    Some(format!("{reasons}\nDataFusion says: {error}"))
+    // What follows is how DataFusion keeps the subquery in memory.
+    let (error, rest) = error.split_once(" {").unwrap_or((error, ""));
+    let rest = if rest.is_empty() { "" } else { " …" };
+    Some(format!("{reasons}\nDataFusion says: {error}{rest}"))
 }
 
 /// Whether a subquery in the plan refers to its outer query.

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use datafusion::arrow::array::{ArrayRef, Int64Array};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::physical_plan::collect;
 use datafusion::prelude::SessionContext;
+use datafusion_rmq::physical_plan::RangeLookupExec;
 
 use crate::support::{bigint, cpu_session, error, register, run, session};
 
@@ -202,6 +204,32 @@ async fn external(ctx: &SessionContext, location: &Path) {
         location.display()
     );
     run(ctx, &sql).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_operator_tells_how_many_rows_were_read_for_its_indexes() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.parquet");
+    write(&file, [5, 3, 8], OLD).await;
+    let ctx = session();
+    external(&ctx, &file).await;
+    let sql =
+        "SELECT range_min('t.v', 0, i), range_max('t.v', 0, i) FROM (VALUES (0), (1)) AS r(i)";
+    let plan = ctx.sql(sql).await.unwrap();
+    let plan = plan.create_physical_plan().await.unwrap();
+    let rows_read = || {
+        let mut rows = vec![];
+        plan.apply(|node| {
+            let lookup = node.downcast_ref::<RangeLookupExec>();
+            rows.extend(lookup.map(RangeLookupExec::index_rows_read));
+            Ok(TreeNodeRecursion::Continue)
+        })
+        .unwrap();
+        rows
+    };
+    assert_eq!(rows_read(), [0]);
+    collect(Arc::clone(&plan), ctx.task_ctx()).await.unwrap();
+    assert_eq!(rows_read(), [3]);
 }
 
 #[tokio::test]

@@ -8,84 +8,7 @@ use rustyline::error::ReadlineError;
 
 use crate::commands::COMMANDS;
 use crate::functions::functions;
-
-const KEYWORDS: [&str; 75] = [
-    "ALL",
-    "ANALYZE",
-    "AND",
-    "AS",
-    "ASC",
-    "ASOF",
-    "BETWEEN",
-    "BY",
-    "CASE",
-    "CAST",
-    "COPY",
-    "CREATE",
-    "CROSS",
-    "CURRENT",
-    "DELETE",
-    "DESC",
-    "DESCRIBE",
-    "DISTINCT",
-    "DROP",
-    "ELSE",
-    "END",
-    "EXCEPT",
-    "EXISTS",
-    "EXPLAIN",
-    "EXTERNAL",
-    "FILTER",
-    "FIRST",
-    "FOLLOWING",
-    "FROM",
-    "FULL",
-    "FUNCTIONS",
-    "GROUP",
-    "HAVING",
-    "IN",
-    "INNER",
-    "INSERT",
-    "INTERSECT",
-    "INTERVAL",
-    "INTO",
-    "IS",
-    "JOIN",
-    "LAST",
-    "LATERAL",
-    "LEFT",
-    "LIKE",
-    "LIMIT",
-    "LOCATION",
-    "MATCH_CONDITION",
-    "NOT",
-    "NULL",
-    "NULLS",
-    "OFFSET",
-    "ON",
-    "OR",
-    "ORDER",
-    "OVER",
-    "PARTITION",
-    "PRECEDING",
-    "RIGHT",
-    "ROWS",
-    "SELECT",
-    "SET",
-    "SHOW",
-    "STORED",
-    "TABLE",
-    "TABLES",
-    "THEN",
-    "TRUE",
-    "UNBOUNDED",
-    "UNION",
-    "UPDATE",
-    "USING",
-    "VALUES",
-    "WHEN",
-    "WHERE",
-];
+use crate::keywords::KEYWORDS;
 
 /// Words after which a table is expected.
 const BEFORE_TABLES: [&str; 6] = ["from", "join", "into", "table", "describe", "update"];
@@ -95,6 +18,8 @@ const BEFORE_TABLES: [&str; 6] = ["from", "join", "into", "table", "describe", "
 pub struct Names {
     tables: Vec<Table>,
     functions: Vec<String>,
+    /// Functions that are called in FROM.
+    table_functions: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -139,9 +64,13 @@ impl Names {
             }
         }
         tables.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let state = ctx.state();
+        let mut table_functions: Vec<String> = state.table_functions().keys().cloned().collect();
+        table_functions.sort_unstable();
         Ok(Self {
             tables,
             functions: functions(ctx),
+            table_functions,
         })
     }
 
@@ -166,8 +95,12 @@ impl Names {
             .any(|keyword| last.eq_ignore_ascii_case(keyword))
         {
             let tables = self.tables.iter().map(|table| table.name.clone());
-            let tables = tables.filter(|name| begins_with(name, word)).collect();
-            return (start, tables);
+            let calls = ["from", "join"]
+                .iter()
+                .any(|k| last.eq_ignore_ascii_case(k));
+            let calls = self.table_functions.iter().filter(|_| calls);
+            let all = tables.chain(calls.map(|name| format!("{name}(")));
+            return (start, all.filter(|name| begins_with(name, word)).collect());
         }
         let named: Vec<&Table> = self
             .tables
@@ -196,6 +129,35 @@ impl Names {
             found.extend(more.filter(|name| begins_with(name, word)));
         }
         (start, unique(found))
+    }
+
+    /// As [`Self::candidates`], of a text that ends within a string which is an argument of a range function: tables
+    /// and columns. `None` if it does not, or nothing fits.
+    fn argument_candidates(&self, text: &str) -> Option<(usize, Vec<String>)> {
+        let begin = text.rfind('\'')? + 1;
+        let name = called(&text[..begin - 1])?;
+        if !name.to_lowercase().starts_with("range_") {
+            return None;
+        }
+        let inner = &text[begin..];
+        let start = begin + word_start(inner);
+        let word = &text[start..];
+        let (start, found) = match word.rsplit_once('.') {
+            Some((qualifier, prefix)) => {
+                let columns = self.columns_of(qualifier, text);
+                let found = columns.filter(|column| begins_with(column, prefix));
+                (start + qualifier.len() + 1, found.cloned().collect())
+            }
+            None => {
+                let tables = self.tables.iter();
+                let columns = tables.clone().filter(|table| names(text, &table.name));
+                let columns = columns.flat_map(|table| &table.columns);
+                let all = tables.map(|table| &table.name).chain(columns);
+                let found = all.filter(|name| begins_with(name, word)).cloned();
+                (start, unique(found.collect()))
+            }
+        };
+        (!found.is_empty()).then_some((start, found))
     }
 
     fn command_candidates(&self, text: &str, command: &str) -> (usize, Vec<String>) {
@@ -302,6 +264,21 @@ fn is_in_string(text: &str) -> bool {
     text.matches('\'').count() % 2 == 1
 }
 
+/// The function among whose arguments a text ends.
+fn called(text: &str) -> Option<&str> {
+    let (mut open, mut is_in_string) = (vec![], false);
+    for (i, c) in text.char_indices() {
+        match c {
+            '\'' => is_in_string = !is_in_string,
+            '(' if !is_in_string => open.push(i),
+            ')' if !is_in_string => drop(open.pop()),
+            _ => {}
+        }
+    }
+    let before = &text[..open.pop()?];
+    Some(&before[word_start(before)..])
+}
+
 impl Completer for Names {
     type Candidate = Pair;
 
@@ -312,10 +289,16 @@ impl Completer for Names {
         ctx: &Context<'_>,
     ) -> Result<(usize, Vec<Pair>), ReadlineError> {
         let text = &line[..pos];
-        if is_in_string(text) || text.starts_with("\\i ") {
+        let (start, found) = if is_in_string(text) {
+            match self.argument_candidates(text) {
+                Some(found) => found,
+                None => return FilenameCompleter::new().complete(line, pos, ctx),
+            }
+        } else if text.starts_with("\\i ") {
             return FilenameCompleter::new().complete(line, pos, ctx);
-        }
-        let (start, found) = self.candidates(text);
+        } else {
+            self.candidates(text)
+        };
         let pair = |name: String| Pair {
             display: name.clone(),
             replacement: name,
@@ -341,6 +324,7 @@ mod tests {
             functions: ["range_max", "range_min", "sum"]
                 .map(str::to_string)
                 .to_vec(),
+            table_functions: ["range_join", "rmq_indexes"].map(str::to_string).to_vec(),
         }
     }
 
@@ -351,7 +335,26 @@ mod tests {
 
     #[test]
     fn the_last_word_is_completed() {
-        completes("SELECT * FROM ", &["prices", "trades"]);
+        completes(
+            "SELECT * FROM ",
+            &["prices", "trades", "range_join(", "rmq_indexes("],
+        );
+        completes("SELECT * FROM rm", &["rmq_indexes("]);
+        completes("INSERT INTO r", &[]);
+        completes("SELECT * FROM trades QUAL", &["QUALIFY"]);
+        completes(
+            "with r",
+            &[
+                "range_max(",
+                "range_min(",
+                "range",
+                "recursive",
+                "replace",
+                "right",
+                "row",
+                "rows",
+            ],
+        );
         completes("SELECT * FROM tr", &["trades"]);
         completes("sel", &["select"]);
         completes("SEL", &["SELECT"]);
@@ -379,6 +382,29 @@ mod tests {
             names().candidates("\\pset format c").0,
             "\\pset format ".len()
         );
+    }
+
+    #[test]
+    fn tables_and_columns_are_completed_within_arguments_of_range_functions() {
+        let completes = |text: &str, expected: &[&str]| {
+            assert!(is_in_string(text), "{text}");
+            let found = names().argument_candidates(text);
+            assert_eq!(found.unwrap_or_default().1, expected, "{text}");
+        };
+        completes("SELECT range_min('pri", &["prices"]);
+        completes("SELECT range_min('prices.cl", &["close"]);
+        completes(
+            "SELECT * FROM range_join('trades AS t', 'prices', 'sy",
+            &["sym"],
+        );
+        let condition = "SELECT * FROM range_join('trades AS t', 'prices', 'sym', 'ts <= t.i";
+        completes(condition, &["id"]);
+        // Files, and strings of other functions.
+        completes("SELECT range_min('data/q", &[]);
+        completes("SELECT * FROM 'pri", &[]);
+        completes("SELECT range_min('prices.close', 0, length('pri", &[]);
+        let start = |text: &str| names().argument_candidates(text).map(|(start, _)| start);
+        assert_eq!(start("SELECT range_min('prices.cl"), Some(25));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod commands;
 mod completion;
 mod errors;
 mod functions;
+mod keywords;
 mod progress;
 mod prompt;
 mod script;

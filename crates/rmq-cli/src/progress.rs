@@ -11,7 +11,7 @@ use datafusion::common::Result;
 use datafusion::execution::context::QueryPlanner;
 use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion_rmq::physical_plan::QuadraticJoin;
+use datafusion_rmq::physical_plan::{QuadraticJoin, RangeLookupExec};
 
 /// A join of more pairs than this is announced at the prompt.
 const MANY_PAIRS: u128 = 1_000_000_000;
@@ -25,6 +25,8 @@ struct Watched {
     /// Whether there is a terminal that shows anything.
     is_on: bool,
     plan: Option<Arc<dyn ExecutionPlan>>,
+    /// What is announced once the statement has run for some time.
+    announced_late: Vec<String>,
     is_shown: bool,
 }
 
@@ -45,6 +47,9 @@ impl Watch {
     /// Shows how far the statement is, after this time.
     pub fn show(&self, elapsed: Duration) {
         let mut watched = self.watched();
+        for line in std::mem::take(&mut watched.announced_late) {
+            let _ = writeln!(io::stderr(), "{line}");
+        }
         let Some(plan) = watched.plan.as_ref().filter(|_| watched.is_on) else {
             return;
         };
@@ -57,34 +62,49 @@ impl Watch {
     pub fn finish(&self) {
         let mut watched = self.watched();
         watched.plan = None;
+        watched.announced_late.clear();
         if std::mem::take(&mut watched.is_shown) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
     }
 
-    /// Notes the plan that is about to run, and announces joins of many pairs.
-    fn start(&self, plan: &Arc<dyn ExecutionPlan>, session: &dyn Session) {
+    /// Notes the plan that is about to run, and announces joins of many pairs: those of an unknown number of pairs once
+    /// they take long.
+    fn start(&self, plan: &Arc<dyn ExecutionPlan>, query: &LogicalPlan, session: &dyn Session) {
         let mut watched = self.watched();
         if !watched.is_on {
             return;
         }
-        for join in QuadraticJoin::all_in(plan, session.config_options()) {
-            if let Some(pairs) = join.pairs.filter(|pairs| *pairs > MANY_PAIRS) {
-                let reason = join.reason;
-                let keys = if join.has_keys {
-                    " with equal keys"
-                } else {
-                    ""
-                };
-                let pairs = Count(u64::try_from(pairs).unwrap_or(u64::MAX));
-                let _ = writeln!(
-                    io::stderr(),
-                    "A join compares {pairs} pairs of rows{keys}: {reason}."
-                );
+        watched.announced_late.clear();
+        for join in QuadraticJoin::all_in(plan, query, session.config_options()) {
+            let line = announcement(&join);
+            match join.pairs {
+                Some(pairs) if pairs > MANY_PAIRS => {
+                    let _ = writeln!(io::stderr(), "{line}");
+                }
+                Some(_) => {}
+                None => watched.announced_late.push(line),
             }
         }
         watched.plan = Some(Arc::clone(plan));
     }
+}
+
+/// What is said about a join before, or while, it runs.
+fn announcement(join: &QuadraticJoin) -> String {
+    let pairs = match join.pairs {
+        Some(pairs) => {
+            let pairs = Count(u64::try_from(pairs).unwrap_or(u64::MAX));
+            format!("{pairs} pairs of rows")
+        }
+        None => "every pair of rows of both sides".to_string(),
+    };
+    let keys = if join.has_keys {
+        " with equal keys"
+    } else {
+        ""
+    };
+    format!("A join compares {pairs}{keys}: {}.", join.reason)
 }
 
 /// A query planner that lets a [`Watch`] see each plan.
@@ -98,11 +118,11 @@ pub struct WatchedPlanner {
 impl QueryPlanner for WatchedPlanner {
     async fn create_physical_plan(
         &self,
-        plan: &LogicalPlan,
+        query: &LogicalPlan,
         session: &dyn Session,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let plan = self.planner.create_physical_plan(plan, session).await?;
-        self.watch.start(&plan, session);
+        let plan = self.planner.create_physical_plan(query, session).await?;
+        self.watch.start(&plan, query, session);
         Ok(plan)
     }
 }
@@ -114,6 +134,8 @@ struct Progress {
     built: u64,
     probed: u64,
     joined: u64,
+    /// Those of the operator that has returned most, and its name.
+    most: (u64, String),
 }
 
 impl Progress {
@@ -132,9 +154,16 @@ impl Progress {
                     .sum_by_name(name)
                     .map_or(0, |sum| sum.as_usize() as u64)
             };
+            if rows > self.most.0 {
+                self.most = (rows, plan.name().trim_end_matches("Exec").to_string());
+            }
             if children.is_empty() {
                 self.read += rows;
             }
+            if let Some(lookup) = plan.downcast_ref::<RangeLookupExec>() {
+                self.read += lookup.index_rows_read() as u64;
+            }
+            self.built += sum("index_rows");
             if children.len() == 2 {
                 self.built += sum("build_rows") + sum("build_input_rows");
                 self.probed += sum("probe_rows") + sum("input_rows");
@@ -157,7 +186,11 @@ impl fmt::Display for Progress {
         ];
         let parts = parts.into_iter().filter(|(rows, _)| *rows > 0);
         let parts = parts.map(|(rows, what)| format!("{} {what}", Count(rows)));
-        let parts = parts.collect::<Vec<_>>();
+        let mut parts = parts.collect::<Vec<_>>();
+        let (rows, operator) = &self.most;
+        if self.probed == 0 && self.joined == 0 && *rows > self.read {
+            parts.push(format!("{} rows from {operator}", Count(*rows)));
+        }
         f.write_str(if parts.is_empty() { "running" } else { "" })?;
         f.write_str(&parts.join(", "))
     }
@@ -196,6 +229,15 @@ mod tests {
             ..Progress::default()
         };
         assert_eq!(progress.to_string(), "1.0k rows read, 7 joined");
+        let progress = Progress {
+            read: 1000,
+            most: (2_000_000, "Unnest".to_string()),
+            ..Progress::default()
+        };
+        assert_eq!(
+            progress.to_string(),
+            "1.0k rows read, 2.0M rows from Unnest"
+        );
         assert_eq!(Progress::default().to_string(), "running");
     }
 }

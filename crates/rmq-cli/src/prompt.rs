@@ -179,7 +179,7 @@ fn run_line(
                         is_told = true;
                         let _ = writeln!(
                             io::stderr(),
-                            "The statement is cancelled, but an operator of DataFusion still computes. Ctrl-C again ends rmq."
+                            "The statement is cancelled, but an operator still computes. Ctrl-C again ends rmq."
                         );
                     }
                 }

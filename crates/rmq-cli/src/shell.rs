@@ -178,11 +178,8 @@ impl Shell {
 
 /// Says that a file is missing, instead of that there is no table of its name.
 fn no_such_file(error: DataFusionError) -> DataFusionError {
-    let text = error.find_root().strip_backtrace();
-    let name = text
-        .split_once("table 'datafusion.public.")
-        .and_then(|(_, rest)| rest.strip_suffix("' not found"));
-    match name {
+    let text = error.strip_backtrace();
+    match missing_table(&text) {
         Some(name) if is_path(name) && !std::path::Path::new(name).exists() => {
             let directory = std::env::current_dir().unwrap_or_default();
             exec_datafusion_err!("no such file: '{name}' (in {})", directory.display())
@@ -191,11 +188,43 @@ fn no_such_file(error: DataFusionError) -> DataFusionError {
     }
 }
 
+/// The name of the table that an error misses. Without quotes, the part of the name of a file before the dot is that of
+/// a schema.
+fn missing_table(error: &str) -> Option<&str> {
+    let (_, name) = error.split_once("table 'datafusion.")?;
+    let (name, _) = name.split_once("' not found")?;
+    Some(name.strip_prefix("public.").unwrap_or(name))
+}
+
 /// Whether the name of a table looks like that of a file.
 fn is_path(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let endings = [
-        ".csv", ".parquet", ".json", ".avro", ".arrow", ".gz", ".zst", ".tsv",
+    const ENDINGS: [&str; 19] = [
+        "arrow", "avro", "bz2", "csv", "dat", "feather", "gz", "ipc", "json", "jsonl", "log",
+        "ndjson", "orc", "parquet", "tsv", "txt", "xlsx", "xz", "zst",
     ];
-    name.contains('/') || endings.iter().any(|ending| name.ends_with(ending))
+    let ending = name
+        .rsplit_once('.')
+        .map(|(_, ending)| ending.to_ascii_lowercase());
+    name.contains('/') || ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_file_is_told_from_a_missing_table() {
+        for (table, is_file) in [
+            ("public.nosuch.txt", true),
+            ("nosuch.parquet", true),
+            ("public.data/nosuch", true),
+            ("public.Q.CSV", true),
+            ("public.quotes", false),
+            ("live.quotes", false),
+        ] {
+            let error = exec_datafusion_err!("table 'datafusion.{table}' not found");
+            let text = no_such_file(error.context("argument 1")).to_string();
+            assert_eq!(text.contains("no such file: '"), is_file, "{text}");
+        }
+    }
 }

@@ -38,18 +38,28 @@ pub fn disk_of(ctx: &SessionContext) -> impl Fn() -> Option<Arc<DiskManager>> + 
     }
 }
 
-/// Calls a function at each SIGINT, which then has no other effect.
+/// Calls a function at each SIGINT from now on, which then has no other effect.
 ///
 /// # Errors
-/// If a thread cannot be created.
+/// If a thread or a handler cannot be created.
 pub fn on_interrupt(call: impl Fn() + Send + 'static) -> std::io::Result<()> {
     // A separate runtime: a query may block all threads of the other.
     let runtime = Builder::new_current_thread().enable_all().build()?;
+    // Before this function returns: rustyline restores, at the end of a line, the handler that it found at its
+    // beginning, and would restore the default action if the handler came between.
+    let mut interrupts = {
+        let _runtime = runtime.enter();
+        #[cfg(unix)]
+        let handled = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt());
+        #[cfg(windows)]
+        let handled = tokio::signal::windows::ctrl_c();
+        handled?
+    };
     std::thread::Builder::new()
         .name("interrupts".to_string())
         .spawn(move || {
             runtime.block_on(async {
-                while tokio::signal::ctrl_c().await.is_ok() {
+                while interrupts.recv().await.is_some() {
                     call();
                 }
             });
@@ -159,11 +169,24 @@ mod unix {
     /// Whether the process was started with this signal ignored, as by `nohup`, which a handler would undo. False on
     /// systems without /proc.
     fn is_ignored(kind: SignalKind) -> bool {
+        is_in_mask("SigIgn:", kind)
+    }
+
+    /// Whether a signal is in this mask of /proc/self/status.
+    fn is_in_mask(mask: &str, kind: SignalKind) -> bool {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-        ignored
-            .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        let mask = status.lines().find_map(|line| line.strip_prefix(mask));
+        mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
             .is_some_and(|mask| mask & (1 << (kind.as_raw_value() - 1)) != 0)
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn interrupts_are_handled_before_the_first_line_is_read() {
+        let is_caught = || is_in_mask("SigCgt:", SignalKind::interrupt());
+        assert!(!is_caught());
+        on_interrupt(|| {}).unwrap();
+        assert!(is_caught());
     }
 }
 

@@ -143,6 +143,58 @@ fn words_are_completed_and_the_history_is_kept() {
 }
 
 #[test]
+fn work_of_ours_stops_when_cancelled() {
+    let state = tempdir().unwrap();
+    let Some(mut terminal) = Terminal::start(state.path()) else {
+        return;
+    };
+    terminal.types("CREATE TABLE p AS SELECT value AS k FROM range(0, 300000);\r");
+    terminal.sees("Elapsed");
+    terminal.sees("> ");
+    let frame = "ORDER BY k ROWS BETWEEN 20000 PRECEDING AND 20000 FOLLOWING";
+    let lists = "SELECT min(array_length(range_smallest('p.k', 0, 299999, 200000))) FROM p";
+    for query in [
+        &format!(
+            "SELECT min(x) FROM (SELECT string_agg(CAST(k AS VARCHAR), '') OVER ({frame}) AS x FROM p)"
+        ),
+        lists,
+    ] {
+        terminal.types(&format!("{query};\r"));
+        terminal.sees(" s\r");
+        let before = terminal.seen;
+        terminal.types("\x03");
+        terminal.sees("Cancelled.");
+        let shown = terminal.shown.lock().unwrap()[before..].to_string();
+        assert!(!shown.contains("still computes"), "{query}: {shown}");
+        terminal.sees("> ");
+    }
+    terminal.types("quit\r");
+    assert_eq!(terminal.ends(), Some(0));
+}
+
+#[test]
+fn joins_of_unknown_size_are_announced_and_the_busiest_operator_is_shown() {
+    let state = tempdir().unwrap();
+    let rows: String = (0..60_000).map(|row| format!("{row}\n")).collect();
+    fs::write(state.path().join("p.csv"), format!("k\n{rows}")).unwrap();
+    let Some(mut terminal) = Terminal::start(state.path()) else {
+        return;
+    };
+    terminal.types(
+        "SELECT max(x) FROM (SELECT unnest(range(0, 3000)) AS x FROM range(0, 100000000));\r",
+    );
+    terminal.sees(" rows from ");
+    terminal.types("\x03");
+    terminal.sees("> ");
+    terminal.types("SELECT count(*) FROM 'p.csv' x JOIN 'p.csv' y ON x.k + y.k < 0;\r");
+    terminal.sees("compares every pair of rows of both sides: x.k + y.k < 0 mixes the sides");
+    terminal.types("\x03");
+    terminal.sees("Ctrl-C again ends rmq.");
+    terminal.types("\x03");
+    assert_eq!(terminal.ends(), Some(130));
+}
+
+#[test]
 fn long_statements_are_announced_shown_and_cancelled() {
     let state = tempdir().unwrap();
     let Some(mut terminal) = Terminal::start(state.path()) else {
@@ -162,7 +214,7 @@ fn long_statements_are_announced_shown_and_cancelled() {
     terminal.sees("> ");
     // One that does not.
     terminal.types("SELECT count(*) FROM p x JOIN p y ON x.k + y.k < 0;\r");
-    terminal.sees("compares 40.0 billion pairs of rows: k + k < 0 mixes the sides");
+    terminal.sees("compares 40.0 billion pairs of rows: x.k + y.k < 0 mixes the sides");
     terminal.sees(" s\r");
     terminal.types("\x03");
     terminal.sees("Ctrl-C again ends rmq.");

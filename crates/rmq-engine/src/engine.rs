@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::column::Column;
 use crate::crossings::{Crossings, ListLimits, RangeEnd, RowList, check_inputs, check_length};
@@ -129,15 +130,19 @@ pub trait RangeIndex<K: Key>: Send + Sync + Debug {
     /// `k` rows take at most `2k - 1` range minima, however long the range is.
     ///
     /// # Errors
-    /// As [`RangeIndex::answer`]; the index needs positions.
+    /// As [`RangeIndex::answer`]; the index needs positions. [`EngineError::Stopped`] soon after `stop` is set.
     fn list_smallest(
         &self,
         left: &[i64],
         right: &[i64],
         counts: &[usize],
+        stop: &AtomicBool,
         out: &mut RowList,
     ) -> Result<(), EngineError> {
         let answer = |left: &[i64], right: &[i64]| {
+            if stop.load(Ordering::Relaxed) {
+                return Err(EngineError::Stopped);
+            }
             let mut outputs = self.outputs(left.len(), true, true);
             self.answer(left, right, outputs.answers())?;
             Ok(outputs)

@@ -45,7 +45,7 @@ pub enum EngineError {
     Unsupported(&'static str),
     /// Arguments do not fit each other, or what was built; the text tells which.
     Invalid(String),
-    /// A build was cancelled.
+    /// A build, or a listing of rows, was cancelled.
     Stopped,
     /// There is no usable GPU.
     NoDevice {
@@ -122,7 +122,7 @@ impl fmt::Display for EngineError {
                     "this machine lacks {what}, which the engine was told to use"
                 )
             }
-            Self::Stopped => f.write_str("the build of a range-minimum index was stopped"),
+            Self::Stopped => f.write_str("the work of a range-minimum index was stopped"),
             Self::NoDevice { why } | Self::Invalid(why) => f.write_str(why),
             Self::DeviceMemory {
                 ordinal,

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
+use std::sync::atomic::AtomicBool;
 
 use crate::cpu::rmq::index::index_slice;
 use crate::crossings::{Crossings, RangeEnd, RowList};
@@ -315,7 +316,7 @@ impl<'a, T: Value> Index<'a, T> {
         let mut listed = RowList::default();
         let counts = vec![k; left.len()];
         let inner = &self.inner;
-        inner.list_smallest(left, right, &counts, &mut listed)?;
+        inner.list_smallest(left, right, &counts, &AtomicBool::new(false), &mut listed)?;
         let mut start = 0;
         let ranges = listed.ends.iter().map(|end| {
             let positions = listed.positions[start..*end].to_vec();

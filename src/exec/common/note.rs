@@ -14,6 +14,7 @@ use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
 use crate::common::inputs::inputs_of;
+use crate::common::sql_text::tree_text;
 
 /// Returns the rows of its input. Only plans of EXPLAIN and EXPLAIN ANALYZE have it.
 #[derive(Debug)]
@@ -36,8 +37,8 @@ impl DisplayAs for NoteExec {
             }
             // Here an equals sign is between a name and its value.
             DisplayFormatType::TreeRender => {
-                let note = self.note.replace("<=", "≤").replace(">=", "≥");
-                writeln!(f, "{}", note.replace('=', "equals"))
+                let note = self.note.replace("<=", "at most").replace(">=", "at least");
+                writeln!(f, "{}", tree_text(&note.replace('=', "equals")))
             }
         }
     }

@@ -94,6 +94,7 @@ use datafusion::physical_plan::{
 };
 
 use crate::common::inputs::inputs_of;
+use crate::common::sql_text::tree_text;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::common::once_per_run::OncePerRun;
@@ -397,7 +398,7 @@ impl DisplayAs for RangeJoinExec {
             }
             DisplayFormatType::TreeRender => {
                 for part in parts(label) {
-                    writeln!(f, "{part}")?;
+                    writeln!(f, "{}", tree_text(part))?;
                 }
                 if is_partitioned {
                     writeln!(f, "mode=Partitioned")?;

@@ -41,6 +41,11 @@ impl PhysicalCall {
         }
     }
 
+    /// Whether each result is a list of positions.
+    pub(crate) fn returns_lists(&self) -> bool {
+        matches!(self.function.result, RangeResult::Positions)
+    }
+
     /// The function and its arguments but the bounds.
     pub(crate) fn label(&self) -> String {
         let name = self.function.range_name();

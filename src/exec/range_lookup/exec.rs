@@ -20,11 +20,13 @@ use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 
 use crate::common::inputs::inputs_of;
+use crate::common::sql_text::tree_text;
 use crate::exec::common::added_columns::properties_with;
 use crate::exec::common::engine_choice::engines;
 use crate::exec::common::filter_pushdown::filters_of_columns;
 use crate::exec::range_lookup::call::{PhysicalCall, Search};
 use crate::exec::range_lookup::metrics::RangeLookupMetrics;
+use crate::exec::range_lookup::relation::Relation;
 use crate::exec::range_lookup::stream::LookupStream;
 
 /// Appends the results of range calls to each input row, one column per call. Keeps the rows, their order and their
@@ -66,6 +68,21 @@ impl RangeLookupExec {
         &self.calls
     }
 
+    /// The rows that were read so far of the tables and subqueries whose indexes no earlier query has built. Operators
+    /// of one query may share these.
+    #[must_use]
+    pub fn index_rows_read(&self) -> usize {
+        let mut known: Vec<*const Relation> = vec![];
+        let relations = self.calls.iter().map(|call| &call.relation);
+        let relations = relations.filter(|relation| {
+            let relation = Arc::as_ptr(relation);
+            let is_new = !known.contains(&relation);
+            known.push(relation);
+            is_new
+        });
+        relations.map(|relation| relation.rows_read()).sum()
+    }
+
     /// The engines of the indexes in `EXPLAIN`.
     fn engines(&self) -> String {
         engines(self.calls.iter().map(|call| {
@@ -88,7 +105,8 @@ impl DisplayAs for RangeLookupExec {
             }
             DisplayFormatType::TreeRender => {
                 for call in &self.calls {
-                    writeln!(f, "{}={} to {}", call.label(), call.left, call.right)?;
+                    let line = format!("{}={} to {}", call.label(), call.left, call.right);
+                    writeln!(f, "{}", tree_text(&line))?;
                 }
                 writeln!(f, "engine={}", self.engines())
             }

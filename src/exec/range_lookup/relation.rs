@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use datafusion::catalog::Session;
 use datafusion::common::{Result, internal_datafusion_err, internal_err};
 use datafusion::execution::TaskContext;
+use datafusion::physical_plan::ExecutionPlan;
 
 use crate::common::options::RmqOptions;
 use crate::exec::common::once_per_run::{PerContext, SharedWork};
@@ -41,6 +42,14 @@ impl Relation {
             rows,
             scan: OnceLock::new(),
             prepared: PerContext::default(),
+        }
+    }
+
+    /// The rows that its scan has read so far. A table in memory is not read.
+    pub(crate) fn rows_read(&self) -> usize {
+        match self.scan.get() {
+            Some(RelationScan::Plan(scan)) => rows_of_leaves(scan),
+            _ => 0,
         }
     }
 
@@ -135,4 +144,14 @@ fn index_id(column: &str, extreme: Extreme) -> IndexId {
         column: column.to_string(),
         extreme,
     }
+}
+
+/// The rows that the operators without an input have returned so far.
+fn rows_of_leaves(plan: &Arc<dyn ExecutionPlan>) -> usize {
+    let children = plan.children();
+    if children.is_empty() {
+        let metrics = plan.metrics();
+        return metrics.and_then(|m| m.output_rows()).unwrap_or(0);
+    }
+    children.into_iter().map(rows_of_leaves).sum()
 }

@@ -14,6 +14,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 
 use crate::common::ranges::Ranges;
+use crate::exec::common::blocking::blocking;
 use crate::exec::common::device_batcher::{AnswerBatches, DeviceBatcher};
 use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::range_lookup::call::Search;
@@ -60,19 +61,34 @@ impl LookupStream {
         if self.prepared.iter().any(on_devices) {
             return Ok(DeviceBatcher::new(Arc::new(self), input).boxed());
         }
-        // The CPU engine answers a batch faster than another thread wakes up.
-        let answers = input.map(move |batch| {
-            let answered = self.answer(std::slice::from_ref(&batch?))?.pop();
-            let answered =
-                answered.ok_or_else(|| internal_datafusion_err!("a batch has no answers"))?;
-            Ok::<_, DataFusionError>(self.metrics.baseline.record(answered))
+        let returns_lists = self
+            .searches
+            .iter()
+            .any(|search| search.call.returns_lists());
+        let this = Arc::new(self);
+        let answers = input.then(move |batch| {
+            let this = Arc::clone(&this);
+            async move {
+                let batch = batch?;
+                let mut answered = if returns_lists {
+                    // Long lists take long. On another thread, a query that is cancelled does not wait for them.
+                    let lists = Arc::clone(&this);
+                    blocking(move |waiting| lists.answer_until(waiting.stop(), &[batch])).await?
+                } else {
+                    // The CPU engine answers a batch faster than another thread wakes up.
+                    this.answer(std::slice::from_ref(&batch))?
+                };
+                let answered = answered.pop();
+                let answered =
+                    answered.ok_or_else(|| internal_datafusion_err!("a batch has no answers"))?;
+                Ok::<_, DataFusionError>(this.metrics.baseline.record(answered))
+            }
         });
         Ok(answers.boxed())
     }
-}
 
-impl AnswerBatches for LookupStream {
-    fn answer(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
+    /// Answers batches; an error soon after `stop` is set.
+    fn answer_until(&self, stop: &AtomicBool, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
         let compute = self.metrics.baseline.elapsed_compute().clone();
         let _timer = compute.timer();
         let calls = self.searches.iter().map(|s| s.outputs.len()).sum();
@@ -102,7 +118,7 @@ impl AnswerBatches for LookupStream {
                     let counted = bounds.zip(counts).map(|((left, right), counts)| {
                         CountedRanges::try_new(name, left, right, counts)
                     });
-                    ready.best_positions(&counted.collect::<Result<Vec<_>>>()?)?
+                    ready.best_positions(&counted.collect::<Result<Vec<_>>>()?, stop)?
                 }
                 (crossing, last) => {
                     let ranges = bounds.map(|(left, right)| Ranges::try_new(left, right));
@@ -148,6 +164,12 @@ impl AnswerBatches for LookupStream {
             )?)
         });
         answered.collect()
+    }
+}
+
+impl AnswerBatches for LookupStream {
+    fn answer(&self, batches: &[RecordBatch]) -> Result<Vec<RecordBatch>> {
+        self.answer_until(&AtomicBool::new(false), batches)
     }
 
     fn row_bytes(&self) -> usize {

@@ -27,6 +27,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::common::dictionaries::has_few_keys;
 use crate::common::inputs::inputs_of;
+use crate::common::sql_text::tree_text;
 use crate::exec::common::metrics::{OperatorMetrics, summary};
 use crate::exec::common::once_per_run::{OncePerRun, PerContext};
 use crate::exec::unique_groups::pattern::SingletonGroups;
@@ -120,7 +121,7 @@ impl DisplayAs for UniqueGroupsExec {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(f, "UniqueGroupsExec: keys=[{keys}]")
             }
-            DisplayFormatType::TreeRender => writeln!(f, "keys={keys}"),
+            DisplayFormatType::TreeRender => writeln!(f, "keys={}", tree_text(&keys)),
         }
     }
 }

@@ -21,6 +21,7 @@ use datafusion::physical_plan::windows::WindowUDFExpr;
 use crate::common::ordered_type::{key_layout, value_type};
 use crate::common::ranges::Ranges;
 use crate::common::workers::Workers;
+use crate::exec::common::blocking::Waiting;
 use crate::index::column_index::ColumnIndex;
 use crate::index::sort_keys::Chunks;
 use crate::range_agg::counts::Counts;
@@ -148,15 +149,21 @@ impl FrameCall {
         )
     }
 
+    /// Whether the rows of each frame are read, which may take long.
+    pub(crate) fn reads_frames(&self) -> bool {
+        matches!(self.answer, Answer::Accumulated(_))
+    }
+
     /// The value of each frame. `arguments` are those of the function, `keys` the values of ORDER BY, of all rows.
     ///
     /// # Errors
-    /// Those of the index and of the function.
+    /// Those of the index and of the function; an execution error once nothing waits for the values.
     pub(crate) fn evaluate(
         &self,
         arguments: &[ArrayRef],
         keys: &[ArrayRef],
         frames: &[Range<usize>],
+        waiting: &Waiting,
     ) -> Result<ArrayRef> {
         if frames.is_empty() {
             return Ok(new_empty_array(&self.data_type));
@@ -177,6 +184,7 @@ impl FrameCall {
             }
             Answer::Accumulated(function) => {
                 let results = each_frame(frames, |frame| {
+                    waiting.check()?;
                     if frame.is_empty() {
                         return function.default_value(&self.data_type);
                     }

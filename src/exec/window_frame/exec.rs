@@ -20,6 +20,7 @@ use datafusion::physical_plan::{
 };
 use futures::stream;
 
+use crate::common::sql_text::tree_text;
 use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::window_frame::call::FrameCall;
 use crate::exec::window_frame::stream::FrameStream;
@@ -59,7 +60,7 @@ impl DisplayAs for WindowFrameExec {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(f, "WindowFrameExec: wdw=[{calls}]")
             }
-            DisplayFormatType::TreeRender => writeln!(f, "{calls}"),
+            DisplayFormatType::TreeRender => writeln!(f, "{}", tree_text(&calls)),
         }
     }
 }

@@ -13,6 +13,7 @@ use datafusion::execution::memory_pool::MemoryReservation;
 use futures::TryStreamExt;
 
 use crate::common::array_bytes::arrays_bytes;
+use crate::exec::common::blocking::{Waiting, blocking};
 use crate::exec::common::metrics::OperatorMetrics;
 use crate::exec::window_frame::bounds::FrameBounds;
 use crate::exec::window_frame::call::FrameCall;
@@ -92,7 +93,7 @@ impl FrameStream {
             let time = self.metrics.elapsed_compute().clone();
             let _timer = time.timer();
             if let Some(rows) = Rows::concat(std::mem::take(&mut self.kept))? {
-                self.answer(&rows)?;
+                self.answer(&rows).await?;
                 self.count_memory();
             }
         }
@@ -106,7 +107,7 @@ impl FrameStream {
     }
 
     /// Answers the frames of these rows that are final, and keeps what is left.
-    fn answer(&mut self, rows: &Rows) -> Result<()> {
+    async fn answer(&mut self, rows: &Rows) -> Result<()> {
         let groups = rows.groups()?;
         let frames = self.calls.iter().zip(&self.last);
         let frames = frames.map(|(call, last)| self.find(call, last, rows, &groups));
@@ -116,12 +117,20 @@ impl FrameStream {
         for frames in &mut frames {
             frames.truncate(count);
         }
-        let values = self.calls.iter().enumerate();
-        let values = values.map(|(i, call)| {
-            let (arguments, keys) = (&rows.arguments[i], &rows.keys);
-            call.evaluate(arguments, keys, &frames[i])
-        });
-        self.hand_out(count, &values.collect::<Result<Vec<_>>>()?)?;
+        let mut values = vec![];
+        for ((call, arguments), frames) in self.calls.iter().zip(&rows.arguments).zip(&frames) {
+            values.push(if call.reads_frames() {
+                // On another thread, so that a query that is cancelled does not wait for it.
+                let (call, arguments) = (call.clone(), arguments.clone());
+                let (keys, frames) = (rows.keys.clone(), frames.clone());
+                let work =
+                    move |waiting: Waiting| call.evaluate(&arguments, &keys, &frames, &waiting);
+                blocking(work).await?
+            } else {
+                call.evaluate(arguments, &rows.keys, frames, &Waiting::forever())?
+            });
+        }
+        self.hand_out(count, &values)?;
 
         let next = self.returned + count;
         let open = groups.last().map_or(0, |group| group.start);

@@ -26,6 +26,7 @@ impl AggregateDecomposition<'_> {
     /// Leaves an aggregate to the accumulator of its function, which sees the rows of each range.
     pub(crate) fn accumulate(&mut self, call: &AggregateFunction) -> Match<DecomposedAggregate> {
         let params = &call.params;
+        self.check_sides(call)?;
         let (mut arguments, mut literals, mut order_by) = (vec![], vec![], vec![]);
         // An argument is evaluated only where FILTER holds, in case that it fails elsewhere.
         let filtered = |expr: &Expr| -> Result<Expr> {

@@ -44,10 +44,7 @@ impl AggregateDecomposition<'_> {
     /// without a match. Returns it so that it does not fail for rows that match nothing.
     pub(crate) fn checked(&self, expr: Expr) -> Match<Expr> {
         if !is_of(&expr, self.build) {
-            return reject(format!(
-                "{} is not of the columns of one side: write median(p.v) - q.a, say, instead of median(p.v - q.a)",
-                sql_text(&expr)
-            ));
+            return reject(of_both_sides(&expr));
         }
         if self.input == AggregateInput::Join(Unmatched::Keep)
             && !is_null_without_match(&expr, self.build)?
@@ -58,6 +55,20 @@ impl AggregateDecomposition<'_> {
             ));
         }
         self.late(expr)
+    }
+
+    /// Rejects an aggregate over columns that the build side does not have.
+    pub(crate) fn check_sides(&self, call: &AggregateFunction) -> Match<()> {
+        let params = &call.params;
+        let order = params.order_by.iter().map(|sort| &sort.expr);
+        let exprs = params.args.iter().chain(params.filter.as_deref());
+        for expr in exprs.chain(order) {
+            let mut columns = expr.column_refs().into_iter();
+            if !columns.all(|column| self.build.has_column(column)) {
+                return reject(of_both_sides(expr));
+            }
+        }
+        Ok(())
     }
 
     /// Returns an expression over the build side so that it does not fail for rows that match nothing.
@@ -71,6 +82,13 @@ impl AggregateDecomposition<'_> {
             value => Ok(value?),
         }
     }
+}
+
+fn of_both_sides(expr: &Expr) -> String {
+    format!(
+        "{} is not of the columns of one side: write median(p.v) - q.a, say, instead of median(p.v - q.a)",
+        sql_text(expr)
+    )
 }
 
 /// Whether an expression is NULL if all columns are.

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::TreeNode;
-use datafusion::common::{DFSchema, Result};
+use datafusion::common::{Column, DFSchema, Result};
 use datafusion::logical_expr::expr::{Between, BinaryExpr};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
 use datafusion::logical_expr::{
@@ -33,6 +33,7 @@ use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::plans::filtered;
 use crate::optimizer::rejection::{Match, mixes_sides, reject};
+use crate::optimizer::written::written;
 use crate::sorted::groups::Groups;
 use rmq_engine::Comparison;
 
@@ -99,6 +100,7 @@ impl Condition {
         build: &DFSchema,
     ) -> Match<Self> {
         let side = |expr: &Expr| side(expr, probe, build);
+        let written = |expr: &Expr| written(expr, probe, build);
         let mut pairs = on;
         let mut ranges: Vec<Compared<Expr>> = vec![];
         // The keys that are in a range with an open end if they are NULL.
@@ -108,6 +110,7 @@ impl Condition {
         let conjuncts = rest.into_iter().flat_map(split_conjunction_owned);
         for conjunct in conjuncts.flat_map(split_between) {
             check_repeats(&conjunct)?;
+            check_level(&conjunct, probe, build)?;
             match side(&conjunct) {
                 Side::Probe => probe_filter.push(conjunct),
                 Side::Build if constants == Constants::Bound => {
@@ -131,7 +134,7 @@ impl Condition {
                         if range.open == Open::Key {
                             return reject(format!(
                                 "{} is about NULLs of the side that is searched",
-                                sql_text(&conjunct)
+                                written(&conjunct)
                             ));
                         }
                         if range.open == Open::Bound {
@@ -141,23 +144,23 @@ impl Condition {
                         continue;
                     }
                     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct.clone() else {
-                        return reject(no_comparison(&conjunct));
+                        return reject(no_comparison(&written(&conjunct)));
                     };
                     if matches!(op, Operator::And | Operator::Or) {
-                        return reject(no_comparison(&conjunct));
+                        return reject(no_comparison(&written(&conjunct)));
                     }
                     let is_bound = |operand: &Expr| side(operand) == Side::Probe;
                     let operands = (*left, op, *right);
                     let found = key_and_bound(operands, is_bound);
                     let found = found.filter(|(key, ..)| side(key) == Side::Build);
                     let Some((key, op, bound)) = found else {
-                        return reject(mixes_sides(&sql_text(&conjunct)));
+                        return reject(mixes_sides(&written(&conjunct)));
                     };
                     match (op, op.and_then(comparison)) {
                         (Some(Operator::Eq), _) => pairs.push((bound, key)),
                         (_, Some(comparison)) => ranges.push((key, comparison, bound)),
                         _ => {
-                            return reject(no_comparison(&conjunct));
+                            return reject(no_comparison(&written(&conjunct)));
                         }
                     }
                 }
@@ -274,7 +277,7 @@ impl Condition {
         if !evaluates_all && !is_infallible(&self.key, build)? {
             return reject(format!(
                 "{} may end in an error for rows that match nothing, which arithmetic of floats can't",
-                self.key
+                sql_text(&self.key)
             ));
         }
         for filter in &self.build_filter {
@@ -384,6 +387,20 @@ fn side(expr: &Expr, probe: &DFSchema, build: &DFSchema) -> Side {
         (true, true) => Side::Both,
         (false, false) => Side::Neither,
     }
+}
+
+/// Rejects a condition of a subquery within a subquery on columns of neither: they are of the query around both.
+fn check_level(conjunct: &Expr, probe: &DFSchema, build: &DFSchema) -> Match<()> {
+    let is_known = |column: &&Column| probe.has_column(column) || build.has_column(column);
+    let columns = conjunct.column_refs();
+    let Some(column) = columns.iter().find(|column| !is_known(column)) else {
+        return Ok(());
+    };
+    reject(format!(
+        "{} needs {column}, which is of a query two levels up: compute this subquery as a column there, and use the \
+         column, as in FROM (SELECT t.*, (SELECT max(x.ts) FROM x WHERE x.ts < t.ts) AS last FROM t) AS t",
+        written(conjunct, probe, build)
+    ))
 }
 
 /// Whether an expression has columns, all of this schema.
@@ -506,19 +523,20 @@ impl Operand for Expr {
     }
 }
 
-fn no_comparison(conjunct: &Expr) -> String {
-    format!(
-        "{} is no comparison of the two sides by =, <, <=, > or >=",
-        sql_text(conjunct)
-    )
+fn no_comparison(conjunct: &str) -> String {
+    format!("{conjunct} is no comparison of the two sides by =, <, <=, > or >=")
 }
 
 /// Why a condition with two range keys is rejected.
-fn two_keys(one: &Expr, other: &Expr) -> String {
+fn two_keys(one: &Expr, other: &Expr, probe: &DFSchema, build: &DFSchema) -> String {
+    let [a, b] = [one, other].map(|key| written(key, probe, build));
+    if a == b
+        && let (Ok(one), Ok(other)) = (one.get_type(build), other.get_type(build))
+    {
+        return format!("{a} is compared as a {one} and as a {other}: cast its bounds to one type");
+    }
     format!(
-        "there are two range keys, {} and {}, for which only count(*) is possible, and min and max of one of them",
-        sql_text(one),
-        sql_text(other)
+        "there are two range keys, {a} and {b}, for which only count(*) is possible, and min and max of one of them"
     )
 }
 
@@ -537,7 +555,7 @@ fn one_key(
     if base_type == DataType::Null {
         for (key, ..) in &ranges {
             if without_lossless_casts(key, build)? != base {
-                return reject(two_keys(first, key));
+                return reject(two_keys(first, key, probe, build));
             }
         }
         // The columns of a CSV file without rows are of type Null. NULL matches nothing, so any type serves.
@@ -556,7 +574,7 @@ fn one_key(
     for (key, ..) in &ranges {
         let key_type = key.get_type(build)?;
         if without_lossless_casts(key, build)? != base || !widens(&base_type, &key_type) {
-            return reject(two_keys(first, key));
+            return reject(two_keys(first, key, probe, build));
         }
         match &widest {
             Some((_, other)) if widens(&key_type, other) => {}

@@ -14,7 +14,7 @@ use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, cast};
 use datafusion::optimizer::OptimizerConfig;
 
-use crate::common::sql_text::{cut, sql_text};
+use crate::common::sql_text::{clause, sql_text};
 use crate::expr::range_calls::is_volatile;
 use crate::logical_plan::range_join::{RangeJoin, RangeJoinSpec, Unmatched};
 use crate::logical_plan::range_lookup::is_same_plan;
@@ -68,7 +68,7 @@ impl CorrelatedAggregate {
             other => {
                 return reject(format!(
                     "it has neither an aggregate nor ORDER BY with LIMIT, but ends in {}",
-                    cut(&other.display().to_string(), 100)
+                    clause(other)
                 ));
             }
         };

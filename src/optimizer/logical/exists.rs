@@ -34,6 +34,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::OptimizerConfig;
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 
+use crate::common::sql_text::clause;
 use crate::optimizer::condition::convert_bound;
 use crate::optimizer::logical::common::outer_columns::{
     admits_subqueries, has_expression, to_outer,
@@ -45,6 +46,7 @@ use crate::optimizer::logical::condition_parts::{
 };
 use crate::optimizer::logical::correlated_aggregate::CorrelatedAggregate;
 use crate::optimizer::logical::mark_join::MarkJoins;
+use crate::optimizer::logical::without_join::note_without_join;
 use crate::optimizer::rejection::{Match, Shape, note, reject};
 
 plain_sql_rule!(
@@ -126,10 +128,14 @@ impl Subqueries<'_> {
                 Ok(Transformed::new(both, is_new, TreeNodeRecursion::Continue))
             }
             Expr::InSubquery(InSubquery { negated: false, .. }) | Expr::Exists(_) => {
+                note_without_join(&expr, self.config)?;
                 Ok(Transformed::no(expr))
             }
             Expr::Not(inner) => match *inner {
-                Expr::Exists(_) => Ok(Transformed::no(Expr::Not(inner))),
+                Expr::Exists(_) => {
+                    note_without_join(&inner, self.config)?;
+                    Ok(Transformed::no(Expr::Not(inner)))
+                }
                 Expr::InSubquery(membership) => {
                     let negated = !membership.negated;
                     let expr = InSubquery {
@@ -507,7 +513,7 @@ impl<'a> Rows<'a> {
             };
         }
         let LogicalPlan::Projection(projection) = plan else {
-            return reject(format!("its subquery ends in {}", plan.display()));
+            return reject(format!("its subquery ends in {}", clause(plan)));
         };
         let value = match projection.expr.as_slice() {
             [value] => Some(value.clone().unalias()),

@@ -28,6 +28,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::OptimizerConfig;
 
+use crate::common::sql_text::{clause, sql_text};
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::optimizer::condition::key_and_bound;
 use crate::optimizer::logical::common::constant::constant;
@@ -161,13 +162,13 @@ fn numbered(plan: &LogicalPlan, rows: usize, config: &dyn OptimizerConfig) -> Ma
             let inputs = inputs.collect::<Match<Vec<_>>>()?;
             return Ok(plan.with_new_exprs(plan.expressions(), inputs)?);
         }
-        other => return reject(format!("its window function is below {}", other.display())),
+        other => return reject(format!("its window function is below {}", clause(other))),
     };
     let [expr] = window.window_expr.as_slice() else {
         return reject("another window function needs all rows of a group");
     };
     let Some(call) = row_number(expr) else {
-        return reject(format!("{expr} is not row_number()"));
+        return reject(format!("{} is not row_number()", sql_text(expr)));
     };
     let groups = Groups {
         by: call.params.partition_by.clone(),
@@ -219,7 +220,7 @@ impl Groups {
                 self.first_rows(&filter.input, config)
             }
             LogicalPlan::Join(join) => self.of_join(join, config),
-            other => reject(format!("its groups are of {}", other.display())),
+            other => reject(format!("its groups are of {}", clause(other))),
         }
     }
 

@@ -1,9 +1,10 @@
 //! The rules for logical plans: calls of range functions become a `RangeLookup` (`range_call`), plain SQL becomes a
 //! `RangeJoin`, one SQL shape a file: `grouped_join`, `scalar_subquery`, `lateral`, and `table_function` for
-//! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count, or to mark joins (`mark_join`), and
-//! `first_rows` makes nearest rows of `row_number()` and DISTINCT ON. `unused_aggregates` drops what nothing reads,
-//! `long_lists` takes lists of constants out of plans. A plan that does not match gets a `Rejection`, which is logged,
-//! and stays as it is. Joins that return rows become range joins by a physical rule.
+//! `range_join(…)`. `exists` rewrites EXISTS and IN to subqueries that count, or to mark joins (`mark_join`;
+//! `without_join` says where there is neither), and `first_rows` makes nearest rows of `row_number()` and DISTINCT ON.
+//! `unused_aggregates` drops what nothing reads, `long_lists` takes lists of constants out of plans. A plan that does
+//! not match gets a `Rejection`, which is logged, and stays as it is. Joins that return rows become range joins by a
+//! physical rule.
 //!
 //! The rules share the parts of a match:
 //!
@@ -40,3 +41,4 @@ pub(crate) mod scalar_subquery;
 pub(crate) mod table_function;
 pub(crate) mod threshold;
 pub(crate) mod unused_aggregates;
+pub(crate) mod without_join;

@@ -24,14 +24,12 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 
 use crate::common::dictionaries::has_few_keys;
 use crate::common::ordered_type::{is_ordered, is_ranked, value_type};
-use crate::common::sql_text::physical_text;
 use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::casts::keeps_values;
 use crate::optimizer::condition::{
     Compared, Open, Operand, OperandCast, Sides, comparison, convert_bound, key_and_bound, operator,
 };
-use crate::optimizer::rejection::mixes_sides;
 use rmq_engine::Comparison;
 
 /// A join's filter, split into the range of a key and what is left.
@@ -135,37 +133,6 @@ impl RangeCondition {
             format!("its condition needs {name}, a {data_type}")
         })
     }
-}
-
-/// Why a filter has no range.
-pub(crate) fn why_no_range(filter: &JoinFilter) -> String {
-    let conjuncts = split_conjunction(filter.expression()).into_iter();
-    let comparisons = conjuncts.filter(|conjunct| {
-        let binary = conjunct.downcast_ref::<BinaryExpr>();
-        binary.is_some_and(|binary| comparison(*binary.op()).is_some())
-    });
-    for conjunct in comparisons {
-        let text = physical_text(conjunct);
-        if compared_sides(conjunct, filter).is_some() {
-            return format!("{text} may fail, or has operands of types without a common order");
-        }
-        if [JoinSide::Left, JoinSide::Right]
-            .into_iter()
-            .all(|side| has_side(conjunct, filter, side))
-        {
-            return mixes_sides(&text);
-        }
-    }
-    "there is no range between the two sides: none of its conditions compares them by <, <=, > or >=".to_string()
-}
-
-/// Whether an expression has a column of this side.
-fn has_side(expr: &PhysicalExprRef, filter: &JoinFilter, side: JoinSide) -> bool {
-    let columns = collect_columns(expr);
-    let sides = filter.column_indices();
-    columns
-        .iter()
-        .any(|column| sides.get(column.index()).is_some_and(|c| c.side == side))
 }
 
 /// Drops comparisons with an open end that could hold for NULLs that a range does not have: those of a key, or of a
@@ -350,7 +317,7 @@ fn other_words(
 
 /// What a conjunct compares, if it compares the two sides: the expression over the build side, and that over the probe
 /// side.
-fn compared_sides(
+pub(crate) fn compared_sides(
     conjunct: &PhysicalExprRef,
     filter: &JoinFilter,
 ) -> Option<Compared<PhysicalExprRef>> {

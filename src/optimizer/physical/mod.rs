@@ -1,7 +1,7 @@
 //! The rules for physical plans, which have statistics and the choice of sides.
 //!
 //! - `row_joins`: DataFusion's joins over a range become range joins that return rows; `join_filter` finds the range in
-//!   a join's filter.
+//!   a join's filter, `no_range` says why there is none.
 //! - `row_order`: build sides whose row order matters keep it.
 //! - `partition_joins`: both sides of a range join are partitioned by the equality keys.
 //! - `quadratic_joins`: EXPLAIN says why a join that compares every pair of rows is no range join.
@@ -9,6 +9,7 @@
 //! - `window_frames`: window functions over frames that slide are answered as ranges.
 
 pub(crate) mod join_filter;
+pub(crate) mod no_range;
 pub(crate) mod partition_joins;
 pub(crate) mod quadratic_joins;
 pub(crate) mod row_joins;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::joins::{
@@ -16,6 +17,7 @@ use crate::exec::common::note::NoteExec;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::probe::deferred_build::MAX_NESTED_LOOP_ROWS;
 use crate::optimizer::physical::row_joins::{compared_pairs, why_stays};
+use crate::optimizer::written::Conditions;
 
 /// A join that compares every pair of rows, or very many pairs of rows with equal keys, which the rules for range joins
 /// left as it was.
@@ -32,13 +34,18 @@ pub struct QuadraticJoin {
 
 impl QuadraticJoin {
     /// The join at the root of this plan, if it is one. Those with few rows on one side, or too few pairs, are none.
-    fn of(plan: &Arc<dyn ExecutionPlan>, options: &RmqOptions) -> Option<Self> {
+    fn of(
+        plan: &Arc<dyn ExecutionPlan>,
+        conditions: &Conditions,
+        options: &RmqOptions,
+    ) -> Option<Self> {
+        let why_not_ours = || Some(conditions.named_in(why_not_ours(plan, options)?));
         if plan.is::<HashJoinExec>() || plan.is::<SortMergeJoinExec>() {
             let pairs = compared_pairs(plan).filter(|pairs| *pairs >= MANY_PAIRS)?;
             return Some(Self {
                 pairs: Some(pairs),
                 has_keys: true,
-                reason: why_not_ours(plan, options)?,
+                reason: why_not_ours()?,
             });
         }
         let (left, right, is_crossed) =
@@ -63,7 +70,7 @@ impl QuadraticJoin {
             pairs.filter(|pairs| *pairs >= MANY_PAIRS)?;
             "it has no condition".to_string()
         } else {
-            why_not_ours(plan, options)?
+            why_not_ours()?
         };
         Some(Self {
             pairs,
@@ -72,13 +79,19 @@ impl QuadraticJoin {
         })
     }
 
-    /// The joins of a physical plan that compare every pair of rows, from the root on.
+    /// The joins of a physical plan that compare every pair of rows, from the root on. `query` is the logical plan that
+    /// it was made of: it has the names of tables.
     #[must_use]
-    pub fn all_in(plan: &Arc<dyn ExecutionPlan>, config: &ConfigOptions) -> Vec<Self> {
+    pub fn all_in(
+        plan: &Arc<dyn ExecutionPlan>,
+        query: &LogicalPlan,
+        config: &ConfigOptions,
+    ) -> Vec<Self> {
         let options = RmqOptions::of(config);
+        let conditions = Conditions::of(query);
         let mut found = vec![];
         let visited = plan.apply(|plan| {
-            found.extend(Self::of(plan, &options));
+            found.extend(Self::of(plan, &conditions, &options));
             Ok(TreeNodeRecursion::Continue)
         });
         if let Err(error) = visited {
@@ -104,8 +117,18 @@ const MANY_PAIRS: u128 = 1_000_000_000;
 
 /// Puts a note above each join that compares every pair of rows: why it is no range join. Plans of EXPLAIN and EXPLAIN
 /// ANALYZE have it as their last rule.
-#[derive(Debug, Default)]
-pub(crate) struct NoteQuadraticJoins;
+#[derive(Debug)]
+pub(crate) struct NoteQuadraticJoins {
+    /// Those of the query.
+    conditions: Conditions,
+}
+
+impl NoteQuadraticJoins {
+    pub(crate) fn new(query: &LogicalPlan) -> Self {
+        let conditions = Conditions::of(query);
+        Self { conditions }
+    }
+}
 
 impl PhysicalOptimizerRule for NoteQuadraticJoins {
     fn name(&self) -> &'static str {
@@ -126,7 +149,7 @@ impl PhysicalOptimizerRule for NoteQuadraticJoins {
             return Ok(plan);
         }
         let noted = plan.transform_up(|plan| {
-            Ok(match QuadraticJoin::of(&plan, &options) {
+            Ok(match QuadraticJoin::of(&plan, &self.conditions, &options) {
                 Some(join) => {
                     let keys = if join.has_keys {
                         " with equal keys"

@@ -46,7 +46,8 @@ use crate::logical_plan::range_join::{
 };
 use crate::optimizer::cost::decision::why_row_join_stays;
 use crate::optimizer::cost::equal_rows::{Sides, equal_pairs};
-use crate::optimizer::physical::join_filter::{RangeCondition, why_no_range};
+use crate::optimizer::physical::join_filter::RangeCondition;
+use crate::optimizer::physical::no_range::why_no_range;
 use crate::optimizer::rejection::{Match, reject};
 use crate::sorted::groups::Groups;
 
@@ -268,7 +269,7 @@ impl<'a> Oriented<'a> {
         };
         let (probe_schema, build_schema) = (probe.schema(), build.schema());
         let Some(condition) = RangeCondition::find(&filter, &probe_schema, &build_schema)? else {
-            return reject(why_no_range(&filter));
+            return reject(why_no_range(&filter, probe, build));
         };
         if let Some(reason) = condition.residual_rejection() {
             return reject(reason);

@@ -1,12 +1,17 @@
 //! The smallest values of ranges of the CPU engine, lazily built indexes and `Index` against a naive sort.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use rmq_engine::cpu::{CpuEngine, SearchKey, Simd};
 use rmq_engine::{BuildOptions, Column, EngineError, Index, RangeIndex, RowList};
 use rmq_testing::{Random, runs};
 
 use crate::oracle::{Case, DATA, NULLS, Width, ranges};
+
+fn never() -> AtomicBool {
+    AtomicBool::new(false)
+}
 
 /// Compares the smallest values of some ranges with those of a stable sort.
 fn compare<K: Width>(index: &dyn RangeIndex<K>, case: &Case<K>, random: &mut Random, what: &str) {
@@ -23,7 +28,7 @@ fn compare<K: Width>(index: &dyn RangeIndex<K>, case: &Case<K>, random: &mut Ran
         positions: vec![-7],
         ends: vec![1],
     };
-    let listed = index.list_smallest(&left, &right, &counts, &mut out);
+    let listed = index.list_smallest(&left, &right, &counts, &never(), &mut out);
     listed.unwrap_or_else(|error| panic!("{error}: {what}"));
     assert_eq!(out.ends.len(), left.len(), "{what}");
     let mut start = 0;
@@ -103,15 +108,26 @@ fn bad_input_is_an_error() {
         positions: false,
         threads: 1,
     };
-    let index = u32::index(&CpuEngine::new(), column, &without).expect("small");
+    let index = u32::index(&CpuEngine::new(), column.clone(), &without).expect("small");
     let mut out = RowList::default();
-    let result = index.list_smallest(&[0], &[2], &[1], &mut out);
+    let result = index.list_smallest(&[0], &[2], &[1], &never(), &mut out);
     assert!(
         matches!(result, Err(EngineError::NoPositions)),
         "{result:?}"
     );
+    let index = u32::index(
+        &CpuEngine::new(),
+        column,
+        &BuildOptions {
+            positions: true,
+            ..without
+        },
+    );
+    let index = index.expect("small");
+    let result = index.list_smallest(&[0], &[2], &[1], &AtomicBool::new(true), &mut out);
+    assert!(matches!(result, Err(EngineError::Stopped)), "{result:?}");
     for (right, counts) in [(&[2][..], &[1, 1][..]), (&[2, 2], &[1])] {
-        let result = index.list_smallest(&[0], right, counts, &mut out);
+        let result = index.list_smallest(&[0], right, counts, &never(), &mut out);
         assert!(
             matches!(result, Err(EngineError::Lengths { .. })),
             "{result:?}"

@@ -1,0 +1,64 @@
+//! Why a join's filter has no range.
+
+use std::sync::Arc;
+
+use datafusion::common::JoinSide;
+use datafusion::logical_expr::Operator;
+use datafusion::physical_expr::PhysicalExprRef;
+use datafusion::physical_expr::expressions::BinaryExpr;
+use datafusion::physical_expr::utils::{collect_columns, split_conjunction};
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::joins::utils::JoinFilter;
+
+use crate::optimizer::condition::comparison;
+use crate::optimizer::physical::join_filter::compared_sides;
+use crate::optimizer::rejection::mixes_sides;
+use crate::optimizer::written::written_physical;
+
+/// Why a filter, whose left side is the probe side, has no range.
+pub(crate) fn why_no_range(
+    filter: &JoinFilter,
+    left: &Arc<dyn ExecutionPlan>,
+    right: &Arc<dyn ExecutionPlan>,
+) -> String {
+    let is_of_both = |conjunct: &PhysicalExprRef| {
+        let mut sides = [JoinSide::Left, JoinSide::Right].into_iter();
+        sides.all(|side| has_side(conjunct, filter, side))
+    };
+    let mut alternatives = None;
+    for conjunct in split_conjunction(filter.expression()) {
+        let Some(binary) = conjunct.downcast_ref::<BinaryExpr>() else {
+            continue;
+        };
+        let text = || written_physical(conjunct, filter, left, right);
+        let is_comparison = comparison(*binary.op()).is_some();
+        if is_comparison && compared_sides(conjunct, filter).is_some() {
+            return format!(
+                "{} may fail, or has operands of types without a common order",
+                text()
+            );
+        }
+        if is_comparison && is_of_both(conjunct) {
+            return mixes_sides(&text());
+        }
+        if *binary.op() == Operator::Or && is_of_both(conjunct) {
+            alternatives = Some(text());
+        }
+    }
+    if let Some(text) = alternatives {
+        return format!(
+            "{text} is an OR, and a range join has one range: write UNION ALL of a join ON a and a join ON b AND (a) IS NOT \
+             TRUE for ON a OR b"
+        );
+    }
+    "there is no range between the two sides: none of its conditions compares them by <, <=, > or >=".to_string()
+}
+
+/// Whether an expression has a column of this side.
+fn has_side(expr: &PhysicalExprRef, filter: &JoinFilter, side: JoinSide) -> bool {
+    let columns = collect_columns(expr);
+    let sides = filter.column_indices();
+    columns
+        .iter()
+        .any(|column| sides.get(column.index()).is_some_and(|c| c.side == side))
+}
