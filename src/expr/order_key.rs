@@ -23,30 +23,20 @@ use datafusion::logical_expr::{
 /// The greatest byte. The encoding of a value does not begin with it, and that of a NULL has no two of them.
 const GREATEST: u8 = 0xFF;
 
-/// The function `(values, …)` that returns bytes in the order of rows of these values. They are never NULL.
+/// The function `(values, …)` that returns bytes in the order of rows of these values. They are never NULL. Zeros of
+/// both signs are equal.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OrderKeyUdf {
     /// For each value whether its order is descending, and whether NULL comes first in that order.
     orders: Vec<(bool, bool)>,
-    zeros: Zeros,
     signature: Signature,
 }
 
-/// How zeros of both signs compare.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Zeros {
-    /// As a range compares them with its bounds.
-    Equal,
-    /// As ORDER BY does: -0.0 comes before 0.0.
-    Ordered,
-}
-
 impl OrderKeyUdf {
-    pub(crate) fn new(orders: Vec<(bool, bool)>, zeros: Zeros) -> Self {
+    pub(crate) fn new(orders: Vec<(bool, bool)>) -> Self {
         Self {
             signature: Signature::any(orders.len(), Volatility::Immutable),
             orders,
-            zeros,
         }
     }
 
@@ -76,19 +66,19 @@ impl ScalarUDFImpl for OrderKeyUdf {
         let arrays = args.args.into_iter();
         let arrays = arrays.map(|value| value.into_array(args.number_rows));
         let arrays = arrays.collect::<Result<Vec<_>>>()?;
-        let keys = encode(&arrays, &self.orders, self.zeros)?.try_into_binary()?;
+        let keys = encode(&arrays, &self.orders)?.try_into_binary()?;
         Ok(ColumnarValue::Array(Arc::new(keys)))
     }
 }
 
 /// The bytes in the order of all these expressions, from the end on if the first one is descending; `None` for no
 /// expressions.
-pub(crate) fn order_key(order_by: &[SortExpr], zeros: Zeros) -> Option<Expr> {
-    order_key_from(order_by.first()?.asc, order_by, zeros)
+pub(crate) fn order_key(order_by: &[SortExpr]) -> Option<Expr> {
+    order_key_from(order_by.first()?.asc, order_by)
 }
 
 /// The bytes in the order of all these expressions, from the end on unless `ascending`; `None` for no expressions.
-pub(crate) fn order_key_from(ascending: bool, order_by: &[SortExpr], zeros: Zeros) -> Option<Expr> {
+pub(crate) fn order_key_from(ascending: bool, order_by: &[SortExpr]) -> Option<Expr> {
     if order_by.is_empty() {
         return None;
     }
@@ -96,7 +86,7 @@ pub(crate) fn order_key_from(ascending: bool, order_by: &[SortExpr], zeros: Zero
         let descending = order.asc != ascending;
         (descending, order.nulls_first == ascending)
     });
-    let udf = ScalarUDF::from(OrderKeyUdf::new(orders.collect(), zeros));
+    let udf = ScalarUDF::from(OrderKeyUdf::new(orders.collect()));
     Some(udf.call(order_by.iter().map(|order| order.expr.clone()).collect()))
 }
 
@@ -141,7 +131,7 @@ impl ScalarUDFImpl for OrderBoundUdf {
             return internal_err!("a bound is encoded alone, not with {}", arrays.len());
         };
         let nulls = bounds.logical_nulls();
-        let rows = encode(&arrays, &[(false, false)], Zeros::Equal)?;
+        let rows = encode(&arrays, &[(false, false)])?;
         // The values after the first may all be NULLs of one such byte.
         let after = vec![GREATEST; self.after.unwrap_or(0)];
         let bounds = rows.iter().enumerate().map(|(i, row)| {
@@ -154,11 +144,8 @@ impl ScalarUDFImpl for OrderBoundUdf {
 }
 
 /// The rows of these columns in Arrow's row format.
-fn encode(columns: &[ArrayRef], orders: &[(bool, bool)], zeros: Zeros) -> Result<Rows> {
-    let columns: Vec<_> = match zeros {
-        Zeros::Equal => columns.iter().map(normalize_float_zero).collect(),
-        Zeros::Ordered => columns.to_vec(),
-    };
+fn encode(columns: &[ArrayRef], orders: &[(bool, bool)]) -> Result<Rows> {
+    let columns: Vec<_> = columns.iter().map(normalize_float_zero).collect();
     let fields = columns.iter().zip(orders);
     let fields = fields.map(|(column, (descending, nulls_first))| {
         let options = SortOptions::new(*descending, *nulls_first);
@@ -202,10 +189,7 @@ mod tests {
             let mut sorted = values.to_vec();
             sorted.insert(if nulls_first { 0 } else { 4 }, None);
             let values: ArrayRef = Arc::new(Float64Array::from(sorted));
-            let keys = call(
-                &OrderKeyUdf::new(vec![(false, nulls_first)], Zeros::Equal),
-                &[values],
-            );
+            let keys = call(&OrderKeyUdf::new(vec![(false, nulls_first)]), &[values]);
             let keys: Vec<&[u8]> = keys.iter().flatten().collect();
             assert_eq!(keys.len(), 5);
             assert!(keys.is_sorted_by(|a, b| a < b), "{nulls_first}");
@@ -232,7 +216,7 @@ mod tests {
         let after = call(&OrderBoundUdf::new(Some(3)), &[bounds]);
         assert!(before.is_null(4) && after.is_null(4));
         for order in [(false, false), (false, true), (true, false), (true, true)] {
-            let udf = OrderKeyUdf::new(vec![(false, false), order, order], Zeros::Equal);
+            let udf = OrderKeyUdf::new(vec![(false, false), order, order]);
             let values = [&first, &second, &third].map(Arc::clone);
             let keys = call(&udf, &values);
             for key in keys.iter().flatten() {

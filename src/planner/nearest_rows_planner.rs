@@ -19,7 +19,7 @@ use crate::exec::range_join::exec::RangeJoinExec;
 use crate::exec::range_join::pair_distance::PairDistance;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_threshold::RowThreshold;
-use crate::expr::order_key::{Zeros, order_key, order_key_from};
+use crate::expr::order_key::{order_key, order_key_from};
 use crate::logical_plan::nearest_rows::NearestRows;
 use crate::logical_plan::range_join::Unmatched;
 use crate::optimizer::physical::join_filter::best_threshold;
@@ -87,7 +87,7 @@ pub(crate) fn plan_nearest_rows(
     let distance = condition.distance.as_ref().map(|distance| {
         let bytes = |by: &Expr| {
             let by = SortExpr::new(by.clone(), true, false);
-            filter_of(&order_key(&[by], Zeros::Ordered).unwrap_or_default())
+            filter_of(&order_key(&[by]).unwrap_or_default())
         };
         let least = (distance.least != distance.by).then(|| bytes(&distance.least));
         Ok::<_, DataFusionError>(PairDistance {
@@ -99,8 +99,8 @@ pub(crate) fn plan_nearest_rows(
     });
     let distance = distance.transpose()?;
     let order = match distance {
-        Some(_) => order_key_from(true, &condition.order_by, Zeros::Ordered),
-        None => order_key(&condition.order_by, Zeros::Ordered),
+        Some(_) => order_key_from(true, &condition.order_by),
+        None => order_key(&condition.order_by),
     };
     let order = order.map(|key| physical(&key, node.build().schema()));
     let row_join = row_join.with_limit(condition.limit, distance.as_ref(), order.transpose()?);

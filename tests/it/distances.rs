@@ -46,7 +46,6 @@ fn columns(random: &mut Random, rows: usize) -> Vec<(&'static str, ArrayRef)> {
         1 => f64::NAN,
         2 => f64::INFINITY,
         -2 => f64::NEG_INFINITY,
-        -1 => -0.0,
         v => v as f64 / 4.0,
     };
     let ints = far(values(1), 1 << 62);

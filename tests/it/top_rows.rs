@@ -46,7 +46,6 @@ fn columns(random: &mut Random, rows: usize) -> Vec<(&'static str, ArrayRef)> {
     let float = |v: i64| match v {
         1 => f64::NAN,
         2 => f64::NEG_INFINITY,
-        -1 => -0.0,
         v => v as f64 / 4.0,
     };
     let floats = values().into_iter().map(|v| v.map(float));

@@ -6,7 +6,7 @@ use datafusion::logical_expr::utils::split_conjunction;
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, ScalarUDF, SortExpr, lit};
 
 use crate::common::sql_text::sql_text;
-use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf, Zeros, order_key};
+use crate::expr::order_key::{OrderBoundUdf, OrderKeyUdf, order_key};
 use crate::optimizer::casts::without_lossless_casts;
 use crate::optimizer::logical::condition_parts::Condition;
 use crate::optimizer::rejection::{Match, reject};
@@ -34,7 +34,7 @@ pub(crate) fn order_by_all(
     let mut orders = vec![first];
     orders.extend_from_slice(then_by);
     check_order(&orders, schema)?;
-    let Some(ordered) = order_key(&orders, Zeros::Equal) else {
+    let Some(ordered) = order_key(&orders) else {
         return Ok(false);
     };
     let key = std::mem::replace(&mut condition.key, ordered);
