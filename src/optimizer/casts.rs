@@ -122,14 +122,10 @@ fn is_coarser_time(from: &DataType, to: &DataType) -> bool {
     is_time(from) && is_time(to) && !adds_zone(from, to) && time_factor(to, from).is_some()
 }
 
-/// Whether a cast returns the date of a timestamp, which cannot be too far away: 2^63 microseconds are fewer than 2^31
-/// days.
+/// Whether a cast returns the date of a timestamp that cannot be too far away: Arrow's calendar ends before the last
+/// microsecond.
 fn is_date_within_range(from: &DataType, to: &DataType) -> bool {
-    let is_fine = matches!(
-        from,
-        DataType::Timestamp(TimeUnit::Microsecond | TimeUnit::Nanosecond, None)
-    );
-    is_fine && *to == DataType::Date32
+    *from == DataType::Timestamp(TimeUnit::Nanosecond, None) && *to == DataType::Date32
 }
 
 /// The number of units of a type in a day.

@@ -143,8 +143,8 @@ impl FrameCall {
         matches!(
             self.answer,
             Answer::End {
+                end: RangeEnd::Last,
                 skips_nulls: true,
-                ..
             }
         )
     }

@@ -90,7 +90,10 @@ impl KeyDistance {
         let grows = if key_type.is_signed_integer() {
             // A difference that wraps around has the wrong sign.
             let is_below = minus(key, point).lt_eq(zero()?);
-            Some(is_below.eq(key.clone().lt_eq(point.clone())))
+            let is_above = minus(point, key).gt_eq(zero()?);
+            let (key, point) = (key.clone(), point.clone());
+            let grows = is_below.eq(key.clone().lt_eq(point.clone()));
+            Some(grows.and(is_above.eq(point.gt_eq(key))))
         } else if key_type.is_floating() {
             Some(minus(point, point).eq(zero()?))
         } else {

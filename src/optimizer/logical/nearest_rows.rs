@@ -83,6 +83,7 @@ impl CorrelatedRows {
         let Matched {
             mut condition,
             residual,
+            probe_filter,
             is_in_order,
         } = match_condition(&conditions, &order.expr, probe, &build)?;
         condition.guard(branches, probe)?;
@@ -90,7 +91,11 @@ impl CorrelatedRows {
             check_branches(residual, &probe.join(build.schema())?)?;
         }
         let mut by_distance = None;
-        let order_by = if let Some(distance) = distance {
+        let order_by = if let Some(mut distance) = distance {
+            // The point of a row that meets no condition is not evaluated.
+            if let Some(filter) = probe_filter {
+                distance.point = when(filter, distance.point).end()?;
+            }
             if !is_in_order {
                 return reject(format!(
                     "{} is a distance of another expression than that which has a range",
@@ -216,6 +221,8 @@ fn check_branches(expr: &Expr, schema: &DFSchema) -> Match<()> {
 struct Matched {
     condition: Condition,
     residual: Option<Expr>,
+    /// The part of it that is on the probe side alone.
+    probe_filter: Option<Expr>,
     /// Whether the order of the range key is what rows are ordered by first.
     is_in_order: bool,
 }
@@ -284,6 +291,7 @@ fn match_condition(
             return Ok(Matched {
                 condition,
                 residual: residual(Some(i))?,
+                probe_filter: None,
                 is_in_order,
             });
         }
@@ -291,6 +299,7 @@ fn match_condition(
     Ok(Matched {
         condition: condition_on(keys.clone())?,
         residual: residual(None)?,
+        probe_filter: conjunction(of_probe.iter().cloned()),
         is_in_order: true,
     })
 }

@@ -42,8 +42,8 @@ pub(crate) fn evaluate_bound(
     Ok(take(&values, &indices, None)?)
 }
 
-/// Evaluates a threshold over a batch of the probe side, whose rows match these ranges. An error of rows with empty
-/// ranges is no error, as for bounds.
+/// Evaluates a threshold, or the point of a distance, over a batch of the probe side, whose rows match these ranges. An
+/// error of rows with empty ranges is no error, as for bounds.
 pub(crate) fn evaluate_threshold(
     threshold: &PhysicalExprRef,
     batch: &RecordBatch,

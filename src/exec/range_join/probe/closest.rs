@@ -138,9 +138,13 @@ impl ClosestMatches {
         let pairs = (UInt32Array::from(rows), UInt32Array::from(positions));
         let found = MetPairs::of(pairs, join, batch, build)?;
         let needed = self.needed();
-        let mut met = 0;
+        let (mut start, mut met) = (0, 0);
         for (index, sides) in ends {
             let search = &mut self.window[index];
+            if sides[1] > start {
+                search.candidates = search.candidates.saturating_mul(2);
+            }
+            start = sides[1];
             for (side, end) in sides.into_iter().enumerate() {
                 let from = met;
                 while met < found.pairs.len() && found.pairs[met] < end {
@@ -250,7 +254,6 @@ impl RowSearch {
 
     /// Drops matches beyond those that are needed, and candidates that can't be among these.
     fn finish(&mut self, needed: usize, is_ordered: bool) {
-        self.candidates = self.candidates.saturating_mul(2);
         if self.found.len() >= needed {
             let (_, farthest, _) = self.found.select_nth_unstable(needed - 1);
             let is_beyond = |reached: &Option<Vec<u8>>, is_after: bool| {

@@ -360,11 +360,11 @@ impl ProbePartition {
         Ok(windows.into())
     }
 
-    /// For each row of a batch the positions of the build side with its equality keys up to the point from which its
-    /// matches are ordered by their distance; `None` if they are not.
+    /// For each row of a batch, which matches these ranges, the positions of the build side with its equality keys up
+    /// to the point from which its matches are ordered by their distance; `None` if they are not.
     pub(crate) fn find_up_to_point(
         &self,
-        batch: &RecordBatch,
+        (batch, ranges): (&RecordBatch, &Ranges),
         build: &BuildSide,
         last_found: &mut SearchHints,
     ) -> Result<Option<Ranges>> {
@@ -373,7 +373,7 @@ impl ProbePartition {
         };
         let _timer = self.metrics.time_search();
         let mut up_to_point = self.candidates(batch, build)?;
-        let points = evaluate_bound(&distance.point, batch, || up_to_point.can_match())?;
+        let points = evaluate_threshold(&distance.point, batch, ranges)?;
         let bound_id = (self.spec.bounds.len(), Comparison::AtMost);
         let rows = build.rows();
         rows.narrow(&mut up_to_point, bound_id, &points, last_found)?;

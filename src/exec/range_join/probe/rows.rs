@@ -126,9 +126,11 @@ impl RowStream {
             };
             blocking(build).await?;
         }
-        let up_to_point =
-            self.partition
-                .find_up_to_point(&batch, &self.build, &mut self.last_found)?;
+        let up_to_point = self.partition.find_up_to_point(
+            (&batch, &ranges),
+            &self.build,
+            &mut self.last_found,
+        )?;
         let size = self.partition.batch_size;
         let (all, sides) = ((&ranges, up_to_point), (&batch, &*self.build));
         let nearest = NearestSearch::of(&self.join, all, sides, size)?;

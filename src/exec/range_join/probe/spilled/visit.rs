@@ -328,8 +328,11 @@ impl RunVisit {
                 Found::Pairs(join, matched) => {
                     let ranges = partition.find_ranges(batch, &part.side, &mut last_found)?;
                     let mut last_point = SearchHints::default();
-                    let up_to_point =
-                        partition.find_up_to_point(batch, &part.side, &mut last_point)?;
+                    let up_to_point = partition.find_up_to_point(
+                        (&*batch, &ranges),
+                        &part.side,
+                        &mut last_point,
+                    )?;
                     let _timer = partition.metrics.time_query();
                     let pairs = Pairs {
                         join,
