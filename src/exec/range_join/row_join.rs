@@ -162,6 +162,14 @@ impl RowJoin {
         self.order.is_some() && self.distance.is_none()
     }
 
+    /// The limit, if the pairs that it lets pass have to be searched. Without a further condition, in the order of the
+    /// range key, they are at an end of their range.
+    pub(crate) fn searched_limit(&self) -> Option<RowLimit> {
+        let is_searched =
+            self.residual.is_some() || self.order.is_some() || self.distance.is_some();
+        self.limit.filter(|_| is_searched)
+    }
+
     /// The distance by which they are ordered, if it is that.
     pub(crate) fn distance(&self) -> Option<&PairDistance> {
         self.distance.as_ref()

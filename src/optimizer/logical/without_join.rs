@@ -43,7 +43,7 @@ pub(crate) fn note_without_join(expr: &Expr, config: &dyn OptimizerConfig) -> Re
         "it aggregates for each row of the outer query: compare with a scalar subquery, as in t.v = (SELECT max(p.v) …), or \
          with columns of a join that is grouped by the rows of the outer query"
     } else {
-        "it is not only tables, joins and conditions, of which alone DataFusion makes joins: write the conditions on the \
+        "it is more than tables, joins and conditions, and DataFusion makes joins of these only: write the conditions on the \
          outer query in the WHERE of the subquery itself"
     };
     note(config, shape, plan, &Rejection::new(reason));

@@ -69,8 +69,8 @@ struct Found {
 }
 
 impl ClosestMatches {
-    /// The search in these ranges, one for each row of a probe batch, of which `up_to_point` has the rows up to its
-    /// point; these may begin before the range and end after it.
+    /// The search in these ranges, one for each row of a probe batch. `up_to_point` has for each the rows up to its
+    /// point, which may begin before the range and end after it.
     pub(crate) fn try_new(
         (ranges, up_to_point): (Ranges, Ranges),
         limit: RowLimit,
@@ -105,13 +105,12 @@ impl ClosestMatches {
     }
 
     /// Evaluates the distance, and the further condition, on one slice of candidates.
-    /// Returns 0, as no row uses an index.
     pub(crate) fn step(
         &mut self,
         join: &RowJoin,
         batch: &RecordBatch,
         build: &BuildSide,
-    ) -> Result<usize> {
+    ) -> Result<()> {
         let (mut rows, mut positions) = (vec![], vec![]);
         // Where the candidates of each search end, on either side of the point.
         let mut ends: Vec<(usize, [usize; 2])> = vec![];
@@ -158,7 +157,7 @@ impl ClosestMatches {
             }
             search.finish(needed, join.orders_ties());
         }
-        Ok(0)
+        Ok(())
     }
 
     fn begin_row(&mut self) -> Result<()> {

@@ -8,6 +8,7 @@ use crate::exec::range_join::build_side::side::BuildSide;
 use crate::exec::range_join::probe::closest::ClosestMatches;
 use crate::exec::range_join::probe::nearest::NearestMatches;
 use crate::exec::range_join::row_join::RowJoin;
+use crate::logical_plan::nearest_rows::RowLimit;
 
 /// The search for the matches of the rows of a probe batch.
 pub(crate) enum NearestSearch {
@@ -18,28 +19,24 @@ pub(crate) enum NearestSearch {
 }
 
 impl NearestSearch {
-    /// The search in these ranges, one for each row of a batch, if a limit and an order ask for one: without a further
-    /// condition, rows in the order of the range key need none. `up_to_point` has for each row the build rows up to its
+    /// The search in these ranges, one for each row of a batch, for the rows that `limit`, the join's
+    /// [searched limit](RowJoin::searched_limit), lets pass. `up_to_point` has for each row the build rows up to its
     /// point, if they are ordered by a distance.
-    pub(crate) fn of(
+    pub(crate) fn try_new(
         join: &RowJoin,
-        (ranges, up_to_point): (&Ranges, Option<Ranges>),
-        (batch, build): (&RecordBatch, &BuildSide),
+        limit: RowLimit,
+        (ranges, up_to_point): (Ranges, Option<Ranges>),
+        sides: (&RecordBatch, &BuildSide),
         slice_rows: usize,
-    ) -> Result<Option<Self>> {
-        let Some(limit) = join.limit() else {
-            return Ok(None);
-        };
-        let has_condition = join.residual().is_some();
+    ) -> Result<Self> {
         if let (Some(distance), Some(up_to_point)) = (join.distance(), up_to_point) {
-            let ranges = (ranges.clone(), up_to_point);
-            let sides = (batch, build);
+            let ranges = (ranges, up_to_point);
             let closest = ClosestMatches::try_new(ranges, limit, distance, sides, slice_rows)?;
-            return Ok(Some(Self::FromPoint(closest)));
+            return Ok(Self::FromPoint(closest));
         }
-        let searches = has_condition || join.is_ordered();
-        let search = || NearestMatches::new(ranges.clone(), limit, has_condition, slice_rows);
-        Ok(searches.then(|| Self::FromEnd(search())))
+        let has_condition = join.residual().is_some();
+        let nearest = NearestMatches::new(ranges, limit, has_condition, slice_rows);
+        Ok(Self::FromEnd(nearest))
     }
 
     /// Whether all matches have been returned.
@@ -59,7 +56,10 @@ impl NearestSearch {
     ) -> Result<usize> {
         match self {
             Self::FromEnd(search) => search.step(join, batch, build),
-            Self::FromPoint(search) => search.step(join, batch, build),
+            Self::FromPoint(search) => {
+                search.step(join, batch, build)?;
+                Ok(0)
+            }
         }
     }
 

@@ -126,17 +126,17 @@ impl RowStream {
             };
             blocking(build).await?;
         }
-        let up_to_point = self.partition.find_up_to_point(
-            (&batch, &ranges),
-            &self.build,
-            &mut self.last_found,
-        )?;
-        let size = self.partition.batch_size;
-        let (all, sides) = ((&ranges, up_to_point), (&batch, &*self.build));
-        let nearest = NearestSearch::of(&self.join, all, sides, size)?;
         let mut candidates = Candidates::new(batch, clip(&ranges, limit), None);
         candidates.descending = limit.descending;
-        candidates.nearest = nearest;
+        if let Some(limit) = self.join.searched_limit() {
+            let (batch, build) = (&candidates.batch, &*self.build);
+            let up_to_point =
+                self.partition
+                    .find_up_to_point((batch, &ranges), build, &mut self.last_found)?;
+            let (all, size) = ((ranges, up_to_point), self.partition.batch_size);
+            let nearest = NearestSearch::try_new(&self.join, limit, all, (batch, build), size)?;
+            candidates.nearest = Some(nearest);
+        }
         self.current = Some(candidates);
         Ok(())
     }

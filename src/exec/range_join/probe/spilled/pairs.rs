@@ -102,13 +102,10 @@ impl Pairs<'_> {
         (next, matched): (&mut usize, &mut [bool]),
         waiting: &Waiting,
     ) -> Result<bool> {
-        let limit = self.join.limit();
-        let is_searched = self.join.residual().is_some()
-            || self.join.is_ordered()
-            || self.join.distance().is_some();
-        if let Some(limit) = limit.filter(|_| is_searched) {
+        if let Some(limit) = self.join.searched_limit() {
             return self.add_nearest(ready, batch, &ranges, limit, (next, matched), waiting);
         }
+        let limit = self.join.limit();
         let ranges = match limit {
             Some(limit) => clip(&ranges, limit),
             None => ranges,
@@ -176,12 +173,9 @@ impl Pairs<'_> {
                 ranges.iter().skip(*next).take(slice_rows).collect()
             };
             let up_to_point = self.up_to_point.as_ref().map(of_slice);
-            let (ranges, sides) = (of_slice(ranges), (&slice, &*self.part.side));
-            let all = (&ranges, up_to_point);
-            let Some(mut nearest) = NearestSearch::of(self.join, all, sides, self.slice_rows)?
-            else {
-                return internal_err!("a range join has no order to search its rows in");
-            };
+            let (all, sides) = ((of_slice(ranges), up_to_point), (&slice, &*self.part.side));
+            let mut nearest =
+                NearestSearch::try_new(self.join, limit, all, sides, self.slice_rows)?;
             let (mut rows, mut positions) = (vec![], vec![]);
             while !nearest.is_done() {
                 waiting.check()?;
