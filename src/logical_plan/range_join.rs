@@ -4,8 +4,8 @@
 //!   SELECT t.id, min(q.price) FROM trades t JOIN quotes q ON q.sym = t.sym AND q.ts BETWEEN t.a AND t.b GROUP BY t.id
 //!
 //!   Projection: t.id, min(q.price)
-//!     Aggregate: group by t.id, min of __rmq_1
-//!       RangeJoin: on=[sym], range=q.ts in [t.a, t.b], aggs=[min(q.price)]     adds the column __rmq_1
+//!     Aggregate: group by t.id, min of min(q.price)#1
+//!       RangeJoin: on=[sym], range=q.ts in [t.a, t.b], aggs=[min(q.price)]     adds the column min(q.price)#1
 //!         trades t                                                             probe side
 //!         quotes q                                                             build side
 //! ```
@@ -473,6 +473,11 @@ impl Display for RangeAggregate<Expr> {
                 let nulls = if nulls_first { " NULLS FIRST" } else { "" };
                 write!(f, "first({x} by {v}{order}{nulls})")
             }
+            // The threshold is the join's.
+            (AggregateKind::AtCrossing { end, .. }, [x, v]) => {
+                write!(f, "{}({x} where {v})", end.name())
+            }
+            (AggregateKind::CountCrossing { .. }, [v]) => write!(f, "count(* where {v})"),
             _ => write!(f, "count(*)"),
         }
     }

@@ -3,8 +3,8 @@
 //! ```text
 //!   SELECT w.l, range_min('prices.close', w.l, w.r) FROM windows w
 //!
-//!   Projection: w.l, __rmq_1
-//!     RangeLookup: range_min(prices.close) over rows w.l to w.r AS __rmq_1
+//!   Projection: w.l, range_min(prices.close)#1
+//!     RangeLookup: range_min(prices.close) over rows w.l to w.r
 //!       TableScan: windows
 //! ```
 //!
@@ -150,7 +150,6 @@ impl Display for RangeCall {
             left,
             right,
             threshold,
-            output,
             ..
         } = self;
         write!(f, "{}({source}", function.range_name())?;
@@ -158,7 +157,7 @@ impl Display for RangeCall {
             write!(f, ", {}", sql_text(threshold))?;
         }
         let [left, right] = [left, right].map(sql_text);
-        write!(f, ") over rows {left} to {right} AS {output}")
+        write!(f, ") over rows {left} to {right}")
     }
 }
 

@@ -12,7 +12,6 @@ use crate::common::dictionaries::has_few_keys;
 use crate::common::sql_text::sql_text;
 use crate::expr::decimal_average::decimal_digits;
 use crate::logical_plan::accumulator_call::{AccumulatorCall, AccumulatorOrder};
-use crate::logical_plan::range_join::AggregateKind;
 use crate::optimizer::logical::aggregate_decomposition::{
     AggregateDecomposition, AggregateInput, DecomposedAggregate, aggregate,
 };
@@ -125,20 +124,6 @@ impl AggregateDecomposition<'_> {
         let column = self.add_call(accumulator, arguments, state_type);
         let merge = Arc::new(AggregateUDF::from(merge));
         Ok(self.decomposed(column.clone(), aggregate(merge, column)))
-    }
-
-    /// Adds an aggregate that an accumulator computes, and returns its column.
-    fn add_call(
-        &mut self,
-        call: Arc<AccumulatorCall>,
-        arguments: Vec<Expr>,
-        data_type: DataType,
-    ) -> Expr {
-        let column = self.add(AggregateKind::Accumulate, arguments, data_type);
-        if let Some(added) = self.aggregates.last_mut() {
-            added.call = Some(call);
-        }
-        column
     }
 
     /// Checks an argument of an accumulator.

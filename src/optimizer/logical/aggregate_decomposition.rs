@@ -33,10 +33,11 @@ use crate::common::ordered_type::{is_ordered, value_type};
 use crate::common::sql_text::sql_text;
 use crate::expr::late_error::{RaiseUdf, error_or_null, is_error};
 use crate::expr::total_order::TotalOrderUdaf;
+use crate::logical_plan::accumulator_call::AccumulatorCall;
 use crate::logical_plan::range_join::{AggregateKind, RangeAggregate, Unmatched};
 use crate::optimizer::casts::{widens, without_lossless_casts};
 use crate::optimizer::logical::common::infallible::is_infallible;
-use crate::optimizer::logical::common::names::unused_name;
+use crate::optimizer::logical::common::names::{description, is_unused_name, unused_name};
 use crate::optimizer::logical::condition_parts::{Condition, check_repeats, is_of};
 use crate::optimizer::logical::threshold::Threshold;
 use crate::optimizer::rejection::{Match, reject};
@@ -550,13 +551,33 @@ impl<'a> AggregateDecomposition<'a> {
         arguments: Vec<Expr>,
         data_type: DataType,
     ) -> Expr {
+        self.add_aggregate(function, arguments, data_type, None)
+    }
+
+    /// As [`Self::add`], an aggregate that an accumulator computes.
+    pub(crate) fn add_call(
+        &mut self,
+        call: Arc<AccumulatorCall>,
+        arguments: Vec<Expr>,
+        data_type: DataType,
+    ) -> Expr {
+        self.add_aggregate(AggregateKind::Accumulate, arguments, data_type, Some(call))
+    }
+
+    fn add_aggregate(
+        &mut self,
+        function: AggregateKind,
+        arguments: Vec<Expr>,
+        data_type: DataType,
+        call: Option<Arc<AccumulatorCall>>,
+    ) -> Expr {
         let errors: Vec<Expr> = arguments.iter().filter_map(error_or_null).collect();
         let least = AggregateKind::Extreme(Extreme::Min);
         let errors = errors
             .into_iter()
-            .map(|error| self.add_column(least, vec![error], DataType::Utf8));
+            .map(|error| self.add_column(least, vec![error], DataType::Utf8, None));
         let errors: Vec<Expr> = errors.collect();
-        let column = self.add_column(function, arguments, data_type);
+        let column = self.add_column(function, arguments, data_type, call);
         errors
             .into_iter()
             .fold(column, |value, error| RaiseUdf::call(error, value))
@@ -567,6 +588,7 @@ impl<'a> AggregateDecomposition<'a> {
         function: AggregateKind,
         arguments: Vec<Expr>,
         data_type: DataType,
+        call: Option<Arc<AccumulatorCall>>,
     ) -> Expr {
         let known = self
             .aggregates
@@ -576,14 +598,16 @@ impl<'a> AggregateDecomposition<'a> {
         let output = match known {
             Some(known) => known.output.clone(),
             None => {
-                let output = unused_name(self.config, self.probe);
-                self.aggregates.push(RangeAggregate {
+                let mut aggregate = RangeAggregate {
                     function,
                     arguments,
-                    output: output.clone(),
+                    output: String::new(),
                     data_type,
-                    call: None,
-                });
+                    call,
+                };
+                aggregate.output = unused_name(self.config, self.probe, &aggregate);
+                let output = aggregate.output.clone();
+                self.aggregates.push(aggregate);
                 output
             }
         };
@@ -592,7 +616,10 @@ impl<'a> AggregateDecomposition<'a> {
 
     /// An aggregate that one column of the range join and one aggregate over it compute.
     pub(crate) fn decomposed(&self, row_value: Expr, aggregate: Expr) -> DecomposedAggregate {
-        let name = unused_name(self.config, self.probe);
+        let columns = row_value.column_refs();
+        let of_rows = columns.iter().find(|column| is_unused_name(&column.name));
+        let described = of_rows.map_or("aggregate", |column| description(&column.name));
+        let name = unused_name(self.config, self.probe, described);
         DecomposedAggregate {
             row_value,
             group_aggregates: vec![aggregate.alias(&name)],

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   subquery                                                     match
-//!   Projection: min(p.v) + 1                                     values  __rmq_1 + 1
-//!     Aggregate: min(p.v)                                        aggs    __rmq_1 = min(p.v)
+//!   Projection: min(p.v) + 1                                     values  min(p.v)#1 + 1
+//!     Aggregate: min(p.v)                                        aggs    min(p.v)#1 = min(p.v)
 //!       Filter: p.sym = outer(q.sym) AND p.k >= outer(q.a)       on      p.sym = q.sym, range p.k in [q.a, inf)
 //!         p                                                      build   p
 //! ```
@@ -268,7 +268,7 @@ impl Filtered {
             || probe.columns().iter().any(|c| build.schema().has_column(c));
         if names_collide {
             // Both sides have columns of the same name, so those of the build side are renamed.
-            let renamed = old.iter().map(|_| unused_name(config, probe));
+            let renamed = old.iter().map(|c| unused_name(config, probe, &c.name));
             let exprs = exprs.iter_mut().chain(&mut conditions);
             build = rename(build, renamed.collect(), exprs)?;
         }

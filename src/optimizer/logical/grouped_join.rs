@@ -4,9 +4,9 @@
 //!   SELECT q.id, min(p.v) FROM q JOIN p ON p.sym = q.sym AND p.k BETWEEN q.a AND q.b GROUP BY q.id
 //!
 //!   before                                              after
-//!   Aggregate: group by q.id, min(p.v)                  Projection: q.id, __rmq_2 AS min(p.v)
-//!     Inner Join: q.sym = p.sym, p.k between q.a, q.b     Aggregate: group by q.id, min(__rmq_1) AS __rmq_2
-//!       q                                                   RangeJoin: on=[sym], range=p.k in [q.a, q.b], aggs=[min(p.v) AS __rmq_1]
+//!   Aggregate: group by q.id, min(p.v)                  Projection: q.id, min(p.v)#2 AS min(p.v)
+//!     Inner Join: q.sym = p.sym, p.k between q.a, q.b     Aggregate: group by q.id, min(min(p.v)#1) AS min(p.v)#2
+//!       q                                                   RangeJoin: on=[sym], range=p.k in [q.a, q.b], aggs=[min(p.v)]
 //!       p                                                     q
 //!                                                             p
 //! ```

@@ -1,13 +1,13 @@
 //! Joins have the columns of their inputs again after DataFusion has decorrelated a lateral join in one of them.
 //!
 //! ```text
-//!   LeftMark Join                             columns: q.id, __rmq_1, mark
-//!     RangeLookup: … AS __rmq_1               columns: q.id, x.g, x.__always_true, __rmq_1
+//!   LeftMark Join                             columns: q.id, range_min(t.c)#1, mark
+//!     RangeLookup: …                            columns: q.id, x.g, x.__always_true, range_min(t.c)#1
 //!       Left Join: q.g = x.g                  the decorrelated join, which has two columns more
 //! ```
 //!
 //! `decorrelate_lateral_join` leaves the columns of the joins above as they were. Then `optimize_projections`, which
-//! counts columns, takes `x.g` for `__rmq_1`.
+//! counts columns, takes `x.g` for `range_min(t.c)#1`.
 
 use datafusion::common::Result;
 use datafusion::common::tree_node::Transformed;

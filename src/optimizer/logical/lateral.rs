@@ -5,7 +5,7 @@
 //!   FROM q CROSS JOIN LATERAL (SELECT min(p.v) AS low, max(p.v) AS high FROM p WHERE p.k BETWEEN q.a AND q.b) AS x
 //!
 //!   before                                                after
-//!   Cross Join                                            Projection: q.*, __rmq_1 AS x.low, __rmq_2 AS x.high
+//!   Cross Join                                            Projection: q.*, min(p.v)#1 AS x.low, max(p.v)#2 AS x.high
 //!     q                                                     RangeJoin: type=Left, range=p.k in [q.a, q.b], aggs=[min(p.v), max(p.v)]
 //!     SubqueryAlias: x                                        q
 //!       Subquery:                                             p
@@ -161,7 +161,7 @@ fn add_crossing(
     let one = lit(1_i32);
     let searched = crossing.arguments.get(1).cloned();
     crossing.data_type = DataType::Int32;
-    crossing.output = unused_name(config, probe);
+    crossing.output = unused_name(config, probe, &crossing);
     *crossing.arguments.first_mut()? = one;
     let known = aggregates
         .iter()

@@ -3,11 +3,11 @@
 //! ```text
 //!   SELECT q.id, EXISTS (SELECT 1 FROM p WHERE p.sym = q.sym AND p.k BETWEEN q.a AND q.b AND p.v > q.v) AS e FROM q
 //!
-//!   Projection: q.id, __rmq_1 AS e
-//!     Projection: q.*, __rmq_1.mark AS __rmq_1
+//!   Projection: q.id, exists#1 AS e
+//!     Projection: q.*, exists#1.mark AS exists#1
 //!       LeftMark Join: c0 = q.sym, c1 BETWEEN q.a AND q.b, c2 > q.v       adds a Boolean column
 //!         q
-//!         SubqueryAlias: __rmq_1
+//!         SubqueryAlias: exists#1
 //!           Projection: p.sym AS c0, p.k AS c1, p.v AS c2
 //!             p
 //! ```
@@ -105,7 +105,7 @@ impl<'a> MarkJoins<'a> {
         let Filtered {
             build, conditions, ..
         } = Filtered::below(rows, vec![], Constants::Filter, self.outer, self.config)?;
-        let alias = unused_name(self.config, self.outer);
+        let alias = unused_name(self.config, self.outer, "exists");
         let columns = build.schema().columns();
         let mut right = RightSide {
             alias: &alias,

@@ -3,8 +3,8 @@
 //! ```text
 //!   SELECT q.id, avg(p.v), stddev(p.v) FROM q JOIN p ON p.k BETWEEN q.a AND q.b GROUP BY q.id
 //!
-//!   Aggregate: group by q.id, sum(__rmq_1), sum(__rmq_2), merge_stddev(__rmq_3)
-//!     RangeJoin: aggs=[sum(p.v) AS __rmq_1, count(p.v) AS __rmq_2, state of stddev(p.v) AS __rmq_3]
+//!   Aggregate: group by q.id, sum(sum(p.v)#1), sum(count(p.v)#2), merge_stddev(stddev(p.v)#3)
+//!     RangeJoin: aggs=[sum(p.v), count(p.v), state of stddev(p.v)]
 //! ```
 //!
 //! Several probe rows may be of one group, so that values can't be merged. States can: every accumulator does it for

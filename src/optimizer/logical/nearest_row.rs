@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   subquery                                                     match
-//!   Limit: fetch=1                                               values  __rmq_1
-//!     Sort: p.ts DESC                                            aggs    __rmq_1 = rightmost(p.value)
+//!   Limit: fetch=1                                               values  rightmost(p.value)#1
+//!     Sort: p.ts DESC                                            aggs    rightmost(p.value)#1 = rightmost(p.value)
 //!       Projection: p.value, p.ts                                on      p.sym = q.sym, range p.ts in (-inf, q.ts]
 //!         Filter: p.sym = outer(q.sym) AND p.ts <= outer(q.ts)   build   p
 //!           p
@@ -92,7 +92,7 @@ impl NearestQuery {
         }
         let names = columns.iter().map(Column::flat_name).map(|name| {
             if is_taken(&name) {
-                unused_name(config, probe)
+                unused_name(config, probe, &name)
             } else {
                 name
             }

@@ -4,7 +4,7 @@
 //!   SELECT q.id, (SELECT min(p.v) FROM p WHERE p.sym = q.sym AND p.k BETWEEN q.a AND q.b) AS low FROM q
 //!
 //!   before                                                after
-//!   Projection: q.id, (<subquery>) AS low                 Projection: q.id, __rmq_1 AS low
+//!   Projection: q.id, (<subquery>) AS low                 Projection: q.id, min(p.v)#1 AS low
 //!     q                                                     RangeJoin: type=Left, on=[sym], range=p.k in [q.a, q.b], aggs=[min(p.v)]
 //!     Subquery:                                               q
 //!       Aggregate: min(p.v)                                   p
@@ -117,7 +117,7 @@ fn with_joins(plan: &LogicalPlan, config: &dyn OptimizerConfig) -> Result<Option
 /// ```text
 ///   SELECT … FROM q JOIN p ON p.sym = q.sym WHERE p.k = (SELECT max(r.k) FROM p r WHERE r.sym = q.sym AND r.k <= q.t)
 ///
-///   Filter: p.k = __rmq_1                                           Filter: p.k = __rmq_1
+///   Filter: p.k = max(r.k)#1                                        Filter: p.k = max(r.k)#1
 ///     RangeJoin: range=r.k in (-inf, q.t], aggs=[max(r.k)]            Inner Join: p.sym = q.sym
 ///       Inner Join: p.sym = q.sym                                       RangeJoin: …
 ///         q                                                               q
@@ -338,7 +338,7 @@ impl Joins<'_> {
         if !is_boolean || condition.exists(|e| Ok(is_in_or_exists(e)))? {
             return Ok(false);
         }
-        let name = unused_name(self.config, self.probe.schema());
+        let name = unused_name(self.config, self.probe.schema(), "condition");
         let column = Expr::Column(Column::new_unqualified(&name));
         // An integer column: DataFusion rewrites a CASE with Boolean results to AND and OR, which do not guard.
         let condition = std::mem::replace(condition, column.eq(lit(1_i64)));

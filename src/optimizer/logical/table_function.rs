@@ -4,7 +4,7 @@
 //!   SELECT * FROM range_join('trades', 'quotes', 'sym', 'quotes.ts BETWEEN trades.a AND trades.b', 'min(price) AS low')
 //!
 //!   arguments                                             plan
-//!   probe       TableScan: trades                         Projection: trades.*, __rmq_1 AS low
+//!   probe       TableScan: trades                         Projection: trades.*, min(quotes.price)#1 AS low
 //!   build       TableScan: quotes                           RangeJoin: type=Left, on=[sym], range=quotes.ts in [trades.a, trades.b],
 //!   condition   quotes.sym = trades.sym AND …                          aggs=[min(price)]
 //!   aggregates  SELECT min(price) AS low FROM quotes          trades

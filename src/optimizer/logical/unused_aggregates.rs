@@ -4,7 +4,7 @@
 //! input once.
 //!
 //! ```text
-//!   Projection: q.id, __rmq_2 AS p.v                                     Projection: q.id, __rmq_2 AS p.v
+//!   Projection: q.id, rightmost(p.v)#2 AS p.v                            Projection: q.id, rightmost(p.v)#2 AS p.v
 //!     RangeJoin: aggs=[rightmost(p.ts), rightmost(p.v)]          ──▶       RangeJoin: aggs=[rightmost(p.v)]
 //!       RangeJoin: type=Left, aggs=[max(r.v)]                                TableScan: q
 //!         TableScan: q

@@ -1,5 +1,6 @@
 //! Column names: unused ones for added columns, and the original ones after an expression or a plan is rewritten.
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use datafusion::common::{Column, DFSchema, Result};
@@ -7,16 +8,40 @@ use datafusion::logical_expr::expr_rewriter::{NamePreserver, SavedName};
 use datafusion::logical_expr::{Expr, LogicalPlan, Projection};
 use datafusion::optimizer::OptimizerConfig;
 
-/// How the names of columns begin that rules add.
-const UNUSED: &str = "__rmq";
+/// The longest description in a name: plans show it in each operator above.
+const MAX_DESCRIPTION: usize = 30;
 
-/// Generates a name that no column of the schema has.
-pub(crate) fn unused_name(config: &dyn OptimizerConfig, schema: &DFSchema) -> String {
+/// Generates a name that no column of the schema has, for a column that a rule adds: `min(p.v)#1`. Of a long
+/// description, `min(CASE WHEN …)`, the name has the beginning only: `min#1`.
+pub(crate) fn unused_name(
+    config: &dyn OptimizerConfig,
+    schema: &DFSchema,
+    described: impl Display,
+) -> String {
+    let mut description = description(&described.to_string()).to_string();
+    // DataFusion's tree of a plan has room for ASCII only.
+    if description.len() > MAX_DESCRIPTION || !description.is_ascii() {
+        description = description
+            .split('(')
+            .next()
+            .unwrap_or("")
+            .replace(|c: char| !c.is_ascii(), "?");
+        description.truncate(MAX_DESCRIPTION);
+    }
     loop {
-        let name = config.alias_generator().next(UNUSED);
+        let number = config.alias_generator().next("");
+        let name = format!("{description}#{}", number.trim_start_matches('_'));
         if !schema.has_column_with_unqualified_name(&name) {
             return name;
         }
+    }
+}
+
+/// What the column of a name is, without the number of [`unused_name`].
+pub(crate) fn description(name: &str) -> &str {
+    match name.rsplit_once('#') {
+        Some((description, _)) if is_unused_name(name) => description,
+        _ => name,
     }
 }
 
@@ -61,5 +86,6 @@ pub(crate) fn restore_columns(plan: LogicalPlan, schema: &DFSchema) -> Result<Lo
 
 /// Whether a name is, or may be, one of [`unused_name`].
 pub(crate) fn is_unused_name(name: &str) -> bool {
-    name.starts_with(UNUSED)
+    let number = name.rsplit_once('#').map(|(_, number)| number);
+    number.is_some_and(|n| !n.is_empty() && n.bytes().all(|digit| digit.is_ascii_digit()))
 }

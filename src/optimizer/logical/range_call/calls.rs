@@ -1,6 +1,7 @@
 //! Replaces calls of range functions by columns of a [`RangeLookup`], or by expressions over an index of a
 //! [`PrepareIndexes`].
 
+use std::fmt::Display;
 use std::sync::Arc;
 
 use arrow::datatypes::FieldRef;
@@ -117,7 +118,7 @@ impl<'a> Calls<'a> {
         if !needs_projection {
             return Ok(bound.clone());
         }
-        let name = self.unused_name();
+        let name = self.unused_name("bound");
         self.projected.push(Projected {
             bound: bound.clone(),
             name: name.clone(),
@@ -127,8 +128,8 @@ impl<'a> Calls<'a> {
     }
 
     /// Generates a name that no column of the input has.
-    fn unused_name(&self) -> String {
-        unused_name(self.config, &self.schema)
+    fn unused_name(&self, description: impl Display) -> String {
+        unused_name(self.config, &self.schema, description)
     }
 
     /// The layer of a call with this bound, or `None` if the bound has columns of another input.
@@ -190,7 +191,7 @@ impl<'a> Calls<'a> {
         }
         let (left, right) = (self.project(left, layer)?, self.project(right, layer)?);
         let threshold = threshold.map(|x| self.project(x, layer)).transpose()?;
-        let output = self.unused_name();
+        let output = self.unused_name(format_args!("{name}({source})"));
         let call_taken = RangeCall {
             function: udf.function(),
             source,
@@ -336,7 +337,7 @@ pub(crate) fn look_up(
     config: &dyn OptimizerConfig,
 ) -> Result<(Arc<LogicalPlan>, Expr)> {
     let mut lookups = vec![];
-    let run = unused_name(config, schema);
+    let run = unused_name(config, schema, "run");
     let condition = condition.transform_up(|expr| {
         let Some((udf, call)) = range_udf(&expr) else {
             return Ok(Transformed::no(expr));

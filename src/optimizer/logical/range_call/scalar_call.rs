@@ -7,8 +7,8 @@
 //!   before                                             after
 //!   Projection: w.id                                   Projection: w.id
 //!     Filter: range_min('prices.close', w.l, w.r) > 5    Projection: w.id, w.l, w.r
-//!       TableScan: windows                                 Filter: __rmq_1 > 5
-//!                                                            RangeLookup: range_min(prices.close) over rows w.l to w.r AS __rmq_1
+//!       TableScan: windows                                 Filter: range_min(prices.close)#1 > 5
+//!                                                            RangeLookup: range_min(prices.close) over rows w.l to w.r
 //!                                                              TableScan: windows
 //! ```
 //!
