@@ -27,8 +27,14 @@ impl Terminal {
     /// Starts a shell whose history is in this folder. `None` where there is no `script`.
     fn start(state: &Path) -> Option<Self> {
         let started = Command::new("script")
-            .args(["-qefc", env!("CARGO_BIN_EXE_rmq"), "/dev/null"])
+            // Without `exec`, some shells stay, and exit with 130 after a Ctrl-C that was not for them.
+            .args([
+                "-qefc",
+                concat!("exec ", env!("CARGO_BIN_EXE_rmq")),
+                "/dev/null",
+            ])
             .current_dir(state)
+            .env("SHELL", "/bin/sh")
             .env("XDG_STATE_HOME", state)
             .env("TERM", "xterm")
             .env_remove("RUST_LOG")
