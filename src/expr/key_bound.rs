@@ -14,7 +14,7 @@
 //! It also moves constants, which may overflow when they are added, and makes an end open:
 //!
 //! ```text
-//!   q.ts - p.ts <= INTERVAL '1 hour'      p.ts >= rmq_lower_bound(q.ts)
+//!   q.ts - p.ts <= INTERVAL '1 hour'      p.ts >= rmq_lower_bound(q.ts, INTERVAL '-1 hour')
 //!   p.ts < q.b OR q.b IS NULL             p.ts <= rmq_upper_bound(q.b, q.b IS NULL)
 //! ```
 
@@ -22,21 +22,22 @@ use arrow::array::{Array, ArrayRef, AsArray, Decimal128Array, Int32Array, Int64A
 use arrow::array::{UInt64Array, make_array};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Decimal128Type, Int64Type, UInt64Type};
-use datafusion::common::{Result, exec_datafusion_err, internal_err};
+use datafusion::common::{Result, ScalarValue, exec_datafusion_err, internal_err};
 use datafusion::logical_expr::{
     ColumnarValue, ScalarFunctionArgs, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
 use rmq_engine::Comparison;
 
-/// The function `(bound [, is_open])` that returns the least or greatest key for which `key * factor` compares with
-/// `bound * bound_factor + offset` as stated. NULL if there is no such key, or if the bound is NULL. Where `is_open` is
-/// TRUE it is the least or greatest of all keys.
+/// The function `(bound [, is_open or offset])` that returns the least or greatest key for which `key * factor` is
+/// compared with `bound * bound_factor + offset` as stated. NULL if there is no such key, or if the bound is NULL.
+/// Where `is_open` is TRUE it is the least or greatest of all keys. The argument `offset` shows what is added.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KeyBoundUdf {
     comparison: Comparison,
     factor: i128,
     bound_factor: i128,
     offset: i128,
+    opposite: Option<i128>,
     key_type: DataType,
     signature: Signature,
 }
@@ -53,6 +54,7 @@ impl KeyBoundUdf {
             factor,
             bound_factor,
             offset: 0,
+            opposite: None,
             key_type,
             signature: Signature::one_of(
                 vec![TypeSignature::Any(1), TypeSignature::Any(2)],
@@ -66,6 +68,15 @@ impl KeyBoundUdf {
         Self { offset, ..self }
     }
 
+    /// The same where all keys compare as stated if the bound plus `offset`, or plus the offset of the other end of a
+    /// range, is no key: a difference of the key and the bound may then wrap around.
+    pub(crate) fn with_opposite(self, offset: i128) -> Self {
+        Self {
+            opposite: Some(offset),
+            ..self
+        }
+    }
+
     /// The comparison of the key with the converted bound.
     pub(crate) fn converted_comparison(&self) -> Comparison {
         if self.comparison.is_lower() {
@@ -75,8 +86,37 @@ impl KeyBoundUdf {
         }
     }
 
+    /// What is added to the bound, as plans show it.
+    pub(crate) fn shown_offset(&self) -> Option<ScalarValue> {
+        let offset = i64::try_from(self.offset)
+            .ok()
+            .filter(|offset| *offset != 0)?;
+        Some(match self.key_type {
+            DataType::Timestamp(..) => ScalarValue::new_interval_mdn(0, 0, offset),
+            _ => ScalarValue::Int64(Some(offset)),
+        })
+    }
+
+    /// The bound that all keys in these limits compare with as stated.
+    fn last(&self, (least, greatest): (i128, i128)) -> i128 {
+        if self.comparison.is_lower() {
+            least
+        } else {
+            greatest
+        }
+    }
+
     /// Converts one bound, to a key in these limits.
     fn convert(&self, bound: i128, (least, greatest): (i128, i128)) -> Option<i128> {
+        if let Some(opposite) = self.opposite {
+            let is_key = |offset| {
+                let end = bound.checked_add(offset);
+                end.is_some_and(|end| least <= end && end <= greatest)
+            };
+            if !is_key(self.offset) || !is_key(opposite) {
+                return Some(self.last((least, greatest)));
+            }
+        }
         // Beyond 128 bits it is beyond all keys.
         let bound = bound
             .saturating_mul(self.bound_factor)
@@ -119,18 +159,14 @@ impl ScalarUDFImpl for KeyBoundUdf {
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
         let arrays = ColumnarValue::values_to_arrays(&args.args)?;
-        let [bounds, is_open @ ..] = arrays.as_slice() else {
+        let [bounds, others @ ..] = arrays.as_slice() else {
             return internal_err!("there is no bound to convert");
         };
-        let is_open = is_open.first().map(AsArray::as_boolean);
+        let is_open = others.iter().find_map(|array| array.as_boolean_opt());
         let Some(limits) = integer_limits(&self.key_type) else {
             return internal_err!("a {} is not stored as an integer", self.key_type);
         };
-        let last = if self.comparison.is_lower() {
-            limits.0
-        } else {
-            limits.1
-        };
+        let last = self.last(limits);
         let keys = integers(bounds)?.into_iter().enumerate();
         let keys = keys.map(|(row, bound)| {
             let is_open = is_open.is_some_and(|open| open.is_valid(row) && open.value(row));

@@ -1,10 +1,13 @@
 //! The comparison of a key with a bound, as logical and physical rules recognise it: which operand is the bound, what
 //! the operator means, and which casts between units, which may fail, a conversion of the bound replaces, which can't.
-//! `logical::condition_parts` and `physical::join_filter` translate their expressions into it.
+//! `logical::condition_parts` and `physical::join_filter` translate their expressions into it. `difference` and
+//! `alternatives` recognise comparisons in other words.
+
+use std::sync::Arc;
 
 use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::{Result, ScalarValue};
-use datafusion::logical_expr::Operator;
+use datafusion::logical_expr::{Operator, ScalarUDF};
 
 use crate::expr::key_bound::{KeyBoundUdf, integer_limits};
 use crate::optimizer::casts::{keeps_values, linear_factor};
@@ -31,8 +34,11 @@ pub(crate) trait Operand: Clone {
 
     fn as_constant(&self) -> Option<&ScalarValue>;
 
-    /// What is cast to an interval, if it is such a cast, else itself.
-    fn without_interval(&self) -> &Self;
+    /// What is cast, and to which type, if it is a cast.
+    fn cast_operand(&self) -> Option<(&Self, &DataType)>;
+
+    /// The function and its arguments, if it is a call.
+    fn as_call(&self) -> Option<(&ScalarUDF, &[Self])>;
 
     fn is_column(&self) -> bool;
 
@@ -43,6 +49,9 @@ pub(crate) trait Operand: Clone {
         is_open: Option<Self>,
         schema: &Self::Schema,
     ) -> Result<Self>;
+
+    /// The call of a function.
+    fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, schema: &Self::Schema) -> Result<Self>;
 }
 
 /// A cast of an operand.
@@ -70,6 +79,15 @@ pub(crate) enum Open {
     /// Where the key is NULL: `b < k OR k IS NULL`. The conjunct then holds for a bound that is NULL, too, but the
     /// range is empty. It may have keys for which the conjunct does not hold.
     Key,
+    /// For none, but the range is only what the conjunct implies: it may have keys for which it does not hold.
+    Implied,
+}
+
+impl Open {
+    /// Whether the conjunct holds for all keys of the range.
+    pub(crate) fn is_exact(self) -> bool {
+        matches!(self, Self::Never | Self::Bound)
+    }
 }
 
 /// The sides that a condition is between.
@@ -85,44 +103,62 @@ pub(crate) struct Sides<'a, E: Operand> {
 }
 
 impl<E: Operand + PartialEq> Sides<'_, E> {
-    /// The range that a conjunct states in other words than `key < bound`, if it is one of these:
+    /// The ranges that a conjunct states in other words than `key < bound`, if it is one of these. It holds only for
+    /// keys that are in all of them.
     ///
     /// ```text
-    ///   bound - key <= INTERVAL '1 hour'        a difference of times or dates and a constant
+    ///   bound - key <= INTERVAL '1 hour'        a difference and a constant
     ///   key < bound OR bound IS NULL            an open end
+    ///   key < bound OR key < other              alternatives
     /// ```
-    pub(crate) fn range(&self, conjunct: &E) -> Result<Option<Range<E>>> {
+    pub(crate) fn ranges(&self, conjunct: &E) -> Result<Vec<Range<E>>> {
         let Some((left, op, right)) = conjunct.as_binary() else {
-            return Ok(None);
+            return Ok(vec![]);
         };
-        if op == Operator::Or {
-            return match (left.as_null_check(), right.as_null_check()) {
-                (None, Some(null)) => self.open_range(left, null),
-                (Some(null), None) => self.open_range(right, null),
-                _ => Ok(None),
-            };
+        if op != Operator::Or {
+            return self.difference(left, op, right);
         }
-        let compared = self.difference(left, op, right)?;
-        let open = Open::Never;
-        Ok(compared.map(|compared| Range { compared, open }))
+        let open = match (left.as_null_check(), right.as_null_check()) {
+            (None, Some(null)) => self.open_range(left, null)?,
+            (Some(null), None) => self.open_range(right, null)?,
+            _ => None,
+        };
+        match open {
+            Some(range) => Ok(vec![range]),
+            None => self.alternatives(conjunct),
+        }
     }
 
-    /// The range of `key < bound`, or of a difference, without casts that may fail.
+    /// The comparison of a key with a bound, without casts that may fail, if a conjunct is that.
+    pub(crate) fn compared(&self, conjunct: &E) -> Result<Option<Compared<E>>> {
+        let Some(operands) = conjunct.as_binary() else {
+            return Ok(None);
+        };
+        let found = key_and_bound(operands, |e| (self.is_bound)(e));
+        let found = found.filter(|(key, ..)| (self.is_key)(key));
+        let Some((key, Some(op), bound)) = found else {
+            return Ok(None);
+        };
+        let Some(comparison) = comparison(op) else {
+            return Ok(None);
+        };
+        let mut compared = (key.clone(), comparison, bound.clone());
+        convert_bound(&mut compared, self.bounds, self.keys)?;
+        Ok(Some(compared))
+    }
+
+    /// The one range of `key < bound`, or of a difference, for whose keys and no others the conjunct holds.
     fn closed_range(&self, conjunct: &E) -> Result<Option<Compared<E>>> {
+        if let Some(compared) = self.compared(conjunct)? {
+            return Ok(Some(compared));
+        }
         let Some((left, op, right)) = conjunct.as_binary() else {
             return Ok(None);
         };
-        let mut compared = match key_and_bound((left, op, right), |e| (self.is_bound)(e)) {
-            Some((key, op, bound)) if (self.is_key)(key) => {
-                let comparison = op.and_then(comparison);
-                comparison.map(|comparison| (key.clone(), comparison, bound.clone()))
-            }
-            _ => self.difference(left, op, right)?,
-        };
-        if let Some(compared) = &mut compared {
-            convert_bound(compared, self.bounds, self.keys)?;
-        }
-        Ok(compared)
+        let mut ranges = self.difference(left, op, right)?;
+        let last = ranges.pop();
+        let is_only = |range: &Range<E>| ranges.is_empty() && range.open == Open::Never;
+        Ok(last.filter(is_only).map(|range| range.compared))
     }
 
     /// The range of `closed OR null IS NULL`, where `null` is an end of the range.
@@ -164,61 +200,23 @@ impl<E: Operand + PartialEq> Sides<'_, E> {
             open: Open::Key,
         }))
     }
+}
 
-    /// The range of `bound - key <= constant` or `key - bound <= constant`.
-    fn difference(&self, left: &E, op: Operator, right: &E) -> Result<Option<Compared<E>>> {
-        let stated = match (left.as_constant(), right.as_constant()) {
-            (None, Some(constant)) => comparison(op).map(|c| (left, c, constant)),
-            (Some(constant), None) => op.swap().and_then(comparison).map(|c| (right, c, constant)),
-            _ => None,
-        };
-        let Some((difference, comparison, constant)) = stated else {
-            return Ok(None);
-        };
-        // DataFusion compares a duration with an interval as one.
-        let difference = difference.without_interval();
-        let Some((minuend, Operator::Minus, subtrahend)) = difference.as_binary() else {
-            return Ok(None);
-        };
-        let (key, bound, is_minuend) = if (self.is_bound)(subtrahend) && (self.is_key)(minuend) {
-            (minuend, subtrahend, true)
-        } else if (self.is_bound)(minuend) && (self.is_key)(subtrahend) {
-            (subtrahend, minuend, false)
-        } else {
-            return Ok(None);
-        };
-        let key_type = key.data_type(self.keys)?;
-        if key_type != bound.data_type(self.bounds)? {
-            return Ok(None);
-        }
-        let Some((factor, offset)) = length_in_ticks(constant, &key_type) else {
-            return Ok(None);
-        };
-        // key - bound < c is key < bound + c, and bound - key < c is key > bound - c.
-        let (comparison, offset) = if is_minuend {
-            (comparison, offset)
-        } else {
-            (swapped(comparison), -offset)
-        };
-        let conversion =
-            KeyBoundUdf::new(comparison, (factor, factor), key_type).with_offset(offset);
-        let comparison = conversion.converted_comparison();
-        let bound = bound.clone().converted(conversion, None, self.bounds)?;
-        Ok(Some((key.clone(), comparison, bound)))
+/// How many nanoseconds a unit has.
+pub(crate) fn nanoseconds(unit: TimeUnit) -> i128 {
+    match unit {
+        TimeUnit::Second => 1_000_000_000,
+        TimeUnit::Millisecond => 1_000_000,
+        TimeUnit::Microsecond => 1_000,
+        TimeUnit::Nanosecond => 1,
     }
 }
 
 /// A length that a difference of two keys is compared with, as `(factor, offset)`: the difference times the factor is
 /// compared with the offset. `None` for lengths that DataFusion compares otherwise than by their time, such as days,
 /// and for types whose differences may wrap around.
-fn length_in_ticks(length: &ScalarValue, key_type: &DataType) -> Option<(i128, i128)> {
-    let nanoseconds = |unit: &TimeUnit| match unit {
-        TimeUnit::Second => 1_000_000_000_i128,
-        TimeUnit::Millisecond => 1_000_000,
-        TimeUnit::Microsecond => 1_000,
-        TimeUnit::Nanosecond => 1,
-    };
-    let of = |value: i64, unit| i128::from(value) * nanoseconds(&unit);
+pub(crate) fn length_in_ticks(length: &ScalarValue, key_type: &DataType) -> Option<(i128, i128)> {
+    let of = |value: i64, unit| i128::from(value) * nanoseconds(unit);
     match (key_type, length) {
         (DataType::Date32, ScalarValue::Int64(Some(days))) => Some((1, i128::from(*days))),
         (DataType::Timestamp(unit, _), length) => {
@@ -232,7 +230,7 @@ fn length_in_ticks(length: &ScalarValue, key_type: &DataType) -> Option<(i128, i
                 ScalarValue::DurationNanosecond(Some(n)) => of(*n, TimeUnit::Nanosecond),
                 _ => return None,
             };
-            Some((nanoseconds(unit), length))
+            Some((nanoseconds(*unit), length))
         }
         _ => None,
     }
@@ -265,7 +263,7 @@ pub(crate) fn comparison(op: Operator) -> Option<Comparison> {
 }
 
 /// The comparison of the bound with the key.
-fn swapped(comparison: Comparison) -> Comparison {
+pub(crate) fn swapped(comparison: Comparison) -> Comparison {
     match comparison {
         Comparison::Above => Comparison::Below,
         Comparison::AtLeast => Comparison::AtMost,

@@ -1,5 +1,5 @@
-//! The same in other words, compared with DataFusion's own joins: open ends (`k < b OR b IS NULL`) and differences of
-//! times for ranges, `arg_min` for FIRST_VALUE, `row_number()` and DISTINCT ON for nearest rows.
+//! The same in other words, compared with DataFusion's own joins: open ends (`k < b OR b IS NULL`), differences,
+//! distances and alternatives for ranges, `arg_min` for FIRST_VALUE, `row_number()` and DISTINCT ON for nearest rows.
 //!
 //! `RMQ_TEST_SEED` repeats a run, `RMQ_TEST_CASE` the queries of one pair of tables; `RMQ_CASES` makes it longer.
 
@@ -10,6 +10,7 @@ use datafusion::arrow::array::{
     TimestampSecondArray,
 };
 use datafusion::common::Result;
+use datafusion::logical_expr::ScalarUDF;
 use datafusion::physical_plan::{collect, displayable};
 use datafusion::prelude::{SessionConfig, SessionContext};
 
@@ -124,11 +125,64 @@ fn difference(random: &mut Random, p: &str, q: &str) -> String {
     }
 }
 
+/// A range of the distance of two times, dates or integers, or of the seconds between two times. Some integers are so
+/// large that differences wrap around.
+fn distance(random: &mut Random, p: &str, q: &str) -> String {
+    let length = random.below(9) as i64;
+    let op = ["<", "<="][random.below(2)];
+    match random.below(8) {
+        0 => format!("abs({p}.d0 - {q}.d1) {op} {length}"),
+        1 => format!("abs({q}.t0 - {p}.m0) {op} INTERVAL '{length} seconds'"),
+        2 => format!(
+            "INTERVAL '{} milliseconds' > abs({p}.m0 - {q}.m1)",
+            length * 350
+        ),
+        3 => format!("abs({p}.i0 - {q}.i1) {op} {length} AND {p}.i0 >= {q}.i0"),
+        4 => {
+            let large = [i64::MAX - 9, i64::MIN + 9, (1 << 62) + 1000][random.below(3)];
+            format!("abs(({p}.i0 + {large}) - ({q}.i1 - {large})) {op} {length}")
+        }
+        5 => format!(
+            "extract(epoch FROM {p}.m0 - {q}.m0) BETWEEN {} AND {length}",
+            length - 5
+        ),
+        6 => format!(
+            "abs(extract(epoch FROM {q}.t0 - {p}.m0)) / 60 {op} {}",
+            length as f64 / 30.0
+        ),
+        _ => format!("extract(epoch FROM {p}.t0 - {q}.t0) * 2 {op} {length} AND {p}.t0 >= {q}.t1"),
+    }
+}
+
+/// A range or another one.
+fn alternatives(random: &mut Random, p: &str, q: &str) -> String {
+    let key = ["i0", "t0", "d0", "f0"][random.below(4)];
+    let kind = &key[..1];
+    let mut alternative = || match random.below(6) {
+        0 => format!("{p}.{key} = {q}.{kind}0"),
+        1 => format!("{p}.{key} > {q}.{kind}1"),
+        2 => format!("{p}.{key} <= {q}.{kind}1 AND {p}.v > 3"),
+        3 => format!("{q}.v = 1 AND {p}.{key} BETWEEN {q}.{kind}0 AND {q}.{kind}1"),
+        _ => format!("{p}.{key} BETWEEN {q}.{kind}0 AND {q}.{kind}1"),
+    };
+    let (one, other, third) = (alternative(), alternative(), alternative());
+    let also = difference(random, p, q);
+    match random.below(5) {
+        0 => format!("({one} OR {other} OR {third})"),
+        1 => format!("({one} OR {p}.{key} IS NULL OR {other})"),
+        2 => format!("({one} OR {other}) AND {also}"),
+        3 => format!("({also} OR {p}.{key} < {q}.{kind}0)"),
+        _ => format!("({one} OR {other})"),
+    }
+}
+
 fn condition(random: &mut Random) -> String {
     let (p, q) = [("p", "q"), ("q", "p")][random.below(2)];
-    let range = match random.below(2) {
+    let range = match random.below(4) {
         0 => open_end(random, p, q),
-        _ => difference(random, p, q),
+        1 => difference(random, p, q),
+        2 => distance(random, p, q),
+        _ => alternatives(random, p, q),
     };
     match random.below(4) {
         0 => format!("p.g = q.g AND {range}"),
@@ -354,6 +408,9 @@ fn sessions(random: &mut Random) -> (SessionContext, SessionContext) {
     };
     let (with, without) = (session(), session());
     datafusion_rmq::register(&with);
+    // DataFusion's takes no durations.
+    let abs = with.state().scalar_functions().get("abs").cloned();
+    without.register_udf(ScalarUDF::clone(&abs.expect("abs is registered")));
     set(&with, "rmq.range_joins", "always");
     draw_join_mode(&with, random);
     (with, without)

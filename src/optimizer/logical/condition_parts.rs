@@ -9,6 +9,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion::common::tree_node::TreeNode;
@@ -27,7 +28,7 @@ use crate::expr::range_calls::{calls_range_function, is_volatile};
 use crate::logical_plan::range_join::{RangeAggregate, RangeJoinSpec, Unmatched};
 use crate::optimizer::casts::{widens, without_lossless_casts};
 use crate::optimizer::condition::{
-    Compared, Open, Operand, OperandCast, Sides, comparison, convert_bound, key_and_bound,
+    Compared, Open, Operand, OperandCast, Range, Sides, comparison, convert_bound, key_and_bound,
 };
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
@@ -128,20 +129,21 @@ impl Condition {
                         keys: build,
                     };
                     // With a row in force before the range, the bound itself matters, not only which keys it includes.
-                    if constants == Constants::Filter
-                        && let Some(range) = sides.range(&conjunct)?
-                    {
-                        if range.open == Open::Key {
+                    if constants == Constants::Filter {
+                        let stated = sides.ranges(&conjunct)?;
+                        if stated.iter().any(|range| range.open == Open::Key) {
                             return reject(format!(
                                 "{} is about NULLs of the side that is searched",
                                 written(&conjunct)
                             ));
                         }
-                        if range.open == Open::Bound {
-                            open_keys.push(range.compared.0.clone());
+                        if !stated.is_empty() && stated.iter().all(|range| range.open.is_exact()) {
+                            let is_open = |range: &&Range<Expr>| range.open == Open::Bound;
+                            let open = stated.iter().filter(is_open);
+                            open_keys.extend(open.map(|range| range.compared.0.clone()));
+                            ranges.extend(stated.into_iter().map(|range| range.compared));
+                            continue;
                         }
-                        ranges.push(range.compared);
-                        continue;
                     }
                     let Expr::BinaryExpr(BinaryExpr { left, op, right }) = conjunct.clone() else {
                         return reject(no_comparison(&written(&conjunct)));
@@ -496,14 +498,17 @@ impl Operand for Expr {
         }
     }
 
-    fn without_interval(&self) -> &Self {
+    fn cast_operand(&self) -> Option<(&Self, &DataType)> {
         match self {
-            Self::Cast(Cast { expr, field })
-                if matches!(field.data_type(), DataType::Interval(_)) =>
-            {
-                expr
-            }
-            other => other,
+            Self::Cast(Cast { expr, field }) => Some((expr, field.data_type())),
+            _ => None,
+        }
+    }
+
+    fn as_call(&self) -> Option<(&ScalarUDF, &[Self])> {
+        match self {
+            Self::ScalarFunction(call) => Some((&call.func, &call.args)),
+            _ => None,
         }
     }
 
@@ -517,9 +522,14 @@ impl Operand for Expr {
         is_open: Option<Self>,
         _schema: &DFSchema,
     ) -> Result<Self> {
-        let is_open = is_open.map(Self::is_null);
-        let args = [self].into_iter().chain(is_open).collect();
+        let offset = conversion.shown_offset().map(lit);
+        let shown = is_open.map(Self::is_null).or(offset);
+        let args = [self].into_iter().chain(shown).collect();
         Ok(ScalarUDF::from(conversion).call(args))
+    }
+
+    fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, _schema: &DFSchema) -> Result<Self> {
+        Ok(function.call(arguments))
     }
 }
 

@@ -32,7 +32,7 @@ use crate::common::sql_text::sql_text;
 use crate::expr::order_key::OrderBoundUdf;
 use crate::logical_plan::nearest_rows::{Distance, NearestCondition, NearestRows, RowLimit};
 use crate::logical_plan::range_join::Unmatched;
-use crate::optimizer::condition::{Open, Range, Sides, convert_bound, operator};
+use crate::optimizer::condition::{Sides, convert_bound, operator};
 use crate::optimizer::logical::common::conditional::Branch;
 use crate::optimizer::logical::common::infallible::is_infallible;
 use crate::optimizer::logical::common::names::unused_name;
@@ -130,7 +130,7 @@ impl CorrelatedRows {
         }
         let mut values = columns;
         if needs_mark {
-            let name = unused_name(config, probe);
+            let name = unused_name(config, probe, "found");
             let mark = Expr::Column(Column::new_unqualified(&name));
             for value in values.iter_mut().filter(|value| !is_of_row(value)) {
                 *value = when(mark.clone().is_not_null(), std::mem::take(value)).end()?;
@@ -354,9 +354,11 @@ fn range_of(
         bounds: probe,
         keys: build,
     };
-    let range = sides.range(conjunct)?;
-    let range = range.filter(|range| range.open != Open::Key);
-    Ok(range.map(|Range { compared, .. }| (compared.0, compared.1)))
+    let mut ranges = sides.ranges(conjunct)?.into_iter();
+    Ok(match (ranges.next(), ranges.next()) {
+        (Some(range), None) if range.open.is_exact() => Some((range.compared.0, range.compared.1)),
+        _ => None,
+    })
 }
 
 /// A condition on both sides without casts that may fail, if it is a comparison.

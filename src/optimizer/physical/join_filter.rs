@@ -28,7 +28,8 @@ use crate::exec::range_join::row_threshold::{RowThreshold, with_columns};
 use crate::expr::key_bound::KeyBoundUdf;
 use crate::optimizer::casts::keeps_values;
 use crate::optimizer::condition::{
-    Compared, Open, Operand, OperandCast, Sides, comparison, convert_bound, key_and_bound, operator,
+    Compared, Open, Operand, OperandCast, Range, Sides, comparison, convert_bound, key_and_bound,
+    operator,
 };
 use rmq_engine::Comparison;
 
@@ -58,34 +59,37 @@ impl RangeCondition {
         let conjuncts = split_conjunction(filter.expression()).into_iter();
         let conjuncts = conjuncts.map(|conjunct| without_casts(conjunct, filter));
         let conjuncts: Vec<PhysicalExprRef> = conjuncts.collect::<Result<_>>()?;
-        let comparisons = conjuncts
-            .iter()
-            .map(|c| key_comparison(c, filter, probe, build));
-        let mut comparisons: Vec<Option<KeyComparison>> = comparisons.collect::<Result<_>>()?;
+        let mut comparisons = vec![];
+        for (i, conjunct) in conjuncts.iter().enumerate() {
+            comparisons.extend(key_comparisons(i, conjunct, filter, probe, build)?);
+        }
         drop_unsafe_open_ends(&mut comparisons, probe, build)?;
         let Some((key, best)) = best_key(&comparisons) else {
             return Ok(None);
         };
-        let (mut bounds, mut residual, mut rest) = (vec![], vec![], vec![]);
-        let mut threshold = None;
-        for (i, (conjunct, comparison)) in conjuncts.into_iter().zip(comparisons).enumerate() {
-            match comparison {
-                Some(found) if found.key.as_ref() == key.as_ref() => {
-                    bounds.push((found.comparison, found.bound));
-                    if found.open != Open::Key {
-                        continue;
-                    }
-                    rest.push(Arc::clone(&conjunct));
-                }
-                Some(found) if best == Some(i) => {
-                    if found.open == Open::Key {
-                        rest.push(Arc::clone(&conjunct));
-                    }
-                    threshold = Some(found);
-                }
-                _ => rest.push(Arc::clone(&conjunct)),
+        let is_of_key = |found: &KeyComparison| found.key.as_ref() == key.as_ref();
+        let (mut residual, mut rest) = (vec![], vec![]);
+        for (i, conjunct) in conjuncts.into_iter().enumerate() {
+            let mut ranges = comparisons.iter().filter(|found| found.conjunct == i);
+            let is_stated = |found: &KeyComparison| found.open.is_exact() && is_of_key(found);
+            if comparisons.iter().any(|found| found.conjunct == i) && ranges.clone().all(is_stated)
+            {
+                continue;
             }
-            residual.push(conjunct);
+            residual.push(Arc::clone(&conjunct));
+            let threshold = best.and_then(|best| comparisons.get(best));
+            let is_threshold = threshold.is_some_and(|t| t.conjunct == i && t.open.is_exact());
+            if !is_threshold || ranges.nth(1).is_some() {
+                rest.push(conjunct);
+            }
+        }
+        let (mut bounds, mut threshold) = (vec![], None);
+        for (i, found) in comparisons.into_iter().enumerate() {
+            if found.key.as_ref() == key.as_ref() {
+                bounds.push((found.comparison, found.bound));
+            } else if best == Some(i) {
+                threshold = Some(found);
+            }
         }
         let filter_of = |conjuncts| -> Result<Option<JoinFilter>> {
             let part = conjunction_opt(conjuncts);
@@ -138,7 +142,7 @@ impl RangeCondition {
 /// Drops comparisons with an open end that could hold for NULLs that a range does not have: those of a key, or of a
 /// bound, that may be NULL where no other comparison excludes it.
 fn drop_unsafe_open_ends(
-    comparisons: &mut [Option<KeyComparison>],
+    comparisons: &mut Vec<KeyComparison>,
     probe: &Schema,
     build: &Schema,
 ) -> Result<()> {
@@ -146,11 +150,10 @@ fn drop_unsafe_open_ends(
         let closed = || {
             comparisons
                 .iter()
-                .flatten()
-                .filter(|c| c.open == Open::Never)
+                .filter(|c| matches!(c.open, Open::Never | Open::Implied))
         };
         Ok(match open.open {
-            Open::Never => true,
+            Open::Never | Open::Implied => true,
             Open::Bound => {
                 !open.key.nullable(build)? || closed().any(|c| c.key.as_ref() == open.key.as_ref())
             }
@@ -160,15 +163,9 @@ fn drop_unsafe_open_ends(
             }
         })
     };
-    let safe: Vec<bool> = comparisons
-        .iter()
-        .map(|c| c.as_ref().map_or(Ok(true), is_safe))
-        .collect::<Result<_>>()?;
-    for (comparison, is_safe) in comparisons.iter_mut().zip(safe) {
-        if !is_safe {
-            *comparison = None;
-        }
-    }
+    let safe: Vec<bool> = comparisons.iter().map(is_safe).collect::<Result<_>>()?;
+    let all = std::mem::take(comparisons).into_iter().zip(safe);
+    comparisons.extend(all.filter_map(|(comparison, is_safe)| is_safe.then_some(comparison)));
     Ok(())
 }
 
@@ -181,9 +178,10 @@ pub(crate) fn best_threshold(
 ) -> Result<Option<(usize, RowThreshold)>> {
     let mut best: Option<(usize, RowThreshold)> = None;
     for (i, filter) in conditions.iter().enumerate() {
-        let found = key_comparison(filter.expression(), filter, probe, build)?;
-        // Whether an open end is safe depends on the other conditions.
-        let Some(found) = found.filter(|found| found.open == Open::Never) else {
+        let mut found = key_comparisons(i, filter.expression(), filter, probe, build)?;
+        // Whether an open end is safe depends on the other conditions. One comparison must be all of a condition.
+        found.retain(|found| found.open == Open::Never);
+        let (Some(found), true) = (found.pop(), found.is_empty()) else {
             continue;
         };
         let is_better = |known: &(usize, RowThreshold)| known.1.is_ranked && !found.is_ranked;
@@ -200,12 +198,8 @@ pub(crate) fn best_threshold(
 /// A range that is open at one end may have nearly all rows. Then a threshold at the other end is worth most: both
 /// together are an overlap of intervals. The two ends of an interval are of one type, by which they are told from
 /// another value.
-fn best_key(comparisons: &[Option<KeyComparison>]) -> Option<(PhysicalExprRef, Option<usize>)> {
-    let all = || {
-        (0..)
-            .zip(comparisons)
-            .filter_map(|(i, c)| Some((i, c.as_ref()?)))
-    };
+fn best_key(comparisons: &[KeyComparison]) -> Option<(PhysicalExprRef, Option<usize>)> {
+    let all = || comparisons.iter().enumerate();
     let mut best: Option<((bool, ThresholdRank), _)> = None;
     for (_, candidate) in all() {
         let is_of_key = |c: &KeyComparison| c.key.as_ref() == candidate.key.as_ref();
@@ -248,6 +242,8 @@ type ThresholdRank = (bool, bool, bool);
 
 /// A comparison of a key of the build side with a bound over the probe side.
 struct KeyComparison {
+    /// The number of the conjunct that makes it, or implies it.
+    conjunct: usize,
     key: PhysicalExprRef,
     key_type: DataType,
     is_ranked: bool,
@@ -268,20 +264,50 @@ impl KeyComparison {
     }
 }
 
-/// The comparison that a conjunct makes, if it is one that sorted keys can answer.
-fn key_comparison(
+/// The comparisons that a conjunct makes, those that sorted keys can answer.
+fn key_comparisons(
+    number: usize,
     conjunct: &PhysicalExprRef,
     filter: &JoinFilter,
     probe: &Schema,
     build: &Schema,
-) -> Result<Option<KeyComparison>> {
-    let range = match compared_sides(conjunct, filter) {
-        Some(compared) => Some((compared, Open::Never)),
+) -> Result<Vec<KeyComparison>> {
+    let ranges = match compared_sides(conjunct, filter) {
+        Some(compared) => vec![Range {
+            compared,
+            open: Open::Never,
+        }],
         None => other_words(conjunct, filter)?,
     };
-    let Some(((key, comparison, bound), open)) = range else {
-        return Ok(None);
-    };
+    let stated = ranges.len();
+    let mut comparisons = vec![];
+    for range in ranges {
+        comparisons.extend(searchable(number, range, filter, probe, build)?);
+    }
+    // Without the others a comparison is less than the conjunct states.
+    if comparisons.len() < stated {
+        for comparison in &mut comparisons {
+            comparison.open = match comparison.open {
+                Open::Never => Open::Implied,
+                other => other,
+            };
+        }
+    }
+    Ok(comparisons)
+}
+
+/// The comparison of a range, if sorted keys can answer it.
+fn searchable(
+    conjunct: usize,
+    range: Range<PhysicalExprRef>,
+    filter: &JoinFilter,
+    probe: &Schema,
+    build: &Schema,
+) -> Result<Option<KeyComparison>> {
+    let Range {
+        compared: (key, comparison, bound),
+        open,
+    } = range;
     let (key, bound) = (over_side(&key, filter)?, over_side(&bound, filter)?);
     let (key_type, bound_type) = (key.data_type(build)?, bound.data_type(probe)?);
     let is_searchable = is_ordered(&key_type)
@@ -291,6 +317,7 @@ fn key_comparison(
         // It is evaluated for all rows of the build side, the join's only for pairs with equal keys.
         && (open == Open::Key || cannot_fail(&key, build)?);
     Ok(is_searchable.then_some(KeyComparison {
+        conjunct,
         key,
         is_ranked: is_ranked(&key_type),
         key_type: value_type(&key_type),
@@ -300,19 +327,18 @@ fn key_comparison(
     }))
 }
 
-/// The range that a conjunct states in other words than a comparison of the two sides.
+/// The ranges that a conjunct states in other words than a comparison of the two sides.
 fn other_words(
     conjunct: &PhysicalExprRef,
     filter: &JoinFilter,
-) -> Result<Option<(Compared<PhysicalExprRef>, Open)>> {
+) -> Result<Vec<Range<PhysicalExprRef>>> {
     let sides = Sides {
         is_bound: &|e| side(e, filter) == Some(JoinSide::Left),
         is_key: &|e| side(e, filter) == Some(JoinSide::Right),
         bounds: filter.schema().as_ref(),
         keys: filter.schema().as_ref(),
     };
-    let range = sides.range(conjunct)?;
-    Ok(range.map(|range| (range.compared, range.open)))
+    sides.ranges(conjunct)
 }
 
 /// What a conjunct compares, if it compares the two sides: the expression over the build side, and that over the probe
@@ -372,11 +398,14 @@ impl Operand for PhysicalExprRef {
         Some(self.downcast_ref::<Literal>()?.value())
     }
 
-    fn without_interval(&self) -> &Self {
-        match self.downcast_ref::<CastExpr>() {
-            Some(cast) if matches!(cast.cast_type(), DataType::Interval(_)) => cast.expr(),
-            _ => self,
-        }
+    fn cast_operand(&self) -> Option<(&Self, &DataType)> {
+        let cast = self.downcast_ref::<CastExpr>()?;
+        Some((cast.expr(), cast.cast_type()))
+    }
+
+    fn as_call(&self) -> Option<(&ScalarUDF, &[Self])> {
+        let call = self.downcast_ref::<ScalarFunctionExpr>()?;
+        Some((call.fun(), call.args()))
     }
 
     fn is_column(&self) -> bool {
@@ -389,11 +418,16 @@ impl Operand for PhysicalExprRef {
         is_open: Option<Self>,
         schema: &Schema,
     ) -> Result<Self> {
-        let udf = Arc::new(ScalarUDF::from(conversion));
-        let options = Arc::new(ConfigOptions::default());
+        let offset = conversion.shown_offset();
+        let offset = offset.map(|offset| Arc::new(Literal::new(offset)) as Self);
         let is_open = is_open.map(|null| Arc::new(IsNullExpr::new(null)) as Self);
-        let args = [self].into_iter().chain(is_open).collect();
-        let call = ScalarFunctionExpr::try_new(udf, args, schema, options)?;
+        let args = [self].into_iter().chain(is_open.or(offset)).collect();
+        Self::call(Arc::new(ScalarUDF::from(conversion)), args, schema)
+    }
+
+    fn call(function: Arc<ScalarUDF>, arguments: Vec<Self>, schema: &Schema) -> Result<Self> {
+        let options = Arc::new(ConfigOptions::default());
+        let call = ScalarFunctionExpr::try_new(function, arguments, schema, options)?;
         Ok(Arc::new(call))
     }
 }
