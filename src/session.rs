@@ -28,9 +28,9 @@ use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
     DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
-    JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, LateralToRangeJoin, LongListsToTables,
-    NullableSubqueries, PartitionRangeJoins, RangeCallToLookup, RenewJoinSchemas, ShowRowOrder,
-    SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
+    JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, LaterRowsToLastKeys, LateralToRangeJoin,
+    LongListsToTables, NullableSubqueries, PartitionRangeJoins, RangeCallToLookup,
+    RenewJoinSchemas, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -194,6 +194,7 @@ fn with_rules(mut optimizer: Optimizer, planner: &Planner) -> Optimizer {
                 Arc::new(RangeCallToLookup),
                 // Before DataFusion's rules for correlated subqueries, which reject correlation by a range or leave it
                 // to fail.
+                Arc::new(LaterRowsToLastKeys),
                 Arc::new(ExistsToCounts),
                 Arc::new(SubqueryToRangeJoin),
                 Arc::new(LateralToRangeJoin),

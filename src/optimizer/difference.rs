@@ -4,6 +4,7 @@
 //!   q.ts - p.ts <= INTERVAL '1 hour'                 p.ts >= q.ts - 1 hour
 //!   abs(p.ts - q.ts) < INTERVAL '1 hour'             p.ts > q.ts - 1 hour, p.ts < q.ts + 1 hour
 //!   abs(p.id - q.id) <= 30                           the same, but all keys where q.id - 30 or q.id + 30 overflows
+//!   p.id - q.id BETWEEN 0 AND 30                     p.id in [q.id, q.id + 30], or all keys
 //!   extract(epoch FROM q.ts - p.ts) / 60 <= 5        p.ts >= q.ts - 301 seconds
 //! ```
 //!
@@ -39,65 +40,150 @@ struct Length {
     open: Open,
 }
 
+/// A difference that is compared with a constant.
+struct Stated<'a, E> {
+    difference: Difference<'a, E>,
+    comparison: Comparison,
+    constant: &'a ScalarValue,
+}
+
+/// What a difference is of.
+struct Ends<'a, E> {
+    key: &'a E,
+    bound: &'a E,
+    /// Whether the bound is subtracted from the key.
+    is_of_bound: bool,
+    data_type: DataType,
+}
+
 impl<E: Operand + PartialEq> Sides<'_, E> {
     /// The ranges of a comparison of a difference with a constant.
     pub(crate) fn difference(&self, left: &E, op: Operator, right: &E) -> Result<Vec<Range<E>>> {
-        let stated = match (left.as_constant(), right.as_constant()) {
-            (None, Some(constant)) => comparison(op).map(|c| (left, c, constant)),
-            (Some(constant), None) => op.swap().and_then(comparison).map(|c| (right, c, constant)),
-            _ => None,
-        };
-        let Some((compared, comparison, constant)) = stated else {
+        let Some(stated) = Stated::of(left, op, right) else {
             return Ok(vec![]);
         };
-        let Some(difference) = Difference::of(compared) else {
+        let Some(ends) = self.ends(&stated.difference)? else {
             return Ok(vec![]);
         };
-        let Difference {
-            minuend,
-            subtrahend,
-            is_absolute,
-            ..
-        } = difference;
-        let (key, bound, is_minuend) = if (self.is_bound)(subtrahend) && (self.is_key)(minuend) {
-            (minuend, subtrahend, true)
-        } else if (self.is_bound)(minuend) && (self.is_key)(subtrahend) {
-            (subtrahend, minuend, false)
-        } else {
+        let is_absolute = stated.difference.is_absolute;
+        let length = stated.length(&ends.data_type);
+        let Some(length) = length.filter(|_| !is_absolute || !stated.comparison.is_lower()) else {
             return Ok(vec![]);
         };
-        let key_type = key.data_type(self.keys)?;
-        if key_type != bound.data_type(self.bounds)? || is_absolute && comparison.is_lower() {
-            return Ok(vec![]);
-        }
-        let Some(Length {
-            factor,
-            offset,
-            open,
-        }) = difference.length(constant, comparison, &key_type)
-        else {
-            return Ok(vec![]);
-        };
-        // key - bound < c is key < bound + c, and bound - key < c is key > bound - c.
-        let stated = if is_minuend {
-            (comparison, offset)
-        } else {
-            (swapped(comparison), -offset)
-        };
-        let opposite = is_absolute.then_some((swapped(stated.0), -stated.1));
-        let ranges = [Some(stated), opposite].into_iter().flatten();
-        let ranges = ranges.map(|(comparison, offset)| {
-            let mut conversion = KeyBoundUdf::new(comparison, (factor, factor), key_type.clone())
-                .with_offset(offset);
-            if key_type.is_integer() {
-                conversion = conversion.with_opposite(-offset);
-            }
-            let comparison = conversion.converted_comparison();
-            let bound = bound.clone().converted(conversion, None, self.bounds)?;
-            let compared = (key.clone(), comparison, bound);
-            Ok(Range { compared, open })
+        let Length { offset, open, .. } = length;
+        let opposite = is_absolute.then_some((swapped(stated.comparison), -offset));
+        let stated = [Some((stated.comparison, offset)), opposite];
+        let wraps = ends.data_type.is_integer().then_some(-offset);
+        let ranges = stated.into_iter().flatten().map(|(comparison, at)| {
+            let other = wraps.map(|other| if at == offset { other } else { offset });
+            self.shifted(&ends, comparison, (length.factor, at), other, open)
         });
         ranges.collect()
+    }
+
+    /// The ranges of two comparisons of one difference of integers, `key - bound >= 0` and `key - bound <= 30`, if they
+    /// are that. Neither comparison implies its range alone, as the difference may wrap around.
+    pub(crate) fn between(&self, one: &E, other: &E) -> Result<Option<[Range<E>; 2]>> {
+        let (Some((one, low)), Some((other, high))) =
+            (Stated::of_integers(one), Stated::of_integers(other))
+        else {
+            return Ok(None);
+        };
+        let is_same = one.difference.minuend == other.difference.minuend
+            && one.difference.subtrahend == other.difference.subtrahend
+            && one.comparison.is_lower() != other.comparison.is_lower();
+        let ends = self.ends(&one.difference)?;
+        let Some(ends) = ends.filter(|ends| is_same && ends.data_type.is_integer()) else {
+            return Ok(None);
+        };
+        let range = |comparison, at, other| {
+            self.shifted(&ends, comparison, (1, at), Some(other), Open::Implied)
+        };
+        Ok(Some([
+            range(one.comparison, low, high)?,
+            range(other.comparison, high, low)?,
+        ]))
+    }
+
+    /// The key and the bound of a difference, if it is of these.
+    fn ends<'a>(&self, difference: &Difference<'a, E>) -> Result<Option<Ends<'a, E>>> {
+        let (left, right) = (difference.minuend, difference.subtrahend);
+        let (key, bound, is_of_bound) = if (self.is_bound)(right) && (self.is_key)(left) {
+            (left, right, true)
+        } else if (self.is_bound)(left) && (self.is_key)(right) {
+            (right, left, false)
+        } else {
+            return Ok(None);
+        };
+        let data_type = key.data_type(self.keys)?;
+        if data_type != bound.data_type(self.bounds)? {
+            return Ok(None);
+        }
+        Ok(Some(Ends {
+            key,
+            bound,
+            is_of_bound,
+            data_type,
+        }))
+    }
+
+    /// The range of a difference, times the factor, that is compared with an offset. If `other` is the offset at the
+    /// other end, it has all keys where one of both ends is no key.
+    fn shifted(
+        &self,
+        ends: &Ends<'_, E>,
+        comparison: Comparison,
+        (factor, offset): (i128, i128),
+        other: Option<i128>,
+        open: Open,
+    ) -> Result<Range<E>> {
+        // key - bound < c is key < bound + c, and bound - key < c is key > bound - c.
+        let (comparison, sign) = if ends.is_of_bound {
+            (comparison, 1)
+        } else {
+            (swapped(comparison), -1)
+        };
+        let mut conversion = KeyBoundUdf::new(comparison, (factor, factor), ends.data_type.clone());
+        conversion = conversion.with_offset(sign * offset);
+        if let Some(other) = other {
+            conversion = conversion.with_opposite(sign * other);
+        }
+        let comparison = conversion.converted_comparison();
+        let bound = ends
+            .bound
+            .clone()
+            .converted(conversion, None, self.bounds)?;
+        let compared = (ends.key.clone(), comparison, bound);
+        Ok(Range { compared, open })
+    }
+}
+
+impl<'a, E: Operand> Stated<'a, E> {
+    fn of(left: &'a E, op: Operator, right: &'a E) -> Option<Self> {
+        let (compared, op, constant) = match (left.as_constant(), right.as_constant()) {
+            (None, Some(constant)) => (left, op, constant),
+            (Some(constant), None) => (right, op.swap()?, constant),
+            _ => return None,
+        };
+        Some(Self {
+            difference: Difference::of(compared)?,
+            comparison: comparison(op)?,
+            constant,
+        })
+    }
+
+    /// A comparison of a plain difference with an integer, and that integer.
+    fn of_integers(conjunct: &'a E) -> Option<(Self, i128)> {
+        let (left, op, right) = conjunct.as_binary()?;
+        let stated = Self::of(left, op, right)?;
+        let is_plain = !stated.difference.is_absolute && stated.difference.second.is_none();
+        let length = integer(stated.constant).filter(|_| is_plain)?;
+        Some((stated, length))
+    }
+
+    fn length(&self, key_type: &DataType) -> Option<Length> {
+        self.difference
+            .length(self.constant, self.comparison, key_type)
     }
 }
 
@@ -184,13 +270,10 @@ impl<'a, E: Operand> Difference<'a, E> {
             });
         }
         if key_type.is_integer() {
-            let ScalarValue::Int64(Some(length)) = constant.cast_to(&DataType::Int64).ok()? else {
-                return None;
-            };
-            let is_integer = constant.data_type().is_integer();
-            return (self.is_absolute && is_integer && length >= 0).then_some(Length {
+            let length = integer(constant).filter(|length| self.is_absolute && *length >= 0);
+            return length.map(|offset| Length {
                 factor: 1,
-                offset: length.into(),
+                offset,
                 open: Open::Implied,
             });
         }
@@ -211,6 +294,17 @@ impl<'a, E: Operand> Difference<'a, E> {
 )]
 fn whole(number: f64) -> i128 {
     number as i128
+}
+
+/// A constant that is an integer.
+fn integer(constant: &ScalarValue) -> Option<i128> {
+    if !constant.data_type().is_integer() {
+        return None;
+    }
+    match constant.cast_to(&DataType::Int64).ok()? {
+        ScalarValue::Int64(number) => number.map(i128::from),
+        _ => None,
+    }
 }
 
 /// A constant that is a number.

@@ -2,9 +2,9 @@
 //!
 //! 1. [`CheckFrameCalls`], [`ArgExtremesToFirstValues`] and [`NullableSubqueries`], analyzer rules.
 //! 2. [`RangeCallToLookup`], the first optimizer rule and once more at the end.
-//! 3. [`ExistsToCounts`], [`SubqueryToRangeJoin`], [`LateralToRangeJoin`] and [`FirstRowsToNearestRows`], before
-//!    DataFusion decorrelates subqueries. Then [`KeepFirstReasons`], and before constants are evaluated
-//!    [`LongListsToTables`]. [`RenewJoinSchemas`] after lateral joins are decorrelated.
+//! 3. [`LaterRowsToLastKeys`], [`ExistsToCounts`], [`SubqueryToRangeJoin`], [`LateralToRangeJoin`] and
+//!    [`FirstRowsToNearestRows`], before DataFusion decorrelates subqueries. Then [`KeepFirstReasons`], and before
+//!    constants are evaluated [`LongListsToTables`]. [`RenewJoinSchemas`] after lateral joins are decorrelated.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
 //! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`] and [`ShowRowOrder`],
@@ -34,6 +34,7 @@ pub use logical::exists::ExistsToCounts;
 pub use logical::first_rows::FirstRowsToNearestRows;
 pub use logical::grouped_join::{DistinctGroupedJoinToRangeJoin, GroupedJoinToRangeJoin};
 pub use logical::join_schemas::RenewJoinSchemas;
+pub use logical::later_row::LaterRowsToLastKeys;
 pub use logical::lateral::LateralToRangeJoin;
 pub use logical::long_lists::LongListsToTables;
 pub use logical::nullable_subquery::NullableSubqueries;

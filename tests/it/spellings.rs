@@ -130,7 +130,13 @@ fn difference(random: &mut Random, p: &str, q: &str) -> String {
 fn distance(random: &mut Random, p: &str, q: &str) -> String {
     let length = random.below(9) as i64;
     let op = ["<", "<="][random.below(2)];
-    match random.below(8) {
+    match random.below(10) {
+        8 => format!("{p}.i0 - {q}.i1 BETWEEN {} AND {length}", length - 5),
+        9 => {
+            let large = [i64::MAX - 9, i64::MIN + 9, 1 << 62][random.below(3)];
+            let difference = format!("({q}.i0 + {large}) - ({p}.i1 - {large})");
+            format!("{difference} > {} AND {length} >= {difference}", length - 5)
+        }
         0 => format!("abs({p}.d0 - {q}.d1) {op} {length}"),
         1 => format!("abs({q}.t0 - {p}.m0) {op} INTERVAL '{length} seconds'"),
         2 => format!(
@@ -273,6 +279,29 @@ fn first_rows(random: &mut Random) -> String {
     }
 }
 
+/// The last rows of a range, those that have none after them.
+fn last_rows(random: &mut Random) -> String {
+    let key = ["i0", "t0", "m0", "d0", "f0"][random.below(5)];
+    let op = ["<", "<=", ">"][random.below(3)];
+    let further = ["", " AND p.v > 1", " AND p.g = 0"][random.below(3)];
+    let own = further.replace("p.", "r.");
+    let of_table = ["q", "p"][random.below(2)];
+    let equality = ["r.g = q.g", "p.g = r.g"][random.below(2)];
+    let later = ["r.KEY > p.KEY", "p.KEY < r.KEY", "r.KEY < p.KEY"][random.below(3)];
+    let later = later.replace("KEY", key);
+    let bound = ["", "q.v < 3 AND "][random.below(2)];
+    let range = [
+        format!(" AND r.{key} {op} q.{key}"),
+        String::new(),
+        format!(" AND NOT r.{key} {op} q.{key}"),
+    ];
+    let range = &range[random.below(6).saturating_sub(3)];
+    format!(
+        "SELECT q.id, p.id FROM {of_table} q JOIN p ON p.g = q.g AND p.{key} {op} q.{key}{further} \
+         WHERE {bound}NOT EXISTS (SELECT 1 FROM p r WHERE {equality} AND {later}{range}{own})"
+    )
+}
+
 /// Rows that a comparison of both sides holds for, counted in several spellings.
 fn conditional_count(random: &mut Random) -> String {
     let comparison = [
@@ -347,7 +376,8 @@ fn query(random: &mut Random) -> (String, String) {
     let join = ["JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN"][random.below(4)];
     let same = |sql: String| (sql.clone(), sql);
     let counted = format!("SELECT q.id, count(p.id) AS n FROM q LEFT JOIN p ON {on} GROUP BY q.id");
-    match random.below(17) {
+    match random.below(18) {
+        17 => same(last_rows(random)),
         14.. => beside_range(random),
         0 | 1 => same(format!("SELECT q.id, p.id FROM q {join} p ON {on}")),
         2 => same(format!(

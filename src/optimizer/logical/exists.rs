@@ -37,7 +37,7 @@ use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use crate::common::sql_text::clause;
 use crate::optimizer::condition::convert_bound;
 use crate::optimizer::logical::common::outer_columns::{
-    admits_subqueries, has_expression, to_outer,
+    add_outer_columns, admits_subqueries, has_expression, scalar_subquery, to_outer,
 };
 use crate::optimizer::logical::common::plain_sql_rule::plain_sql_rule;
 use crate::optimizer::logical::common::plans::{filtered, map_expressions, replaced, with_input};
@@ -458,26 +458,6 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Adds the columns of the outer query to which `condition` refers.
-fn add_outer_columns(columns: &mut Vec<Expr>, condition: &Expr) -> Result<()> {
-    condition.apply(|e| {
-        if matches!(e, Expr::OuterReferenceColumn(..)) && !columns.contains(e) {
-            columns.push(e.clone());
-        }
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(())
-}
-
-/// A scalar subquery with these columns of the outer query.
-fn subquery(plan: LogicalPlan, outer_ref_columns: Vec<Expr>) -> Expr {
-    Expr::ScalarSubquery(Subquery {
-        subquery: Arc::new(plan),
-        outer_ref_columns,
-        spans: Spans::new(),
-    })
-}
-
 /// The rows of a subquery, without what does not matter to whether there is one.
 struct Rows<'a> {
     subquery: &'a Subquery,
@@ -583,7 +563,7 @@ impl<'a> Rows<'a> {
         let aggregate = Aggregate::try_new(input, vec![], vec![count(counted)])?;
         let counts = LogicalPlan::Aggregate(aggregate);
         CorrelatedAggregate::try_match(&counts, outer, &[], config)?;
-        Ok(subquery(counts, outer_columns))
+        Ok(scalar_subquery(counts, outer_columns))
     }
 
     /// The subquery that returns the least range key of the rows that meet a threshold, NULL without any; `None` if
@@ -618,7 +598,7 @@ impl<'a> Rows<'a> {
                 let found = CorrelatedAggregate::try_match(&least, outer, &[], config);
                 if found.is_ok_and(|found| !found.spec.thresholds.is_empty()) {
                     let outer_columns = self.subquery.outer_ref_columns.clone();
-                    return Some(subquery(least, outer_columns));
+                    return Some(scalar_subquery(least, outer_columns));
                 }
             }
             plan = &filter.input;

@@ -28,6 +28,7 @@ pub(crate) mod exists;
 pub(crate) mod first_rows;
 pub(crate) mod grouped_join;
 pub(crate) mod join_schemas;
+pub(crate) mod later_row;
 pub(crate) mod lateral;
 pub(crate) mod long_lists;
 pub(crate) mod mark_join;

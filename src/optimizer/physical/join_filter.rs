@@ -63,6 +63,21 @@ impl RangeCondition {
         for (i, conjunct) in conjuncts.iter().enumerate() {
             comparisons.extend(key_comparisons(i, conjunct, filter, probe, build)?);
         }
+        let is_range = |i| {
+            comparisons
+                .iter()
+                .any(|found: &KeyComparison| found.conjunct == i)
+        };
+        let others = (0..conjuncts.len()).filter(|i| !is_range(*i));
+        let others: Vec<usize> = others.collect();
+        for (n, &i) in others.iter().enumerate() {
+            for &j in &others[n + 1..] {
+                let ranges = sides_of(filter, |sides| sides.between(&conjuncts[i], &conjuncts[j]));
+                for (conjunct, range) in [i, j].into_iter().zip(ranges?.into_iter().flatten()) {
+                    comparisons.extend(searchable(conjunct, range, filter, probe, build)?);
+                }
+            }
+        }
         drop_unsafe_open_ends(&mut comparisons, probe, build)?;
         let Some((key, best)) = best_key(&comparisons) else {
             return Ok(None);
@@ -277,7 +292,7 @@ fn key_comparisons(
             compared,
             open: Open::Never,
         }],
-        None => other_words(conjunct, filter)?,
+        None => sides_of(filter, |sides| sides.ranges(conjunct))?,
     };
     let stated = ranges.len();
     let mut comparisons = vec![];
@@ -327,18 +342,17 @@ fn searchable(
     }))
 }
 
-/// The ranges that a conjunct states in other words than a comparison of the two sides.
-fn other_words(
-    conjunct: &PhysicalExprRef,
+/// Calls a function with the sides of a filter.
+fn sides_of<T>(
     filter: &JoinFilter,
-) -> Result<Vec<Range<PhysicalExprRef>>> {
-    let sides = Sides {
+    call: impl FnOnce(&Sides<'_, PhysicalExprRef>) -> Result<T>,
+) -> Result<T> {
+    call(&Sides {
         is_bound: &|e| side(e, filter) == Some(JoinSide::Left),
         is_key: &|e| side(e, filter) == Some(JoinSide::Right),
         bounds: filter.schema().as_ref(),
         keys: filter.schema().as_ref(),
-    };
-    sides.ranges(conjunct)
+    })
 }
 
 /// What a conjunct compares, if it compares the two sides: the expression over the build side, and that over the probe

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
-use datafusion::common::{Column, DFSchema, ExprSchema, Result};
+use datafusion::common::{Column, DFSchema, ExprSchema, Result, Spans};
 use datafusion::logical_expr::expr::{Exists, InSubquery};
-use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::logical_expr::{Expr, LogicalPlan, Subquery};
 
 /// Replaces columns of `outer` by references to columns of an outer query.
 pub(crate) fn to_outer(expr: Expr, outer: &DFSchema) -> Result<Expr> {
@@ -30,6 +30,26 @@ pub(crate) fn from_outer(expr: Expr) -> Result<Expr> {
         })
     });
     Ok(replaced?.data)
+}
+
+/// Adds the columns of the outer query to which an expression refers.
+pub(crate) fn add_outer_columns(columns: &mut Vec<Expr>, expr: &Expr) -> Result<()> {
+    expr.apply(|e| {
+        if matches!(e, Expr::OuterReferenceColumn(..)) && !columns.contains(e) {
+            columns.push(e.clone());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
+}
+
+/// A scalar subquery with these columns of the outer query.
+pub(crate) fn scalar_subquery(plan: LogicalPlan, outer_ref_columns: Vec<Expr>) -> Expr {
+    Expr::ScalarSubquery(Subquery {
+        subquery: Arc::new(plan),
+        outer_ref_columns,
+        spans: Spans::new(),
+    })
 }
 
 /// Whether a plan, or a subquery in it, refers to columns of a query around the plan.
