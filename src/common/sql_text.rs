@@ -186,6 +186,51 @@ fn interval_text(months: i32, days: i32, nanoseconds: i64) -> String {
     format!("INTERVAL '{}'", parts.join(" "))
 }
 
+/// The text of a plan whose intervals are as SQL writes them, where DataFusion shows how it keeps them:
+/// `IntervalMonthDayNano { months: 0, days: 0, nanoseconds: 3600000000000 }`, also within `IntervalMonthDayNano("…")`.
+pub(crate) fn with_intervals(plan: &str) -> String {
+    const NAME: &str = "IntervalMonthDayNano";
+    let mut shown = String::new();
+    let mut rest = plan;
+    while let Some(at) = rest.find(NAME) {
+        let (before, interval) = rest.split_at(at);
+        shown.push_str(before);
+        rest = match kept_interval(&interval[NAME.len()..]) {
+            Some((interval, rest)) => {
+                shown.push_str(&interval);
+                rest
+            }
+            None => {
+                shown.push_str(NAME);
+                &interval[NAME.len()..]
+            }
+        };
+    }
+    shown + rest
+}
+
+/// The interval whose fields a text begins with, and the text after it.
+fn kept_interval(text: &str) -> Option<(String, &str)> {
+    let quoted = text.strip_prefix("(\"IntervalMonthDayNano");
+    let (fields, rest) = quoted
+        .unwrap_or(text)
+        .strip_prefix(" { months: ")?
+        .split_once(" }")?;
+    let (months, fields) = fields.split_once(", days: ")?;
+    let (days, nanoseconds) = fields.split_once(", nanoseconds: ")?;
+    let interval = interval_text(
+        months.parse().ok()?,
+        days.parse().ok()?,
+        nanoseconds.parse().ok()?,
+    );
+    let rest = if quoted.is_some() {
+        rest.strip_prefix("\")")?
+    } else {
+        rest
+    };
+    Some((interval, rest))
+}
+
 /// A text for the tree form of EXPLAIN: `DataFusion` counts characters there, breaks lines at that byte, and panics
 /// within a character of several bytes.
 pub(crate) fn tree_text(text: &str) -> String {
@@ -207,6 +252,33 @@ mod tests {
     use datafusion::arrow::datatypes::Int64Type;
     use datafusion::common::utils::SingleRowListArrayBuilder;
     use datafusion::prelude::{col, lit};
+
+    #[test]
+    fn intervals_of_plans_are_shown_as_sql_writes_them() {
+        let hour = "{ months: 0, days: 0, nanoseconds: 3600000000000 }";
+        for (plan, expected) in [
+            (
+                "a - IntervalMonthDayNano HOUR as b",
+                "a - INTERVAL '1 hour' as b",
+            ),
+            (
+                "x >= IntervalMonthDayNano(\"IntervalMonthDayNano HOUR\") AND y",
+                "x >= INTERVAL '1 hour' AND y",
+            ),
+            ("IntervalMonthDayNano(NULL)", "IntervalMonthDayNano(NULL)"),
+            (
+                "IntervalMonthDayNano { months: x }",
+                "IntervalMonthDayNano { months: x }",
+            ),
+            ("no interval", "no interval"),
+        ] {
+            assert_eq!(with_intervals(&plan.replace("HOUR", hour)), expected);
+        }
+        let several = ScalarValue::new_interval_mdn(14, 2, 0);
+        let debug = format!("{several:?}, {several:?}");
+        let text = "INTERVAL '1 year 2 months 2 days'";
+        assert_eq!(with_intervals(&debug), format!("{text}, {text}"));
+    }
 
     #[test]
     fn literals_are_shown_as_in_sql() {

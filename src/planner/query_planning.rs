@@ -15,6 +15,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::explain::ExplainExec;
 use datafusion::physical_planner::{DefaultPhysicalPlanner, ExtensionPlanner, PhysicalPlanner};
 
+use crate::common::sql_text::with_intervals;
 use crate::logical_plan::prepare_indexes::with_fresh_slots;
 use crate::optimizer::logical::common::outer_columns::has_expression;
 use crate::optimizer::physical::quadratic_joins::NoteQuadraticJoins;
@@ -183,7 +184,7 @@ fn names_subquery(error: &DataFusionError) -> bool {
     sides.iter().any(|side| message.contains(side))
 }
 
-/// An EXPLAIN whose errors of planning have reasons.
+/// An EXPLAIN whose errors of planning have reasons, and whose intervals are as SQL writes them.
 fn explained(
     explain: &ExplainExec,
     logical_plan: &LogicalPlan,
@@ -196,7 +197,7 @@ fn explained(
         };
         match text {
             Some(text) => StringifiedPlan::new(shown.plan_type.clone(), text),
-            None => shown.clone(),
+            None => StringifiedPlan::new(shown.plan_type.clone(), with_intervals(&shown.plan)),
         }
     });
     ExplainExec::new(explain.schema(), plans.collect(), explain.verbose())
