@@ -2,8 +2,8 @@
 //! node: `rmq.join_mode = 'collected'` says in the distributions of operators what a task needs.
 //!
 //! Such an engine knows plans by these alone. Exchanges are the ends of a stage, whose tasks each read a slice of its
-//! inputs, but all rows of an input that is required in a single partition. An operator that requires this of all its
-//! inputs is one task.
+//! inputs, but a copy of all rows, in any order, of an input that is required in a single partition. An operator that
+//! requires this of all its inputs is one task.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +38,10 @@ type Rows = Vec<Vec<RecordBatch>>;
 /// How the tasks of a stage read an input.
 #[derive(Clone, Copy, PartialEq)]
 enum Reads {
+    /// Only one task reads it.
     Whole,
+    /// Each task reads all rows, in another order than one that alone reads them.
+    Copies,
     Slices,
     Partitions,
 }
@@ -47,7 +50,7 @@ enum Reads {
 fn run_in_tasks(plan: Arc<dyn ExecutionPlan>, ctx: Arc<TaskContext>) -> BoxFuture<'static, Rows> {
     async move {
         let mut rows = vec![];
-        for task in tasks(plan, false, Arc::clone(&ctx)).await {
+        for task in tasks(plan, Reads::Slices, Arc::clone(&ctx)).await {
             rows.extend(execute(task, &ctx).await);
         }
         rows
@@ -65,16 +68,16 @@ async fn run_once(plan: &Arc<dyn ExecutionPlan>, ctx: &Arc<TaskContext>) -> Rows
             let rows = run_in_tasks(child, Arc::clone(ctx)).await;
             MemorySourceConfig::try_new_exec(&rows, schema, None).expect("rows") as _
         } else {
-            tasks(child, true, Arc::clone(ctx)).await.remove(0)
+            tasks(child, Reads::Whole, Arc::clone(ctx)).await.remove(0)
         });
     }
     execute(over(plan, children), ctx).await
 }
 
-/// The plan of each task of the stage that ends with `plan`. Each reads all rows of the inputs if `is_whole`.
+/// The plan of each task of the stage that ends with `plan`, whose inputs are read so.
 fn tasks(
     plan: Arc<dyn ExecutionPlan>,
-    is_whole: bool,
+    reads: Reads,
     ctx: Arc<TaskContext>,
 ) -> BoxFuture<'static, Vec<Arc<dyn ExecutionPlan>>> {
     async move {
@@ -82,18 +85,15 @@ fn tasks(
         let needs_all = |child: &Distribution| matches!(child, Distribution::SinglePartition);
         let needs_all = requirements.per_child_distributions().map(needs_all);
         let needs_all: Vec<bool> = needs_all.collect();
-        let reads = match plan.downcast_ref::<RepartitionExec>() {
-            _ if is_whole => Reads::Whole,
-            Some(exchange) if matches!(exchange.partitioning(), Partitioning::Hash(..)) => {
-                Reads::Partitions
-            }
-            _ => Reads::Slices,
-        };
-        if plan.children().is_empty() && is_whole {
-            return vec![plan; TASKS];
-        }
         // A leaf, too: it requires nothing.
         if is_exchange(&plan) || needs_all.iter().all(|needs| *needs) {
+            let is_hash =
+                |partitioning: &Partitioning| matches!(partitioning, Partitioning::Hash(..));
+            let repartition = plan.downcast_ref::<RepartitionExec>();
+            let reads = match repartition {
+                Some(r) if reads == Reads::Slices && is_hash(r.partitioning()) => Reads::Partitions,
+                _ => reads,
+            };
             let rows = run_once(&plan, &ctx).await;
             let parts = (0..TASKS).map(|task| part_of(&rows, task, reads));
             let sources = parts.map(|part| {
@@ -103,7 +103,11 @@ fn tasks(
         }
         let mut children = vec![vec![]; TASKS];
         for (child, needs_all) in plan.children().into_iter().zip(needs_all) {
-            let child = tasks(Arc::clone(child), is_whole || needs_all, Arc::clone(&ctx)).await;
+            let reads = match reads {
+                Reads::Slices if needs_all => Reads::Copies,
+                reads => reads,
+            };
+            let child = tasks(Arc::clone(child), reads, Arc::clone(&ctx)).await;
             for (children, child) in children.iter_mut().zip(child) {
                 children.push(child);
             }
@@ -118,6 +122,7 @@ fn tasks(
 fn part_of(rows: &Rows, task: usize, reads: Reads) -> Rows {
     let part = |(number, batches): (usize, &Vec<RecordBatch>)| match reads {
         Reads::Whole => batches.clone(),
+        Reads::Copies => batches.iter().rev().cloned().collect(),
         Reads::Partitions if number % TASKS == task => batches.clone(),
         Reads::Partitions => vec![],
         Reads::Slices => {
