@@ -28,9 +28,10 @@ use crate::optimizer::rejection::ExplainedRule;
 use crate::optimizer::{
     ArgExtremesToFirstValues, CheckFrameCalls, DistinctGroupedJoinToRangeJoin,
     DropUnusedAggregates, ExistsToCounts, FirstRowsToNearestRows, GroupedJoinToRangeJoin,
-    JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, LaterRowsToLastKeys, LateralToRangeJoin,
-    LongListsToTables, NullableSubqueries, PartitionRangeJoins, RangeCallToLookup,
-    RenewJoinSchemas, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups, WindowsToFrames,
+    JoinToRangeJoin, KeepFirstReasons, KeepRowOrder, KeepUndividedJoins, LaterRowsToLastKeys,
+    LateralToRangeJoin, LongListsToTables, NullableSubqueries, PartitionRangeJoins,
+    RangeCallToLookup, RenewJoinSchemas, ShowRowOrder, SubqueryToRangeJoin, UseUniqueGroups,
+    WindowsToFrames,
 };
 use crate::planner::asof_join::AsofJoinPlanner;
 use crate::planner::query_planner::RmqQueryPlanner;
@@ -250,7 +251,7 @@ fn with_physical_rules(mut optimizer: PhysicalOptimizer) -> PhysicalOptimizer {
         ),
         (
             Position::After(repartition.name()),
-            vec![Arc::new(ShowRowOrder)],
+            vec![Arc::new(ShowRowOrder), Arc::new(KeepUndividedJoins)],
         ),
         (
             Position::End,

@@ -44,7 +44,7 @@ pub struct RmqOptions {
     /// Whether joins over a range that return rows, and EXISTS over a range, become range joins. Needs `rewrite`. With
     /// `always`, joins with GROUP BY do so however few rows have equal keys.
     pub range_joins: RangeJoinChoice,
-    /// Whether a range join has one build side for all partitions, or one for each.
+    /// How range joins divide their build side.
     pub join_mode: JoinModeChoice,
 }
 
@@ -106,8 +106,8 @@ const HELP: [(&str, &str); 9] = [
     ),
     (
         "rmq.join_mode",
-        "Whether the searched side of a range join is built once and 'shared' by all partitions, or both sides are 'partitioned' by \
-         their equality keys where they can be; 'auto' is 'shared'",
+        "Whether the searched side of a range join is built once and 'shared' by all partitions, is 'collected' first, which engines \
+         that divide a plan into tasks need, or both sides are 'partitioned' by their equality keys where they can be; 'auto' is 'shared'",
     ),
 ];
 
@@ -303,6 +303,8 @@ pub enum JoinModeChoice {
     Auto,
     /// One build side for all partitions.
     Shared,
+    /// The same, for engines that divide a plan into tasks: the join requires the whole build side in each of them.
+    Collected,
     /// One build side for each partition, where both sides can be partitioned by the equality keys.
     Partitioned,
 }
@@ -314,8 +316,11 @@ impl FromStr for JoinModeChoice {
         match s.to_ascii_lowercase().as_str() {
             "auto" => Ok(Self::Auto),
             "shared" => Ok(Self::Shared),
+            "collected" => Ok(Self::Collected),
             "partitioned" => Ok(Self::Partitioned),
-            _ => config_err!("rmq.join_mode = '{s}': expected 'auto', 'shared' or 'partitioned'"),
+            _ => config_err!(
+                "rmq.join_mode = '{s}': expected 'auto', 'shared', 'collected' or 'partitioned'"
+            ),
         }
     }
 }
@@ -325,6 +330,7 @@ impl Display for JoinModeChoice {
         f.write_str(match self {
             Self::Auto => "auto",
             Self::Shared => "shared",
+            Self::Collected => "collected",
             Self::Partitioned => "partitioned",
         })
     }

@@ -5,9 +5,9 @@
 //! expression does not see the task context, which identifies a run for operators. So the operator appends the id of
 //! the run to its rows, and the expression takes it as an argument.
 
-use std::hash::{Hash, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use arrow::array::{ArrayRef, AsArray, DictionaryArray, Int8Array, UInt64Array, new_empty_array};
 use arrow::compute::cast;
@@ -23,15 +23,17 @@ use crate::index::best_positions::counted_ranges;
 use crate::index::ready_index::ReadyIndex;
 use crate::index::threshold::ThresholdTest;
 
-/// The unique id of a run of a plan, as a column. The rows of the run share its memory, whose reference count tells
-/// whether the run has ended.
+/// The id of a run of a plan, as a column, unique among those of all processes that execute parts of the plan. The rows
+/// of the run share its memory, whose reference count tells whether the run has ended.
 #[derive(Debug, Clone)]
 pub(crate) struct RunId(UInt64Array);
 
 impl Default for RunId {
     /// A new id.
     fn default() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+        // The keys of a RandomState are random.
+        static NEXT: LazyLock<AtomicU64> =
+            LazyLock::new(|| AtomicU64::new(RandomState::new().hash_one(0)));
         Self(vec![NEXT.fetch_add(1, Ordering::Relaxed)].into())
     }
 }

@@ -7,8 +7,8 @@
 //!    constants are evaluated [`LongListsToTables`]. [`RenewJoinSchemas`] after lateral joins are decorrelated.
 //! 4. [`DistinctGroupedJoinToRangeJoin`], before DataFusion's rule for aggregates with DISTINCT, and
 //!    [`GroupedJoinToRangeJoin`] and [`DropUnusedAggregates`], the last optimizer rules.
-//! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`] and [`ShowRowOrder`],
-//!    the physical rules around `EnsureRequirements`.
+//! 5. [`JoinToRangeJoin`], a physical rule, before [`KeepRowOrder`], [`PartitionRangeJoins`], [`ShowRowOrder`] and
+//!    [`KeepUndividedJoins`], the physical rules around `EnsureRequirements`.
 //! 6. [`WindowsToFrames`] and [`UseUniqueGroups`], the last physical rules.
 
 // `logical` has the rules for logical plans, `physical` those for physical plans. What both use is beside them:
@@ -42,7 +42,7 @@ pub use logical::range_call::frame_call::CheckFrameCalls;
 pub use logical::range_call::scalar_call::RangeCallToLookup;
 pub use logical::scalar_subquery::SubqueryToRangeJoin;
 pub use logical::unused_aggregates::DropUnusedAggregates;
-pub use physical::partition_joins::PartitionRangeJoins;
+pub use physical::partition_joins::{KeepUndividedJoins, PartitionRangeJoins};
 pub use physical::row_joins::JoinToRangeJoin;
 pub use physical::row_order::{KeepRowOrder, ShowRowOrder};
 pub use rejection::KeepFirstReasons;

@@ -16,6 +16,7 @@ use datafusion::physical_plan::joins::utils::{ColumnIndex, JoinFilter};
 use datafusion::physical_planner::PhysicalPlanner;
 
 use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::pair_distance::PairDistance;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_threshold::RowThreshold;
@@ -105,7 +106,8 @@ pub(crate) fn plan_nearest_rows(
     let order = order.map(|key| physical(&key, node.build().schema()));
     let row_join = row_join.with_limit(condition.limit, distance.as_ref(), order.transpose()?);
     let label = format!("{label}, returns=rows");
-    let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label)?;
+    let mode = JoinMode::planned(session.config_options());
+    let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label, mode)?;
     let joined: Arc<dyn ExecutionPlan> = Arc::new(joined);
     Ok(match node.output_filter() {
         Some(filter) => {

@@ -13,6 +13,7 @@ use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 
 use crate::exec::range_join::engine_choice::RangeJoinEngine;
 use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::mode::JoinMode;
 use crate::index::catalog::IndexCatalog;
 use crate::logical_plan::join_choice::JoinChoice;
 use crate::logical_plan::nearest_rows::NearestRows;
@@ -99,5 +100,6 @@ async fn range_join_exec(
 ) -> Result<RangeJoinExec> {
     let catalog = Arc::clone(indexes);
     let engine = RangeJoinEngine::plan(catalog, &spec, (&probe, &build), session).await?;
-    RangeJoinExec::try_new(probe, build, spec, label, engine)
+    let mode = JoinMode::planned(session.config_options());
+    RangeJoinExec::try_new(probe, build, spec, label, engine, mode)
 }

@@ -15,6 +15,7 @@ use datafusion::physical_planner::{ExtensionPlanner, PhysicalPlanner};
 use crate::common::column_ref::{ColumnRef, Names};
 use crate::common::range_function::RangeFunction;
 use crate::exec::common::statistics::expected_rows;
+use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_lookup::call::PhysicalCall;
 use crate::exec::range_lookup::exec::RangeLookupExec;
 use crate::exec::range_lookup::prepare::{PhysicalLookup, PrepareIndexesExec};
@@ -204,11 +205,11 @@ impl ExtensionPlanner for RangeLookupPlanner {
                     slot,
                 });
             }
-            return Ok(Some(Arc::new(PrepareIndexesExec::try_new(
-                Arc::clone(input),
-                lookups,
-                node.run(),
-            )?)));
+            let mode = JoinMode::planned(session.config_options());
+            let is_collected = mode == JoinMode::Collected;
+            let input = Arc::clone(input);
+            let prepare = PrepareIndexesExec::try_new(input, lookups, node.run(), is_collected)?;
+            return Ok(Some(Arc::new(prepare)));
         }
         let Some(node) = node.as_any().downcast_ref::<RangeLookup>() else {
             return Ok(None);

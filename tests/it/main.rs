@@ -35,6 +35,7 @@ mod spilling;
 mod sql_files;
 mod staleness;
 mod support;
+mod tasks;
 mod thresholds;
 mod ties;
 mod top_rows;

@@ -49,7 +49,7 @@ fn keys(random: &mut Random, rows: usize, data_type: &DataType) -> ArrayRef {
 }
 
 /// The tables `q`, of 700 rows, and `p`, of 900, with keys of this type, in three partitions each.
-fn tables(ctxs: &[&SessionContext], data_type: &DataType) {
+pub fn tables(ctxs: &[&SessionContext], data_type: &DataType) {
     let random = &mut Random::from_seed(41);
     for (name, rows) in [("q", 700), ("p", 900)] {
         let mut numbers = |limit: usize| -> ArrayRef {
@@ -95,7 +95,7 @@ fn session(partitions: usize, pool: Option<Arc<dyn MemoryPool>>) -> SessionConte
 }
 
 /// Queries of all types of joins. `g` and `h` are equality keys.
-fn queries(on: &str) -> Vec<String> {
+pub fn queries(on: &str) -> Vec<String> {
     let mut queries = vec![];
     for residual in ["", " AND p.v > q.v", " AND (p.id + q.id) % 3 > 0"] {
         let on = format!("{on} AND p.k BETWEEN q.k AND q.k + 30{residual}");
@@ -123,7 +123,7 @@ fn queries(on: &str) -> Vec<String> {
     queries
 }
 
-async fn planned(ctx: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
+pub async fn planned(ctx: &SessionContext, sql: &str) -> Arc<dyn ExecutionPlan> {
     let frame = ctx.sql(sql).await.expect(sql);
     frame.create_physical_plan().await.expect(sql)
 }
@@ -133,7 +133,7 @@ fn text(plan: &Arc<dyn ExecutionPlan>) -> String {
 }
 
 /// The first range join of a plan.
-fn range_join(plan: &Arc<dyn ExecutionPlan>) -> Option<&RangeJoinExec> {
+pub fn range_join(plan: &Arc<dyn ExecutionPlan>) -> Option<&RangeJoinExec> {
     let mut children = plan.children().into_iter();
     plan.downcast_ref::<RangeJoinExec>()
         .or_else(|| children.find_map(range_join))

@@ -122,7 +122,7 @@ async fn an_empty_build_side_ends_a_join() {
         "SELECT q.id FROM q WHERE NOT EXISTS (SELECT 1 FROM p WHERE p.sym = q.sym AND p.ts BETWEEN q.ts - 5 AND q.ts)",
         "SELECT q.id, (SELECT min(p.v) FROM p WHERE p.sym = q.sym AND p.ts BETWEEN q.ts - 5 AND q.ts) FROM q",
     ];
-    for mode in ["shared", "partitioned"] {
+    for mode in ["shared", "collected", "partitioned"] {
         let session = counting_session(0).await;
         set(&session.0, "rmq.join_mode", mode);
         // DataFusion would know that no row is returned.

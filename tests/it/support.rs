@@ -88,7 +88,7 @@ pub fn draw_join_mode(ctx: &SessionContext, random: &Random) {
     let mut random = random.clone();
     // The next number decides about something else.
     random.next();
-    let drawn = ["auto", "shared", "partitioned"][random.below(3)];
+    let drawn = ["auto", "shared", "collected", "partitioned"][random.below(4)];
     let mode = std::env::var("RMQ_TEST_JOIN_MODE").unwrap_or_else(|_| drawn.into());
     set(ctx, "rmq.join_mode", &mode);
 }

@@ -23,6 +23,7 @@ use datafusion::physical_expr::expressions::{
 use datafusion::physical_expr::projection::ProjectionExprs;
 use datafusion::physical_expr::{Partitioning, PhysicalExpr, PhysicalExprRef, ScalarFunctionExpr};
 use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::filter::FilterExec;
 use datafusion::physical_plan::projection::ProjectionExec;
@@ -62,6 +63,7 @@ enum Operator {
     },
     Projection(Vec<PhysicalExprRef>),
     RoundRobin(usize),
+    Gathered,
     Union(usize),
 }
 
@@ -142,6 +144,8 @@ impl PlanKey {
                 return None;
             };
             self.operators.push(Operator::RoundRobin(*partitions));
+        } else if plan.is::<CoalescePartitionsExec>() {
+            self.operators.push(Operator::Gathered);
         } else if plan.is::<UnionExec>() {
             self.operators.push(Operator::Union(plan.children().len()));
         } else if !plan.is::<CooperativeExec>() {

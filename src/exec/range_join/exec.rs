@@ -50,7 +50,8 @@
 //! - A probe side of a few rows is compared with all rows of an unsorted build side by a nested loop, in place of steps
 //!   2 to 5 (`probe::deferred_build`).
 //!
-//! - Where `mode=Partitioned`, both inputs are partitioned by hashes of the equality keys, and steps 1 to 5 run for
+//! - Where `mode=Collected`, the build side arrives in one partition, so that a plan can be divided into tasks; where
+//!   `mode=Partitioned`, both inputs are partitioned by hashes of the equality keys, and steps 1 to 5 run for
 //!   each partition by itself (`mode`).
 //!
 //! # Memory
@@ -126,6 +127,8 @@ pub struct RangeJoinExec {
     label: String,
     engine: RangeJoinEngine,
     mode: JoinMode,
+    /// Whether nothing divides the sides of a partitioned join: each has one partition.
+    is_undivided: bool,
     /// The most rows that each partition returns. Only where rows are returned: a limit of probe rows goes to the probe
     /// side.
     fetch: Option<usize>,
@@ -142,9 +145,9 @@ impl RangeJoinExec {
         spec: RangeJoinSpec<PhysicalExprRef>,
         label: String,
         engine: RangeJoinEngine,
+        mode: JoinMode,
     ) -> Result<Self> {
-        let spec = with_fast_bounds(spec, &probe.schema());
-        let (spec, mode) = (Arc::new(spec), JoinMode::Shared);
+        let spec = Arc::new(with_fast_bounds(spec, &probe.schema()));
         Self::with_spec(probe, build, spec, None, label, engine, mode)
     }
 
@@ -155,15 +158,17 @@ impl RangeJoinExec {
         spec: RangeJoinSpec<PhysicalExprRef>,
         row_join: RowJoin,
         label: String,
+        mode: JoinMode,
     ) -> Result<Self> {
         let spec = Arc::new(with_fast_bounds(spec, &probe.schema()));
-        let (engine, mode) = (RangeJoinEngine::cpu(), JoinMode::Shared);
-        let row_join = Some(Arc::new(row_join));
+        let (engine, row_join) = (RangeJoinEngine::cpu(), Some(Arc::new(row_join)));
         Self::with_spec(probe, build, spec, row_join, label, engine, mode)
     }
 
     /// Returns the same join in another mode. The inputs of a partitioned join must be partitioned by hashes of the
-    /// equality keys into as many partitions each, as `EnsureRequirements` of DataFusion sees to.
+    /// equality keys into as many partitions each, those of a collected join must have one partition where it requires
+    /// that, as `EnsureRequirements` of DataFusion sees to. Collected joins whose result depends on the order of build
+    /// rows are better planned in that mode: `EnsureRequirements` puts partitions into one in any order.
     ///
     /// # Errors
     /// A planning error that says why the join can't be partitioned: it has no equality keys, or these are of different
@@ -184,6 +189,15 @@ impl RangeJoinExec {
         self.remade(probe, build, self.row_join.clone(), mode)
     }
 
+    /// The same partitioned join, whose sides have one partition each and must keep it.
+    pub(crate) fn undivided(&self) -> Result<Self> {
+        let is_undivided = true;
+        Ok(Self {
+            is_undivided,
+            ..self.in_mode(self.mode)?
+        })
+    }
+
     /// The same join with other parts.
     fn remade(
         &self,
@@ -193,9 +207,14 @@ impl RangeJoinExec {
         mode: JoinMode,
     ) -> Result<Self> {
         let (spec, fetch) = (Arc::clone(&self.spec), self.fetch);
+        let is_undivided = self.is_undivided && mode == self.mode;
         let (label, engine) = (self.label.clone(), self.engine.clone());
         let remade = Self::with_spec(probe, build, spec, row_join, label, engine, mode)?;
-        Ok(Self { fetch, ..remade })
+        Ok(Self {
+            is_undivided,
+            fetch,
+            ..remade
+        })
     }
 
     /// Whether each probe row is returned exactly once.
@@ -246,6 +265,20 @@ impl RangeJoinExec {
     #[must_use]
     pub fn mode(&self) -> JoinMode {
         self.mode
+    }
+
+    /// Whether an engine that divides a plan into tasks must execute the join in one of them. Then both inputs must
+    /// have a single partition. Shared joins do not say what they need.
+    #[must_use]
+    pub fn needs_one_task(&self) -> bool {
+        match self.mode {
+            JoinMode::Shared => false,
+            JoinMode::Collected => {
+                let row_join = self.row_join.as_ref();
+                row_join.is_some_and(|join| join.marks_build_rows()) || self.row_order_matters()
+            }
+            JoinMode::Partitioned => self.is_undivided,
+        }
     }
 
     /// What is made of single pairs, if rows and not only aggregates are returned.
@@ -328,6 +361,7 @@ impl RangeJoinExec {
             label,
             engine,
             mode,
+            is_undivided: false,
             fetch: None,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
@@ -384,12 +418,11 @@ fn parts(label: &str) -> Vec<&str> {
 impl DisplayAs for RangeJoinExec {
     fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
         let Self { label, engine, .. } = self;
-        let is_partitioned = self.mode == JoinMode::Partitioned;
         match t {
             DisplayFormatType::Default | DisplayFormatType::Verbose => {
                 write!(f, "RangeJoinExec: {label}")?;
-                if is_partitioned {
-                    write!(f, ", mode=Partitioned")?;
+                if let Some(mode) = self.mode.label() {
+                    write!(f, ", {mode}")?;
                 }
                 if let Some(rows) = self.fetch {
                     write!(f, ", fetch={rows}")?;
@@ -400,8 +433,8 @@ impl DisplayAs for RangeJoinExec {
                 for part in parts(label) {
                     writeln!(f, "{}", tree_text(part))?;
                 }
-                if is_partitioned {
-                    writeln!(f, "mode=Partitioned")?;
+                if let Some(mode) = self.mode.label() {
+                    writeln!(f, "{mode}")?;
                 }
                 if let Some(rows) = self.fetch {
                     writeln!(f, "fetch={rows}")?;
@@ -426,11 +459,18 @@ impl ExecutionPlan for RangeJoinExec {
     }
 
     fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        use Distribution::{SinglePartition, UnspecifiedDistribution};
         match self.mode {
+            _ if self.needs_one_task() => {
+                InputDistributionRequirements::new(vec![SinglePartition, SinglePartition])
+            }
             JoinMode::Shared => InputDistributionRequirements::new(vec![
-                Distribution::UnspecifiedDistribution,
-                Distribution::UnspecifiedDistribution,
+                UnspecifiedDistribution,
+                UnspecifiedDistribution,
             ]),
+            JoinMode::Collected => {
+                InputDistributionRequirements::new(vec![UnspecifiedDistribution, SinglePartition])
+            }
             JoinMode::Partitioned => {
                 let (probe, build) = self.spec.on.iter().cloned().unzip();
                 InputDistributionRequirements::co_partitioned(vec![
@@ -554,6 +594,7 @@ impl ExecutionPlan for RangeJoinExec {
                 label: self.label.clone(),
                 engine: self.engine.clone(),
                 mode: self.mode,
+                is_undivided: self.is_undivided,
                 fetch: self.fetch,
                 properties: Arc::clone(&self.properties),
                 metrics: ExecutionPlanMetricsSet::new(),
@@ -596,7 +637,7 @@ impl ExecutionPlan for RangeJoinExec {
                 .and_then(|join| join.threshold().cloned()),
         };
         let build = match self.mode {
-            JoinMode::Shared => ProbeBuild::Shared {
+            JoinMode::Shared | JoinMode::Collected => ProbeBuild::Shared {
                 input,
                 run: self.prepared.run(&context, partition, partitions),
                 probe_partitions: partitions,

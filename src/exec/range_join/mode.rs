@@ -1,5 +1,12 @@
 //! How a range join divides its build side among the partitions of the probe side.
 //!
+//! An engine that executes a plan on several machines divides it into tasks, and knows what a task needs by the
+//! distribution that operators require of their inputs. [`JoinMode::Collected`] requires `SinglePartition` of the build
+//! side, which may be copied to every task, and of both sides where only one task has the answer: build rows are
+//! returned by whether any probe row matches, or the result depends on the order of build rows with equal keys.
+//! [`JoinMode::Partitioned`] requires partitions by the equality keys; where each side has one partition, nothing has
+//! divided the sides, and it requires `SinglePartition` of both.
+//!
 //! Equal keys must have equal hashes: DataFusion hashes the bits of a value, with zeros of both signs as one, as groups
 //! compare them, but values of two types differently, so the types must be the same.
 //!
@@ -14,9 +21,11 @@
 
 use arrow::datatypes::Schema;
 use datafusion::common::Result;
+use datafusion::common::config::ConfigOptions;
 use datafusion::physical_expr::PhysicalExprRef;
 use datafusion::physical_expr_common::physical_expr::is_volatile;
 
+use crate::common::options::{JoinModeChoice, RmqOptions};
 use crate::logical_plan::range_join::RangeJoinSpec;
 
 /// How a [`RangeJoinExec`](crate::physical_plan::RangeJoinExec) divides its build side among the partitions of the
@@ -26,9 +35,34 @@ pub enum JoinMode {
     /// One build side of all rows, which all partitions of the probe side share. Neither side is repartitioned, and the
     /// build side is built on all threads, whatever its distribution of equality keys.
     Shared,
+    /// One build side of all rows, which arrive in one partition. A plan that is divided into tasks returns the same
+    /// rows: each task has the whole build side, and joins for which that is not enough have one task.
+    Collected,
     /// One build side for each partition of the probe side, of the rows of the build side's partition of the same
     /// number. Both sides are partitioned by the equality keys, so that no process needs the whole build side.
     Partitioned,
+}
+
+impl JoinMode {
+    /// The mode in which joins are planned. Those to be partitioned are shared first, until a rule has found out which
+    /// can be.
+    pub(crate) fn planned(config: &ConfigOptions) -> Self {
+        match RmqOptions::of(config).join_mode {
+            JoinModeChoice::Collected => Self::Collected,
+            JoinModeChoice::Auto | JoinModeChoice::Shared | JoinModeChoice::Partitioned => {
+                Self::Shared
+            }
+        }
+    }
+
+    /// What EXPLAIN shows, if it is not the mode of a single machine.
+    pub(crate) fn label(self) -> Option<&'static str> {
+        match self {
+            Self::Shared => None,
+            Self::Collected => Some("mode=Collected"),
+            Self::Partitioned => Some("mode=Partitioned"),
+        }
+    }
 }
 
 /// Why the sides of a join can't be partitioned by the equality keys, if they can't.

@@ -5,6 +5,10 @@
 //!     PrepareIndexesExec: range_min(p.close)         appends the id of the run to each row
 //!       input
 //! ```
+//!
+//! The index is in the memory of the process, so both operators must be in one task. Where `rmq.join_mode` is
+//! 'collected' the input must have a single partition: an engine that divides a plan into tasks then cuts it below this
+//! operator, not between the two. An id of another process is unknown, and looking it up is an error.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,12 +20,14 @@ use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{ColumnStatistics, DataFusionError, Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::{Distribution, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{CardinalityEffect, ReplaceChildrenOptions};
 use datafusion::physical_plan::metrics::{ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::statistics::{ChildStats, StatisticsArgs};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
+use datafusion::physical_plan::{
+    DisplayAs, DisplayFormatType, ExecutionPlan, InputDistributionRequirements, PlanProperties,
+};
 use futures::{StreamExt, TryStreamExt};
 
 use crate::common::inputs::inputs_of;
@@ -52,6 +58,8 @@ pub struct PrepareIndexesExec {
     lookups: Vec<PhysicalLookup>,
     /// The name of the further column.
     run: String,
+    /// Whether the input must have a single partition.
+    is_collected: bool,
     properties: Arc<PlanProperties>,
     metrics: ExecutionPlanMetricsSet,
     /// Whether the indexes are recorded in the metrics.
@@ -82,6 +90,7 @@ impl PrepareIndexesExec {
         input: Arc<dyn ExecutionPlan>,
         lookups: Vec<PhysicalLookup>,
         run: &str,
+        is_collected: bool,
     ) -> Result<Self> {
         let added = [Field::new(run, RunId::data_type(), false)];
         let metadata = input.schema().metadata().clone();
@@ -90,6 +99,7 @@ impl PrepareIndexesExec {
             input,
             lookups,
             run: run.to_string(),
+            is_collected,
             properties,
             metrics: ExecutionPlanMetricsSet::new(),
             recorded: Arc::default(),
@@ -127,6 +137,15 @@ impl ExecutionPlan for PrepareIndexesExec {
         vec![&self.input]
     }
 
+    fn input_distribution_requirements(&self) -> InputDistributionRequirements {
+        let required = if self.is_collected {
+            Distribution::SinglePartition
+        } else {
+            Distribution::UnspecifiedDistribution
+        };
+        InputDistributionRequirements::new(vec![required])
+    }
+
     fn maintains_input_order(&self) -> Vec<bool> {
         vec![true]
     }
@@ -149,7 +168,8 @@ impl ExecutionPlan for PrepareIndexesExec {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let [input] = inputs_of("PrepareIndexesExec", children)?;
         let lookups = self.lookups.clone();
-        Ok(Arc::new(Self::try_new(input, lookups, &self.run)?))
+        let prepare = Self::try_new(input, lookups, &self.run, self.is_collected)?;
+        Ok(Arc::new(prepare))
     }
 
     fn with_new_children(

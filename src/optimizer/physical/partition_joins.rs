@@ -1,4 +1,4 @@
-//! The rule that chooses the mode of range joins.
+//! The rules that partition range joins.
 //!
 //! ```text
 //!   RangeJoinExec: …     PartitionRangeJoins,     RangeJoinExec: …, mode=Partitioned
@@ -12,6 +12,7 @@
 //!    inputs. It runs after `KeepRowOrder`, which hides build sides whose row order matters, and the joins in them:
 //!    these keep the order of their probe side.
 //! 2. DataFusion's `EnsureRequirements` repartitions the inputs that are not partitioned so.
+//! 3. [`KeepUndividedJoins`], for joins of one partition a side.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
 
 use crate::common::options::{JoinModeChoice, RmqOptions};
 use crate::exec::range_join::exec::RangeJoinExec;
@@ -48,8 +49,46 @@ impl PhysicalOptimizerRule for PartitionRangeJoins {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match RmqOptions::of(config).join_mode {
             JoinModeChoice::Partitioned => partition_joins(plan),
-            JoinModeChoice::Auto | JoinModeChoice::Shared => Ok(plan),
+            JoinModeChoice::Auto | JoinModeChoice::Shared | JoinModeChoice::Collected => Ok(plan),
         }
+    }
+}
+
+/// Keeps a partitioned join in one task whose sides are left with one partition each: no exchange has divided them by
+/// the equality keys, and an engine that divides a plan into tasks would divide them in another way.
+///
+/// It must run after `EnsureRequirements`.
+#[derive(Debug, Default)]
+pub struct KeepUndividedJoins;
+
+impl PhysicalOptimizerRule for KeepUndividedJoins {
+    fn name(&self) -> &'static str {
+        "rmq_keep_undivided_joins"
+    }
+
+    fn schema_check(&self) -> bool {
+        true
+    }
+
+    fn optimize(
+        &self,
+        plan: Arc<dyn ExecutionPlan>,
+        _config: &ConfigOptions,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let plan = plan.transform_up(|plan| {
+            let join = plan.downcast_ref::<RangeJoinExec>();
+            let undivided = join.filter(|join| {
+                let is_one = |side: &&Arc<dyn ExecutionPlan>| {
+                    side.output_partitioning().partition_count() == 1
+                };
+                join.mode() == JoinMode::Partitioned && join.inputs().iter().all(is_one)
+            });
+            Ok(match undivided {
+                Some(join) => Transformed::yes(Arc::new(join.undivided()?)),
+                None => Transformed::no(plan),
+            })
+        })?;
+        Ok(plan.data)
     }
 }
 
@@ -59,7 +98,7 @@ fn partition_joins(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan
         let Some(join) = plan.downcast_ref::<RangeJoinExec>() else {
             return Ok(Transformed::no(plan));
         };
-        if join.mode() == JoinMode::Partitioned {
+        if join.mode() != JoinMode::Shared {
             return Ok(Transformed::no(plan));
         }
         if let Some(reason) = join.why_shared()? {

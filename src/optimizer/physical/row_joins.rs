@@ -38,6 +38,7 @@ use crate::common::options::{RangeJoinChoice, RmqOptions};
 use crate::common::sql_text::numbered_text;
 use crate::exec::common::statistics::expected_rows;
 use crate::exec::range_join::exec::RangeJoinExec;
+use crate::exec::range_join::mode::JoinMode;
 use crate::exec::range_join::row_join::RowJoin;
 use crate::exec::range_join::row_threshold::with_columns;
 use crate::expr::index_lookup::IndexLookupUdf;
@@ -76,11 +77,12 @@ impl PhysicalOptimizerRule for JoinToRangeJoin {
         if !options.rewrite || options.range_joins == RangeJoinChoice::Never {
             return Ok(plan);
         }
+        let mode = JoinMode::planned(config);
         let replaced = plan.transform_up(|plan| {
             let Some(join) = Join::of(&plan)? else {
                 return Ok(Transformed::no(plan));
             };
-            match join.try_match(options.range_joins) {
+            match join.try_match(options.range_joins, mode) {
                 Ok(found) => Ok(Transformed::yes(found)),
                 Err(reason) => {
                     let join = displayable(plan.as_ref()).one_line().to_string();
@@ -96,7 +98,7 @@ impl PhysicalOptimizerRule for JoinToRangeJoin {
 /// Why a join is no range join; `None` if it is no join with a filter.
 pub(crate) fn why_stays(plan: &Arc<dyn ExecutionPlan>, choice: RangeJoinChoice) -> Option<String> {
     let join = Join::of(plan).ok()??;
-    Some(join.try_match(choice).err()?.to_string())
+    Some(join.try_match(choice, JoinMode::Shared).err()?.to_string())
 }
 
 /// About how many pairs a join compares by its filter, those of rows with equal keys, if something tells.
@@ -178,8 +180,8 @@ impl<'a> Join<'a> {
         }))
     }
 
-    /// The range join that replaces this join.
-    fn try_match(&self, choice: RangeJoinChoice) -> Match<Arc<dyn ExecutionPlan>> {
+    /// The range join, in this mode, that replaces this join.
+    fn try_match(&self, choice: RangeJoinChoice, mode: JoinMode) -> Match<Arc<dyn ExecutionPlan>> {
         if self.is_null_special {
             return reject("NULLs are special to it");
         }
@@ -212,7 +214,7 @@ impl<'a> Join<'a> {
             (Ok(only), Err(_)) | (Err(_), Ok(only)) => only,
             (Err(reason), Err(_)) => return Err(reason),
         };
-        oriented.into_plan()
+        oriented.into_plan(mode)
     }
 }
 
@@ -344,7 +346,7 @@ impl<'a> Oriented<'a> {
         rank(self) > rank(other) || rank(self) == rank(other) && rows(self) < rows(other)
     }
 
-    fn into_plan(self) -> Match<Arc<dyn ExecutionPlan>> {
+    fn into_plan(self, mode: JoinMode) -> Match<Arc<dyn ExecutionPlan>> {
         let label = self.label();
         let Self {
             join,
@@ -388,7 +390,8 @@ impl<'a> Oriented<'a> {
         let row_join = RowJoin::try_new(join_type, residual, threshold, &columns, schema)?;
         let (probe, build) = (Arc::clone(probe), Arc::clone(build));
         if !row_join.returns_probe_rows() {
-            let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label)?;
+            let joined =
+                RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label, mode)?;
             return Ok(Arc::new(joined));
         }
         let probe_columns = probe.schema().fields().len();
@@ -402,7 +405,7 @@ impl<'a> Oriented<'a> {
             });
         }
         let names = join.plan.schema();
-        let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label)?;
+        let joined = RangeJoinExec::try_new_row_join(probe, build, spec, row_join, label, mode)?;
         let joined: Arc<dyn ExecutionPlan> = Arc::new(joined);
         let is_all =
             |(i, column): (usize, &ColumnIndex)| column.side == JoinSide::Left && column.index == i;

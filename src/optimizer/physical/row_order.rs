@@ -7,9 +7,11 @@
 //!
 //! 1. [`KeepRowOrder`], before it, plans such a build side on its own, with neither, and hides it in an
 //!    `OrderedRowsExec` that no rule looks into. Scans are still divided, but only into partitions that follow one
-//!    another.
+//!    another. Where the join collects its build side, they are not divided but put into one partition.
 //! 2. `EnsureRequirements` plans the rest.
-//! 3. [`ShowRowOrder`], after it, replaces each `OrderedRowsExec` by the plan that it hides.
+//! 3. [`ShowRowOrder`], after it, replaces each `OrderedRowsExec` by the plan that it hides. One that puts partitions
+//!    into one remains: DataFusion has no operator that does so in order, and as the plan is hidden, an engine that
+//!    divides plans into tasks does not divide its scans.
 //!
 //! ```text
 //!   RangeJoinExec          KeepRowOrder    RangeJoinExec       EnsureRequirements,    RangeJoinExec
@@ -27,18 +29,20 @@ use datafusion::common::Result;
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::datasource::memory::MemorySourceConfig;
-use datafusion::datasource::physical_plan::FileScanConfig;
+use datafusion::datasource::physical_plan::{FileGroup, FileScanConfig, FileScanConfigBuilder};
 use datafusion::datasource::source::DataSourceExec;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::ensure_requirements::EnsureRequirements;
 use datafusion::physical_plan::execution_plan::{ChildrenPropertiesMode, ReplaceChildrenOptions};
 use datafusion::physical_plan::sorts::sort::SortExec;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, ExecutionPlanProperties, PlanProperties,
 };
+use futures::{StreamExt, TryStreamExt, stream};
 
 use crate::common::inputs::inputs_of;
 use crate::exec::range_join::exec::RangeJoinExec;
@@ -70,7 +74,12 @@ impl PhysicalOptimizerRule for KeepRowOrder {
             if !join.row_order_matters() || !keeps_order(build) {
                 return Ok(Transformed::no(plan));
             }
-            let build = OrderedRowsExec(plan_in_order(Arc::clone(build), config)?);
+            let build = Arc::clone(build);
+            let build = if join.mode() == JoinMode::Collected {
+                OrderedRowsExec::of_one_partition(plan_as_one_partition(build, config)?)
+            } else {
+                OrderedRowsExec::new(plan_in_order(build, config)?)
+            };
             let children = vec![Arc::clone(probe), Arc::new(build) as _];
             let options = ReplaceChildrenOptions::new(ChildrenPropertiesMode::Recompute);
             Ok(Transformed::yes(plan.replace_children(children, options)?))
@@ -79,7 +88,7 @@ impl PhysicalOptimizerRule for KeepRowOrder {
     }
 }
 
-/// Replaces each `OrderedRowsExec` of [`KeepRowOrder`] by the plan that it hides.
+/// Replaces each `OrderedRowsExec` of [`KeepRowOrder`] by the plan that it hides, if that has its partitions.
 #[derive(Debug)]
 pub struct ShowRowOrder;
 
@@ -99,8 +108,10 @@ impl PhysicalOptimizerRule for ShowRowOrder {
     ) -> Result<Arc<dyn ExecutionPlan>> {
         let plan = plan.transform_down(|plan| {
             Ok(match plan.downcast_ref::<OrderedRowsExec>() {
-                Some(OrderedRowsExec(hidden)) => Transformed::yes(Arc::clone(hidden)),
-                None => Transformed::no(plan),
+                Some(ordered) if !ordered.concatenates() => {
+                    Transformed::yes(Arc::clone(&ordered.hidden))
+                }
+                _ => Transformed::no(plan),
             })
         })?;
         Ok(plan.data)
@@ -115,7 +126,7 @@ fn keeps_order(plan: &Arc<dyn ExecutionPlan>) -> bool {
     }
     if let Some(join) = plan.downcast_ref::<RangeJoinExec>() {
         let [probe, _] = join.inputs();
-        let keeps_partitions = join.mode() == JoinMode::Shared;
+        let keeps_partitions = join.mode() != JoinMode::Partitioned;
         return keeps_partitions && !join.returns_rows() && keeps_order(probe);
     }
     // The partitions of a union are those of its inputs, one input after the other.
@@ -151,7 +162,30 @@ fn plan_in_order(
             plan = plan.repartitioned(partitions, &config)?.unwrap_or(plan);
         }
     }
-    let plan = EnsureRequirements::new().optimize(plan, &config)?;
+    with_requirements(plan, &config)
+}
+
+/// Meets the requirements of a plan, and puts its scans into one partition each, where that can be done in order. Other
+/// rows keep their order by partition and by position within it.
+fn plan_as_one_partition(
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let mut config = config.clone();
+    config.execution.target_partitions = 1;
+    let plan = plan.transform_up(|plan| {
+        let undivided = undivide(&plan)?;
+        Ok(undivided.map_or_else(|| Transformed::no(plan), Transformed::yes))
+    })?;
+    with_requirements(plan.data, &config)
+}
+
+/// Meets the requirements of a plan whose scans keep their order.
+fn with_requirements(
+    plan: Arc<dyn ExecutionPlan>,
+    config: &ConfigOptions,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let plan = EnsureRequirements::new().optimize(plan, config)?;
     let plan = plan.transform_up(|plan| {
         let scan = plan.children().is_empty();
         let in_order = scan.then(|| plan.with_preserve_order(true)).flatten();
@@ -202,13 +236,86 @@ fn divide(
     Ok(Some(DataSourceExec::from_data_source(memory)))
 }
 
-/// Hides a plan from optimizer rules.
+/// Puts a scan of several partitions into one, which has the first partition's rows first. Returns `None` if it is in
+/// one, or is neither of a table in memory nor of files, or its partitions are sorted: rows of one partition would not
+/// be.
+fn undivide(scan: &Arc<dyn ExecutionPlan>) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+    let Some(source) = scan.downcast_ref::<DataSourceExec>() else {
+        return Ok(None);
+    };
+    if scan.output_partitioning().partition_count() == 1 || scan.output_ordering().is_some() {
+        return Ok(None);
+    }
+    let source = source.data_source();
+    if let Some(memory) = source.downcast_ref::<MemorySourceConfig>() {
+        let memory = MemorySourceConfig::try_new(
+            &[memory.partitions().concat()],
+            memory.original_schema(),
+            memory.projection().clone(),
+        )?
+        .with_limit(scan.fetch())
+        .with_show_sizes(memory.show_sizes());
+        return Ok(Some(DataSourceExec::from_data_source(memory)));
+    }
+    let Some(files) = source.downcast_ref::<FileScanConfig>() else {
+        return Ok(None);
+    };
+    let all = files.file_groups.iter().flat_map(FileGroup::iter).cloned();
+    let files = FileScanConfigBuilder::from(files.clone())
+        .with_file_groups(vec![FileGroup::new(all.collect())])
+        .with_output_partitioning(None)
+        .build();
+    Ok(Some(DataSourceExec::from_data_source(files)))
+}
+
+/// Hides a plan from optimizer rules. Has its partitions, or puts them into one, the first one's rows first.
 #[derive(Debug)]
-struct OrderedRowsExec(Arc<dyn ExecutionPlan>);
+struct OrderedRowsExec {
+    hidden: Arc<dyn ExecutionPlan>,
+    properties: Arc<PlanProperties>,
+}
+
+impl OrderedRowsExec {
+    fn new(hidden: Arc<dyn ExecutionPlan>) -> Self {
+        let properties = Arc::clone(hidden.properties());
+        Self { hidden, properties }
+    }
+
+    fn of_one_partition(hidden: Arc<dyn ExecutionPlan>) -> Self {
+        let known = hidden.properties();
+        if known.output_partitioning().partition_count() == 1 {
+            return Self::new(hidden);
+        }
+        // What is known of each partition need not hold for the rows of all.
+        let properties = PlanProperties::new(
+            EquivalenceProperties::new(hidden.schema()),
+            Partitioning::UnknownPartitioning(1),
+            known.emission_type,
+            known.boundedness,
+        );
+        let properties = Arc::new(properties);
+        Self { hidden, properties }
+    }
+
+    fn hidden_partitions(&self) -> usize {
+        self.hidden.output_partitioning().partition_count()
+    }
+
+    /// Whether it puts partitions into one.
+    fn concatenates(&self) -> bool {
+        self.properties.output_partitioning().partition_count() != self.hidden_partitions()
+    }
+}
 
 impl DisplayAs for OrderedRowsExec {
-    fn fmt_as(&self, _t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
-        f.write_str(self.name())
+    fn fmt_as(&self, t: DisplayFormatType, f: &mut fmt::Formatter) -> fmt::Result {
+        let partitions = self.hidden_partitions();
+        match t {
+            DisplayFormatType::Default | DisplayFormatType::Verbose => {
+                write!(f, "OrderedRowsExec: input_partitions={partitions}")
+            }
+            DisplayFormatType::TreeRender => writeln!(f, "input_partitions={partitions}"),
+        }
     }
 }
 
@@ -218,7 +325,7 @@ impl ExecutionPlan for OrderedRowsExec {
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
-        self.0.properties()
+        &self.properties
     }
 
     fn children(&self) -> Vec<&Arc<dyn ExecutionPlan>> {
@@ -254,6 +361,15 @@ impl ExecutionPlan for OrderedRowsExec {
         partition: usize,
         context: Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream> {
-        self.0.execute(partition, context)
+        if !self.concatenates() {
+            return self.hidden.execute(partition, context);
+        }
+        let hidden = Arc::clone(&self.hidden);
+        let partitions = stream::iter(0..self.hidden_partitions());
+        let rows = partitions
+            .map(move |partition| hidden.execute(partition, Arc::clone(&context)))
+            .try_flatten();
+        let rows = RecordBatchStreamAdapter::new(self.schema(), rows);
+        Ok(Box::pin(rows))
     }
 }

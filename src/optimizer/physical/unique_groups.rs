@@ -29,7 +29,8 @@ use crate::exec::unique_groups::replay::ReplayExec;
 /// side.
 ///
 /// It must be the last physical rule: afterwards, rows are no longer in the partitions of their hashes, which other
-/// rules rely on. It does nothing if `rmq.rewrite` is false.
+/// rules rely on. It does nothing if `rmq.rewrite` is false, or if a plan may be divided into tasks, as
+/// `rmq.join_mode = 'collected'` says: the operator and the one below the aggregate share memory.
 #[derive(Debug, Default)]
 pub struct UseUniqueGroups;
 
@@ -47,7 +48,10 @@ impl PhysicalOptimizerRule for UseUniqueGroups {
         plan: Arc<dyn ExecutionPlan>,
         config: &ConfigOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        if !RmqOptions::rewrites(config) || !plan.exists(|p| Ok(p.is::<RangeJoinExec>()))? {
+        if !RmqOptions::rewrites(config)
+            || JoinMode::planned(config) == JoinMode::Collected
+            || !plan.exists(|p| Ok(p.is::<RangeJoinExec>()))?
+        {
             return Ok(plan);
         }
         let plan = PlanContext::<MayRepartition>::new_default(plan);

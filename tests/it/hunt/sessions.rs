@@ -115,7 +115,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ),
     ("datafusion.optimizer.max_passes", &["1", "5"]),
     ("rmq.range_joins", &["always", "always", "never"]),
-    ("rmq.join_mode", &["partitioned", "shared"]),
+    ("rmq.join_mode", &["partitioned", "collected", "shared"]),
     ("rmq.build_threads", &["1", "3"]),
     ("rmq.keep_indexes", &["false"]),
 ];
